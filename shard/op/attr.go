@@ -1,0 +1,62 @@
+package op
+
+// ReservedCodes is how many codes of attribute fields are set apart for reserved attributes; custom ones begin there.
+const ReservedCodes = 64
+
+// Code of a reserved attribute (reference.md 2). Codes are part of the file format: they are never given anew.
+const (
+	AttrFirstName             = 1  // String
+	AttrLastName              = 2  // String
+	AttrHomeCity              = 3  // String
+	AttrImageURL              = 4  // String
+	AttrCountry               = 5  // String, ISO 3166-1 alpha-2
+	AttrLanguage              = 6  // String, ISO 639-1
+	AttrGender                = 7  // String, M F O N P
+	AttrDateOfBirth           = 8  // String, YYYY-MM-DD
+	AttrDateOfFirstSession    = 9  // Time
+	AttrDateOfLastSession     = 10 // Time
+	AttrCurrentLocation       = 11 // Object {longitude, latitude}: Floats
+	AttrEmail                 = 12 // String, as sent
+	AttrEmailSubscribe        = 13 // String: opted_in, subscribed, unsubscribed
+	AttrEmailOpenTrackingOff  = 14 // bool  email_open_tracking_disabled
+	AttrEmailClickTrackingOff = 15 // bool  email_click_tracking_disabled
+	AttrMarkedEmailAsSpamAt   = 16 // Time
+	AttrPushSubscribe         = 17 // String: opted_in, subscribed, unsubscribed
+	AttrPushTokens            = 18 // Array of Objects {app_id, token, device_id}
+	AttrPhone                 = 19 // String, E.164
+	AttrSubscriptionGroups    = 20 // Array: (group id String of 16 raw bytes, True = subscribed or False)…
+	AttrTimeZone              = 21 // String, IANA
+	AttrFacebook              = 22 // Object
+	AttrTwitter               = 23 // Object
+)
+
+// AttrName is the public name of a reserved attribute, "" for a code without one.
+func AttrName(code uint32) string {
+	if int(code) < len(attrNames) {
+		return attrNames[code]
+	}
+	return ""
+}
+
+// AttrCode is the code of a reserved attribute's name, 0 for a custom attribute.
+func AttrCode(name []byte) uint32 { return attrCodes[string(name)] }
+
+var attrNames = [...]string{
+	AttrFirstName: "first_name", AttrLastName: "last_name", AttrHomeCity: "home_city", AttrImageURL: "image_url", AttrCountry: "country",
+	AttrLanguage: "language", AttrGender: "gender", AttrDateOfBirth: "dob", AttrDateOfFirstSession: "date_of_first_session",
+	AttrDateOfLastSession: "date_of_last_session", AttrCurrentLocation: "current_location", AttrEmail: "email",
+	AttrEmailSubscribe: "email_subscribe", AttrEmailOpenTrackingOff: "email_open_tracking_disabled",
+	AttrEmailClickTrackingOff: "email_click_tracking_disabled", AttrMarkedEmailAsSpamAt: "marked_email_as_spam_at",
+	AttrPushSubscribe: "push_subscribe", AttrPushTokens: "push_tokens", AttrPhone: "phone", AttrSubscriptionGroups: "subscription_groups",
+	AttrTimeZone: "time_zone", AttrFacebook: "facebook", AttrTwitter: "twitter",
+}
+
+var attrCodes = func() map[string]uint32 {
+	m := make(map[string]uint32, len(attrNames))
+	for code, name := range attrNames {
+		if name != "" {
+			m[name] = uint32(code)
+		}
+	}
+	return m
+}()

@@ -1,0 +1,289 @@
+// Package op is the form in which a change is logged, replicated and applied. JSON is turned into ops once, by ingest; the same bytes
+// are the log record, the raft entry and the input of apply (DESIGN.md: encode once).
+//
+// A record holds all ops of one request, in the request's order, so that after a crash it is there whole or not at all:
+//
+//	headroom            bytes that belong to the log (its own header)
+//	header  32 bytes    version, workspace, stamp, actor, sizes
+//	ops                 one after another, each addressed to one partition by its number
+//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index
+//
+// An op:
+//
+//	size u32 | kind u8 | flags u8 | key length u16 | number u64 | body … | key …
+//
+// The key (the identifier as the client sent it, in canonical form) stands last because clients may send it last. All integers are
+// little endian. Reading never copies and never panics on a well-formed record; ParseRecord checks what the log's checksum can't.
+package op
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Version of the record format; a reader refuses any other.
+const Version = 1
+
+// HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
+const (
+	HeaderBytes   = 32
+	OpHeaderBytes = 16
+	MaxKeyBytes   = 1<<16 - 1
+)
+
+// Kind says what an op does.
+type Kind uint8
+
+// Kinds. The first three are the objects of /users/track; their bodies are described at AttributesBody, EventBody and PurchaseBody.
+const (
+	Attributes  Kind = 1
+	Event       Kind = 2
+	Purchase    Kind = 3
+	Delete      Kind = 4  // removes the profile; no body
+	Idempotency Kind = 5  // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
+	Message     Kind = 6  // delivers an effect of another partition; body: see AppendMessage
+	Deferred    Kind = 7  // ops of a request that wait for the ops before them; body: a record
+	Resume      Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
+	Document    Kind = 9  // puts (or, when empty, removes) a control document; key: document key; body: the document
+	Import      Kind = 10 // replaces a profile by an imported one; body: a profile
+	Sweep       Kind = 11 // forgets what has expired at the record's stamp in the op's partition
+	// The kinds below travel inside messages only.
+	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64
+	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
+	RowState   Kind = 22 // the state of this address was set; body: contact fields, see shard
+	ShareState Kind = 23 // the state of an address reaches a profile that shares it; body: contact fields
+)
+
+// Flags of an op. The three highest bits hold the IDKind.
+type Flags uint8
+
+const (
+	// UpdateOnly: without an existing profile the op has no effect (service.md 2.6).
+	UpdateOnly Flags = 1 << iota
+	// Resolved: number is the number of a profile that the key named when the op was made; without it number is the hash of the key.
+	Resolved
+	// MergeObjects: nested objects are merged instead of replaced (`_merge_objects`).
+	MergeObjects
+	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions.
+	Contact
+	// Conditional: the op may have no effect or be there twice; the event log asks the store whether it took effect.
+	Conditional
+)
+
+// IDKind is the kind of identifier in an op's key (service.md 2.1).
+type IDKind uint8
+
+const (
+	NoID       IDKind = 0
+	ExternalID IDKind = 1
+	Alias      IDKind = 2 // key: AppendAliasKey
+	SvcID      IDKind = 3 // key empty; the number is the profile's
+	Email      IDKind = 4 // key: lower-cased address
+	Phone      IDKind = 5 // key: E.164
+)
+
+func (k IDKind) String() string {
+	switch k {
+	case ExternalID:
+		return "external_id"
+	case Alias:
+		return "user_alias"
+	case SvcID:
+		return "svc_id"
+	case Email:
+		return "email"
+	case Phone:
+		return "phone"
+	}
+	return "none"
+}
+
+// MakeFlags joins flags and the kind of identifier.
+func MakeFlags(f Flags, id IDKind) Flags { return f&0x1f | Flags(id)<<5 }
+
+// ID is the kind of identifier that the flags carry.
+func (f Flags) ID() IDKind { return IDKind(f >> 5) }
+
+// Has says whether all of want are set.
+func (f Flags) Has(want Flags) bool { return f&want == want }
+
+// Op is one op: a view of a record's bytes. Its methods are plain loads; the record has been checked by ParseRecord.
+type Op []byte
+
+func (o Op) Kind() Kind     { return Kind(o[4]) }
+func (o Op) Flags() Flags   { return Flags(o[5]) }
+func (o Op) Number() uint64 { return binary.LittleEndian.Uint64(o[8:]) }
+
+// Partition is the virtual partition that the op is addressed to: the highest byte of its number.
+func (o Op) Partition() uint8 { return o[15] }
+
+// Key is the identifier; Body what stands between header and key.
+func (o Op) Key() []byte  { return o[len(o)-int(binary.LittleEndian.Uint16(o[6:])):] }
+func (o Op) Body() []byte { return o[OpHeaderBytes : len(o)-int(binary.LittleEndian.Uint16(o[6:]))] }
+
+// AppendAliasKey appends the key of an alias: label and name, kept apart by the label's length.
+func AppendAliasKey(dst, label, name []byte) []byte {
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(label)))
+	dst = append(dst, label...)
+	return append(dst, name...)
+}
+
+// SplitAliasKey is the reverse of AppendAliasKey.
+func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
+	if len(key) < 2 {
+		return nil, nil, false
+	}
+	n := int(binary.LittleEndian.Uint16(key))
+	if len(key)-2 < n {
+		return nil, nil, false
+	}
+	return key[2 : 2+n], key[2+n:], true
+}
+
+// Fixed parts of bodies. What follows them, up to the key, is a list of fields.
+const (
+	eventFixed    = 16
+	purchaseFixed = 40
+)
+
+// EventBody is the body of an Event: time i64 (Unix ms), name u32, app u32, then properties. name is an index into Names; app is an index
+// plus one, 0 for none. A property is a uvarint index and a value (value.go).
+type EventBody []byte
+
+func (b EventBody) Time() int64        { return int64(binary.LittleEndian.Uint64(b)) }
+func (b EventBody) Name() uint32       { return binary.LittleEndian.Uint32(b[8:]) }
+func (b EventBody) App() uint32        { return binary.LittleEndian.Uint32(b[12:]) }
+func (b EventBody) Properties() []byte { return b[eventFixed:] }
+
+// AppendEventBody appends the fixed part with zeros, to be filled by PutEvent when the object has been read.
+func AppendEventBody(dst []byte) []byte { return append(dst, make([]byte, eventFixed)...) }
+
+// PutEvent fills the fixed part at the start of body.
+func PutEvent(body []byte, timeMillis int64, name, app uint32) {
+	binary.LittleEndian.PutUint64(body, uint64(timeMillis))
+	binary.LittleEndian.PutUint32(body[8:], name)
+	binary.LittleEndian.PutUint32(body[12:], app)
+}
+
+// PurchaseBody is the body of a Purchase: time i64 (Unix ms), total i64 (price × quantity in minor units of the currency), price f64 (as
+// sent, per unit), quantity u32, product u32 (index), app u32 (index plus one), currency 3 bytes, 1 byte of zero, then properties.
+type PurchaseBody []byte
+
+func (b PurchaseBody) Time() int64           { return int64(binary.LittleEndian.Uint64(b)) }
+func (b PurchaseBody) Total() int64          { return int64(binary.LittleEndian.Uint64(b[8:])) }
+func (b PurchaseBody) PriceBits() uint64     { return binary.LittleEndian.Uint64(b[16:]) }
+func (b PurchaseBody) Quantity() uint32      { return binary.LittleEndian.Uint32(b[24:]) }
+func (b PurchaseBody) Product() uint32       { return binary.LittleEndian.Uint32(b[28:]) }
+func (b PurchaseBody) App() uint32           { return binary.LittleEndian.Uint32(b[32:]) }
+func (b PurchaseBody) Currency() (c [3]byte) { return [3]byte(b[36:39]) }
+func (b PurchaseBody) Properties() []byte    { return b[purchaseFixed:] }
+
+// AppendPurchaseBody appends the fixed part with zeros, to be filled by PutPurchase.
+func AppendPurchaseBody(dst []byte) []byte { return append(dst, make([]byte, purchaseFixed)...) }
+
+// PutPurchase fills the fixed part at the start of body.
+func PutPurchase(body []byte, timeMillis, total int64, priceBits uint64, quantity, product, app uint32, currency [3]byte) {
+	binary.LittleEndian.PutUint64(body, uint64(timeMillis))
+	binary.LittleEndian.PutUint64(body[8:], uint64(total))
+	binary.LittleEndian.PutUint64(body[16:], priceBits)
+	binary.LittleEndian.PutUint32(body[24:], quantity)
+	binary.LittleEndian.PutUint32(body[28:], product)
+	binary.LittleEndian.PutUint32(body[32:], app)
+	copy(body[36:39], currency[:])
+}
+
+// The body of an Attributes op is a list of fields: uvarint code, value. A code below ReservedCodes is a reserved attribute (attr.go);
+// any other is index + ReservedCodes of a custom attribute's name. A null value removes the attribute.
+
+// Record is a parsed record: views of the log's bytes, valid as long as those are.
+type Record struct {
+	Workspace uint32
+	Stamp     int64  // acceptance, Unix µs; strictly rising per node
+	Actor     uint32 // number of the API key that sent it, 0 for the server itself
+	Ops       []byte // walk with Next
+	Count     int
+	Names     Names
+}
+
+// ErrMalformed is wrapped by ParseRecord when bytes that passed the log's checksum are not a record of this version: a newer file format
+// or a fault of ours. The server must not start on it.
+var ErrMalformed = errors.New("malformed record")
+
+// ParseRecord reads the record in data (without the log's headroom). names lends its memory to the dictionary and may be nil.
+func ParseRecord(data []byte, names Names) (Record, error) {
+	if len(data) < HeaderBytes {
+		return Record{}, fmt.Errorf("%w: %d bytes", ErrMalformed, len(data))
+	}
+	if data[0] != Version {
+		return Record{}, fmt.Errorf("%w: version %d, this program reads %d", ErrMalformed, data[0], Version)
+	}
+	r := Record{
+		Workspace: binary.LittleEndian.Uint32(data[4:]),
+		Stamp:     int64(binary.LittleEndian.Uint64(data[8:])),
+		Actor:     binary.LittleEndian.Uint32(data[16:]),
+		Count:     int(binary.LittleEndian.Uint32(data[28:])),
+	}
+	opsBytes, nameCount := binary.LittleEndian.Uint32(data[20:]), binary.LittleEndian.Uint32(data[24:])
+	if uint64(opsBytes) > uint64(len(data)-HeaderBytes) {
+		return Record{}, fmt.Errorf("%w: %d bytes of ops in %d", ErrMalformed, opsBytes, len(data))
+	}
+	r.Ops = data[HeaderBytes : HeaderBytes+opsBytes]
+	if err := r.checkOps(); err != nil {
+		return Record{}, err
+	}
+	var err error
+	r.Names, err = parseNames(names[:0], data[HeaderBytes+opsBytes:], int(nameCount))
+	return r, err
+}
+
+func (r *Record) checkOps() error {
+	n := 0
+	for rest := r.Ops; len(rest) > 0; n++ {
+		if len(rest) < OpHeaderBytes {
+			return fmt.Errorf("%w: op %d is cut short", ErrMalformed, n)
+		}
+		size := binary.LittleEndian.Uint32(rest)
+		key := uint32(binary.LittleEndian.Uint16(rest[6:]))
+		if size < OpHeaderBytes+key || uint64(size) > uint64(len(rest)) {
+			return fmt.Errorf("%w: op %d of %d bytes in %d", ErrMalformed, n, size, len(rest))
+		}
+		rest = rest[size:]
+	}
+	if n != r.Count {
+		return fmt.Errorf("%w: %d ops, %d expected", ErrMalformed, n, r.Count)
+	}
+	return nil
+}
+
+// Next splits the first op off ops; ops must not be empty.
+func Next(ops []byte) (o Op, rest []byte) {
+	size := binary.LittleEndian.Uint32(ops)
+	return Op(ops[:size:size]), ops[size:]
+}
+
+// Names is the dictionary of a record. An index beyond its end yields nil.
+type Names [][]byte
+
+// At is the name with index i.
+func (n Names) At(i uint32) []byte {
+	if int(i) >= len(n) {
+		return nil
+	}
+	return n[i]
+}
+
+func parseNames(dst Names, data []byte, count int) (Names, error) {
+	for i := 0; i < count; i++ {
+		size, n := binary.Uvarint(data)
+		if n <= 0 || size > uint64(len(data)-n) {
+			return nil, fmt.Errorf("%w: name %d is cut short", ErrMalformed, i)
+		}
+		dst = append(dst, data[n:n+int(size):n+int(size)])
+		data = data[n+int(size):]
+	}
+	if len(data) != 0 {
+		return nil, fmt.Errorf("%w: %d bytes behind the names", ErrMalformed, len(data))
+	}
+	return dst, nil
+}
