@@ -1,0 +1,194 @@
+package field
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+
+	"github.com/bojanz/currency"
+)
+
+// Currency returns an ISO 4217 code in upper case, and how many decimal digits the currency has (2 for USD, 0 for
+// JPY). Lower case is read too (reference.md 1.7).
+func Currency(b []byte) (code [3]byte, digits uint8, ok bool) {
+	if len(b) != 3 {
+		return code, 0, false
+	}
+	code = [3]byte{upper(b[0]), upper(b[1]), upper(b[2])}
+	place, ok := currencyPlace(code)
+	if !ok {
+		return [3]byte{}, 0, false
+	}
+	known := currencies()[place]
+	if known == 0 {
+		return [3]byte{}, 0, false
+	}
+	return code, known - 1, true
+}
+
+// currencies holds one more than the digits of each currency, and 0 for codes that are none.
+var currencies = sync.OnceValue(func() *[26 * 26 * 26]uint8 {
+	table := new([26 * 26 * 26]uint8)
+	for _, code := range currency.GetCurrencyCodes() {
+		digits, ok := currency.GetDigits(code)
+		if !ok || len(code) != 3 {
+			continue
+		}
+		if place, ok := currencyPlace([3]byte([]byte(code))); ok {
+			table[place] = digits + 1
+		}
+	}
+	return table
+})
+
+func currencyPlace(code [3]byte) (place int, ok bool) {
+	x, y, z := code[0]-'A', code[1]-'A', code[2]-'A'
+	return int(x)*26*26 + int(y)*26 + int(z), x < 26 && y < 26 && z < 26
+}
+
+// MaxPriceBytes is how long the text of a price may be.
+const MaxPriceBytes = 64
+
+// MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
+// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact; the product is rounded once,
+// at the end, half away from zero. A text that is no JSON number or longer than 64 bytes, or a product that 64 bits
+// don't hold, is not ok.
+func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
+	negative, coefficient, exponent, ok := decimal(priceText)
+	if !ok {
+		return 0, false
+	}
+	if quantity == 0 {
+		return 0, true
+	}
+	if quantity < 0 {
+		negative = !negative
+	}
+	coefficient.multiplyAdd(magnitude(quantity), 0)
+	amount, ok := coefficient.scale(exponent + int(digits))
+	switch {
+	case !ok:
+		return 0, false
+	case negative && amount <= 1<<63:
+		return -int64(amount), true
+	case !negative && amount <= math.MaxInt64:
+		return int64(amount), true
+	}
+	return 0, false
+}
+
+func magnitude(n int64) uint64 {
+	if n < 0 {
+		return -uint64(n)
+	}
+	return uint64(n)
+}
+
+// maxExponent is where exponents end: beyond it every number of 64 digits is as good as infinite, or as zero.
+const maxExponent = 1000
+
+// decimal reads a JSON number as ±coefficient·10^exponent. A text of 64 bytes has at most 64 digits, 213 bits.
+func decimal(b []byte) (negative bool, coefficient wide, exponent int, ok bool) {
+	if len(b) > MaxPriceBytes {
+		return false, wide{}, 0, false
+	}
+	if len(b) > 0 && b[0] == '-' {
+		negative = true
+		b = b[1:]
+	}
+	whole := coefficient.digits(b)
+	if whole == 0 || whole > 1 && b[0] == '0' {
+		return false, wide{}, 0, false
+	}
+	b = b[whole:]
+	if len(b) > 0 && b[0] == '.' {
+		part := coefficient.digits(b[1:])
+		if part == 0 {
+			return false, wide{}, 0, false
+		}
+		exponent = -part
+		b = b[1+part:]
+	}
+	if len(b) > 0 && lower(b[0]) == 'e' {
+		power, ok := power(b[1:])
+		return negative, coefficient, exponent + power, ok
+	}
+	return negative, coefficient, exponent, len(b) == 0
+}
+
+// power reads all of b as the exponent of a JSON number, cut at ±maxExponent.
+func power(b []byte) (n int, ok bool) {
+	sign := 1
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		if b[0] == '-' {
+			sign = -1
+		}
+		b = b[1:]
+	}
+	for _, c := range b {
+		if !isDigit(c) {
+			return 0, false
+		}
+		n = min(n*10+int(c-'0'), maxExponent)
+	}
+	return sign * n, len(b) > 0
+}
+
+// wide is an unsigned integer of 320 bits, lowest limb first: the coefficient of 64 digits times a quantity of 64 bits
+// fits. Limbs from used on are zero.
+type wide struct {
+	limbs [5]uint64
+	used  int
+}
+
+// digits appends the decimal digits in front of b to w and returns how many there were.
+func (w *wide) digits(b []byte) (count int) {
+	for count < len(b) && isDigit(b[count]) {
+		w.multiplyAdd(10, uint64(b[count]-'0'))
+		count++
+	}
+	return count
+}
+
+// multiplyAdd is w = w·factor + carry. The factor isn't zero, so that no limb gets lost.
+func (w *wide) multiplyAdd(factor, carry uint64) {
+	for i := range w.used {
+		high, low := bits.Mul64(w.limbs[i], factor)
+		low, over := bits.Add64(low, carry, 0)
+		w.limbs[i], carry = low, high+over
+	}
+	if carry != 0 {
+		w.limbs[w.used] = carry
+		w.used++
+	}
+}
+
+// divide divides w by ten and returns the remainder.
+func (w *wide) divide() (remainder uint64) {
+	for i := w.used - 1; i >= 0; i-- {
+		w.limbs[i], remainder = bits.Div64(remainder, w.limbs[i], 10)
+	}
+	for w.used > 0 && w.limbs[w.used-1] == 0 {
+		w.used--
+	}
+	return remainder
+}
+
+// scale returns w·10^exponent, rounded half up, when it fits into 64 bits. It uses w up.
+func (w *wide) scale(exponent int) (value uint64, ok bool) {
+	for ; exponent > 0 && w.used > 0; exponent-- {
+		if w.used > 1 {
+			return 0, false
+		}
+		w.multiplyAdd(10, 0)
+	}
+	// The digit that is dropped last decides: those behind it only make the rest of it larger, below one unit of it.
+	var dropped uint64
+	for ; exponent < 0 && (w.used > 0 || dropped != 0); exponent++ {
+		dropped = w.divide()
+	}
+	if dropped >= 5 {
+		w.multiplyAdd(1, 1)
+	}
+	return w.limbs[0], w.used <= 1
+}

@@ -1,0 +1,134 @@
+package field
+
+import (
+	"strconv"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/nyaruka/phonenumbers/v2"
+)
+
+// Phones reads phone numbers. Whether a number exists in the numbering plan of its country is a question of dozens of
+// microseconds, so the answers are remembered, for good and bad numbers alike.
+//
+// The memory is a table with one place per hash: a new number takes the place of the one that was there. That bounds it
+// exactly, needs no lock and no eviction, and costs a number that shares its place a second look now and then. (A
+// concurrent map with two generations was the alternative: more code, and a copy of each entry per generation.)
+type Phones struct {
+	places []atomic.Pointer[phoneAnswer] // the length is a power of two
+	shift  uint                          // leaves as many bits of a hash as places has
+}
+
+// phoneAnswer doesn't change once it is in the table.
+type phoneAnswer struct {
+	dialed uint64 // digits with the country code
+	e164   uint64 // digits of the valid number; 0 when there is none
+}
+
+const (
+	defaultPhoneCache = 1 << 16
+	maxPhoneCache     = 1 << 26
+	maxPhoneBytes     = 255
+	maxDialedDigits   = 18 // E.164 has 15; national prefixes such as +44 (0)20 come on top; fits into 64 bits
+)
+
+// NewPhones returns a reader that remembers about cacheSize numbers, 24 bytes each. Zero or less means 65,536; the
+// size is rounded up to a power of two and ends at 2^26.
+func NewPhones(cacheSize int) *Phones {
+	if cacheSize <= 0 {
+		cacheSize = defaultPhoneCache
+	}
+	bits := uint(0)
+	for 1<<bits < min(cacheSize, maxPhoneCache) {
+		bits++
+	}
+	return &Phones{places: make([]atomic.Pointer[phoneAnswer], 1<<bits), shift: 64 - bits}
+}
+
+// Parse appends the E.164 form of a phone number (+ and digits) to dst, by the rules of reference.md 2: what is no
+// digit falls away, except a + before the first digit; ten digits without + are taken for a number of the USA; anything
+// else needs the +. The number has to be valid in its country. When it isn't, dst comes back as it was.
+func (p *Phones) Parse(dst []byte, b []byte) (e164 []byte, ok bool) {
+	if len(b) > maxPhoneBytes {
+		return dst, false
+	}
+	dialed, ok := dialedDigits(b)
+	if !ok {
+		return dst, false
+	}
+	place := &p.places[dialed*0x9e3779b97f4a7c15>>p.shift]
+	answer := place.Load()
+	if answer == nil || answer.dialed != dialed {
+		answer = &phoneAnswer{dialed: dialed, e164: validNumber(dialed)}
+		place.Store(answer)
+	}
+	if answer.e164 == 0 {
+		return dst, false
+	}
+	return strconv.AppendUint(append(dst, '+'), answer.e164, 10), true
+}
+
+// dialedDigits returns the digits of b with the country code in front. No country code begins with 0, so that the
+// number says it all.
+func dialedDigits(b []byte) (dialed uint64, ok bool) {
+	international, digits := false, 0
+	for i, c := range b {
+		switch {
+		case isDigit(c):
+			if digits == maxDialedDigits {
+				return 0, false
+			}
+			dialed = dialed*10 + uint64(c-'0')
+			digits++
+			if international && dialed == 0 {
+				return 0, false
+			}
+		case c == '+' && digits == 0:
+			international = true
+		case c >= utf8.RuneSelf:
+			// Digits of other scripts, and the plus sign of full width: rare enough to be written anew.
+			return dialedDigits(asciiDigits(b[i:], b[:i]))
+		}
+	}
+	switch {
+	case international:
+		return dialed, digits > 0
+	case digits == 10:
+		return 1_0000000000 + dialed, true
+	}
+	return 0, false
+}
+
+// asciiDigits returns done, and the digits and plus signs of rest, in nothing but ASCII.
+func asciiDigits(rest, done []byte) []byte {
+	ascii := append([]byte(nil), done...)
+	for _, r := range string(rest) {
+		if r == '+' || r == '\uff0b' {
+			ascii = append(ascii, '+')
+			continue
+		}
+		for _, digit := range phonenumbers.NormalizeDigitsOnly(string(r)) {
+			if digit < utf8.RuneSelf {
+				ascii = append(ascii, byte(digit))
+			}
+		}
+	}
+	return ascii
+}
+
+// validNumber returns the digits of the E.164 form, or 0 when no such number is in use anywhere.
+func validNumber(dialed uint64) (e164 uint64) {
+	number, err := phonenumbers.Parse("+"+strconv.FormatUint(dialed, 10), "ZZ")
+	if err != nil || !phonenumbers.IsValidNumber(number) {
+		return 0
+	}
+	text := phonenumbers.Format(number, phonenumbers.E164)
+	if len(text) < 2 || text[0] != '+' {
+		return 0
+	}
+	e164, err = strconv.ParseUint(text[1:], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return e164
+}

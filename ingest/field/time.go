@@ -1,0 +1,406 @@
+package field
+
+// Time reads a datetime in one of the shapes of reference.md 1.5 and returns the instant in milliseconds since the
+// Unix epoch. No zone means UTC, a date alone means midnight UTC.
+//
+//	2026-11-21T04:23:01.123Z        ISO 8601: T, t or a blank in the middle; seconds optional; a fraction of any length
+//	2026-11-21 04:23:01             behind a point or a comma, cut to milliseconds; zone absent, Z, UTC, GMT, +01:00,
+//	2026-11-21 04:23:01 -0500       +0100, +01 or +1:00, with or without one blank before it
+//	2026-11-21T04:23:01:123Z        yyyy-MM-ddTHH:mm:ss:SSSZ, with exactly three digits; zones as above
+//	20261121T042301Z                ISO 8601 basic; the rest as above. The bare date 20261121 is a number, not a date
+//	2026-11-21
+//	11/21/2026, 1/2/2026            month first
+//	Sat 11 21 04:23:01.PST 2026     ddd MM dd HH:mm:ss.TZD YYYY; month as number or name; zone as above or American
+//
+// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC. Second 60 is read as 59.999. The name of
+// the weekday has to be one, but not the right one.
+func Time(b []byte) (unixMillis int64, ok bool) {
+	if len(b) < len("1/1/2026") {
+		return 0, false
+	}
+	switch {
+	case !isDigit(b[0]):
+		unixMillis, ok = weekdayTime(b)
+	case len(b) >= len("2026-11-21") && b[4] == '-' && b[7] == '-':
+		unixMillis, ok = extendedTime(b)
+	case len(b) >= len("20261121T0423") && b[8] == 'T':
+		unixMillis, ok = basicTime(b)
+	default:
+		unixMillis, ok = slashDate(b)
+	}
+	// A zone may carry the first and the last day over the edge.
+	return unixMillis, ok && unixMillis >= minUnixMillis && unixMillis <= maxUnixMillis
+}
+
+// LooksLikeTime reports whether Time reads b. Most strings are told apart by their first bytes.
+func LooksLikeTime(b []byte) bool {
+	_, ok := Time(b)
+	return ok
+}
+
+// AttributeTime is Time for the value of a custom attribute, where a year after 3000 is not taken for a time and the
+// string stays a string (reference.md 1.5).
+func AttributeTime(b []byte) (unixMillis int64, ok bool) {
+	unixMillis, ok = Time(b)
+	return unixMillis, ok && unixMillis < afterYear3000
+}
+
+// DateOfBirth reports whether b is a date of the calendar in the form YYYY-MM-DD.
+func DateOfBirth(b []byte) bool {
+	if len(b) != len("2026-11-21") || b[4] != '-' || b[7] != '-' {
+		return false
+	}
+	_, ok := extendedTime(b)
+	return ok
+}
+
+// AppendTime appends an instant as ISO 8601 in UTC with milliseconds, like 2026-11-21T04:23:01.123Z. Time reads it back.
+// A year outside of 0 to 9999, which Time never returns, gets a sign and as many digits as it needs.
+func AppendTime(dst []byte, unixMillis int64) []byte {
+	day, rest := unixMillis/dayMillis, unixMillis%dayMillis
+	if rest < 0 {
+		day, rest = day-1, rest+dayMillis
+	}
+	year, month, monthDay := civilDate(day)
+	dst = appendYear(dst, year)
+	dst = append(dst, '-')
+	dst = appendPair(dst, month)
+	dst = append(dst, '-')
+	dst = appendPair(dst, monthDay)
+	dst = append(dst, 'T')
+	dst = appendPair(dst, rest/hourMillis)
+	dst = append(dst, ':')
+	dst = appendPair(dst, rest/minuteMillis%60)
+	dst = append(dst, ':')
+	dst = appendPair(dst, rest/1000%60)
+	dst = append(dst, '.', byte('0'+rest/100%10), byte('0'+rest/10%10), byte('0'+rest%10), 'Z')
+	return dst
+}
+
+const (
+	minuteMillis = 60 * 1000
+	hourMillis   = 60 * minuteMillis
+	dayMillis    = 24 * hourMillis
+
+	minUnixMillis = -719528 * dayMillis   // 0000-01-01T00:00:00Z
+	maxUnixMillis = 2932897*dayMillis - 1 // 9999-12-31T23:59:59.999Z
+	afterYear3000 = 376565 * dayMillis    // 3001-01-01T00:00:00Z
+)
+
+// extendedTime reads YYYY-MM-DD and what may follow. The caller has seen ten bytes and both hyphens.
+func extendedTime(b []byte) (int64, bool) {
+	midnight, ok := date(year4(b), pair(b[5], b[6]), pair(b[8], b[9]))
+	if !ok || len(b) == 10 {
+		return midnight, ok
+	}
+	if c := b[10]; c != 'T' && c != ' ' && c != 't' {
+		return 0, false
+	}
+	b = b[11:]
+	if len(b) < len("04:23") || b[2] != ':' {
+		return 0, false
+	}
+	hour, minute := pair(b[0], b[1]), pair(b[3], b[4])
+	b = b[5:]
+	if len(b) >= 3 && b[0] == ':' {
+		return join(midnight, hour, minute, pair(b[1], b[2]), b[3:])
+	}
+	return joinMinute(midnight, hour, minute, b)
+}
+
+// basicTime reads YYYYMMDDTHHMM[SS] and what may follow. The caller has seen thirteen bytes and the T.
+func basicTime(b []byte) (int64, bool) {
+	midnight, ok := date(year4(b), pair(b[4], b[5]), pair(b[6], b[7]))
+	if !ok {
+		return 0, false
+	}
+	hour, minute := pair(b[9], b[10]), pair(b[11], b[12])
+	b = b[13:]
+	if len(b) >= 2 && isDigit(b[0]) {
+		return join(midnight, hour, minute, pair(b[0], b[1]), b[2:])
+	}
+	return joinMinute(midnight, hour, minute, b)
+}
+
+// slashDate reads MM/dd/yyyy with one or two digits for month and day.
+func slashDate(b []byte) (int64, bool) {
+	month, b, ok := shortNumber(b)
+	if !ok || len(b) == 0 || b[0] != '/' {
+		return 0, false
+	}
+	day, b, ok := shortNumber(b[1:])
+	if !ok || len(b) != len("/2026") || b[0] != '/' {
+		return 0, false
+	}
+	return date(year4(b[1:]), month, day)
+}
+
+// weekdayTime reads ddd MM dd HH:mm:ss.TZD YYYY. The point before the zone may be a blank or missing, so that the
+// forms of C and Java (Sat Nov 21 04:23:01 PST 2026) are read too.
+func weekdayTime(b []byte) (int64, bool) {
+	const shortest = "Sat 1 1 04:23:01 2026"
+	if len(b) < len(shortest) || b[3] != ' ' || !isWeekday(b[:3]) || b[len(b)-5] != ' ' {
+		return 0, false
+	}
+	year := year4(b[len(b)-4:])
+	b = b[4 : len(b)-5]
+
+	month, b, ok := monthToken(b)
+	if !ok || len(b) == 0 || b[0] != ' ' {
+		return 0, false
+	}
+	b = b[1:]
+	if len(b) > 0 && b[0] == ' ' { // C pads the day
+		b = b[1:]
+	}
+	day, b, ok := shortNumber(b)
+	if !ok || len(b) < len(" 04:23:01") || b[0] != ' ' || b[3] != ':' || b[6] != ':' {
+		return 0, false
+	}
+	midnight, ok := date(year, month, day)
+	if !ok {
+		return 0, false
+	}
+	hour, minute, second := pair(b[1], b[2]), pair(b[4], b[5]), pair(b[7], b[8])
+	b = b[9:]
+	if len(b) >= 2 && b[0] == '.' && !isDigit(b[1]) {
+		b = b[1:]
+	}
+	name := b
+	if len(name) > 0 && name[0] == ' ' {
+		name = name[1:]
+	}
+	if hours, found := americanZone(name); found {
+		local, ok := join(midnight, hour, minute, second, nil)
+		return local - hours*hourMillis, ok
+	}
+	return join(midnight, hour, minute, second, b)
+}
+
+// join puts a day and a time of day together, with the fraction and the zone that are left in rest.
+func join(midnight int64, hour, minute, second int, rest []byte) (int64, bool) {
+	if hour > 23 || minute > 59 || second > 60 {
+		return 0, false
+	}
+	millis, rest, ok := fraction(rest)
+	if !ok {
+		return 0, false
+	}
+	offsetMinutes, ok := zone(rest)
+	if second == 60 {
+		second, millis = 59, 999
+	}
+	of := int64(hour)*hourMillis + int64(minute)*minuteMillis + int64(second)*1000 + int64(millis)
+	return midnight + of - int64(offsetMinutes)*minuteMillis, ok
+}
+
+// joinMinute is join for a time of day without seconds, where a fraction would be one of a minute: it is refused.
+func joinMinute(midnight int64, hour, minute int, rest []byte) (int64, bool) {
+	if len(rest) > 0 && (rest[0] == '.' || rest[0] == ',' || rest[0] == ':') {
+		return 0, false
+	}
+	return join(midnight, hour, minute, 0, rest)
+}
+
+// fraction reads .d…, ,d… or :ddd in front of b and returns what is behind it. Nothing to read is fine.
+func fraction(b []byte) (millis int, rest []byte, ok bool) {
+	if len(b) == 0 || b[0] != '.' && b[0] != ',' && b[0] != ':' {
+		return 0, b, true
+	}
+	i, unit := 1, 100
+	for ; i < len(b) && isDigit(b[i]); i++ {
+		millis += unit * int(b[i]-'0')
+		unit /= 10
+	}
+	if i == 1 || b[0] == ':' && i != 4 {
+		return 0, nil, false
+	}
+	return millis, b[i:], true
+}
+
+// zone reads all of b as a zone and returns its distance from UTC, positive to the east.
+func zone(b []byte) (minutes int, ok bool) {
+	if len(b) == 0 || len(b) == 1 && (b[0] == 'Z' || b[0] == 'z') {
+		return 0, true
+	}
+	if b[0] == ' ' {
+		b = b[1:]
+	}
+	switch string(b) {
+	case "":
+		return 0, false
+	case "Z", "z", "UTC", "GMT", "+0000 UTC": // the last is how Go prints
+		return 0, true
+	}
+	sign := 1
+	switch b[0] {
+	case '-':
+		sign = -1
+	case '+':
+	default:
+		return 0, false
+	}
+	b = b[1:]
+	hour, minute := 0, 0
+	switch {
+	case len(b) == len("01"):
+		hour = pair(b[0], b[1])
+	case len(b) == len("0100"):
+		if b[1] == ':' { // +1:00, which stands in the documentation of the public API
+			hour, minute = pair('0', b[0]), pair(b[2], b[3])
+		} else {
+			hour, minute = pair(b[0], b[1]), pair(b[2], b[3])
+		}
+	case len(b) == len("01:00") && b[2] == ':':
+		hour, minute = pair(b[0], b[1]), pair(b[3], b[4])
+	default:
+		return 0, false
+	}
+	return sign * (hour*60 + minute), hour <= 23 && minute <= 59
+}
+
+// americanZone knows the zone names of RFC 822 other than UT and GMT.
+func americanZone(b []byte) (hours int64, found bool) {
+	switch string(b) {
+	case "EDT":
+		return -4, true
+	case "EST", "CDT":
+		return -5, true
+	case "CST", "MDT":
+		return -6, true
+	case "MST", "PDT":
+		return -7, true
+	case "PST":
+		return -8, true
+	}
+	return 0, false
+}
+
+// notDigits is larger than every limit that pairs are held against.
+const notDigits = 1 << 20
+
+// pair returns the value of two digits, or notDigits.
+func pair(tens, ones byte) int {
+	t, o := tens-'0', ones-'0'
+	if t > 9 || o > 9 {
+		return notDigits
+	}
+	return int(t)*10 + int(o)
+}
+
+// year4 returns the value of the first four bytes of b, or something above 9999 when one is no digit.
+func year4(b []byte) int {
+	return pair(b[0], b[1])*100 + pair(b[2], b[3])
+}
+
+// shortNumber reads one or two digits in front of b.
+func shortNumber(b []byte) (value int, rest []byte, ok bool) {
+	switch {
+	case len(b) == 0 || !isDigit(b[0]):
+		return 0, nil, false
+	case len(b) == 1 || !isDigit(b[1]):
+		return int(b[0] - '0'), b[1:], true
+	}
+	return pair(b[0], b[1]), b[2:], true
+}
+
+// monthToken reads the number or the English three-letter name of a month in front of b.
+func monthToken(b []byte) (month int, rest []byte, ok bool) {
+	if len(b) < 3 || isDigit(b[0]) {
+		return shortNumber(b)
+	}
+	i := index3(monthNames, b)
+	return i + 1, b[3:], i >= 0
+}
+
+func isWeekday(b []byte) bool {
+	return index3(weekdayNames, b) >= 0
+}
+
+const (
+	monthNames   = "janfebmaraprmayjunjulaugsepoctnovdec"
+	weekdayNames = "sunmontuewedthufrisat"
+)
+
+// index3 returns the place of the first three letters of b, of any case, in a row of three-letter names, or -1.
+func index3(names string, b []byte) int {
+	for i := 0; i < len(names); i += 3 {
+		if names[i] == lower(b[0]) && names[i+1] == lower(b[1]) && names[i+2] == lower(b[2]) {
+			return i / 3
+		}
+	}
+	return -1
+}
+
+// date returns midnight UTC of a day of the calendar.
+func date(year, month, day int) (unixMillis int64, ok bool) {
+	if year > 9999 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) {
+		return 0, false
+	}
+	return epochDay(year, month, day) * dayMillis, true
+}
+
+func daysIn(year, month int) int {
+	if month == 2 && year%4 == 0 && (year%100 != 0 || year%400 == 0) {
+		return 29
+	}
+	return int("\x00\x1f\x1c\x1f\x1e\x1f\x1e\x1f\x1f\x1e\x1f\x1e\x1f"[month])
+}
+
+// epochDay counts the days since 1970-01-01. The year is taken to begin in March, which puts the leap day last, and
+// the calendar repeats every 400 years of 146,097 days.
+func epochDay(year, month, day int) int64 {
+	if month <= 2 {
+		year--
+		month += 12
+	}
+	year += 400 // keeps January and February of year 0 above zero
+	yearDay := (153*(month-3)+2)/5 + day - 1
+	return int64(365*year+year/4-year/100+year/400+yearDay) - 146097 - 719468
+}
+
+// civilDate is the inverse of epochDay, for all days that fit into milliseconds.
+func civilDate(epochDay int64) (year, month, day int64) {
+	epochDay += 719468
+	era := epochDay / 146097
+	if epochDay < 0 {
+		era = (epochDay - 146096) / 146097
+	}
+	eraDay := epochDay - era*146097
+	eraYear := (eraDay - eraDay/1460 + eraDay/36524 - eraDay/146096) / 365
+	yearDay := eraDay - (365*eraYear + eraYear/4 - eraYear/100)
+	fromMarch := (5*yearDay + 2) / 153
+	day = yearDay - (153*fromMarch+2)/5 + 1
+	year, month = era*400+eraYear, fromMarch+3
+	if month > 12 {
+		year, month = year+1, month-12
+	}
+	return year, month, day
+}
+
+func appendYear(dst []byte, year int64) []byte {
+	switch {
+	case year < 0:
+		dst = append(dst, '-')
+		year = -year
+	case year > 9999:
+		dst = append(dst, '+')
+	}
+	if year > 9999 {
+		dst = appendYearHigh(dst, year/10000)
+		year %= 10000
+	}
+	dst = appendPair(dst, year/100)
+	return appendPair(dst, year%100)
+}
+
+func appendYearHigh(dst []byte, tenThousands int64) []byte {
+	if tenThousands >= 10 {
+		dst = appendYearHigh(dst, tenThousands/10)
+	}
+	return append(dst, byte('0'+tenThousands%10))
+}
+
+func appendPair(dst []byte, value int64) []byte {
+	return append(dst, byte('0'+value/10), byte('0'+value%10))
+}
