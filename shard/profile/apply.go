@@ -1,0 +1,567 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"millrace/shard/op"
+)
+
+// Verdict is what Apply has to say beyond the new blob.
+type Verdict uint8
+
+const (
+	Applied     Verdict = iota // done
+	JustBlocked                // done, and the profile has crossed a limit: it is a dummy user from now on
+	Ignored                    // nothing done: an op of another kind, or one whose body is no such object
+)
+
+// Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's stamp. lim has its
+// defaults (EnsureDefaults); nil means all defaults.
+//
+// A blocked profile is changed like any other: what is in the log has been acknowledged. Refusing is the door's part (see Blocked).
+func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
+	if lim == nil {
+		lim = &defaultLimits
+	}
+	var fresh byte // tag of a field whose number is limited and has grown
+	switch o.Kind() {
+	case op.Event:
+		body := op.EventBody(o.Body())
+		if len(body) < eventBytes {
+			return blob, Ignored
+		}
+		name, ok := nameAt(rec, body.Name())
+		if !ok {
+			return blob, Ignored
+		}
+		var isNew bool
+		if out, isNew = e.observe(blob, tagEvent, name, body.Time(), 1, lim); isNew {
+			fresh = tagEvent
+		}
+	case op.Purchase:
+		body := op.PurchaseBody(o.Body())
+		if len(body) < purchaseBytes {
+			return blob, Ignored
+		}
+		name, ok := nameAt(rec, body.Product())
+		if !ok {
+			return blob, Ignored
+		}
+		var isNew bool
+		if out, isNew = e.observe(blob, tagProduct, name, body.Time(), max(body.Quantity(), 1), lim); isNew {
+			fresh = tagProduct
+		}
+		out = e.addRevenue(out, body.Currency(), body.Total())
+	case op.Attributes:
+		out, fresh = e.applyAttributes(blob, o, rec, lim)
+	default:
+		return blob, Ignored
+	}
+	touch(out, rec.Stamp)
+	if fresh != 0 && overLimit(out, fresh, lim) && !Blocked(out) {
+		return e.block(out), JustBlocked
+	}
+	return out, Applied
+}
+
+// Sizes of the fixed parts of bodies, and the longest name a field can carry.
+const (
+	eventBytes    = 16
+	purchaseBytes = 40
+	maxNameBytes  = 1<<16 - 1
+)
+
+var defaultLimits = *DefaultLimits()
+
+func nameAt(rec *op.Record, index uint32) (name []byte, ok bool) {
+	name = rec.Names.At(index)
+	return name, len(name) > 0 && len(name) <= maxNameBytes
+}
+
+func overLimit(b []byte, tag byte, lim *Limits) bool {
+	switch tag {
+	case tagEvent:
+		return more(b, tag, lim.MaxEventNames, namedMinimum+summaryFixed)
+	case tagProduct:
+		return more(b, tag, lim.MaxProductNames, namedMinimum+summaryFixed)
+	case tagCustom:
+		return more(b, tag, lim.MaxAttributes, namedMinimum+1)
+	}
+	return false
+}
+
+func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
+	merge := o.Flags().Has(op.MergeObjects)
+	for fields := o.Body(); len(fields) > 0; {
+		code, v, rest, ok := op.NextField(fields)
+		if !ok {
+			break
+		}
+		fields = rest
+		if code < op.ReservedCodes {
+			b = e.applyReserved(b, code, v, rec, lim)
+			continue
+		}
+		name, ok := nameAt(rec, code-op.ReservedCodes)
+		if !ok {
+			continue
+		}
+		s := findNamed(b, tagCustom, name)
+		switch v.Tag() {
+		case op.Null:
+			b = e.remove(b, s)
+			continue
+		case op.Array, op.Object, op.Increment, op.Update, op.ArrayEdit:
+			var old op.Value
+			if !s.none() {
+				old = op.Value(b[s.start+2+len(name) : s.end])
+			}
+			if v = e.combine(old, v, merge, lim); v == nil {
+				continue
+			}
+		}
+		if s.none() {
+			fresh = tagCustom
+		}
+		b = e.setNamed(b, s, tagCustom, name, v)
+	}
+	return b, fresh
+}
+
+func (e *Editor) applyReserved(b []byte, code uint32, v op.Value, rec *op.Record, lim *Limits) []byte {
+	switch code {
+	case 0:
+		return b
+	case op.AttrSubscriptionGroups:
+		return e.applyGroups(b, v, rec)
+	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
+		b = e.markChange(b, code, rec.Stamp, rec.Actor)
+	case op.AttrPushTokens:
+		if v.Tag() == op.Array {
+			old, _ := Attr(b, code)
+			v = e.mergeTokens(content(old, op.Array), v.Bytes(), lim)
+		}
+	}
+	switch v.Tag() {
+	case op.Null:
+		return e.RemoveAttr(b, code)
+	case op.Increment, op.Update, op.ArrayEdit: // operators are for custom attributes
+		return b
+	}
+	return e.SetAttr(b, code, v)
+}
+
+func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
+	for rest := content(v, op.Array); len(rest) > 0; {
+		id, tail, ok := op.NextValue(rest)
+		if !ok {
+			break
+		}
+		state, tail, ok := op.NextValue(tail)
+		if !ok {
+			break
+		}
+		rest = tail
+		if raw := content(id, op.String); len(raw) == 16 && (state.Tag() == op.True || state.Tag() == op.False) {
+			b = e.SetGroupState(b, [16]byte(raw), state.Tag() == op.True, rec.Stamp, rec.Actor)
+		}
+	}
+	return b
+}
+
+// combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or operator. nil means that
+// nothing changes. What adds replaces a value of another type; what removes or updates leaves it alone. The result is scratch.
+func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) op.Value {
+	e.refs = e.refs[:0]
+	switch v.Tag() {
+	case op.Array:
+		return e.newest(v, lim.MaxArray)
+	case op.Object:
+		var members []byte
+		if merge {
+			members = content(old, op.Object)
+		}
+		e.tmp = e.mergeObject(e.tmp[:0], members, v.Bytes(), nullDeletes, 0)
+	case op.Increment:
+		return e.increment(old, v.Int())
+	case op.Update:
+		if !e.updateArray(old, v.Bytes(), lim) {
+			return nil
+		}
+	case op.ArrayEdit:
+		if !e.editArray(old, v.Bytes(), merge, lim) {
+			return nil
+		}
+	}
+	clear(e.refs)
+	if len(e.tmp) > lim.MaxValueBytes && len(old) > 0 && len(e.tmp) > len(old) && len(e.tmp) > len(v) {
+		return nil // grown beyond the bound by merging
+	}
+	return e.tmp
+}
+
+// increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value begins, and what
+// replaces a value that is no number.
+func (e *Editor) increment(old op.Value, n int64) op.Value {
+	switch {
+	case len(old) > 0 && old.Tag() == op.Int:
+		e.tmp = op.AppendInt(e.tmp[:0], saturatingAdd(old.Int(), n))
+	case len(old) > 0 && old.Tag() == op.Float:
+		e.tmp = op.AppendFloat(e.tmp[:0], min(max(old.Float()+float64(n), -math.MaxFloat64), math.MaxFloat64))
+	default:
+		e.tmp = op.AppendInt(e.tmp[:0], n)
+	}
+	return e.tmp
+}
+
+// newest keeps the last limit elements of an array.
+func (e *Editor) newest(v op.Value, limit int) op.Value {
+	elements := v.Bytes()
+	if len(elements) <= limit { // an element has at least one byte
+		return v
+	}
+	kept := skipOldest(elements, limit)
+	if len(kept) == len(elements) {
+		return v
+	}
+	e.tmp = op.AppendBlock(e.tmp[:0], op.Array, kept)
+	return e.tmp
+}
+
+func skipOldest(elements []byte, limit int) []byte {
+	n := 0
+	for rest := elements; len(rest) > 0; n++ {
+		var ok bool
+		if _, rest, ok = op.NextValue(rest); !ok {
+			return nil
+		}
+	}
+	for ; n > limit; n-- {
+		_, elements, _ = op.NextValue(elements)
+	}
+	return elements
+}
+
+// updateArray does {"add": […], "remove": […]}: what is added leaves its place and stands at the end, in the order of its last naming;
+// what is removed is gone, also when it is added too; only then the oldest beyond MaxArray go. Elements that are named nowhere stay as
+// they are, repetitions included. Equal means the same type and value: 1 is not 1.0.
+func (e *Editor) updateArray(old op.Value, operands []byte, lim *Limits) bool {
+	add, rest, ok := op.NextValue(operands)
+	if !ok {
+		return false
+	}
+	remove, _, ok := op.NextValue(rest)
+	if !ok || old != nil && old.Tag() != op.Array && len(content(add, op.Array)) == 0 || old == nil && len(content(add, op.Array)) == 0 {
+		return false
+	}
+	e.pushValues(content(remove, op.Array))
+	removed := len(e.refs)
+	slices.SortFunc(e.refs, compareKeys)
+	e.pushValues(content(old, op.Array))
+	added := len(e.refs)
+	e.pushValues(content(add, op.Array))
+
+	e.kept = e.kept[:0]
+	room := e.keepNewest(added, len(e.refs), lim.MaxArray, e.refs[:removed], true)
+	e.keepNewest(removed, added, room, e.refs[:removed], false)
+	e.tmp = e.tmp[:0]
+	for _, r := range e.refs[removed:] {
+		if r.used {
+			e.tmp = append(e.tmp, r.value...)
+		}
+	}
+	e.tmp = closeBlock(e.tmp, 0, op.Array)
+	return true
+}
+
+func (e *Editor) pushValues(elements []byte) {
+	for len(elements) > 0 {
+		v, rest, ok := op.NextValue(elements)
+		if !ok {
+			return
+		}
+		e.refs = append(e.refs, ref{key: v, value: v})
+		elements = rest
+	}
+}
+
+// keepNewest marks the last refs of [from, to) as used, at most room of them, and returns how much room is left. A ref is passed over
+// when its key is among skip or equals one that was kept before: before the call, or, when distinct is true, at all.
+func (e *Editor) keepNewest(from, to, room int, skip []ref, distinct bool) int {
+	before := len(e.kept)
+next:
+	for i := to - 1; i >= from && room > 0; i-- {
+		r := &e.refs[i]
+		against := e.kept
+		if !distinct {
+			against = e.kept[:before]
+		}
+		for _, k := range against {
+			if bytes.Equal(e.refs[k].key, r.key) && bytes.Equal(e.refs[k].extra, r.extra) {
+				continue next
+			}
+		}
+		if findKey(skip, r.key) {
+			continue
+		}
+		r.used = true
+		e.kept = append(e.kept, i)
+		room--
+	}
+	return room
+}
+
+func compareKeys(a, b ref) int { return bytes.Compare(a.key, b.key) }
+
+func findKey(sorted []ref, key []byte) bool {
+	_, ok := slices.BinarySearchFunc(sorted, key, func(r ref, key []byte) int { return bytes.Compare(r.key, key) })
+	return ok
+}
+
+// editArray does $remove, $update and $add on an array of objects. Removals and updates meet the elements that were there before, each
+// element in the order of the edits; what is added stands at the end.
+func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) bool {
+	adds := false
+	for len(edits) > 0 {
+		r := ref{tag: edits[0]}
+		var v op.Value
+		var ok bool
+		if v, edits, ok = op.NextValue(edits[1:]); !ok {
+			break
+		}
+		if r.tag == op.EditAdd {
+			r.value, adds = content(v, op.Array), true
+			e.refs = append(e.refs, r)
+			continue
+		}
+		r.key = content(v, op.String)
+		if v, edits, ok = op.NextValue(edits); !ok {
+			break
+		}
+		r.extra = v
+		if r.tag == op.EditUpdate {
+			if v, edits, ok = op.NextValue(edits); !ok {
+				break
+			}
+			r.value = v
+		}
+		e.refs = append(e.refs, r)
+	}
+	if !adds && (old == nil || old.Tag() != op.Array) {
+		return false
+	}
+	e.tmp = e.tmp[:0]
+	list := e.refs
+	for rest := content(old, op.Array); len(rest) > 0; {
+		element, tail, ok := op.NextValue(rest)
+		if !ok {
+			break
+		}
+		rest = tail
+		e.tmp = e.appendEdited(e.tmp, element, list, merge)
+	}
+	for i := range list {
+		if list[i].tag != op.EditAdd {
+			continue
+		}
+		for rest := list[i].value; len(rest) > 0; {
+			element, tail, ok := op.NextValue(rest)
+			if !ok {
+				break
+			}
+			rest = tail
+			e.tmp = e.appendClean(e.tmp, element, 1)
+		}
+	}
+	kept := skipOldest(e.tmp, lim.MaxArray)
+	e.tmp = append(e.tmp[:0], kept...)
+	e.tmp = closeBlock(e.tmp, 0, op.Array)
+	return true
+}
+
+// appendEdited appends an element as the edits leave it.
+func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge bool) []byte {
+	if element.Tag() != op.Object {
+		return append(dst, element...)
+	}
+	for i := range edits {
+		r := &edits[i]
+		if r.tag == op.EditAdd {
+			continue
+		}
+		if has, ok := member(element.Bytes(), r.key); !ok || !bytes.Equal(has, r.extra) {
+			continue
+		}
+		switch {
+		case r.tag == op.EditRemove:
+			return dst
+		case merge && len(r.value) > 0 && op.Value(r.value).Tag() == op.Object:
+			made := e.mergeObject(e.tmp2[:0], element.Bytes(), op.Value(r.value).Bytes(), nullKeeps, 1)
+			e.tmp2, e.tmp3 = e.tmp3, made // element may be a view of tmp3
+			element = made
+		default:
+			made := e.appendClean(e.tmp2[:0], r.value, 1)
+			e.tmp2, e.tmp3 = e.tmp3, made
+			element = made
+			if element.Tag() != op.Object {
+				return append(dst, element...)
+			}
+		}
+	}
+	return append(dst, element...)
+}
+
+// mergeTokens merges push tokens by app and token: one that comes again stands at the end, as it came last. The newest MaxPushTokens stay.
+func (e *Editor) mergeTokens(old, add []byte, lim *Limits) op.Value {
+	e.refs = e.refs[:0]
+	e.pushTokens(old)
+	e.pushTokens(add)
+	e.kept = e.kept[:0]
+	e.keepNewest(0, len(e.refs), lim.MaxPushTokens, nil, true)
+	e.tmp = e.tmp[:0]
+	for _, r := range e.refs {
+		if r.used {
+			e.tmp = append(e.tmp, r.value...)
+		}
+	}
+	clear(e.refs)
+	e.tmp = closeBlock(e.tmp, 0, op.Array)
+	return e.tmp
+}
+
+func (e *Editor) pushTokens(elements []byte) {
+	for len(elements) > 0 {
+		v, rest, ok := op.NextValue(elements)
+		if !ok {
+			return
+		}
+		if v.Tag() == op.Object {
+			token, _ := member(v.Bytes(), memberToken)
+			app, _ := member(v.Bytes(), memberAppID)
+			e.refs = append(e.refs, ref{key: token, extra: app, value: v})
+		}
+		elements = rest
+	}
+}
+
+var memberToken, memberAppID = []byte("token"), []byte("app_id")
+
+// How a null member of an incoming object is taken.
+type nullRule bool
+
+const (
+	nullDeletes nullRule = true  // _merge_objects
+	nullKeeps   nullRule = false // $update, which cannot delete a member (reference.md 3)
+)
+
+// maxDepth is how deep values may nest. The door allows 32.
+const maxDepth = 64
+
+// mergeObject appends the object that has old's members, in their order, as changed by add's, and then add's others. Objects in both are
+// merged in turn. Null members are never stored.
+func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []byte {
+	mark, base := len(dst), len(e.refs)
+	if len(old) > 0 {
+		for rest := add; len(rest) > 0; {
+			name, v, tail, ok := op.NextMember(rest)
+			if !ok {
+				break
+			}
+			e.refs = append(e.refs, ref{key: name, value: v})
+			rest = tail
+		}
+		slices.SortFunc(e.refs[base:], compareKeys)
+	}
+	end := len(e.refs)
+	for rest := old; len(rest) > 0; {
+		name, v, tail, ok := op.NextMember(rest)
+		if !ok {
+			break
+		}
+		rest = tail
+		i, found := slices.BinarySearchFunc(e.refs[base:end], name, func(r ref, key []byte) int { return bytes.Compare(r.key, key) })
+		if !found {
+			dst = append(appendName(dst, name), v...)
+			continue
+		}
+		r := &e.refs[base+i]
+		r.used = true
+		given := op.Value(r.value)
+		switch {
+		case given.Tag() == op.Null && nulls == nullDeletes:
+		case given.Tag() == op.Null:
+			dst = append(appendName(dst, name), v...)
+		case given.Tag() == op.Object && v.Tag() == op.Object && depth < maxDepth:
+			dst = e.mergeObject(appendName(dst, name), v.Bytes(), given.Bytes(), nulls, depth+1)
+		default:
+			dst = e.appendClean(appendName(dst, name), given, depth+1)
+		}
+	}
+	for rest := add; len(rest) > 0; {
+		name, v, tail, ok := op.NextMember(rest)
+		if !ok {
+			break
+		}
+		rest = tail
+		if v.Tag() == op.Null {
+			continue
+		}
+		if i, found := slices.BinarySearchFunc(e.refs[base:end], name, func(r ref, key []byte) int { return bytes.Compare(r.key, key) }); found && e.refs[base+i].used {
+			continue
+		}
+		dst = e.appendClean(appendName(dst, name), v, depth+1)
+	}
+	clear(e.refs[base:end])
+	e.refs = e.refs[:base]
+	return closeBlock(dst, mark, op.Object)
+}
+
+// appendClean appends a value; an object comes without its null members.
+func (e *Editor) appendClean(dst []byte, v op.Value, depth int) []byte {
+	if v.Tag() != op.Object || depth >= maxDepth {
+		return append(dst, v...)
+	}
+	return e.mergeObject(dst, nil, v.Bytes(), nullDeletes, depth)
+}
+
+func appendName(dst, name []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+}
+
+// closeBlock makes what stands behind mark the content of a value with tag.
+func closeBlock(dst []byte, mark int, tag op.Tag) []byte {
+	var head [1 + binary.MaxVarintLen64]byte
+	head[0] = byte(tag)
+	size := len(dst) - mark
+	n := 1 + binary.PutUvarint(head[1:], uint64(size))
+	dst = append(dst, head[:n]...)
+	copy(dst[mark+n:], dst[mark:mark+size])
+	copy(dst[mark:], head[:n])
+	return dst
+}
+
+// member is the member called name among an object's members.
+func member(members, name []byte) (op.Value, bool) {
+	for len(members) > 0 {
+		n, v, rest, ok := op.NextMember(members)
+		if !ok {
+			return nil, false
+		}
+		if bytes.Equal(n, name) {
+			return v, true
+		}
+		members = rest
+	}
+	return nil, false
+}
+
+// content is what a value with tag holds, nil for a value of another kind or none.
+func content(v op.Value, tag op.Tag) []byte {
+	if len(v) == 0 || v.Tag() != tag {
+		return nil
+	}
+	return v.Bytes()
+}

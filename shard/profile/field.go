@@ -1,0 +1,307 @@
+package profile
+
+import (
+	"encoding/binary"
+
+	"millrace/shard/op"
+)
+
+// A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64 KiB need it.
+// Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones (custom attributes, summaries)
+// begin with name length u16 and name, so that one loop finds them all. Fields stand in the order of their coming, except for
+// tagBlocked, which stands first so that it is found without a search.
+const (
+	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
+	tagExternalID = 2  // the id; only in a profile whose home is another identifier
+	tagAlias      = 3  // op.AppendAliasKey
+	tagCustom     = 4  // named; value
+	tagEvent      = 5  // named; summary
+	tagProduct    = 6  // named; summary
+	tagApp        = 7  // named by the app's id; summary whose count is sessions
+	tagRevenue    = 8  // currency [3]byte, minor units i64
+	tagGroup      = 9  // id [16]byte, subscribed u8, changed i64 µs, actor u32
+	tagEmailState = 10 // last change of email_subscribe: changed i64 µs, actor u32
+	tagPushState  = 11 // last change of push_subscribe: the same
+	tagHardBounce = 12 // i64 µs
+	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
+
+	tagLast     = tagSessions
+	tagReserved = 0x40
+	wide        = 0x80
+)
+
+const (
+	fieldHeader     = 3
+	fieldHeaderWide = 5
+	maxNarrow       = 1<<16 - 1
+
+	revenueBytes = 3 + 8
+	groupBytes   = 16 + 1 + 8 + 4
+	changeBytes  = 8 + 4
+)
+
+func reservedTag(code uint32) byte { return tagReserved | byte(code) }
+
+func fieldsStart(b []byte) int { return HeaderBytes + int(binary.LittleEndian.Uint16(b[2:])) }
+
+// fieldAt reads the header of the field at i: its payload is b[start:end], and the next field begins at end.
+func fieldAt(b []byte, i int) (tag byte, start, end int) {
+	if tag = b[i]; tag&wide == 0 {
+		start = i + fieldHeader
+		return tag, start, start + int(binary.LittleEndian.Uint16(b[i+1:]))
+	}
+	start = i + fieldHeaderWide
+	return tag &^ wide, start, start + int(binary.LittleEndian.Uint32(b[i+1:]))
+}
+
+// span is where a field stands; the zero value means there is none.
+type span struct{ at, start, end int }
+
+func (s span) none() bool { return s.at == 0 }
+
+// find finds the first field with tag.
+func find(b []byte, tag byte) span {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tag {
+			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+// findNamed finds the named field with tag and name.
+func findNamed(b []byte, tag byte, name []byte) span {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tag && int(binary.LittleEndian.Uint16(b[start:])) == len(name) && string(b[start+2:start+2+len(name)]) == string(name) {
+			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+// findPrefix finds the field with tag whose payload begins with prefix.
+func findPrefix(b []byte, tag byte, prefix []byte) span {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tag && end-start >= len(prefix) && string(b[start:start+len(prefix)]) == string(prefix) {
+			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+// more says whether b has more than limit fields with tag, each of at least size bytes.
+func more(b []byte, tag byte, limit, size int) bool {
+	if len(b) <= limit*size { // the case of all but a few profiles
+		return false
+	}
+	n := 0
+	for i := fieldsStart(b); i < len(b); {
+		t, _, end := fieldAt(b, i)
+		if t == tag {
+			n++
+		}
+		i = end
+	}
+	return n > limit
+}
+
+// splitName splits the payload of a named field.
+func splitName(payload []byte) (name, rest []byte) {
+	n := int(binary.LittleEndian.Uint16(payload))
+	return payload[2 : 2+n : 2+n], payload[2+n:]
+}
+
+func appendFieldHeader(dst []byte, tag byte, size int) []byte {
+	if size > maxNarrow {
+		return binary.LittleEndian.AppendUint32(append(dst, tag|wide), uint32(size))
+	}
+	return binary.LittleEndian.AppendUint16(append(dst, tag), uint16(size))
+}
+
+func appendField(dst []byte, tag byte, payload []byte) []byte {
+	return append(appendFieldHeader(dst, tag, len(payload)), payload...)
+}
+
+func putFieldHeader(b []byte, tag byte, size int) {
+	if size > maxNarrow {
+		b[0] = tag | wide
+		binary.LittleEndian.PutUint32(b[1:], uint32(size))
+		return
+	}
+	b[0] = tag
+	binary.LittleEndian.PutUint16(b[1:], uint16(size))
+}
+
+func headerFor(size int) int {
+	if size > maxNarrow {
+		return fieldHeaderWide
+	}
+	return fieldHeader
+}
+
+// splice moves what stands from at on by delta: forward to make room, back to close a gap that ends at at.
+func (e *Editor) splice(b []byte, at, delta int) []byte {
+	n := len(b)
+	if delta <= cap(b)-n {
+		if delta <= 0 {
+			copy(b[at+delta:], b[at:])
+			return b[:n+delta]
+		}
+		b = b[:n+delta]
+		copy(b[at+delta:], b[at:n])
+		return b
+	}
+	if need := n + delta; cap(e.buf) < need {
+		e.buf = make([]byte, need+need/2+256)
+	}
+	out := e.buf[:n+delta]
+	copy(out[at+delta:], b[at:]) // before the head: a caller may have clipped our own scratch
+	copy(out, b[:at])
+	return out
+}
+
+// resize gives the field at s (or a new one at the end, when s is none) size bytes of payload and returns where they start. As much of
+// the old payload as fits stays.
+func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
+	header := headerFor(size)
+	if s.none() {
+		at := len(b)
+		b = e.splice(b, at, header+size)
+		putFieldHeader(b[at:], tag, size)
+		return b, at + header
+	}
+	if size == s.end-s.start {
+		return b, s.start
+	}
+	start = s.at + header
+	if start < s.start {
+		copy(b[start:s.end], b[s.start:s.end])
+	}
+	b = e.splice(b, s.end, start+size-s.end)
+	if start > s.start {
+		copy(b[start:start+size], b[s.start:s.end])
+	}
+	putFieldHeader(b[s.at:], tag, size)
+	return b, start
+}
+
+// set makes payload the payload of the field at s, or of a new one.
+func (e *Editor) set(b []byte, s span, tag byte, payload []byte) []byte {
+	b, start := e.resize(b, s, tag, len(payload))
+	copy(b[start:], payload)
+	return b
+}
+
+// remove removes the field at s, if there is one.
+func (e *Editor) remove(b []byte, s span) []byte {
+	if s.none() {
+		return b
+	}
+	return e.splice(b, s.end, s.at-s.end)
+}
+
+// removeAll removes every field with tag.
+func (e *Editor) removeAll(b []byte, tag byte) []byte {
+	for {
+		s := find(b, tag)
+		if s.none() {
+			return b
+		}
+		b = e.remove(b, s)
+	}
+}
+
+// block marks a dummy user.
+func (e *Editor) block(b []byte) []byte {
+	if Blocked(b) {
+		return b
+	}
+	at := fieldsStart(b)
+	b = e.splice(b, at, fieldHeader)
+	putFieldHeader(b[at:], tagBlocked, 0)
+	return b
+}
+
+// Blocked says whether the profile is a dummy user (reference.md 1.4), whose objects the door refuses.
+func Blocked(blob []byte) bool {
+	at := fieldsStart(blob)
+	return at < len(blob) && blob[at] == tagBlocked
+}
+
+// Attr is the reserved attribute with code (op.AttrFirstName, …). Subscription groups are not kept as an attribute: see Groups.
+func Attr(blob []byte, code uint32) (op.Value, bool) {
+	s := find(blob, reservedTag(code))
+	return blob[s.start:s.end:s.end], !s.none()
+}
+
+// Custom is the custom attribute called name.
+func Custom(blob, name []byte) (op.Value, bool) {
+	s := findNamed(blob, tagCustom, name)
+	if s.none() {
+		return nil, false
+	}
+	_, v := splitName(blob[s.start:s.end:s.end])
+	return v, true
+}
+
+// Customs calls f for each custom attribute.
+func Customs(blob []byte, f func(name []byte, v op.Value)) {
+	each(blob, tagCustom, func(payload []byte) {
+		name, v := splitName(payload)
+		f(name, v)
+	})
+}
+
+func each(b []byte, tag byte, f func(payload []byte)) {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tag {
+			f(b[start:end:end])
+		}
+		i = end
+	}
+}
+
+// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see SetContactState.
+func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
+	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
+		return e.RemoveAttr(blob, code)
+	}
+	tag := reservedTag(code)
+	return e.set(blob, find(blob, tag), tag, v)
+}
+
+// RemoveAttr removes the reserved attribute with code.
+func (e *Editor) RemoveAttr(blob []byte, code uint32) []byte {
+	if code == 0 || code >= op.ReservedCodes {
+		return blob
+	}
+	return e.remove(blob, find(blob, reservedTag(code)))
+}
+
+// SetCustom sets the custom attribute called name to v as it is; op.Null removes. name has at most 65,535 bytes.
+func (e *Editor) SetCustom(blob, name []byte, v op.Value) []byte {
+	s := findNamed(blob, tagCustom, name)
+	if v.Tag() == op.Null {
+		return e.remove(blob, s)
+	}
+	return e.setNamed(blob, s, tagCustom, name, v)
+}
+
+// setNamed sets the rest of the named field at s, or of a new one.
+func (e *Editor) setNamed(b []byte, s span, tag byte, name, rest []byte) []byte {
+	fresh := s.none()
+	b, start := e.resize(b, s, tag, 2+len(name)+len(rest))
+	if fresh {
+		binary.LittleEndian.PutUint16(b[start:], uint16(len(name)))
+		copy(b[start+2:], name)
+	}
+	copy(b[start+2+len(name):], rest)
+	return b
+}

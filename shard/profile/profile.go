@@ -1,0 +1,148 @@
+// Package profile is the noun: all that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in the arena and in the
+// store, so that a profile is loaded, kept and written without being decoded, and the garbage collector sees nothing of it.
+//
+//	header 24 bytes   kind u8 | home kind u8 | home key length u16 | workspace u32 | created i64 µs | updated i64 µs
+//	home key          the first identifier the profile was made with (op.IDKind tells which)
+//	fields            one after another: tag u8 | size u16 | payload      (field.go)
+//
+// The header is common to all entries of a partition; those of other kinds than KindUser belong to shard.
+//
+// Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the same bytes.
+//
+// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, or Check has accepted it. They panic or return
+// nonsense on other bytes. Slices they return are views, valid until the blob is edited or its memory is reused. Whoever owns the blob
+// (one worker per partition) serialises readers and edits.
+package profile
+
+import (
+	"encoding/binary"
+
+	"millrace/shard/op"
+)
+
+// HeaderBytes is the size of the header of every entry; the home key stands behind it.
+const HeaderBytes = 24
+
+// KindUser is the entry kind of a profile.
+const KindUser = 1
+
+// AppendHeader appends the header of an entry and its key. stamp (Unix µs) becomes both created and updated.
+func AppendHeader(dst []byte, kind byte, id op.IDKind, key []byte, workspace uint32, stamp int64) []byte {
+	dst = append(dst, kind, byte(id))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(key)))
+	dst = binary.LittleEndian.AppendUint32(dst, workspace)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(stamp))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(stamp))
+	return append(dst, key...)
+}
+
+// Kind is the kind of an entry.
+func Kind(b []byte) byte { return b[0] }
+
+// HomeID is the identifier that the entry was made with, in the canonical form of op.IDKind.
+func HomeID(b []byte) (op.IDKind, []byte) { return op.IDKind(b[1]), b[HeaderBytes:fieldsStart(b)] }
+
+// Workspace is the number of the workspace that the entry belongs to.
+func Workspace(b []byte) uint32 { return binary.LittleEndian.Uint32(b[4:]) }
+
+// Created and Updated are Unix µs.
+func Created(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[8:])) }
+func Updated(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[16:])) }
+
+// SetUpdated sets the time of the last update, in place.
+func SetUpdated(b []byte, stamp int64) { binary.LittleEndian.PutUint64(b[16:], uint64(stamp)) }
+
+// touch moves the time of the last update forward. Stamps rise per node; after a change of leader one may be older than the last.
+func touch(b []byte, stamp int64) {
+	if stamp > Updated(b) {
+		SetUpdated(b, stamp)
+	}
+}
+
+// New appends a profile made with identifier id. An alias becomes the profile's alias, an email or phone its attribute.
+func New(dst []byte, workspace uint32, id op.IDKind, key []byte, stamp int64) []byte {
+	dst = AppendHeader(dst, KindUser, id, key, workspace, stamp)
+	switch id {
+	case op.Alias:
+		dst = appendField(dst, tagAlias, key)
+	case op.Email:
+		dst = appendString(dst, reservedTag(op.AttrEmail), key)
+	case op.Phone:
+		dst = appendString(dst, reservedTag(op.AttrPhone), key)
+	}
+	return dst
+}
+
+func appendString(dst []byte, tag byte, s []byte) []byte {
+	var size [1 + binary.MaxVarintLen64]byte
+	size[0] = byte(op.String)
+	n := 1 + binary.PutUvarint(size[1:], uint64(len(s)))
+	dst = appendFieldHeader(dst, tag, n+len(s))
+	dst = append(dst, size[:n]...)
+	return append(dst, s...)
+}
+
+// Limits bound a profile. They are settings of the workspace and must be the same on all nodes: apply depends on them.
+// The zero value of a field means its default.
+type Limits struct {
+	MaxArray        int // elements of a custom array; the newest stay. 25 (reference.md 3)
+	MaxValueBytes   int // a nested object or array that would grow beyond by merging stays as it was. 102,400 (reference.md 3)
+	MaxPushTokens   int // the newest stay. 100
+	MaxAttributes   int // custom attributes; more make a dummy user. 20,000
+	MaxEventNames   int // distinct event names; more make a dummy user. 20,000 (reference.md 1.4)
+	MaxProductNames int // distinct products; more make a dummy user. 20,000
+	MaxSessions     int // sessions in all; more make a dummy user. 5,000,000
+	RecentMax       int // occurrences kept per event name and product, at most 255. 50 (service.md 4.2)
+	RecentDays      int // days before the newest that they are kept, at most 10,000. 30
+}
+
+// EnsureDefaults replaces zeros by defaults.
+func (l *Limits) EnsureDefaults() {
+	for _, f := range []struct {
+		value        *int
+		preset, most int
+	}{
+		{&l.MaxArray, 25, 0}, {&l.MaxValueBytes, 100 << 10, 0}, {&l.MaxPushTokens, 100, 0}, {&l.MaxAttributes, 20_000, 0},
+		{&l.MaxEventNames, 20_000, 0}, {&l.MaxProductNames, 20_000, 0}, {&l.MaxSessions, 5_000_000, 0},
+		{&l.RecentMax, 50, 255}, {&l.RecentDays, 30, 10_000},
+	} {
+		if *f.value <= 0 {
+			*f.value = f.preset
+		}
+		if f.most > 0 && *f.value > f.most {
+			*f.value = f.most
+		}
+	}
+}
+
+// DefaultLimits returns the limits with all defaults.
+func DefaultLimits() *Limits {
+	l := new(Limits)
+	l.EnsureDefaults()
+	return l
+}
+
+// Editor changes profiles. It holds only scratch memory: one per worker, the zero value is ready, not safe for concurrent use.
+//
+// All methods that take a blob and return one have append semantics: len(blob) bytes are the profile, cap(blob) is how far it may grow in
+// place. What fits is done in blob's memory and out shares it; else out lies in the Editor's scratch until the Editor's next call, and the
+// caller copies it. Either way blob's old content is gone. out may be given to the next call as it is. Names, keys and values that are
+// passed in must not be views of blob.
+type Editor struct {
+	buf    []byte // scratch of profiles that have outgrown their memory
+	spare  []byte // the other half of Merge
+	tmp    []byte // values under construction
+	tmp2   []byte // values within them, with tmp3 by turns
+	tmp3   []byte
+	recent []uint32 // occurrences under construction
+	refs   []ref    // views of members, elements, edits and fields
+	kept   []int    // which of refs are kept
+}
+
+// ref is a view of a member, an element, an edit or a field, with what it is found by.
+type ref struct {
+	key, extra []byte
+	value      []byte
+	tag        byte
+	used       bool
+}

@@ -1,0 +1,309 @@
+package profile
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// A summary is what stands behind the name in a field of tagEvent, tagProduct and tagApp:
+//
+//	count u48 | first i48 ms | last i48 ms | n u8 | n × u32 Unix seconds, ascending | unused room for more
+//
+// The u32s are recent occurrences without the newest, which is last. Times outside of 48 bits (year -2490 to 6429), counts beyond 2^48-1
+// and seconds outside of 32 bits are kept as the nearest that fit.
+const (
+	summaryFixed = 6 + 6 + 6 + 1
+	recentStep   = 2 // a field grows by room for so many occurrences, so that not every event moves what follows
+	recentSlack  = 8 // and shrinks when it has room for more than so many
+	maxCount     = 1<<48 - 1
+	maxMillis    = 1<<47 - 1
+	minMillis    = -1 << 47
+	namedMinimum = fieldHeader + 2 // smallest field with a name
+
+	daySeconds = 24 * 60 * 60
+)
+
+// Summary is a custom event (service.md 4.2), a product or, with sessions for count, an app of a profile. First and Last are Unix ms.
+type Summary struct {
+	Count       uint64
+	First, Last int64
+	recent      []byte
+}
+
+// RecentCount is how many occurrences Recent knows.
+func (s Summary) RecentCount() int { return len(s.recent)/4 + 1 }
+
+// Recent appends the recent occurrences (Unix seconds, ascending, the newest included): at most Limits.RecentMax within Limits.RecentDays
+// before the newest.
+func (s Summary) Recent(dst []int64) []int64 {
+	for r := s.recent; len(r) >= 4; r = r[4:] {
+		dst = append(dst, int64(binary.LittleEndian.Uint32(r)))
+	}
+	return append(dst, int64(seconds(s.Last)))
+}
+
+// Since counts the recent occurrences at or after a time (Unix seconds): 'X times in Y days'.
+func (s Summary) Since(unixSeconds int64) int {
+	n := 0
+	for r := s.recent; len(r) >= 4; r = r[4:] {
+		if int64(binary.LittleEndian.Uint32(r)) >= unixSeconds {
+			n++
+		}
+	}
+	if int64(seconds(s.Last)) >= unixSeconds {
+		n++
+	}
+	return n
+}
+
+// Event and Product are the summaries of a custom event and of a product, App that of an app by its id.
+func Event(blob, name []byte) (Summary, bool)   { return summaryOf(blob, tagEvent, name) }
+func Product(blob, name []byte) (Summary, bool) { return summaryOf(blob, tagProduct, name) }
+func App(blob, id []byte) (Summary, bool)       { return summaryOf(blob, tagApp, id) }
+
+// Events, Products and Apps call f for each summary.
+func Events(blob []byte, f func(name []byte, s Summary))   { eachSummary(blob, tagEvent, f) }
+func Products(blob []byte, f func(name []byte, s Summary)) { eachSummary(blob, tagProduct, f) }
+func Apps(blob []byte, f func(id []byte, s Summary))       { eachSummary(blob, tagApp, f) }
+
+func summaryOf(b []byte, tag byte, name []byte) (Summary, bool) {
+	s := findNamed(b, tag, name)
+	if s.none() {
+		return Summary{}, false
+	}
+	return readSummary(b[s.start+2+len(name) : s.end]), true
+}
+
+func eachSummary(b []byte, tag byte, f func([]byte, Summary)) {
+	each(b, tag, func(p []byte) {
+		name, rest := splitName(p)
+		f(name, readSummary(rest))
+	})
+}
+
+func readSummary(p []byte) Summary {
+	n := int(p[18])
+	return Summary{get48(p), getMillis(p[6:]), getMillis(p[12:]), p[summaryFixed : summaryFixed+4*n : summaryFixed+4*n]}
+}
+
+// Purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is none).
+func Purchases(blob []byte) (count uint64, first, last int64) {
+	Products(blob, func(_ []byte, s Summary) {
+		if count == 0 || s.First < first {
+			first = s.First
+		}
+		if count == 0 || s.Last > last {
+			last = s.Last
+		}
+		count += s.Count
+	})
+	return count, first, last
+}
+
+// Revenue calls f for each currency with the sum of all purchases in minor units.
+func Revenue(blob []byte, f func(currency [3]byte, minor int64)) {
+	each(blob, tagRevenue, func(p []byte) { f([3]byte(p), int64(binary.LittleEndian.Uint64(p[3:]))) })
+}
+
+// Sessions is the number of sessions over all apps. It is a sum of its own: a merge adds both profiles' (decisions.md D4) although it
+// merges the data of an app only when both profiles have it (service.md 4.2).
+func Sessions(blob []byte) uint64 {
+	s := find(blob, tagSessions)
+	if s.none() {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(blob[s.start:])
+}
+
+func (e *Editor) setSessions(b []byte, n uint64) []byte {
+	b, p := e.resize(b, find(b, tagSessions), tagSessions, 8)
+	binary.LittleEndian.PutUint64(b[p:], n)
+	return b
+}
+
+func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
+	s := findPrefix(b, tagRevenue, currency[:])
+	var sum int64
+	if !s.none() {
+		sum = int64(binary.LittleEndian.Uint64(b[s.start+3:]))
+	}
+	b, p := e.resize(b, s, tagRevenue, revenueBytes)
+	copy(b[p:], currency[:])
+	binary.LittleEndian.PutUint64(b[p+3:], uint64(saturatingAdd(sum, minor)))
+	return b
+}
+
+// observe counts times occurrences at millis. The name is new when fresh is true.
+func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits) (out []byte, fresh bool) {
+	millis = clampMillis(millis)
+	s := findNamed(b, tag, name)
+	if s.none() {
+		e.recent = e.recent[:0]
+		for range min(int(times), lim.RecentMax) - 1 {
+			e.recent = append(e.recent, seconds(millis))
+		}
+		b, p := e.resize(b, span{}, tag, 2+len(name)+summaryFixed+4*roundUp(len(e.recent)))
+		binary.LittleEndian.PutUint16(b[p:], uint16(len(name)))
+		copy(b[p+2:], name)
+		p += 2 + len(name)
+		putSummary(b[p:], uint64(times), millis, millis, e.recent)
+		return b, true
+	}
+	p := s.start + 2 + len(name)
+	put48(b[p:], min(get48(b[p:])+uint64(times), maxCount))
+	if millis < getMillis(b[p+6:]) {
+		put48(b[p+6:], uint64(millis))
+	}
+	last := getMillis(b[p+12:])
+	if millis >= last && times == 1 {
+		return e.advance(b, s, p, tag, last, millis, lim), false
+	}
+	e.recent = readRecent(e.recent[:0], b[p:s.end])
+	if millis >= last {
+		e.recent = append(e.recent, seconds(last))
+		for range min(int(times), lim.RecentMax) - 1 {
+			e.recent = append(e.recent, seconds(millis))
+		}
+		last = millis
+		put48(b[p+12:], uint64(last))
+	} else {
+		at, _ := slices.BinarySearch(e.recent, seconds(millis))
+		for range min(int(times), lim.RecentMax) {
+			e.recent = slices.Insert(e.recent, at, seconds(millis))
+		}
+	}
+	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last, lim)), false
+}
+
+// advance is the usual case of observe: one occurrence, not older than the last one, which joins the recent ones.
+func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, lim *Limits) []byte {
+	put48(b[p+12:], uint64(millis))
+	list, n := b[p+summaryFixed:s.end], int(b[p+18])
+	oldest := cutoff(millis, lim)
+	drop := 0
+	for drop < n && binary.LittleEndian.Uint32(list[4*drop:]) < oldest {
+		drop++
+	}
+	joined := seconds(last)
+	if joined >= oldest {
+		if n-drop+1 > lim.RecentMax-1 {
+			drop = n - (lim.RecentMax - 1) + 1
+			if drop > n { // RecentMax 1
+				b[p+18] = 0
+				return b
+			}
+		}
+		copy(list, list[4*drop:4*n])
+		n -= drop
+		if 4*n+4 > len(list) {
+			b, p = e.resizeSummary(b, s, p, tag, n+1)
+			list = b[p+summaryFixed:]
+		}
+		binary.LittleEndian.PutUint32(list[4*n:], joined)
+		n++
+	} else {
+		n = 0 // ascending: when the last one is too old, all are
+	}
+	b[p+18] = byte(n)
+	if len(list)/4 > n+recentSlack {
+		b, _ = e.shrinkSummary(b, s, p, tag, n)
+	}
+	return b
+}
+
+func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, n int) (out []byte, at int) {
+	out, start := e.resize(b, s, tag, p-s.start+summaryFixed+4*roundUp(n))
+	return out, start + p - s.start
+}
+
+// shrinkSummary gives room back. The field at s may have grown meanwhile, so its end is read anew.
+func (e *Editor) shrinkSummary(b []byte, s span, p int, tag byte, n int) (out []byte, at int) {
+	_, start, end := fieldAt(b, s.at)
+	return e.resizeSummary(b, span{s.at, start, end}, p, tag, n)
+}
+
+// putRecent writes list into the summary at p.
+func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32) []byte {
+	room := (s.end - p - summaryFixed) / 4
+	if len(list) > room || room > len(list)+recentSlack {
+		b, p = e.resizeSummary(b, s, p, tag, len(list))
+	}
+	b[p+18] = byte(len(list))
+	for i, v := range list {
+		binary.LittleEndian.PutUint32(b[p+summaryFixed+4*i:], v)
+	}
+	return b
+}
+
+// trimRecent drops what is older than the window before last, or too many. list has the occurrences without the newest.
+func trimRecent(list []uint32, last int64, lim *Limits) []uint32 {
+	if extra := len(list) - (lim.RecentMax - 1); extra > 0 {
+		list = list[extra:]
+	}
+	oldest := cutoff(last, lim)
+	for len(list) > 0 && list[0] < oldest {
+		list = list[1:]
+	}
+	return list
+}
+
+func readRecent(dst []uint32, summary []byte) []uint32 {
+	for i := range int(summary[18]) {
+		dst = append(dst, binary.LittleEndian.Uint32(summary[summaryFixed+4*i:]))
+	}
+	return dst
+}
+
+// putSummary fills a summary whose room has been made.
+func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
+	put48(p, min(count, maxCount))
+	put48(p[6:], uint64(first))
+	put48(p[12:], uint64(last))
+	p[18] = byte(len(recent))
+	for i, v := range recent {
+		binary.LittleEndian.PutUint32(p[summaryFixed+4*i:], v)
+	}
+}
+
+func roundUp(n int) int { return (n + recentStep - 1) / recentStep * recentStep }
+
+// cutoff is the earliest second of the window that ends with the newest occurrence.
+func cutoff(lastMillis int64, lim *Limits) uint32 {
+	return clampSeconds(floorDiv(lastMillis, 1000) - int64(lim.RecentDays)*daySeconds)
+}
+
+func seconds(millis int64) uint32 { return clampSeconds(floorDiv(millis, 1000)) }
+
+func clampSeconds(s int64) uint32 { return uint32(min(max(s, 0), 1<<32-1)) }
+
+func clampMillis(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+func get48(p []byte) uint64 {
+	return uint64(binary.LittleEndian.Uint32(p)) | uint64(binary.LittleEndian.Uint16(p[4:]))<<32
+}
+
+func getMillis(p []byte) int64 { return int64(get48(p)<<16) >> 16 }
+
+func put48(p []byte, v uint64) {
+	binary.LittleEndian.PutUint32(p, uint32(v))
+	binary.LittleEndian.PutUint16(p[4:], uint16(v>>32))
+}
+
+func saturatingAdd(a, b int64) int64 {
+	sum := a + b
+	switch {
+	case a > 0 && b > 0 && sum < 0:
+		return 1<<63 - 1
+	case a < 0 && b < 0 && sum >= 0:
+		return -1 << 63
+	}
+	return sum
+}
