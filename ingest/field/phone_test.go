@@ -1,0 +1,127 @@
+package field
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nyaruka/phonenumbers/v2"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPhoneForms(t *testing.T) {
+	phones := NewPhones(0)
+	parse := func(in, want string) {
+		t.Helper()
+		for range 2 { // the second time from memory
+			got, ok := phones.Parse([]byte("tel:"), []byte(in))
+			require.True(t, ok, in)
+			require.Equal(t, "tel:"+want, string(got))
+		}
+	}
+	parse("+14155552671", "+14155552671")
+	parse("4155552671", "+14155552671")
+	parse("4155552671+", "+14155552671") // a + behind the first digit is a mark like any other
+	parse("(415) 555-2671", "+14155552671")
+	parse(" +1 (415) 555.2671", "+14155552671")
+	parse("(+1) 415 555 2671", "+14155552671")
+	parse("+15043277269", "+15043277269")
+	parse("+44 20 7183 8750", "+442071838750")
+	parse("+44 (0)20 7183 8750", "+442071838750")
+	parse("+390612345678", "+390612345678")
+	parse("+49+30+123456", "+4930123456")
+	parse("\uff0b\uff14\uff14 20 7183 8750", "+442071838750")
+	parse("+\u0664\u06642071838750", "+442071838750")
+	parse("+44\x00 20\u00a07183\xff8750", "+442071838750")
+}
+
+func TestPhoneRefuses(t *testing.T) {
+	phones := NewPhones(0)
+	for _, in := range []string{
+		"", "+", "abc", "0", "911", "555-2671", "14155552671", "442071838750", "0123456789", "1234567890", "+0", "+04155552671", "+11112223333", "+1415555267", "+141555526711",
+		"+999123456789", "+123456789012345678", "+1234567890123456789", strings.Repeat("9", 100), "+" + strings.Repeat("\u0664", 40), "4155552671" + strings.Repeat(" ", 255),
+	} {
+		for range 2 {
+			got, ok := phones.Parse([]byte("x"), []byte(in))
+			require.False(t, ok, in)
+			require.Equal(t, "x", string(got))
+		}
+	}
+}
+
+// A memory of one place forgets all the time and must still give the right answers, to many at once.
+func TestPhoneMemoryNeverChangesAnAnswer(t *testing.T) {
+	for _, size := range []int{1, 3, 64} {
+		phones := NewPhones(size)
+		var wait sync.WaitGroup
+		for worker := range 4 {
+			wait.Go(func() {
+				for i := range 300 {
+					number := 4155552000 + (i*7+worker)%100
+					got, ok := phones.Parse(nil, fmt.Appendf(nil, "%d", number))
+					if want := fmt.Sprintf("+1%d", number); !ok || string(got) != want {
+						t.Errorf("%d: %q %v", number, got, ok)
+					}
+					if _, ok := phones.Parse(nil, fmt.Appendf(nil, "+1111%d", 1000000+i)); ok {
+						t.Errorf("+1111%d is good", 1000000+i)
+					}
+				}
+			})
+		}
+		wait.Wait()
+	}
+}
+
+func TestPhoneMemoryIsBounded(t *testing.T) {
+	require.Len(t, NewPhones(0).places, defaultPhoneCache)
+	require.Len(t, NewPhones(-1).places, defaultPhoneCache)
+	require.Len(t, NewPhones(1).places, 1)
+	require.Len(t, NewPhones(5).places, 8)
+	require.Len(t, NewPhones(1024).places, 1024)
+}
+
+func TestEveryRegionHasAPhone(t *testing.T) {
+	phones := NewPhones(0)
+	regions := phonenumbers.GetSupportedRegions()
+	require.Greater(t, len(regions), 200)
+	for region := range regions {
+		example := phonenumbers.Format(phonenumbers.GetExampleNumber(region), phonenumbers.E164)
+		got, ok := phones.Parse(nil, []byte(example))
+		require.True(t, ok, region)
+		require.Equal(t, example, string(got))
+	}
+}
+
+func FuzzPhone(f *testing.F) {
+	for _, seed := range []string{"+14155552671", "(415) 555-2671", "+44 (0)20 7183 8750", "+390612345678", "\uff0b\uff14\uff1420 7183 8750"} {
+		f.Add([]byte(seed))
+	}
+	phones := NewPhones(1 << 10)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		got, ok := phones.Parse(nil, in)
+		if !ok {
+			return
+		}
+		again, ok := phones.Parse(nil, got)
+		if !ok || string(again) != string(got) {
+			t.Fatalf("%q is %q, which is %q %v", in, got, again, ok)
+		}
+	})
+}
+
+func BenchmarkPhone(b *testing.B) {
+	phones := NewPhones(1 << 10)
+	b.Run("remembered", func(b *testing.B) {
+		buf := make([]byte, 0, 32)
+		b.ReportAllocs()
+		for b.Loop() {
+			buf, _ = phones.Parse(buf[:0], []byte("+1 (415) 555-2671"))
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			validNumber(14155552671)
+		}
+	})
+}
