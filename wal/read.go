@@ -1,0 +1,196 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	pebblewal "github.com/cockroachdb/pebble/v2/wal"
+)
+
+// FirstPosition is the position of the oldest record that the log still holds, or would hold if it were not empty.
+func (l *Log) FirstPosition() uint64 {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	return l.firstLocked()
+}
+
+func (l *Log) firstLocked() uint64 {
+	if len(l.segments) == 0 {
+		return l.durable.Load() + 1
+	}
+	return l.segments[0].first
+}
+
+// Bytes is what the log holds on disk, with the trimmed segments that are kept to be written over.
+func (l *Log) Bytes() int64 {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	n := int64(l.manager.Stats().ObsoleteFileSize)
+	for _, s := range l.segments {
+		n += s.bytes
+	}
+	return n
+}
+
+// Replay calls f for all records from a position on, in order, as Open found them; 0 stands for the oldest. It returns ErrMissing when
+// records from there to the first are trimmed, or when the log ends before from-1: whoever asks has applied what the log doesn't know.
+// The payload is valid during the call. An error of f ends the replay and is returned. Only before the first Append.
+func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	l.mu.Lock()
+	touched, last := l.touched, l.appended
+	l.mu.Unlock()
+	if touched {
+		return errors.New("wal: Replay after Append")
+	}
+	if from == 0 {
+		from = l.FirstPosition()
+	}
+	if from-1 > last {
+		return fmt.Errorf("%w: the log ends at position %d, but %d was applied", ErrMissing, last, from-1)
+	}
+	return l.Read(from, last, f)
+}
+
+// Read calls f for the durable records of the positions from to to, both included, in order; a to beyond the durable position means that
+// position. It works beside Append and Trim. It returns ErrMissing when from is trimmed. The payload is valid during the call. An error
+// of f ends it and is returned.
+func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	for to = min(to, l.durable.Load()); from <= to; {
+		s, last, err := l.pin(from)
+		if err != nil {
+			return err
+		}
+		last = min(last, to)
+		err = l.readSegment(s, from, last, f)
+		l.unpin(s)
+		if err != nil {
+			return err
+		}
+		from = last + 1
+	}
+	return nil
+}
+
+// pin finds the segment of a durable position, and its last durable one, and keeps it from being trimmed.
+func (l *Log) pin(position uint64) (s *segment, last uint64, err error) {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	if first := l.firstLocked(); position < first {
+		return nil, 0, fmt.Errorf("%w: record %d is trimmed, the log begins at %d", ErrMissing, position, first)
+	}
+	for _, s := range l.segments {
+		if s.first <= position && position <= s.last {
+			s.pins++
+			return s, s.last, nil
+		}
+	}
+	return nil, 0, fmt.Errorf("%w: record %d is in no segment", ErrCorrupt, position)
+}
+
+func (l *Log) unpin(s *segment) {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	s.pins--
+}
+
+func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []byte) error) error {
+	l.segMu.Lock()
+	start := s.startOf(from)
+	l.segMu.Unlock()
+	r, err := openSegment(l.opts.FS, s.path, start)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for next := uint64(0); next <= to; {
+		h, payload, err := r.next()
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, errTorn):
+			return fmt.Errorf("%w: segment %q ends at %d, before record %d", ErrCorrupt, s.path, r.offset, max(next, from))
+		case err != nil:
+			return err
+		case next == 0 && h.position > from, next != 0 && h.position != next:
+			return fmt.Errorf("%w: record %d instead of %d in segment %q at %d", ErrCorrupt, h.position, max(next, from), s.path, r.offset)
+		}
+		next = h.position + 1
+		if h.position < from {
+			continue
+		}
+		if err := f(h.position, h.count, payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hold keeps the records from a position on for a named reader, until it is called again with a higher one; math.MaxUint64 releases it.
+// Holds are not on disk: after Open, a reader calls it before anybody calls Trim.
+func (l *Log) Hold(name string, from uint64) {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	if from == math.MaxUint64 {
+		delete(l.holds, name)
+	} else {
+		l.holds[name] = from
+	}
+}
+
+// Trim gives up segments that hold only records before a position, except what a reader holds or is reading, and what is being written
+// to. They are recycled or removed. It syncs the witness, so it is not for the hot path.
+func (l *Log) Trim(before uint64) error {
+	l.trimMu.Lock()
+	defer l.trimMu.Unlock()
+	l.mu.Lock()
+	failure, closing := l.failure, l.closing
+	l.mu.Unlock()
+	if failure != nil {
+		return failure
+	} else if closing {
+		return ErrClosed
+	}
+	trimmed, state := l.cut(before)
+	if len(trimmed) == 0 {
+		return nil
+	}
+	segmentsGauge.Add(-len(trimmed))
+	// The witness first: a segment that it still counts on must not be gone.
+	if err := l.witness.trim(state.segment, state.first); err != nil {
+		l.fail(err)
+		return l.Err()
+	}
+	deletable, err := l.manager.Obsolete(pebblewal.NumWAL(state.segment), false)
+	if err != nil {
+		return fmt.Errorf("trim segments before %d: %w", state.segment, err)
+	}
+	for _, d := range deletable {
+		l.remove(d.Path)
+	}
+	for _, s := range trimmed {
+		if !s.own {
+			l.remove(s.path)
+		}
+	}
+	return nil
+}
+
+// cut takes what may be trimmed off the list, and returns it with the new beginning of the log.
+func (l *Log) cut(before uint64) (trimmed []*segment, state witnessState) {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	for _, from := range l.holds {
+		before = min(before, from)
+	}
+	n := 0
+	for n < len(l.segments) && l.segments[n].last < before && l.segments[n].pins == 0 && !l.segments[n].open {
+		n++
+	}
+	trimmed = l.segments[:n:n]
+	if n == 0 {
+		return trimmed, state
+	}
+	state = witnessState{segment: l.segments[n-1].num + 1, first: l.segments[n-1].last + 1}
+	l.segments = append([]*segment(nil), l.segments[n:]...)
+	return trimmed, state
+}

@@ -1,0 +1,206 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblewal "github.com/cockroachdb/pebble/v2/wal"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// load finds out what the log holds and whether that is all that it must hold. Only when it is, anything is changed: what was found is
+// synced, since a record that survived a kill may still be in the page cache alone, and must not be lost by a later loss of power, with
+// newer ones behind it acknowledged.
+func (l *Log) load() error {
+	fs, dir := l.opts.FS, l.opts.Dir
+	witness, err := openWitness(fs, dir)
+	if err != nil {
+		return err
+	}
+	l.witness = witness
+	files, err := pebblewal.Scan(pebblewal.Dir{FS: fs, Dirname: dir})
+	if err != nil {
+		return fmt.Errorf("list segments: %w", err)
+	}
+	if witness == nil {
+		if len(files) > 0 {
+			return fmt.Errorf("%w: there are %d segments, but no witness", ErrMissing, len(files))
+		}
+		if l.witness, err = createWitness(fs, dir); err != nil {
+			return err
+		}
+	}
+	state := l.witness.state
+	obsolete, err := l.list(files, state)
+	if err != nil {
+		return err
+	}
+	last, err := l.check(state)
+	if err != nil {
+		return err
+	}
+	if err := l.settle(last, obsolete); err != nil {
+		return err
+	}
+	l.appended = last
+	l.last.Store(last)
+	l.durable.Store(last)
+	return nil
+}
+
+// list makes the list of segments from the files, and returns the paths of those that were trimmed.
+func (l *Log) list(files pebblewal.Logs, state witnessState) (obsolete []string, err error) {
+	l.nextNum = state.segment
+	for _, file := range files {
+		if file.NumSegments() != 1 {
+			return nil, fmt.Errorf("%w: segment %d consists of %d files", ErrCorrupt, uint64(file.Num), file.NumSegments())
+		}
+		_, path := file.SegmentLocation(0)
+		num := uint64(file.Num)
+		if num < state.segment {
+			obsolete = append(obsolete, path)
+			continue
+		}
+		if num != l.nextNum {
+			return nil, fmt.Errorf("%w: segment %d is missing before %q", ErrCorrupt, l.nextNum, path)
+		}
+		size, err := file.PhysicalSize()
+		if err != nil {
+			return nil, fmt.Errorf("size of segment %q: %w", path, err)
+		}
+		l.segments = append(l.segments, &segment{num: num, path: path, bytes: int64(size)})
+		l.nextNum++
+	}
+	return obsolete, nil
+}
+
+// check reads all segments and returns the position that the log ends at. A segment that ends in an invalid record is fine when the next
+// one continues right behind its last valid record: a crash, and the process that came after it. At the end of the log an invalid
+// record is fine when nothing says that it was ever acknowledged.
+func (l *Log) check(state witnessState) (last uint64, err error) {
+	next := state.first
+	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that ends
+	for i, s := range l.segments {
+		s.first = next
+		end, torn, err := l.checkSegment(s)
+		if err != nil {
+			return 0, err
+		}
+		if s.last >= s.first || i == 0 {
+			tail, tailOffset = i, end
+		}
+		if torn {
+			l.opts.Logger.Info("wal: segment has no clean end", "segment", s.path, "offset", end, "last", s.last)
+		}
+		next = s.last + 1
+	}
+	var found remains
+	for i := tail; i < len(l.segments); i++ {
+		r, err := salvage(l.opts.FS, l.segments[i].path, l.segments[i].num, tailOffset)
+		if err != nil {
+			return 0, err
+		}
+		found.records += r.records
+		found.highest = max(found.highest, r.highest)
+		found.durable = max(found.durable, r.durable)
+		found.torn = found.torn || r.torn
+		tailOffset = 0
+	}
+	if found.durable >= next {
+		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, but a later one (up to %d) says that %d was durable",
+			ErrCorrupt, next, l.tailName(tail), found.highest, found.durable)
+	}
+	if state.acked >= next && (found.torn || found.records > 0) {
+		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, but %d was acknowledged",
+			ErrCorrupt, next, l.tailName(tail), state.acked)
+	}
+	if state.acked >= next {
+		return 0, fmt.Errorf("%w: the log ends at position %d, in %s, but %d was acknowledged",
+			ErrMissing, next-1, l.tailName(tail), state.acked)
+	}
+	if found.torn || found.records > 0 {
+		dropped := max(found.records, 1)
+		tornRecordsTotal.Add(dropped)
+		l.opts.Logger.Warn("wal: dropped a torn tail, never acknowledged", "segment", l.tailName(tail), "last", next-1, "records", dropped)
+	}
+	return next - 1, nil
+}
+
+func (l *Log) tailName(tail int) string {
+	if tail >= len(l.segments) {
+		return "an empty log"
+	}
+	return fmt.Sprintf("segment %q", l.segments[tail].path)
+}
+
+// checkSegment reads a segment whose first position is set, and sets the rest. It returns where the valid records end, and whether that
+// end is not a clean one.
+func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
+	r, err := openSegment(l.opts.FS, s.path, 0)
+	if err != nil {
+		return 0, false, err
+	}
+	defer r.close()
+	s.last = s.first - 1
+	for {
+		h, _, err := r.next()
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, errTorn):
+			return r.offset, err == errTorn, nil
+		case err != nil:
+			return 0, false, err
+		case h.position != s.last+1:
+			return 0, false, fmt.Errorf("%w: record %d follows record %d in segment %q at %d", ErrCorrupt, h.position, s.last, s.path, r.offset)
+		}
+		s.last = h.position
+		s.note(h.position, r.offset)
+	}
+}
+
+// settle makes what was found durable, says so in the witness, and removes what was trimmed before.
+func (l *Log) settle(last uint64, obsolete []string) error {
+	fs := l.opts.FS
+	for _, s := range l.segments {
+		if err := syncFile(fs, s.path); err != nil {
+			return fmt.Errorf("sync segment %q: %w", s.path, err)
+		}
+	}
+	if err := syncDir(fs, l.opts.Dir); err != nil {
+		return fmt.Errorf("sync log directory: %w", err)
+	}
+	if err := l.witness.advance(last); err != nil {
+		return err
+	}
+	if err := l.witness.sync(); err != nil {
+		return err
+	}
+	for _, path := range obsolete {
+		l.remove(path)
+	}
+	return nil
+}
+
+// remove deletes a trimmed segment. When it can't, the next Open tries again.
+func (l *Log) remove(path string) {
+	if err := l.opts.FS.Remove(path); err != nil && !oserror.IsNotExist(err) {
+		l.opts.Logger.Warn("wal: can't remove a trimmed segment", "segment", path, "error", err)
+	}
+}
+
+func syncFile(fs vfs.FS, path string) error {
+	f, err := fs.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+var tornRecordsTotal = metrics.NewCounter("millrace_wal_torn_tail_records_total")

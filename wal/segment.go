@@ -1,0 +1,233 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/record"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblewal "github.com/cockroachdb/pebble/v2/wal"
+)
+
+// segment is one file of the log. The Log's segMu guards it; num, first and path never change.
+type segment struct {
+	num   uint64
+	path  string
+	first uint64 // position of its first record, written or not
+	last  uint64 // position of its last record; first-1 when it has none
+	bytes int64  // on disk
+	open  bool   // the committer still writes to it
+	pins  int    // readers that have it open
+	own   bool   // made by this process, so that Pebble's manager knows it
+	marks []mark // where reading may begin, rising
+}
+
+// mark says that the record of a position begins at offset or, when no chunk fits there, in the block after it.
+type mark struct {
+	position uint64
+	offset   int64
+}
+
+const (
+	blockBytes   = 32 << 10 // of Pebble's record format; a chunk never crosses a block's end
+	markInterval = 1 << 20
+)
+
+// note remembers where a record begins, once per markInterval.
+func (s *segment) note(position uint64, offset int64) {
+	if n := len(s.marks); n == 0 || offset-s.marks[n-1].offset >= markInterval {
+		s.marks = append(s.marks, mark{position, offset})
+	}
+}
+
+// startOf is the offset of a block at or before the record of a position.
+func (s *segment) startOf(position uint64) int64 {
+	i, found := slices.BinarySearchFunc(s.marks, position, func(m mark, p uint64) int {
+		if m.position < p {
+			return -1
+		} else if m.position > p {
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return 0
+	}
+	return s.marks[i].offset &^ (blockBytes - 1)
+}
+
+// errTorn ends a segment that has no clean end: a crash cut it off, or it is damaged. Recovery finds out which.
+var errTorn = errors.New("wal: segment ends in an invalid record")
+
+// segmentReader yields the records of one segment, checked. It is not safe for concurrent use.
+type segmentReader struct {
+	reader pebblewal.Reader
+	path   string
+	base   int64
+	// offset is where the record that next returned, or the end that it found, begins.
+	offset int64
+}
+
+// openSegment reads the segment at path from a block's offset on.
+func openSegment(fs vfs.FS, path string, offset int64) (*segmentReader, error) {
+	var files pebblewal.FileAccumulator
+	ok, err := files.MaybeAccumulate(offsetFS{fs, offset}, path)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("open segment %q: not a segment (%v)", path, err)
+	}
+	return &segmentReader{reader: files.Finish()[0].OpenForRead(), path: path, base: offset}, nil
+}
+
+// next returns the next record; its payload is valid until the next call. Errors: io.EOF at a clean end, errTorn, ErrCorrupt for a
+// record that is no torn write, any other for a failure to read.
+func (r *segmentReader) next() (header, []byte, error) {
+	src, off, err := r.reader.NextRecord()
+	r.offset = r.base + off.Physical
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		return header{}, nil, io.EOF
+	case errors.Is(err, record.ErrInvalidChunk), errors.Is(err, record.ErrZeroedChunk), errors.Is(err, record.ErrUnexpectedEOF):
+		return header{}, nil, errTorn
+	default:
+		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)
+	}
+	var data []byte
+	if b, ok := src.(*bytes.Buffer); ok { // read in full by NextRecord already, so nothing torn gets here
+		data = b.Bytes()
+	} else if data, err = io.ReadAll(src); err != nil {
+		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)
+	}
+	h, payload, err := openRecord(data)
+	if err != nil {
+		return h, nil, fmt.Errorf("segment %q at %d: %w", r.path, r.offset, err)
+	}
+	return h, payload, nil
+}
+
+func (r *segmentReader) close() { _ = r.reader.Close() }
+
+// offsetFS opens files so that they seem to begin at offset: Pebble's reader only starts at the start.
+type offsetFS struct {
+	vfs.FS
+	offset int64
+}
+
+func (fs offsetFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.Open(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &offsetFile{File: f, next: fs.offset}, nil
+}
+
+// offsetFile reads ahead, since Pebble's reader asks for one block at a time.
+type offsetFile struct {
+	vfs.File
+	next   int64
+	unread []byte
+	buf    []byte
+}
+
+func (f *offsetFile) Read(p []byte) (int, error) {
+	if len(f.unread) == 0 {
+		if f.buf == nil {
+			f.buf = make([]byte, 4*blockBytes)
+		}
+		n, err := f.File.ReadAt(f.buf, f.next)
+		if n == 0 {
+			return 0, err
+		}
+		f.unread = f.buf[:n]
+		f.next += int64(n)
+	}
+	n := copy(p, f.unread)
+	f.unread = f.unread[n:]
+	return n, nil
+}
+
+// remains is what a search behind the end of a segment found.
+type remains struct {
+	records int    // valid beginnings of records
+	highest uint64 // the highest of their positions
+	durable uint64 // the highest position of which one of them says that it was durable
+	torn    bool   // the bytes right at the end are the beginning of a chunk of this segment
+}
+
+// salvage searches a segment, from an offset on, for records that Pebble's reader no longer reaches: it stops at the first bad chunk. A
+// chunk is known by its type, the segment's number and its checksum, so what a recycled file held before is not taken for it.
+func salvage(fs vfs.FS, path string, num uint64, offset int64) (found remains, err error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return found, fmt.Errorf("open segment %q: %w", path, err)
+	}
+	defer f.Close()
+	block := make([]byte, blockBytes)
+	skip := int(offset % blockBytes)
+	for at := offset - int64(skip); ; at += blockBytes {
+		n, err := f.ReadAt(block, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return found, fmt.Errorf("read segment %q at %d: %w", path, at, err)
+		}
+		if at <= offset && n-skip >= chunkHeaderBytes && isChunk(block[skip:n], uint32(num)) {
+			found.torn = true
+		}
+		if skip < n {
+			salvageBlock(block[skip:n], uint32(num), &found)
+		}
+		if n < blockBytes {
+			return found, nil
+		}
+		skip = 0
+	}
+}
+
+// The recyclable chunk of Pebble's record format: checksum 4, length 2, type 1, segment number 4, payload.
+const (
+	chunkHeaderBytes = 11
+	chunkFull        = 5
+	chunkFirst       = 6
+	chunkLast        = 8
+)
+
+func isChunk(b []byte, num uint32) bool {
+	return b[6] >= chunkFull && b[6] <= chunkLast && binary.LittleEndian.Uint32(b[7:]) == num
+}
+
+func salvageBlock(b []byte, num uint32, found *remains) {
+	pattern := binary.LittleEndian.AppendUint32(nil, num)
+	for i := 0; i+chunkHeaderBytes <= len(b); {
+		j := bytes.Index(b[i+7:], pattern)
+		if j < 0 {
+			return
+		}
+		i += j
+		end := i + chunkHeaderBytes + int(binary.LittleEndian.Uint16(b[i+4:]))
+		if !isChunk(b[i:], num) || end > len(b) || chunkSum(b[i+6:end]) != binary.LittleEndian.Uint32(b[i:]) {
+			i++
+			continue
+		}
+		if kind := b[i+6]; kind == chunkFull || kind == chunkFirst {
+			found.records++
+			if h, ok := parseHeader(b[i+chunkHeaderBytes : end]); ok {
+				found.highest = max(found.highest, h.position)
+				found.durable = max(found.durable, h.durable())
+			}
+		}
+		i = end
+	}
+}
+
+// chunkSum is the checksum of Pebble's chunks: a CRC-32C, rotated and shifted.
+func chunkSum(b []byte) uint32 {
+	c := crc32.Checksum(b, castagnoli)
+	return (c>>15 | c<<17) + 0xa282ead8
+}

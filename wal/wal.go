@@ -1,0 +1,453 @@
+// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, over the log package of Pebble. It knows bytes and
+// positions, nothing of what the records mean.
+//
+// What always holds:
+//   - Positions are 1, 2, 3, … without gaps, over restarts too. A record gets its position in Append, and is on disk in that order.
+//   - OnDurable sees a record only after the fsync that covers it, in position order, from one goroutine.
+//   - A record that OnDurable has seen is there after the next Open, or Open refuses: ErrMissing when the log ends too early, ErrCorrupt
+//     when it is damaged. Open drops only what was never acknowledged, and counts it.
+//   - A failed write or fsync is final. Nothing is acknowledged after it, and the file is not tried again: after a failed fsync the
+//     kernel may have dropped the pages, and a second one would report success.
+//   - What waits is bounded. Append never waits for the disk.
+//
+// Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that waits, writes it,
+// waits for one fsync, advances the witness and hands the records back; it alone creates, writes and closes segments. One goroutine, the
+// keeper, syncs the witness now and then and watches the free space. Segments are listed under segMu (read.go); a reader pins those that
+// it reads, and Trim passes over nothing pinned or held.
+//
+// Each process writes to new segments only. So the tail that a crash left behind stays as it is, and the next segment continues after the
+// last valid record before it.
+//
+// The obvious way that was rejected: each Append calls WriteRecord with a wait group of its own, as Pebble's commit does. It costs two
+// switches of goroutines a record; here it is a few a group.
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblewal "github.com/cockroachdb/pebble/v2/wal"
+)
+
+var (
+	// ErrCorrupt is returned by Open, Replay and Read when something is damaged or missing in the middle. Restore, or take the node's
+	// state from a peer: a log that has lost acknowledged records must not serve.
+	ErrCorrupt = errors.New("wal: the log is damaged")
+	// ErrMissing is returned by Open when the log ends before what was acknowledged, and by Replay and Read for records that are no
+	// longer, or not, in the log. Do as for ErrCorrupt.
+	ErrMissing = errors.New("wal: records are missing")
+	// ErrBusy is returned by Append when as much waits for the disk as may. Refuse the request and let the client come again.
+	ErrBusy = errors.New("wal: too much waits for the disk")
+	// ErrDiskFull is returned by Append while the free space is below the floor. It passes by itself.
+	ErrDiskFull = errors.New("wal: the disk is full")
+	// ErrFailed is returned by Append, Trim and Close after a write or an fsync has failed. It is final; the process should exit.
+	ErrFailed = errors.New("wal: the log has failed")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("wal: the log is closed")
+	// ErrRecordTooLarge is returned by Append for a record above MaxRecordBytes.
+	ErrRecordTooLarge = errors.New("wal: the record is too large")
+)
+
+// Options configure a Log. The zero value of a field means its default.
+type Options struct {
+	FS  vfs.FS // default vfs.Default
+	Dir string // made when absent; belongs to the log alone
+	// SegmentBytes: when a segment has passed it, the next record begins a new one. Default 128 MiB.
+	SegmentBytes int64
+	// MaxRecycled is how many trimmed segments are kept to be written over, which is cheaper to sync than a new file. Default 4;
+	// negative: none.
+	MaxRecycled int
+	// MaxPendingRecords and MaxPendingBytes bound what waits for the disk; beyond them, Append returns ErrBusy. Defaults 4096, 256 MiB.
+	MaxPendingRecords int
+	MaxPendingBytes   int64
+	// MaxRecordBytes bounds len(Record.Data). Default 64 MiB.
+	MaxRecordBytes int
+	// WitnessInterval is how often the witness is synced, and so how much of the newest log a loss of power together with damage to
+	// the log could hide. Default 1 s.
+	WitnessInterval time.Duration
+	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull. Defaults 2 GB and 5; negative: no
+	// floor.
+	MinFreeBytes   int64
+	MinFreePercent float64
+	// StallAfter: Stalled reports true when the disk has been at one group for longer. Default 5 s.
+	StallAfter time.Duration
+	Logger     *slog.Logger // default slog.Default()
+	// OnDurable gets records that have become durable, in position order, from one goroutine. The slice is lent for the call, the records
+	// are the caller's again. While it runs, the disk works on the next group, but no more than that: it should hand over and return.
+	// It must not call Close. Required.
+	OnDurable func([]*Record)
+	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has failed. It must
+	// not call Close.
+	OnFailure func(error)
+
+	diskInterval time.Duration // how often free space is looked at; default 1 s
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	setDefault(&o.SegmentBytes, 128<<20)
+	setDefault(&o.MaxRecycled, 4)
+	setDefault(&o.MaxPendingRecords, 4096)
+	setDefault(&o.MaxPendingBytes, 256<<20)
+	setDefault(&o.MaxRecordBytes, 64<<20)
+	setDefault(&o.WitnessInterval, time.Second)
+	setDefault(&o.MinFreeBytes, 2_000_000_000)
+	setDefault(&o.MinFreePercent, 5)
+	setDefault(&o.StallAfter, 5*time.Second)
+	setDefault(&o.diskInterval, time.Second)
+}
+
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (o *Options) Validate() error {
+	switch {
+	case o.Dir == "":
+		return errors.New("wal: Dir is not set")
+	case o.OnDurable == nil:
+		return errors.New("wal: OnDurable is not set")
+	case o.SegmentBytes < blockBytes:
+		return fmt.Errorf("wal: SegmentBytes %d is below %d", o.SegmentBytes, blockBytes)
+	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.WitnessInterval < 0 || o.StallAfter < 0 || o.diskInterval < 0:
+		return errors.New("wal: a bound is negative")
+	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
+		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
+	}
+	return nil
+}
+
+func setDefault[T int | int64 | float64 | time.Duration](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// Log is an open log. Its methods are safe for concurrent use unless they say otherwise.
+type Log struct {
+	opts    Options
+	manager pebblewal.Manager
+	events  *segmentEvents
+	witness *witness
+	lock    io.Closer
+
+	mu       sync.Mutex // guards the ring and the states below
+	wake     sync.Cond  // the committer waits on it
+	ring     []*Record  // a circle of MaxPendingRecords
+	head     int        // the oldest in it
+	queued   int        // how many are in it
+	records  int        // that wait for the disk, in the ring or written
+	bytes    int64
+	appended uint64 // the last position given
+	touched  bool   // something was appended since Open
+	idle     bool   // the committer waits
+	closing  bool
+	failure  error // wraps ErrFailed
+
+	last    atomic.Uint64 // appended, for readers without mu
+	durable atomic.Uint64
+	full    atomic.Bool  // the disk is
+	ioStart atomic.Int64 // since when the committer is at the disk, in ns since started; 0: it isn't
+	syncNs  atomic.Int64 // the last fsync of a segment
+
+	segMu    sync.Mutex // guards the list and the segments in it
+	segments []*segment // by number, without a gap
+	nextNum  uint64
+	holds    map[string]uint64
+	trimMu   sync.Mutex // one Trim at a time; before segMu
+
+	commit  committer
+	done    chan struct{} // the committer has returned
+	stop    chan struct{} // tells the keeper to return
+	kept    chan struct{} // it has
+	closeMu sync.Mutex
+	closed  bool
+	started time.Time
+}
+
+// Open opens or makes the log in a directory. It reads and checks all of it, drops a torn tail, and replays nothing. Errors: ErrCorrupt,
+// ErrMissing, or what the file system says; the directory then stays as it was.
+func Open(opts Options) (*Log, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Log{
+		opts:    opts,
+		ring:    make([]*Record, opts.MaxPendingRecords),
+		holds:   map[string]uint64{},
+		done:    make(chan struct{}),
+		stop:    make(chan struct{}),
+		kept:    make(chan struct{}),
+		started: time.Now(),
+	}
+	l.wake.L = &l.mu
+	if err := l.open(); err != nil {
+		l.release()
+		return nil, err
+	}
+	l.checkDisk()
+	segmentsGauge.Add(len(l.segments))
+	go l.commitLoop()
+	go l.keep()
+	return l, nil
+}
+
+func (l *Log) open() (err error) {
+	fs, dir := l.opts.FS, l.opts.Dir
+	if err := makeDir(fs, dir); err != nil {
+		return fmt.Errorf("make log directory %q: %w", dir, err)
+	}
+	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {
+		return fmt.Errorf("lock log directory %q: %w", dir, err)
+	}
+	if err := l.load(); err != nil {
+		return fmt.Errorf("recover log in %q: %w", dir, err)
+	}
+	l.events = &segmentEvents{logger: l.opts.Logger}
+	l.manager, err = pebblewal.Init(pebblewal.Options{
+		Primary:              pebblewal.Dir{FS: fs, Dirname: dir},
+		MaxNumRecyclableLogs: max(l.opts.MaxRecycled, 0),
+		PreallocateSize:      func() int { return int(min(l.opts.SegmentBytes, maxPreallocate)) },
+		FsyncLatency:         latency{log: l},
+		Logger:               l.events,
+		EventListener:        l.events,
+		WriteWALSyncOffsets:  func() bool { return false }, // our lag does it, across segments too
+	}, nil) // nil: older segments are ours to remove
+	if err != nil {
+		return fmt.Errorf("open log in %q: %w", dir, err)
+	}
+	l.commit.init(l)
+	return nil
+}
+
+// maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.
+const maxPreallocate = 16 << 20
+
+// Append gives the record its position and queues it; it never waits for the disk. OnDurable hands the record back. With an error the
+// record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.
+func (l *Log) Append(r *Record) error {
+	size := len(r.Data)
+	if size < HeaderBytes || r.Count == 0 {
+		panic(fmt.Sprintf("BUG: wal: Append of %d bytes, count %d", size, r.Count))
+	}
+	if size > l.opts.MaxRecordBytes {
+		return ErrRecordTooLarge
+	}
+	sealPayload(r.Data)
+	l.mu.Lock()
+	switch {
+	case l.failure != nil:
+		l.mu.Unlock()
+		return l.failure
+	case l.closing:
+		l.mu.Unlock()
+		return ErrClosed
+	case l.full.Load():
+		l.mu.Unlock()
+		rejectedTotal.Inc()
+		return ErrDiskFull
+	case l.records >= len(l.ring) || l.bytes+int64(size) > l.opts.MaxPendingBytes:
+		l.mu.Unlock()
+		rejectedTotal.Inc()
+		return ErrBusy
+	}
+	l.appended++
+	r.Position = l.appended
+	l.last.Store(l.appended)
+	l.touched = true
+	l.ring[(l.head+l.queued)%len(l.ring)] = r
+	l.queued++
+	l.records++
+	l.bytes += int64(size)
+	wake := l.idle
+	l.idle = false
+	l.mu.Unlock()
+	if wake {
+		l.wake.Signal()
+	}
+	return nil
+}
+
+// LastPosition is the position of the last record appended, durable or not; 0 before the first.
+func (l *Log) LastPosition() uint64 { return l.last.Load() }
+
+// DurablePosition is the position up to which all records are on disk.
+func (l *Log) DurablePosition() uint64 { return l.durable.Load() }
+
+// Stalled reports whether the disk has been at one group for longer than StallAfter.
+func (l *Log) Stalled() bool { return l.atDisk() > l.opts.StallAfter }
+
+// SyncLatency is how long the last fsync took or, when that is longer already, how long the disk has been at the present group.
+func (l *Log) SyncLatency() time.Duration {
+	return max(time.Duration(l.syncNs.Load()), l.atDisk())
+}
+
+func (l *Log) atDisk() time.Duration {
+	start := l.ioStart.Load()
+	if start == 0 {
+		return 0
+	}
+	return time.Since(l.started) - time.Duration(start)
+}
+
+// Err is what the log has failed with, wrapping ErrFailed, or nil.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure
+}
+
+// DiskFull reports whether Append refuses records for want of free space.
+func (l *Log) DiskFull() bool { return l.full.Load() }
+
+// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact witness. It returns the
+// error of a log that has failed. A second Close returns nil.
+func (l *Log) Close() error {
+	l.closeMu.Lock()
+	defer l.closeMu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	l.mu.Lock()
+	l.closing = true
+	l.mu.Unlock()
+	l.wake.Signal()
+	<-l.done
+	close(l.stop)
+	<-l.kept
+	l.trimMu.Lock() // a Trim that runs finishes first
+	defer l.trimMu.Unlock()
+	err := l.Err()
+	if err == nil {
+		if err = l.witness.settle(); err != nil {
+			l.fail(err)
+			err = l.Err()
+		}
+	}
+	l.segMu.Lock()
+	segmentsGauge.Add(-len(l.segments))
+	l.segMu.Unlock()
+	l.release()
+	return err
+}
+
+// release frees what Open has taken, as far as it got.
+func (l *Log) release() {
+	if l.manager != nil {
+		if err := l.manager.Close(); err != nil {
+			l.opts.Logger.Debug("wal: close", "error", err) // known already: a failed log
+		}
+	}
+	if l.witness != nil {
+		_ = l.witness.file.Close() // synced, or the log has failed
+	}
+	if l.lock != nil {
+		_ = l.lock.Close()
+	}
+}
+
+// fail ends the log: the first cause stays.
+func (l *Log) fail(cause error) {
+	l.mu.Lock()
+	if l.failure != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
+	failure := l.failure
+	l.mu.Unlock()
+	l.wake.Signal()
+	failuresTotal.Inc()
+	l.opts.Logger.Error("wal: the log has failed; nothing is acknowledged any more", "error", cause, "durable", l.durable.Load())
+	l.opts.OnFailure(failure)
+}
+
+// keep syncs the witness and looks at the free space until Close.
+func (l *Log) keep() {
+	defer close(l.kept)
+	witness, disk := time.NewTicker(l.opts.WitnessInterval), time.NewTicker(l.opts.diskInterval)
+	defer witness.Stop()
+	defer disk.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-witness.C:
+			if l.Err() != nil {
+				continue
+			}
+			if err := l.witness.sync(); err != nil {
+				l.fail(err)
+			}
+		case <-disk.C:
+			l.checkDisk()
+		}
+	}
+}
+
+func (l *Log) checkDisk() {
+	u, err := l.opts.FS.GetDiskUsage(l.opts.Dir)
+	if err != nil { // unknown is not full; a disk that is gone shows at the next fsync
+		l.opts.Logger.Debug("wal: free space is unknown", "error", err)
+		return
+	}
+	available := int64(min(u.AvailBytes, math.MaxInt64))
+	full := available < l.opts.MinFreeBytes || float64(u.AvailBytes)*100 < l.opts.MinFreePercent*float64(u.TotalBytes)
+	if l.full.Swap(full) == full {
+		return
+	}
+	if full {
+		l.opts.Logger.Warn("wal: the disk is full; records are refused", "available", u.AvailBytes, "total", u.TotalBytes)
+	} else {
+		l.opts.Logger.Info("wal: the disk has room again", "available", u.AvailBytes, "total", u.TotalBytes)
+	}
+}
+
+// makeDir makes a directory and syncs the parents of what it made.
+func makeDir(fs vfs.FS, dir string) error {
+	var parents []string
+	for d := dir; ; {
+		if _, err := fs.Stat(d); err == nil {
+			break
+		} else if !oserror.IsNotExist(err) {
+			return err
+		}
+		parent := fs.PathDir(d)
+		parents = append(parents, parent)
+		if parent == d {
+			break
+		}
+		d = parent
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range parents {
+		if err := syncDir(fs, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	rejectedTotal = metrics.NewCounter("millrace_wal_rejected_total")
+	failuresTotal = metrics.NewCounter("millrace_wal_failures_total")
+)
