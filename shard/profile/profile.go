@@ -135,7 +135,8 @@ type Editor struct {
 	tmp2   []byte // values within them, with tmp3 by turns
 	tmp3   []byte
 	recent []uint32 // occurrences under construction
-	refs   []ref    // views of members, elements, edits and fields
+	refs   []ref    // views of members, elements and edits
+	fields []ref    // views of fields
 	kept   []int    // which of refs are kept
 }
 

@@ -1,0 +1,187 @@
+package profile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"millrace/shard/op"
+)
+
+// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from damage, or from a fault
+// of ours; don't serve them.
+var ErrInvalid = errors.New("invalid profile")
+
+// Check reads a profile from end to end and says whether every function of this package may be used on it. It never panics, allocates
+// only to report, and takes one pass; whether a name stands there twice it doesn't look.
+func Check(blob []byte) error {
+	if len(blob) < HeaderBytes {
+		return fmt.Errorf("%w: %d bytes", ErrInvalid, len(blob))
+	}
+	if Kind(blob) != KindUser {
+		return fmt.Errorf("%w: entry of kind %d", ErrInvalid, Kind(blob))
+	}
+	if fieldsStart(blob) > len(blob) {
+		return fmt.Errorf("%w: home key is cut short", ErrInvalid)
+	}
+	id, key := HomeID(blob)
+	if id > op.Phone {
+		return fmt.Errorf("%w: home of kind %d", ErrInvalid, id)
+	}
+	if _, _, ok := op.SplitAliasKey(key); id == op.Alias && !ok {
+		return fmt.Errorf("%w: home is no alias", ErrInvalid)
+	}
+	var seen [2]uint64
+	for i := fieldsStart(blob); i < len(blob); {
+		tag, start, end, ok := checkHeader(blob, i)
+		if !ok {
+			return fmt.Errorf("%w: field at %d is cut short", ErrInvalid, i)
+		}
+		if tag == tagBlocked && i != fieldsStart(blob) {
+			return fmt.Errorf("%w: field at %d: the mark of a dummy user must stand first", ErrInvalid, i)
+		}
+		if !repeats(tag) {
+			if seen[tag>>6]&(1<<(tag&63)) != 0 {
+				return fmt.Errorf("%w: field at %d: tag %d stands there twice", ErrInvalid, i, tag)
+			}
+			seen[tag>>6] |= 1 << (tag & 63)
+		}
+		if what := checkPayload(tag, blob[start:end]); what != "" {
+			return fmt.Errorf("%w: field at %d, tag %d: %s", ErrInvalid, i, tag, what)
+		}
+		i = end
+	}
+	return nil
+}
+
+func checkHeader(b []byte, i int) (tag byte, start, end int, ok bool) {
+	if len(b)-i < fieldHeader || b[i]&wide != 0 && len(b)-i < fieldHeaderWide {
+		return 0, 0, 0, false
+	}
+	tag, start, end = fieldAt(b, i)
+	if b[i]&wide != 0 && end-start <= maxNarrow {
+		return 0, 0, 0, false
+	}
+	return tag, start, end, end <= len(b)
+}
+
+func repeats(tag byte) bool {
+	switch tag {
+	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup:
+		return true
+	}
+	return false
+}
+
+// checkPayload says what is wrong with a payload, "" for nothing.
+func checkPayload(tag byte, p []byte) string {
+	size := -1
+	switch tag {
+	case tagBlocked:
+		size = 0
+	case tagExternalID:
+		if len(p) == 0 {
+			return "empty external id"
+		}
+		return ""
+	case tagAlias:
+		if _, _, ok := op.SplitAliasKey(p); !ok {
+			return "no alias"
+		}
+		return ""
+	case tagCustom, tagEvent, tagProduct, tagApp:
+		if len(p) < 2 || len(p)-2 < int(binary.LittleEndian.Uint16(p)) {
+			return "name is cut short"
+		}
+		_, rest := splitName(p)
+		if tag == tagCustom {
+			return checkStored(rest)
+		}
+		return checkSummary(tag, rest)
+	case tagRevenue:
+		size = revenueBytes
+	case tagGroup:
+		size = groupBytes
+	case tagEmailState, tagPushState:
+		size = changeBytes
+	case tagHardBounce, tagSessions:
+		size = 8
+	default:
+		if tag <= tagReserved || int(tag-tagReserved) >= op.ReservedCodes {
+			return "unknown tag"
+		}
+		return checkStored(p)
+	}
+	if len(p) != size {
+		return "wrong size"
+	}
+	return ""
+}
+
+func checkSummary(tag byte, p []byte) string {
+	if len(p) < summaryFixed {
+		return "summary is cut short"
+	}
+	n := int(p[18])
+	if len(p)-summaryFixed < 4*n {
+		return "occurrences are cut short"
+	}
+	s := readSummary(p)
+	if s.First > s.Last {
+		return "first is after last"
+	}
+	if tag != tagApp && s.Count < uint64(n)+1 {
+		return "more occurrences than are counted"
+	}
+	before, newest := uint32(0), seconds(s.Last)
+	for r := s.recent; len(r) > 0; r = r[4:] {
+		v := binary.LittleEndian.Uint32(r)
+		if v < before || v > newest {
+			return "occurrences are out of order"
+		}
+		before = v
+	}
+	return ""
+}
+
+// checkStored checks one value that fills p.
+func checkStored(p []byte) string {
+	v, rest, ok := op.NextValue(p)
+	if !ok || len(rest) != 0 || v.Tag() == op.Null {
+		return "no value"
+	}
+	return checkValue(v, 0)
+}
+
+func checkValue(v op.Value, depth int) string {
+	if depth > maxDepth {
+		return "value is nested too deep"
+	}
+	switch v.Tag() {
+	case op.Increment, op.Update, op.ArrayEdit:
+		return "operator"
+	case op.Array:
+		for rest := v.Bytes(); len(rest) > 0; {
+			element, tail, ok := op.NextValue(rest)
+			if !ok {
+				return "array is cut short"
+			}
+			if what := checkValue(element, depth+1); what != "" {
+				return what
+			}
+			rest = tail
+		}
+	case op.Object:
+		for rest := v.Bytes(); len(rest) > 0; {
+			_, member, tail, ok := op.NextMember(rest)
+			if !ok {
+				return "object is cut short"
+			}
+			if what := checkValue(member, depth+1); what != "" {
+				return what
+			}
+			rest = tail
+		}
+	}
+	return ""
+}

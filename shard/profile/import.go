@@ -1,0 +1,522 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fastjson"
+
+	"millrace/shard/op"
+)
+
+// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member and why.
+var ErrImport = errors.New("not an exported user")
+
+// ImportOptions is what Import needs to know.
+type ImportOptions struct {
+	Limits   *Limits                       // nil: all defaults
+	Currency [3]byte                       // of total_revenue where revenue_by_currency is missing; zero: USD
+	Digits   func(currency [3]byte) int    // digits behind the point of a currency; nil: 2
+	AppID    func(name []byte) (id []byte) // the id of an app that is given by name only, nil for unknown; nil: none is known
+}
+
+// Importer reads users back from the shape of the export (decisions.md D9), for one worker; the zero value is ready.
+type Importer struct {
+	parser fastjson.Parser
+	editor Editor
+	value  []byte
+	opt    ImportOptions
+	err    error
+}
+
+// Import appends the profile that line (one JSON object) describes. Its home is the external id, else the first alias, else the email,
+// else the phone; without any of them it is an error. stamp (Unix µs) stands for the time of every change that the shape does not carry.
+// Exporting the result gives line again, except that members which belong to the store (svc_id, random_bucket, names of groups and apps)
+// are ignored. Unknown members are ignored too.
+//
+// An event's recent occurrences are not in the shape: its last and, when it counts two, its first are taken for such.
+func (im *Importer) Import(dst []byte, workspace uint32, line []byte, stamp int64, opt ImportOptions) (out []byte, err error) {
+	if opt.Limits == nil {
+		opt.Limits = &defaultLimits
+	}
+	im.opt, im.err = opt, nil
+	if !utf8.Valid(line) || !json.Valid(line) || loneSurrogate(line) { // the parser below is lenient
+		return dst, fmt.Errorf("%w: no valid JSON", ErrImport)
+	}
+	root, err := im.parser.ParseBytes(line)
+	if err != nil {
+		return dst, fmt.Errorf("%w: %v", ErrImport, err)
+	}
+	object, err := root.Object()
+	if err != nil {
+		return dst, fmt.Errorf("%w: no object", ErrImport)
+	}
+	im.distinct(object, "user")
+	created := stamp
+	if v := object.Get("created_at"); present(v) {
+		created = im.time(v, "created_at") * 1000
+	}
+	b, home := im.home(object, workspace, created)
+	if im.err != nil {
+		return dst, im.err
+	}
+	SetUpdated(b, max(created, stamp))
+	b = im.members(b, object, home, stamp)
+	if im.err != nil {
+		return dst, im.err
+	}
+	if lim := opt.Limits; overLimit(b, tagEvent, lim) || overLimit(b, tagProduct, lim) || overLimit(b, tagCustom, lim) ||
+		Sessions(b) > uint64(lim.MaxSessions) {
+		b = im.editor.block(b)
+	}
+	return append(dst, b...), nil
+}
+
+func (im *Importer) fail(format string, args ...any) {
+	if im.err == nil {
+		im.err = fmt.Errorf("%w: %s", ErrImport, fmt.Sprintf(format, args...))
+	}
+}
+
+// home makes the empty profile.
+func (im *Importer) home(o *fastjson.Object, workspace uint32, created int64) ([]byte, op.IDKind) {
+	kind, key := op.NoID, []byte(nil)
+	if v := o.Get("external_id"); present(v) {
+		kind, key = op.ExternalID, im.text(v, "external_id")
+	} else if list := im.array(o, "user_aliases"); len(list) > 0 {
+		label, name := im.alias(list[0])
+		kind, key = op.Alias, op.AppendAliasKey(nil, label, name)
+	} else if v := o.Get("email"); present(v) {
+		kind, key = op.Email, bytes.ToLower(im.text(v, "email"))
+	} else if v := o.Get("phone"); present(v) {
+		kind, key = op.Phone, im.text(v, "phone")
+	}
+	if len(key) == 0 || len(key) > op.MaxKeyBytes {
+		im.fail("no identifier")
+		return nil, kind
+	}
+	return New(im.editor.buf[:0], workspace, kind, key, created), kind
+}
+
+func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp int64) []byte {
+	e, lim := &im.editor, im.opt.Limits
+	for _, v := range im.array(o, "user_aliases") {
+		label, name := im.alias(v)
+		if im.err == nil && !HasAlias(b, label, name) {
+			b = e.set(b, span{}, tagAlias, op.AppendAliasKey(nil, label, name))
+		}
+	}
+	for code := uint32(1); code < op.ReservedCodes; code++ {
+		name := op.AttrName(code)
+		if v := o.Get(name); name != "" && code != op.AttrSubscriptionGroups && present(v) {
+			b = im.attribute(b, code, v, stamp)
+		}
+	}
+	if v := o.Get("email_hard_bounced_at"); present(v) {
+		b = e.SetHardBounce(b, im.time(v, "email_hard_bounced_at")*1000)
+	}
+	for _, v := range im.array(o, "subscription_groups") {
+		var id [16]byte
+		raw := bytes.ReplaceAll(im.text(v.Get("id"), "subscription_groups id"), []byte("-"), nil)
+		if n, err := hex.Decode(id[:], raw[:min(len(raw), 32)]); err != nil || n != 16 || len(raw) != 32 {
+			im.fail("subscription_groups: id is no UUID")
+			break
+		}
+		switch state := bytes.ToLower(im.text(v.Get("status"), "subscription_groups status")); string(state) {
+		case "subscribed", "unsubscribed":
+			b = e.SetGroupState(b, id, string(state) == "subscribed", stamp, 0)
+		default:
+			im.fail("subscription_groups: status %q", state)
+		}
+	}
+	b = im.customs(b, o.Get("custom_attributes"))
+	b = im.summaries(b, tagEvent, im.array(o, "custom_events"), lim)
+	b = im.summaries(b, tagProduct, im.array(o, "purchases"), lim)
+	b = im.revenue(b, o)
+	b = im.apps(b, o)
+	return b
+}
+
+func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp int64) []byte {
+	e, name := &im.editor, op.AttrName(code)
+	switch code {
+	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
+		state := im.text(v, name)
+		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
+			im.fail("%s: %q", name, s)
+		}
+		return e.SetContactState(b, code, state, stamp, 0)
+	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
+		im.value = op.AppendTime(im.value[:0], im.time(v, name))
+	case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
+		if v.Type() != fastjson.TypeTrue && v.Type() != fastjson.TypeFalse {
+			im.fail("%s: no boolean", name)
+		}
+		im.value = op.AppendBool(im.value[:0], v.Type() == fastjson.TypeTrue)
+	case op.AttrPushTokens:
+		if v.Type() != fastjson.TypeArray {
+			im.fail("%s: no array", name)
+		}
+		im.value = im.appendValue(im.value[:0], v, 0, false)
+		im.value = append(im.value[:0], e.mergeTokens(nil, content(im.value, op.Array), im.opt.Limits)...)
+	case op.AttrCurrentLocation, op.AttrFacebook, op.AttrTwitter:
+		if v.Type() != fastjson.TypeObject {
+			im.fail("%s: no object", name)
+		}
+		im.value = im.appendValue(im.value[:0], v, 0, false)
+	default:
+		im.value = op.AppendString(im.value[:0], im.text(v, name))
+	}
+	return e.SetAttr(b, code, im.value)
+}
+
+func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
+	if !present(v) {
+		return b
+	}
+	o, err := v.Object()
+	if err != nil {
+		im.fail("custom_attributes: no object")
+		return b
+	}
+	im.distinct(o, "custom_attributes")
+	o.Visit(func(name []byte, v *fastjson.Value) {
+		if !present(v) {
+			return
+		}
+		if len(name) == 0 || len(name) > maxNameBytes {
+			im.fail("custom_attributes: name of %d bytes", len(name))
+			return
+		}
+		im.value = im.appendValue(im.value[:0], v, 0, false)
+		stored := op.Value(im.value)
+		if stored.Tag() == op.Array {
+			stored = im.editor.newest(stored, im.opt.Limits.MaxArray)
+		}
+		b = im.editor.set(b, span{}, tagCustom, appendNamed(nil, name, stored)) // distinct, so there is none yet
+	})
+	return b
+}
+
+func (im *Importer) summaries(b []byte, tag byte, list []*fastjson.Value, lim *Limits) []byte {
+	e := &im.editor
+	known := make(map[string]bool, len(list))
+	for _, v := range list {
+		name := im.text(v.Get("name"), "name of an event or product")
+		first, last := clampMillis(im.time(v.Get("first"), "first")), clampMillis(im.time(v.Get("last"), "last"))
+		count := im.count(v.Get("count"), "count")
+		switch {
+		case im.err != nil:
+			return b
+		case len(name) == 0 || len(name) > maxNameBytes || known[string(name)]:
+			im.fail("name %.40q of an event or product", name)
+		case first > last || count == 0 || count == 1 && first != last:
+			im.fail("%.40q: count, first and last don't agree", name)
+		}
+		known[string(name)] = true
+		e.recent = e.recent[:0]
+		if count > 1 {
+			e.recent = append(e.recent, seconds(first))
+		}
+		im.value = appendSummary(im.value[:0], tag, name, count, first, last, trimRecent(e.recent, last, lim))
+		b = im.append(b, im.value)
+	}
+	return b
+}
+
+func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
+	var sum uint64
+	known := map[string]bool{}
+	for _, v := range im.array(o, "apps") {
+		id := []byte(nil)
+		if given := v.Get("app_id"); present(given) {
+			id = im.text(given, "app_id")
+		} else if name := im.text(v.Get("name"), "name of an app"); im.opt.AppID != nil {
+			id = im.opt.AppID(name)
+		}
+		first, last := clampMillis(im.time(either(v, "first", "first_used"), "first")), clampMillis(im.time(either(v, "last", "last_used"), "last"))
+		sessions := im.count(v.Get("sessions"), "sessions")
+		if im.err == nil && (len(id) == 0 || len(id) > maxNameBytes || known[string(id)] || first > last) {
+			im.fail("apps: unknown or repeated app, or first after last")
+		}
+		if im.err != nil {
+			return b
+		}
+		known[string(id)] = true
+		sum = saturatingSum(sum, sessions)
+		im.value = appendSummary(im.value[:0], tagApp, id, sessions, first, last, nil)
+		b = im.append(b, im.value)
+	}
+	if v := o.Get("session_count"); present(v) {
+		sum = im.count(v, "session_count")
+	}
+	if sum > 0 {
+		b = im.editor.setSessions(b, sum)
+	}
+	return b
+}
+
+func either(v *fastjson.Value, a, b string) *fastjson.Value {
+	if m := v.Get(a); m != nil {
+		return m
+	}
+	return v.Get(b)
+}
+
+func (im *Importer) revenue(b []byte, o *fastjson.Object) []byte {
+	digits := Export{Digits: im.opt.Digits}
+	if v := o.Get("revenue_by_currency"); present(v) {
+		amounts, err := v.Object()
+		if err != nil {
+			im.fail("revenue_by_currency: no object")
+			return b
+		}
+		im.distinct(amounts, "revenue_by_currency")
+		amounts.Visit(func(name []byte, v *fastjson.Value) {
+			currency, ok := currencyOf(name)
+			if !ok {
+				im.fail("revenue_by_currency: %.10q is no currency", name)
+				return
+			}
+			b = im.editor.addRevenue(b, currency, im.minor(v, digits.digits(currency)))
+		})
+	} else if v := o.Get("total_revenue"); present(v) {
+		x := Export{Currency: im.opt.Currency}
+		currency := x.currency()
+		if minor := im.minor(v, digits.digits(currency)); minor != 0 {
+			b = im.editor.addRevenue(b, currency, minor)
+		}
+	}
+	return b
+}
+
+// append adds a whole field.
+func (im *Importer) append(b, field []byte) []byte {
+	at := len(b)
+	b = im.editor.splice(b, at, len(field))
+	copy(b[at:], field)
+	return b
+}
+
+func appendNamed(dst, name, rest []byte) []byte {
+	dst = append(dst, byte(len(name)), byte(len(name)>>8))
+	return append(append(dst, name...), rest...)
+}
+
+func present(v *fastjson.Value) bool { return v != nil && v.Type() != fastjson.TypeNull }
+
+func (im *Importer) text(v *fastjson.Value, what string) []byte {
+	if v == nil {
+		im.fail("%s is missing", what)
+		return nil
+	}
+	s, err := v.StringBytes()
+	if err != nil {
+		im.fail("%s is no string", what)
+	}
+	return s
+}
+
+func (im *Importer) array(o *fastjson.Object, name string) []*fastjson.Value {
+	v := o.Get(name)
+	if !present(v) {
+		return nil
+	}
+	list, err := v.Array()
+	if err != nil {
+		im.fail("%s is no array", name)
+	}
+	return list
+}
+
+func (im *Importer) alias(v *fastjson.Value) (label, name []byte) {
+	label, name = im.text(v.Get("alias_label"), "alias_label"), im.text(v.Get("alias_name"), "alias_name")
+	if im.err == nil && (len(label) == 0 || len(name) == 0 || len(label)+len(name)+2 > op.MaxKeyBytes) {
+		im.fail("user_aliases: empty or too long")
+	}
+	return label, name
+}
+
+func (im *Importer) count(v *fastjson.Value, what string) uint64 {
+	if v == nil {
+		im.fail("%s is missing", what)
+		return 0
+	}
+	n, err := v.Uint64()
+	if err != nil || n > maxCount {
+		im.fail("%s is no count", what)
+	}
+	return n
+}
+
+// timeLayouts are what other exports write; our own is tried first.
+var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700", "2006-01-02T15:04:05", "2006-01-02"}
+
+func (im *Importer) time(v *fastjson.Value, what string) int64 {
+	s := im.text(v, what)
+	for _, layout := range timeLayouts {
+		if t, err := time.Parse(layout, string(s)); err == nil {
+			return t.UnixMilli()
+		}
+	}
+	im.fail("%s is no time", what)
+	return 0
+}
+
+// minor reads a decimal as minor units; digits beyond those of the currency are rounded half away from zero.
+func (im *Importer) minor(v *fastjson.Value, digits int) int64 {
+	if v.Type() != fastjson.TypeNumber {
+		im.fail("revenue is no number")
+		return 0
+	}
+	text := v.MarshalTo(nil)
+	negative := text[0] == '-'
+	text = bytes.TrimPrefix(text, []byte("-"))
+	whole, fraction, _ := bytes.Cut(text, []byte("."))
+	if bytes.ContainsAny(text, "eE") || len(fraction) > 18 {
+		f, err := strconv.ParseFloat(string(text), 64)
+		if err != nil {
+			im.fail("revenue is out of range")
+			return 0
+		}
+		whole, fraction, _ = bytes.Cut(strconv.AppendFloat(nil, f, 'f', digits, 64), []byte("."))
+	}
+	up := len(fraction) > digits && fraction[digits] >= '5'
+	units := append([]byte(nil), whole...)
+	for i := range digits {
+		if i < len(fraction) {
+			units = append(units, fraction[i])
+		} else {
+			units = append(units, '0')
+		}
+	}
+	n, err := strconv.ParseInt(string(units), 10, 64)
+	if err != nil {
+		im.fail("revenue is out of range")
+		return 0
+	}
+	if up {
+		n = saturatingAdd(n, 1)
+	}
+	if negative {
+		n = -n
+	}
+	return n
+}
+
+// distinct fails on a name that an object has twice.
+func (im *Importer) distinct(o *fastjson.Object, what string) {
+	seen := make(map[string]bool, o.Len())
+	o.Visit(func(name []byte, _ *fastjson.Value) {
+		if seen[string(name)] {
+			im.fail("%s: %.40q stands there twice", what, name)
+		}
+		seen[string(name)] = true
+	})
+}
+
+// maxImportDepth is the depth of values that the door allows too (decisions.md D1).
+const maxImportDepth = 32
+
+// appendValue appends a JSON value as it is stored. inArray: an array or a second level of one is kept as its text.
+func (im *Importer) appendValue(dst []byte, v *fastjson.Value, depth int, inArray bool) []byte {
+	if depth > maxImportDepth {
+		im.fail("a value is nested too deep")
+		return append(dst, byte(op.Null))
+	}
+	switch v.Type() {
+	case fastjson.TypeTrue, fastjson.TypeFalse:
+		return op.AppendBool(dst, v.Type() == fastjson.TypeTrue)
+	case fastjson.TypeNumber:
+		return im.appendNumber(dst, v.MarshalTo(nil))
+	case fastjson.TypeString:
+		s := v.GetStringBytes()
+		if len(s) == len(timeLayout) {
+			if t, err := time.Parse(timeLayout, string(s)); err == nil {
+				return op.AppendTime(dst, t.UnixMilli())
+			}
+		}
+		return op.AppendString(dst, s)
+	case fastjson.TypeArray:
+		if inArray {
+			return op.AppendBlock(dst, op.JSON, v.MarshalTo(nil))
+		}
+		mark := len(dst)
+		for _, element := range v.GetArray() {
+			dst = im.appendValue(dst, element, depth+1, true)
+		}
+		return closeBlock(dst, mark, op.Array)
+	case fastjson.TypeObject:
+		o := v.GetObject()
+		if text := v.Get("$time"); o.Len() == 1 && text != nil {
+			return op.AppendTime(dst, im.time(text, "$time"))
+		}
+		im.distinct(o, "an object")
+		mark := len(dst)
+		o.Visit(func(name []byte, member *fastjson.Value) {
+			if present(member) {
+				dst = im.appendValue(appendName(dst, name), member, depth+1, false)
+			}
+		})
+		return closeBlock(dst, mark, op.Object)
+	}
+	return append(dst, byte(op.Null))
+}
+
+func (im *Importer) appendNumber(dst, text []byte) []byte {
+	if !bytes.ContainsAny(text, ".eE") {
+		n, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil {
+			im.fail("number %.40s does not fit 64 bits", text)
+		}
+		return op.AppendInt(dst, n)
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || math.IsInf(f, 0) {
+		im.fail("number %.40s is out of range", text)
+	}
+	return op.AppendFloat(dst, f)
+}
+
+// loneSurrogate looks for an escape of half a surrogate pair.
+func loneSurrogate(text []byte) bool {
+	for i := 0; i+1 < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		i++
+		if text[i] != 'u' {
+			continue
+		}
+		switch unit := hexUnit(text[i+1:]); {
+		case unit >= 0xDC00 && unit <= 0xDFFF:
+			return true
+		case unit >= 0xD800 && unit <= 0xDBFF:
+			rest := text[i+5:]
+			if len(rest) < 6 || rest[0] != '\\' || rest[1] != 'u' {
+				return true
+			}
+			if low := hexUnit(rest[2:]); low < 0xDC00 || low > 0xDFFF {
+				return true
+			}
+			i += 6
+		}
+		i += 4
+	}
+	return false
+}
+
+func hexUnit(digits []byte) uint64 {
+	if len(digits) < 4 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 32)
+	return n
+}

@@ -1,0 +1,192 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"millrace/shard/op"
+)
+
+// MergeMode says what of the merged profile reaches the one that is kept.
+type MergeMode uint8
+
+const (
+	// MergeUsers is /users/merge: service.md 4.2.
+	MergeUsers MergeMode = iota
+	// MergeIdentify is /users/identify with merge_behavior merge: the same and the email (service.md 4.10 rule 4).
+	MergeIdentify
+	// MergeNone is /users/identify with merge_behavior none: aliases and push tokens only (service.md 4.10 rule 3).
+	MergeNone
+)
+
+// Merge merges profile gone into keep, which stays who it is: home, external id and time of creation are keep's. out is scratch, whatever
+// room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is the caller's: gone's aliases are
+// keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
+//
+//   - Attributes: gone's where keep has none. What belongs to an address (its state, its marks, its tracking switches) comes only
+//     together with the email itself.
+//   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
+//   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and cut to the limits.
+//     Revenue is added per currency.
+//   - Sessions: the total is added always (decisions.md D4); an app's sessions and dates are merged when both have the app, and go with
+//     gone when keep hasn't. First and last session date: the earlier and the later one.
+//   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
+//   - Subscription groups: keep's state where it has one.
+//   - Blocked when one is, or when together they cross a limit.
+func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limits) (out []byte) {
+	if lim == nil {
+		lim = &defaultLimits
+	}
+	e.indexFields(gone)
+	head := fieldsStart(keep)
+	out = append(slices.Grow(e.spare[:0], len(keep)+len(gone)+64), keep[:head]...)
+	if Blocked(keep) || Blocked(gone) && mode != MergeNone {
+		out = appendFieldHeader(out, tagBlocked, 0)
+	}
+	for i := head; i < len(keep); {
+		tag, start, end := fieldAt(keep, i)
+		if tag != tagBlocked {
+			out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode, lim)
+		}
+		i = end
+	}
+	email := mode == MergeIdentify && find(keep, reservedTag(op.AttrEmail)).none()
+	for i := fieldsStart(gone); i < len(gone); {
+		tag, start, end := fieldAt(gone, i)
+		if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, keep, mode, email) {
+			out = append(out, gone[i:end]...)
+		}
+		i = end
+	}
+	clear(e.fields)
+	touch(out, stamp)
+	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) || overLimit(out, tagCustom, lim) ||
+		Sessions(out) > uint64(lim.MaxSessions)) {
+		out = e.block(slices.Grow(out, fieldHeader))
+	}
+	e.spare, e.buf = e.buf, out
+	return out
+}
+
+// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's.
+func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
+	switch tag {
+	case tagAlias, reservedTag(op.AttrPushTokens):
+		return true
+	case tagBlocked, tagExternalID, tagApp:
+		return false
+	}
+	if mode == MergeNone {
+		return false
+	}
+	switch tag {
+	case reservedTag(op.AttrEmailSubscribe), tagEmailState:
+		return email && find(keep, reservedTag(op.AttrEmailSubscribe)).none() && find(keep, tagEmailState).none()
+	case reservedTag(op.AttrPushSubscribe), tagPushState:
+		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
+	case reservedTag(op.AttrEmail), reservedTag(op.AttrMarkedEmailAsSpamAt), reservedTag(op.AttrEmailOpenTrackingOff),
+		reservedTag(op.AttrEmailClickTrackingOff), tagHardBounce:
+		return email
+	}
+	return true
+}
+
+// mergeField appends keep's field (header and payload) as gone's counterpart changes it, and marks that as used.
+func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode MergeMode, lim *Limits) []byte {
+	r := e.goneField(tag, payload)
+	if r != nil {
+		r.used = true
+	}
+	if r == nil || mode == MergeNone && tag != reservedTag(op.AttrPushTokens) {
+		return append(append(out, header...), payload...)
+	}
+	switch tag {
+	case tagEvent, tagProduct, tagApp:
+		name, mine := splitName(payload)
+		_, theirs := splitName(r.value)
+		return e.appendMerged(out, tag, name, mine, theirs, lim)
+	case tagRevenue:
+		sum := saturatingAdd(int64(binary.LittleEndian.Uint64(payload[3:])), int64(binary.LittleEndian.Uint64(r.value[3:])))
+		out = append(append(out, header...), payload[:3]...)
+		return binary.LittleEndian.AppendUint64(out, uint64(sum))
+	case tagSessions:
+		mine, theirs := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(r.value)
+		return binary.LittleEndian.AppendUint64(append(out, header...), saturatingSum(mine, theirs))
+	case reservedTag(op.AttrPushTokens):
+		tokens := e.mergeTokens(content(r.value, op.Array), content(payload, op.Array), lim)
+		return appendField(out, tag, tokens)
+	case reservedTag(op.AttrDateOfFirstSession), reservedTag(op.AttrDateOfLastSession):
+		mine, theirs := op.Value(payload), op.Value(r.value)
+		earlier := tag == reservedTag(op.AttrDateOfFirstSession)
+		if theirs.Tag() == op.Time && (mine.Tag() != op.Time || theirs.Millis() < mine.Millis() == earlier) {
+			return appendField(out, tag, theirs)
+		}
+	}
+	return append(append(out, header...), payload...)
+}
+
+func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte, lim *Limits) []byte {
+	a, b := readSummary(mine), readSummary(theirs)
+	last := max(a.Last, b.Last)
+	e.recent = e.recent[:0]
+	if tag != tagApp {
+		e.recent = readRecent(readRecent(e.recent, mine), theirs)
+		e.recent = append(e.recent, seconds(min(a.Last, b.Last)))
+		slices.Sort(e.recent)
+	}
+	return appendSummary(out, tag, name, saturatingSum(a.Count, b.Count), min(a.First, b.First), last, trimRecent(e.recent, last, lim))
+}
+
+func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last int64, recent []uint32) []byte {
+	size := summaryFixed + 4*len(recent)
+	dst = appendFieldHeader(dst, tag, 2+len(name)+size)
+	dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(name))), name...)
+	at := len(dst)
+	dst = slices.Grow(dst, size)[:at+size]
+	putSummary(dst[at:], count, first, last, recent)
+	return dst
+}
+
+func saturatingSum(a, b uint64) uint64 { return min(a+b, maxCount) }
+
+// indexFields fills e.fields with the fields of a profile, sorted by tag and key, so that merging two dummy users takes no quadratic time.
+func (e *Editor) indexFields(b []byte) {
+	e.fields = e.fields[:0]
+	for i := fieldsStart(b); i < len(b); {
+		tag, start, end := fieldAt(b, i)
+		e.fields = append(e.fields, ref{tag: tag, key: fieldKey(tag, b[start:end]), value: b[start:end]})
+		i = end
+	}
+	slices.SortStableFunc(e.fields, compareFields)
+}
+
+// goneField finds the field that has the same meaning as one with tag and payload.
+func (e *Editor) goneField(tag byte, payload []byte) *ref {
+	i, ok := slices.BinarySearchFunc(e.fields, ref{tag: tag, key: fieldKey(tag, payload)}, compareFields)
+	if !ok {
+		return nil
+	}
+	return &e.fields[i]
+}
+
+func compareFields(a, b ref) int {
+	return cmp.Or(cmp.Compare(a.tag, b.tag), bytes.Compare(a.key, b.key))
+}
+
+// fieldKey is what tells fields with the same tag apart.
+func fieldKey(tag byte, payload []byte) []byte {
+	switch tag {
+	case tagCustom, tagEvent, tagProduct, tagApp:
+		name, _ := splitName(payload)
+		return name
+	case tagAlias:
+		return payload
+	case tagRevenue:
+		return payload[:3]
+	case tagGroup:
+		return payload[:16]
+	}
+	return nil
+}
