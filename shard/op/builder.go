@@ -77,6 +77,22 @@ func (b *Builder) Name(name []byte) uint32 {
 // Names is how many names the dictionary has.
 func (b *Builder) Names() int { return int(b.nameN) }
 
+// NameAt is the name with index i, as long as the Builder is not changed.
+func (b *Builder) NameAt(i int) []byte {
+	rest := b.names
+	for {
+		size, n := binary.Uvarint(rest)
+		if i == 0 {
+			return rest[n : n+int(size)]
+		}
+		rest = rest[n+int(size):]
+		i--
+	}
+}
+
+// Dropped forgets that an op was added: its caller takes the bytes back by Abort.
+func (b *Builder) Dropped() { b.count-- }
+
 // Intern returns the index of name, adding it when a small table of recent names does not know it.
 func (b *Builder) Intern(name []byte) uint32 {
 	e, h := b.interned.find(b.names, name)

@@ -17,9 +17,11 @@
 package op
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 )
 
 // Version of the record format; a reader refuses any other.
@@ -139,6 +141,21 @@ func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
 		return nil, nil, false
 	}
 	return key[2 : 2+n], key[2+n:], true
+}
+
+// AppendEmailKey appends the key of an email address: lower-cased. What is shown stays as it was sent.
+func AppendEmailKey(dst, address []byte) []byte {
+	start := len(dst)
+	for _, c := range address {
+		if c >= utf8.RuneSelf {
+			return append(dst[:start], bytes.ToLower(address)...)
+		}
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst
 }
 
 // Fixed parts of bodies. What follows them, up to the key, is a list of fields.

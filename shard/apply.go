@@ -1,0 +1,489 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// errTooLarge: an entry would outgrow the largest block.
+var errTooLarge = errors.New("entry is too large")
+
+// applying is the record that a worker has in hand. Apply is a pure function of the partition's state and the record: no clock, no
+// randomness, no map order; replay, and every replica, come to the same state and emit the same messages with the same sequences.
+type applying struct {
+	position uint64
+	ordinal  uint32 // of the op within its record
+	rec      *op.Record
+	ticket   *ticket // nil in replay
+	dropped  bool    // the op at hand had no effect
+}
+
+// apply does all ops of a record that are addressed to this worker's partitions. The caller holds w.mu.
+func (w *worker) apply(c *commit) error {
+	a := &w.applying
+	*a = applying{position: c.Position, rec: &c.rec, ticket: c.ticket}
+	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
+		var o op.Op
+		o, rest = op.Next(rest)
+		p := w.e.partitions[o.Partition()]
+		if w.e.owner[p.id] != w || c.Position <= p.applied {
+			continue
+		}
+		a.dropped = false
+		if c.messages != nil {
+			a.ticket = c.messages[a.ordinal].ticket
+		}
+		if err := w.applyOp(p, o); err != nil {
+			return fmt.Errorf("apply position %d op %d: %w", c.Position, a.ordinal, err)
+		}
+		if a.dropped && isEvent(o) {
+			p.dropped = append(p.dropped, dropped{position: c.Position, ordinal: a.ordinal})
+		}
+		if c.messages != nil {
+			c.messages[a.ordinal].applied.Store(true)
+			a.ticket.finish(w.e)
+		}
+	}
+	return nil
+}
+
+// isEvent says whether the event log would hold the op: an event or purchase, also one that a message brings.
+func isEvent(o op.Op) bool {
+	if o.Kind() == op.Message {
+		o = op.Op(MessageRecord(o.Body())[op.HeaderBytes:])
+	}
+	return o.Kind() == op.Event || o.Kind() == op.Purchase
+}
+
+func (w *worker) applyOp(p *partition, o op.Op) error {
+	switch o.Kind() {
+	case op.Attributes, op.Event, op.Purchase:
+		return w.applyToUser(p, o)
+	case op.Message:
+		return w.receive(p, o)
+	case op.Deferred:
+		w.wait(p, o.Body())
+		return nil
+	case op.Resume:
+		return w.resume(p, o.Body())
+	case op.RowAdd:
+		return w.addMember(p, o)
+	case op.RowRemove:
+		return w.removeMember(p, o)
+	case op.RowState:
+		return w.setRowState(p, o)
+	case op.ShareState:
+		return w.shareState(p, o)
+	case op.Delete:
+		return w.deleteUser(p, o)
+	case op.Idempotency:
+		return w.keepAnswer(p, o)
+	case op.Import:
+		return w.importUser(p, o)
+	case op.Sweep:
+		return w.sweep(p)
+	case op.Document:
+		w.e.applyDocument(string(o.Key()), o.Body())
+		return nil
+	}
+	return fmt.Errorf("%w: kind %d", op.ErrMalformed, o.Kind())
+}
+
+// applyToUser finds the profile that the op is for, creates it where the contract says so, and changes it.
+func (w *worker) applyToUser(p *partition, o op.Op) error {
+	flags, rec := o.Flags(), w.applying.rec
+	id := flags.ID()
+	if id == op.SvcID || flags.Has(op.Resolved) {
+		return w.applyToNumber(p, o)
+	}
+	s, free, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
+	switch {
+	case err != nil:
+		return err
+	case s == nil && flags.Has(op.UpdateOnly):
+		w.applying.dropped = true
+		return nil
+	case s == nil && id == op.ExternalID:
+		return w.create(p, free, o)
+	case s == nil:
+		return w.createWithRow(p, free, o)
+	case profile.Kind(w.entryOf(s)) == profile.KindUser:
+		return w.change(p, s, o)
+	}
+	switch m := members(w.entryOf(s)); {
+	case len(m) == 8:
+		return w.pass(p, o, member(m, 0))
+	case len(m) == 0 && flags.Has(op.UpdateOnly):
+		w.applying.dropped = true
+		return nil
+	case len(m) == 0:
+		return w.createWithRow(p, s.number, o)
+	}
+	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the server as a whole
+	// has. Ordinarily batch.go made it before the record was logged; the row has changed since.
+	w.applying.dropped = true
+	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))
+	return nil
+}
+
+// pass hands an op that a directory row has resolved to its profile.
+func (w *worker) pass(p *partition, o op.Op, number uint64) error {
+	flags := o.Flags() | op.Resolved
+	if identity.Partition(number) == p.id {
+		s, err := w.lookup(p, number)
+		if err != nil {
+			return err
+		}
+		if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser {
+			return w.change(p, s, o)
+		}
+	}
+	w.applying.dropped = true
+	w.send(p, o.Kind(), flags, number, o.Body(), o.Key(), true)
+	return nil
+}
+
+// applyToNumber is for ops that name a profile by its number: by svc_id, or resolved before they were logged.
+func (w *worker) applyToNumber(p *partition, o op.Op) error {
+	s, err := w.lookup(p, o.Number())
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		b := w.entryOf(s)
+		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace {
+			return w.change(p, s, o)
+		}
+	}
+	// The profile is gone since. An identifier may name another one by now, or make a new one.
+	w.applying.dropped = true
+	flags := o.Flags()
+	if flags.ID() == op.SvcID || len(o.Key()) == 0 {
+		return nil
+	}
+	home := w.e.hasher.Number(w.applying.rec.Workspace, flags.ID(), o.Key())
+	w.send(p, o.Kind(), flags&^op.Resolved, home, o.Body(), o.Key(), true)
+	return nil
+}
+
+// create makes the profile of an external id.
+func (w *worker) create(p *partition, number uint64, o op.Op) error {
+	rec := w.applying.rec
+	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
+	s, err := w.insert(p, number, w.fresh)
+	if err != nil {
+		return err
+	}
+	profilesCreated.Inc()
+	return w.change(p, s, o)
+}
+
+// createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the profile beside it.
+func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
+	rec, id := w.applying.rec, o.Flags().ID()
+	number := w.e.hasher.Profile(row)
+	for {
+		s, err := w.lookup(p, number)
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			break
+		}
+		number = identity.Next(number)
+	}
+	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
+	s, err := w.lookup(p, row)
+	if err != nil {
+		return err
+	}
+	if s != nil { // the address has states already: who gets it inherits them (decisions.md D5)
+		w.fresh = w.inherit(w.fresh, w.entryOf(s))
+	}
+	if _, err := w.insert(p, number, w.fresh); err != nil {
+		return err
+	}
+	if err := w.addToRow(p, row, id, o.Key(), number); err != nil {
+		return err
+	}
+	profilesCreated.Inc()
+	s, err = w.lookup(p, number) // inserting the row may have moved it
+	if err != nil {
+		return err
+	}
+	return w.change(p, s, o)
+}
+
+// inherit gives a new profile the states of a directory row.
+func (w *worker) inherit(blob, row []byte) []byte {
+	if v, ok := profile.Attr(row, op.AttrEmailSubscribe); ok {
+		_, changed, actor, _ := profile.ContactState(row, op.AttrEmailSubscribe)
+		blob = w.keep(w.ed.SetContactState(blob, op.AttrEmailSubscribe, v.Bytes(), changed, actor))
+	}
+	if at, ok := profile.HardBounce(row); ok {
+		blob = w.keep(w.ed.SetHardBounce(blob, at))
+	}
+	profile.Groups(row, func(id [16]byte, subscribed bool, changed int64, actor uint32) {
+		blob = w.keep(w.ed.SetGroupState(blob, id, subscribed, changed, actor))
+	})
+	return blob
+}
+
+// keep moves what the editor returned into the worker's own scratch.
+func (w *worker) keep(b []byte) []byte {
+	w.fresh = append(w.fresh[:0], b...)
+	return w.fresh
+}
+
+// change applies a user op to the profile in s.
+func (w *worker) change(p *partition, s *slot, o op.Op) error {
+	if s.size()+2*len(o)+profileSlack > maxEntryBytes {
+		overgrown.Inc()
+		w.applying.dropped = true
+		return nil
+	}
+	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
+		return w.changeContact(p, s, o)
+	}
+	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, &w.e.limits)
+	w.judge(s.number, verdict)
+	return w.update(s, out)
+}
+
+// profileSlack is more than the bookkeeping that one op can add to a profile.
+const profileSlack = 64 << 10
+
+func (w *worker) judge(number uint64, v profile.Verdict) {
+	switch v {
+	case profile.JustBlocked:
+		w.e.block(number)
+	case profile.Ignored:
+		w.applying.dropped = true
+	}
+}
+
+// deleteUser removes a profile and leaves a mark, so that its number is never given again; its directory rows are told.
+func (w *worker) deleteUser(p *partition, o op.Op) error {
+	s, err := w.lookup(p, o.Number())
+	if s == nil || err != nil {
+		return err
+	}
+	b := w.entryOf(s)
+	if profile.Kind(b) != profile.KindUser || profile.Workspace(b) != w.applying.rec.Workspace {
+		return nil
+	}
+	rec := w.applying.rec
+	w.eachRow(b, func(id op.IDKind, key []byte) {
+		w.tellRow(p, op.RowRemove, id, key, s.number, nil)
+	})
+	w.fresh = profile.AppendHeader(w.fresh[:0], kindMark, op.NoID, nil, rec.Workspace, rec.Stamp)
+	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
+		return err
+	}
+	profilesDeleted.Inc()
+	return w.update(s, w.fresh)
+}
+
+// eachRow calls f for every directory row that a profile stands in.
+func (w *worker) eachRow(b []byte, f func(id op.IDKind, key []byte)) {
+	var keys rowKeys
+	keys.read(b)
+	for _, k := range keys.list {
+		f(k.id, k.key)
+	}
+}
+
+// rowKeys are copies of the directory keys of a profile.
+type rowKeys struct {
+	list []rowKey
+}
+
+type rowKey struct {
+	id  op.IDKind
+	key []byte
+}
+
+func (r *rowKeys) read(b []byte) {
+	add := func(id op.IDKind, key []byte) { r.list = append(r.list, rowKey{id, key}) }
+	if v, ok := profile.Attr(b, op.AttrEmail); ok {
+		add(op.Email, op.AppendEmailKey(nil, v.Bytes()))
+	}
+	if v, ok := profile.Attr(b, op.AttrPhone); ok {
+		add(op.Phone, append([]byte{}, v.Bytes()...))
+	}
+	profile.Aliases(b, func(label, name []byte) { add(op.Alias, op.AppendAliasKey(nil, label, name)) })
+	if id, _ := profile.HomeID(b); id != op.ExternalID {
+		if ext := profile.ExternalID(b); len(ext) > 0 {
+			add(op.ExternalID, append([]byte{}, ext...))
+		}
+	}
+}
+
+// keepAnswer stores the answer of a request with an Idempotency-Key (decisions.md D3).
+func (w *worker) keepAnswer(p *partition, o op.Op) error {
+	rec := w.applying.rec
+	s, number, err := w.findHome(p, o.Number(), rec.Workspace, op.NoID, o.Key())
+	if err != nil {
+		return err
+	}
+	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, o.Key(), rec.Workspace, rec.Stamp)
+	w.fresh = append(w.fresh, o.Body()...)
+	if s != nil {
+		return w.update(s, w.fresh)
+	}
+	_, err = w.insert(p, number, w.fresh)
+	return err
+}
+
+// sweep forgets answers that are older than a day at the record's stamp. Entries that are not resident are looked at when they are read
+// back for the next sweep of a complete partition; until then they cost disk only.
+func (w *worker) sweep(p *partition) error {
+	oldest := w.applying.rec.Stamp - answerLife.Microseconds()
+	for i := 0; i < len(p.slots); {
+		s := &p.slots[i]
+		if s.number == 0 {
+			i++
+			continue
+		}
+		if b := w.entryOf(s); profile.Kind(b) != kindAnswer || profile.Created(b) >= oldest {
+			i++
+			continue
+		}
+		if err := w.erase(p, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).
+func (w *worker) importUser(p *partition, o op.Op) error {
+	rec := w.applying.rec
+	s, number, err := w.findHome(p, o.Number(), rec.Workspace, o.Flags().ID(), o.Key())
+	if err != nil {
+		return err
+	}
+	var before, after rowKeys
+	if s != nil {
+		if profile.Kind(w.entryOf(s)) != profile.KindUser {
+			return nil
+		}
+		number = s.number
+		before.read(w.entryOf(s))
+		if err := w.update(s, append(w.fresh[:0], o.Body()...)); err != nil {
+			return err
+		}
+	} else if s, err = w.insert(p, number, o.Body()); err != nil {
+		return err
+	}
+	after.read(o.Body())
+	for _, k := range before.list {
+		if !after.has(k) {
+			w.tellRow(p, op.RowRemove, k.id, k.key, number, nil)
+		}
+	}
+	for _, k := range after.list {
+		if !before.has(k) {
+			w.tellRow(p, op.RowAdd, k.id, k.key, number, appendStates(nil, o.Body()))
+		}
+	}
+	return nil
+}
+
+func (r *rowKeys) has(k rowKey) bool {
+	for _, x := range r.list {
+		if x.id == k.id && string(x.key) == string(k.key) {
+			return true
+		}
+	}
+	return false
+}
+
+// send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road when the caller
+// doesn't do them at once.
+func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
+	p.nextMessage++
+	p.forgetApplied()
+	m := newMessage(p.id, p.nextMessage, w.applying.rec, kind, flags, number, body, key, names)
+	p.outbox = append(p.outbox, m)
+	if t := w.applying.ticket; t != nil {
+		m.ticket = t
+		t.pending.Add(1)
+		w.sent = append(w.sent, m)
+	}
+}
+
+// receive applies a message once: its sequence is kept next to the state it changes.
+func (w *worker) receive(p *partition, o op.Op) error {
+	body := o.Body()
+	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
+	if seq <= p.inbox[sender] {
+		w.applying.dropped = true
+		return nil
+	}
+	p.inbox[sender], p.inboxNew = seq, true
+	rec, err := op.ParseRecord(MessageRecord(body), nil)
+	if err != nil {
+		return err
+	}
+	outer := w.applying.rec
+	w.applying.rec = &rec
+	inner, _ := op.Next(rec.Ops)
+	err = w.applyOp(p, inner)
+	w.applying.rec = outer
+	return err
+}
+
+// wait keeps a record until all effects of the ops before it are visible.
+func (w *worker) wait(p *partition, record []byte) {
+	p.nextDeferred++
+	d := &deferred{seq: p.nextDeferred, record: append([]byte{}, record...)}
+	p.deferred = append(p.deferred, d)
+	if t := w.applying.ticket; t != nil {
+		t.deferTo(p.id, d.seq)
+	}
+}
+
+// resume takes a waiting record out and sends its ops, which have been addressed anew, on their way.
+func (w *worker) resume(p *partition, body []byte) error {
+	seq := binary.LittleEndian.Uint64(body)
+	for i, d := range p.deferred {
+		if d.seq != seq {
+			continue
+		}
+		if d.stored {
+			p.released = append(p.released, seq)
+		}
+		p.deferred = append(p.deferred[:i], p.deferred[i+1:]...)
+		rec, err := op.ParseRecord(body[8:], nil)
+		if err != nil {
+			return err
+		}
+		outer := w.applying.rec
+		w.applying.rec = &rec
+		for rest := rec.Ops; len(rest) > 0; {
+			var o op.Op
+			o, rest = op.Next(rest)
+			w.send(p, o.Kind(), o.Flags(), o.Number(), o.Body(), o.Key(), true)
+		}
+		w.applying.rec = outer
+		return nil
+	}
+	return nil // released before
+}
+
+// singleOp is a record of one op of rec.
+func singleOp(rec *op.Record, o op.Op, flags op.Flags, number uint64) []byte {
+	var b op.Builder
+	b.Reset(0)
+	for _, n := range rec.Names {
+		b.Name(n)
+	}
+	b.Append(o.Kind(), flags, number, o.Body(), o.Key())
+	return b.Finish(rec.Workspace, rec.Actor, rec.Stamp)
+}

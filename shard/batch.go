@@ -1,0 +1,452 @@
+package shard
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+// Batch collects the ops of one request and commits them as one record. It belongs to one goroutine, from NewBatch to Release.
+//
+// An op that is addressed by external id or svc_id knows its partition at once. One that is addressed by alias, email or phone is looked
+// up in the directory when the batch is committed, and goes straight to the profile. That is a read before the log, so it may be stale by
+// the time of apply; then apply sends the op on (applyToNumber). Within one request, where the contract fixes the order of effect
+// (decisions.md D3), a look-up may depend on an op before it: the rest of the request is then deferred until that op is visible.
+type Batch struct {
+	op.Builder
+	engine    *Engine
+	workspace uint32
+	actor     uint32
+	lookups   []lookup
+	contacts  []int // starts of ops that may set an email or phone
+	commit    commit
+	names     op.Names
+	keep      []byte
+}
+
+// lookup is an op that is addressed through the directory.
+type lookup struct {
+	start      int    // of the op in Buf
+	home       uint64 // number of the directory row
+	candidates []candidate
+}
+
+type candidate struct {
+	number     uint64
+	identified bool
+	updated    int64
+}
+
+// NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
+func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
+	b := e.batches.Get().(*Batch)
+	b.workspace, b.actor = workspace, actor
+	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
+	b.Reset(wal.HeaderBytes)
+	return b
+}
+
+func newBatch(e *Engine) *Batch {
+	b := &Batch{engine: e}
+	b.commit.ticket = newTicket()
+	b.commit.Context = &b.commit
+	return b
+}
+
+// Release gives the batch back. After a failed Commit it is not used again: the log may still have its bytes.
+func (b *Batch) Release() {
+	if b.commit.left.Load() == 0 && cap(b.Buf) <= maxPooledBytes {
+		b.engine.batches.Put(b)
+	}
+}
+
+const maxPooledBytes = 1 << 20
+
+// End completes an object's op; see op.Builder. It says false, and takes the op back, when the user is a known dummy user.
+func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool) {
+	home := b.engine.hasher.Number(b.workspace, id, b.Buf[len(b.Buf)-keyLen:])
+	if b.engine.isBlocked(home) {
+		b.Abort(start)
+		return false
+	}
+	b.Builder.End(start, kind, op.MakeFlags(flags, id), keyLen, home)
+	if id != op.ExternalID {
+		b.lookups = append(b.lookups, lookup{start: start, home: home})
+	}
+	if flags.Has(op.Contact) {
+		b.contacts = append(b.contacts, start)
+	}
+	return true
+}
+
+// EndNumber completes the op of an object that is addressed by svc_id.
+func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool) {
+	if b.engine.isBlocked(number) {
+		b.Abort(start)
+		return false
+	}
+	b.Builder.End(start, kind, op.MakeFlags(flags, op.SvcID), 0, number)
+	if flags.Has(op.Contact) {
+		b.contacts = append(b.contacts, start)
+	}
+	return true
+}
+
+// SvcID is the number behind a svc_id; ok is false for one that this server has not made for this workspace.
+func (b *Batch) SvcID(text []byte) (number uint64, ok bool) {
+	return b.engine.hasher.ParseSvcID(b.workspace, text)
+}
+
+// Delete removes the profile with this number. The op's body is the home number of the identifier that the profile was made with, under
+// which the event log may know events that came before the profile had a number.
+func (b *Batch) Delete(number uint64) {
+	body := make([]byte, 8)
+	_ = b.engine.view(number, func(blob []byte) { // not found: the op will have no effect
+		id, key := profile.HomeID(blob)
+		binary.LittleEndian.PutUint64(body, b.engine.hasher.Number(b.workspace, id, key))
+	})
+	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
+}
+
+// KeepAnswer keeps the answer to this request under its Idempotency-Key, in the same record (decisions.md D3).
+func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	b.keep = append(b.keep[:0], bodyHash[:]...)
+	b.keep = binary.LittleEndian.AppendUint16(b.keep, uint16(status))
+	b.keep = append(b.keep, answer...)
+	b.Append(op.Idempotency, 0, b.engine.hasher.Number(b.workspace, op.NoID, key), b.keep, key)
+}
+
+// Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull, ErrTooLarge and
+// ErrClosed nothing was done; on ErrFailed it is unknown. An empty batch is committed at once.
+func (b *Batch) Commit() error {
+	if b.Count() == 0 {
+		return nil
+	}
+	if len(b.lookups) > 0 {
+		if err := b.route(); err != nil {
+			return err
+		}
+	}
+	e := b.engine
+	data := b.Finish(b.workspace, b.actor, e.now())
+	if err := e.reserve(len(data)); err != nil {
+		return err
+	}
+	c := &b.commit
+	t := c.ticket
+	if err := e.submit(c, data); err != nil {
+		e.inflight.Add(-int64(len(data)))
+		return err
+	}
+	select {
+	case <-t.done:
+	case <-e.failure.failed:
+		return e.failure.err
+	}
+	e.inflight.Add(-int64(len(data)))
+	return nil
+}
+
+// reserve counts n bytes as under way, or refuses.
+func (e *Engine) reserve(n int) error {
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	if e.inflight.Add(int64(n)) > e.opts.MaxInflightBytes {
+		e.inflight.Add(-int64(n))
+		refusedBusy.Inc()
+		return ErrBusy
+	}
+	return nil
+}
+
+// submit gives a finished record to the log. c.ticket (when set) gets one count for each worker that the record concerns.
+func (e *Engine) submit(c *commit, data []byte) error {
+	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names)
+	if err != nil {
+		panic("BUG: made a bad record: " + err.Error())
+	}
+	c.rec, c.Data, c.Count, c.workers = rec, data, uint32(rec.Count), e.concerned(&rec)
+	n := int32(popcount(c.workers))
+	c.left.Store(n)
+	if c.ticket != nil {
+		c.ticket.pending.Add(n)
+	}
+	if err := e.log.Append(&c.Record); err != nil {
+		c.left.Store(0)
+		if c.ticket != nil {
+			c.ticket.pending.Add(-n)
+		}
+		return err
+	}
+	e.logged.Add(int64(len(data)))
+	return nil
+}
+
+// concerned is the set of workers that a record has ops for.
+func (e *Engine) concerned(rec *op.Record) (workers uint64) {
+	for rest := rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		workers |= 1 << e.owner[o.Partition()].id
+	}
+	return workers
+}
+
+// route looks the batch's lookups up and addresses their ops, deferring what depends on ops before it.
+func (b *Batch) route() error {
+	for i := range b.lookups {
+		l := &b.lookups[i]
+		o := op.Op(b.Buf[l.start:])
+		o, _ = op.Next(o)
+		var err error
+		if l.candidates, err = b.engine.candidates(l.candidates[:0], l.home, b.workspace, o.Flags().ID(), o.Key()); err != nil {
+			return err
+		}
+	}
+	for i := range b.lookups {
+		l := &b.lookups[i]
+		if depends, err := b.dependsOnEarlier(l); err != nil {
+			return err
+		} else if depends {
+			b.deferFrom(l.start, l.home)
+			return nil
+		}
+		if len(l.candidates) > 0 {
+			b.Buf[l.start+5] |= byte(op.Resolved)
+			binary.LittleEndian.PutUint64(b.Buf[l.start+8:], l.candidates[0].number)
+		}
+	}
+	return nil
+}
+
+// dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it sets that very email or phone; it
+// changes the email or phone of a candidate; or it updates one of several candidates, whose order is by time of update.
+func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
+	o, _ := op.Next(b.Buf[l.start:])
+	for _, start := range b.contacts {
+		if start >= l.start {
+			break
+		}
+		setter, _ := op.Next(b.Buf[start:])
+		if sets(setter.Body(), o.Flags().ID(), o.Key()) {
+			return true, nil
+		}
+		number, err := b.target(setter)
+		if err != nil {
+			return false, err
+		}
+		if l.has(number) {
+			return true, nil
+		}
+	}
+	if len(l.candidates) < 2 {
+		return false, nil
+	}
+	for rest := b.Buf[wal.HeaderBytes+op.HeaderBytes : l.start]; len(rest) > 0; {
+		var earlier op.Op
+		earlier, rest = op.Next(rest)
+		number, err := b.target(earlier)
+		if err != nil {
+			return false, err
+		}
+		if l.has(number) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (l *lookup) has(number uint64) bool {
+	return number != 0 && slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.number == number })
+}
+
+// sets says whether an attributes body sets the email or phone that key names.
+func sets(body []byte, id op.IDKind, key []byte) bool {
+	for len(body) > 0 {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			return false
+		}
+		if v.Tag() == op.String && (code == op.AttrEmail && id == op.Email && bytes.Equal(op.AppendEmailKey(nil, v.Bytes()), key) ||
+			code == op.AttrPhone && id == op.Phone && bytes.Equal(v.Bytes(), key)) {
+			return true
+		}
+		body = rest
+	}
+	return false
+}
+
+// target is the number of the profile that an op goes to as things stand, 0 when it would make one.
+func (b *Batch) target(o op.Op) (uint64, error) {
+	if o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID {
+		return o.Number(), nil
+	}
+	var buf [4]candidate
+	found, err := b.engine.candidates(buf[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
+	if err != nil || len(found) == 0 {
+		return 0, err
+	}
+	return found[0].number, nil
+}
+
+// deferFrom moves the ops from start on into a Deferred op in the partition of number.
+func (b *Batch) deferFrom(start int, number uint64) {
+	var rest op.Builder
+	rest.Reset(0)
+	for i := range b.Names() {
+		rest.Name(b.NameAt(i))
+	}
+	for tail := b.Buf[start:]; len(tail) > 0; {
+		var o op.Op
+		o, tail = op.Next(tail)
+		rest.AppendOp(o)
+		b.Dropped()
+	}
+	record := rest.Finish(b.workspace, b.actor, b.engine.now())
+	b.Abort(start)
+	b.Append(op.Deferred, 0, number, record, nil)
+	deferrals.Inc()
+}
+
+// candidates appends the profiles that an identifier names, the best first (service.md 4.1 rule 3): those with an external id, then the
+// most recently updated.
+func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte) ([]candidate, error) {
+	var numbers [8]uint64
+	found, err := e.numbers(numbers[:0], home, workspace, id, key)
+	if err != nil {
+		return dst, err
+	}
+	if len(found) == 1 {
+		return append(dst, candidate{number: found[0]}), nil
+	}
+	for _, number := range found {
+		err := e.view(number, func(blob []byte) {
+			if profile.Kind(blob) == profile.KindUser {
+				dst = append(dst, candidate{number, len(profile.ExternalID(blob)) > 0, profile.Updated(blob)})
+			}
+		})
+		if err != nil {
+			return dst, err
+		}
+	}
+	slices.SortStableFunc(dst, func(a, b candidate) int {
+		if a.identified != b.identified {
+			if a.identified {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(b.updated, a.updated), cmp.Compare(a.number, b.number))
+	})
+	return dst, nil
+}
+
+// release lets the first deferred record of a partition go: its ops are addressed anew, now that what they waited for is visible.
+func (e *Engine) release(ref deferredRef, t *ticket) {
+	p, w := e.partitions[ref.partition], e.owner[ref.partition]
+	var record []byte
+	w.mu.Lock()
+	for _, d := range p.deferred {
+		if d.seq == ref.seq {
+			record = d.record
+		}
+	}
+	w.mu.Unlock()
+	if record == nil {
+		t.finish(e)
+		return
+	}
+	rec, err := op.ParseRecord(record, nil)
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	b := newBatch(e)
+	b.workspace, b.actor = rec.Workspace, rec.Actor
+	b.Reset(wal.HeaderBytes)
+	for _, n := range rec.Names {
+		b.Name(n)
+	}
+	for rest := rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		b.readdress(o)
+	}
+	if err := b.route(); err != nil {
+		e.fail(err)
+		return
+	}
+	routed := b.Finish(rec.Workspace, rec.Actor, rec.Stamp)[wal.HeaderBytes:]
+
+	body := append(binary.LittleEndian.AppendUint64(nil, ref.seq), routed...)
+	var out op.Builder
+	out.Reset(wal.HeaderBytes)
+	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
+	c := &commit{ticket: t}
+	c.Context = c
+	data := out.Finish(rec.Workspace, rec.Actor, e.now())
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := e.submit(c, data)
+		if err == nil {
+			break
+		}
+		if !e.again(err, pause) {
+			return
+		}
+	}
+	t.finish(e)
+}
+
+// readdress adds an op of a deferred record as if it came from a client.
+func (b *Batch) readdress(o op.Op) {
+	start := len(b.Buf)
+	b.AppendOp(o)
+	flags := o.Flags()
+	id := flags.ID()
+	if o.Kind() == op.Deferred || id == op.NoID {
+		return
+	}
+	if id != op.SvcID {
+		home := b.engine.hasher.Number(b.workspace, id, o.Key())
+		b.Buf[start+5] = byte(flags &^ op.Resolved)
+		binary.LittleEndian.PutUint64(b.Buf[start+8:], home)
+		if id != op.ExternalID {
+			b.lookups = append(b.lookups, lookup{start: start, home: home})
+		}
+	}
+	if flags.Has(op.Contact) {
+		b.contacts = append(b.contacts, start)
+	}
+}
+
+// again says whether the server's own record that the log refused shall be tried once more, and waits before it is.
+func (e *Engine) again(err error, pause time.Duration) bool {
+	if e.Failed() != nil {
+		return false
+	}
+	select {
+	case <-e.stop: // it is in the store or the log: the next start takes it up
+		return false
+	case <-e.failure.failed:
+		return false
+	case <-time.After(pause):
+		e.opts.Logger.Debug("log refuses an internal record; trying again", "error", err)
+		return true
+	}
+}
+
+var (
+	refusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
+	deferrals   = metrics.NewCounter("millrace_deferred_requests_total")
+	_           = identity.Partitions
+)

@@ -1,0 +1,148 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the log trimmed. It is
+// lazy on purpose: a profile that changes a hundred times between two checkpoints is written once.
+type checkpoints struct {
+	mu      sync.Mutex
+	request chan struct{}
+	round   chan struct{} // closed when the round that is awaited has ended
+	busy    sync.Mutex    // held by the round itself, and by readers of the books on disk
+}
+
+func (c *checkpoints) init() {
+	c.request = make(chan struct{}, 1)
+	c.round = make(chan struct{})
+}
+
+// requestCheckpoint asks for a round and returns a channel that is closed when one that began later has ended.
+func (e *Engine) requestCheckpoint() <-chan struct{} {
+	c := &e.checkpoints
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.request <- struct{}{}:
+	default:
+	}
+	return c.round
+}
+
+// runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request.
+func (e *Engine) runCheckpoints() {
+	defer e.background.Done()
+	tick := time.NewTicker(min(e.opts.CheckpointInterval, 100*time.Millisecond))
+	defer tick.Stop()
+	last, lastBytes, lastPosition := time.Now(), e.logged.Load(), e.log.DurablePosition()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-e.checkpoints.request:
+		case <-tick.C:
+			due := e.logged.Load()-lastBytes >= e.opts.CheckpointBytes ||
+				time.Since(last) >= e.opts.CheckpointInterval && e.log.DurablePosition() != lastPosition
+			if !due {
+				continue
+			}
+		}
+		last, lastBytes, lastPosition = time.Now(), e.logged.Load(), e.log.DurablePosition()
+		c := &e.checkpoints
+		c.mu.Lock()
+		round := c.round
+		c.round = make(chan struct{})
+		c.mu.Unlock()
+		if err := e.checkpoint(); err != nil {
+			e.fail(err)
+			return
+		}
+		close(round)
+	}
+}
+
+// Checkpoint writes all that is dirty to the store now and trims the log.
+func (e *Engine) Checkpoint() error { return e.checkpoint() }
+
+// checkpoint is one round over all partitions.
+func (e *Engine) checkpoint() error {
+	e.checkpoints.busy.Lock()
+	defer e.checkpoints.busy.Unlock()
+	start := time.Now()
+	applied := uint64(math.MaxUint64)
+	for i := range e.partitions {
+		at, err := e.checkpointPartition(i)
+		if err != nil {
+			return fmt.Errorf("checkpoint of partition %d: %w", i, err)
+		}
+		applied = min(applied, at)
+	}
+	if err := e.store.flush(); err != nil {
+		return err
+	}
+	e.checkpointed.Store(applied)
+	if e.recovering.Load() { // replay is reading the log
+		return nil
+	}
+	if err := e.log.Trim(applied + 1); err != nil {
+		return fmt.Errorf("trim the log: %w", err)
+	}
+	checkpointSeconds.Update(time.Since(start).Seconds())
+	return nil
+}
+
+func (e *Engine) checkpointPartition(i int) (applied uint64, err error) {
+	p, w := e.partitions[i], e.owner[i]
+	batch := e.store.db.NewBatch()
+	defer batch.Close()
+	w.mu.Lock()
+	err = w.save(p, batch)
+	applied = p.applied
+	if i == 0 && err == nil {
+		err = e.saveDocuments(batch)
+	}
+	w.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	w.mu.Lock()
+	p.saved()
+	w.mu.Unlock()
+	checkpointBytes.Add(batch.Len())
+	return applied, nil
+}
+
+func (e *Engine) saveDocuments(batch *pebble.Batch) error {
+	e.documentsMu.Lock()
+	defer e.documentsMu.Unlock()
+	for key := range e.unsavedDocs {
+		var err error
+		if doc, ok := e.documents[key]; ok {
+			err = batch.Set(documentKey(key), doc, nil)
+		} else {
+			err = batch.Delete(documentKey(key), nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clear(e.unsavedDocs)
+	return nil
+}
+
+var (
+	checkpointSeconds = metrics.NewHistogram("millrace_checkpoint_seconds")
+	checkpointBytes   = metrics.NewCounter("millrace_checkpoint_bytes_total")
+)

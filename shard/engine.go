@@ -1,0 +1,403 @@
+// Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual partitions once they
+// are durable, and keeps that state in a Pebble store behind the log.
+//
+//	Batch.Commit ─▶ Log.Append … fsync … OnDurable ─▶ workers apply in log order ─▶ ticket ─▶ Commit returns
+//	aside: checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
+//
+// Invariants:
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered, every reader sees.
+//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex; the worker takes it
+//     per record, readers and checkpoints in between. Partitions touch one another through messages only (message.go).
+//   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was answered from.
+//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be read back.
+//   - Everything that waits is bounded, reserved before the log is touched; beyond a bound there is ErrBusy at once.
+//   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+var (
+	// ErrBusy is returned when as much is under way as may be. Nothing was done; try again shortly.
+	ErrBusy = wal.ErrBusy
+	// ErrDiskFull is returned by writes while the disk's free space is below the floor. Nothing was done; reads go on.
+	ErrDiskFull = wal.ErrDiskFull
+	// ErrTooLarge is returned for a request whose record is larger than the log takes.
+	ErrTooLarge = wal.ErrRecordTooLarge
+	// ErrFailed is returned once the disk has failed. Whether what waited was kept is unknown. The process should exit.
+	ErrFailed = errors.New("the engine has failed")
+	// ErrClosed is returned after Close has begun.
+	ErrClosed = errors.New("the engine is closed")
+)
+
+// Options configure an Engine. The zero value of a field means its default.
+type Options struct {
+	FS  vfs.FS // default vfs.Default
+	Dir string // the engine's own: log under log/, store under state/
+	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most 64.
+	Workers int
+	// MemoryBytes is the budget for hot entries over all workers. Default 4 GiB.
+	MemoryBytes int64
+	// StoreCacheBytes is Pebble's block cache. Default 128 MiB.
+	StoreCacheBytes int64
+	// MaxInflightBytes bounds the records between Commit and applied. Default 256 MiB.
+	MaxInflightBytes int64
+	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 512 MiB.
+	CheckpointBytes int64
+	// CheckpointInterval: the same after so much time. Default 5 min.
+	CheckpointInterval time.Duration
+	// SweepInterval is how often what has expired is forgotten. Default 1 h.
+	SweepInterval time.Duration
+	Limits        profile.Limits
+	Log           wal.Options // FS, Dir and the callbacks are set by the engine
+	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty: removed), from one
+	// goroutine at a time. It must not call the engine.
+	OnDocument func(key string, doc []byte)
+	// OnFailure is called once, when the engine has failed. It must not call Close.
+	OnFailure func(error)
+	Logger    *slog.Logger     // default slog.Default()
+	Now       func() time.Time // default time.Now
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Workers <= 0 {
+		o.Workers = min(runtime.GOMAXPROCS(0), maxWorkers)
+	}
+	preset(&o.MemoryBytes, 4<<30)
+	preset(&o.StoreCacheBytes, 128<<20)
+	preset(&o.MaxInflightBytes, 256<<20)
+	preset(&o.CheckpointBytes, 512<<20)
+	preset(&o.CheckpointInterval, 5*time.Minute)
+	preset(&o.SweepInterval, time.Hour)
+	o.Limits.EnsureDefaults()
+	if o.OnDocument == nil {
+		o.OnDocument = func(string, []byte) {}
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Validate reports the first setting that cannot work.
+func (o *Options) Validate() error {
+	if o.Dir == "" {
+		return errors.New("shard: Dir is not set")
+	}
+	if o.Workers > maxWorkers {
+		return fmt.Errorf("shard: %d workers, at most %d", o.Workers, maxWorkers)
+	}
+	return nil
+}
+
+func popcount(x uint64) int { return bits.OnesCount64(x) }
+
+func preset[T ~int64](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
+}
+
+const (
+	maxWorkers = 64
+	answerLife = 24 * time.Hour // of a kept answer (decisions.md D3)
+)
+
+// Engine is the state of one node. All methods are safe for concurrent use.
+type Engine struct {
+	opts       Options
+	limits     profile.Limits
+	log        *wal.Log
+	store      *store
+	hasher     *identity.Hasher
+	partitions [identity.Partitions]*partition
+	owner      [identity.Partitions]*worker
+	workers    []*worker
+
+	stamp      atomic.Int64 // of the last record, Unix µs
+	inflight   atomic.Int64 // bytes between Commit and applied
+	logged     atomic.Int64 // bytes given to the log since Open
+	blocked    *xsync.MapOf[uint64, struct{}]
+	anyBlock   atomic.Bool
+	closing    atomic.Bool
+	recovering atomic.Bool
+	// checkpointed: the store holds everything up to this position.
+	checkpointed atomic.Uint64
+
+	batches sync.Pool
+	pump    pump
+
+	documentsMu sync.Mutex
+	documents   map[string][]byte
+	unsavedDocs map[string]struct{}
+
+	checkpoints checkpoints
+	failure     failure
+	stop        chan struct{} // closed by Close
+	background  sync.WaitGroup
+}
+
+// failure is the state of having failed: err is set before failed is closed.
+type failure struct {
+	once   sync.Once
+	failed chan struct{}
+	err    error
+}
+
+// Open opens the engine on what Options.Dir holds and recovers: the store, then the log behind it.
+func Open(opts Options) (*Engine, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		opts: opts, limits: opts.Limits, blocked: xsync.NewMapOf[uint64, struct{}](),
+		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
+		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})},
+	}
+	e.batches.New = func() any { return newBatch(e) }
+	e.pump.init()
+	e.checkpoints.init()
+	if err := e.open(); err != nil {
+		e.release0()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engine) open() (err error) {
+	if err := makeDirs(e.opts.FS, e.opts.Dir, "state", "log"); err != nil {
+		return err
+	}
+	var secret [32]byte
+	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), e.opts.StoreCacheBytes, e.opts.Logger); err != nil {
+		return err
+	}
+	e.hasher = identity.NewHasher(secret)
+	e.hire()
+	lo := e.opts.Log
+	lo.FS, lo.Dir, lo.Logger = e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "log"), e.opts.Logger
+	lo.OnDurable, lo.OnFailure = e.dispatch, e.fail
+	if e.log, err = wal.Open(lo); err != nil {
+		return err
+	}
+	return e.recover()
+}
+
+// makeDirs makes dir and the folders in it, and syncs the folders that name them: a loss of power must not take a file by its folder.
+func makeDirs(fs vfs.FS, dir string, names ...string) error {
+	for _, name := range names {
+		if err := fs.MkdirAll(fs.PathJoin(dir, name), 0o755); err != nil {
+			return fmt.Errorf("make %q: %w", dir, err)
+		}
+	}
+	for _, d := range []string{fs.PathDir(dir), dir} {
+		f, err := fs.OpenDir(d)
+		if err != nil {
+			return fmt.Errorf("open %q: %w", d, err)
+		}
+		err = errors.Join(f.Sync(), f.Close())
+		if err != nil {
+			return fmt.Errorf("sync %q: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// hire makes the workers and shares the partitions out among them.
+func (e *Engine) hire() {
+	for i := range e.opts.Workers {
+		e.workers = append(e.workers, newWorker(e, i))
+	}
+	for i := range e.partitions {
+		w := e.workers[i%len(e.workers)]
+		e.partitions[i] = &partition{id: uint8(i)}
+		e.owner[i] = w
+		w.parts = append(w.parts, e.partitions[i])
+	}
+}
+
+// Close drains what is under way, writes a checkpoint and closes log and store. Commits that come later return ErrClosed.
+func (e *Engine) Close() error {
+	if e.closing.Swap(true) {
+		return nil
+	}
+	e.settle()
+	close(e.stop)
+	e.pump.close()
+	<-e.pump.gone
+	e.background.Wait()
+	var err error
+	if e.Failed() == nil {
+		e.quiesce()
+		err = errors.Join(e.checkpoint(), e.log.Close())
+	} else {
+		err = errors.Join(e.Failed(), e.log.Close())
+	}
+	for _, w := range e.workers {
+		w.retire()
+	}
+	return errors.Join(err, e.release0())
+}
+
+// settle waits, within reason, until what was committed is applied: later than that it is taken up at the next start.
+func (e *Engine) settle() {
+	for end := time.Now().Add(settleTime); e.inflight.Load() > 0 && time.Now().Before(end) && e.Failed() == nil; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// quiesce waits until everything that the log has taken is durable and applied. Nothing is appended any more.
+func (e *Engine) quiesce() {
+	for e.log.DurablePosition() < e.log.LastPosition() && e.Failed() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	for _, w := range e.workers {
+		w.drain()
+	}
+}
+
+const settleTime = 10 * time.Second
+
+// release0 gives back what open has taken.
+func (e *Engine) release0() error {
+	var err error
+	for _, w := range e.workers {
+		w.free()
+	}
+	if e.store != nil {
+		err = e.store.close()
+	}
+	return err
+}
+
+// fail makes the first error final.
+func (e *Engine) fail(err error) {
+	e.failure.once.Do(func() {
+		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
+		close(e.failure.failed)
+		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
+		e.opts.OnFailure(e.failure.err)
+	})
+}
+
+// Failed is nil, or why the engine has failed.
+func (e *Engine) Failed() error {
+	select {
+	case <-e.failure.failed:
+		return e.failure.err
+	default:
+		return nil
+	}
+}
+
+// Ready is nil when the engine serves writes, or says why it doesn't: it has failed, is closing, or its disk stalls or is full.
+func (e *Engine) Ready() error {
+	if err := e.Failed(); err != nil {
+		return err
+	}
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	if e.log.Stalled() {
+		return errors.New("the disk does not answer")
+	}
+	if e.log.DiskFull() {
+		return ErrDiskFull
+	}
+	return nil
+}
+
+// now is a stamp for a record: Unix µs, rising with every call, whatever the clock does.
+func (e *Engine) now() int64 {
+	t := e.opts.Now().UnixMicro()
+	for {
+		last := e.stamp.Load()
+		if t <= last {
+			t = last + 1
+		}
+		if e.stamp.CompareAndSwap(last, t) {
+			return t
+		}
+	}
+}
+
+func (e *Engine) block(number uint64) {
+	e.blocked.Store(number, struct{}{})
+	e.anyBlock.Store(true)
+}
+
+// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+func (e *Engine) isBlocked(number uint64) bool {
+	if !e.anyBlock.Load() {
+		return false
+	}
+	_, ok := e.blocked.Load(number)
+	return ok
+}
+
+// ParseSvcID and AppendSvcID translate between profile numbers and the svc_id of the API.
+func (e *Engine) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool) {
+	return e.hasher.ParseSvcID(workspace, s)
+}
+
+func (e *Engine) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
+	return e.hasher.AppendSvcID(dst, workspace, number)
+}
+
+// applyDocument is called by the worker of partition 0, which owns the control documents, with its mutex held.
+func (e *Engine) applyDocument(key string, doc []byte) {
+	doc = append([]byte{}, doc...)
+	e.documentsMu.Lock()
+	if len(doc) == 0 {
+		delete(e.documents, key)
+	} else {
+		e.documents[key] = doc
+	}
+	e.unsavedDocs[key] = struct{}{}
+	e.documentsMu.Unlock()
+	e.opts.OnDocument(key, doc)
+}
+
+// PutDocument stores a control document, or removes it when doc is empty: durable and visible when it returns nil.
+func (e *Engine) PutDocument(actor uint32, key string, doc []byte) error {
+	if key == "" || len(key) > op.MaxKeyBytes {
+		return fmt.Errorf("document key of %d bytes", len(key))
+	}
+	b := e.NewBatch(0, actor)
+	defer b.Release()
+	b.Append(op.Document, 0, 0, doc, []byte(key))
+	return b.Commit()
+}
+
+// Document is the control document with this key, nil when there is none. It must not be changed.
+func (e *Engine) Document(key string) []byte {
+	e.documentsMu.Lock()
+	defer e.documentsMu.Unlock()
+	return e.documents[key]
+}

@@ -1,0 +1,96 @@
+package shard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/identity"
+)
+
+// What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no effect.
+
+// Dropped names an event or purchase of the log that had no effect: the op with this ordinal of the record at this position.
+type Dropped struct {
+	Position uint64
+	Ordinal  uint32
+}
+
+// ReadLog calls f for the durable and applied records from position from to to. See wal.Log.Read.
+func (e *Engine) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	return e.log.Read(from, to, f)
+}
+
+// HoldLog keeps the records from position from on in the log for the reader that calls itself name.
+func (e *Engine) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
+
+// FirstPosition is the first record in the log, AppliedPosition the last that all workers have applied, CheckpointedPosition the last
+// whose effects the store holds: up to there, Dropped is complete on disk and a crash brings nothing back.
+func (e *Engine) FirstPosition() uint64        { return e.log.FirstPosition() }
+func (e *Engine) CheckpointedPosition() uint64 { return e.checkpointed.Load() }
+
+func (e *Engine) AppliedPosition() uint64 {
+	applied := e.log.DurablePosition()
+	for _, w := range e.workers {
+		w.mu.Lock()
+		w.queue.mu.Lock()
+		if len(w.queue.items) > 0 || w.queue.busy {
+			applied = min(applied, w.applied)
+		}
+		w.queue.mu.Unlock()
+		w.mu.Unlock()
+	}
+	return applied
+}
+
+// Dropped returns the events from position from to to that had no effect, in order.
+func (e *Engine) Dropped(from, to uint64) ([]Dropped, error) {
+	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
+	defer e.checkpoints.busy.Unlock()
+	var all []Dropped
+	for i := range e.partitions {
+		p, w := e.partitions[i], e.owner[i]
+		w.mu.Lock()
+		for _, d := range p.dropped {
+			if d.position >= from && d.position <= to {
+				all = append(all, Dropped{d.position, d.ordinal})
+			}
+		}
+		w.mu.Unlock()
+		lower, upper := appendBookKey(nil, p.id, bookDropped, from), appendBookKey(nil, p.id, bookDropped, to, ^uint64(0))
+		err := e.store.scan(lower, upper, func(k, _ []byte) error {
+			if len(k) == 26 {
+				all = append(all, Dropped{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b Dropped) int {
+		if a.Position != b.Position {
+			return int(min(max(int64(a.Position)-int64(b.Position), -1), 1))
+		}
+		return int(int64(a.Ordinal) - int64(b.Ordinal))
+	})
+	return all, nil
+}
+
+// ForgetDropped removes what Dropped knows of positions up to to: the event log has taken it over.
+func (e *Engine) ForgetDropped(to uint64) error {
+	batch := e.store.db.NewBatch()
+	defer batch.Close()
+	for i := range identity.Partitions {
+		lower, upper := appendBookKey(nil, uint8(i), bookDropped, 0), appendBookKey(nil, uint8(i), bookDropped, to+1)
+		if err := batch.DeleteRange(lower, upper, nil); err != nil {
+			return fmt.Errorf("%w: %w", ErrStore, err)
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
+}

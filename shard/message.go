@@ -1,0 +1,72 @@
+package shard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"millrace/shard/op"
+)
+
+// message is one effect on another partition: a row of the sender's outbox, written with its cause, carried to the receiver in a record
+// of its own and applied there exactly once (DESIGN.md 2). The receiver keeps the last sequence per sender next to its state and skips
+// what it has had; that works because one pump sends each partition's messages in order.
+type message struct {
+	sender  uint8
+	seq     uint64
+	number  uint64 // where it goes
+	body    []byte // sender, seq, a record of one op; the body of the Message op that delivers it
+	stored  bool   // a checkpoint has written it
+	applied atomic.Bool
+	ticket  *ticket // who waits for it; nil after a restart
+}
+
+const messageHeadroom = 9 // sender u8, seq u64
+
+// newMessage encodes a message around one op; names may be nil for ops without any.
+func newMessage(sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
+	var b op.Builder
+	b.Reset(messageHeadroom)
+	if withNames {
+		for _, n := range rec.Names {
+			b.Name(n)
+		}
+	}
+	b.Append(kind, flags, number, body, key)
+	data := b.Finish(rec.Workspace, rec.Actor, rec.Stamp)
+	data[0] = sender
+	binary.LittleEndian.PutUint64(data[1:], seq)
+	return &message{sender: sender, seq: seq, number: number, body: data}
+}
+
+func parseMessage(body []byte) (*message, error) {
+	if len(body) < messageHeadroom+op.HeaderBytes {
+		return nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
+	}
+	rec, err := op.ParseRecord(body[messageHeadroom:], nil)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Count != 1 {
+		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
+	}
+	o, _ := op.Next(rec.Ops)
+	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body}, nil
+}
+
+// MessageRecord is the record inside the body of a Message op.
+func MessageRecord(body []byte) []byte { return body[messageHeadroom:] }
+
+// deferred is the rest of a request that must see the effects of the ops before it (batch.go); it waits in the partition of its first op.
+type deferred struct {
+	seq    uint64
+	record []byte
+	stored bool
+}
+
+// dropped names an event or purchase of the log that had no effect: the event log leaves it out.
+type dropped struct {
+	position uint64
+	ordinal  uint32
+	stored   bool
+}

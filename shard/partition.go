@@ -1,0 +1,300 @@
+package shard
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Kinds of entries besides profile.KindUser; all begin with the profile package's header.
+const (
+	kindRow    = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
+	kindMark   = 3 // where a profile was: deleted
+	kindAnswer = 4 // the answer to a request with an Idempotency-Key
+)
+
+// attrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
+const attrMembers = 40
+
+// partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it holds the worker's
+// mutex.
+type partition struct {
+	id uint8
+	table
+	books
+	complete bool   // all entries are resident: a miss means absent
+	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
+	evicted  uint64 // how many times something was
+
+	deleted  map[uint64]struct{} // erased entries that the store still has
+	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
+	outbox   []*message          // in order of seq; applied ones leave from the front
+	sent     []uint64            // stored outbox rows to delete
+	deferred []*deferred
+	released []uint64 // stored deferred rows to delete
+	dropped  []dropped
+	inboxNew bool
+}
+
+// isDeleted says whether number was erased since the store was last written.
+func (p *partition) isDeleted(number uint64) bool {
+	_, now := p.deleted[number]
+	_, before := p.deleting[number]
+	return now || before
+}
+
+// entryOf is the entry in s: its length is what is used, its capacity what its block holds.
+func (w *worker) entryOf(s *slot) []byte {
+	return w.arena.at(s.off)[:s.size():classSize(s.class())]
+}
+
+// lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
+func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
+	if s := p.find(number); s != nil {
+		s.meta |= metaRef
+		return s, nil
+	}
+	if p.complete {
+		return nil, nil
+	}
+	if p.isDeleted(number) {
+		return nil, nil
+	}
+	blob, err := w.e.store.entry(w.readBack[:0], number)
+	if err != nil || blob == nil {
+		return nil, err
+	}
+	w.readBack = blob[:0]
+	readBacks.Inc()
+	return w.admit(p, number, blob)
+}
+
+// admit makes an entry of the store resident, as it is there.
+func (w *worker) admit(p *partition, number uint64, blob []byte) (*slot, error) {
+	s, err := w.insert(p, number, blob)
+	if err == nil {
+		s.meta &^= metaDirty
+	}
+	return s, err
+}
+
+// insert makes a new entry. blob is copied.
+func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error) {
+	if len(blob) > maxEntryBytes {
+		return nil, errTooLarge
+	}
+	s, err := p.table.insert(number)
+	if err != nil {
+		return nil, err
+	}
+	class := classFor(len(blob))
+	off, err := w.arena.alloc(class)
+	if err != nil {
+		p.remove(s)
+		return nil, err
+	}
+	s.off, s.meta = off, metaDirty|metaRef
+	s.setSize(len(blob), class)
+	copy(w.arena.at(off), blob)
+	delete(p.deleted, number)
+	delete(p.deleting, number)
+	return s, nil
+}
+
+// update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere. An entry that has outgrown the
+// largest block keeps its old state; the counter tells.
+func (w *worker) update(s *slot, blob []byte) error {
+	old := w.entryOf(s)
+	s.meta |= metaDirty
+	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] {
+		s.setSize(len(blob), s.class())
+		return nil
+	}
+	if len(blob) > maxEntryBytes {
+		overgrown.Inc()
+		return nil
+	}
+	class := classFor(len(blob))
+	off, err := w.arena.alloc(class)
+	if err != nil {
+		return err
+	}
+	copy(w.arena.at(off), blob)
+	w.arena.release(s.off, s.class())
+	s.off = off
+	s.setSize(len(blob), class)
+	return nil
+}
+
+// erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of findHome: then a
+// mark fills the gap.
+func (w *worker) erase(p *partition, s *slot) error {
+	number := s.number
+	behind, err := w.lookup(p, identity.Next(number))
+	if err != nil {
+		return err
+	}
+	if s = p.find(number); behind != nil { // reading back may have moved it
+		w.fresh = profile.AppendHeader(w.fresh[:0], kindMark, op.NoID, nil, w.applying.rec.Workspace, w.applying.rec.Stamp)
+		return w.update(s, w.fresh)
+	}
+	w.arena.release(s.off, s.class())
+	p.remove(s)
+	if p.deleted == nil {
+		p.deleted = make(map[uint64]struct{})
+	}
+	p.deleted[number] = struct{}{}
+	return nil
+}
+
+// evict makes room: it drops entries that the store has as they are and nobody has used since it last came by.
+func (w *worker) evict(want int64) (freed int64) {
+	for range 2 * len(w.parts) {
+		if freed >= want {
+			return freed
+		}
+		p := w.parts[w.evictAt%len(w.parts)]
+		w.evictAt++
+		if p.saving {
+			continue
+		}
+		for i := 0; i < len(p.slots); {
+			s := &p.slots[i]
+			if s.number == 0 || s.meta&metaDirty != 0 {
+				i++
+				continue
+			}
+			if s.meta&metaRef != 0 {
+				s.meta &^= metaRef
+				i++
+				continue
+			}
+			freed += int64(classSize(s.class()))
+			w.arena.release(s.off, s.class())
+			p.remove(s) // may move another entry here: look again
+			p.complete = false
+			p.evicted++
+		}
+	}
+	return freed
+}
+
+// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory row. Without one, s
+// is nil and free the number where it would go.
+func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *slot, free uint64, err error) {
+	for n := home; ; n = identity.Next(n) {
+		s, err := w.lookup(p, n)
+		if s == nil || err != nil {
+			return nil, n, err
+		}
+		if b := w.entryOf(s); profile.Kind(b) != kindMark && profile.Workspace(b) == workspace {
+			if kind, k := profile.HomeID(b); kind == id && bytes.Equal(k, key) {
+				return s, n, nil
+			}
+		}
+	}
+}
+
+// members are the numbers of the profiles in a directory row.
+func members(row []byte) []byte {
+	v, ok := profile.Attr(row, attrMembers)
+	if !ok {
+		return nil
+	}
+	return v.Bytes()
+}
+
+func member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:]) }
+
+// save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is evicted: what the batch
+// holds can't be read back yet.
+func (w *worker) save(p *partition, batch *pebble.Batch) error {
+	p.applied = max(p.applied, w.applied)
+	var key [9]byte
+	for i := range p.slots {
+		s := &p.slots[i]
+		if s.number == 0 || s.meta&metaDirty == 0 {
+			continue
+		}
+		if err := batch.Set(appendEntryKey(key[:0], s.number), w.entryOf(s), nil); err != nil {
+			return err
+		}
+		s.meta &^= metaDirty
+	}
+	for number := range p.deleted { // order doesn't matter: the keys differ
+		if err := batch.Delete(appendEntryKey(key[:0], number), nil); err != nil {
+			return err
+		}
+	}
+	p.deleting, p.deleted = p.deleted, nil
+	p.saving = true
+	return p.saveBooks(batch)
+}
+
+// saved: the batch that save filled is in the store.
+func (p *partition) saved() { p.saving, p.deleting = false, nil }
+
+func (p *partition) saveBooks(batch *pebble.Batch) error {
+	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
+	p.forgetApplied()
+	for _, seq := range p.sent {
+		if err := batch.Delete(appendBookKey(nil, p.id, bookOutbox, seq), nil); err != nil {
+			return err
+		}
+	}
+	for _, m := range p.outbox {
+		if m.stored {
+			continue
+		}
+		if err := set(appendBookKey(nil, p.id, bookOutbox, m.seq), m.body); err != nil {
+			return err
+		}
+		m.stored = true
+	}
+	for _, seq := range p.released {
+		if err := batch.Delete(appendBookKey(nil, p.id, bookDeferred, seq), nil); err != nil {
+			return err
+		}
+	}
+	for _, d := range p.deferred {
+		if d.stored {
+			continue
+		}
+		if err := set(appendBookKey(nil, p.id, bookDeferred, d.seq), d.record); err != nil {
+			return err
+		}
+		d.stored = true
+	}
+	for i := range p.dropped {
+		if err := set(appendBookKey(nil, p.id, bookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)), nil); err != nil {
+			return err
+		}
+	}
+	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]
+	if p.inboxNew {
+		p.inboxNew = false
+		if err := set(appendBookKey(nil, p.id, bookInbox), p.encodeInbox()); err != nil {
+			return err
+		}
+	}
+	return set(appendBookKey(nil, p.id, bookApplied), p.encodeApplied())
+}
+
+// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a receiver's
+// checkpoint may be older: the record that delivered them stays in the log until the receiver's state is stored.
+func (p *partition) forgetApplied() {
+	n := 0
+	for n < len(p.outbox) && p.outbox[n].applied.Load() {
+		if p.outbox[n].stored {
+			p.sent = append(p.sent, p.outbox[n].seq)
+		}
+		p.outbox[n] = nil
+		n++
+	}
+	p.outbox = p.outbox[n:]
+}

@@ -1,0 +1,95 @@
+package shard
+
+import (
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// pump carries messages from outboxes into the log, many in one record. One goroutine, so that each sender's messages stay in order.
+type pump struct {
+	mu      sync.Mutex
+	cond    sync.Cond
+	waiting []*message
+	closed  bool
+	gone    chan struct{}
+}
+
+const maxPumpBytes = 4 << 20
+
+func (p *pump) init() {
+	p.cond.L = &p.mu
+	p.gone = make(chan struct{})
+}
+
+// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as the effect of
+// requests that are bounded themselves.
+func (p *pump) send(m []*message) {
+	p.mu.Lock()
+	p.waiting = append(p.waiting, m...)
+	p.mu.Unlock()
+	p.cond.Signal()
+}
+
+func (p *pump) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cond.Signal()
+}
+
+func (e *Engine) runPump() {
+	defer close(e.pump.gone)
+	p := &e.pump
+	var rest []*message
+	for {
+		if len(rest) == 0 {
+			p.mu.Lock()
+			for len(p.waiting) == 0 && !p.closed {
+				p.cond.Wait()
+			}
+			rest, p.waiting = p.waiting, nil
+			p.mu.Unlock()
+			if len(rest) == 0 {
+				return
+			}
+		}
+		n := e.deliver(rest)
+		if n == 0 {
+			return
+		}
+		rest = rest[n:]
+	}
+}
+
+// deliver puts the first messages into one record and says how many; 0 when the engine stops.
+func (e *Engine) deliver(messages []*message) (n int) {
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	for _, m := range messages {
+		b.Append(op.Message, 0, m.number, m.body, nil)
+		n++
+		if len(b.Buf) > maxPumpBytes {
+			break
+		}
+	}
+	c := &commit{messages: messages[:n:n]}
+	c.Context = c
+	data := b.Finish(0, 0, e.now())
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := e.submit(c, data)
+		if err == nil {
+			messagesSent.Add(n)
+			return n
+		}
+		if !e.again(err, pause) {
+			return 0
+		}
+	}
+}
+
+var messagesSent = metrics.NewCounter("millrace_messages_sent_total")

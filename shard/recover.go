@@ -1,0 +1,192 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+// recover brings the state to where the log ends: the store first, then the records that it has not seen, by the same apply as live.
+func (e *Engine) recover() error {
+	start := time.Now()
+	if err := e.store.documents(func(key string, doc []byte) {
+		e.documents[key] = doc
+		e.opts.OnDocument(key, doc)
+	}); err != nil {
+		return err
+	}
+	if err := e.loadPartitions(); err != nil {
+		return err
+	}
+	loaded := time.Since(start)
+	from := uint64(math.MaxUint64)
+	for _, p := range e.partitions {
+		from = min(from, p.applied)
+	}
+	e.checkpointed.Store(from)
+	for _, w := range e.workers {
+		w.applied = from
+		go w.run()
+	}
+	e.recovering.Store(true)
+	e.background.Add(1)
+	go e.runCheckpoints() // replay of much log may need room
+	records, err := e.replay(from + 1)
+	if err != nil {
+		return err
+	}
+	e.recovering.Store(false)
+	e.resend()
+	e.background.Add(1)
+	go e.runSweeps()
+	e.opts.Logger.Info("recovered", "position", e.log.LastPosition(), "replayed_records", records,
+		"load_ms", loaded.Milliseconds(), "total_ms", time.Since(start).Milliseconds())
+	return nil
+}
+
+// loadPartitions reads the books of all partitions and, when the store fits the memory budget, all entries.
+func (e *Engine) loadPartitions() error {
+	// Blocks are compressed on disk: about half of what they hold.
+	fits := e.store.size()*3 < e.opts.MemoryBytes
+	errs := make([]error, len(e.workers))
+	var wg sync.WaitGroup
+	for i, w := range e.workers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for _, p := range w.parts {
+				if errs[i] = w.loadPartition(p, fits); errs[i] != nil {
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) loadPartition(p *partition, entries bool) error {
+	p.complete = entries
+	return p.load(w.e.store, entries, func(number uint64, blob []byte) error {
+		if w.arena.used > w.budget() {
+			p.complete = false
+			return nil
+		}
+		if len(blob) < profile.HeaderBytes {
+			return fmt.Errorf("%w: entry of %d bytes", ErrStore, len(blob))
+		}
+		if profile.Kind(blob) == profile.KindUser && profile.Blocked(blob) {
+			w.e.block(number)
+		}
+		_, err := w.admit(p, number, blob)
+		return err
+	})
+}
+
+// replay applies the records from position from on. Two records are under way per worker at most, so memory stays small.
+func (e *Engine) replay(from uint64) (records int, err error) {
+	var stamp int64
+	const window = 256
+	slots := make(chan struct{}, window)
+	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
+		slots <- struct{}{}
+		if err := e.Failed(); err != nil {
+			return err
+		}
+		c := &commit{finished: func() { <-slots }}
+		c.Context = c
+		c.Position = position
+		c.Data = append([]byte{}, payload...)
+		if c.rec, err = op.ParseRecord(c.Data, nil); err != nil {
+			return fmt.Errorf("position %d: %w", position, err)
+		}
+		stamp = max(stamp, c.rec.Stamp)
+		c.workers = e.concerned(&c.rec)
+		c.left.Store(int32(popcount(c.workers)))
+		if c.workers == 0 {
+			<-slots
+			return nil
+		}
+		records++
+		e.dispatch([]*wal.Record{&c.Record})
+		return nil
+	})
+	if err != nil {
+		return records, err
+	}
+	for _, w := range e.workers {
+		w.drain()
+	}
+	e.stamp.Store(stamp)
+	return records, e.Failed()
+}
+
+// resend takes up what a crash has interrupted: messages that their receivers have not had, then records that still wait.
+func (e *Engine) resend() {
+	t := newTicket()
+	t.pending.Add(1)
+	var lost []*message
+	for _, p := range e.partitions {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		for _, m := range p.outbox {
+			if m.seq <= e.inboxOf(m.number, m.sender) {
+				m.applied.Store(true)
+				continue
+			}
+			m.ticket = t
+			t.pending.Add(1)
+			lost = append(lost, m)
+		}
+		for _, d := range p.deferred {
+			t.deferTo(p.id, d.seq)
+		}
+		w.mu.Unlock()
+	}
+	go e.runPump()
+	if len(lost) > 0 {
+		e.opts.Logger.Info("sending again what was under way", "messages", len(lost))
+		e.pump.send(lost)
+	}
+	t.finish(e)
+}
+
+// inboxOf is the last sequence that the partition of number has from sender. Recovery only: nothing is applied meanwhile.
+func (e *Engine) inboxOf(number uint64, sender uint8) uint64 {
+	return e.partitions[identity.Partition(number)].inbox[sender]
+}
+
+// runSweeps forgets what has expired, partition by partition, through the log like every change.
+func (e *Engine) runSweeps() {
+	defer e.background.Done()
+	tick := time.NewTicker(e.opts.SweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-tick.C:
+		}
+		b := e.NewBatch(0, 0)
+		for i := range identity.Partitions {
+			b.Append(op.Sweep, 0, uint64(i)<<56|1, nil, nil)
+		}
+		if err := b.Commit(); err != nil {
+			e.opts.Logger.Warn("sweep", "error", err)
+		}
+		b.Release()
+	}
+}

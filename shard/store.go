@@ -1,0 +1,280 @@
+package shard
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard/identity"
+)
+
+// The store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not flushed is in ours.
+// Nothing else opens Pebble or builds its keys. Key space:
+//
+//	s<name>                        facts of the store: format version, secret
+//	c<document key>                control documents, owned by partition 0
+//	e<number, big endian>          entries: profiles, directory rows, marks, kept answers
+//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, dropped events
+//
+// so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
+type store struct {
+	db  *pebble.DB
+	log *slog.Logger
+}
+
+const storeVersion = 1
+
+// Kinds of a partition's books. Low numbers of a number's 56 bits are never an entry's (identity: never 0).
+const (
+	bookApplied  = 'a' // applied position, next outbox sequence, next deferred sequence
+	bookInbox    = 'i' // last sequence taken from each sender
+	bookOutbox   = 'o' // + sequence: a message not yet known to be applied
+	bookDeferred = 'd' // + sequence: a record that waits
+	bookDropped  = 'x' // + position, ordinal: an event of the log that had no effect
+)
+
+// ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
+var ErrStore = errors.New("state store")
+
+func openStore(fs vfs.FS, dir string, cacheBytes int64, log *slog.Logger) (*store, [32]byte, error) {
+	cache := pebble.NewCache(cacheBytes)
+	defer cache.Unref()
+	o := &pebble.Options{
+		FS: fs, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
+		MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
+		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: storeLogger{log},
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].BlockSize = 16 << 10
+	}
+	l := pebble.MakeLoggingEventListener(storeLogger{log})
+	quiet := pebble.EventListener{
+		BackgroundError: l.BackgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
+		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5). The read that met
+		// the block fails instead.
+		DataCorruption: func(i pebble.DataCorruptionInfo) { log.Error("state store: damaged block", "detail", i.String()) },
+	}
+	o.EventListener = &quiet
+	o.EnsureDefaults()
+	db, err := pebble.Open(dir, o)
+	if err != nil {
+		return nil, [32]byte{}, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
+	}
+	s := &store{db: db, log: log}
+	secret, err := s.facts()
+	if err != nil {
+		db.Close()
+		return nil, [32]byte{}, err
+	}
+	return s, secret, nil
+}
+
+// facts reads, or on the first start makes, the format version and the secret that identity hashes with.
+func (s *store) facts() (secret [32]byte, err error) {
+	v, err := s.getCopy([]byte("sfacts"))
+	if err != nil {
+		return secret, err
+	}
+	if v == nil {
+		if _, err := rand.Read(secret[:]); err != nil {
+			return secret, err
+		}
+		v = binary.LittleEndian.AppendUint32(nil, storeVersion)
+		if err := s.db.Set([]byte("sfacts"), append(v, secret[:]...), pebble.NoSync); err != nil {
+			return secret, fmt.Errorf("%w: %w", ErrStore, err)
+		}
+		return secret, s.flush()
+	}
+	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != storeVersion {
+		return secret, fmt.Errorf("%w: its format is version %d, this program reads %d", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), storeVersion)
+	}
+	copy(secret[:], v[4:])
+	return secret, nil
+}
+
+func (s *store) getCopy(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read: %w", ErrStore, err)
+	}
+	defer closer.Close()
+	return append([]byte{}, v...), nil
+}
+
+// entry appends the stored entry with this number to dst; nil when there is none.
+func (s *store) entry(dst []byte, number uint64) ([]byte, error) {
+	var k [9]byte
+	v, closer, err := s.db.Get(appendEntryKey(k[:0], number))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read entry: %w", ErrStore, err)
+	}
+	defer closer.Close()
+	return append(dst, v...), nil
+}
+
+func (s *store) flush() error {
+	if err := s.db.Flush(); err != nil {
+		return fmt.Errorf("%w: flush: %w", ErrStore, err)
+	}
+	return nil
+}
+
+func (s *store) close() error { return s.db.Close() }
+
+func appendEntryKey(dst []byte, number uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, 'e'), number)
+}
+
+func appendBookKey(dst []byte, partition uint8, kind byte, ids ...uint64) []byte {
+	dst = append(appendEntryKey(dst, uint64(partition)<<56), kind)
+	for _, id := range ids {
+		dst = binary.BigEndian.AppendUint64(dst, id)
+	}
+	return dst
+}
+
+func documentKey(key string) []byte { return append([]byte("c"), key...) }
+
+// documents calls f for every stored control document.
+func (s *store) documents(f func(key string, doc []byte)) error {
+	return s.scan([]byte("c"), []byte("d"), func(k, v []byte) error {
+		f(string(k[1:]), bytes.Clone(v))
+		return nil
+	})
+}
+
+// scan calls f for each key from lower up to but excluding upper; the bytes are valid during the call.
+func (s *store) scan(lower, upper []byte, f func(key, value []byte) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("%w: scan: %w", ErrStore, err)
+		}
+		if err := f(it.Key(), v); err != nil {
+			return err
+		}
+	}
+	if err := it.Error(); err != nil {
+		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// bounds is the range of keys of a partition.
+func bounds(partition uint8) (lower, upper []byte) {
+	lower = appendEntryKey(nil, uint64(partition)<<56)
+	if partition == identity.Partitions-1 {
+		return lower, []byte("f")
+	}
+	return lower, appendEntryKey(nil, uint64(partition+1)<<56)
+}
+
+// size is about how many bytes the store's entries take, uncompressed sizes unknown: what it says is the files' size.
+func (s *store) size() int64 {
+	n, err := s.db.EstimateDiskUsage([]byte("e"), []byte("f"))
+	if err != nil {
+		return math.MaxInt64
+	}
+	return int64(n) + int64(s.db.Metrics().MemTable.Size)
+}
+
+// books is what a partition keeps beside its entries.
+type books struct {
+	applied      uint64
+	nextMessage  uint64 // sequence of the next message to any partition; the first is 1
+	nextDeferred uint64
+	inbox        [identity.Partitions]uint64 // last sequence taken from each sender
+}
+
+func (b *books) encodeApplied() []byte {
+	v := binary.LittleEndian.AppendUint64(nil, b.applied)
+	v = binary.LittleEndian.AppendUint64(v, b.nextMessage)
+	return binary.LittleEndian.AppendUint64(v, b.nextDeferred)
+}
+
+func (b *books) encodeInbox() []byte {
+	var v []byte
+	for sender, seq := range b.inbox {
+		if seq != 0 {
+			v = binary.AppendUvarint(append(v, byte(sender)), seq)
+		}
+	}
+	return v
+}
+
+func (b *books) decode(kind byte, v []byte) error {
+	switch kind {
+	case bookApplied:
+		if len(v) != 24 {
+			return fmt.Errorf("%w: books of %d bytes", ErrStore, len(v))
+		}
+		b.applied, b.nextMessage, b.nextDeferred = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:]), binary.LittleEndian.Uint64(v[16:])
+	case bookInbox:
+		for len(v) > 0 {
+			seq, n := binary.Uvarint(v[1:])
+			if n <= 0 {
+				return fmt.Errorf("%w: inbox is cut short", ErrStore)
+			}
+			b.inbox[v[0]] = seq
+			v = v[1+n:]
+		}
+	}
+	return nil
+}
+
+// load reads a whole partition: its books always, its entries when entry is given.
+func (p *partition) load(s *store, withEntries bool, entry func(number uint64, blob []byte) error) error {
+	lower, upper := bounds(p.id)
+	if !withEntries {
+		upper = appendEntryKey(nil, uint64(p.id)<<56|1)
+	}
+	return s.scan(lower, upper, func(k, v []byte) error {
+		if len(k) == 9 {
+			return entry(binary.BigEndian.Uint64(k[1:]), v)
+		}
+		kind, ids := k[9], k[10:]
+		switch {
+		case kind == bookOutbox && len(ids) == 8:
+			m, err := parseMessage(bytes.Clone(v))
+			if err != nil {
+				return err
+			}
+			m.stored = true
+			p.outbox = append(p.outbox, m)
+		case kind == bookDeferred && len(ids) == 8:
+			p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
+		case kind == bookDropped:
+		default:
+			return p.decode(kind, v)
+		}
+		return nil
+	})
+}
+
+// storeLogger sends what Pebble has to say to slog; Pebble's Fatalf would end the process, ours panics and is caught by nobody: it is
+// used by Pebble for broken invariants only.
+type storeLogger struct{ log *slog.Logger }
+
+func (l storeLogger) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
+func (l storeLogger) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
+func (l storeLogger) Fatalf(f string, a ...any) { panic("BUG: state store: " + fmt.Sprintf(f, a...)) }

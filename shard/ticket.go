@@ -1,0 +1,49 @@
+package shard
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one for each message
+// on its way. At zero the request is visible everywhere, unless ops of it were deferred: then those are next.
+type ticket struct {
+	pending  atomic.Int32
+	done     chan struct{} // of capacity 1, so that the last worker never waits
+	mu       sync.Mutex
+	deferred []deferredRef
+}
+
+type deferredRef struct {
+	partition uint8
+	seq       uint64
+}
+
+func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }
+
+func (t *ticket) deferTo(partition uint8, seq uint64) {
+	t.mu.Lock()
+	t.deferred = append(t.deferred, deferredRef{partition, seq})
+	t.mu.Unlock()
+}
+
+// finish takes one off; the last one releases deferred ops or wakes who waits.
+func (t *ticket) finish(e *Engine) {
+	if t.pending.Add(-1) != 0 {
+		return
+	}
+	t.mu.Lock()
+	var next deferredRef
+	n := len(t.deferred)
+	if n > 0 {
+		next = t.deferred[0]
+		t.deferred = append(t.deferred[:0], t.deferred[1:]...)
+		t.pending.Add(1) // for the release itself
+	}
+	t.mu.Unlock()
+	if n > 0 {
+		go e.release(next, t)
+		return
+	}
+	t.done <- struct{}{}
+}

@@ -1,0 +1,142 @@
+package shard
+
+import (
+	"encoding/binary"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Reads see what is applied, and what was acknowledged is applied: they are linearizable.
+
+// User is one profile as a read found it. Blob is a copy; package profile reads it.
+type User struct {
+	Number uint64
+	Blob   []byte
+}
+
+// Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all who share it, the one
+// that /users/track would update first.
+func (e *Engine) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+	found, err := e.candidates(nil, e.hasher.Number(workspace, id, key), workspace, id, key)
+	if err != nil {
+		return nil, err
+	}
+	users := make([]User, 0, len(found))
+	for _, c := range found {
+		u, err := e.FindNumber(workspace, c.number)
+		if err != nil {
+			return nil, err
+		}
+		users = append(users, u...)
+	}
+	return users, nil
+}
+
+// FindNumber returns the user with this number, or none.
+func (e *Engine) FindNumber(workspace uint32, number uint64) (users []User, err error) {
+	err = e.view(number, func(blob []byte) {
+		if profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == workspace {
+			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
+		}
+	})
+	return users, err
+}
+
+// Answer is a kept answer to a request with an Idempotency-Key.
+type Answer struct {
+	BodyHash [32]byte
+	Status   int
+	Body     []byte
+}
+
+// Answer returns the answer that is kept under key and not older than a day.
+func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
+	oldest := e.opts.Now().UnixMicro() - answerLife.Microseconds()
+	err = e.walk(e.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
+		if profile.Kind(blob) != kindAnswer || profile.Created(blob) < oldest {
+			return
+		}
+		body := blob[profile.HeaderBytes+len(key):]
+		ok = true
+		copy(a.BodyHash[:], body)
+		a.Status = int(binary.LittleEndian.Uint16(body[32:]))
+		a.Body = append([]byte{}, body[34:]...)
+	})
+	return a, ok, err
+}
+
+// numbers appends the numbers of the profiles that an identifier names.
+func (e *Engine) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
+	if id == op.SvcID {
+		return append(dst, home), nil
+	}
+	err := e.walk(home, workspace, id, key, func(number uint64, blob []byte) {
+		if profile.Kind(blob) == profile.KindUser {
+			dst = append(dst, number)
+			return
+		}
+		m := members(blob)
+		for i := 0; i < len(m)/8; i++ {
+			dst = append(dst, member(m, i))
+		}
+	})
+	return dst, err
+}
+
+// walk finds an identifier's entry as worker.findHome does and calls f with it, once or not at all.
+func (e *Engine) walk(home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+	found := false
+	for n := home; !found; n = identity.Next(n) {
+		some := false
+		err := e.view(n, func(blob []byte) {
+			some = true
+			if profile.Kind(blob) != kindMark && profile.Workspace(blob) == workspace {
+				if kind, k := profile.HomeID(blob); kind == id && string(k) == string(key) {
+					found = true
+					f(n, blob)
+				}
+			}
+		})
+		if err != nil || !some {
+			return err
+		}
+	}
+	return nil
+}
+
+// view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the engine.
+func (e *Engine) view(number uint64, f func(blob []byte)) error {
+	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	for {
+		w.mu.Lock()
+		if s := p.find(number); s != nil {
+			s.meta |= metaRef
+			f(w.entryOf(s))
+			w.mu.Unlock()
+			return nil
+		}
+		if p.complete || p.isDeleted(number) {
+			w.mu.Unlock()
+			return nil
+		}
+		// Read it outside of the lock. Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells.
+		evicted := p.evicted
+		w.mu.Unlock()
+		blob, err := e.store.entry(nil, number)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		resident, changed := p.find(number) != nil || p.isDeleted(number), p.evicted != evicted
+		w.mu.Unlock()
+		if resident || changed {
+			continue
+		}
+		if blob != nil {
+			f(blob)
+		}
+		return nil
+	}
+}
