@@ -1,0 +1,305 @@
+package ingest
+
+import (
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// attributes reads an attributes object (service.md 2.4) and writes its fields.
+func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
+	i, more := d.openObject(i)
+	p := d.newPath(shapeAttributes)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1, 0
+		}
+		d.owner = d.key
+		switch c := d.key.class; {
+		case c == classOther:
+			i = d.customAttribute(i)
+		case c == classEmail || c == classPhone || c >= op.ReservedCodes:
+			var f op.Flags
+			i, f = d.attributeControl(c, i)
+			flags |= f
+		default:
+			if c == class(op.AttrEmailSubscribe) || c == class(op.AttrSubscriptionGroups) {
+				flags |= op.Contact
+			}
+			i = d.reservedAttribute(c, i)
+		}
+		if i < 0 {
+			return -1, 0
+		}
+		i, more = d.nextMember(i)
+	}
+	if i < 0 {
+		return -1, 0
+	}
+	return i, flags | d.identifyAttributes()
+}
+
+// attributeControl reads a member that is no attribute, or one that may be the identifier.
+func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
+	if next, ok := d.identifier(c, i); ok {
+		return next, 0
+	}
+	switch c {
+	case classMergeObjects:
+		next, merge, _ := d.flag(i)
+		if merge {
+			flags = op.MergeObjects
+		}
+		return next, flags
+	case classPushTokenImport:
+		next, d.id.pushImport, _ = d.flag(i)
+		return next, 0
+	case classForbidden:
+		d.refuse(rankValue, i, reasonForbidden)
+	}
+	return d.skip(i, 0), 0
+}
+
+// identifyAttributes is identify for attributes objects, whose email and phone are attributes when they aren't the identifier. (When
+// they are, the profile has them from its creation.)
+func (d *Decoder) identifyAttributes() (flags op.Flags) {
+	id := &d.id
+	d.identify()
+	if id.pushImport && (id.pushTokens == 0 || id.resolved == op.ExternalID || id.resolved == op.SvcID) {
+		d.refuse(rankIdentifier, 0, reasonPushImport)
+	}
+	if id.email.at != 0 && id.resolved != op.Email {
+		flags = op.Contact
+		switch {
+		case id.email.kind == slotNull:
+			d.putField(op.AttrEmail)
+			d.putTag(op.Null)
+		case id.email.kind == slotString && field.Email(d.content(&id.email)):
+			d.putField(op.AttrEmail)
+			d.putString(id.email.start, id.email.end)
+		default:
+			d.refuseText(rankValue, id.email.at, reasonEmail, "email")
+		}
+	}
+	if id.phone.at != 0 && id.resolved != op.Phone {
+		flags = op.Contact
+		if id.phone.kind == slotNull {
+			d.putField(op.AttrPhone)
+			d.putTag(op.Null)
+			return flags
+		}
+		ok := id.phone.kind == slotString
+		if ok {
+			d.scratch, ok = d.Phones.Parse(d.scratch[:0], d.content(&id.phone))
+		}
+		if ok {
+			d.putField(op.AttrPhone)
+			d.putBytes(op.String, d.scratch)
+		} else {
+			d.report(reasonNotValid, append(d.scratch[:0], "phone"...))
+		}
+	}
+	return flags
+}
+
+// putField writes the code of a reserved attribute.
+func (d *Decoder) putField(code uint32) {
+	d.need(5)
+	d.putUvarint(uint64(code))
+}
+
+// putBytes writes a value that carries its length.
+func (d *Decoder) putBytes(tag op.Tag, content []byte) {
+	d.need(len(content) + 11)
+	d.adopt(op.AppendBlock(d.out[:d.o], tag, content))
+}
+
+// customAttribute reads the value of a custom attribute (reference.md 3) and writes the field.
+func (d *Decoder) customAttribute(i int) int {
+	if d.key.rule != 0 {
+		d.refuse(rankValue, i, d.key.rule)
+	}
+	undo := d.o
+	d.need(8)
+	d.putUvarint(uint64(d.nameIndex(shapeAttributes, &d.owner)) + op.ReservedCodes)
+	switch d.in[i] {
+	case '"':
+		return d.attributeString(i)
+	case '{':
+		return d.attributeObject(i, undo)
+	case '[':
+		return d.attributeArray(i, undo)
+	case 't':
+		d.putTag(op.True)
+		return d.literal(i, "true")
+	case 'f':
+		d.putTag(op.False)
+		return d.literal(i, "false")
+	case 'n':
+		d.putTag(op.Null)
+		return d.literal(i, "null")
+	}
+	return d.putNumber(i)
+}
+
+// attributeString writes a string, or the time that it looks like.
+func (d *Decoder) attributeString(i int) int {
+	end, next := d.text(i + 1)
+	if next < 0 {
+		return -1
+	}
+	s := d.in[i+1 : end]
+	if mayBeTime(s) {
+		if t, ok := field.AttributeTime(s); ok {
+			d.putFixed(op.Time, uint64(t))
+			return next
+		}
+	}
+	if len(s) > field.MaxStringChars && !field.Runes255(s) {
+		d.refuseNamed(rankValue, i, reasonLong, d.owner)
+	}
+	d.putString(i+1, end)
+	return next
+}
+
+// mayBeTime tells most strings that are no time by their first bytes: times begin with a digit, or with a day of the week.
+func mayBeTime(s []byte) bool {
+	return len(s) >= len("1/1/2026") && (s[0]-'0' <= 9 || len(s) >= len("Sat 1 1 04:23:01.Z 2026") && s[3] == ' ')
+}
+
+// reservedAttribute reads the value of a reserved attribute (reference.md 2) and writes the field. null clears it.
+func (d *Decoder) reservedAttribute(c class, i int) int {
+	if d.in[i] == 'n' {
+		if next := d.literal(i, "null"); next < 0 || c == class(op.AttrSubscriptionGroups) {
+			return next // consent isn't cleared, it is changed
+		}
+		d.putField(uint32(c))
+		d.putTag(op.Null)
+		return i + len("null")
+	}
+	switch uint32(c) {
+	case op.AttrCurrentLocation:
+		return d.location(i)
+	case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
+		next, value, given := d.flag(i)
+		if given {
+			d.putField(uint32(c))
+			d.putTag(op.False + op.Tag(boolBit(value)))
+		}
+		return next
+	case op.AttrPushTokens:
+		return d.pushTokens(i)
+	case op.AttrSubscriptionGroups:
+		return d.subscriptionGroups(i)
+	case op.AttrFacebook, op.AttrTwitter:
+		return d.socialObject(uint32(c), i)
+	}
+	key := d.key
+	var s slot
+	next := d.slotValue(i, &s)
+	if next < 0 {
+		return -1
+	}
+	if s.kind != slotString {
+		why := reasonNotValid
+		switch uint32(c) {
+		case op.AttrEmailSubscribe:
+			why = reasonEmailSubscribe
+		case op.AttrPushSubscribe:
+			why = reasonPushSubscribe
+		}
+		d.refuseNamed(rankValue, i, why, key)
+		return next
+	}
+	d.reservedString(uint32(c), &s, key)
+	return next
+}
+
+func boolBit(v bool) (bit byte) {
+	if v {
+		bit = 1
+	}
+	return bit
+}
+
+// maxURLBytes bounds image_url, for which the reference has no limit.
+const maxURLBytes = 2048
+
+// reservedString judges and writes a reserved attribute that is sent as a string.
+func (d *Decoder) reservedString(code uint32, s *slot, key memberKey) {
+	value := d.content(s)
+	why, canonical := reason(0), ""
+	switch code {
+	case op.AttrFirstName, op.AttrLastName, op.AttrHomeCity:
+		if !field.Runes255(value) {
+			why = reasonLong
+		}
+	case op.AttrImageURL:
+		if len(value) > maxURLBytes {
+			why = reasonNotValid
+		}
+	case op.AttrCountry:
+		country, ok := field.Country(value)
+		if !ok { // "unmappable: null"
+			d.report(reasonNotValid, d.in[key.start:key.end])
+			return
+		}
+		d.putField(code)
+		d.putBytes(op.String, country[:])
+		return
+	case op.AttrLanguage:
+		ok := false
+		if canonical, ok = field.Language(value); !ok {
+			why = reasonNotValid
+		}
+	case op.AttrGender:
+		letter, ok := field.Gender(value)
+		if ok {
+			d.putField(code)
+			d.putBytes(op.String, append(d.scratch[:0], letter))
+			return
+		}
+		why = reasonNotValid
+	case op.AttrDateOfBirth:
+		if !field.DateOfBirth(value) {
+			why = reasonNotValid
+		}
+	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
+		t, ok := field.Time(value)
+		if ok {
+			d.putField(code)
+			d.putFixed(op.Time, uint64(t))
+			return
+		}
+		why = reasonNotValid
+	case op.AttrEmailSubscribe:
+		if !subscriptionState(value) {
+			why = reasonEmailSubscribe
+		}
+	case op.AttrPushSubscribe:
+		if !subscriptionState(value) {
+			why = reasonPushSubscribe
+		}
+	case op.AttrTimeZone:
+		ok := false
+		if canonical, ok = field.TimeZone(value); !ok { // "invalid: not set"
+			d.report(reasonNotValid, d.in[key.start:key.end])
+			return
+		}
+	}
+	if why != 0 {
+		d.refuseNamed(rankValue, s.at, why, key)
+		return
+	}
+	d.putField(code)
+	if canonical != "" {
+		d.scratch = append(d.scratch[:0], canonical...)
+		d.putBytes(op.String, d.scratch)
+		return
+	}
+	d.putString(s.start, s.end)
+}
+
+// subscriptionState says whether s is a state of email or push.
+func subscriptionState(s []byte) bool {
+	return string(s) == "subscribed" || string(s) == "unsubscribed" || string(s) == "opted_in"
+}

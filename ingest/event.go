@@ -1,0 +1,227 @@
+package ingest
+
+import (
+	"math"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// event reads an event object (service.md 2.5) and writes its op's body at body.
+func (d *Decoder) event(i, body int) int {
+	var app, name, time slot
+	d.adopt(op.AppendEventBody(d.out[:d.o]))
+	i, more := d.openObject(i)
+	p := d.newPath(shapeEvent)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		switch d.key.class {
+		case className:
+			i = d.requiredString(i, &name)
+		case classTime:
+			i = d.slotValue(i, &time)
+		case classAppID:
+			i = d.optionalString(i, &app)
+		case classProperties:
+			i = d.properties(i, shapeEventProperties)
+		default:
+			i = d.otherMember(i)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	if i < 0 {
+		return -1
+	}
+	d.identify()
+	d.require(&name, "name")
+	unixMillis := d.requireTime(&time)
+	if d.refusal.rank == rankNone {
+		op.PutEvent(d.out[body:], unixMillis, d.b.Intern(d.content(&name)), d.app(&app))
+	}
+	return i
+}
+
+// purchase reads a purchase object (service.md 2.8, reference.md 1.7) and writes its op's body at body.
+func (d *Decoder) purchase(i, body int) int {
+	var app, product, currency, price, time slot
+	var priceValue float64
+	quantity := int64(1)
+	d.adopt(op.AppendPurchaseBody(d.out[:d.o]))
+	i, more := d.openObject(i)
+	p := d.newPath(shapePurchase)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		switch d.key.class {
+		case classProductID:
+			i = d.requiredString(i, &product)
+		case classCurrency:
+			i = d.slotValue(i, &currency)
+		case classPrice:
+			i, priceValue = d.price(i, &price)
+		case classQuantity:
+			i, quantity = d.quantity(i)
+		case classTime:
+			i = d.slotValue(i, &time)
+		case classAppID:
+			i = d.optionalString(i, &app)
+		case classProperties:
+			i = d.properties(i, shapePurchaseProperties)
+		default:
+			i = d.otherMember(i)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	if i < 0 {
+		return -1
+	}
+	d.identify()
+	d.require(&product, "product_id")
+	d.require(&currency, "currency")
+	d.require(&price, "price")
+	unixMillis := d.requireTime(&time)
+	code, total := d.money(&currency, &price, quantity)
+	if d.refusal.rank == rankNone {
+		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(priceValue), uint32(quantity), d.b.Intern(d.content(&product)),
+			d.app(&app), code)
+	}
+	return i
+}
+
+// otherMember reads an identifier, or a member that means nothing here.
+func (d *Decoder) otherMember(i int) int {
+	next, ok := d.identifier(d.key.class, i)
+	if ok {
+		return next
+	}
+	return d.skip(i, 0)
+}
+
+// requiredString reads a name of 1 to 255 characters. An integer is taken as its digits where clients send one: for a product.
+func (d *Decoder) requiredString(i int, s *slot) int {
+	key := d.key
+	next := d.slotValue(i, s)
+	switch {
+	case s.kind == slotString:
+		if !field.Runes255(d.in[s.start:s.end]) {
+			d.refuseNamed(rankValue, i, reasonLong, key)
+		}
+	case s.kind == slotInt && key.class == classProductID, s.kind == slotNull:
+	default:
+		d.refuseNamed(rankValue, i, reasonNotValid, key)
+	}
+	return next
+}
+
+// optionalString reads a string of at most 255 characters, or null.
+func (d *Decoder) optionalString(i int, s *slot) int {
+	key := d.key
+	next := d.slotValue(i, s)
+	switch {
+	case s.kind == slotString:
+		if !field.Runes255(d.in[s.start:s.end]) {
+			d.refuseNamed(rankValue, i, reasonLong, key)
+		}
+	case s.kind != slotNull:
+		d.refuseNamed(rankValue, i, reasonNotValid, key)
+	}
+	return next
+}
+
+func (d *Decoder) price(i int, s *slot) (next int, price float64) {
+	if c := d.in[i]; c != '-' && c-'0' > 9 {
+		key := d.key
+		if next = d.slotValue(i, s); s.kind != slotNull {
+			d.refuseNamed(rankValue, i, reasonNotValid, key)
+		}
+		return next, 0
+	}
+	*s = slot{at: i, start: i}
+	next, kind, v := d.number(i)
+	s.end = next
+	switch kind {
+	case numberInt:
+		return next, float64(int64(v))
+	case numberFloat:
+		return next, math.Float64frombits(v)
+	}
+	d.outside(i)
+	return next, 0
+}
+
+const maxQuantity = 100
+
+func (d *Decoder) quantity(i int) (next int, quantity int64) {
+	switch c := d.in[i]; {
+	case c == 'n':
+		return d.literal(i, "null"), 1
+	case c == '-' || c-'0' <= 9:
+		next, kind, v := d.number(i)
+		if n := int64(v); kind == numberInt && n >= 1 && n <= maxQuantity {
+			return next, n
+		}
+		d.refuse(rankValue, i, reasonNotValid)
+		return next, 1
+	}
+	d.refuse(rankValue, i, reasonNotValid)
+	return d.skip(i, 0), 1
+}
+
+// require refuses the object when a member is absent, null or empty.
+func (d *Decoder) require(s *slot, name string) {
+	if s.at == 0 || s.kind == slotNull || s.kind == slotString && s.start == s.end {
+		d.refuseText(rankRequired, 0, reasonRequired, name)
+	}
+}
+
+// requireTime is the time of an event or a purchase; a time in the future is taken for now.
+func (d *Decoder) requireTime(s *slot) int64 {
+	d.require(s, "time")
+	if d.refusal.rank <= rankRequired {
+		return 0
+	}
+	t, ok := d.pastTime(s)
+	if !ok {
+		d.refuseText(rankValue, s.at, reasonNotValid, "time")
+	}
+	return t
+}
+
+// money is the currency and the sum in its minor units.
+func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, total int64) {
+	if d.refusal.rank <= rankRequired {
+		return code, 0
+	}
+	var digits uint8
+	ok := currency.kind == slotString
+	if ok {
+		code, digits, ok = field.Currency(d.content(currency))
+	}
+	if !ok {
+		d.refuseText(rankValue, currency.at, reasonNotValid, "currency")
+	}
+	if d.refusal.rank <= rankValue {
+		return code, 0
+	}
+	if total, ok = field.MinorUnits(d.in[price.start:price.end], digits, quantity); !ok {
+		d.refuseText(rankValue, price.at, reasonNotValid, "price")
+	}
+	return code, total
+}
+
+// app is the field of an op's body for the app: its index plus one.
+func (d *Decoder) app(s *slot) uint32 {
+	if s.start == s.end {
+		return 0
+	}
+	return d.b.Intern(d.content(s)) + 1
+}

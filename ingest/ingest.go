@@ -1,0 +1,400 @@
+// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: parse, judge each object, and write it in the
+// form in which it is logged, replicated and applied (package op). It knows JSON and the contract's rules for the objects, not HTTP and
+// not profiles.
+//
+// Invariants
+//   - What is refused has no effect: an object's op is finished only when the whole object has been read and found good. When the
+//     answer's status is not 201 the caller throws the ops away.
+//   - Ops stand in the order of effect (attributes, events, purchases, each in array order; decisions.md D3), whatever order the body
+//     has.
+//   - The body is only read, and not kept. Nothing is read beyond its end.
+//   - In the steady state a request allocates nothing: a Decoder keeps its memory, within bounds.
+//   - No input makes it panic, or take more than time and memory in proportion to the body.
+//
+// A Decoder belongs to one goroutine at a time. Workspace is the caller's and only read.
+package ingest
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// Channel is what a subscription group sends.
+type Channel uint8
+
+// Channels (decisions.md D7).
+const (
+	ChannelEmail Channel = 1 + iota
+	ChannelSMS
+	ChannelWhatsApp
+)
+
+// Workspace is what the decoder has to know of a workspace: a snapshot made by the caller, which nobody changes any more.
+type Workspace struct {
+	ID uint32
+	// MaxAttributes, MaxEvents and MaxPurchases are how many objects each array may hold; 0 means 75, less than 0 no limit.
+	MaxAttributes, MaxEvents, MaxPurchases int
+	// MaxCombined is how many objects a request may hold in all; 0: no further limit. The plan `mau` has 50.
+	MaxCombined int
+	// Groups are the subscription groups that exist, by their ids.
+	Groups map[[16]byte]Channel
+	// Apps are the ids of the apps that exist; push tokens of others are refused.
+	Apps map[string]struct{}
+	// Blocked are the external ids that are refused.
+	Blocked map[string]struct{}
+	// ErrorObjects makes the errors of a refused request objects instead of strings (`request_error_shape: objects`).
+	ErrorObjects bool
+}
+
+// Router gives ops their place; *shard.Batch is one. End, EndNumber and SvcID are described there. What the decoder relies on: End and
+// EndNumber finish the op that begins at start in the Builder and ends where its Buf does, or take it out again and say false.
+type Router interface {
+	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool)
+	EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool)
+	SvcID(text []byte) (number uint64, ok bool)
+}
+
+// Options of decoders. The zero value of a field means its default.
+type Options struct {
+	// MaxDepth is how many arrays and objects may stand in one another inside an object (default 32, at most 1000).
+	MaxDepth int
+	// MaxProperties is how many properties of an event or a purchase are kept; the first ones are (default 256).
+	MaxProperties int
+	// MaxPropertiesBytes is how long properties that have arrays or objects may be, as JSON text (default 50 KB = 51,200).
+	MaxPropertiesBytes int
+	// MaxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text (default 100 KB =
+	// 102,400). A longer one is not stored.
+	MaxNestedBytes int
+	// Phones reads phone numbers; decoders may share one (default: a new one).
+	Phones *field.Phones
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	setDefault(&o.MaxDepth, 32)
+	setDefault(&o.MaxProperties, 256)
+	setDefault(&o.MaxPropertiesBytes, 50<<10)
+	setDefault(&o.MaxNestedBytes, 100<<10)
+	if o.Phones == nil {
+		o.Phones = field.NewPhones(0)
+	}
+}
+
+func setDefault(v *int, value int) {
+	if *v == 0 {
+		*v = value
+	}
+}
+
+// Validate says what is wrong with the options.
+func (o *Options) Validate() error {
+	if o.MaxDepth < 1 || o.MaxDepth > 1000 {
+		return fmt.Errorf("MaxDepth %d: must be 1 to 1000", o.MaxDepth)
+	}
+	if o.MaxProperties < 1 || o.MaxPropertiesBytes < 1 || o.MaxNestedBytes < 1 {
+		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d, MaxNestedBytes %d: must be positive", o.MaxProperties,
+			o.MaxPropertiesBytes, o.MaxNestedBytes)
+	}
+	return nil
+}
+
+// Pool hands out decoders.
+type Pool struct {
+	options Options
+	idle    sync.Pool
+}
+
+// NewPool returns a pool of decoders with the options, which must be valid. They share Options.Phones.
+func NewPool(o Options) *Pool {
+	o.EnsureDefaults()
+	return &Pool{options: o}
+}
+
+// Get returns a decoder for the caller alone.
+func (p *Pool) Get() *Decoder {
+	if d, ok := p.idle.Get().(*Decoder); ok {
+		return d
+	}
+	return NewDecoder(p.options)
+}
+
+// Put takes a decoder back. One that has panicked must not be given back.
+func (p *Pool) Put(d *Decoder) { p.idle.Put(d) }
+
+// keepBytes is how large a buffer may be that a Decoder keeps for the next request.
+const keepBytes = 1 << 20
+
+// Decoder reads one request after another.
+type Decoder struct {
+	Options // as given to NewDecoder; not to be changed
+
+	// The request.
+	ws      *Workspace
+	b       *op.Builder
+	r       Router
+	now     int64  // Unix ms
+	gen     uint32 // number of the request, for shapes.names
+	body    []byte // as sent
+	in      []byte // a copy with padding; strings with escapes are decoded in place
+	size    int    // of the body
+	badAt   int
+	badWhy  reason // 0: not JSON
+	total   int    // objects in all arrays
+	seen    uint8  // arrays, a bit each
+	counts  [arrays]int
+	errors  []entry
+	texts   []byte
+	pending []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
+	// deferred has the bytes of the ops that wait.
+	deferred []byte
+
+	// Where ops are written: the Builder's Buf or deferred, as long as its capacity allows, and how much of it is used.
+	out       []byte
+	o         int
+	deferring bool
+
+	// The object.
+	array        array
+	index        int
+	inObject     bool
+	inProperties bool
+	refusal      refusal
+	key          memberKey // the member that was read last
+	owner        memberKey // the attribute or property that is being read
+	id           identity
+	nested       nestedState
+
+	// Kept from request to request.
+	shapes   shapes
+	names    nameSet
+	objects  uint64 // numbers of the objects in names
+	nesting  []byte
+	scratch  []byte
+	maxDepth int
+}
+
+// NewDecoder returns a decoder with the options, which must be valid.
+func NewDecoder(o Options) *Decoder {
+	o.EnsureDefaults()
+	d := &Decoder{Options: o, maxDepth: o.MaxDepth}
+	d.shapes.reset()
+	d.names.init()
+	return d
+}
+
+// array is one of the three arrays, in the order of effect.
+type array uint8
+
+const (
+	arrayAttributes array = iota
+	arrayEvents
+	arrayPurchases
+	arrays
+)
+
+var arrayNames = [arrays]string{"attributes", "events", "purchases"}
+
+func arrayNamed(name []byte) array {
+	switch string(name) {
+	case "attributes":
+		return arrayAttributes
+	case "events":
+		return arrayEvents
+	case "purchases":
+		return arrayPurchases
+	}
+	return arrays
+}
+
+// Track reads the body of POST /users/track, writes the ops of its good objects to b and has them placed by r, and appends the whole
+// JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. 201 with b.Count() 0 is possible: everything
+// was accepted, nothing has an effect. r is asked in the order of effect. nowMillis (Unix ms) takes the place of times in the future.
+// body is only read and not kept.
+func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) (reply []byte, status int) {
+	d.begin(body, ws, b, r, nowMillis)
+	defer d.end()
+	if d.request() < 0 {
+		return d.replyBad(dst), 400
+	}
+	d.flush()
+	return d.reply(dst)
+}
+
+func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) {
+	d.ws, d.b, d.r, d.now, d.body, d.size = ws, b, r, nowMillis, body, len(body)
+	if need := len(body) + padding; cap(d.in) < need {
+		d.in = make([]byte, need, need+need/4)
+	} else {
+		d.in = d.in[:need]
+	}
+	clear(d.in[copy(d.in, body):])
+	d.badWhy, d.total, d.seen, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
+	d.errors, d.texts, d.pending, d.deferred = d.errors[:0], d.texts[:0], d.pending[:0], d.deferred[:0]
+	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
+	d.inObject, d.inProperties = false, false
+
+	d.shapes.budget = learnBudget
+	if d.shapes.full {
+		d.shapes.reset()
+	}
+	if d.gen++; d.gen == 0 { // wrapped: old indices could look like this request's
+		d.shapes.reset()
+		d.gen = 1
+	}
+}
+
+// end forgets what belongs to the caller, and memory that an unusual request took.
+func (d *Decoder) end() {
+	if d.deferring {
+		d.deferred = d.out[:0]
+	} else {
+		d.b.Buf = d.out[:d.o]
+	}
+	d.ws, d.b, d.r, d.body, d.out = nil, nil, nil, nil, nil
+	for _, buf := range []*[]byte{&d.in, &d.texts, &d.deferred, &d.nesting, &d.scratch} {
+		if cap(*buf) > keepBytes {
+			*buf = nil
+		}
+	}
+	if cap(d.errors) > keepBytes/64 {
+		d.errors = nil
+	}
+	d.names.rest()
+}
+
+// request reads the body; -1: the request is refused.
+func (d *Decoder) request() int {
+	i := d.space(0)
+	if d.in[i] != '{' {
+		return d.fail(i)
+	}
+	i, more := d.openObject(i)
+	p := path{root: shapeNested} // clients' unknown members are no shapes
+	d.objects++
+	p.object = d.objects
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		if a := arrayNamed(d.in[d.key.start:d.key.end]); a == arrays {
+			i = d.skip(i, 0)
+		} else if d.in[i] == 'n' { // what clients send for an array that they don't have
+			i = d.literal(i, "null")
+		} else {
+			i = d.objectsOf(a, i)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	if i < 0 {
+		return -1
+	}
+	if i = d.space(i); i != d.size {
+		return d.fail(i)
+	}
+	return i
+}
+
+// objectsOf reads one of the three arrays.
+func (d *Decoder) objectsOf(a array, i int) int {
+	if d.in[i] != '[' {
+		return d.failArray(a)
+	}
+	d.divert(a)
+	limit := d.limit(a)
+	if i = d.space(i + 1); d.in[i] == ']' {
+		return i + 1
+	}
+	for n := 0; ; n++ {
+		if n >= limit {
+			return d.failCount(a, limit)
+		}
+		if d.ws.MaxCombined > 0 && d.total >= d.ws.MaxCombined {
+			return d.failCombined()
+		}
+		d.total++
+		d.array, d.index = a, n
+		if i = d.object(i); i < 0 {
+			return -1
+		}
+		if d.in[i] == ',' && d.in[i+1] == '{' {
+			i++
+			continue
+		}
+		more := false
+		if i, more = d.nextElement(i); !more {
+			return i
+		}
+	}
+}
+
+func (d *Decoder) limit(a array) int {
+	n := [arrays]int{d.ws.MaxAttributes, d.ws.MaxEvents, d.ws.MaxPurchases}[a]
+	switch {
+	case n == 0:
+		return defaultMaxObjects
+	case n < 0:
+		return math.MaxInt
+	}
+	return n
+}
+
+const defaultMaxObjects = 75
+
+// divert decides where the ops of an array go: into the record, when all arrays that take effect before it have been read, or aside.
+// (An array that is missing isn't known to be missing before the end. To read the text twice would cost more than to copy the ops.)
+func (d *Decoder) divert(a array) {
+	d.seen |= 1 << a
+	before := uint8(1)<<a - 1
+	if aside := d.seen&before != before; aside != d.deferring {
+		d.switchOut()
+	}
+}
+
+// switchOut makes ops go to the other buffer.
+func (d *Decoder) switchOut() {
+	if d.deferring {
+		d.deferred = d.out[:d.o]
+		d.out, d.o = d.b.Buf[:cap(d.b.Buf)], len(d.b.Buf)
+	} else {
+		d.b.Buf = d.out[:d.o]
+		d.out, d.o = d.deferred[:cap(d.deferred)], len(d.deferred)
+	}
+	d.deferring = !d.deferring
+}
+
+// pendingOp is an op in deferred.
+type pendingOp struct {
+	start, end, keyLen int
+	number             uint64
+	array              array
+	index              int
+	kind               op.Kind
+	flags              op.Flags
+	id                 op.IDKind
+}
+
+// flush puts the ops that waited into the record.
+func (d *Decoder) flush() {
+	if d.deferring {
+		d.switchOut()
+	}
+	for a := arrayEvents; a < arrays; a++ {
+		for _, w := range d.pending {
+			if w.array != a {
+				continue
+			}
+			start := d.o
+			d.need(w.end - w.start)
+			d.o += copy(d.out[d.o:], d.deferred[w.start:w.end])
+			d.array, d.index = a, w.index
+			d.place(start, w)
+		}
+	}
+}

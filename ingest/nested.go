@@ -1,0 +1,345 @@
+package ingest
+
+import (
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// Values of custom attributes that are objects or arrays (reference.md 3): nested attributes, operators, arrays of objects.
+
+// nestedState is what was seen in the value that is being read.
+type nestedState struct {
+	bad     bool // a member that may not be there: the whole attribute is dropped, without an entry in the answer
+	dollars int  // names of operators that are not accounted for
+}
+
+// attributeObject reads the object at i as the value of the attribute whose field began at undo.
+func (d *Decoder) attributeObject(i, undo int) int {
+	d.nested = nestedState{}
+	at := d.o
+	next := d.nestedObject(i, 0)
+	if next < 0 {
+		return -1
+	}
+	if d.refusal.rank == rankUnsafe { // what has been written may be incomplete
+		return next
+	}
+	d.operator(at, i)
+	if d.nested.bad || d.nested.dollars != 0 || next-i > d.MaxNestedBytes {
+		d.o = undo
+	}
+	return next
+}
+
+// attributeArray reads the array at i likewise.
+func (d *Decoder) attributeArray(i, undo int) int {
+	d.nested = nestedState{}
+	next := d.nestedArray(i, 0, false)
+	if next < 0 {
+		return -1
+	}
+	if d.nested.bad || d.nested.dollars != 0 || next-i > d.MaxNestedBytes {
+		d.o = undo
+	}
+	return next
+}
+
+// nestedObject reads and writes an object that stands in level others.
+func (d *Decoder) nestedObject(i, level int) int {
+	if level >= d.maxDepth {
+		d.putTag(op.Null)
+		return d.skipDeep(i)
+	}
+	at := d.openBlock(op.Object)
+	i, more := d.openObject(i)
+	p := d.newPath(shapeObject)
+	members, isTime := 0, false
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		key := d.key
+		switch {
+		case key.rule != 0:
+			d.nested.bad = true
+		case key.class == classOperator:
+			d.nested.dollars++
+			isTime = string(d.in[key.start:key.end]) == "$time"
+		}
+		members++
+		d.need(11)
+		d.putUvarint(uint64(key.end - key.start))
+		d.put(key.start, key.end)
+		if i = d.nestedValue(i, level+1, true); i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	if i < 0 {
+		return -1
+	}
+	d.closeBlock(at)
+	if isTime && members == 1 {
+		d.timeObject(at)
+	}
+	return i
+}
+
+// timeObject makes a Time of the Object {"$time": …} that begins at at.
+func (d *Decoder) timeObject(at int) {
+	_, v, _, ok := op.NextMember(op.Value(d.out[at:d.o]).Bytes())
+	if !ok || v.Tag() != op.String {
+		return // the name stays unaccounted for
+	}
+	if t, ok := field.Time(v.Bytes()); ok {
+		d.nested.dollars--
+		d.o = at
+		d.putFixed(op.Time, uint64(t))
+	}
+}
+
+// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text.
+func (d *Decoder) nestedArray(i, level int, inObject bool) int {
+	if level >= d.maxDepth {
+		d.putTag(op.Null)
+		return d.skipDeep(i)
+	}
+	at := d.openBlock(op.Array)
+	if i = d.space(i + 1); d.in[i] == ']' {
+		d.closeBlock(at)
+		return i + 1
+	}
+	for more := true; more; {
+		if d.in[i] == '[' {
+			next := d.skip(i, level+1)
+			if next < 0 {
+				return -1
+			}
+			d.putJSON(i, next)
+			i = next
+		} else if i = d.nestedValue(i, level+1, inObject); i < 0 {
+			return -1
+		}
+		i, more = d.nextElement(i)
+	}
+	if i < 0 {
+		return -1
+	}
+	d.closeBlock(at)
+	return i
+}
+
+// nestedValue reads and writes a value in an object or an array, which stands in level others.
+func (d *Decoder) nestedValue(i, level int, inObject bool) int {
+	switch d.in[i] {
+	case '"':
+		end, next := d.text(i + 1)
+		if next < 0 {
+			return -1
+		}
+		if end-i > field.MaxStringChars && !field.Runes255(d.in[i+1:end]) {
+			if inObject {
+				d.nested.bad = true
+			} else {
+				d.refuseNamed(rankValue, i, reasonLong, d.owner)
+			}
+		}
+		d.putString(i+1, end)
+		return next
+	case '{':
+		return d.nestedObject(i, level)
+	case '[':
+		return d.nestedArray(i, level, inObject)
+	case 't':
+		d.putTag(op.True)
+		return d.literal(i, "true")
+	case 'f':
+		d.putTag(op.False)
+		return d.literal(i, "false")
+	case 'n':
+		d.putTag(op.Null)
+		return d.literal(i, "null")
+	}
+	return d.putNumber(i)
+}
+
+// operator turns the Object that begins at at, the value sent at i, into what it stands for when it has the names of an operator and
+// no others.
+func (d *Decoder) operator(at, i int) {
+	v := op.Value(d.out[at:d.o])
+	if v.Tag() != op.Object {
+		return
+	}
+	name, first, rest, ok := op.NextMember(v.Bytes())
+	if !ok {
+		return
+	}
+	switch string(name) {
+	case "inc":
+		if len(rest) > 0 {
+			return
+		}
+		if first.Tag() != op.Int {
+			d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
+			return
+		}
+		d.out[at] = byte(op.Increment)
+		d.o = at + copy(d.out[at+1:], first[1:]) + 1
+	case "add", "remove":
+		d.update(at, i, v.Bytes())
+	case "$add", "$update", "$remove":
+		d.arrayEdit(at, v.Bytes())
+	}
+}
+
+// update makes an Update of {"add": […], "remove": […]}, of which one may be absent.
+func (d *Decoder) update(at, i int, members []byte) {
+	var add, remove op.Value
+	for rest := members; len(rest) > 0; {
+		name, v, next, ok := op.NextMember(rest)
+		switch {
+		case ok && string(name) == "add":
+			add = v
+		case ok && string(name) == "remove":
+			remove = v
+		default:
+			return // an object with other members is a nested attribute
+		}
+		rest = next
+	}
+	if add != nil && add.Tag() != op.Array || remove != nil && remove.Tag() != op.Array {
+		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
+		return
+	}
+	d.scratch = appendArray(appendArray(d.scratch[:0], add), remove)
+	d.replace(at, op.Update)
+}
+
+// appendArray appends v, or an empty Array for nil.
+func appendArray(dst []byte, v op.Value) []byte {
+	if v == nil {
+		return op.AppendBlock(dst, op.Array, nil)
+	}
+	return append(dst, v...)
+}
+
+// replace puts a value made of scratch in the place of the last one, which began at at.
+func (d *Decoder) replace(at int, tag op.Tag) {
+	d.o = at
+	d.putBytes(tag, d.scratch)
+}
+
+// arrayEdit makes an ArrayEdit of {"$add": …, "$update": …, "$remove": …}. When something is wrong the names stay unaccounted for.
+func (d *Decoder) arrayEdit(at int, members []byte) {
+	edits := d.scratch[:0]
+	for _, name := range [...]string{"$remove", "$update", "$add"} {
+		v := memberNamed(members, name)
+		if v == nil {
+			continue
+		}
+		if v.Tag() != op.Array {
+			return
+		}
+		d.nested.dollars--
+		if name == "$add" {
+			if edits = append(append(edits, op.EditAdd), v...); !allObjects(v) {
+				d.nested.bad = true
+			}
+			continue
+		}
+		for rest := v.Bytes(); len(rest) > 0; {
+			element, next, ok := op.NextValue(rest)
+			if !ok {
+				return
+			}
+			if edits, ok = d.appendEdit(edits, element, name == "$update"); !ok {
+				d.nested.bad = true
+				return
+			}
+			rest = next
+		}
+	}
+	if d.scratch = edits; hasOther(members) {
+		d.nested.bad = true
+		return
+	}
+	d.replace(at, op.ArrayEdit)
+}
+
+// appendEdit appends one element of $update or $remove.
+func (d *Decoder) appendEdit(dst []byte, element op.Value, update bool) ([]byte, bool) {
+	if element.Tag() != op.Object {
+		return dst, false
+	}
+	members := element.Bytes()
+	key, match, object := memberNamed(members, "$identifier_key"), memberNamed(members, "$identifier_value"),
+		memberNamed(members, "$new_object")
+	want, code := 2, byte(op.EditRemove)
+	if update {
+		want, code = 3, op.EditUpdate
+	}
+	if countMembers(members) != want || key == nil || key.Tag() != op.String || match == nil || !scalar(match) ||
+		update && (object == nil || object.Tag() != op.Object) {
+		return dst, false
+	}
+	d.nested.dollars -= want
+	return append(append(append(append(dst, code), key...), match...), object...), true
+}
+
+func scalar(v op.Value) bool {
+	switch v.Tag() {
+	case op.False, op.True, op.Int, op.Float, op.String, op.Time:
+		return true
+	}
+	return false
+}
+
+func allObjects(array op.Value) bool {
+	for rest := array.Bytes(); len(rest) > 0; {
+		v, next, ok := op.NextValue(rest)
+		if !ok || v.Tag() != op.Object {
+			return false
+		}
+		rest = next
+	}
+	return true
+}
+
+// memberNamed is the value of the member with the name, nil when there is none.
+func memberNamed(members []byte, name string) op.Value {
+	for len(members) > 0 {
+		n, v, rest, ok := op.NextMember(members)
+		if !ok {
+			return nil
+		}
+		if string(n) == name {
+			return v
+		}
+		members = rest
+	}
+	return nil
+}
+
+func countMembers(members []byte) (n int) {
+	for len(members) > 0 {
+		_, _, rest, ok := op.NextMember(members)
+		if !ok {
+			return n
+		}
+		members = rest
+		n++
+	}
+	return n
+}
+
+// hasOther says whether there is a member that is none of an ArrayEdit's.
+func hasOther(members []byte) bool {
+	for len(members) > 0 {
+		name, _, rest, ok := op.NextMember(members)
+		if !ok || string(name) != "$add" && string(name) != "$update" && string(name) != "$remove" {
+			return true
+		}
+		members = rest
+	}
+	return false
+}

@@ -1,0 +1,478 @@
+package ingest
+
+import (
+	"encoding/binary"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// What the three kinds of objects have in common: identifiers, the end of an op, and writing into the buffer.
+
+// object reads the object at i and writes its op, or reports why not. The result is -1 only when the request is bad.
+func (d *Decoder) object(i int) int {
+	d.refusal.rank = rankNone
+	if d.in[i] != '{' {
+		return d.notObject(i)
+	}
+	d.inObject = true
+	d.id = identity{}
+	d.owner = memberKey{}
+	reported, texts := len(d.errors), len(d.texts)
+	start := d.o
+	d.need(op.OpHeaderBytes + 64)
+	d.o += op.OpHeaderBytes
+	var kind op.Kind
+	var flags op.Flags
+	switch d.array {
+	case arrayAttributes:
+		kind = op.Attributes
+		i, flags = d.attributes(i)
+	case arrayEvents:
+		kind = op.Event
+		i = d.event(i, d.o)
+	default:
+		kind = op.Purchase
+		i = d.purchase(i, d.o)
+	}
+	d.inObject = false
+	if d.names.used > 0 {
+		d.names.rest()
+	}
+	if i < 0 {
+		d.o = start
+		return -1
+	}
+	if d.refusal.rank != rankNone {
+		d.o = start
+		d.errors, d.texts = d.errors[:reported], d.texts[:texts]
+		d.report(d.refusal.reason, d.refusalName())
+		return i
+	}
+	d.finish(start, kind, flags)
+	return i
+}
+
+func (d *Decoder) notObject(i int) int {
+	if i = d.skip(i, 0); i < 0 {
+		return -1
+	}
+	d.report(reasonNotObject, nil)
+	return i
+}
+
+// slot is a member's value that is kept aside until the whole object has been read.
+type slot struct {
+	at         int // of the value; 0: the member is absent, or null where that means the same
+	start, end int // of its content, for a string; for an integer, its digits
+	kind       slotKind
+}
+
+type slotKind uint8
+
+const (
+	slotOther  slotKind = iota // of a type that the member can't have
+	slotString                 // start, end
+	slotInt                    // start, end
+	slotNull
+)
+
+// slotValue reads any value into s.
+func (d *Decoder) slotValue(i int, s *slot) (next int) {
+	switch c := d.in[i]; {
+	case c == '"':
+		end, next := d.text(i + 1)
+		*s = slot{at: i, start: i + 1, end: end, kind: slotString}
+		return next
+	case c == '-' || c-'0' <= 9:
+		next, kind, _ := d.number(i)
+		*s = slot{at: i}
+		switch kind {
+		case numberInt:
+			s.start, s.end, s.kind = i, next, slotInt
+		case numberOutside:
+			d.outside(i)
+		}
+		return next
+	case c == 'n':
+		*s = slot{at: i, kind: slotNull}
+		return d.literal(i, "null")
+	}
+	*s = slot{at: i}
+	return d.skip(i, 0)
+}
+
+// content is what a slot of a string or an integer holds. A JSON integer may be -0, which is 0.
+func (d *Decoder) content(s *slot) []byte {
+	if s.kind == slotInt && s.end-s.start == 2 && d.in[s.start] == '-' && d.in[s.start+1] == '0' {
+		return d.in[s.start+1 : s.end]
+	}
+	return d.in[s.start:s.end]
+}
+
+// identity is what an object says about whose it is.
+type identity struct {
+	external, service, email, phone slot
+	alias                           slot // a string when it is an object, of which label and name are members
+	label, name                     slot
+	updateOnly, updateGiven         bool
+	resolved                        op.IDKind // the identifier that counts
+	number                          uint64    // of a svc_id
+	unknown                         bool      // a svc_id that nobody has
+
+	pushImport      bool
+	pushTokens      int  // how many the object has
+	tokenApp, token slot // of the first
+}
+
+// identifier reads a member that says whose the object is, or how. ok is false when the class is another.
+func (d *Decoder) identifier(c class, i int) (next int, ok bool) {
+	switch c {
+	case classExternalID:
+		return d.slotValue(i, &d.id.external), true
+	case classEmail:
+		return d.slotValue(i, &d.id.email), true
+	case classPhone:
+		return d.slotValue(i, &d.id.phone), true
+	case classSvcID:
+		if d.id.service.at != 0 { // svc_id and braze_id
+			d.refuse(rankIdentifier, i, reasonTwoIdentifiers)
+		}
+		return d.slotValue(i, &d.id.service), true
+	case classUserAlias:
+		return d.userAlias(i), true
+	case classUpdateOnly:
+		next, d.id.updateOnly, d.id.updateGiven = d.flag(i)
+		return next, true
+	}
+	return i, false
+}
+
+// flag reads a boolean; given is false for null. Anything else refuses the object.
+func (d *Decoder) flag(i int) (next int, value, given bool) {
+	switch d.in[i] {
+	case 't':
+		return d.literal(i, "true"), true, true
+	case 'f':
+		return d.literal(i, "false"), false, true
+	case 'n':
+		return d.literal(i, "null"), false, false
+	}
+	d.refuse(rankValue, i, reasonNotValid)
+	return d.skip(i, 0), false, false
+}
+
+// userAlias reads an alias object.
+func (d *Decoder) userAlias(i int) int {
+	if d.in[i] != '{' {
+		return d.slotValue(i, &d.id.alias)
+	}
+	d.id.alias = slot{at: i, kind: slotString}
+	i, more := d.openObject(i)
+	p := d.newPath(shapeNested)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		switch string(d.in[d.key.start:d.key.end]) {
+		case "alias_name":
+			i = d.slotValue(i, &d.id.name)
+		case "alias_label":
+			i = d.slotValue(i, &d.id.label)
+		default:
+			i = d.skip(i, 1)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	return i
+}
+
+// identify judges the identifiers and chooses one; what is wrong is refused with rankIdentifier.
+func (d *Decoder) identify() {
+	id := &d.id
+	primaries := 0
+	for _, s := range [...]*slot{&id.external, &id.alias, &id.service} {
+		if s.at != 0 && s.kind != slotNull {
+			primaries++
+		}
+	}
+	switch {
+	case primaries > 1:
+		d.refuse(rankIdentifier, 0, reasonTwoIdentifiers)
+	case id.external.at != 0 && id.external.kind != slotNull:
+		d.identifyExternal()
+	case id.alias.at != 0 && id.alias.kind != slotNull:
+		d.identifyAlias()
+	case id.service.at != 0 && id.service.kind != slotNull:
+		d.identifyService()
+	case id.email.at != 0 && id.email.kind != slotNull:
+		id.resolved = op.Email
+		if id.email.kind != slotString || !field.Email(d.content(&id.email)) {
+			d.refuse(rankIdentifier, id.email.at, reasonEmail)
+		}
+	case id.phone.at != 0 && id.phone.kind != slotNull:
+		id.resolved = op.Phone
+		d.identifyPhone()
+	case !id.pushImport:
+		d.refuse(rankIdentifier, 0, reasonNoIdentifier)
+	}
+}
+
+// identifyPhone judges a phone number that is the identifier.
+func (d *Decoder) identifyPhone() {
+	ok := d.id.phone.kind == slotString
+	if ok {
+		d.scratch, ok = d.Phones.Parse(d.scratch[:0], d.content(&d.id.phone))
+	}
+	if !ok {
+		d.refuseText(rankIdentifier, d.id.phone.at, reasonNotValid, "phone")
+	}
+}
+
+func (d *Decoder) identifyExternal() {
+	s := &d.id.external
+	d.id.resolved = op.ExternalID
+	if s.kind != slotString && s.kind != slotInt {
+		d.refuseText(rankIdentifier, s.at, reasonNotString, "external_id")
+		return
+	}
+	key := d.content(s)
+	switch {
+	case len(key) == 0:
+		d.refuse(rankIdentifier, s.at, reasonNoIdentifier)
+	case len(key) > field.MaxExternalIDBytes:
+		d.refuse(rankIdentifier, s.at, reasonExternalIDLong)
+	case len(d.ws.Blocked) > 0:
+		if _, blocked := d.ws.Blocked[string(key)]; blocked {
+			d.refuse(rankIdentifier, s.at, reasonBlocked)
+		}
+	}
+}
+
+func (d *Decoder) identifyAlias() {
+	d.id.resolved = op.Alias
+	if d.id.alias.kind != slotString {
+		d.refuse(rankIdentifier, d.id.alias.at, reasonAliasType)
+		return
+	}
+	for _, m := range [...]struct {
+		name string
+		s    *slot
+	}{{"alias_name", &d.id.name}, {"alias_label", &d.id.label}} {
+		switch {
+		case m.s.at == 0 || m.s.kind == slotNull || m.s.kind == slotString && m.s.start == m.s.end:
+			d.refuseText(rankIdentifier, d.id.alias.at, reasonAliasMember, m.name)
+		case m.s.kind != slotString:
+			d.refuseText(rankIdentifier, d.id.alias.at, reasonNotString, m.name)
+		case !field.Alias(d.content(m.s)):
+			d.refuseText(rankIdentifier, d.id.alias.at, reasonAliasLong, m.name)
+		}
+	}
+}
+
+func (d *Decoder) identifyService() {
+	s := &d.id.service
+	d.id.resolved = op.SvcID
+	if s.kind != slotString {
+		d.refuseText(rankIdentifier, s.at, reasonNotString, "svc_id")
+		return
+	}
+	if s.start == s.end {
+		d.refuse(rankIdentifier, s.at, reasonNoIdentifier)
+		return
+	}
+	number, ok := d.r.SvcID(d.content(s))
+	d.id.number, d.id.unknown = number, !ok
+}
+
+// finish appends the key to the op that begins at start, and has it placed.
+func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
+	id := &d.id
+	keyStart := d.o
+	switch id.resolved {
+	case op.ExternalID:
+		s := id.external
+		if s.kind == slotInt && d.in[s.start] == '-' && len(d.content(&s)) == 1 {
+			s.start++
+		}
+		d.put(s.start, s.end)
+	case op.Alias:
+		d.need(2 * field.MaxAliasBytes)
+		d.adopt(op.AppendAliasKey(d.out[:d.o], d.content(&id.label), d.content(&id.name)))
+	case op.Email:
+		d.adopt(field.AppendEmailKey(d.out[:d.o], d.content(&id.email)))
+	case op.NoID:
+		d.tokenKey()
+	case op.Phone:
+		key, _ := d.Phones.Parse(d.out[:d.o], d.content(&id.phone))
+		d.adopt(key)
+	}
+	if id.updateOnly || id.resolved == op.Alias && !id.updateGiven {
+		flags |= op.UpdateOnly
+	}
+	if kind != op.Attributes && (flags.Has(op.UpdateOnly) || id.resolved != op.ExternalID) {
+		flags |= op.Conditional
+	}
+	if id.unknown {
+		d.o = start
+		d.counts[d.array]++
+		return
+	}
+	w := pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array, index: d.index, kind: kind,
+		flags: flags, id: id.resolved}
+	if d.deferring {
+		d.pending = append(d.pending, w)
+		return
+	}
+	d.place(start, w)
+}
+
+// tokenKey makes the key of an imported push token that belongs to nobody yet: an alias of its own, so that the same token sent again
+// finds the profile that it made (reference.md 1.4, rule 9).
+func (d *Decoder) tokenKey() {
+	id := &d.id
+	id.resolved, id.updateOnly, id.updateGiven = op.Alias, false, true
+	d.scratch = append(append(append(d.scratch[:0], d.content(&id.tokenApp)...), ':'), d.content(&id.token)...)
+	d.adopt(op.AppendAliasKey(d.out[:d.o], []byte(tokenLabel), d.scratch))
+}
+
+// tokenLabel is the alias label of profiles made by `push_token_import`.
+const tokenLabel = "push_token"
+
+// place has the op that begins at start, the last one in the record, finished by the router.
+func (d *Decoder) place(start int, w pendingOp) {
+	d.b.Buf = d.out[:d.o]
+	var accepted bool
+	if w.id == op.SvcID {
+		accepted = d.r.EndNumber(start, w.kind, w.flags, w.number)
+	} else {
+		accepted = d.r.End(start, w.kind, w.flags, w.id, w.keyLen)
+	}
+	d.out, d.o = d.b.Buf[:cap(d.b.Buf)], len(d.b.Buf)
+	if accepted {
+		d.counts[d.array]++
+	} else {
+		d.report(reasonBlocked, nil)
+	}
+}
+
+// need makes room for n more bytes.
+func (d *Decoder) need(n int) {
+	if len(d.out)-d.o < n {
+		d.grow(n)
+	}
+}
+
+func (d *Decoder) grow(n int) {
+	bigger := make([]byte, 2*len(d.out)+n+4096)
+	copy(bigger, d.out[:d.o])
+	d.out = bigger[:cap(bigger)]
+}
+
+// adopt takes the buffer back from a function that appended to it.
+func (d *Decoder) adopt(buf []byte) { d.out, d.o = buf[:cap(buf)], len(buf) }
+
+// put copies d.in[start:end].
+func (d *Decoder) put(start, end int) {
+	n := end - start
+	d.need(n + 32)
+	if n <= 32 { // what follows is overwritten later; padding is long enough
+		*(*[32]byte)(d.out[d.o:]) = *(*[32]byte)(d.in[start:])
+	} else {
+		copy(d.out[d.o:], d.in[start:end])
+	}
+	d.o += n
+}
+
+// putUvarint writes v; the caller has made room.
+func (d *Decoder) putUvarint(v uint64) {
+	if v < 0x80 {
+		d.out[d.o] = byte(v)
+		d.o++
+		return
+	}
+	d.o += binary.PutUvarint(d.out[d.o:], v)
+}
+
+// putString writes d.in[start:end] as a value.
+func (d *Decoder) putString(start, end int) {
+	d.need(11)
+	d.out[d.o] = byte(op.String)
+	d.o++
+	d.putUvarint(uint64(end - start))
+	d.put(start, end)
+}
+
+// putTag writes a value that is a tag only.
+func (d *Decoder) putTag(tag op.Tag) {
+	d.need(1)
+	d.out[d.o] = byte(tag)
+	d.o++
+}
+
+// putFixed writes a Float or a Time.
+func (d *Decoder) putFixed(tag op.Tag, v uint64) {
+	d.need(9)
+	d.out[d.o] = byte(tag)
+	binary.LittleEndian.PutUint64(d.out[d.o+1:], v)
+	d.o += 9
+}
+
+// putNumber reads the number at i and writes it.
+func (d *Decoder) putNumber(i int) int {
+	next, kind, v := d.number(i)
+	switch kind {
+	case numberInt:
+		d.need(11)
+		d.out[d.o] = byte(op.Int)
+		d.o++
+		d.putUvarint(v<<1 ^ uint64(int64(v)>>63))
+	case numberFloat:
+		d.putFixed(op.Float, v)
+	default:
+		d.putTag(op.Null)
+		d.outside(i)
+	}
+	return next
+}
+
+// putJSON writes the text from start to end, as it was sent, as a value.
+func (d *Decoder) putJSON(start, end int) {
+	d.need(end - start + 11)
+	d.adopt(op.AppendBlock(d.out[:d.o], op.JSON, d.body[start:end]))
+}
+
+// openBlock begins a value that carries its length; closeBlock writes the length. Most are short: one byte is set apart for it.
+func (d *Decoder) openBlock(tag op.Tag) (at int) {
+	d.need(2)
+	at = d.o
+	d.out[at] = byte(tag)
+	d.o += 2
+	return at
+}
+
+func (d *Decoder) closeBlock(at int) {
+	n := d.o - (at + 2)
+	if n < 0x80 {
+		d.out[at+1] = byte(n)
+		return
+	}
+	var length [binary.MaxVarintLen64]byte
+	k := binary.PutUvarint(length[:], uint64(n))
+	d.need(k)
+	copy(d.out[at+1+k:], d.out[at+2:d.o])
+	copy(d.out[at+1:], length[:k])
+	d.o += k - 1
+}
+
+// milliseconds of the time in a string, which is not later than now.
+func (d *Decoder) pastTime(s *slot) (unixMillis int64, ok bool) {
+	if s.kind != slotString {
+		return 0, false
+	}
+	t, ok := field.Time(d.content(s))
+	return min(t, d.now), ok
+}

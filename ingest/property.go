@@ -1,0 +1,167 @@
+package ingest
+
+import (
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// properties reads the properties of an event or a purchase (service.md 2.7) and writes them at the end of the op's body. Strings stay
+// strings, those that look like a datetime too: they are for messages, which show what was sent. Arrays keep their elements typed;
+// objects, and arrays in arrays, are kept as the text that was sent.
+func (d *Decoder) properties(i int, root shape) int {
+	if d.in[i] != '{' {
+		if d.in[i] == 'n' {
+			return d.literal(i, "null")
+		}
+		d.refuse(rankProperty, i, reasonProperties)
+		return d.skip(i, 0)
+	}
+	begin, kept, complex := i, 0, false
+	d.inProperties = true
+	i, more := d.openObject(i)
+	p := d.newPath(root)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		d.owner = d.key
+		if d.key.rule != 0 {
+			d.refuse(rankProperty, i, d.key.rule)
+		}
+		undo := d.o
+		d.need(8)
+		d.putUvarint(uint64(d.nameIndex(root, &d.owner)))
+		c := d.in[i]
+		complex = complex || c == '{' || c == '['
+		if i = d.property(i, c); i < 0 {
+			return -1
+		}
+		if kept++; kept > d.MaxProperties {
+			d.o = undo
+		}
+		i, more = d.nextMember(i)
+	}
+	d.inProperties = false
+	if complex && i-begin > d.MaxPropertiesBytes {
+		d.refuse(rankProperty, begin, reasonPropertiesBytes)
+	}
+	return i
+}
+
+// property reads the value at i, which begins with c, and writes it.
+func (d *Decoder) property(i int, c byte) int {
+	switch c {
+	case '"':
+		return d.propertyString(i)
+	case '{':
+		next := d.skip(i, 1)
+		if next >= 0 {
+			d.putJSON(i, next)
+		}
+		return next
+	case '[':
+		return d.propertyArray(i)
+	case 't':
+		d.putTag(op.True)
+		return d.literal(i, "true")
+	case 'f':
+		d.putTag(op.False)
+		return d.literal(i, "false")
+	case 'n':
+		d.refuse(rankProperty, i, reasonPropertyNull)
+		return d.literal(i, "null")
+	}
+	return d.putNumber(i)
+}
+
+func (d *Decoder) propertyString(i int) int {
+	end, next := d.text(i + 1)
+	if next < 0 {
+		return -1
+	}
+	if end-i > field.MaxStringChars && !field.Runes255(d.in[i+1:end]) {
+		d.refuseNamed(rankProperty, i, reasonPropertyLong, d.owner)
+	}
+	d.putString(i+1, end)
+	return next
+}
+
+func (d *Decoder) propertyArray(i int) int {
+	if d.maxDepth < 2 {
+		return d.skipDeep(i)
+	}
+	at := d.openBlock(op.Array)
+	if i = d.space(i + 1); d.in[i] == ']' {
+		d.closeBlock(at)
+		return i + 1
+	}
+	for more := true; more; {
+		next := 0
+		switch c := d.in[i]; c {
+		case '"':
+			end := 0
+			if end, next = d.arrayText(i); next >= 0 {
+				if end-i > field.MaxStringChars && !field.Runes255(d.in[i+1:end]) {
+					d.refuseNamed(rankProperty, i, reasonPropertyLong, d.owner)
+				}
+				d.putString(i+1, end)
+			}
+		case '[':
+			if next = d.innerArray(i, 2); next >= 0 {
+				d.putJSON(i, next)
+			}
+		case '{':
+			if next = d.skip(i, 2); next >= 0 {
+				d.putJSON(i, next)
+			}
+		case 'n':
+			d.putTag(op.Null)
+			next = d.literal(i, "null")
+		default:
+			next = d.property(i, c)
+		}
+		if next < 0 {
+			return -1
+		}
+		i, more = d.nextElement(next)
+	}
+	if i < 0 {
+		return -1
+	}
+	d.closeBlock(at)
+	return i
+}
+
+// arrayText reads a string in an array, which must not be a datetime.
+func (d *Decoder) arrayText(i int) (end, next int) {
+	end, next = d.text(i + 1)
+	if next >= 0 && field.LooksLikeTime(d.in[i+1:end]) {
+		d.refuseNamed(rankProperty, i, reasonPropertyTime, d.owner)
+	}
+	return end, next
+}
+
+// innerArray reads an array in an array for its safety and for datetimes; level is as skip's.
+func (d *Decoder) innerArray(i, level int) int {
+	if level >= d.maxDepth {
+		return d.skipDeep(i)
+	}
+	if i = d.space(i + 1); d.in[i] == ']' {
+		return i + 1
+	}
+	for more := true; more; {
+		switch d.in[i] {
+		case '"':
+			_, i = d.arrayText(i)
+		case '[':
+			i = d.innerArray(i, level+1)
+		default:
+			i = d.skip(i, level+1)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextElement(i)
+	}
+	return i
+}

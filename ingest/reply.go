@@ -1,0 +1,121 @@
+package ingest
+
+import (
+	"slices"
+	"strconv"
+)
+
+// entry is one element of the answer's `errors`.
+type entry struct {
+	array      array
+	index      int
+	start, end int // of the text in texts
+}
+
+// report adds an entry for the current object; name is the member's, for texts that have one.
+func (d *Decoder) report(why reason, name []byte) {
+	start := len(d.texts)
+	d.texts = appendText(d.texts, why, name)
+	d.errors = append(d.errors, entry{array: d.array, index: d.index, start: start, end: len(d.texts)})
+}
+
+// nothingValid is the message of a request without an accepted object.
+const nothingValid = "Valid data must be provided in the 'attributes', 'events', or 'purchases' fields."
+
+// reply appends the answer to a request that could be read (decisions.md D3).
+func (d *Decoder) reply(dst []byte) ([]byte, int) {
+	accepted := false
+	dst = append(dst, '{')
+	for a, n := range d.counts {
+		if n > 0 {
+			accepted = true
+			dst = append(dst, '"')
+			dst = append(dst, arrayNames[a]...)
+			dst = append(dst, `_processed":`...)
+			dst = strconv.AppendInt(dst, int64(n), 10)
+			dst = append(dst, ',')
+		}
+	}
+	if accepted {
+		dst = append(dst, `"message":"success"`...)
+		if len(d.errors) > 0 {
+			dst = d.appendErrors(dst)
+		}
+		return append(dst, '}'), 201
+	}
+	if d.total == 0 {
+		return d.appendFailure(dst[:len(dst)-1], nothingValid), 400
+	}
+	dst = append(dst, `"message":"`+nothingValid+`"`...)
+	return append(d.appendErrors(dst), '}'), 400
+}
+
+func (d *Decoder) appendErrors(dst []byte) []byte {
+	// Blocked profiles and arrays out of order may have mixed them up.
+	slices.SortStableFunc(d.errors, func(a, b entry) int {
+		if a.array != b.array {
+			return int(a.array) - int(b.array)
+		}
+		return a.index - b.index
+	})
+	dst = append(dst, `,"errors":[`...)
+	for k, e := range d.errors {
+		if k > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"type":"`...)
+		dst = append(dst, d.texts[e.start:e.end]...)
+		dst = append(dst, `","input_array":"`...)
+		dst = append(dst, arrayNames[e.array]...)
+		dst = append(dst, `","index":`...)
+		dst = strconv.AppendInt(dst, int64(e.index), 10)
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}
+
+// appendFailure appends the answer to a request that is refused as a whole: the text as message and as the only error.
+func (d *Decoder) appendFailure(dst []byte, text string) []byte {
+	dst = append(append(append(dst, `{"message":"`...), text...), `","errors":[`...)
+	if d.ws.ErrorObjects {
+		return append(append(append(dst, `{"type":"`...), text...), `"}]}`...)
+	}
+	return append(append(append(dst, '"'), text...), `"]}`...)
+}
+
+// replyBad appends the answer to a request whose JSON or arrays are bad.
+func (d *Decoder) replyBad(dst []byte) []byte {
+	if d.badAt < 0 {
+		return d.appendFailure(dst, string(d.texts))
+	}
+	text := "Malformed JSON at byte " + strconv.Itoa(d.badAt)
+	if d.badWhy != 0 {
+		text += ": " + string(appendText(nil, d.badWhy, d.in[d.key.start:d.key.end]))
+	}
+	return d.appendFailure(dst, text)
+}
+
+// failArray refuses the request for a member that is no array.
+func (d *Decoder) failArray(a array) int {
+	return d.failWith("'", arrayNames[a], "' must be an array")
+}
+
+// failCount refuses the request for the number of objects in an array.
+func (d *Decoder) failCount(a array, limit int) int {
+	return d.failWith("Max Input Length Exceeded: '", arrayNames[a], "' must hold at most ", strconv.Itoa(limit), " objects")
+}
+
+// failCombined refuses the request for the number of objects in all arrays.
+func (d *Decoder) failCombined() int {
+	return d.failWith("Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most ",
+		strconv.Itoa(d.ws.MaxCombined), " objects")
+}
+
+// failWith refuses the request with a text of its own.
+func (d *Decoder) failWith(parts ...string) int {
+	d.texts, d.badAt = d.texts[:0], -1
+	for _, part := range parts {
+		d.texts = append(d.texts, part...)
+	}
+	return -1
+}

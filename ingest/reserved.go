@@ -1,0 +1,239 @@
+package ingest
+
+import (
+	"encoding/binary"
+	"math"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// Reserved attributes that are objects or arrays (reference.md 2).
+
+// eachMember reads the object at i, which stands in level others, and calls member at each value with the name; member reads the value.
+// The function it is given must not be kept; it is called within eachMember only.
+func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) int {
+	if level >= d.maxDepth {
+		return d.skipDeep(i)
+	}
+	i, more := d.openObject(i)
+	p := d.newPath(shapeNested)
+	for more {
+		if i = d.member(&p, i); i < 0 {
+			return -1
+		}
+		if i = member(d.in[d.key.start:d.key.end], i); i < 0 {
+			return -1
+		}
+		i, more = d.nextMember(i)
+	}
+	return i
+}
+
+// eachObject reads the array of objects at i and calls object at each. What is no object, or no array, is refused with why.
+func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
+	if d.in[i] != '[' {
+		d.refuseNamed(rankValue, i, why, d.owner)
+		return d.skip(i, 0)
+	}
+	if i = d.space(i + 1); d.in[i] == ']' {
+		return i + 1
+	}
+	for more := true; more; {
+		if d.in[i] == '{' {
+			i = object(i)
+		} else {
+			d.refuseNamed(rankValue, i, why, d.owner)
+			i = d.skip(i, 1)
+		}
+		if i < 0 {
+			return -1
+		}
+		i, more = d.nextElement(i)
+	}
+	return i
+}
+
+// location reads current_location and writes it as an Object of two Floats.
+func (d *Decoder) location(i int) int {
+	begin := i
+	if d.in[i] != '{' {
+		d.refuse(rankValue, i, reasonNotValid)
+		return d.skip(i, 0)
+	}
+	var longitude, latitude float64
+	seen := 0
+	i = d.eachMember(i, 0, func(name []byte, i int) int {
+		c := d.in[i]
+		isNumber := c == '-' || c-'0' <= 9
+		switch {
+		case isNumber && string(name) == "longitude":
+			seen |= 1
+			i, longitude = d.float(i)
+		case isNumber && string(name) == "latitude":
+			seen |= 2
+			i, latitude = d.float(i)
+		default:
+			i = d.skip(i, 1)
+		}
+		return i
+	})
+	if i < 0 {
+		return -1
+	}
+	if seen != 3 {
+		d.refuseNamed(rankValue, begin, reasonNotValid, d.owner)
+		return i
+	}
+	d.putField(op.AttrCurrentLocation)
+	at := d.openBlock(op.Object)
+	d.putName("longitude")
+	d.putFixed(op.Float, math.Float64bits(longitude))
+	d.putName("latitude")
+	d.putFixed(op.Float, math.Float64bits(latitude))
+	d.closeBlock(at)
+	return i
+}
+
+// float reads a number as a float64, an integer too.
+func (d *Decoder) float(i int) (next int, f float64) {
+	next, kind, v := d.number(i)
+	switch kind {
+	case numberInt:
+		return next, float64(int64(v))
+	case numberFloat:
+		return next, math.Float64frombits(v)
+	}
+	d.outside(i)
+	return next, 0
+}
+
+// putName writes the name of an Object's member.
+func (d *Decoder) putName(name string) {
+	d.need(binary.MaxVarintLen64 + len(name))
+	d.putUvarint(uint64(len(name)))
+	d.o += copy(d.out[d.o:], name)
+}
+
+// putMember writes a String member of an Object.
+func (d *Decoder) putMember(name string, s *slot) {
+	d.putName(name)
+	d.putString(s.start, s.end)
+}
+
+// subscriptionGroups reads subscription_groups and writes each group's id and state.
+func (d *Decoder) subscriptionGroups(i int) int {
+	d.putField(op.AttrSubscriptionGroups)
+	at := d.openBlock(op.Array)
+	i = d.eachObject(i, reasonGroupArray, d.subscriptionGroup)
+	if i >= 0 {
+		d.closeBlock(at)
+	}
+	return i
+}
+
+func (d *Decoder) subscriptionGroup(i int) int {
+	begin := i
+	var id, state slot
+	i = d.eachMember(i, 1, func(name []byte, i int) int {
+		switch string(name) {
+		case "subscription_group_id":
+			return d.slotValue(i, &id)
+		case "subscription_state":
+			return d.slotValue(i, &state)
+		}
+		return d.skip(i, 2)
+	})
+	if i < 0 {
+		return -1
+	}
+	if id.at == 0 || state.at == 0 {
+		d.refuseNamed(rankValue, begin, reasonGroupArray, d.owner)
+		return i
+	}
+	group, ok := [16]byte{}, id.kind == slotString
+	if ok {
+		group, ok = field.UUID(d.content(&id))
+	}
+	if _, exists := d.ws.Groups[group]; !ok || !exists {
+		d.refuseNamed(rankValue, id.at, reasonGroupID, d.owner)
+	}
+	subscribed := string(d.content(&state)) == "subscribed"
+	if state.kind != slotString || !subscribed && string(d.content(&state)) != "unsubscribed" {
+		d.refuseNamed(rankValue, state.at, reasonGroupState, d.owner)
+	}
+	d.scratch = append(d.scratch[:0], group[:]...)
+	d.putBytes(op.String, d.scratch)
+	d.putTag(op.False + op.Tag(boolBit(subscribed)))
+	return i
+}
+
+// pushTokens reads push_tokens and writes an Object for each.
+func (d *Decoder) pushTokens(i int) int {
+	d.putField(op.AttrPushTokens)
+	at := d.openBlock(op.Array)
+	i = d.eachObject(i, reasonTokenArray, d.pushToken)
+	if i >= 0 {
+		d.closeBlock(at)
+	}
+	return i
+}
+
+func (d *Decoder) pushToken(i int) int {
+	begin := i
+	var app, token, device slot
+	i = d.eachMember(i, 1, func(name []byte, i int) int {
+		switch string(name) {
+		case "app_id":
+			return d.slotValue(i, &app)
+		case "token":
+			return d.slotValue(i, &token)
+		case "device_id":
+			return d.slotValue(i, &device)
+		}
+		return d.skip(i, 2)
+	})
+	if i < 0 {
+		return -1
+	}
+	if app.at == 0 || token.at == 0 {
+		d.refuseNamed(rankValue, begin, reasonTokenArray, d.owner)
+		return i
+	}
+	_, exists := d.ws.Apps[string(d.content(&app))]
+	if app.kind != slotString || !exists {
+		d.refuseNamed(rankValue, app.at, reasonTokenApp, d.owner)
+	}
+	if n := token.end - token.start; token.kind != slotString || n == 0 || n > maxTokenBytes {
+		d.refuseNamed(rankValue, token.at, reasonTokenText, d.owner)
+	}
+	hasDevice := device.at != 0 && device.kind != slotNull
+	if hasDevice && (device.kind != slotString || !field.DeviceID(d.content(&device))) {
+		d.refuseNamed(rankValue, device.at, reasonDeviceID, d.owner)
+	}
+	if d.id.pushTokens++; d.id.pushTokens == 1 {
+		d.id.tokenApp, d.id.token = app, token
+	}
+	at := d.openBlock(op.Object)
+	d.putMember("app_id", &app)
+	d.putMember("token", &token)
+	if hasDevice {
+		d.putMember("device_id", &device)
+	}
+	d.closeBlock(at)
+	return i
+}
+
+// maxTokenBytes bounds a push token, for which the reference has no limit; the longest of today's have a few hundred bytes.
+const maxTokenBytes = 4096
+
+// socialObject reads facebook or twitter.
+func (d *Decoder) socialObject(code uint32, i int) int {
+	if d.in[i] != '{' {
+		d.refuse(rankValue, i, reasonNotValid)
+		return d.skip(i, 0)
+	}
+	undo := d.o
+	d.putField(code)
+	return d.attributeObject(i, undo)
+}
