@@ -166,7 +166,7 @@ func New(o Options) (*Generator, error) {
 	}
 	g := &Generator{o: o, rng: rand.New(rand.NewPCG(o.Seed, 0x626f6479))}
 	for kind := range g.users {
-		g.users[kind] = NewPicker(o.Skew, o.Exponent, o.population(IDKind(kind)), o.Seed, uint64(kind)+1)
+		g.users[kind] = NewPicker(o.Skew, o.Exponent, o.Population(IDKind(kind)), o.Seed, uint64(kind)+1)
 	}
 	for i := range o.EventNames {
 		g.events = append(g.events, EventName(i))

@@ -145,8 +145,8 @@ func (o *Options) validateText() error {
 	return nil
 }
 
-// population is how many users of a kind there are.
-func (o *Options) population(kind IDKind) int {
+// Population is how many users of a kind there are.
+func (o *Options) Population(kind IDKind) int {
 	switch {
 	case kind == Email && !o.JoinEmails:
 		return max(1, int(float64(o.Users)*o.EmailShare))

@@ -1,0 +1,169 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"millrace/loadtest/body"
+)
+
+// ErrNotAsAcknowledged is returned by Command.Run when the server does not show what it acknowledged; the report says what differs.
+var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowledged")
+
+// Command is `millrace loadtest`: flags for kong, and what they do.
+type Command struct {
+	Target      string `name:"target" help:"Base URL of the server." default:"http://127.0.0.1:8080"`
+	Key         string `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
+	AllowRemote bool   `name:"allow-remote" help:"Permit a target that is not this machine."`
+
+	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s"`
+	Warmup      time.Duration `name:"warmup" help:"Send this long first, outside of the figures." default:"0s"`
+	Requests    int64         `name:"requests" help:"Stop after as many requests (0: by duration only)." default:"0"`
+	Connections int           `name:"connections" help:"Connections, each with one request under way." default:"32"`
+	Rate        float64       `name:"rate" help:"Open loop: requests a second, latency from the intended start (0: closed loop)." default:"0"`
+	Backlog     int           `name:"backlog" help:"Open loop: intended starts that may wait; older ones are missed (0: 10 seconds of them)." default:"0"`
+	Timeout     time.Duration `name:"timeout" help:"Of one request." default:"30s"`
+	Gzip        bool          `name:"gzip" help:"Compress bodies."`
+
+	Objects      int     `name:"objects" help:"Objects in a request (0: 75 in each array of the mix)." default:"0"`
+	Mix          string  `name:"mix" help:"Arrays to fill, with weights if wanted: events=3,purchases=1." default:"attributes,events,purchases"`
+	Users        int     `name:"users" help:"Users to draw from." default:"100000"`
+	Skew         string  `name:"skew" help:"How users are drawn: ${enum}." enum:"uniform,zipf,hot" default:"uniform"`
+	ZipfExponent float64 `name:"zipf-exponent" help:"Exponent of --skew zipf." default:"0.99"`
+	EmailShare   float64 `name:"email-share" help:"Share of objects addressed by email." default:"0.02"`
+	AliasShare   float64 `name:"alias-share" help:"Share of objects addressed by user_alias." default:"0.02"`
+	JoinEmails   bool    `name:"join-emails" help:"Objects addressed by email reach users that have an external_id too."`
+	ErrorShare   float64 `name:"error-share" help:"Share of objects that must be refused." default:"0"`
+	Properties   int     `name:"properties" help:"Properties of an object (-1: none)." default:"4"`
+	UnicodeShare float64 `name:"unicode-share" help:"Share of texts outside of ASCII." default:"0.05"`
+	EscapeShare  float64 `name:"escape-share" help:"Share of texts with JSON escapes." default:"0.03"`
+	EventNames   int     `name:"event-names" help:"Different event names (0: 24; 4 when verified)." default:"0"`
+	Products     int     `name:"products" help:"Different product ids (0: 200; 4 when verified)." default:"0"`
+	Prefix       string  `name:"prefix" help:"Begins each user's identifier (default: user; when verified, one of its own for each run)."`
+	Pool         int     `name:"pool" help:"Different bodies, prepared before the run." default:"128"`
+	Seed         uint64  `name:"seed" help:"Fixes what is random." default:"1"`
+	Corpus       string  `name:"corpus" help:"Send the /users/track bodies of this file of recorded requests instead (JSON lines with path and body)." type:"path"`
+
+	Verify          bool   `name:"verify" help:"Keep account of what is acknowledged and read every user back after the run."`
+	VerifyAtomic    bool   `name:"verify-atomic" help:"Also check that each request is there whole or not at all."`
+	AtomicUsers     int    `name:"atomic-users" help:"Users in each request of --verify-atomic (0: one for each object of the longest array)." default:"0"`
+	VerifyOnly      bool   `name:"verify-only" help:"Send nothing: check the ledger of an earlier run."`
+	Ledger          string `name:"ledger" help:"File of the ledger: written after the run, read by --verify-only." type:"path"`
+	SurviveRestarts bool   `name:"survive-restarts" help:"Go on while the server cannot be reached."`
+	IdempotencyKeys bool   `name:"idempotency-keys" help:"Send an Idempotency-Key, and requests without an answer again with the same one."`
+
+	JSON string `name:"json" help:"Write the report as JSON to this file (-: to standard output, instead of the text)."`
+}
+
+// Run sends the load, verifies if asked to, and writes the report to stdout. Errors: what kept it from running, or ErrNotAsAcknowledged.
+func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
+	if c.VerifyOnly {
+		return c.verifyOnly(ctx, stdout)
+	}
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	report, ledger, err := Run(ctx, o)
+	if report == nil {
+		return err
+	}
+	// What follows is done after an error and after an interrupt too: the ledger is what such a run is for.
+	if ledger != nil && c.Ledger != "" {
+		err = errors.Join(err, ledger.WriteFile(c.Ledger))
+	}
+	if ledger != nil && (c.Verify || c.VerifyAtomic) && ctx.Err() == nil {
+		d, verifyErr := ledger.Verify(ctx, c.Target, c.Key)
+		report.Verification = &d
+		err = errors.Join(err, verifyErr)
+		if !d.OK() {
+			err = errors.Join(err, ErrNotAsAcknowledged)
+		}
+	}
+	return errors.Join(err, c.write(report, stdout))
+}
+
+func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
+	if _, err := parseTarget(c.Target, c.AllowRemote); err != nil {
+		return err
+	}
+	if c.Ledger == "" {
+		return errors.New("--verify-only needs --ledger")
+	}
+	ledger, err := ReadLedger(c.Ledger)
+	if err != nil {
+		return err
+	}
+	d, err := ledger.Verify(ctx, c.Target, c.Key)
+	t := &textWriter{out: stdout}
+	t.verification(&d)
+	if err = errors.Join(err, t.err); err == nil && !d.OK() {
+		err = ErrNotAsAcknowledged
+	}
+	return err
+}
+
+func (c *Command) options() (Options, error) {
+	o := Options{
+		Target: c.Target, Key: c.Key, AllowRemote: c.AllowRemote,
+		Duration: c.Duration, Warmup: c.Warmup, Requests: c.Requests, Connections: c.Connections, Rate: c.Rate, Backlog: c.Backlog, Timeout: c.Timeout,
+		Gzip: c.Gzip, Pool: c.Pool,
+		Ledger: c.Verify || c.VerifyAtomic || c.Ledger != "", Atomic: c.VerifyAtomic, AtomicUsers: c.AtomicUsers,
+		SurviveRestarts: c.SurviveRestarts, IdempotencyKeys: c.IdempotencyKeys,
+		Body: body.Options{
+			Seed: c.Seed, Prefix: c.Prefix, Users: c.Users, Skew: body.Skew(c.Skew), Exponent: c.ZipfExponent,
+			EmailShare: c.EmailShare, AliasShare: c.AliasShare, JoinEmails: c.JoinEmails, ErrorShare: c.ErrorShare,
+			Properties: c.Properties, UnicodeShare: c.UnicodeShare, EscapeShare: c.EscapeShare, EventNames: c.EventNames, Products: c.Products,
+		},
+	}
+	if c.VerifyAtomic {
+		o.Body.EmailShare, o.Body.AliasShare = 0, 0 // a group of users has one kind of identifier
+	}
+	var err error
+	if o.Body.Mix, err = body.ParseMix(c.Mix, c.Objects); err != nil {
+		return o, err
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		o.Progress = os.Stderr
+	}
+	if c.Corpus != "" {
+		o.Corpus, err = readCorpus(c.Corpus)
+	}
+	return o, err
+}
+
+func readCorpus(path string) ([][]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("corpus: %w", err)
+	}
+	defer f.Close()
+	bodies, err := body.ReadCorpus(f)
+	if err != nil {
+		return nil, fmt.Errorf("corpus %q: %w", path, err)
+	}
+	if len(bodies) == 0 {
+		return nil, fmt.Errorf("corpus %q has no request to /users/track", path)
+	}
+	return bodies, nil
+}
+
+func (c *Command) write(report *Report, stdout io.Writer) error {
+	if c.JSON == "-" {
+		return report.WriteJSON(stdout)
+	}
+	if err := report.WriteText(stdout); err != nil || c.JSON == "" {
+		return err
+	}
+	f, err := os.Create(c.JSON)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return errors.Join(report.WriteJSON(f), f.Close())
+}
