@@ -1,0 +1,374 @@
+// Package control keeps the control data: workspaces, apps, API keys, subscription groups and what later resources add (decisions.md D7).
+//
+// Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never reads the engine: the engine
+// hands it each document, at recovery and whenever one is applied (Apply), and Control makes of them one immutable Snapshot, swapped in one step, which
+// requests read without locks. Changes go the other way: they are judged here, one at a time, and put into the engine; they show once the engine has
+// applied them. The bootstrap file and the admin API use the same verbs.
+//
+// Keys of documents: "<kind>/<workspace>/<id>". Workspaces and keys are never removed, so their numbers are never used again.
+package control
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goccy/go-json"
+
+	"millrace/api/keys"
+	"millrace/api/ratelimit"
+)
+
+// AdminActor is the actor of changes that no API key has made.
+const AdminActor uint32 = math.MaxUint32
+
+// Kinds of documents that this package reads. Others are kept for their own readers; see Documents.
+const (
+	kindWorkspace = "workspace"
+	kindApp       = "app"
+	kindKey       = "key"
+	kindGroup     = "group"
+	kindUsed      = "key_used"
+	kindBootstrap = "bootstrap" // digest of what the bootstrap file last said about a document
+	kindSCIM      = "scim"
+	// KindPreferenceCenter, KindCampaign and KindCanvas are written by the bootstrap file and read by their resources.
+	KindPreferenceCenter = "preference_center"
+	KindCampaign         = "campaign"
+	KindCanvas           = "canvas"
+)
+
+// Store is what Control needs of the engine. PutDocument is durable and applied (Apply has been called) when it returns nil.
+type Store interface {
+	PutDocument(actor uint32, key string, doc []byte) error
+}
+
+// Options of a Control.
+type Options struct {
+	// Prepare makes of a workspace's settings what the track function needs, once per change; it is kept in Workspace.Prepared.
+	Prepare func(*Workspace) any
+	// OnDocument, when set, is called after each document that is not read here, for the snapshots of other resources. Same goroutine as Apply.
+	OnDocument func(kind, workspace, id string, doc []byte)
+	// Now is the clock, Unix milliseconds. Required.
+	Now func() int64
+	// Logger gets an audit line for each change. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Workspace is a decoded workspace. Immutable, apart from the counts that Windows points to.
+type Workspace struct {
+	Settings
+	Number  uint32
+	Apps    map[string]*App
+	Groups  map[string]*Group // by id, lower case
+	Keys    []*KeyDocument    // in order of their numbers, revoked ones too
+	Blocked map[string]struct{}
+	Limits  ratelimit.Limits
+	Windows *ratelimit.Windows
+	// Prepared is what Options.Prepare made of it.
+	Prepared any
+
+	valid []*keys.Key
+}
+
+// Snapshot is all control data at one time. Immutable.
+type Snapshot struct {
+	Keys       *keys.Set
+	SCIM       *SCIM // nil: not set up
+	workspaces map[uint32]*Workspace
+	slugs      map[string]*Workspace
+}
+
+// Workspace returns a workspace by its number, nil when there is none.
+func (s *Snapshot) Workspace(number uint32) *Workspace { return s.workspaces[number] }
+
+// Lookup returns a workspace by its id, nil when there is none.
+func (s *Snapshot) Lookup(id string) *Workspace { return s.slugs[id] }
+
+// Workspaces lists all, in order of their ids.
+func (s *Snapshot) Workspaces() []*Workspace {
+	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int { return strings.Compare(a.ID, b.ID) })
+}
+
+// Control owns the control data of this process. Safe for concurrent use.
+type Control struct {
+	options  Options
+	snapshot atomic.Pointer[Snapshot]
+	change   sync.Mutex // held by a change, from judging to applied
+	store    Store      // set once, by Start
+
+	mu      sync.Mutex // guards what follows; never held while the store is called
+	started bool
+	docs    map[string]map[string][]byte // workspace ("" for the company) → kind/id → document
+	usage   map[uint32]*keys.Usage       // by key number
+	flushed map[uint32]int64             // minute that is stored
+	windows map[uint32]*ratelimit.Windows
+}
+
+// New makes an empty Control. Give its Apply to the engine as OnDocument, then call Start with the engine.
+func New(options Options) *Control {
+	if options.Logger == nil {
+		options.Logger = slog.Default()
+	}
+	if options.Prepare == nil {
+		options.Prepare = func(*Workspace) any { return nil }
+	}
+	if options.OnDocument == nil {
+		options.OnDocument = func(string, string, string, []byte) {}
+	}
+	c := &Control{options: options, docs: map[string]map[string][]byte{}, usage: map[uint32]*keys.Usage{},
+		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
+	c.snapshot.Store(&Snapshot{})
+	return c
+}
+
+// Start makes the first Snapshot, of all documents that recovery has brought. Changes are possible from now on.
+func (c *Control) Start(store Store) {
+	c.change.Lock()
+	c.store = store
+	c.change.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.started = true
+	next := &Snapshot{workspaces: map[uint32]*Workspace{}, slugs: map[string]*Workspace{}}
+	for slug := range c.docs {
+		c.rebuild(next, slug)
+	}
+	c.publish(next)
+}
+
+// Snapshot is the present state.
+func (c *Control) Snapshot() *Snapshot { return c.snapshot.Load() }
+
+// Apply takes a document that the engine has applied; an empty one is gone. Called from one goroutine. The bytes are only read.
+func (c *Control) Apply(key string, doc []byte) {
+	kind, slug, id, ok := splitKey(key)
+	if !ok {
+		c.options.Logger.Error("control document with a strange key", "key", key)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.docs[slug]
+	if of == nil {
+		of = map[string][]byte{}
+		c.docs[slug] = of
+	}
+	if len(doc) == 0 {
+		delete(of, kind+"/"+id)
+	} else {
+		of[kind+"/"+id] = bytes.Clone(doc)
+	}
+	switch kind {
+	case kindBootstrap:
+	case kindUsed:
+		c.applyUsed(id, doc)
+	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM:
+		if c.started {
+			old := c.snapshot.Load()
+			next := &Snapshot{workspaces: maps.Clone(old.workspaces), slugs: maps.Clone(old.slugs), SCIM: old.SCIM}
+			c.rebuild(next, slug)
+			c.publish(next)
+		}
+	default:
+		c.options.OnDocument(kind, slug, id, of[kind+"/"+id])
+	}
+}
+
+func splitKey(key string) (kind, slug, id string, ok bool) {
+	kind, rest, ok := strings.Cut(key, "/")
+	if !ok {
+		return "", "", "", false
+	}
+	slug, id, ok = strings.Cut(rest, "/")
+	return kind, slug, id, ok
+}
+
+func joinKey(kind, slug, id string) string { return kind + "/" + slug + "/" + id }
+
+// rebuild decodes the workspace with this slug anew into next. A document that can't be read is left out, loudly: the others go on.
+func (c *Control) rebuild(next *Snapshot, slug string) {
+	if slug == "" {
+		next.SCIM = nil
+		if doc := c.docs[""][kindSCIM+"/"]; doc != nil {
+			s := new(SCIM)
+			if c.decode(joinKey(kindSCIM, "", ""), doc, s) {
+				next.SCIM = s
+			}
+		}
+		return
+	}
+	var doc workspaceDocument
+	text := c.docs[slug][kindWorkspace+"/"]
+	if text == nil || !c.decode(joinKey(kindWorkspace, slug, ""), text, &doc) {
+		return
+	}
+	w := &Workspace{Settings: doc.Settings, Number: doc.Number, Apps: map[string]*App{}, Groups: map[string]*Group{}, Blocked: map[string]struct{}{}}
+	w.ensureDefaults()
+	for _, id := range w.BlockedExternalIDs {
+		w.Blocked[id] = struct{}{}
+	}
+	var err error
+	if w.Limits, err = ratelimit.ParseLimits(w.Plan == "mau", w.RateLimits); err != nil {
+		c.options.Logger.Error("rate limits of a workspace can't be read", "workspace", slug, "err", err)
+	}
+	if w.Windows = c.windows[w.Number]; w.Windows == nil {
+		w.Windows = new(ratelimit.Windows)
+		c.windows[w.Number] = w.Windows
+	}
+	for name, text := range c.docs[slug] {
+		c.addPart(w, name, text)
+	}
+	slices.SortFunc(w.Keys, func(a, b *KeyDocument) int { return int(int64(a.Number) - int64(b.Number)) })
+	w.Prepared = c.options.Prepare(w)
+	next.workspaces[w.Number], next.slugs[slug] = w, w
+}
+
+func (c *Control) addPart(w *Workspace, name string, text []byte) {
+	kind, _, _ := strings.Cut(name, "/")
+	switch kind {
+	case kindApp:
+		if a := new(App); c.decode(name, text, a) {
+			w.Apps[a.ID] = a
+		}
+	case kindGroup:
+		if g := new(Group); c.decode(name, text, g) {
+			w.Groups[g.ID] = g
+		}
+	case kindKey:
+		d := new(KeyDocument)
+		if !c.decode(name, text, d) {
+			return
+		}
+		w.Keys = append(w.Keys, d)
+		if k := c.newKey(w, d); k != nil && d.RevokedAt == 0 {
+			w.valid = append(w.valid, k)
+		}
+	}
+}
+
+func (c *Control) newKey(w *Workspace, d *KeyDocument) *keys.Key {
+	k := &keys.Key{ID: d.ID, Name: d.Name, Number: d.Number, Workspace: w.Number, Usage: c.usageOf(d.Number)}
+	n, err := hex.Decode(k.Digest[:], []byte(d.Digest[:min(len(d.Digest), 2*len(k.Digest))]))
+	if err == nil && n != len(k.Digest) {
+		err = fmt.Errorf("digest of %d bytes", n)
+	}
+	if err == nil {
+		err = k.SetRights(d.Permissions, d.IPAllowList)
+	}
+	if err != nil {
+		c.options.Logger.Error("API key can't be read and is not valid", "workspace", w.ID, "key", d.ID, "err", err)
+		return nil
+	}
+	return k
+}
+
+func (c *Control) usageOf(number uint32) *keys.Usage {
+	u := c.usage[number]
+	if u == nil {
+		u = new(keys.Usage)
+		c.usage[number] = u
+	}
+	return u
+}
+
+func (c *Control) decode(key string, text []byte, into any) bool {
+	if err := json.Unmarshal(text, into); err != nil {
+		c.options.Logger.Error("control document can't be read", "key", key, "err", err)
+		return false
+	}
+	return true
+}
+
+// publish completes next and swaps it in.
+func (c *Control) publish(next *Snapshot) {
+	var valid []*keys.Key
+	for _, w := range next.Workspaces() {
+		valid = append(valid, w.valid...)
+	}
+	set, err := keys.NewSet(valid)
+	if err != nil { // refused at creation; two at once on two nodes could still do it. The first one wins.
+		c.options.Logger.Error("API keys", "err", err)
+	}
+	next.Keys = set
+	c.snapshot.Store(next)
+}
+
+// Documents lists the documents of a kind that this package does not read, by id. The bytes are not to be changed.
+func (c *Control) Documents(kind, workspace string) map[string][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := map[string][]byte{}
+	for name, text := range c.docs[workspace] {
+		if id, ok := strings.CutPrefix(name, kind+"/"); ok {
+			found[id] = text
+		}
+	}
+	return found
+}
+
+func (c *Control) document(kind, slug, id string) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.docs[slug][kind+"/"+id]
+}
+
+// PutDocument stores a document of a kind that this package does not read; nil removes it.
+func (c *Control) PutDocument(actor uint32, kind, workspace, id string, doc []byte) error {
+	switch kind {
+	case kindWorkspace, kindApp, kindKey, kindGroup, kindUsed, kindBootstrap, kindSCIM:
+		return invalid("documents of kind %q have their own verbs", kind)
+	}
+	return c.store.PutDocument(actor, joinKey(kind, workspace, id), doc)
+}
+
+func (c *Control) put(kind, slug, id string, v any) error {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", joinKey(kind, slug, id), err)
+	}
+	return c.store.PutDocument(AdminActor, joinKey(kind, slug, id), doc)
+}
+
+// FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then, and at the end.
+func (c *Control) FlushUsage() error {
+	c.mu.Lock()
+	changed := map[string]int64{}
+	for _, w := range c.snapshot.Load().Workspaces() {
+		for _, d := range w.Keys {
+			if minute := c.usageOf(d.Number).Minute(); minute > c.flushed[d.Number] {
+				changed[joinKey(kindUsed, w.ID, strconv.FormatUint(uint64(d.Number), 10))] = minute
+			}
+		}
+	}
+	c.mu.Unlock()
+	for key, minute := range changed {
+		if err := c.store.PutDocument(AdminActor, key, strconv.AppendInt(nil, minute, 10)); err != nil {
+			return fmt.Errorf("store the last use of keys: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *Control) applyUsed(id string, doc []byte) {
+	number, err := strconv.ParseUint(id, 10, 32)
+	minute, err2 := strconv.ParseInt(string(doc), 10, 64)
+	if err == nil && err2 == nil {
+		c.usageOf(uint32(number)).Touch(minute * 60_000)
+		c.flushed[uint32(number)] = minute
+	}
+}
+
+// LastUsed is the Unix minute of a key's last use, 0 for never.
+func (c *Control) LastUsed(number uint32) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.usageOf(number).Minute()
+}

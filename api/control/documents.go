@@ -1,0 +1,386 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-json"
+	"github.com/google/uuid"
+	"gopkg.in/yaml.v3"
+
+	"millrace/api/keys"
+	"millrace/api/ratelimit"
+)
+
+// ErrInvalid is wrapped by every refusal of control data; the text is for the operator and names the field.
+var ErrInvalid = errors.New("invalid")
+
+// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that isn't.
+var (
+	ErrExists   = errors.New("already exists")
+	ErrNotFound = errors.New("not found")
+)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+// Settings of a workspace (decisions.md D2, D3, D7, D9). The document has the same shape, plus the number.
+type Settings struct {
+	ID                 string             `json:"id" yaml:"id"`
+	Name               string             `json:"name" yaml:"name"`
+	Plan               string             `json:"plan" yaml:"plan"`                                                 // base | mau
+	MultiLanguage      bool               `json:"multi_language" yaml:"multi_language"`                             // translations are on
+	RateLimits         map[string]string  `json:"rate_limits,omitempty" yaml:"rate_limits"`                         // bucket → "3000/3s"
+	BlockedExternalIDs []string           `json:"blocked_external_ids,omitempty" yaml:"blocked_external_ids"`       // refused by /users/track
+	RequestErrorShape  string             `json:"request_error_shape,omitempty" yaml:"request_error_shape"`         // strings (default) | objects
+	Currency           string             `json:"currency,omitempty" yaml:"currency"`                               // of total_revenue; default USD
+	ExchangeRates      map[string]Decimal `json:"exchange_rates,omitempty" yaml:"exchange_rates"`                   // currency → units of Currency for one of it
+	MaxArrayLength     int                `json:"max_custom_array_length,omitempty" yaml:"max_custom_array_length"` // default 25, at most 500
+	Locales            []Locale           `json:"locales,omitempty" yaml:"locales"`                                 // of translations
+}
+
+// Decimal is a number kept as the text that was written.
+type Decimal string
+
+var decimalForm = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
+
+// UnmarshalJSON takes a number or a string.
+func (d *Decimal) UnmarshalJSON(text []byte) error {
+	*d = Decimal(strings.Trim(string(text), `"`))
+	return nil
+}
+
+// MarshalJSON writes a number.
+func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d), nil }
+
+// UnmarshalYAML takes a number or a string, as it is written.
+func (d *Decimal) UnmarshalYAML(n *yaml.Node) error {
+	*d = Decimal(n.Value)
+	return nil
+}
+
+// Locale of a workspace's translations.
+type Locale struct {
+	Name     string `json:"name" yaml:"name"`
+	Country  string `json:"country" yaml:"country"`
+	Language string `json:"language" yaml:"language"`
+}
+
+var (
+	slugForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	currencyForm = regexp.MustCompile(`^[A-Z]{3}$`)
+	nameForm     = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)
+)
+
+// Limits on control data: it is small by nature, and every node holds it in memory.
+const (
+	maxNameBytes   = 255
+	maxIDBytes     = 255
+	maxBlocked     = 10_000
+	maxArrayLength = 500
+	// DefaultMaxArrayLength is how many elements a custom array keeps (D9).
+	DefaultMaxArrayLength = 25
+	// DefaultCurrency is the currency of total_revenue (D9).
+	DefaultCurrency = "USD"
+)
+
+// ensureDefaults fills in what was left out.
+func (s *Settings) ensureDefaults() {
+	if s.Name == "" {
+		s.Name = s.ID
+	}
+	if s.Plan == "" {
+		s.Plan = "base"
+	}
+	if s.RequestErrorShape == "" {
+		s.RequestErrorShape = "strings"
+	}
+	if s.Currency == "" {
+		s.Currency = DefaultCurrency
+	}
+	if s.MaxArrayLength == 0 {
+		s.MaxArrayLength = DefaultMaxArrayLength
+	}
+}
+
+func (s *Settings) validate() error {
+	if !slugForm.MatchString(s.ID) {
+		return invalid("workspace id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
+	}
+	if err := checkName("name", s.Name); err != nil {
+		return err
+	}
+	if s.Plan != "base" && s.Plan != "mau" {
+		return invalid("plan %q: want base or mau", s.Plan)
+	}
+	if s.RequestErrorShape != "strings" && s.RequestErrorShape != "objects" {
+		return invalid("request_error_shape %q: want strings or objects", s.RequestErrorShape)
+	}
+	if !currencyForm.MatchString(s.Currency) {
+		return invalid("currency %q: want three capital letters", s.Currency)
+	}
+	for code, rate := range s.ExchangeRates {
+		if !currencyForm.MatchString(code) {
+			return invalid("exchange_rates: currency %q: want three capital letters", code)
+		}
+		if v, err := strconv.ParseFloat(string(rate), 64); !decimalForm.MatchString(string(rate)) || err != nil || v <= 0 {
+			return invalid("exchange_rates: %s: %q is not a positive decimal number", code, string(rate))
+		}
+	}
+	if s.MaxArrayLength < 1 || s.MaxArrayLength > maxArrayLength {
+		return invalid("max_custom_array_length %d: want 1 to %d", s.MaxArrayLength, maxArrayLength)
+	}
+	if len(s.BlockedExternalIDs) > maxBlocked {
+		return invalid("blocked_external_ids: %d, at most %d", len(s.BlockedExternalIDs), maxBlocked)
+	}
+	for _, id := range s.BlockedExternalIDs {
+		if id == "" || len(id) > 987 {
+			return invalid("blocked_external_ids: %q: want 1 to 987 bytes", id)
+		}
+	}
+	if _, err := ratelimit.ParseLimits(s.Plan == "mau", s.RateLimits); err != nil {
+		return invalid("rate_limits: %v", err)
+	}
+	return nil
+}
+
+// App is an app of a workspace, named by app_id in events and purchases.
+type App struct {
+	ID   string `json:"id" yaml:"id"`
+	Name string `json:"name" yaml:"name"`
+}
+
+func (a *App) ensureDefaults() {
+	if a.ID == "" {
+		a.ID = uuid.NewString()
+	}
+	if a.Name == "" {
+		a.Name = a.ID
+	}
+}
+
+func (a *App) validate() error {
+	if err := checkID("app id", a.ID); err != nil {
+		return err
+	}
+	return checkName("name", a.Name)
+}
+
+// Group is a subscription group. Its id is a UUID in lower case (D9).
+type Group struct {
+	ID      string `json:"id" yaml:"id"`
+	Name    string `json:"name" yaml:"name"`
+	Channel string `json:"channel" yaml:"channel"` // email | sms | whatsapp
+}
+
+func (g *Group) ensureDefaults() {
+	if g.ID == "" {
+		g.ID = uuid.NewString()
+	}
+	if u, err := uuid.Parse(g.ID); err == nil && len(g.ID) == 36 {
+		g.ID = u.String()
+	}
+}
+
+func (g *Group) validate() error {
+	if _, err := uuid.Parse(g.ID); err != nil || len(g.ID) != 36 {
+		return invalid("subscription group id %q: want a UUID", g.ID)
+	}
+	if err := checkName("name", g.Name); err != nil {
+		return err
+	}
+	if g.Channel != "email" && g.Channel != "sms" && g.Channel != "whatsapp" {
+		return invalid("channel %q: want email, sms or whatsapp", g.Channel)
+	}
+	return nil
+}
+
+// KeySpec is what an operator says of a key.
+type KeySpec struct {
+	Name        string   `json:"name" yaml:"name"`
+	Token       string   `json:"-" yaml:"key"` // from the bootstrap file only; empty: made
+	Permissions []string `json:"permissions" yaml:"permissions"`
+	IPAllowList []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
+}
+
+func (k *KeySpec) validate() error {
+	if err := checkName("name", k.Name); err != nil {
+		return err
+	}
+	if len(k.Permissions) > 200 {
+		return invalid("permissions: %d, at most 200", len(k.Permissions))
+	}
+	for _, p := range k.Permissions {
+		if !nameForm.MatchString(p) || p != "*" && strings.Contains(p, "*") {
+			return invalid("permissions: %q: want a name such as users.track, or *", p)
+		}
+	}
+	if len(k.IPAllowList) > 1000 {
+		return invalid("ip_allowlist: %d, at most 1000", len(k.IPAllowList))
+	}
+	if _, err := keys.ParseNetworks(k.IPAllowList); err != nil {
+		return invalid("ip_allowlist: %v", err)
+	}
+	if len(k.Token) > keys.MaxTokenBytes || strings.ContainsAny(k.Token, " \t\r\n") || !keys.WellFormed([]byte(k.Token)) {
+		return invalid("key of %q: want at most %d characters without spaces (and the right checksum, when it begins with %s)", k.Name, keys.MaxTokenBytes, keys.Prefix)
+	}
+	return nil
+}
+
+// KeyDocument is a key as it is stored.
+type KeyDocument struct {
+	KeySpec
+	ID        string `json:"id"`
+	Number    uint32 `json:"number"` // the actor of records; never reused
+	Digest    string `json:"sha256"` // of the token, hexadecimal
+	Hint      string `json:"hint"`   // first and last characters
+	CreatedAt int64  `json:"created_at"`
+	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms; the document stays, so its number does too
+}
+
+// SCIM is the company's access for dashboard-user provisioning (D6).
+type SCIM struct {
+	Token         string   `json:"-" yaml:"token"`
+	Digest        string   `json:"sha256" yaml:"-"`
+	RequestOrigin string   `json:"request_origin" yaml:"request_origin"`
+	IPAllowList   []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
+}
+
+func (s *SCIM) validate() error {
+	if s.Token == "" || len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") {
+		return invalid("scim.token: want 1 to %d characters without spaces", keys.MaxTokenBytes)
+	}
+	if _, err := keys.ParseNetworks(s.IPAllowList); err != nil {
+		return invalid("scim.ip_allowlist: %v", err)
+	}
+	return nil
+}
+
+// PreferenceCenter is a hosted page (service.md 2.14) as the bootstrap file gives it.
+type PreferenceCenter struct {
+	ID               string            `json:"id" yaml:"id"`
+	Name             string            `json:"name" yaml:"name"`
+	Title            string            `json:"preference_center_title,omitempty" yaml:"preference_center_title"`
+	PageHTML         string            `json:"preference_center_page_html" yaml:"preference_center_page_html"`
+	ConfirmationHTML string            `json:"confirmation_page_html" yaml:"confirmation_page_html"`
+	RedirectHTML     *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"`
+	State            string            `json:"state,omitempty" yaml:"state"`
+	Options          map[string]string `json:"options,omitempty" yaml:"options"`
+}
+
+func (p *PreferenceCenter) validate() error {
+	if err := checkID("id", p.ID); err != nil {
+		return err
+	}
+	if p.State != "" && p.State != "active" && p.State != "draft" {
+		return invalid("state %q: want active or draft", p.State)
+	}
+	return nil
+}
+
+// Campaign and Canvas hold messages with translations (service.md 2.15).
+type Campaign struct {
+	ID       string    `json:"id" yaml:"id"`
+	Name     string    `json:"name,omitempty" yaml:"name"`
+	Messages []Message `json:"messages" yaml:"messages"`
+}
+
+// Canvas has its messages in steps.
+type Canvas struct {
+	ID    string `json:"id" yaml:"id"`
+	Name  string `json:"name,omitempty" yaml:"name"`
+	Steps []Step `json:"steps" yaml:"steps"`
+}
+
+// Step of a canvas.
+type Step struct {
+	ID       string    `json:"id" yaml:"id"`
+	Name     string    `json:"name,omitempty" yaml:"name"`
+	Messages []Message `json:"messages" yaml:"messages"`
+}
+
+// Message of a campaign or a step.
+type Message struct {
+	ID            string        `json:"id" yaml:"id"`
+	Name          string        `json:"name,omitempty" yaml:"name"`
+	Channel       string        `json:"channel" yaml:"channel"`
+	MultiLanguage bool          `json:"multi_language" yaml:"multi_language"`
+	Translations  []Translation `json:"translations,omitempty" yaml:"translations"`
+}
+
+// Translation of a message into a locale.
+type Translation struct {
+	Locale Locale            `json:"locale" yaml:"locale"`
+	Map    map[string]string `json:"translation_map" yaml:"translation_map"`
+}
+
+func (c *Campaign) validate() error {
+	if err := checkID("id", c.ID); err != nil {
+		return err
+	}
+	return checkMessages(c.Messages)
+}
+
+func (c *Canvas) validate() error {
+	if err := checkID("id", c.ID); err != nil {
+		return err
+	}
+	for i, s := range c.Steps {
+		if err := checkID("id", s.ID); err != nil {
+			return fmt.Errorf("steps[%d]: %w", i, err)
+		}
+		if err := checkMessages(s.Messages); err != nil {
+			return fmt.Errorf("steps[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func checkMessages(messages []Message) error {
+	for i, m := range messages {
+		if err := checkID("id", m.ID); err != nil {
+			return fmt.Errorf("messages[%d]: %w", i, err)
+		}
+		if m.Channel == "" {
+			return fmt.Errorf("messages[%d]: %w", i, invalid("channel is required"))
+		}
+	}
+	return nil
+}
+
+func checkID(field, id string) error {
+	if id == "" || len(id) > maxIDBytes || !printable(id) {
+		return invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
+	}
+	return nil
+}
+
+func checkName(field, name string) error {
+	if name == "" || len(name) > maxNameBytes || !printable(name) {
+		return invalid("%s %q: want 1 to %d bytes without control characters", field, name, maxNameBytes)
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// decodeStrict reads an operator's JSON: unknown members and trailing bytes are errors.
+func decodeStrict(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return invalid("%v", err)
+	}
+	if d.More() {
+		return invalid("more than one JSON value")
+	}
+	return nil
+}

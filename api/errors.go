@@ -1,0 +1,87 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Errors of the engine, as the table below knows them; Store wraps one of these. Everything else is a neutral 500 and a log line.
+var (
+	ErrBusy     = errors.New("too much is waiting")
+	ErrDiskFull = errors.New("disk is full")
+	ErrReadOnly = errors.New("read-only")
+	ErrTooLarge = errors.New("too large")
+	ErrClosed   = errors.New("closed")
+	ErrFailed   = errors.New("failed")
+)
+
+// answers says what an error of the engine is to the caller.
+var answers = []struct {
+	err        error
+	status     int
+	retryAfter int // seconds; 0 for no header
+	text       string
+}{
+	{ErrBusy, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
+	{ErrDiskFull, fasthttp.StatusServiceUnavailable, 30, "The service can't store more data at the moment. Please try again later."},
+	{ErrReadOnly, fasthttp.StatusServiceUnavailable, 5, "The service can't store data at the moment. Please try again later."},
+	{ErrTooLarge, fasthttp.StatusRequestEntityTooLarge, 0, "Request Entity Too Large"},
+	{ErrClosed, fasthttp.StatusServiceUnavailable, 1, "The service is stopping. Please try again later."},
+	{ErrFailed, fasthttp.StatusServiceUnavailable, 5, "The service has failed. Whether the data were stored is unknown; please try again later."},
+}
+
+// Texts that stand in more than one place.
+const (
+	textNotFound     = "Not Found"
+	textMethod       = "Method Not Allowed"
+	textTooLarge     = "Request Entity Too Large"
+	textHeaders      = "Request Header Fields Too Large"
+	textInternal     = "Internal Server Error"
+	textUnauthorized = "Invalid API key: "
+)
+
+// failEngine answers a request that the engine refused.
+func (x *exchange) failEngine(err error) {
+	for _, a := range answers {
+		if errors.Is(err, a.err) {
+			if a.retryAfter > 0 {
+				x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(a.retryAfter), 10))
+			}
+			x.fail(a.status, a.text)
+			return
+		}
+	}
+	x.s.options.Logger.Error("request failed", "route", x.routeName(), "request_id", string(x.requestID), "err", err)
+	x.fail(fasthttp.StatusInternalServerError, textInternal)
+}
+
+// refuse answers a request that never reached the handler because fasthttp could not read it.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
+	status, text := fasthttp.StatusBadRequest, "The request is not valid HTTP."
+	var small *fasthttp.ErrSmallBuffer
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
+	case errors.As(err, &small):
+		status, text = fasthttp.StatusRequestHeaderFieldsTooLarge, textHeaders
+	case errors.As(err, &timeout) && timeout.Timeout():
+		status, text = fasthttp.StatusRequestTimeout, "The request took too long to arrive."
+	}
+	rejectedMalformed.Inc()
+	s.options.Logger.Debug("request could not be read", "status", status, "remote", slog.AnyValue(ctx.RemoteAddr()))
+	ctx.Response.Reset()
+	ctx.SetStatusCode(status)
+	ctx.SetContentTypeBytes(contentJSON)
+	ctx.Response.Header.SetCanonical(headerRequestID, s.appendRequestID(nil))
+	ctx.SetBody(appendMessage(nil, text))
+	ctx.SetConnectionClose()
+}
+
+// appendMessage appends the body of every failure: an object with a string message.
+func appendMessage(dst []byte, text string) []byte {
+	return append(appendQuoted(append(dst, `{"message":`...), text), '}')
+}

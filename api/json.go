@@ -1,0 +1,516 @@
+package api
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Bodies of the companion API, read strictly and without building a tree (decisions.md D1). A struct decoder would fold the case of member names and
+// replace invalid UTF-8, both of which can join two users' ids into one; decoding into `any` takes fifty times the body's memory. So: checkJSON
+// proves the grammar once, after which a value is a piece of the text that is walked without errors.
+
+// maxNesting is how deep an object may nest (D1); grammarNesting, how deep the scanner goes before it refuses the request.
+const (
+	maxNesting     = 32
+	grammarNesting = 512
+)
+
+// A badJSON says where the grammar is broken, or what is unsafe.
+type badJSON struct {
+	offset int
+	what   string
+}
+
+func (e *badJSON) Error() string {
+	return fmt.Sprintf("Invalid JSON at byte %d: %s", e.offset, e.what)
+}
+
+// checkJSON proves that text is one JSON object by RFC 8259, in valid UTF-8.
+func checkJSON(text []byte) (value, error) {
+	c := checker{text: text}
+	i := c.space(0)
+	if i == len(text) || text[i] != '{' {
+		return nil, &badJSON{i, "the body must be a JSON object"}
+	}
+	start := i
+	if i = c.value(i, 1); i < 0 {
+		return nil, c.err
+	}
+	end := i
+	if i = c.space(i); i != len(text) {
+		return nil, &badJSON{i, "unexpected data after the object"}
+	}
+	return value(text[start:end]), nil
+}
+
+type checker struct {
+	text []byte
+	err  *badJSON
+}
+
+func (c *checker) fail(i int, what string) int {
+	c.err = &badJSON{i, what}
+	return -1
+}
+
+func (c *checker) at(i int) byte {
+	if i < len(c.text) {
+		return c.text[i]
+	}
+	return 0
+}
+
+func (c *checker) space(i int) int {
+	for i < len(c.text) && (c.text[i] == ' ' || c.text[i] == '\n' || c.text[i] == '\r' || c.text[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// value returns the index behind the value at i, or -1.
+func (c *checker) value(i, depth int) int {
+	if depth > grammarNesting {
+		return c.fail(i, "nested too deeply")
+	}
+	switch b := c.at(i); {
+	case b == '{':
+		return c.object(i+1, depth)
+	case b == '[':
+		return c.array(i+1, depth)
+	case b == '"':
+		return c.str(i + 1)
+	case b == '-' || b >= '0' && b <= '9':
+		return c.number(i)
+	}
+	for _, word := range []string{"true", "false", "null"} {
+		if bytes.HasPrefix(c.text[min(i, len(c.text)):], []byte(word)) {
+			return i + len(word)
+		}
+	}
+	return c.fail(i, "a value is expected")
+}
+
+func (c *checker) object(i, depth int) int {
+	i = c.space(i)
+	if c.at(i) == '}' {
+		return i + 1
+	}
+	for {
+		if i = c.space(i); c.at(i) != '"' {
+			return c.fail(i, "a member name is expected")
+		}
+		if i = c.str(i + 1); i < 0 {
+			return -1
+		}
+		if i = c.space(i); c.at(i) != ':' {
+			return c.fail(i, "a colon is expected")
+		}
+		if i = c.value(c.space(i+1), depth+1); i < 0 {
+			return -1
+		}
+		i = c.space(i)
+		switch c.at(i) {
+		case ',':
+			i++
+		case '}':
+			return i + 1
+		default:
+			return c.fail(i, "a comma or } is expected")
+		}
+	}
+}
+
+func (c *checker) array(i, depth int) int {
+	i = c.space(i)
+	if c.at(i) == ']' {
+		return i + 1
+	}
+	for {
+		if i = c.value(c.space(i), depth+1); i < 0 {
+			return -1
+		}
+		i = c.space(i)
+		switch c.at(i) {
+		case ',':
+			i++
+		case ']':
+			return i + 1
+		default:
+			return c.fail(i, "a comma or ] is expected")
+		}
+	}
+}
+
+// str checks a string from behind its first quote.
+func (c *checker) str(i int) int {
+	for i < len(c.text) {
+		switch b := c.text[i]; {
+		case b == '"':
+			return i + 1
+		case b < ' ':
+			return c.fail(i, "a control character in a string")
+		case b == '\\':
+			n := c.escape(i)
+			if n < 0 {
+				return c.fail(i, "an invalid escape")
+			}
+			i += n
+		case b < utf8.RuneSelf:
+			i++
+		default:
+			r, n := utf8.DecodeRune(c.text[i:])
+			if r == utf8.RuneError && n == 1 {
+				return c.fail(i, "invalid UTF-8")
+			}
+			i += n
+		}
+	}
+	return c.fail(i, "a string does not end")
+}
+
+// escape is the length of the escape at i, -1 for none.
+func (c *checker) escape(i int) int {
+	switch c.at(i + 1) {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if _, ok := hex4(c.text[min(i+2, len(c.text)):]); ok {
+			return 6
+		}
+	}
+	return -1
+}
+
+func hex4(b []byte) (rune, bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	var r rune
+	for _, d := range b[:4] {
+		switch {
+		case d >= '0' && d <= '9':
+			d -= '0'
+		case d|0x20 >= 'a' && d|0x20 <= 'f':
+			d = d | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(d)
+	}
+	return r, true
+}
+
+func (c *checker) number(i int) int {
+	if c.at(i) == '-' {
+		i++
+	}
+	start := i
+	if i = c.digits(i); i == start || c.text[start] == '0' && i > start+1 {
+		return c.fail(start, "an invalid number")
+	}
+	if c.at(i) == '.' {
+		if start, i = i+1, c.digits(i+1); i == start {
+			return c.fail(i, "an invalid number")
+		}
+	}
+	if c.at(i)|0x20 == 'e' {
+		i++
+		if c.at(i) == '+' || c.at(i) == '-' {
+			i++
+		}
+		if start, i = i, c.digits(i); i == start {
+			return c.fail(i, "an invalid number")
+		}
+	}
+	return i
+}
+
+func (c *checker) digits(i int) int {
+	for c.at(i) >= '0' && c.at(i) <= '9' {
+		i++
+	}
+	return i
+}
+
+// value is the text of one JSON value, checked by checkJSON; it is a view of the body. The nil value is an absent member.
+type value []byte
+
+func (v value) absent() bool   { return len(v) == 0 || v[0] == 'n' } // null counts as absent
+func (v value) isObject() bool { return len(v) > 0 && v[0] == '{' }
+func (v value) isArray() bool  { return len(v) > 0 && v[0] == '[' }
+func (v value) isString() bool { return len(v) > 0 && v[0] == '"' }
+
+// str is the text of a string; ok is false for any other value and for one with a lone surrogate.
+func (v value) str() (text string, ok bool) {
+	if !v.isString() {
+		return "", false
+	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : len(v)-1]), true
+	}
+	b, ok := appendUnquoted(make([]byte, 0, len(v)), v[1:len(v)-1])
+	return string(b), ok
+}
+
+// id is the text of an identifier: a string, or an integer as its digits (D3).
+func (v value) id() (text string, ok bool) {
+	if v.isString() {
+		return v.str()
+	}
+	if _, err := strconv.ParseInt(string(v), 10, 64); err != nil {
+		return "", false
+	}
+	return string(v), true
+}
+
+// bool is a JSON boolean.
+func (v value) bool() (b, ok bool) {
+	return string(v) == "true", string(v) == "true" || string(v) == "false"
+}
+
+// appendUnquoted resolves the escapes of a checked string; ok is false for a lone surrogate.
+func appendUnquoted(dst, text []byte) (_ []byte, ok bool) {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			dst = append(dst, text[i])
+			continue
+		}
+		i++
+		switch text[i] {
+		case 'b':
+			dst = append(dst, '\b')
+		case 'f':
+			dst = append(dst, '\f')
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'u':
+			r, _ := hex4(text[i+1:])
+			i += 4
+			if utf16.IsSurrogate(r) {
+				var low rune
+				if len(text) > i+6 && text[i+1] == '\\' && text[i+2] == 'u' {
+					low, _ = hex4(text[i+3:])
+				}
+				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+					return dst, false
+				}
+				i += 6
+			}
+			dst = utf8.AppendRune(dst, r)
+		default:
+			dst = append(dst, text[i])
+		}
+	}
+	return dst, true
+}
+
+// members walks an object; any other value has none. Names are resolved; one with a lone surrogate comes as it is written, quotes included.
+func (v value) members() iter.Seq2[string, value] {
+	return func(yield func(string, value) bool) {
+		for quoted, m := range v.pairs() {
+			name, ok := quoted.str()
+			if !ok {
+				name = string(quoted)
+			}
+			if !yield(name, m) {
+				return
+			}
+		}
+	}
+}
+
+// pairs walks an object with its names as they are written.
+func (v value) pairs() iter.Seq2[value, value] {
+	return func(yield func(value, value) bool) {
+		if !v.isObject() {
+			return
+		}
+		for i := skipSpace(v, 1); v[i] != '}'; {
+			nameEnd := skip(v, i)
+			name := v[i:nameEnd]
+			i = skipSpace(v, skipSpace(v, nameEnd)+1)
+			end := skip(v, i)
+			if !yield(name, v[i:end]) {
+				return
+			}
+			if i = skipSpace(v, end); v[i] == ',' {
+				i = skipSpace(v, i+1)
+			}
+		}
+	}
+}
+
+// elements walks an array; any other value has none.
+func (v value) elements() iter.Seq2[int, value] {
+	return func(yield func(int, value) bool) {
+		if !v.isArray() {
+			return
+		}
+		n := 0
+		for i := skipSpace(v, 1); v[i] != ']'; n++ {
+			end := skip(v, i)
+			if !yield(n, v[i:end]) {
+				return
+			}
+			if i = skipSpace(v, end); v[i] == ',' {
+				i = skipSpace(v, i+1)
+			}
+		}
+	}
+}
+
+// count is the number of elements, counted no further than limit+1.
+func (v value) count(limit int) int {
+	n := 0
+	for range v.elements() {
+		if n++; n > limit {
+			break
+		}
+	}
+	return n
+}
+
+func skipSpace(v value, i int) int {
+	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
+		i++
+	}
+	return i
+}
+
+// skip is the index behind the value at i.
+func skip(v value, i int) int {
+	depth := 0
+	for {
+		switch v[i] {
+		case '"':
+			for i++; v[i] != '"'; i++ {
+				if v[i] == '\\' {
+					i++
+				}
+			}
+			i++
+		case '{', '[':
+			depth++
+			i++
+			continue
+		case '}', ']':
+			depth--
+			i++
+		case ',', ':', ' ', '\n', '\r', '\t':
+			i++
+			continue
+		default: // a number or a word
+			for i < len(v) && v[i] != ',' && v[i] != '}' && v[i] != ']' && v[i] > ' ' {
+				i++
+			}
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+}
+
+// unsafe says what is grammatical but not to be trusted in v (D1): a member name twice, a lone surrogate, nesting deeper than 32. Empty: nothing.
+func (v value) unsafe() string { return v.unsafeAt(1) }
+
+func (v value) unsafeAt(depth int) string {
+	switch {
+	case depth > maxNesting+1:
+		return "nested too deeply"
+	case v.isString():
+		if _, ok := v.str(); !ok {
+			return "a lone surrogate in a string"
+		}
+	case v.isArray():
+		for _, e := range v.elements() {
+			if what := e.unsafeAt(depth + 1); what != "" {
+				return what
+			}
+		}
+	case v.isObject():
+		return v.unsafeMembers(func(m value) string { return m.unsafeAt(depth + 1) })
+	}
+	return ""
+}
+
+func (v value) unsafeMembers(member func(value) string) string {
+	seen := map[string]struct{}{}
+	for quoted, m := range v.pairs() {
+		name, ok := quoted.str()
+		if !ok {
+			return "a lone surrogate in a member name"
+		}
+		if _, twice := seen[name]; twice {
+			return "a member name stands twice"
+		}
+		seen[name] = struct{}{}
+		if what := member(m); what != "" {
+			return what
+		}
+	}
+	return ""
+}
+
+// unsafeRequest is unsafe for a whole body, apart from objects in its arrays: those are judged one by one, by whoever reads the array.
+func (v value) unsafeRequest() string {
+	return v.unsafeMembers(func(m value) string {
+		if !m.isArray() {
+			return m.unsafeAt(2)
+		}
+		for _, e := range m.elements() {
+			if e.isObject() {
+				continue
+			}
+			if what := e.unsafeAt(3); what != "" {
+				return what
+			}
+		}
+		return ""
+	})
+}
+
+// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.
+func appendQuoted[T []byte | string](dst []byte, text T) []byte {
+	const hexDigits = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(text); {
+		b := text[i]
+		switch {
+		case b == '"' || b == '\\':
+			dst = append(dst, '\\', b)
+		case b < ' ' || b == 0x7f:
+			dst = append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
+		case b < utf8.RuneSelf:
+			dst = append(dst, b)
+		default:
+			var four [4]byte
+			n := copy(four[:], text[i:])
+			r, n := utf8.DecodeRune(four[:n])
+			dst = utf8.AppendRune(dst, r)
+			i += n
+			continue
+		}
+		i++
+	}
+	return append(dst, '"')
+}
+
+// appendHex64 appends 16 hexadecimal digits.
+func appendHex64(dst []byte, v uint64) []byte {
+	const hexDigits = "0123456789abcdef"
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], v)
+	for _, c := range b {
+		dst = append(dst, hexDigits[c>>4], hexDigits[c&15])
+	}
+	return dst
+}

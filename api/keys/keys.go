@@ -1,0 +1,204 @@
+// Package keys holds API keys as the server knows them: a SHA-256 of the token, never the token itself, with the rights that it carries.
+//
+// A token that we make is 190 bits of randomness and a checksum, so a plain SHA-256 is enough and cheap: a request's token is hashed, looked up in an
+// immutable Set, and compared in constant time. A Key and a Set never change after they were made, apart from a key's Usage; whoever
+// holds the documents (package control) builds a new Set and swaps it.
+package keys
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// A token that we make: Prefix, randomDigits digits of base 62, checksumDigits digits of base 62 that hold the CRC-32 of what stands before.
+const (
+	Prefix         = "millrace_live_"
+	randomDigits   = 32
+	checksumDigits = 6
+	digits         = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+
+// MaxTokenBytes is the longest token that is looked at; a longer one is unknown.
+const MaxTokenBytes = 512
+
+// Make returns a new token. It is shown once and kept by its Digest only.
+func Make() string {
+	token := append(make([]byte, 0, 64), Prefix...)
+	var random [64]byte
+	for n := 0; n < randomDigits; {
+		_, _ = rand.Read(random[:]) // never fails
+		for _, b := range random {
+			if b &= 63; int(b) < len(digits) && n < randomDigits {
+				token = append(token, digits[b])
+				n++
+			}
+		}
+	}
+	return string(appendChecksum(token, token))
+}
+
+// WellFormed is false for a token that has our Prefix and not the right checksum: a typo, and no token of this server. Tokens of
+// another form (given in the bootstrap file) are all well-formed.
+func WellFormed(token []byte) bool {
+	if len(token) < len(Prefix) || string(token[:len(Prefix)]) != Prefix {
+		return true
+	}
+	if len(token) != len(Prefix)+randomDigits+checksumDigits {
+		return false
+	}
+	var sum [checksumDigits]byte
+	body := token[:len(token)-checksumDigits]
+	return string(appendChecksum(sum[:0], body)) == string(token[len(body):])
+}
+
+func appendChecksum(dst, token []byte) []byte {
+	sum := crc32.ChecksumIEEE(token)
+	var text [checksumDigits]byte
+	for i := checksumDigits - 1; i >= 0; i-- {
+		text[i] = digits[sum%62]
+		sum /= 62
+	}
+	return append(dst, text[:]...)
+}
+
+// Digest is what is kept of a token.
+type Digest [sha256.Size]byte
+
+// DigestOf is the SHA-256 of a token.
+func DigestOf(token []byte) Digest { return sha256.Sum256(token) }
+
+// Hint is what may be shown of a token: nothing but its first and last four characters, and only of a long one.
+func Hint(token string) string {
+	if len(token) < 20 {
+		return "…"
+	}
+	first := 4
+	if strings.HasPrefix(token, Prefix) {
+		first += len(Prefix)
+	}
+	return token[:first] + "…" + token[len(token)-4:]
+}
+
+// Usage is the part of a key that changes: when it was last used, in whole minutes. It outlives the Key, whose holder hands it to the next one.
+type Usage struct{ minute atomic.Int64 }
+
+// Minute is the Unix minute of the last use; 0 for never.
+func (u *Usage) Minute() int64 { return u.minute.Load() }
+
+// Touch notes a use. It writes at most once a minute.
+func (u *Usage) Touch(nowMillis int64) {
+	if minute := nowMillis / 60_000; u.minute.Load() < minute {
+		u.minute.Store(minute)
+	}
+}
+
+// Key is one API key of one workspace.
+type Key struct {
+	ID        string // of its document
+	Name      string
+	Number    uint32 // the actor in records; never reused
+	Workspace uint32
+	Digest    Digest
+	Usage     *Usage
+
+	all         bool
+	permissions []string
+	networks    []netip.Prefix
+}
+
+// SetRights gives a new key its permissions (names of service.md 5, or "*" for all) and its allow-list (addresses and subnets; empty: from anywhere).
+func (k *Key) SetRights(permissions, allowList []string) (err error) {
+	k.all = slices.Contains(permissions, "*")
+	k.permissions = permissions
+	k.networks, err = ParseNetworks(allowList)
+	return err
+}
+
+// Allows says whether the key holds a permission. The empty name is held by no key.
+func (k *Key) Allows(permission string) bool {
+	return permission != "" && (k.all || slices.Contains(k.permissions, permission))
+}
+
+// Restricted says whether the key has an allow-list.
+func (k *Key) Restricted() bool { return len(k.networks) > 0 }
+
+// AllowsAddr says whether the key may be used from addr.
+func (k *Key) AllowsAddr(addr netip.Addr) bool { return !k.Restricted() || Contains(k.networks, addr) }
+
+// Contains says whether one of the networks holds addr. IPv4 addresses in IPv6 form are taken as IPv4.
+func Contains(networks []netip.Prefix, addr netip.Addr) bool {
+	addr = addr.Unmap()
+	for _, n := range networks {
+		if n.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// ParseNetworks reads addresses ("10.0.0.7", "2001:db8::1") and subnets ("10.0.0.0/8").
+func ParseNetworks(list []string) (networks []netip.Prefix, err error) {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			addr, err := netip.ParseAddr(s)
+			if err != nil || addr.Zone() != "" {
+				return nil, fmt.Errorf("%q is neither an IP address nor a subnet such as 10.0.0.0/8", s)
+			}
+			addr = addr.Unmap()
+			p = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		if p.Addr().Is4In6() {
+			return nil, fmt.Errorf("write the subnet %q in its IPv4 form", s)
+		}
+		networks = append(networks, p.Masked())
+	}
+	return networks, nil
+}
+
+// ErrDuplicate is returned by NewSet when two keys have the same token; a request could not tell whose it is.
+var ErrDuplicate = errors.New("two API keys have the same token")
+
+// Set finds keys by their tokens. It is immutable; the nil Set is empty.
+type Set struct{ byDigest map[Digest]*Key }
+
+// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller.
+func NewSet(valid []*Key) (*Set, error) {
+	s := &Set{byDigest: make(map[Digest]*Key, len(valid))}
+	for _, k := range valid {
+		if other, taken := s.byDigest[k.Digest]; taken {
+			return nil, fmt.Errorf("%w: %q and %q", ErrDuplicate, other.Name, k.Name)
+		}
+		s.byDigest[k.Digest] = k
+	}
+	return s, nil
+}
+
+// Find returns the key of a token, or nil. The token is only read.
+func (s *Set) Find(token []byte) *Key {
+	if s == nil || len(token) == 0 || len(token) > MaxTokenBytes || !WellFormed(token) {
+		return nil
+	}
+	d := DigestOf(token)
+	k := s.byDigest[d]
+	if k == nil || subtle.ConstantTimeCompare(k.Digest[:], d[:]) != 1 {
+		return nil
+	}
+	return k
+}
+
+// Len is the number of keys.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.byDigest)
+}

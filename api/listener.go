@@ -1,0 +1,146 @@
+package api
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+)
+
+// limitListener bounds connections, all and per address. fasthttp could, but it answers in plain text and leaves IPv6 unbounded.
+type limitListener struct {
+	net.Listener
+	maxConns, maxPerIP int
+	open               atomic.Int64
+	perIP              *xsync.MapOf[netip.Addr, int]
+}
+
+func (s *Server) limit(ln net.Listener) net.Listener {
+	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP, perIP: xsync.NewMapOf[netip.Addr, int]()}
+	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
+		l.Listener = t.inner
+		return tls.NewListener(l, t.config)
+	}
+	return l
+}
+
+const (
+	refusedBusy = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 52\r\n\r\n" +
+		`{"message":"There are too many connections at once"}`
+	refusedIP = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 65\r\n\r\n" +
+		`{"message":"There are too many connections from your IP address"}`
+)
+
+// Accept returns the next connection within the bounds; others are told why and closed.
+func (l *limitListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Load() >= int64(l.maxConns) {
+			rejectedConns.Inc()
+			refuseConn(c, refusedBusy)
+			continue
+		}
+		ip := network(addrOf(c.RemoteAddr()))
+		if l.maxPerIP > 0 && !l.register(ip) {
+			rejectedIPConns.Inc()
+			refuseConn(c, refusedIP)
+			continue
+		}
+		l.open.Add(1)
+		return &limitConn{Conn: c, listener: l, ip: ip}, nil
+	}
+}
+
+func (l *limitListener) register(ip netip.Addr) (ok bool) {
+	l.perIP.Compute(ip, func(n int, _ bool) (int, bool) {
+		if ok = n < l.maxPerIP; ok {
+			n++
+		}
+		return n, false
+	})
+	return ok
+}
+
+func (l *limitListener) release(ip netip.Addr) {
+	l.open.Add(-1)
+	if l.maxPerIP > 0 {
+		l.perIP.Compute(ip, func(n int, _ bool) (int, bool) { return n - 1, n <= 1 })
+	}
+}
+
+// refuseConn writes into the empty send buffer of a fresh connection, which doesn't wait.
+func refuseConn(c net.Conn, text string) {
+	_ = c.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = c.Write([]byte(text))
+	_ = c.Close()
+}
+
+type limitConn struct {
+	net.Conn
+	listener *limitListener
+	ip       netip.Addr
+	once     sync.Once
+}
+
+func (c *limitConn) Close() error {
+	c.once.Do(func() { c.listener.release(c.ip) })
+	return c.Conn.Close()
+}
+
+// TLS holds a certificate that can be replaced while it is in use. Versions below 1.2 are refused.
+type TLS struct {
+	certFile, keyFile string
+	certificate       atomic.Pointer[tls.Certificate]
+}
+
+// LoadTLS reads a certificate chain and its key, PEM.
+func LoadTLS(certFile, keyFile string) (*TLS, error) {
+	t := &TLS{certFile: certFile, keyFile: keyFile}
+	return t, t.Reload()
+}
+
+// Reload reads the files again (on SIGHUP); new connections get the new certificate. On an error the old one stays.
+func (t *TLS) Reload() error {
+	pair, err := tls.LoadX509KeyPair(t.certFile, t.keyFile)
+	if err != nil {
+		return fmt.Errorf("load certificate %q: %w", t.certFile, err)
+	}
+	t.certificate.Store(&pair)
+	return nil
+}
+
+// Config is for servers: HTTP/1.1 with the present certificate.
+func (t *TLS) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.certificate.Load(), nil },
+	}
+}
+
+// Listener puts TLS before ln.
+func (t *TLS) Listener(ln net.Listener) net.Listener { return &tlsListener{ln, ln, t.Config()} }
+
+// tlsListener keeps the listener below, for limit; by itself it would serve without TLS, so nothing but limit takes connections from it.
+type tlsListener struct {
+	net.Listener
+	inner  net.Listener
+	config *tls.Config
+}
+
+// Accept serves those who use the listener without a Server.
+func (l *tlsListener) Accept() (net.Conn, error) {
+	c, err := l.inner.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tls.Server(c, l.config), nil
+}

@@ -1,0 +1,190 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"millrace/api/control"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// memoryStore is an engine without a disk: what the tests of the door need of one, and hooks to make it slow, full or broken.
+type memoryStore struct {
+	control *control.Control
+
+	mu      sync.Mutex
+	users   map[string]User // workspace/kind/key
+	answers map[string]Answer
+	next    uint64
+
+	commits  atomic.Int64
+	commit   func() error // called before each commit
+	notReady atomic.Pointer[error]
+	docs     map[string][]byte
+}
+
+func newMemoryStore(c *control.Control) *memoryStore {
+	return &memoryStore{control: c, users: map[string]User{}, answers: map[string]Answer{}, docs: map[string][]byte{}}
+}
+
+func userKey(workspace uint32, id op.IDKind, key []byte) string {
+	return fmt.Sprintf("%d/%d/%s", workspace, id, key)
+}
+
+func (m *memoryStore) NewBatch(workspace, actor uint32) Batch {
+	return &memoryBatch{store: m, workspace: workspace}
+}
+
+func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []User, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, u := range m.users {
+		if k == userKey(workspace, id, key) || strings.HasPrefix(k, userKey(workspace, id, key)+"#") { // "#": another one with the same address
+			found = append(found, u)
+		}
+	}
+	return found, nil
+}
+
+func (m *memoryStore) FindNumber(workspace uint32, number uint64) ([]User, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, u := range m.users {
+		if u.Number == number && profile.Workspace(u.Blob) == workspace {
+			return []User{u}, nil
+		}
+	}
+	return nil, nil
+}
+
+func (m *memoryStore) ParseSvcID(workspace uint32, text []byte) (uint64, bool) {
+	var ws uint32
+	var n uint64
+	_, err := fmt.Sscanf(string(text), "svc-%d-%d", &ws, &n)
+	return n, err == nil && ws == workspace
+}
+
+func (m *memoryStore) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
+	return fmt.Appendf(dst, "svc-%d-%d", workspace, number)
+}
+
+func (m *memoryStore) Answer(workspace uint32, key []byte) (Answer, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, ok := m.answers[fmt.Sprintf("%d/%s", workspace, key)]
+	return a, ok, nil
+}
+
+func (m *memoryStore) Ready() error {
+	if err := m.notReady.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (m *memoryStore) PutDocument(_ uint32, key string, doc []byte) error {
+	m.mu.Lock()
+	m.docs[key] = bytes.Clone(doc)
+	m.mu.Unlock()
+	m.control.Apply(key, doc)
+	return nil
+}
+
+type memoryBatch struct {
+	store     *memoryStore
+	workspace uint32
+	effects   []func()
+	ids       [][]byte
+}
+
+func (b *memoryBatch) Count() int { return len(b.effects) }
+
+func (b *memoryBatch) add(id op.IDKind, key []byte) {
+	b.effects = append(b.effects, func() {
+		k := userKey(b.workspace, id, key)
+		if _, there := b.store.users[k]; !there {
+			b.store.next++
+			b.store.users[k] = User{Number: b.store.next, Blob: profile.New(nil, b.workspace, id, key, int64(b.store.next))}
+		}
+	})
+}
+
+func (b *memoryBatch) Delete(number uint64) {
+	b.effects = append(b.effects, func() {
+		for k, u := range b.store.users {
+			if u.Number == number {
+				delete(b.store.users, k)
+			}
+		}
+	})
+}
+
+func (b *memoryBatch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	k, a := fmt.Sprintf("%d/%s", b.workspace, key), Answer{BodyHash: bodyHash, Status: status, Body: bytes.Clone(answer), At: testClock.Load()}
+	b.effects = append(b.effects, func() { b.store.answers[k] = a })
+}
+
+func (b *memoryBatch) Commit() error {
+	if b.store.commit != nil {
+		if err := b.store.commit(); err != nil {
+			return err
+		}
+	}
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	for _, effect := range b.effects {
+		effect()
+	}
+	b.store.commits.Add(1)
+	return nil
+}
+
+func (b *memoryBatch) Release() { b.effects = nil }
+
+// memoryTrack accepts {"attributes":[{"external_id":…}, …]} and panics on {"panic":true}.
+func memoryTrack(dst, body []byte, _ *Workspace, batch Batch, _ int64) ([]byte, int) {
+	var request struct {
+		Panic      bool `json:"panic"`
+		Attributes []struct {
+			ExternalID string `json:"external_id"`
+			Email      string `json:"email"`
+		} `json:"attributes"`
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return append(dst, `{"message":"bad JSON"}`...), 400
+	}
+	if request.Panic {
+		panic("asked for")
+	}
+	for _, a := range request.Attributes {
+		if a.Email != "" {
+			batch.(*memoryBatch).add(op.Email, []byte(a.Email))
+			continue
+		}
+		batch.(*memoryBatch).add(op.ExternalID, []byte(a.ExternalID))
+	}
+	if len(request.Attributes) == 0 {
+		return append(dst, `{"message":"Valid data must be provided in the 'attributes', 'events', or 'purchases' fields."}`...), 400
+	}
+	return fmt.Appendf(dst, `{"attributes_processed":%d,"message":"success"}`, len(request.Attributes)), 201
+}
+
+func memoryAppendUser(dst []byte, _ *Workspace, svcID []byte, u User, fields map[string]struct{}) []byte {
+	dst = appendQuoted(append(dst, `{"svc_id":`...), svcID)
+	if id := profile.ExternalID(u.Blob); id != nil {
+		if _, want := fields["external_id"]; want || fields == nil {
+			dst = appendQuoted(append(dst, `,"external_id":`...), id)
+		}
+	}
+	return append(dst, '}')
+}
+
+var testClock atomic.Int64
+
+func init() { testClock.Store(1_800_000_000_000) }
+

@@ -1,0 +1,123 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"millrace/api/control"
+)
+
+// Workspace is the decoded settings of a workspace; see control.Workspace.
+type Workspace = control.Workspace
+
+// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body; it may change body, and write
+// into the spare capacity behind it. With a status other than 201 the batch is dropped.
+type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) (reply []byte, status int)
+
+// Options of a Server.
+type Options struct {
+	// Store is the engine. Required.
+	Store Store
+	// Control holds keys and workspaces; started before the Server. Required.
+	Control *control.Control
+	// Track serves /users/track. Required.
+	Track TrackFunc
+	// AppendUser appends the export of a profile as a JSON object, with only the members that fields names (nil: all). Required.
+	AppendUser func(dst []byte, ws *Workspace, svcID []byte, user User, fields map[string]struct{}) []byte
+
+	// AppendEmailKey and AppendPhoneKey append the engine's key of an address as a caller sent it; ok is false for what is no phone number. Required: the rules
+	// are those of the track function.
+	AppendEmailKey func(dst, email []byte) []byte
+	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
+
+	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
+	MaxBodyBytes int
+	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between requests of a connection.
+	// Defaults 10 s, 10 s, 60 s.
+	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
+	// MaxHeaderBytes bounds request line and headers together; beyond it: 431. Default 8192.
+	MaxHeaderBytes int
+	// MaxHeaders bounds the number of headers; beyond it: 400. Default 64.
+	MaxHeaders int
+	// MaxConns bounds the connections; beyond it: 503 and close. Default 16384.
+	MaxConns int
+	// MaxConnsPerIP bounds the connections from one address (IPv6: from one /64); beyond it: 429 and close. Default 4096; negative: no bound.
+	MaxConnsPerIP int
+	// MaxRequestsPerConn closes a connection after so many requests. Default 0: no bound.
+	MaxRequestsPerConn int
+	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys are served all the same:
+	// many clients may share an address. Default 60.
+	MaxBadKeysPerMinute int
+	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
+	TrustedProxies []netip.Prefix
+	// IdempotencyWindow is how long an answer is replayed. Default 24 h (D3).
+	IdempotencyWindow time.Duration
+	// DrainTimeout is how long Shutdown waits for requests under way. Default 10 s.
+	DrainTimeout time.Duration
+	// AccessLog logs a line per request: no body, no key, no identifier. Default off.
+	AccessLog bool
+
+	// AdminToken opens the admin API; see AdminToken. Empty: the admin API is closed, health and metrics are served.
+	AdminToken string
+
+	// Now is the clock, Unix milliseconds. Default: the system's.
+	Now func() int64
+	// Logger. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	setDefault(&o.MaxBodyBytes, 4<<20)
+	setDefault(&o.ReadTimeout, 10*time.Second)
+	setDefault(&o.WriteTimeout, 10*time.Second)
+	setDefault(&o.IdleTimeout, 60*time.Second)
+	setDefault(&o.MaxHeaderBytes, 8192)
+	setDefault(&o.MaxHeaders, 64)
+	setDefault(&o.MaxConns, 16384)
+	setDefault(&o.MaxConnsPerIP, 4096)
+	setDefault(&o.MaxBadKeysPerMinute, 60)
+	setDefault(&o.IdempotencyWindow, 24*time.Hour)
+	setDefault(&o.DrainTimeout, 10*time.Second)
+	if o.Now == nil {
+		o.Now = func() int64 { return time.Now().UnixMilli() }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+func setDefault[T comparable](field *T, v T) {
+	var zero T
+	if *field == zero {
+		*field = v
+	}
+}
+
+// Validate says which option is wrong.
+func (o *Options) Validate() error {
+	switch {
+	case o.Store == nil:
+		return errors.New("api: Store is not set")
+	case o.Control == nil:
+		return errors.New("api: Control is not set")
+	case o.Track == nil:
+		return errors.New("api: Track is not set")
+	case o.AppendUser == nil:
+		return errors.New("api: AppendUser is not set")
+	case o.AppendEmailKey == nil || o.AppendPhoneKey == nil:
+		return errors.New("api: AppendEmailKey or AppendPhoneKey is not set")
+	case o.MaxBodyBytes < 1024 || o.MaxBodyBytes > 256<<20:
+		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
+	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
+		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
+	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0 || o.MaxBadKeysPerMinute < 1:
+		return errors.New("api: a bound is not positive")
+	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0 || o.IdempotencyWindow < 0:
+		return errors.New("api: a timeout is negative")
+	}
+	return nil
+}

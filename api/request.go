@@ -1,0 +1,391 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/keys"
+	"millrace/api/ratelimit"
+)
+
+// Names of headers in canonical form, as bytes, so that setting one does not allocate.
+var (
+	headerRequestID   = []byte("X-Request-Id")
+	headerRetryAfter  = []byte("Retry-After")
+	headerAllow       = []byte("Allow")
+	headerLimit       = []byte("X-RateLimit-Limit")
+	headerRemaining   = []byte("X-RateLimit-Remaining")
+	headerReset       = []byte("X-RateLimit-Reset")
+	headerReplay      = []byte("Idempotent-Replay")
+	headerNoSniff     = []byte("X-Content-Type-Options")
+	headerIdempotency = []byte("Idempotency-Key")
+
+	contentJSON = []byte("application/json")
+	noSniff     = []byte("nosniff")
+)
+
+const (
+	maxRequestIDBytes = 128
+	maxPooledBytes    = 1 << 20
+)
+
+// exchange is one request and its answer, as handlers see it. It is pooled: a handler keeps neither it nor what it lends.
+type exchange struct {
+	s     *Server
+	ctx   *fasthttp.RequestCtx
+	route *route
+	ws    *Workspace
+	key   *keys.Key
+	now   int64  // Unix ms
+	body  []byte // decompressed; lent until the handler returns
+
+	requestID []byte
+	reply     []byte // a handler's scratch
+	plain     []byte // memory for decompression
+	digits    [20]byte
+}
+
+func (x *exchange) reset() {
+	x.ctx, x.route, x.ws, x.key, x.body = nil, nil, nil, nil, nil
+	x.requestID = x.requestID[:0]
+	if cap(x.reply) > maxPooledBytes {
+		x.reply = nil
+	}
+	if cap(x.plain) > maxPooledBytes {
+		x.plain = nil
+	}
+}
+
+// serve takes the request from door to door; the first check that fails has answered.
+func (x *exchange) serve() {
+	x.requestID = x.requestID[:0]
+	if id := x.ctx.Request.Header.PeekBytes(headerRequestID); saneRequestID(id) {
+		x.requestID = append(x.requestID, id...)
+	} else {
+		x.requestID = x.s.appendRequestID(x.requestID)
+	}
+	x.setStandardHeaders()
+	if !x.checkHeaders() || !x.findRoute() {
+		return
+	}
+	if !x.route.open && (!x.authenticate() || !x.admit()) {
+		return
+	}
+	if !x.readBody() {
+		return
+	}
+	x.route.handler(x)
+}
+
+func (x *exchange) setStandardHeaders() {
+	h := &x.ctx.Response.Header
+	h.SetContentTypeBytes(contentJSON)
+	h.SetCanonical(headerRequestID, x.requestID)
+	h.SetCanonical(headerNoSniff, noSniff)
+}
+
+func saneRequestID(id []byte) bool {
+	for _, b := range id {
+		if !(b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z' || strings.IndexByte("-_.:+/=@~", b) >= 0) {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= maxRequestIDBytes
+}
+
+func (x *exchange) checkHeaders() bool {
+	if text := checkHeaders(x.ctx.Request.Header.RawHeaders(), x.s.options.MaxHeaders); text != "" {
+		rejectedHeaders.Inc()
+		x.fail(fasthttp.StatusBadRequest, text)
+		x.ctx.SetConnectionClose()
+		return false
+	}
+	return true
+}
+
+// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9): Content-Length beside Transfer-Encoding, a header
+// that must stand once standing twice, folded lines, lines that end in LF alone, too many headers. Empty: all is well.
+func checkHeaders(raw []byte, maxHeaders int) string {
+	var length, encoding, authorization, contentType, contentEncoding, idempotency int
+	for n := 0; len(raw) > 0; n++ {
+		end := bytes.IndexByte(raw, '\n')
+		if end <= 0 || raw[end-1] != '\r' {
+			return "A header line does not end in CRLF."
+		}
+		line := raw[:end-1]
+		raw = raw[end+1:]
+		if len(line) == 0 {
+			break
+		}
+		if n >= maxHeaders {
+			return "There are too many headers."
+		}
+		if line[0] == ' ' || line[0] == '\t' {
+			return "Folded headers are not allowed."
+		}
+		switch line[0] | 0x20 {
+		case 'a':
+			authorization += is(line, "authorization:")
+		case 'c':
+			length += is(line, "content-length:")
+			contentType += is(line, "content-type:")
+			contentEncoding += is(line, "content-encoding:")
+		case 'i':
+			idempotency += is(line, "idempotency-key:")
+		case 't':
+			encoding += is(line, "transfer-encoding:")
+		}
+	}
+	switch {
+	case length > 0 && encoding > 0:
+		return "Content-Length and Transfer-Encoding exclude one another."
+	case authorization > 1:
+		return "There is more than one Authorization header."
+	case contentType > 1:
+		return "There is more than one Content-Type header."
+	case contentEncoding > 1:
+		return "There is more than one Content-Encoding header."
+	case idempotency > 1:
+		return "There is more than one Idempotency-Key header."
+	}
+	return ""
+}
+
+func is(line []byte, name string) int {
+	if len(line) < len(name) {
+		return 0
+	}
+	for i := range len(name) {
+		if b := line[i]; b != name[i] && (b < 'A' || b > 'Z' || b|0x20 != name[i]) {
+			return 0
+		}
+	}
+	return 1
+}
+
+// findRoute routes on the normalised path: what is authorised is what is served (B20).
+func (x *exchange) findRoute() bool {
+	res := x.s.router.find(x.ctx.Path())
+	if res == nil {
+		x.fail(fasthttp.StatusNotFound, textNotFound)
+		return false
+	}
+	if x.route = res.method(x.ctx.Method()); x.route == nil {
+		x.ctx.Response.Header.SetCanonical(headerAllow, []byte(res.allow))
+		x.fail(fasthttp.StatusMethodNotAllowed, textMethod)
+		return false
+	}
+	return true
+}
+
+var bearer = []byte("Bearer ")
+
+// authenticate finds the key, and by it the workspace.
+func (x *exchange) authenticate() bool {
+	token := x.ctx.Request.Header.PeekBytes([]byte(fasthttp.HeaderAuthorization))
+	if len(token) < len(bearer) || !bytes.EqualFold(token[:len(bearer)], bearer) {
+		return x.denyKey(nil)
+	}
+	token = bytes.TrimSpace(token[len(bearer):])
+	snapshot := x.s.options.Control.Snapshot()
+	key := snapshot.Keys.Find(token)
+	if key == nil {
+		return x.denyKey(token)
+	}
+	ws := snapshot.Workspace(key.Workspace)
+	if ws == nil {
+		return x.denyKey(token)
+	}
+	x.key, x.ws = key, ws
+	key.Usage.Touch(x.now)
+	return true
+}
+
+// denyKey answers a request without a valid key. All wrong keys take the same way.
+func (x *exchange) denyKey(token []byte) bool {
+	badKeyRequests.Inc()
+	if !x.s.badKeys.allow(x.clientAddr(), x.now, x.s.options.MaxBadKeysPerMinute) {
+		x.ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
+		x.fail(fasthttp.StatusTooManyRequests, "Too many requests with an invalid API key. Please try again later.")
+		return false
+	}
+	x.fail(fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…")
+	return false
+}
+
+// firstCharacters is all of a key that an answer shows (D2): four characters, fewer of a short key, so that it is never shown whole.
+func firstCharacters(token []byte) string {
+	text := []rune(strings.ToValidUTF8(string(token[:min(len(token), 16)]), "\uFFFD"))
+	return string(text[:min(4, len(text)/2)])
+}
+
+// admit checks permission, address and rate limit, and tells the caller how the limit stands.
+func (x *exchange) admit() bool {
+	limit, window := x.ws.Limits[x.route.bucket], &x.ws.Windows[x.route.bucket]
+	switch {
+	case !x.key.Allows(x.route.permission):
+		deniedPermission.Inc()
+		x.setRate(window.Peek(limit, x.now))
+		x.fail(fasthttp.StatusForbidden, "This API key lacks the permission "+x.route.permission)
+		return false
+	case x.key.Restricted() && !x.key.AllowsAddr(x.clientAddr()):
+		deniedAddress.Inc()
+		x.setRate(window.Peek(limit, x.now))
+		x.fail(fasthttp.StatusForbidden, "This API key may not be used from this address")
+		return false
+	}
+	state, ok := window.Take(limit, x.now)
+	x.setRate(state)
+	if !ok {
+		rejectedRate.Inc()
+		x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.now), 10))
+		name, text := x.route.bucket.String(), limit.String()
+		if state.Burst {
+			name, text = name+" (burst)", limit.BurstString()
+		}
+		x.fail(fasthttp.StatusTooManyRequests, "The rate limit of "+name+", "+text+" requests, is exceeded. Please try again later.")
+	}
+	return ok
+}
+
+func (x *exchange) setRate(s ratelimit.State) {
+	h := &x.ctx.Response.Header
+	h.SetCanonical(headerLimit, strconv.AppendUint(x.digits[:0], uint64(s.Limit), 10))
+	h.SetCanonical(headerRemaining, strconv.AppendUint(x.digits[:0], uint64(s.Remaining), 10))
+	h.SetCanonical(headerReset, strconv.AppendInt(x.digits[:0], s.ResetSeconds(), 10))
+}
+
+// clientAddr is the caller's address: the connection's, or, behind trusted proxies, the right-most one of X-Forwarded-For that is no trusted proxy.
+func (x *exchange) clientAddr() netip.Addr {
+	addr := addrOf(x.ctx.RemoteAddr())
+	trusted := x.s.options.TrustedProxies
+	if len(trusted) == 0 || !keys.Contains(trusted, addr) {
+		return addr
+	}
+	hops := x.ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
+	for i := len(hops) - 1; i >= 0; i-- {
+		list := strings.Split(string(hops[i]), ",")
+		for j := len(list) - 1; j >= 0; j-- {
+			hop, err := netip.ParseAddr(strings.TrimSpace(list[j]))
+			if err != nil {
+				return addr
+			}
+			addr = hop.Unmap()
+			if !keys.Contains(trusted, addr) {
+				return addr
+			}
+		}
+	}
+	return addr
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// readBody checks the media type and undoes the content coding, within the limit.
+func (x *exchange) readBody() bool {
+	if x.ctx.IsGet() || x.ctx.IsHead() {
+		return true
+	}
+	if !isJSON(x.ctx.Request.Header.ContentType()) {
+		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")
+		return false
+	}
+	var err error
+	x.body, err = x.decompress()
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, fasthttp.ErrContentEncodingUnsupported):
+		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
+	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
+		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
+		x.ctx.SetConnectionClose()
+	default:
+		x.fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
+	}
+	return false
+}
+
+// isJSON: application/json, application/*+json, or none (D1). Parameters don't matter.
+func isJSON(contentType []byte) bool {
+	if i := bytes.IndexByte(contentType, ';'); i >= 0 {
+		contentType = contentType[:i]
+	}
+	contentType = bytes.TrimSpace(contentType)
+	if len(contentType) == 0 || bytes.EqualFold(contentType, contentJSON) {
+		return true
+	}
+	const tree, suffix = "application/", "+json"
+	return len(contentType) > len(tree)+len(suffix) && bytes.EqualFold(contentType[:len(tree)], []byte(tree)) &&
+		bytes.EqualFold(contentType[len(contentType)-len(suffix):], []byte(suffix))
+}
+
+func (x *exchange) decompress() ([]byte, error) {
+	coding := x.ctx.Request.Header.ContentEncoding()
+	limit := x.s.options.MaxBodyBytes
+	switch {
+	case len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")):
+		return x.ctx.Request.Body(), nil
+	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
+		return x.ctx.Request.BodyGunzipWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("deflate")):
+		return x.ctx.Request.BodyInflateWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("br")):
+		return x.ctx.Request.BodyUnbrotliWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("zstd")):
+		return x.unzstd(limit)
+	}
+	return nil, fasthttp.ErrContentEncodingUnsupported
+}
+
+// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that declares a window of a gigabyte makes its
+// streaming decoder allocate that. DecodeAll keeps no window.
+func (x *exchange) unzstd(limit int) ([]byte, error) {
+	plain, err := x.s.zstd.DecodeAll(x.ctx.Request.Body(), x.plain[:0])
+	x.plain = plain
+	if err == nil && len(plain) > limit {
+		err = zstd.ErrDecoderSizeExceeded
+	}
+	return plain, err
+}
+
+// send answers with a body, which handlers build in x.reply.
+func (x *exchange) send(status int, body []byte) {
+	x.ctx.SetStatusCode(status)
+	x.ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns
+}
+
+// succeed answers {"message":"success"}.
+func (x *exchange) succeed(status int) { x.send(status, []byte(`{"message":"success"}`)) }
+
+// fail answers with a message.
+func (x *exchange) fail(status int, text string) {
+	x.reply = appendMessage(x.reply[:0], text)
+	x.send(status, x.reply)
+}
+
+// object proves that the body is a JSON object that may be walked; else it has answered 400.
+func (x *exchange) object() (value, bool) {
+	v, err := checkJSON(x.body)
+	if err != nil {
+		x.fail(fasthttp.StatusBadRequest, err.Error())
+		return nil, false
+	}
+	if what := v.unsafeRequest(); what != "" {
+		x.fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
+		return nil, false
+	}
+	return v, true
+}

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/api/ratelimit"
+)
+
+// A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a key that holds the permission, a
+// free place in the bucket. A route without a permission must say that it is open.
+type route struct {
+	method     string
+	path       string // exact, or with segments in braces: /scim/v2/Users/{id}
+	permission string
+	bucket     ratelimit.Bucket
+	open       bool // served without a key
+	handler    func(*exchange)
+
+	metrics *routeMetrics
+}
+
+// routes is the whole public surface. A resource of the companion API is a file with handlers and its lines here.
+func (s *Server) routes() []route {
+	return []route{
+		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, handler: s.track},
+		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, handler: s.exportIDs},
+		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, handler: s.deleteUsers},
+		{method: "GET", path: "/livez", open: true, handler: s.livez},
+		{method: "GET", path: "/readyz", open: true, handler: s.readyz},
+	}
+}
+
+// router finds routes. Immutable.
+type router struct {
+	exact    map[string]*resource
+	patterns []*resource
+}
+
+// resource is a path with its methods.
+type resource struct {
+	segments []string
+	methods  []*route
+	allow    string
+}
+
+func newRouter(routes []route) *router {
+	r := &router{exact: map[string]*resource{}}
+	for i := range routes {
+		rt := &routes[i]
+		if rt.open == (rt.permission != "") || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
+			panic(fmt.Sprintf("BUG: route %s %s must have a permission and a bucket, or be open", rt.method, rt.path))
+		}
+		rt.metrics = newRouteMetrics(rt.path)
+		r.add(rt)
+	}
+	return r
+}
+
+func (r *router) add(rt *route) {
+	res := r.exact[rt.path]
+	for _, p := range r.patterns {
+		if strings.Join(p.segments, "/") == rt.path[1:] {
+			res = p
+		}
+	}
+	if res == nil {
+		res = &resource{segments: strings.Split(rt.path[1:], "/")}
+		if strings.Contains(rt.path, "{") {
+			r.patterns = append(r.patterns, res)
+		} else {
+			r.exact[rt.path] = res
+		}
+	}
+	res.methods = append(res.methods, rt)
+	if res.allow != "" {
+		res.allow += ", "
+	}
+	res.allow += rt.method
+	if rt.method == "GET" {
+		res.allow += ", HEAD"
+	}
+}
+
+// find returns the resource of a path, with or without one trailing slash, or nil.
+func (r *router) find(path []byte) *resource {
+	if res := r.exact[string(path)]; res != nil {
+		return res
+	}
+	if n := len(path); n > 1 && path[n-1] == '/' {
+		path = path[:n-1]
+		if res := r.exact[string(path)]; res != nil {
+			return res
+		}
+	}
+	for _, res := range r.patterns {
+		if res.matches(string(path)) {
+			return res
+		}
+	}
+	return nil
+}
+
+func (res *resource) matches(path string) bool {
+	rest, more := strings.CutPrefix(path, "/")
+	for _, want := range res.segments {
+		if !more {
+			return false
+		}
+		var segment string
+		segment, rest, more = strings.Cut(rest, "/")
+		if want[0] == '{' && segment == "" || want[0] != '{' && segment != want {
+			return false
+		}
+	}
+	return !more
+}
+
+// method returns the route of a method, or nil. HEAD is served as GET; fasthttp leaves the body out.
+func (res *resource) method(method []byte) *route {
+	for _, rt := range res.methods {
+		if string(method) == rt.method || rt.method == "GET" && string(method) == "HEAD" {
+			return rt
+		}
+	}
+	return nil
+}
+
+// param is the segment of path that stands where name ({id}) does in the route.
+func (rt *route) param(path, name string) string {
+	want, have := strings.Split(rt.path, "/"), strings.Split(path, "/")
+	for i := range want {
+		if want[i] == name && i < len(have) {
+			return have[i]
+		}
+	}
+	return ""
+}
+
+// routeMetrics counts a route's requests by status and their latency. There are as many of them as routes and statuses, whatever callers send.
+type routeMetrics struct {
+	name    string
+	latency *metrics.Histogram
+	status  [600]atomic.Pointer[metrics.Counter]
+}
+
+func newRouteMetrics(name string) *routeMetrics {
+	return &routeMetrics{name: name, latency: metrics.GetOrCreateHistogram(fmt.Sprintf(`millrace_http_request_seconds{route=%q}`, name))}
+}
+
+func (m *routeMetrics) count(status int) {
+	if status < 0 || status >= len(m.status) {
+		status = 0
+	}
+	c := m.status[status].Load()
+	if c == nil {
+		c = metrics.GetOrCreateCounter(fmt.Sprintf(`millrace_http_requests_total{route=%q,status="%d"}`, m.name, status))
+		m.status[status].Store(c)
+	}
+	c.Inc()
+}

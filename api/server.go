@@ -1,0 +1,207 @@
+// Package api is the door: it listens, bounds, authenticates, counts and routes; what a request means is decided behind it.
+//
+// A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders), route, method, key, permission,
+// the key's addresses, rate limit, media type, size (decompressed), handler. The first that fails answers. Every answer is a JSON object with a string `message`
+// and carries X-Request-Id; every answer to a valid key carries the rate-limit headers.
+//
+// Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace comes from the key, never from the request.
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/klauspost/compress/zstd"
+	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/valyala/fasthttp"
+)
+
+// Server serves the public API. Make it with New, give it a listener with Serve.
+type Server struct {
+	options  Options
+	router   *router
+	http     *fasthttp.Server
+	inflight *xsync.MapOf[idempotencyID, chan struct{}]
+	badKeys  badKeys
+	draining atomic.Bool
+	zstd     *zstd.Decoder // used for DecodeAll only, which is stateless
+
+	requestSeed    uint64
+	requestCounter atomic.Uint64
+	exchanges      sync.Pool
+}
+
+// New makes a Server.
+func New(options Options) (*Server, error) {
+	options.EnsureDefaults()
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}]()}
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	s.requestSeed = binary.LittleEndian.Uint64(seed[:])
+	s.badKeys.init()
+	var err error
+	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {
+		return nil, fmt.Errorf("api: zstd: %w", err)
+	}
+	s.exchanges.New = func() any { return &exchange{s: s} }
+	s.router = newRouter(s.routes())
+	s.http = &fasthttp.Server{
+		Handler:                      s.handle,
+		ErrorHandler:                 s.refuse,
+		Name:                         "",
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		ReadTimeout:                  options.ReadTimeout,
+		WriteTimeout:                 options.WriteTimeout,
+		IdleTimeout:                  options.IdleTimeout,
+		ReadBufferSize:               options.MaxHeaderBytes,
+		MaxRequestBodySize:           options.MaxBodyBytes,
+		MaxRequestsPerConn:           options.MaxRequestsPerConn,
+		Concurrency:                  options.MaxConns + 1, // our listener refuses first, and in JSON
+		DisablePreParseMultipartForm: true,
+		SecureErrorLogMessage:        true,
+		CloseOnShutdown:              true,
+		Logger:                       fasthttpLogger{options.Logger},
+	}
+	return s, nil
+}
+
+// Serve serves ln until Shutdown; ln is the Server's and is closed. For TLS give the listener of TLS.Listener.
+func (s *Server) Serve(ln net.Listener) error {
+	if err := s.http.Serve(s.limit(ln)); err != nil {
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left. /readyz is false from its beginning.
+// It waits no longer than ctx and DrainTimeout allow.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
+	defer cancel()
+	if err := s.http.ShutdownWithContext(ctx); err != nil {
+		return fmt.Errorf("drain connections: %w", err)
+	}
+	return nil
+}
+
+// handle serves one request. A panic behind it is answered, counted and logged, and ends the connection, not the process.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	start := time.Now()
+	requestsInFlight.Add(1)
+	x := s.exchanges.Get().(*exchange)
+	x.ctx, x.now = ctx, s.options.Now()
+	defer s.finish(x, start)
+	x.serve()
+}
+
+func (s *Server) finish(x *exchange, start time.Time) {
+	requestsInFlight.Add(-1)
+	if p := recover(); p != nil {
+		handlerPanics.Inc()
+		s.options.Logger.Error("panic in a handler", "route", x.routeName(), "request_id", string(x.requestID), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		x.ctx.Response.Reset()
+		x.setStandardHeaders()
+		x.fail(fasthttp.StatusInternalServerError, textInternal)
+		x.ctx.SetConnectionClose()
+		x.record(start)
+		return // not pooled: nobody knows what state it is in
+	}
+	x.record(start)
+	x.reset()
+	s.exchanges.Put(x)
+}
+
+func (x *exchange) record(start time.Time) {
+	elapsed := time.Since(start)
+	m := unknownRoute
+	if x.route != nil {
+		m = x.route.metrics
+	}
+	status := x.ctx.Response.StatusCode()
+	m.count(status)
+	m.latency.Update(elapsed.Seconds())
+	if !x.s.options.AccessLog {
+		return
+	}
+	workspace, key := "", ""
+	if x.ws != nil {
+		workspace, key = x.ws.ID, x.key.ID
+	}
+	x.s.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", slog.String("route", x.routeName()), slog.Int("status", status),
+		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())), slog.String("workspace", workspace), slog.String("key", key),
+		slog.String("request_id", string(x.requestID)))
+}
+
+func (x *exchange) routeName() string {
+	if x.route == nil {
+		return unknownRoute.name
+	}
+	return x.route.path
+}
+
+// appendRequestID makes an id: unique in this process, and most likely everywhere.
+func (s *Server) appendRequestID(dst []byte) []byte {
+	n := s.requestCounter.Add(1)
+	return appendHex64(dst, s.requestSeed^(n*0x9E3779B97F4A7C15))
+}
+
+// livez: the process answers.
+func (s *Server) livez(x *exchange) { x.succeed(fasthttp.StatusOK) }
+
+// readyz: requests are served.
+func (s *Server) readyz(x *exchange) {
+	if err := s.ready(); err != nil {
+		x.fail(fasthttp.StatusServiceUnavailable, err.Error())
+		return
+	}
+	x.succeed(fasthttp.StatusOK)
+}
+
+var errDraining = errors.New("the server is stopping")
+
+func (s *Server) ready() error {
+	if s.draining.Load() {
+		return errDraining
+	}
+	return s.options.Store.Ready()
+}
+
+// fasthttpLogger takes what fasthttp logs: trouble of connections, never of interest in numbers.
+type fasthttpLogger struct{ log *slog.Logger }
+
+func (l fasthttpLogger) Printf(format string, args ...any) {
+	l.log.Debug("http: " + string(bytes.TrimSpace(fmt.Appendf(nil, format, args...))))
+}
+
+var (
+	requestsInFlight atomic.Int64
+	unknownRoute     = newRouteMetrics("unknown")
+
+	handlerPanics     = metrics.NewCounter(`millrace_http_panics_total`)
+	rejectedMalformed = metrics.NewCounter(`millrace_http_rejected_total{reason="malformed"}`)
+	rejectedHeaders   = metrics.NewCounter(`millrace_http_rejected_total{reason="headers"}`)
+	rejectedRate      = metrics.NewCounter(`millrace_http_rejected_total{reason="rate limit"}`)
+	rejectedConns     = metrics.NewCounter(`millrace_http_rejected_total{reason="connections"}`)
+	rejectedIPConns   = metrics.NewCounter(`millrace_http_rejected_total{reason="connections of one address"}`)
+	badKeyRequests    = metrics.NewCounter(`millrace_http_auth_failures_total{reason="key"}`)
+	deniedPermission  = metrics.NewCounter(`millrace_http_auth_failures_total{reason="permission"}`)
+	deniedAddress     = metrics.NewCounter(`millrace_http_auth_failures_total{reason="address"}`)
+
+	_ = metrics.NewGauge(`millrace_http_requests_in_flight`, func() float64 { return float64(requestsInFlight.Load()) })
+)

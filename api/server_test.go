@@ -1,0 +1,151 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+)
+
+const demoYAML = `
+workspaces:
+  - id: demo
+    apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
+    api_keys:
+      - {name: all, key: demo-all-key-0123456789, permissions: ["*"]}
+      - {name: track, key: demo-track-key-0123456789, permissions: [users.track]}
+      - {name: none, key: demo-none-key-0123456789, permissions: []}
+      - {name: elsewhere, key: demo-elsewhere-key-0123456789, permissions: ["*"], ip_allowlist: [10.0.0.0/8]}
+  - id: other
+    api_keys:
+      - {name: all, key: other-all-key-0123456789, permissions: ["*"]}
+`
+
+const (
+	demoKey  = "demo-all-key-0123456789"
+	otherKey = "other-all-key-0123456789"
+)
+
+// door is a running Server with its parts.
+type door struct {
+	*Server
+	store   *memoryStore
+	control *control.Control
+	addr    string
+	log     *bytes.Buffer
+}
+
+// open starts a Server on a real socket.
+func open(t testing.TB, change func(*Options)) *door {
+	d := &door{log: new(bytes.Buffer)}
+	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
+	d.control = control.New(control.Options{Now: testClock.Load, Logger: log})
+	d.store = newMemoryStore(d.control)
+	d.control.Start(d.store)
+	file, err := control.ParseBootstrap([]byte(demoYAML))
+	require.NoError(t, err)
+	_, err = d.control.Bootstrap(file)
+	require.NoError(t, err)
+	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, AppendUser: memoryAppendUser, Now: testClock.Load, Logger: log, AccessLog: true, AdminToken: "admin-token",
+		AppendEmailKey: func(dst, email []byte) []byte { return append(dst, bytes.ToLower(email)...) },
+		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) { return append(dst, phone...), len(phone) > 0 && phone[0] == '+' }}
+	if change != nil {
+		change(&options)
+	}
+	d.Server, err = New(options)
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	d.addr = ln.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(ln) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = d.Shutdown(ctx)
+		require.NoError(t, <-served)
+	})
+	return d
+}
+
+type lockedWriter struct{ w io.Writer }
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	logLock <- struct{}{}
+	defer func() { <-logLock }()
+	return l.w.Write(p)
+}
+
+var logLock = make(chan struct{}, 1)
+
+func (d *door) logged() string {
+	logLock <- struct{}{}
+	defer func() { <-logLock }()
+	return d.log.String()
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+func (a answer) json(t testing.TB) map[string]any {
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(a.body), &v), a.body)
+	return v
+}
+
+// call sends a request; headers are pairs.
+func (d *door) call(method, path, key, body string, headers ...string) answer {
+	request, err := http.NewRequest(method, "http://"+d.addr+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return answer{err: err}
+	}
+	if key != "" {
+		request.Header.Set("Authorization", "Bearer "+key)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text), err}
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
+
+func (d *door) track(key, id string, headers ...string) answer {
+	return d.call("POST", "/users/track", key, fmt.Sprintf(`{"attributes":[{"external_id":%q}]}`, id), headers...)
+}
+
+func TestTrack(t *testing.T) {
+	d := open(t, nil)
+	a := d.track(demoKey, "u1")
+	require.NoError(t, a.err)
+	require.Equal(t, 201, a.status, a.body)
+	require.Equal(t, `{"attributes_processed":1,"message":"success"}`, a.body)
+	require.Equal(t, "application/json", a.header.Get("Content-Type"))
+	require.Equal(t, "3000", a.header.Get("X-RateLimit-Limit"))
+	require.Equal(t, "2999", a.header.Get("X-RateLimit-Remaining"))
+	require.Equal(t, "1800000003", a.header.Get("X-RateLimit-Reset"))
+	require.Len(t, a.header.Get("X-Request-Id"), 16)
+	require.Empty(t, a.header.Get("Server"))
+	require.Equal(t, int64(1), d.store.commits.Load())
+}

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"millrace/shard/op"
+)
+
+// Store is what the door needs of the engine.
+type Store interface {
+	// NewBatch begins one request's changes. Release it, always.
+	NewBatch(workspace, actor uint32) Batch
+	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,
+	// the best candidate first (service.md 4.1 rule 3). Linearizable.
+	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
+	// FindNumber returns the profile with this number: none or one.
+	FindNumber(workspace uint32, number uint64) ([]User, error)
+	// ParseSvcID reads a svc_id; ok is false for one that is not of this store and workspace.
+	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
+	// AppendSvcID appends the svc_id of a profile.
+	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
+	// Answer returns what Batch.KeepAnswer has kept.
+	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
+	// Ready is nil when requests are served; else it says why not.
+	Ready() error
+}
+
+// Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is and writes ops into it.
+type Batch interface {
+	// Count is the number of ops so far.
+	Count() int
+	// Delete removes a profile.
+	Delete(number uint64)
+	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
+	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
+	// Commit returns nil when the changes are durable and applied. On an error nothing was accepted, or, when the engine has failed, nobody knows.
+	Commit() error
+	// Release gives the batch back.
+	Release()
+}
+
+// User is a profile as it was read. Blob is the caller's; package profile reads it.
+type User struct {
+	Number uint64
+	Blob   []byte
+}
+
+// Answer is the kept answer of a request with an Idempotency-Key.
+type Answer struct {
+	BodyHash [32]byte
+	Status   int
+	Body     []byte
+	At       int64 // Unix ms
+}

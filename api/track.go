@@ -1,0 +1,94 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the answer, written while parsing, back.
+func (s *Server) track(x *exchange) {
+	key := x.ctx.Request.Header.PeekBytes(headerIdempotency)
+	if len(key) == 0 {
+		x.trackOnce(nil, [32]byte{})
+		return
+	}
+	if len(key) > maxIdempotencyKeyBytes {
+		x.fail(fasthttp.StatusBadRequest, "The Idempotency-Key must be at most 255 bytes")
+		return
+	}
+	s.trackIdempotent(x, key)
+}
+
+// trackOnce applies the request and keeps its answer under key, when there is one.
+func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) {
+	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+	defer batch.Release()
+	var status int
+	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now)
+	if status != fasthttp.StatusCreated { // nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body
+		x.send(status, x.reply)
+		return
+	}
+	if key != nil {
+		batch.KeepAnswer(key, bodyHash, status, x.reply)
+	}
+	if batch.Count() > 0 {
+		if err := batch.Commit(); err != nil {
+			x.failEngine(err)
+			return
+		}
+	}
+	x.send(status, x.reply)
+}
+
+const maxIdempotencyKeyBytes = 255
+
+// idempotencyID is an Idempotency-Key in its workspace.
+type idempotencyID struct {
+	workspace uint32
+	key       string
+}
+
+// trackIdempotent serves a request with an Idempotency-Key (D3). The answer is kept in the same record as the effects, so both are there or neither is. Of requests with one
+// key at the same time the first goes on and the others wait for it; when it was refused, the next one goes on.
+func (s *Server) trackIdempotent(x *exchange, key []byte) {
+	bodyHash := sha256.Sum256(x.body)
+	id := idempotencyID{x.ws.Number, string(key)}
+	mine := make(chan struct{})
+	timeout := time.NewTimer(maxIdempotencyWait)
+	defer timeout.Stop()
+	for {
+		theirs, waiting := s.inflight.LoadOrStore(id, mine)
+		if !waiting {
+			break
+		}
+		select {
+		case <-theirs:
+		case <-timeout.C:
+			x.failEngine(ErrBusy)
+			return
+		}
+	}
+	defer func() {
+		s.inflight.Delete(id)
+		close(mine)
+	}()
+	kept, ok, err := s.options.Store.Answer(x.ws.Number, key)
+	switch {
+	case err != nil:
+		x.failEngine(err)
+	case !ok || x.now-kept.At >= s.options.IdempotencyWindow.Milliseconds():
+		x.trackOnce(key, bodyHash)
+	case !bytes.Equal(kept.BodyHash[:], bodyHash[:]):
+		x.fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
+	default:
+		x.ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
+		x.send(kept.Status, kept.Body)
+	}
+}
+
+// maxIdempotencyWait bounds the wait for another request with the same key.
+const maxIdempotencyWait = 10 * time.Second
