@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
 
 	"millrace/loadtest/body"
 )
@@ -112,14 +115,19 @@ func TestVerifierSeesWhatIsWrong(t *testing.T) {
 }
 
 func TestVerifierSeesALostAttribute(t *testing.T) {
-	s := newServer(t)
-	o := small(s, 4)
-	o.Connections, o.Body.Mix = 1, body.Mix{10, 0, 0}
-	s.fault = at(4, loseOne)
-	_, ledger := run1(t, o)
-	d := verify(t, s, ledger)
-	require.EqualValues(t, 1, d.Wrong)
-	require.Zero(t, d.Lost+d.Extra)
+	f := func(users int, fault fault) {
+		t.Helper()
+		s := newServer(t)
+		o := small(s, 4)
+		o.Connections, o.Body.Mix, o.Body.Users, o.Body.EmailShare, o.Body.AliasShare = 1, body.Mix{10, 0, 0}, users, 0, 0
+		s.fault = at(4, fault)
+		_, ledger := run1(t, o)
+		d := verify(t, s, ledger)
+		require.EqualValues(t, 1, d.Wrong)
+		require.Zero(t, d.Lost+d.Extra)
+	}
+	f(1_000_000, loseOne) // never there
+	f(1, loseAll)         // an older value
 }
 
 func TestRequestsWithoutAnAnswerMayBeThereOrNot(t *testing.T) {
@@ -472,4 +480,36 @@ func TestCommand(t *testing.T) {
 	for _, more := range [][]string{{"--mix=events", "--objects=225"}, {"--verify-only"}, {"--target=http://10.1.2.3"}, {"--corpus=" + path + ".no"}} {
 		require.Error(t, command(t, append(flags, more...)...).Run(t.Context(), &out), fmt.Sprint(more))
 	}
+}
+
+// TestTheLoopDoesNotAllocate compares a short and a long run against a server that only answers, and doesn't allocate either.
+func TestTheLoopDoesNotAllocate(t *testing.T) {
+	answer := []byte(`{"attributes_processed":10,"events_processed":10,"purchases_processed":10,"message":"success"}`)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	answering := &fasthttp.Server{Handler: func(ctx *fasthttp.RequestCtx) { ctx.SetStatusCode(201); ctx.SetBody(answer) }}
+	go answering.Serve(listener)
+	defer listener.Close()
+	allocations := func(requests int64, change func(*Options)) uint64 {
+		o := small(&server{url: "http://" + listener.Addr().String()}, requests)
+		o.Connections = 2
+		change(&o)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		report, _ := run1(t, o)
+		runtime.ReadMemStats(&after)
+		require.Equal(t, requests, report.Acked)
+		require.Zero(t, report.Unexpected)
+		return after.Mallocs - before.Mallocs
+	}
+	f := func(name string, change func(*Options)) {
+		t.Helper()
+		few, many := allocations(200, change), allocations(2200, change)
+		// A request has 30 objects; what is left is the pools of fasthttp, which lose things under the race detector.
+		require.Less(t, float64(many)-float64(few), 2000*3.0, name)
+	}
+	f("plain", func(o *Options) { o.Ledger = false })
+	f("ledger", func(o *Options) {})
+	f("gzip ledger", func(o *Options) { o.Gzip = true })
+	f("keys", func(o *Options) { o.IdempotencyKeys = true })
 }
