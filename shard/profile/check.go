@@ -126,6 +126,11 @@ func checkSummary(tag byte, p []byte) string {
 	if len(p)-summaryFixed < 4*n {
 		return "occurrences are cut short"
 	}
+	for _, c := range p[summaryFixed+4*n:] {
+		if c != 0 {
+			return "unused room is not empty"
+		}
+	}
 	s := readSummary(p)
 	if s.First > s.Last {
 		return "first is after last"

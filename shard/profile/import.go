@@ -217,7 +217,7 @@ func (im *Importer) summaries(b []byte, tag byte, list []*fastjson.Value, lim *L
 			return b
 		case len(name) == 0 || len(name) > maxNameBytes || known[string(name)]:
 			im.fail("name %.40q of an event or product", name)
-		case first > last || count == 0 || count == 1 && first != last:
+		case first > last || count == 0:
 			im.fail("%.40q: count, first and last don't agree", name)
 		}
 		known[string(name)] = true
@@ -380,7 +380,7 @@ func (im *Importer) minor(v *fastjson.Value, digits int) int64 {
 	negative := text[0] == '-'
 	text = bytes.TrimPrefix(text, []byte("-"))
 	whole, fraction, _ := bytes.Cut(text, []byte("."))
-	if bytes.ContainsAny(text, "eE") || len(fraction) > 18 {
+	if bytes.ContainsAny(text, "eE") {
 		f, err := strconv.ParseFloat(string(text), 64)
 		if err != nil {
 			im.fail("revenue is out of range")
@@ -397,18 +397,18 @@ func (im *Importer) minor(v *fastjson.Value, digits int) int64 {
 			units = append(units, '0')
 		}
 	}
-	n, err := strconv.ParseInt(string(units), 10, 64)
-	if err != nil {
+	n, err := strconv.ParseUint(string(units), 10, 64)
+	if err == nil && up {
+		n++
+	}
+	switch {
+	case err != nil || n > 1<<63 || n == 1<<63 && !negative:
 		im.fail("revenue is out of range")
 		return 0
+	case negative:
+		return -int64(n) // also of 1<<63: it is its own negative
 	}
-	if up {
-		n = saturatingAdd(n, 1)
-	}
-	if negative {
-		n = -n
-	}
-	return n
+	return int64(n)
 }
 
 // distinct fails on a name that an object has twice.

@@ -7,7 +7,7 @@ import (
 
 // A summary is what stands behind the name in a field of tagEvent, tagProduct and tagApp:
 //
-//	count u48 | first i48 ms | last i48 ms | n u8 | n × u32 Unix seconds, ascending | unused room for more
+//	count u48 | first i48 ms | last i48 ms | n u8 | n × u32 Unix seconds, ascending | unused room for more: zeros
 //
 // The u32s are recent occurrences without the newest, which is last. Times outside of 48 bits (year -2490 to 6429), counts beyond 2^48-1
 // and seconds outside of 32 bits are kept as the nearest that fit.
@@ -146,7 +146,7 @@ func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times ui
 		binary.LittleEndian.PutUint16(b[p:], uint16(len(name)))
 		copy(b[p+2:], name)
 		p += 2 + len(name)
-		putSummary(b[p:], uint64(times), millis, millis, e.recent)
+		putSummary(b[p:], uint64(times), millis, millis, e.recent) // the new field is the last one
 		return b, true
 	}
 	p := s.start + 2 + len(name)
@@ -185,41 +185,30 @@ func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, 
 		drop++
 	}
 	joined := seconds(last)
-	if joined >= oldest {
-		if n-drop+1 > lim.RecentMax-1 {
-			drop = n - (lim.RecentMax - 1) + 1
-			if drop > n { // RecentMax 1
-				b[p+18] = 0
-				return b
-			}
-		}
+	if joined < oldest || lim.RecentMax == 1 { // ascending: when the last one is too old, all are
+		return e.putRecent(b, s, p, tag, nil)
+	}
+	if drop = max(drop, n+1-(lim.RecentMax-1)); drop > 0 {
 		copy(list, list[4*drop:4*n])
+		clear(list[4*(n-drop) : 4*n])
 		n -= drop
-		if 4*n+4 > len(list) {
-			b, p = e.resizeSummary(b, s, p, tag, n+1)
-			list = b[p+summaryFixed:]
-		}
-		binary.LittleEndian.PutUint32(list[4*n:], joined)
-		n++
-	} else {
-		n = 0 // ascending: when the last one is too old, all are
 	}
-	b[p+18] = byte(n)
-	if len(list)/4 > n+recentSlack {
-		b, _ = e.shrinkSummary(b, s, p, tag, n)
+	room := len(list) / 4
+	if n+1 > room || room > n+1+recentSlack {
+		b, p = e.resizeSummary(b, s, p, tag, n+1)
+		_, _, end := fieldAt(b, s.at)
+		list = b[p+summaryFixed : end]
+		clear(list[4*n:])
 	}
+	binary.LittleEndian.PutUint32(list[4*n:], joined)
+	b[p+18] = byte(n + 1)
 	return b
 }
 
+// resizeSummary gives the summary at p of the field at s room for n occurrences. New room is not cleared.
 func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, n int) (out []byte, at int) {
 	out, start := e.resize(b, s, tag, p-s.start+summaryFixed+4*roundUp(n))
 	return out, start + p - s.start
-}
-
-// shrinkSummary gives room back. The field at s may have grown meanwhile, so its end is read anew.
-func (e *Editor) shrinkSummary(b []byte, s span, p int, tag byte, n int) (out []byte, at int) {
-	_, start, end := fieldAt(b, s.at)
-	return e.resizeSummary(b, span{s.at, start, end}, p, tag, n)
 }
 
 // putRecent writes list into the summary at p.
@@ -229,10 +218,17 @@ func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32) []b
 		b, p = e.resizeSummary(b, s, p, tag, len(list))
 	}
 	b[p+18] = byte(len(list))
-	for i, v := range list {
-		binary.LittleEndian.PutUint32(b[p+summaryFixed+4*i:], v)
-	}
+	_, _, end := fieldAt(b, s.at)
+	putSeconds(b[p+summaryFixed:end], list)
 	return b
+}
+
+// putSeconds fills room with list and then zeros: what was there before may be anybody's.
+func putSeconds(room []byte, list []uint32) {
+	for i, v := range list {
+		binary.LittleEndian.PutUint32(room[4*i:], v)
+	}
+	clear(room[4*len(list):])
 }
 
 // trimRecent drops what is older than the window before last, or too many. list has the occurrences without the newest.
@@ -254,15 +250,13 @@ func readRecent(dst []uint32, summary []byte) []uint32 {
 	return dst
 }
 
-// putSummary fills a summary whose room has been made.
+// putSummary fills the summary p, whose room has been made.
 func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	put48(p, min(count, maxCount))
 	put48(p[6:], uint64(first))
 	put48(p[12:], uint64(last))
 	p[18] = byte(len(recent))
-	for i, v := range recent {
-		binary.LittleEndian.PutUint32(p[summaryFixed+4*i:], v)
-	}
+	putSeconds(p[summaryFixed:], recent)
 }
 
 func roundUp(n int) int { return (n + recentStep - 1) / recentStep * recentStep }
