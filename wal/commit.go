@@ -3,6 +3,7 @@ package wal
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -16,8 +17,7 @@ type committer struct {
 	writer  pebblewal.Writer // nil: the next record begins a segment
 	segment *segment         // what writer writes to
 	offset  int64            // its logical end
-	group   []*Record        // written or about to be
-	durable []*Record        // synced, not handed back yet
+	group   []*Record        // what is being made durable
 	// groupBytes bounds a group, and so the memory of Pebble's blocks and how far a segment passes SegmentBytes.
 	groupBytes int64
 	synced     sync.WaitGroup
@@ -28,61 +28,68 @@ const maxGroupBytes = 8 << 20
 
 func (c *committer) init(l *Log) {
 	c.group = make([]*Record, 0, len(l.ring))
-	c.durable = make([]*Record, 0, len(l.ring))
 	c.groupBytes = min(maxGroupBytes, l.opts.SegmentBytes)
 }
 
 // commitLoop makes records durable, group by group. A group is what came while the disk was at the one before, so that its size follows
-// from the load. Handing back a group overlaps with the fsync of the next one; with nothing waiting it happens at once.
+// from the load.
+//
+// Handing back could overlap with the fsync of the next group. It doesn't: of those who wait for their records, that makes two halves
+// that take turns, and so twice the fsyncs, which cost more CPU than anything else here.
 func (l *Log) commitLoop() {
 	defer close(l.done)
 	c := &l.commit
-	for {
-		more := l.take()
-		if len(c.group) > 0 {
-			if err := l.write(); err != nil {
-				l.fail(err)
-				return
-			}
+	for l.take() {
+		err := l.write()
+		if err == nil {
+			err = l.sync()
 		}
-		if !l.handBack() {
-			return
-		}
-		if len(c.group) == 0 {
-			if more {
-				continue
-			}
-			if err := l.finishSegment(); err != nil {
-				l.fail(err)
-			}
-			return
-		}
-		if err := l.sync(); err != nil {
+		if err != nil {
 			l.fail(err)
 			return
 		}
+		if l.Err() != nil { // of the witness, found by the keeper: nothing is acknowledged after it
+			return
+		}
+		l.opts.OnDurable(c.group)
+		clear(c.group)
+		c.group = c.group[:0]
 		if c.offset >= l.opts.SegmentBytes {
-			if !l.handBack() {
-				return
-			}
 			if err := l.finishSegment(); err != nil {
 				l.fail(err)
 				return
 			}
+		}
+	}
+	if l.Err() == nil {
+		if err := l.finishSegment(); err != nil {
+			l.fail(err)
 		}
 	}
 }
 
-// take moves what waits into the group, up to groupBytes. It blocks while there is nothing to do; more is false when there never will be.
-func (l *Log) take() (more bool) {
+// take moves what waits into the group, up to groupBytes. It blocks while nothing waits, and returns false when nothing ever will.
+//
+// It lets other goroutines run first: those that were just answered, or are about to append as well, get into this group instead of the
+// next one. Woken by the first of many, the committer would otherwise sync that one record alone.
+func (l *Log) take() bool {
 	c := &l.commit
+	runtime.Gosched()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.queued == 0 && len(c.durable) == 0 && !l.closing && l.failure == nil {
-		l.idle = true
-		l.wake.Wait()
+	if l.queued == 0 && !l.closing && l.failure == nil {
+		for l.queued == 0 && !l.closing && l.failure == nil {
+			l.idle = true
+			l.wake.Wait()
+		}
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
 	}
 	l.idle = false
+	if l.failure != nil {
+		return false
+	}
 	var size int64
 	for l.queued > 0 && size < c.groupBytes {
 		r := l.ring[l.head]
@@ -92,7 +99,7 @@ func (l *Log) take() (more bool) {
 		size += int64(len(r.Data))
 		c.group = append(c.group, r)
 	}
-	return !l.closing || l.queued > 0 || len(c.group) > 0
+	return len(c.group) > 0
 }
 
 // write gives the group to Pebble, which copies it, and asks for a sync with the last record.
@@ -154,8 +161,6 @@ func (l *Log) sync() error {
 	l.records -= len(c.group)
 	l.bytes -= size
 	l.mu.Unlock()
-	c.group, c.durable = c.durable, c.group
-
 	l.ioStart.Store(0)
 	return nil
 }
@@ -171,20 +176,6 @@ func (h latency) Observe(ns float64) {
 	h.log.syncNs.Store(int64(ns))
 	syncsTotal.Inc()
 	syncSeconds.Update(ns / 1e9)
-}
-
-// handBack returns what is durable to its owners; false when the log has failed meanwhile, since nothing is acknowledged after that.
-func (l *Log) handBack() bool {
-	c := &l.commit
-	if l.Err() != nil {
-		return false
-	}
-	if len(c.durable) > 0 {
-		l.opts.OnDurable(c.durable)
-		clear(c.durable)
-		c.durable = c.durable[:0]
-	}
-	return true
 }
 
 // beginSegment makes the segment whose first record has that position. Its name is durable when it returns.

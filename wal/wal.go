@@ -82,8 +82,7 @@ type Options struct {
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
 	// OnDurable gets records that have become durable, in position order, from one goroutine. The slice is lent for the call, the records
-	// are the caller's again. While it runs, the disk works on the next group, but no more than that: it should hand over and return.
-	// It must not call Close. Required.
+	// are the caller's again. Nothing is written while it runs: it should hand over and return. It must not call Close. Required.
 	OnDurable func([]*Record)
 	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has failed. It must
 	// not call Close.

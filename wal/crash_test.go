@@ -1,0 +1,141 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every acknowledged record must
+// be there, in order and unchanged; and again after a second loss, shortly after the first recovery.
+func TestPowerLoss(t *testing.T) {
+	const clones = 1000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	fs := vfs.NewCrashableMem()
+	slow := syncFS{fs, func() { time.Sleep(300 * time.Microsecond) }} // so that there is something to lose
+	h := mustOpen(t, slow, func(o *Options) { o.WitnessInterval = 5 * time.Millisecond; o.MaxRecycled = 2 })
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for w := range uint64(8) {
+		wg.Go(func() { h.write(t, w<<32, rand.New(rand.NewPCG(seed, w+1)), stop) })
+	}
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				if p := h.DurablePosition(); p > 150 {
+					if err := h.Trim(p - 150); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+	})
+	var torn int
+	for i := range clones {
+		h.waitAcked(uint64(i) * 3)
+		acked := h.ackedPosition()
+		percent := rng.IntN(101)
+		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+		tornBefore := tornRecordsTotal.Get()
+		if err := h.checkClone(clone, acked, rng); err != nil {
+			t.Errorf("seed %d, clone %d, %d %% of unsynced data, %d acknowledged: %v", seed, i, percent, acked, err)
+			break
+		}
+		if tornRecordsTotal.Get() > tornBefore {
+			torn++
+		}
+	}
+	close(stop)
+	wg.Wait()
+	require.NoError(t, h.bad)
+	require.NoError(t, h.Close())
+	t.Logf("%d records, %d of %d clones had a torn tail", h.LastPosition(), torn, clones)
+	require.Greater(t, torn, clones/10, "the test no longer makes torn tails")
+}
+
+// write appends until stop, waiting for a part of its records, as clients do.
+func (h *harness) write(t *testing.T, id uint64, rng *rand.Rand, stop chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		id++
+		size := 8 + rng.IntN(300)
+		if rng.IntN(10) == 0 {
+			size = 8 + rng.IntN(6000)
+		}
+		r := newRecord(id, size)
+		acked := make(chan struct{})
+		r.Context = acked
+		if err := h.Append(r); err != nil {
+			t.Error(err)
+			return
+		}
+		if rng.IntN(4) > 0 {
+			<-acked
+		}
+	}
+}
+
+// checkClone opens what a loss of power left, compares it with what h has acknowledged by then, appends, loses power again, and repeats.
+func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error {
+	known := func(position uint64) (uint64, bool) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		id, ok := h.ids[position]
+		return id, ok && position <= acked
+	}
+	for range 2 {
+		c, err := openHarness(fs, nil)
+		if err != nil {
+			return err
+		}
+		ids, err := c.content()
+		if err != nil {
+			return err
+		}
+		if c.LastPosition() < acked {
+			return fmt.Errorf("the log ends at %d", c.LastPosition())
+		}
+		for position, id := range ids {
+			if want, ok := known(position); ok && want != id {
+				return fmt.Errorf("position %d holds id %d instead of %d", position, id, want)
+			}
+		}
+		mine := map[uint64]uint64{}
+		for range rng.IntN(4) {
+			r := newRecord(1<<60+rng.Uint64N(1<<50), 8+rng.IntN(2000))
+			if err := c.Append(r); err != nil {
+				return err
+			}
+			if !c.waitAcked(r.Position) {
+				return errors.New("not acknowledged")
+			}
+			mine[r.Position] = c.ids[r.Position]
+			acked = r.Position
+		}
+		for position, id := range ids { // what was replayed counts from now on
+			mine[position] = id
+		}
+		acked = c.LastPosition()
+		known = func(position uint64) (uint64, bool) { id, ok := mine[position]; return id, ok }
+		fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(101), RNG: rng})
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// image is the files of a log directory, to be damaged and opened.
+type image map[string][]byte
+
+func takeImage(t testing.TB, fs *vfs.MemFS) image {
+	t.Helper()
+	names, err := fs.List(testDir)
+	require.NoError(t, err)
+	m := image{}
+	for _, name := range names {
+		if name == "LOCK" {
+			continue
+		}
+		b, err := fs.UnsafeGetFileDataBuffer(fs.PathJoin(testDir, name))
+		require.NoError(t, err)
+		m[name] = append([]byte(nil), b...)
+	}
+	return m
+}
+
+// segments are the names of the segments, in order.
+func (m image) segments() (names []string) {
+	for i := 1; i < 100; i++ {
+		if name := fmt.Sprintf("%06d.log", i); m[name] != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (m image) with(name string, data []byte) image {
+	c := image{}
+	for n, b := range m {
+		c[n] = b
+	}
+	c[name] = data
+	if data == nil {
+		delete(c, name)
+	}
+	return c
+}
+
+func (m image) flip(name string, at int, mask byte) image {
+	b := append([]byte(nil), m[name]...)
+	b[at] ^= mask
+	return m.with(name, b)
+}
+
+// open opens an image and reads it all back.
+func (m image) open() (ids map[uint64]uint64, err error) {
+	fs := vfs.NewMem()
+	if err := fs.MkdirAll(testDir, 0o755); err != nil {
+		return nil, err
+	}
+	for name, b := range m {
+		f, err := fs.Create(fs.PathJoin(testDir, name), vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := f.Write(append([]byte(nil), b...)); err != nil {
+			return nil, err
+		}
+		_ = f.Close()
+	}
+	h, err := openHarness(fs, nil)
+	if err != nil {
+		return nil, err
+	}
+	ids, err = h.content()
+	if err != nil {
+		return nil, fmt.Errorf("Open was fine, Replay not: %w", err)
+	}
+	return ids, h.Close()
+}
+
+func refused(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrMissing) }
+
+// damageLog makes a log of two segments, the last recycled: what it held before lies behind its end. Small and large records.
+func damageLog(t testing.TB) (fs *vfs.MemFS, h *harness) {
+	fs = vfs.NewMem()
+	h = mustOpen(t, fs, func(o *Options) { o.SegmentBytes = 32 << 10 })
+	one := func(n, size int) {
+		for range n {
+			h.fill(t, 1, size)
+		}
+	}
+	one(35, 1000)
+	require.NoError(t, h.Trim(33))
+	one(4, 3000)
+	one(48, 400)
+	one(14, 120)
+	require.Len(t, h.segments, 2)
+	require.Equal(t, damageRecords, int(h.LastPosition()+1-h.FirstPosition()))
+	require.Greater(t, h.segments[1].bytes, int64(30_000), "recycled")
+	require.Less(t, h.liveEnd(t), int64(20_000))
+	return fs, h
+}
+
+const damageRecords = 69
+
+// F4 after a clean close: wherever a byte is damaged, all records are there or the log is refused. Never fewer.
+func TestFlipAfterClose(t *testing.T) {
+	fs, h := damageLog(t)
+	require.NoError(t, h.Close())
+	m := takeImage(t, fs)
+	want, err := m.open()
+	require.NoError(t, err)
+	require.Len(t, want, damageRecords)
+	sweep(t, h, m, want, 1)
+}
+
+// F4 after a kill: the witness is exact there too, though not synced, and the end is not marked.
+func TestFlipAfterKill(t *testing.T) {
+	fs, h := damageLog(t)
+	m := takeImage(t, fs)
+	want, err := m.open()
+	require.NoError(t, err)
+	require.Len(t, want, damageRecords)
+	sweep(t, h, m, want, 3)
+	require.NoError(t, h.Close())
+}
+
+// F4 after a loss of power: the witness knows of nothing, but each record testifies for those that were durable when it was written. So
+// only the last group can be lost without a trace, and that takes damage and a loss of power within WitnessInterval.
+func TestFlipBehindWitness(t *testing.T) {
+	fs, h := damageLog(t)
+	m := takeImage(t, fs)
+	require.NoError(t, h.Close())
+	m[witnessName] = oldWitness(h, 1)
+	want, err := m.open()
+	require.NoError(t, err)
+	require.Len(t, want, damageRecords)
+	name := m.segments()[1]
+	var silent, refusals int
+	for at := 0; at < len(m[name]); at += 41 {
+		got, err := m.flip(name, at, 0x10).open()
+		if err != nil {
+			require.True(t, refused(err), "flip at %d: %v", at, err)
+			refusals++
+			continue
+		}
+		if len(got) < len(want) {
+			silent++
+			require.GreaterOrEqual(t, len(got), len(want)-2, "flip at %d of %d", at, len(m[name]))
+		}
+	}
+	t.Logf("%d refused, %d lost the last group", refusals, silent)
+	require.Greater(t, refusals, 50)
+	require.Less(t, silent, 10)
+}
+
+// oldWitness is a witness that was last written when acked was.
+func oldWitness(h *harness, acked uint64) []byte {
+	b := make([]byte, witnessSlots*slotSpacing)
+	encodeSlot(b, witnessState{generation: 7, acked: acked, segment: h.segments[0].num, first: h.segments[0].first})
+	return b
+}
+
+// ends are the offsets at which the records of the last segment end.
+func (h *harness) ends(t testing.TB) (ends []int64) {
+	r, err := openSegment(h.opts.FS, h.segments[len(h.segments)-1].path, 0)
+	require.NoError(t, err)
+	defer r.close()
+	for {
+		_, _, err := r.next()
+		ends = append(ends, r.offset)
+		if err != nil {
+			return ends[1:]
+		}
+	}
+}
+
+func (h *harness) liveEnd(t testing.TB) int64 {
+	ends := h.ends(t)
+	return ends[len(ends)-1]
+}
+
+func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var harmless, refusals int
+	for _, name := range append(m.segments(), witnessName) {
+		end := len(m[name])
+		liveEnd := end // where the last segment ends logically
+		if seg := h.segments[len(h.segments)-1]; strings.HasSuffix(seg.path, name) {
+			liveEnd = int(h.liveEnd(t)) + chunkHeaderBytes
+		}
+		for at := 0; at < end; at++ {
+			// Elsewhere samples; everything in what ends the log, and in the witness what is not padding.
+			if inWitness := name == witnessName; inWitness && at%slotSpacing > slotBytes && at%997 != 0 ||
+				!inWitness && at < liveEnd-2500 && rng.IntN(17) != 0 || !inWitness && at > liveEnd && rng.IntN(31) != 0 {
+				continue
+			}
+			if rng.IntN(every) != 0 {
+				continue
+			}
+			mask := byte(1 << rng.IntN(8))
+			if rng.IntN(4) == 0 {
+				mask = byte(1 + rng.IntN(255))
+			}
+			got, err := m.flip(name, at, mask).open()
+			switch {
+			case err == nil:
+				harmless++
+				if len(got) != len(want) {
+					t.Fatalf("seed %d: %s[%d] ^= %#x: %d records instead of %d, silently", seed, name, at, mask, len(got), len(want))
+				}
+				require.Equal(t, want, got)
+			case refused(err):
+				refusals++
+			default:
+				t.Fatalf("seed %d: %s[%d] ^= %#x: neither fine nor refused: %v", seed, name, at, mask, err)
+			}
+		}
+	}
+	t.Logf("%d refused, %d harmless", refusals, harmless)
+	require.Greater(t, refusals, harmless)
+}
+
+// F3 and F4: the last segment is cut off at every byte of its end. With the witness of the moment, a cut into the records is refused;
+// with one that is behind, as after a loss of power, what is whole up to the cut is there, and nothing else.
+func TestTruncate(t *testing.T) {
+	fs, h := damageLog(t)
+	ends := h.ends(t) // of the records in the last segment
+	last := h.segments[len(h.segments)-1]
+	require.NoError(t, h.Close())
+	m := takeImage(t, fs)
+	name := m.segments()[1]
+	require.True(t, strings.HasSuffix(last.path, name))
+	before := damageRecords - len(ends)
+	for cut := len(m[name]); cut >= 0; cut-- {
+		if live := int(ends[len(ends)-1]); cut > live+200 && cut%97 != 0 {
+			continue
+		}
+		whole := before
+		for _, end := range ends {
+			if end <= int64(cut) {
+				whole++
+			}
+		}
+		c := m.with(name, m[name][:cut])
+		got, err := c.open()
+		if whole == damageRecords {
+			require.NoError(t, err, "cut at %d", cut)
+			require.Len(t, got, damageRecords)
+		} else {
+			require.True(t, refused(err), "cut at %d: %v", cut, err)
+		}
+		torn := tornRecordsTotal.Get()
+		c[witnessName] = oldWitness(h, 3)
+		got, err = c.open()
+		require.NoError(t, err, "cut at %d", cut)
+		require.Len(t, got, whole, "cut at %d", cut)
+		if whole < damageRecords && int64(cut) >= ends[max(whole-before-1, 0)]+chunkHeaderBytes && whole > before {
+			require.Greater(t, tornRecordsTotal.Get(), torn, "cut at %d: a torn tail is counted", cut)
+		}
+	}
+}
+
+// Whole files that are gone.
+func TestMissingFiles(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, fs, nil)
+	h.fill(t, 150, 2000)
+	require.NoError(t, h.Close())
+	m := takeImage(t, fs)
+	names := m.segments()
+	require.Greater(t, len(names), 3)
+	for _, name := range append(names, witnessName) {
+		_, err := m.with(name, nil).open()
+		require.True(t, refused(err), "%s: %v", name, err)
+		_, err = m.with(name, []byte{}).open()
+		require.True(t, refused(err), "%s: %v", name, err)
+	}
+	_, err := image{witnessName: m[witnessName]}.open()
+	require.ErrorIs(t, err, ErrMissing)
+	require.ErrorContains(t, err, "the log ends at position 0, in an empty log, but 150 was acknowledged")
+	_, err = m.with(names[1], m[names[2]]).open()
+	require.True(t, refused(err))
+	ids, err := image{}.open()
+	require.NoError(t, err)
+	require.Empty(t, ids)
+}
+
+// A record that is wrong inside intact chunks was wrong before it was written: refused, not taken for a torn tail.
+func TestRecordChecksum(t *testing.T) {
+	r := newRecord(5, 100)
+	sealPayload(r.Data)
+	sealHeader(r.Data, 12, 3, 10)
+	h, payload, err := openRecord(r.Data)
+	require.NoError(t, err)
+	require.Equal(t, header{position: 12, count: 3, lag: 2}, h)
+	require.EqualValues(t, 10, h.durable())
+	require.Equal(t, r.Data[HeaderBytes:], payload)
+	for i := range r.Data {
+		r.Data[i] ^= 4
+		_, _, err := openRecord(r.Data)
+		require.ErrorIs(t, err, ErrCorrupt, i)
+		r.Data[i] ^= 4
+	}
+	for n := range len(r.Data) {
+		_, _, err := openRecord(r.Data[:n])
+		require.ErrorIs(t, err, ErrCorrupt, n)
+	}
+}

@@ -1,0 +1,259 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+)
+
+// syncFS calls a function before each sync of a segment.
+type syncFS struct {
+	vfs.FS
+	before func()
+}
+
+type syncHookFile struct {
+	vfs.File
+	before func()
+}
+
+func (fs syncFS) wrap(f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return syncHookFile{f, fs.before}, nil
+}
+
+func (fs syncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return fs.wrap(f, err)
+}
+
+func (fs syncFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return fs.wrap(fs.FS.ReuseForWrite(from, to, c))
+}
+
+func (f syncHookFile) Sync() error { f.before(); return f.File.Sync() }
+
+func (f syncHookFile) SyncData() error { f.before(); return f.File.SyncData() }
+
+// F6: whatever write or sync fails, nothing that was not durable is acknowledged, the failure is told once, and the log stays shut. What
+// was acknowledged is there afterwards, on a disk that works again, even after a loss of power.
+func TestEveryWriteFails(t *testing.T) {
+	run := func(fail int64) (writes int64, err error) {
+		fs := vfs.NewCrashableMem()
+		var count atomic.Int64
+		var failed, syncFailed atomic.Bool
+		var after atomic.Int64
+		inject := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || op.Kind == errorfs.OpFilePreallocate ||
+				op.Kind == errorfs.OpRemove || op.Kind == errorfs.OpLock {
+				return nil
+			}
+			segmentSync := op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, ".log")
+			if segmentSync && syncFailed.Load() {
+				after.Add(1)
+			}
+			if count.Add(1) == fail {
+				failed.Store(true)
+				syncFailed.Store(segmentSync)
+				return errorfs.ErrInjected
+			}
+			return nil
+		})
+		h, err := openHarness(errorfs.Wrap(fs, inject), func(o *Options) {
+			o.MaxRecycled = -1 // errorfs does not look into a file that is written over
+			o.WitnessInterval = 100 * time.Microsecond
+		})
+		if err != nil {
+			if !failed.Load() {
+				return 0, err
+			}
+			if _, err := openHarness(fs.CrashClone(vfs.CrashCloneCfg{}), nil); err != nil {
+				return 0, fmt.Errorf("open after a failed Open: %w", err)
+			}
+			return count.Load(), nil
+		}
+		for i := uint64(1); i <= 30; i++ {
+			r := newRecord(i, 8000)
+			err := h.Append(r)
+			if err == nil && h.waitAcked(r.Position) {
+				if i%10 == 0 {
+					err = h.Trim(i - 5)
+				}
+				if err == nil {
+					continue
+				}
+			}
+			if err != nil && !errors.Is(err, ErrFailed) {
+				return 0, err
+			}
+			if !failed.Load() {
+				return 0, fmt.Errorf("failed without a fault: %w", h.Err())
+			}
+			break
+		}
+		acked := h.ackedPosition()
+		clone := fs.CrashClone(vfs.CrashCloneCfg{}) // power is lost at once
+		if failed.Load() && h.Err() != nil {
+			for range 3 {
+				if err := h.Append(newRecord(99, 8)); !errors.Is(err, ErrFailed) || !errors.Is(err, errorfs.ErrInjected) {
+					return 0, fmt.Errorf("Append after the failure: %w", err)
+				}
+			}
+		}
+		err = h.Close()
+		if failed.Load() != (err != nil) {
+			return 0, fmt.Errorf("Close: %w", err)
+		}
+		if failed.Load() && len(h.fails) != 1 {
+			return 0, fmt.Errorf("OnFailure called %d times", len(h.fails))
+		}
+		if h.ackedPosition() != acked || h.bad != nil {
+			return 0, fmt.Errorf("acknowledged %d after %d and the failure, %w", h.ackedPosition(), acked, h.bad)
+		}
+		if after.Load() > 0 {
+			return 0, errors.New("a segment was synced after a sync had failed")
+		}
+		for _, fs := range []*vfs.MemFS{clone, fs} {
+			again, err := openHarness(fs, nil)
+			if err != nil {
+				return 0, fmt.Errorf("open afterwards: %w", err)
+			}
+			ids, err := again.content()
+			if err != nil {
+				return 0, err
+			}
+			for p, id := range h.ids {
+				if p >= again.FirstPosition() && ids[p] != id {
+					return 0, fmt.Errorf("record %d is lost, the log ends at %d", p, again.LastPosition())
+				}
+			}
+			if err := again.Close(); err != nil {
+				return 0, err
+			}
+		}
+		return count.Load(), nil
+	}
+	total, err := run(math.MaxInt64)
+	require.NoError(t, err)
+	require.Greater(t, total, int64(100))
+	for k := int64(1); k <= total; k++ {
+		_, err := run(k)
+		require.NoError(t, err, "write %d of %d failed", k, total)
+	}
+}
+
+// F7: below the floor records are refused at once; when space is back, they are taken again without a restart.
+func TestDiskFull(t *testing.T) {
+	fs := vfs.NewMem()
+	usage := func(available, total uint64) {
+		fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: available, TotalBytes: total})
+	}
+	usage(50<<30, 100<<30)
+	h := mustOpen(t, fs, func(o *Options) {
+		o.MinFreeBytes, o.MinFreePercent, o.diskInterval = 0, 0, time.Millisecond // the defaults
+	})
+	h.fill(t, 3, 100)
+	for _, low := range [][2]uint64{{1_999_999_999, 10 << 30}, {49 << 30, 1000 << 30}} {
+		usage(low[0], low[1])
+		require.Eventually(t, h.DiskFull, 10*time.Second, time.Millisecond)
+		last := h.LastPosition()
+		require.ErrorIs(t, h.Append(newRecord(1, 8)), ErrDiskFull)
+		require.Equal(t, last, h.LastPosition())
+		require.NoError(t, h.Read(1, last, func(uint64, uint32, []byte) error { return nil }))
+		require.NoError(t, h.Trim(last))
+		usage(60<<30, 100<<30)
+		require.Eventually(t, func() bool { return !h.DiskFull() }, 10*time.Second, time.Millisecond)
+		h.fill(t, 3, 100)
+	}
+	require.NoError(t, h.Close())
+
+	usage(1, 100) // it opens on a full disk
+	h = mustOpen(t, fs, func(o *Options) { o.MinFreeBytes, o.MinFreePercent = 0, 0 })
+	require.ErrorIs(t, h.Append(newRecord(1, 8)), ErrDiskFull)
+	require.NoError(t, h.Close())
+}
+
+// F8, F9: a disk that hangs. What waits is bounded by records and by bytes, more is refused at once, the stall shows, and when the disk
+// is back everything taken is acknowledged.
+func TestStalledDisk(t *testing.T) {
+	for name, c := range map[string]struct{ records, bytes, size, want int }{
+		"records": {20, 64 << 20, 100, 20},
+		"bytes":   {1000, 1 << 20, 100_000 - HeaderBytes, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var gate sync.RWMutex
+			fs := syncFS{vfs.NewMem(), func() { gate.RLock(); gate.RUnlock() }} //nolint:staticcheck // a gate
+			h := mustOpen(t, fs, func(o *Options) {
+				o.MaxPendingRecords, o.MaxPendingBytes = c.records, int64(c.bytes)
+				o.StallAfter = 20 * time.Millisecond
+			})
+			h.fill(t, 5, 100)
+			require.False(t, h.Stalled())
+			gate.Lock()
+			taken := 0
+			for err := error(nil); ; taken++ {
+				if err = h.Append(newRecord(uint64(taken), c.size)); err != nil {
+					require.ErrorIs(t, err, ErrBusy)
+					break
+				}
+			}
+			require.Equal(t, c.want, taken)
+			require.Eventually(t, h.Stalled, 10*time.Second, time.Millisecond)
+			require.Greater(t, h.SyncLatency(), 20*time.Millisecond)
+			require.ErrorIs(t, h.Append(newRecord(9, c.size)), ErrBusy)
+			require.EqualValues(t, 5, h.ackedPosition())
+			require.EqualValues(t, 5, h.DurablePosition())
+			require.EqualValues(t, 5+taken, h.LastPosition())
+			gate.Unlock()
+			require.True(t, h.waitAcked(uint64(5+taken)))
+			h.fill(t, 5, 100)
+			require.False(t, h.Stalled())
+			require.NoError(t, h.Close())
+			require.NoError(t, h.bad)
+		})
+	}
+}
+
+// F22: Close drains: what was taken is acknowledged and there.
+func TestCloseDrains(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, syncFS{fs, func() { time.Sleep(time.Millisecond) }}, nil)
+	var taken atomic.Uint64
+	var wg sync.WaitGroup
+	for w := range uint64(8) {
+		wg.Go(func() {
+			for {
+				err := h.Append(newRecord(w<<32, 500))
+				if errors.Is(err, ErrClosed) {
+					return
+				} else if err == nil {
+					taken.Add(1)
+				} else if !errors.Is(err, ErrBusy) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	h.waitAcked(2000)
+	require.NoError(t, h.Close())
+	wg.Wait()
+	require.Equal(t, taken.Load(), h.ackedPosition())
+	h = mustOpen(t, fs, nil)
+	require.Equal(t, taken.Load(), h.LastPosition())
+	require.NoError(t, h.Close())
+}
