@@ -17,16 +17,17 @@ var errTooLarge = errors.New("entry is too large")
 // randomness, no map order; replay, and every replica, come to the same state and emit the same messages with the same sequences.
 type applying struct {
 	position uint64
-	ordinal  uint32 // of the op within its record
-	rec      *op.Record
-	ticket   *ticket // nil in replay
-	dropped  bool    // the op at hand had no effect
+	ordinal  uint32     // of the op within its record
+	rec      *op.Record // its Stamp is the op's
+	ticket   *ticket    // nil in replay
+	dropped  bool       // the op at hand had no effect
 }
 
 // apply does all ops of a record that are addressed to this worker's partitions. The caller holds w.mu.
 func (w *worker) apply(c *commit) error {
 	a := &w.applying
-	*a = applying{position: c.Position, rec: &c.rec, ticket: c.ticket}
+	w.rec = c.rec
+	*a = applying{position: c.Position, rec: &w.rec, ticket: c.ticket}
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
 		o, rest = op.Next(rest)
@@ -35,6 +36,7 @@ func (w *worker) apply(c *commit) error {
 			continue
 		}
 		a.dropped = false
+		w.rec.Stamp = c.rec.Stamp + int64(a.ordinal)
 		if c.messages != nil {
 			a.ticket = c.messages[a.ordinal].ticket
 		}
@@ -221,16 +223,16 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 
 // inherit gives a new profile the states of a directory row.
 func (w *worker) inherit(blob, row []byte) []byte {
-	if v, ok := profile.Attr(row, op.AttrEmailSubscribe); ok {
-		_, changed, actor, _ := profile.ContactState(row, op.AttrEmailSubscribe)
-		blob = w.keep(w.ed.SetContactState(blob, op.AttrEmailSubscribe, v.Bytes(), changed, actor))
+	for _, c := range statesOf(row) {
+		if c.code == stateEmail {
+			blob = w.keep(w.ed.SetContactState(blob, op.AttrEmailSubscribe, []byte(c.state), c.changed, c.actor))
+		} else {
+			blob = w.keep(w.ed.SetGroupState(blob, c.group, c.on, c.changed, c.actor))
+		}
 	}
 	if at, ok := profile.HardBounce(row); ok {
 		blob = w.keep(w.ed.SetHardBounce(blob, at))
 	}
-	profile.Groups(row, func(id [16]byte, subscribed bool, changed int64, actor uint32) {
-		blob = w.keep(w.ed.SetGroupState(blob, id, subscribed, changed, actor))
-	})
 	return blob
 }
 
@@ -389,7 +391,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 	}
 	for _, k := range after.list {
 		if !before.has(k) {
-			w.tellRow(p, op.RowAdd, k.id, k.key, number, appendStates(nil, o.Body()))
+			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(statesOf(o.Body()), k.id))
 		}
 	}
 	return nil
@@ -470,6 +472,7 @@ func (w *worker) resume(p *partition, body []byte) error {
 			var o op.Op
 			o, rest = op.Next(rest)
 			w.send(p, o.Kind(), o.Flags(), o.Number(), o.Body(), o.Key(), true)
+			rec.Stamp++
 		}
 		w.applying.rec = outer
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -31,6 +32,7 @@ type Batch struct {
 	commit    commit
 	names     op.Names
 	keep      []byte
+	seen      []uint64
 }
 
 // lookup is an op that is addressed through the directory.
@@ -131,13 +133,13 @@ func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil
 	}
-	if len(b.lookups) > 0 {
+	if len(b.lookups) > 0 || len(b.contacts) > 1 {
 		if err := b.route(); err != nil {
 			return err
 		}
 	}
 	e := b.engine
-	data := b.Finish(b.workspace, b.actor, e.now())
+	data := b.Finish(b.workspace, b.actor, e.now(b.Count()))
 	if err := e.reserve(len(data)); err != nil {
 		return err
 	}
@@ -213,20 +215,58 @@ func (b *Batch) route() error {
 			return err
 		}
 	}
+	cut, home := b.sharedAddress()
 	for i := range b.lookups {
 		l := &b.lookups[i]
+		if l.start >= cut {
+			break
+		}
 		if depends, err := b.dependsOnEarlier(l); err != nil {
 			return err
 		} else if depends {
-			b.deferFrom(l.start, l.home)
-			return nil
+			cut, home = l.start, l.home
+			break
 		}
 		if len(l.candidates) > 0 {
 			b.Buf[l.start+5] |= byte(op.Resolved)
 			binary.LittleEndian.PutUint64(b.Buf[l.start+8:], l.candidates[0].number)
 		}
 	}
+	if cut < math.MaxInt {
+		b.deferFrom(cut, home)
+	}
 	return nil
+}
+
+// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to a user too: whose states the
+// address takes depends on who comes first.
+func (b *Batch) sharedAddress() (start int, home uint64) {
+	b.seen = b.seen[:0]
+	for _, start := range b.contacts {
+		o, _ := op.Next(b.Buf[start:])
+		own := len(b.seen)
+		for body := o.Body(); len(body) > 0; {
+			code, v, rest, ok := op.NextField(body)
+			if !ok {
+				break
+			}
+			body = rest
+			if v.Tag() != op.String || code != op.AttrEmail && code != op.AttrPhone {
+				continue
+			}
+			id := op.Phone
+			if code == op.AttrEmail {
+				id = op.Email
+			}
+			b.keep = op.AppendEmailKey(b.keep[:0], v.Bytes())
+			row := b.engine.hasher.Number(b.workspace, id, b.keep)
+			if slices.Contains(b.seen[:own], row) {
+				return start, row
+			}
+			b.seen = append(b.seen, row)
+		}
+	}
+	return math.MaxInt, 0
 }
 
 // dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it sets that very email or phone; it
@@ -312,7 +352,7 @@ func (b *Batch) deferFrom(start int, number uint64) {
 		rest.AppendOp(o)
 		b.Dropped()
 	}
-	record := rest.Finish(b.workspace, b.actor, b.engine.now())
+	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
 	b.Append(op.Deferred, 0, number, record, nil)
 	deferrals.Inc()
@@ -386,7 +426,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 		e.fail(err)
 		return
 	}
-	routed := b.Finish(rec.Workspace, rec.Actor, rec.Stamp)[wal.HeaderBytes:]
+	routed := b.Finish(rec.Workspace, rec.Actor, e.now(rec.Count))[wal.HeaderBytes:]
 
 	body := append(binary.LittleEndian.AppendUint64(nil, ref.seq), routed...)
 	var out op.Builder
@@ -394,7 +434,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
 	c := &commit{ticket: t}
 	c.Context = c
-	data := out.Finish(rec.Workspace, rec.Actor, e.now())
+	data := out.Finish(rec.Workspace, rec.Actor, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := e.submit(c, data)
 		if err == nil {

@@ -29,12 +29,12 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	}
 	var after rowKeys
 	after.read(out)
-	states := stateFields(o.Body())
-	if email := after.of(op.Email); hadEmail != nil && email != nil && !bytes.Equal(email, hadEmail) && !states.email {
+	set := statesSet(o.Body(), w.applying.rec)
+	if email := after.of(op.Email); hadEmail != nil && email != nil && !bytes.Equal(email, hadEmail) && len(forAddress(set, op.Email)) == 0 {
 		// A new address begins as subscribed, or as what it is already known to be (reference.md 2.2).
 		out = w.ed.ForgetContactState(out, op.AttrEmailSubscribe)
 	}
-	offer := appendStates(nil, out)
+	offer := statesOf(out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}
@@ -45,14 +45,12 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	}
 	for _, k := range after.list {
 		if !before.has(k) {
-			w.tellRow(p, op.RowAdd, k.id, k.key, number, offer)
+			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(offer, k.id))
 		}
 	}
-	if len(states.fields) > 0 {
-		for _, id := range [...]op.IDKind{op.Email, op.Phone} {
-			if key := after.of(id); key != nil {
-				w.tellRow(p, op.RowState, id, key, number, states.fields)
-			}
+	for _, id := range [...]op.IDKind{op.Email, op.Phone} {
+		if changes := forAddress(set, id); len(changes) > 0 && after.of(id) != nil {
+			w.tellRow(p, op.RowState, id, after.of(id), number, changes)
 		}
 	}
 	return nil
@@ -67,56 +65,27 @@ func (r *rowKeys) of(id op.IDKind) []byte {
 	return nil
 }
 
-// states are the fields of an attributes body that set subscription states.
-type states struct {
-	fields []byte // code, value … as they stand in the body
-	email  bool   // email_subscribe is among them
-}
-
-func stateFields(body []byte) (s states) {
-	for len(body) > 0 {
-		code, _, rest, ok := op.NextField(body)
-		if !ok {
-			break
-		}
-		if code == op.AttrEmailSubscribe || code == op.AttrSubscriptionGroups {
-			s.fields = append(s.fields, body[:len(body)-len(rest)]...)
-			s.email = s.email || code == op.AttrEmailSubscribe
-		}
-		body = rest
-	}
-	return s
-}
-
-// appendStates appends the subscription states of a profile or row as attribute fields.
-func appendStates(dst, blob []byte) []byte {
-	if v, ok := profile.Attr(blob, op.AttrEmailSubscribe); ok {
-		dst = binary.AppendUvarint(dst, op.AttrEmailSubscribe)
-		dst = append(dst, v...)
-	}
-	var groups []byte
-	profile.Groups(blob, func(id [16]byte, subscribed bool, _ int64, _ uint32) {
-		groups = op.AppendBool(op.AppendString(groups, id[:]), subscribed)
-	})
-	if len(groups) > 0 {
-		dst = binary.AppendUvarint(dst, op.AttrSubscriptionGroups)
-		dst = op.AppendBlock(dst, op.Array, groups)
-	}
-	return dst
-}
-
-// tellRow sends a change to a directory row: number, then fields.
-func (w *worker) tellRow(p *partition, kind op.Kind, id op.IDKind, key []byte, number uint64, fields []byte) {
+// tellRow sends a change to a directory row: the profile's number, then states.
+func (w *worker) tellRow(p *partition, kind op.Kind, id op.IDKind, key []byte, number uint64, changes []stateChange) {
 	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
-	body := append(binary.LittleEndian.AppendUint64(nil, number), fields...)
+	body := appendStates(binary.LittleEndian.AppendUint64(nil, number), changes)
 	w.send(p, kind, op.MakeFlags(0, id), home, body, key, false)
 }
 
-// addMember: a profile has got this address. Its states come as an offer, which the row takes where it has none of its own; what the row
-// has goes back to the profile.
+// share sends states of an address to a profile that has it.
+func (w *worker) share(p *partition, o op.Op, number uint64, changes []stateChange, force bool) {
+	flags := op.MakeFlags(0, o.Flags().ID())
+	if force {
+		flags |= op.Force
+	}
+	w.send(p, op.ShareState, flags, number, appendStates(nil, changes), o.Key(), false)
+}
+
+// addMember: a profile has got this address. What the address has goes to the profile. The profile's own states come as an offer: the
+// address takes those that it has nothing of, and then all who share it have them.
 func (w *worker) addMember(p *partition, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
-	number, offer := binary.LittleEndian.Uint64(o.Body()), o.Body()[8:]
+	number, offer := binary.LittleEndian.Uint64(o.Body()), parseStates(o.Body()[8:])
 	s, row, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	if err != nil {
 		return err
@@ -124,27 +93,34 @@ func (w *worker) addMember(p *partition, o op.Op) error {
 	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser {
 		return nil // an external id that has a profile of its own by now
 	}
-	var known []byte
 	if s != nil {
-		known = appendStates(nil, w.entryOf(s))
+		if known := statesOf(w.entryOf(s)); len(known) > 0 {
+			w.share(p, o, number, known, true)
+		}
 	}
 	if err := w.addToRow(p, row, id, o.Key(), number); err != nil {
 		return err
 	}
-	if id != op.Email && id != op.Phone {
-		return nil
-	}
-	if len(known) > 0 {
-		w.send(p, op.ShareState, op.MakeFlags(0, op.SvcID), number, known, nil, false)
-	}
 	if s, err = w.lookup(p, row); err != nil {
 		return err
 	}
-	// The offer first, what was known on top of it: the row's own states win.
-	if err := w.setStates(s, offer); err != nil {
+	taken, err := w.setStates(s, missing(w.entryOf(s), offer), false)
+	if err != nil {
 		return err
 	}
-	return w.setStates(s, known)
+	return w.tellMembers(p, o, s, taken)
+}
+
+// tellMembers sends states to all who share the address in row s.
+func (w *worker) tellMembers(p *partition, o op.Op, s *slot, changes []stateChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	m := members(w.entryOf(s))
+	for i := 0; i < len(m)/8; i++ {
+		w.share(p, o, member(m, i), changes, false)
+	}
+	return nil
 }
 
 // addToRow adds a profile's number to the row at number row, making the row when it isn't there.
@@ -200,16 +176,15 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 			break
 		}
 	}
-	if len(m) == 0 && len(appendStates(nil, w.entryOf(s))) == 0 {
+	if len(m) == 0 && len(statesOf(w.entryOf(s))) == 0 {
 		return w.erase(p, s)
 	}
 	return w.setMembers(s, m)
 }
 
-// setRowState: a state was set for this address, by a profile that has it or for the address itself. The row tells all who share it.
+// setRowState: states were set for this address, by a profile that has it or for the address itself. All who share it are told.
 func (w *worker) setRowState(p *partition, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
-	fields := o.Body()[8:]
 	s, row, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	if err != nil {
 		return err
@@ -220,36 +195,24 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 			return err
 		}
 	}
-	if err := w.setStates(s, fields); err != nil {
+	made, err := w.setStates(s, parseStates(o.Body()[8:]), false)
+	if err != nil {
 		return err
 	}
-	m := members(w.entryOf(s))
-	for i := 0; i < len(m)/8; i++ {
-		w.send(p, op.ShareState, op.MakeFlags(0, op.SvcID), member(m, i), fields, nil, false)
-	}
-	return nil
+	return w.tellMembers(p, o, s, made)
 }
 
-// setStates sets states on a row or profile without telling anybody.
-func (w *worker) setStates(s *slot, fields []byte) error {
-	if len(fields) == 0 {
-		return nil
-	}
-	rec := w.applying.rec
-	w.synthetic.Reset(0)
-	w.synthetic.Append(op.Attributes, 0, s.number, fields, nil)
-	o := op.Op(w.synthetic.Buf[op.HeaderBytes:])
-	updated := profile.Updated(w.entryOf(s))
-	out, _ := w.ed.Apply(w.entryOf(s), o, rec, &w.e.limits)
-	profile.SetUpdated(out, updated) // what others set for the address doesn't make this profile the most recently updated one
-	return w.update(s, out)
-}
-
-// shareState: the state of an address reaches a profile that has it.
+// shareState: states of an address reach a profile, which may have left the address meanwhile.
 func (w *worker) shareState(p *partition, o op.Op) error {
 	s, err := w.lookup(p, o.Number())
 	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != profile.KindUser {
 		return err
 	}
-	return w.setStates(s, o.Body())
+	var keys rowKeys
+	keys.read(w.entryOf(s))
+	if !keys.has(rowKey{o.Flags().ID(), o.Key()}) {
+		return nil
+	}
+	_, err = w.setStates(s, parseStates(o.Body()), o.Flags().Has(op.Force))
+	return err
 }

@@ -333,15 +333,14 @@ func (e *Engine) Ready() error {
 	return nil
 }
 
-// now is a stamp for a record: Unix µs, rising with every call, whatever the clock does.
-func (e *Engine) now() int64 {
+// now is a stamp for a record of n ops: Unix µs, rising whatever the clock does. Each op gets one of its own, counted from the record's, so
+// that of two profiles changed by one request it is known which was changed last.
+func (e *Engine) now(n int) int64 {
 	t := e.opts.Now().UnixMicro()
 	for {
 		last := e.stamp.Load()
-		if t <= last {
-			t = last + 1
-		}
-		if e.stamp.CompareAndSwap(last, t) {
+		t = max(t, last+1)
+		if e.stamp.CompareAndSwap(last, t+int64(n)) {
 			return t
 		}
 	}

@@ -34,12 +34,12 @@ type worker struct {
 	applied  uint64 // position up to which this worker has applied everything that concerns it
 	evictAt  int
 	applying applying
+	rec      op.Record
 	sent     []*message // by the record at hand, for the pump
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
 	fresh, row, members, value, readBack []byte
-	synthetic                            op.Builder
 	missing                              []uint64
 
 	queue queue

@@ -73,6 +73,9 @@ const (
 	Conditional
 )
 
+// Force marks a ShareState that the profile takes over however old it is.
+const Force = UpdateOnly
+
 // IDKind is the kind of identifier in an op's key (service.md 2.1).
 type IDKind uint8
 

@@ -325,7 +325,7 @@ func findKey(sorted []ref, key []byte) bool {
 // element in the order of the edits; what is added stands at the end.
 func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) bool {
 	adds := false
-	for len(edits) > 0 {
+	for len(edits) > 0 && edits[0] <= op.EditRemove {
 		r := ref{tag: edits[0]}
 		var v op.Value
 		var ok bool

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"gopkg.in/yaml.v3"
+
+	"millrace/loadtest"
+)
+
+// cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, names of flags as keys) or from an environment
+// variable: --data is MILLRACE_DATA.
+type cli struct {
+	Config kong.ConfigFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
+
+	Serve    serveCommand     `cmd:"" help:"Run the server."`
+	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
+	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys, apps and groups of a running server."`
+	Version  versionCommand   `cmd:"" help:"Print the version."`
+}
+
+// yamlConfig resolves flags from a YAML file: `data: /var/lib/millrace`, or under the name of the command.
+func yamlConfig(r io.Reader) (kong.Resolver, error) {
+	values := map[string]any{}
+	if err := yaml.NewDecoder(r).Decode(&values); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("configuration file: %w", err)
+	}
+	return kong.ResolverFunc(func(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+		if parent.Command != nil {
+			if own, ok := values[parent.Command.Name].(map[string]any); ok {
+				if v, ok := own[flag.Name]; ok {
+					return text(v), nil
+				}
+			}
+		}
+		if v, ok := values[flag.Name]; ok {
+			return text(v), nil
+		}
+		return nil, nil
+	}), nil
+}
+
+// text is a YAML value as it would stand on the command line.
+func text(v any) any {
+	switch v := v.(type) {
+	case bool:
+		return v
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = fmt.Sprint(v[i])
+		}
+		return strings.Join(parts, ",")
+	}
+	return fmt.Sprint(v)
+}
+
+// byteSize is a number of bytes: 4GiB, 512MiB, 64KB, or plain.
+type byteSize int64
+
+// UnmarshalText reads a byteSize.
+func (b *byteSize) UnmarshalText(s []byte) error {
+	number := strings.TrimRight(string(s), "BKMGTIbkmgti ")
+	n, err := strconv.ParseFloat(number, 64)
+	factor, ok := map[string]float64{"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
+	if err != nil || !ok || n < 0 {
+		return fmt.Errorf("%q is no number of bytes: try 4GiB", s)
+	}
+	*b = byteSize(n * factor)
+	return nil
+}

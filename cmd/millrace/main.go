@@ -1,0 +1,63 @@
+// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, backup, admin, version.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "millrace:", err)
+	var e exitError
+	if errors.As(err, &e) {
+		os.Exit(e.code)
+	}
+	os.Exit(1)
+}
+
+// exitError carries an exit code of its own meaning; see README.
+type exitError struct {
+	error
+	code int
+}
+
+func (e exitError) Unwrap() error { return e.error }
+
+const exitDiskFailed = 3 // the disk has failed; nothing was acknowledged after that
+
+// run is main without the process: it parses args, does the command and returns what went wrong.
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	var cli cli
+	exited := errors.New("exit")
+	parser, err := kong.New(&cli, kong.Name("millrace"),
+		kong.Description("A server for bulk user data: acknowledged, durable and queryable in one step."),
+		kong.DefaultEnvars("MILLRACE"), kong.Configuration(yamlConfig), kong.UsageOnError(),
+		kong.Writers(stdout, os.Stderr), kong.Exit(func(int) { panic(exited) }),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(stdout, (*io.Writer)(nil)))
+	if err != nil {
+		return err
+	}
+	defer func() { // --help prints and exits
+		if p := recover(); p != nil && p != any(exited) {
+			panic(p)
+		}
+	}()
+	command, err := parser.Parse(args)
+	if err != nil {
+		return err
+	}
+	return command.Run()
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/ingest"
+	"millrace/ingest/field"
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
+type node struct {
+	engine  *shard.Engine
+	control *control.Control
+	server  *api.Server
+}
+
+func openNode(engine shard.Options, door api.Options, decoder ingest.Options) (*node, error) {
+	decoder.EnsureDefaults()
+	if err := decoder.Validate(); err != nil {
+		return nil, err
+	}
+	n := &node{}
+	n.control = control.New(control.Options{
+		Prepare: func(w *control.Workspace) any { return forIngest(w) },
+		Now:     func() int64 { return time.Now().UnixMilli() },
+		Logger:  engine.Logger,
+	})
+	engine.OnDocument = n.control.Apply
+	var err error
+	if n.engine, err = shard.Open(engine); err != nil {
+		return nil, err
+	}
+	n.control.Start(n.engine)
+	decoders := ingest.NewPool(decoder)
+	door.Store, door.Control = store{n.engine}, n.control
+	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
+		d := decoders.Get()
+		b := batch.(*shard.Batch)
+		reply, status := d.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+		decoders.Put(d)
+		return reply, status
+	}
+	door.AppendPhoneKey = decoder.Phones.Parse
+	if n.server, err = api.New(door); err != nil {
+		n.engine.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// forIngest is what the decoder has to know of a workspace.
+func forIngest(w *control.Workspace) *ingest.Workspace {
+	i := &ingest.Workspace{
+		ID: w.Number, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
+		ErrorObjects: w.RequestErrorShape == "objects",
+	}
+	if w.Plan == "mau" {
+		i.MaxCombined = 50
+	}
+	for id := range w.Apps {
+		i.Apps[id] = struct{}{}
+	}
+	channels := map[string]ingest.Channel{"email": ingest.ChannelEmail, "sms": ingest.ChannelSMS, "whatsapp": ingest.ChannelWhatsApp}
+	for id, g := range w.Groups {
+		if raw, ok := field.UUID([]byte(id)); ok {
+			i.Groups[raw] = channels[g.Channel]
+		}
+	}
+	return i
+}
+
+// store is the engine as the door sees it.
+type store struct{ *shard.Engine }
+
+// NewBatch begins one request's changes.
+func (s store) NewBatch(workspace, actor uint32) api.Batch { return s.Engine.NewBatch(workspace, actor) }
+
+// Find returns the users that an identifier names.
+func (s store) Find(workspace uint32, id op.IDKind, key []byte) ([]api.User, error) {
+	return users(s.Engine.Find(workspace, id, key))
+}
+
+// FindNumber returns the user with this number.
+func (s store) FindNumber(workspace uint32, number uint64) ([]api.User, error) {
+	return users(s.Engine.FindNumber(workspace, number))
+}
+
+func users(found []shard.User, err error) ([]api.User, error) {
+	list := make([]api.User, len(found))
+	for i, u := range found {
+		list[i] = api.User(u)
+	}
+	return list, err
+}
+
+// Answer returns the kept answer of a request with an Idempotency-Key.
+func (s store) Answer(workspace uint32, key []byte) (api.Answer, bool, error) {
+	a, ok, err := s.Engine.Answer(workspace, key)
+	return api.Answer{BodyHash: a.BodyHash, Status: a.Status, Body: a.Body}, ok, err
+}
+
+func (n *node) close() error {
+	if err := n.engine.Close(); err != nil {
+		return fmt.Errorf("close the engine: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,360 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/ingest"
+	"millrace/shard"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+// demo is the workspace of `make run`.
+//
+//go:embed demo.yaml
+var demo []byte
+
+const demoKey = "millrace-demo-key"
+
+// serveCommand is `millrace serve`. Every bound of the server is a flag here, with its default.
+type serveCommand struct {
+	Data      string `required:"" help:"Directory of log and state." placeholder:"DIR"`
+	Listen    string `default:"127.0.0.1:8080" help:"Address of the API." placeholder:"HOST:PORT"`
+	Admin     string `default:"127.0.0.1:8081" help:"Address of metrics, pprof and the admin API; off closes it." placeholder:"HOST:PORT"`
+	Bootstrap string `help:"Workspaces, keys and groups to create at the start, and again on SIGHUP." placeholder:"FILE" type:"path"`
+	Demo      bool   `help:"Create a workspace to try things in, with a key that everybody knows. Loopback only."`
+
+	TLSCert        string   `help:"Certificate chain, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
+	TLSKey         string   `help:"Its key, PEM." placeholder:"FILE" type:"path"`
+	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
+	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
+
+	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
+	Memory             byteSize      `default:"4GiB" help:"Budget for profiles in memory; the others are read from disk when needed."`
+	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
+	MaxInflight        byteSize      `default:"256MiB" help:"Records between accepted and applied; beyond it: 503."`
+	CheckpointBytes    byteSize      `default:"512MiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
+	CheckpointInterval time.Duration `default:"5m" help:"The same, in time."`
+	SegmentBytes       byteSize      `default:"128MiB" help:"Size of a log segment."`
+	MinFreeBytes       byteSize      `default:"2GB" help:"Free disk space below which writes are refused."`
+	MinFreePercent     float64       `default:"5" help:"The same, in percent of the disk."`
+	StallAfter         time.Duration `default:"5s" help:"/readyz fails when an fsync takes longer."`
+
+	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
+	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
+	WriteTimeout        time.Duration `default:"10s" help:"For an answer to leave."`
+	IdleTimeout         time.Duration `default:"60s" help:"Between requests of a connection."`
+	DrainTimeout        time.Duration `default:"10s" help:"For requests under way at the end."`
+	MaxHeaderBytes      int           `default:"8192" help:"Request line and headers."`
+	MaxHeaders          int           `default:"64" help:"Number of headers."`
+	MaxConns            int           `default:"16384" help:"Connections."`
+	MaxConnsPerIP       int           `default:"4096" help:"Connections from one address; -1: no bound."`
+	MaxRequestsPerConn  int           `default:"0" help:"Requests after which a connection is closed; 0: no bound."`
+	MaxBadKeysPerMinute int           `default:"60" help:"Wrong keys from one address a minute before it gets 429."`
+	AccessLog           bool          `help:"Log a line for each request, without personal data."`
+
+	MaxArray           int `default:"25" help:"Elements of a custom array attribute; the newest stay."`
+	MaxProperties      int `default:"256" help:"Properties of an event that are kept."`
+	MaxPropertiesBytes int `default:"51200" help:"Properties with arrays or objects, as JSON."`
+	MaxDepth           int `default:"32" help:"Nesting inside an object."`
+
+	MemoryLimit byteSize `default:"0" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment."`
+	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"${enum}."`
+}
+
+// Run serves until ctx ends (SIGINT, SIGTERM), then drains. It returns an exitError with exitDiskFailed when the disk has failed.
+func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
+	logger, err := c.logger()
+	if err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.MemoryLimit > 0 {
+		debug.SetMemoryLimit(int64(c.MemoryLimit))
+	}
+	if err := os.MkdirAll(c.Data, 0o755); err != nil {
+		return err
+	}
+	unlock, err := lockDir(c.Data)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	certificate, err := c.tls()
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	engine := c.engineOptions(logger)
+	engine.OnFailure = func(err error) { failed <- err }
+	door, err := c.doorOptions(logger)
+	if err != nil {
+		return err
+	}
+	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is somebody to serve.
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	if certificate != nil {
+		listener = certificate.Listener(listener)
+	}
+	n, err := openNode(engine, door, ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes})
+	if err != nil {
+		return err
+	}
+	if err := c.bootstrap(n, stdout); err != nil {
+		return errors.Join(err, n.close())
+	}
+	return c.serve(ctx, n, listener, certificate, failed, logger, stdout)
+}
+
+// serve runs the listeners until the end and closes everything in order.
+func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS, failed <-chan error, logger *slog.Logger, stdout io.Writer) error {
+	ended := make(chan error, 2)
+	go func() { ended <- n.server.Serve(listener) }()
+	var admin *http.Server
+	if c.Admin != "off" {
+		l, err := net.Listen("tcp", c.Admin)
+		if err != nil {
+			return errors.Join(err, n.close())
+		}
+		admin = n.server.AdminServer()
+		go func() { ended <- admin.Serve(l) }()
+		logger.Info("admin listener", "address", l.Addr().String())
+	}
+	logger.Info("serving", "address", listener.Addr().String(), "data", c.Data)
+	if c.Demo {
+		c.greet(stdout, listener.Addr())
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-hup:
+			c.reload(n, certificate, logger, stdout)
+			continue
+		case err := <-ended:
+			return errors.Join(fmt.Errorf("listener: %w", err), n.close())
+		case err := <-failed:
+			return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
+		case <-ctx.Done():
+		}
+		break
+	}
+	logger.Info("stopping")
+	drain, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
+	defer cancel()
+	err := n.server.Shutdown(drain)
+	if admin != nil {
+		err = errors.Join(err, admin.Shutdown(drain))
+	}
+	if err != nil {
+		logger.Warn("not all requests have ended in time", "error", err)
+	}
+	if err := n.close(); err != nil {
+		return err
+	}
+	logger.Info("stopped")
+	return nil
+}
+
+// reload is SIGHUP: certificate and bootstrap file are read again. What is wrong with them is logged, and the old state stays.
+func (c *serveCommand) reload(n *node, certificate *api.TLS, logger *slog.Logger, stdout io.Writer) {
+	if certificate != nil {
+		if err := certificate.Reload(); err != nil {
+			logger.Error("reload", "error", err)
+		}
+	}
+	if err := c.bootstrap(n, stdout); err != nil {
+		logger.Error("reload", "error", err)
+		return
+	}
+	logger.Info("reloaded")
+}
+
+func (c *serveCommand) bootstrap(n *node, stdout io.Writer) error {
+	if c.Demo {
+		if err := applyBootstrap(n.control, demo, stdout); err != nil {
+			return err
+		}
+	}
+	if c.Bootstrap == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.Bootstrap)
+	if err != nil {
+		return fmt.Errorf("bootstrap file: %w", err)
+	}
+	if err := applyBootstrap(n.control, text, stdout); err != nil {
+		return fmt.Errorf("bootstrap file %q: %w", c.Bootstrap, err)
+	}
+	return nil
+}
+
+// applyBootstrap prints the keys that it makes: it is the only time that they are shown.
+func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
+	f, err := control.ParseBootstrap(text)
+	if err != nil {
+		return err
+	}
+	made, err := c.Bootstrap(f)
+	for _, k := range made {
+		fmt.Fprintf(stdout, "API key %q of workspace %q, shown once: %s\n", k.Name, k.Workspace, k.Token)
+	}
+	return err
+}
+
+func (c *serveCommand) greet(stdout io.Writer, address net.Addr) {
+	fmt.Fprintf(stdout, `
+Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
+
+  curl -s http://%[1]s/users/track -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' \
+    -d '{"attributes":[{"external_id":"ada","first_name":"Ada","plan":"pro"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}'
+  curl -s http://%[1]s/users/export/ids -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"external_ids":["ada"]}'
+
+`, address, demoKey)
+}
+
+// check refuses settings that would surprise.
+func (c *serveCommand) check() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key go together")
+	}
+	loopback, err := isLoopback(c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if !loopback && c.TLSCert == "" && !c.InsecureHTTP {
+		return errors.New("--listen: another address than loopback needs --tls-cert and --tls-key, or --insecure-http")
+	}
+	if !loopback && c.Demo {
+		return errors.New("--demo: its key is known to everybody, so it serves loopback only")
+	}
+	if c.Admin != "off" {
+		if loopback, err = isLoopback(c.Admin); err != nil {
+			return fmt.Errorf("--admin: %w", err)
+		}
+		if !loopback && !c.InsecureHTTP {
+			return errors.New("--admin: another address than loopback needs --insecure-http; put a proxy with TLS before it")
+		}
+	}
+	return nil
+}
+
+func isLoopback(address string) (bool, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false, err
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback(), nil
+}
+
+func (c *serveCommand) tls() (*api.TLS, error) {
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	return api.LoadTLS(c.TLSCert, c.TLSKey)
+}
+
+func (c *serveCommand) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return nil, err
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
+}
+
+func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
+	return shard.Options{
+		Dir: c.Data, Workers: c.Workers, MemoryBytes: int64(c.Memory), StoreCacheBytes: int64(c.StoreCache),
+		MaxInflightBytes: int64(c.MaxInflight), CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
+		Limits: profile.Limits{MaxArray: c.MaxArray},
+		Log: wal.Options{
+			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
+			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
+		},
+		Logger: logger,
+	}
+}
+
+// orNone turns "no floor" of the command line into that of the log.
+func orNone[T int64 | float64](v T) T {
+	if v == 0 {
+		return -1
+	}
+	return v
+}
+
+func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
+	o := api.Options{
+		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
+		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
+		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn, MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
+		AccessLog: c.AccessLog, Logger: logger,
+	}
+	for _, p := range c.TrustedProxies {
+		if !strings.Contains(p, "/") {
+			a, err := netip.ParseAddr(p)
+			if err != nil {
+				return o, fmt.Errorf("--trusted-proxies: %w", err)
+			}
+			o.TrustedProxies = append(o.TrustedProxies, netip.PrefixFrom(a, a.BitLen()))
+			continue
+		}
+		prefix, err := netip.ParsePrefix(p)
+		if err != nil {
+			return o, fmt.Errorf("--trusted-proxies: %w", err)
+		}
+		o.TrustedProxies = append(o.TrustedProxies, prefix)
+	}
+	if c.Admin == "off" {
+		return o, nil
+	}
+	token, path, err := api.AdminToken(c.Data)
+	if err != nil {
+		return o, err
+	}
+	logger.Info("the admin API takes the token of this file", "path", path)
+	o.AdminToken = token
+	return o, nil
+}
+
+// lockDir keeps a second server off the directory.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%q is in use by another server: %w", dir, err)
+	}
+	return func() { f.Close() }, nil
+}

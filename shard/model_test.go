@@ -1,0 +1,296 @@
+package shard
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// The model: what the contract says of identifiers (service.md 2.1, 2.6, 4.1), over plain maps.
+type model struct {
+	users []*modelUser
+	clock int
+}
+
+type modelUser struct {
+	external, alias, email string
+	state                  string // email_subscribe
+	updated                int
+	events                 map[string]int
+	gone                   bool
+}
+
+type modelOp struct {
+	kind     op.Kind
+	id       op.IDKind
+	key      string
+	update   bool
+	name     string // of the event
+	email    string // set by attributes; "-" removes
+	state    string
+	custom   int64
+	increase bool
+}
+
+func (m *model) find(id op.IDKind, key string) *modelUser {
+	var best *modelUser
+	for _, u := range m.users {
+		if u.gone {
+			continue
+		}
+		switch {
+		case id == op.ExternalID && u.external == key, id == op.Alias && u.alias == key:
+			return u
+		case id == op.Email && u.email == key:
+			if best == nil || cmp.Or(compareBool(u.external != "", best.external != ""), cmp.Compare(u.updated, best.updated)) > 0 {
+				best = u
+			}
+		}
+	}
+	return best
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// stateOf is the state of an address, "" when nobody has said anything of it. It outlives its users.
+type addressStates map[string]string
+
+func (m *model) apply(o modelOp, states addressStates) {
+	m.clock++
+	u := m.find(o.id, o.key)
+	if u == nil {
+		if o.update {
+			return
+		}
+		u = &modelUser{events: map[string]int{}}
+		switch o.id {
+		case op.ExternalID:
+			u.external = o.key
+		case op.Alias:
+			u.alias = o.key
+		case op.Email:
+			u.email = o.key
+			u.state = states[o.key]
+		}
+		m.users = append(m.users, u)
+	}
+	u.updated = m.clock
+	if o.kind == op.Event {
+		u.events[o.name]++
+		return
+	}
+	if o.state != "" {
+		u.state = o.state
+	}
+	if o.email != "" && o.email != u.email {
+		had := u.email != ""
+		u.email = o.email
+		if o.email == "-" {
+			u.email = ""
+		} else {
+			if had && o.state == "" {
+				u.state = ""
+			}
+			if known := states[u.email]; known != "" && o.state == "" {
+				u.state = known
+			} else if known == "" && u.state != "" {
+				m.setState(u.email, u.state, states)
+			}
+		}
+	}
+	if o.state != "" && u.email != "" {
+		m.setState(u.email, o.state, states)
+	}
+}
+
+// setState sets the state of an address: all who share it have it.
+func (m *model) setState(email, state string, states addressStates) {
+	states[email] = state
+	for _, u := range m.users {
+		if u.email == email {
+			u.state = state
+		}
+	}
+}
+
+// dump is a text of all that the test compares.
+func (m *model) dump() string {
+	var lines []string
+	for _, u := range m.users {
+		if !u.gone {
+			lines = append(lines, line(u.external, u.alias, u.email, u.state, u.events))
+		}
+	}
+	return sorted(lines)
+}
+
+func line(external, alias, email, state string, events map[string]int) string {
+	names := make([]string, 0, len(events))
+	for name, n := range events {
+		names = append(names, fmt.Sprintf("%s=%d", name, n))
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%q %q %q %q %v\n", external, alias, email, state, names)
+}
+
+func sorted(lines []string) string {
+	slices.Sort(lines)
+	return fmt.Sprint(lines)
+}
+
+// dumpEngine reads everything, resident or not.
+func dumpEngine(t *testing.T, e *Engine) string {
+	t.Helper()
+	require.NoError(t, e.Checkpoint())
+	var lines []string
+	require.NoError(t, e.store.scan([]byte("e"), []byte("f"), func(k, v []byte) error {
+		if len(k) != 9 || profile.Kind(v) != profile.KindUser {
+			return nil
+		}
+		require.NoError(t, profile.Check(v))
+		var alias, email, state string
+		profile.Aliases(v, func(_, name []byte) { alias = string(name) })
+		if a, ok := profile.Attr(v, op.AttrEmail); ok {
+			email = string(op.AppendEmailKey(nil, a.Bytes()))
+		}
+		if a, ok := profile.Attr(v, op.AttrEmailSubscribe); ok {
+			state = string(a.Bytes())
+		}
+		events := map[string]int{}
+		profile.Events(v, func(name []byte, s profile.Summary) { events[string(name)] = int(s.Count) })
+		lines = append(lines, line(string(profile.ExternalID(v)), alias, email, state, events))
+		return nil
+	}))
+	return sorted(lines)
+}
+
+func randomOp(r *rand.Rand) modelOp {
+	o := modelOp{kind: op.Event, name: fmt.Sprint("e", r.IntN(3))}
+	switch r.IntN(10) {
+	case 0, 1:
+		o.id, o.key = op.Email, fmt.Sprintf("m%d@example.com", r.IntN(12))
+	case 2:
+		o.id, o.key = op.Alias, fmt.Sprint("a", r.IntN(12))
+	default:
+		o.id, o.key = op.ExternalID, fmt.Sprint("u", r.IntN(30))
+	}
+	o.update = r.IntN(8) == 0
+	if r.IntN(3) == 0 {
+		o.kind, o.name = op.Attributes, ""
+		if r.IntN(2) == 0 {
+			o.email = fmt.Sprintf("m%d@example.com", r.IntN(12))
+			if r.IntN(6) == 0 {
+				o.email = "-"
+			}
+		}
+		if r.IntN(4) == 0 {
+			o.state = []string{"opted_in", "subscribed", "unsubscribed"}[r.IntN(3)]
+		}
+	}
+	return o
+}
+
+func (o modelOp) write(b *Batch) {
+	key := o.key
+	if o.id == op.Alias {
+		key = string(op.AppendAliasKey(nil, []byte("label"), []byte(o.key)))
+	}
+	var flags op.Flags
+	if o.update {
+		flags |= op.UpdateOnly
+	}
+	if o.kind == op.Event {
+		addEvent(b, o.id, key, o.name, flags)
+		return
+	}
+	var fields [][]byte
+	switch o.email {
+	case "":
+	case "-":
+		fields = append(fields, []byte{op.AttrEmail, byte(op.Null)})
+	default:
+		fields = append(fields, attrField(op.AttrEmail, o.email))
+	}
+	if o.state != "" {
+		fields = append(fields, attrField(op.AttrEmailSubscribe, o.state))
+	}
+	if len(fields) > 0 {
+		flags |= op.Contact
+	}
+	addAttributes(b, o.id, key, flags, fields...)
+}
+
+// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
+func seedOf(t *testing.T) uint64 {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("MILLRACE_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		seed = n
+	}
+	t.Logf("again: MILLRACE_SEED=%d go test ./shard -run '^%s$'", seed, t.Name())
+	return seed
+}
+
+// Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
+func TestModel(t *testing.T) {
+	seed := seedOf(t)
+	for round := range 12 {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		fs := vfs.NewCrashableMem()
+		options := func() Options {
+			o := testOptions(fs)
+			o.Workers = 1 + r.IntN(4)
+			if r.IntN(2) == 0 {
+				o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
+			}
+			return o
+		}
+		e := openTest(t, options())
+		m := &model{}
+		states := addressStates{}
+		for step := range 150 {
+			b := e.NewBatch(1, 0)
+			for range 1 + r.IntN(6) {
+				o := randomOp(r)
+				o.write(b)
+				m.apply(o, states)
+			}
+			require.NoError(t, b.Commit())
+			b.Release()
+			switch r.IntN(40) {
+			case 0:
+				require.NoError(t, e.Close())
+				e = openTest(t, options())
+			case 1:
+				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: rand.New(rand.NewPCG(seed, uint64(step)))})
+				e = openTest(t, options())
+			case 2:
+				require.NoError(t, e.Checkpoint())
+			case 3:
+				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d", round, step)
+			}
+		}
+		require.Equal(t, m.dump(), dumpEngine(t, e), "round %d", round)
+		require.NoError(t, e.Close())
+	}
+}
