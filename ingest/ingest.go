@@ -60,7 +60,7 @@ type Router interface {
 
 // Options of decoders. The zero value of a field means its default.
 type Options struct {
-	// MaxDepth is how many arrays and objects may stand in one another inside an object (default 32, at most 1000).
+	// MaxDepth is how many arrays and objects may stand in one another inside an object (default 32, at most 38).
 	MaxDepth int
 	// MaxProperties is how many properties of an event or a purchase are kept; the first ones are (default 256).
 	MaxProperties int
@@ -92,8 +92,8 @@ func setDefault(v *int, value int) {
 
 // Validate says what is wrong with the options.
 func (o *Options) Validate() error {
-	if o.MaxDepth < 1 || o.MaxDepth > 1000 {
-		return fmt.Errorf("MaxDepth %d: must be 1 to 1000", o.MaxDepth)
+	if o.MaxDepth < 2 || o.MaxDepth > shapeLevels-2 {
+		return fmt.Errorf("MaxDepth %d: must be 2 to %d", o.MaxDepth, shapeLevels-2)
 	}
 	if o.MaxProperties < 1 || o.MaxPropertiesBytes < 1 || o.MaxNestedBytes < 1 {
 		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d, MaxNestedBytes %d: must be positive", o.MaxProperties,
@@ -137,14 +137,14 @@ type Decoder struct {
 	b       *op.Builder
 	r       Router
 	now     int64  // Unix ms
-	gen     uint32 // number of the request, for shapes.names
+	gen     uint32 // number of the request
 	body    []byte // as sent
 	in      []byte // a copy with padding; strings with escapes are decoded in place
 	size    int    // of the body
 	badAt   int
 	badWhy  reason // 0: not JSON
 	total   int    // objects in all arrays
-	seen    uint8  // arrays, a bit each
+	placed  uint8  // arrays whose ops went into the record at once, a bit each
 	counts  [arrays]int
 	errors  []entry
 	texts   []byte
@@ -171,7 +171,7 @@ type Decoder struct {
 	// Kept from request to request.
 	shapes   shapes
 	names    nameSet
-	objects  uint64 // numbers of the objects in names
+	objects  uint32 // the number of the last object
 	nesting  []byte
 	scratch  []byte
 	maxDepth int
@@ -232,19 +232,18 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 		d.in = d.in[:need]
 	}
 	clear(d.in[copy(d.in, body):])
-	d.badWhy, d.total, d.seen, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
+	d.badWhy, d.total, d.placed, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
 	d.errors, d.texts, d.pending, d.deferred = d.errors[:0], d.texts[:0], d.pending[:0], d.deferred[:0]
 	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
 	d.inObject, d.inProperties = false, false
 
 	d.shapes.budget = learnBudget
-	if d.shapes.full {
+	// Before the numbers wrap, too: old ones would look like new ones.
+	if d.shapes.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
 		d.shapes.reset()
+		d.gen, d.objects = 0, 0
 	}
-	if d.gen++; d.gen == 0 { // wrapped: old indices could look like this request's
-		d.shapes.reset()
-		d.gen = 1
-	}
+	d.gen++
 }
 
 // end forgets what belongs to the caller, and memory that an unusual request took.
@@ -273,9 +272,7 @@ func (d *Decoder) request() int {
 		return d.fail(i)
 	}
 	i, more := d.openObject(i)
-	p := path{root: shapeNested} // clients' unknown members are no shapes
-	d.objects++
-	p.object = d.objects
+	p := d.newPath(shapeUnknown)
 	for more {
 		if i = d.member(&p, i); i < 0 {
 			return -1
@@ -347,12 +344,15 @@ func (d *Decoder) limit(a array) int {
 
 const defaultMaxObjects = 75
 
-// divert decides where the ops of an array go: into the record, when all arrays that take effect before it have been read, or aside.
+// divert decides where the ops of an array go: into the record, when those of all arrays that take effect before it are there, or aside.
 // (An array that is missing isn't known to be missing before the end. To read the text twice would cost more than to copy the ops.)
 func (d *Decoder) divert(a array) {
-	d.seen |= 1 << a
 	before := uint8(1)<<a - 1
-	if aside := d.seen&before != before; aside != d.deferring {
+	aside := d.placed&before != before
+	if !aside {
+		d.placed |= 1 << a
+	}
+	if aside != d.deferring {
 		d.switchOut()
 	}
 }

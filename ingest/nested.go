@@ -52,7 +52,7 @@ func (d *Decoder) nestedObject(i, level int) int {
 	}
 	at := d.openBlock(op.Object)
 	i, more := d.openObject(i)
-	p := d.newPath(shapeObject)
+	p := d.newPath(shapeObject.atLevel(level + 1))
 	members, isTime := 0, false
 	for more {
 		if i = d.member(&p, i); i < 0 {

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"millrace/ingest/field"
 	"millrace/shard/op"
@@ -12,9 +13,6 @@ import (
 // object reads the object at i and writes its op, or reports why not. The result is -1 only when the request is bad.
 func (d *Decoder) object(i int) int {
 	d.refusal.rank = rankNone
-	if d.in[i] != '{' {
-		return d.notObject(i)
-	}
 	d.inObject = true
 	d.id = identity{}
 	d.owner = memberKey{}
@@ -24,11 +22,14 @@ func (d *Decoder) object(i int) int {
 	d.o += op.OpHeaderBytes
 	var kind op.Kind
 	var flags op.Flags
-	switch d.array {
-	case arrayAttributes:
+	switch {
+	case d.in[i] != '{':
+		d.refuse(rankIdentifier, i, reasonNotObject)
+		i = d.skip(i, 0)
+	case d.array == arrayAttributes:
 		kind = op.Attributes
 		i, flags = d.attributes(i)
-	case arrayEvents:
+	case d.array == arrayEvents:
 		kind = op.Event
 		i = d.event(i, d.o)
 	default:
@@ -50,14 +51,6 @@ func (d *Decoder) object(i int) int {
 		return i
 	}
 	d.finish(start, kind, flags)
-	return i
-}
-
-func (d *Decoder) notObject(i int) int {
-	if i = d.skip(i, 0); i < 0 {
-		return -1
-	}
-	d.report(reasonNotObject, nil)
 	return i
 }
 
@@ -165,11 +158,15 @@ func (d *Decoder) flag(i int) (next int, value, given bool) {
 // userAlias reads an alias object.
 func (d *Decoder) userAlias(i int) int {
 	if d.in[i] != '{' {
-		return d.slotValue(i, &d.id.alias)
+		next := d.slotValue(i, &d.id.alias)
+		if d.id.alias.kind != slotNull {
+			d.id.alias.kind = slotOther
+		}
+		return next
 	}
 	d.id.alias = slot{at: i, kind: slotString}
 	i, more := d.openObject(i)
-	p := d.newPath(shapeNested)
+	p := d.newPath(shapeNested.atLevel(1))
 	for more {
 		if i = d.member(&p, i); i < 0 {
 			return -1
@@ -355,6 +352,8 @@ func (d *Decoder) place(start int, w pendingOp) {
 	if accepted {
 		d.counts[d.array]++
 	} else {
+		same := func(e entry) bool { return e.array == d.array && e.index == d.index }
+		d.errors = slices.DeleteFunc(d.errors, same) // what was left out of it doesn't matter any more
 		d.report(reasonBlocked, nil)
 	}
 }

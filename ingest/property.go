@@ -87,9 +87,6 @@ func (d *Decoder) propertyString(i int) int {
 }
 
 func (d *Decoder) propertyArray(i int) int {
-	if d.maxDepth < 2 {
-		return d.skipDeep(i)
-	}
 	at := d.openBlock(op.Array)
 	if i = d.space(i + 1); d.in[i] == ']' {
 		d.closeBlock(at)

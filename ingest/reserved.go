@@ -17,7 +17,7 @@ func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) 
 		return d.skipDeep(i)
 	}
 	i, more := d.openObject(i)
-	p := d.newPath(shapeNested)
+	p := d.newPath(shapeNested.atLevel(level + 1))
 	for more {
 		if i = d.member(&p, i); i < 0 {
 			return -1

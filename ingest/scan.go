@@ -162,7 +162,7 @@ func hex4(b []byte) (r rune) {
 		case c-'0' < 10:
 			c -= '0'
 		case c|0x20-'a' < 6:
-			c = c|0x20 - 'a' + 10
+			c = c | 0x20 - 'a' + 10
 		default:
 			return -1
 		}
@@ -362,7 +362,7 @@ func (d *Decoder) skip(i, level int) int {
 
 func (d *Decoder) skipObject(i, level int) int {
 	i, more := d.openObject(i)
-	p := d.newPath(shapeNested)
+	p := d.newPath(shapeNested.atLevel(level))
 	for more {
 		if i = d.member(&p, i); i < 0 {
 			return -1

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/maphash"
 
@@ -8,120 +9,128 @@ import (
 	"millrace/shard/op"
 )
 
-// Clients send the same few sequences of member names over and over. The sequences seen so far are kept in a trie, the shapes. Walking
-// it answers four questions with one comparison a member: which name comes here, what it means, that it is none of those before it, and
-// which index it has in the record's dictionary.
+// Clients send the same few names of members over and over, most of them in the same order. The names seen so far are kept in a graph:
+// a node for each name in each place where objects stand, which knows what the name means there, its index in the record's dictionary,
+// which names came behind it last, and which object had it last. So one comparison with the expected name answers everything about a
+// member: how long its name is, what it means, and that the object has not had it yet. An unexpected name costs a look-up by hash.
 //
-// Names that the trie can't take (escaped, long, or too many) are read the general way: looked up, and compared with those before by a
-// set of hashes. Both ways give the same ops. The trie has a fixed size, learns a bounded number of names a request, and is emptied when
-// it is full, so that hostile names cost their sender's requests little and others' nothing but learning anew.
+// (A trie of whole sequences, which proves by its path that names are distinct, is as fast for one fixed order. But it grows with the
+// number of orders and subsets that clients send, not with the number of names, and was slower for mixed ones.)
+//
+// Names that are not in the graph are judged each time, and kept apart by a set of hashes. The graph has a fixed size, learns a bounded
+// number of names a request, and is emptied when it is full: hostile names cost their sender's requests a little, and others nothing but
+// learning anew. Which way a name takes changes no op.
 
-// shape is a place where objects stand; names mean something else in each. It is the index of the place's root in the trie.
+// shape is a place where objects stand; a name means something else in each, and in each at most one object is open at a time. Those
+// that can stand in one another are numbered by their level.
 type shape uint8
 
 const (
-	shapeAttributes shape = 1 + iota
+	shapeUnknown shape = iota // names are not learned
+	shapeAttributes
 	shapeEvent
 	shapePurchase
 	shapeEventProperties
 	shapePurchaseProperties
-	shapeObject // the value of a custom attribute
-	shapeNested // any other object
-	shapeRoots
+	shapeObject                             // + level: in the value of a custom attribute
+	shapeNested = shapeObject + shapeLevels // + level: any other object
+	shapeEnd    = shapeNested + shapeLevels
+	shapeLevels = 40
 )
+
+// atLevel is the shape s for an object that has level arrays and objects around its members, itself included.
+func (s shape) atLevel(level int) shape { return s + shape(level) }
 
 const (
-	maxNodes     = 4096 // a power of two
-	maxSiblings  = 24   // what may follow one sequence
-	maxPath      = 64   // members of an object
-	maxShapeName = 64   // bytes
-	learnBudget  = 256  // new nodes a request
-	setMin       = 1024 // places in the set of names at rest
-	setKeep      = 1 << 16
+	maxNames    = 4096 // a power of two; 64 bytes each
+	namePlaces  = 2 * maxNames
+	maxProbes   = 8
+	maxNameSize = 64      // bytes
+	learnBudget = 256     // new names a request
+	setMin      = 1024    // places in the set of names at rest
+	setKeep     = 1 << 16 // and at most, from request to request
 )
 
-// node is one name behind one sequence of names. 64 bytes: a cache line.
-type node struct {
+// nameNode is a name in a place. It fills a cache line.
+type nameNode struct {
 	low, high         uint64 // the first 16 bytes of name and closing quote
-	lowMask, highMask uint64
-	child, sibling    uint32
-	parent            uint32 // 0: a child of a root
+	lowMask, highMask uint64 // which bits of them count
+	object            uint32 // number of the object that had the name last
+	gen, index        uint32 // index in the dictionary of the request numbered gen
 	at                uint32 // of the name in shapes.bytes
-	name              uint32 // index in shapes.names
-	depth             uint16
-	size              uint8 // of the name
+	hash              uint32
+	next              [2]uint16 // nodes of the names that came behind this one last
+	size              uint8     // of the name
+	trimmed, stored   uint8     // where in it the name begins that is stored, and its size
+	shape             shape
 	class             class
 	rule              reason
 }
 
-// nameUse is a name's index in the dictionary of the record numbered gen.
-type nameUse struct {
-	gen, index uint32
-	at, size   uint32 // of the name as it is stored, in shapes.bytes
-}
-
+// shapes is the graph. Nodes below shapeEnd stand for the beginning of an object of their shape; node 0 matches nothing.
 type shapes struct {
-	nodes  [maxNodes]node
-	count  uint32
+	nodes  [maxNames]nameNode
+	places [namePlaces]uint16 // nodes by their hash, open addressing; 0: free
+	count  int
 	budget int
-	full   bool
 	bytes  []byte
-	names  []nameUse
-	known  map[string]uint32 // stored name → index in names
 }
 
 func (s *shapes) reset() {
-	clear(s.nodes[:shapeRoots])
-	s.count, s.full = uint32(shapeRoots), false
-	s.bytes, s.names = s.bytes[:0], append(s.names[:0], nameUse{})
-	s.known = make(map[string]uint32, 64)
+	clear(s.nodes[:shapeEnd])
+	clear(s.places[:])
+	s.nodes[0].low, s.nodes[0].lowMask = ^uint64(0), ^uint64(0) // no UTF-8
+	s.count, s.bytes = int(shapeEnd), s.bytes[:0]
 }
 
-// next returns the child of cur whose name, with its closing quote, stands at i; 0 when there is none.
-func (s *shapes) next(in []byte, cur uint32, i int) uint32 {
-	k := s.nodes[cur%maxNodes].child
-	if k == 0 {
-		return 0
-	}
+func (s *shapes) full() bool { return s.count == maxNames }
+
+// expected returns the node of the name at i, when it is one of those that are expected behind prev; 0 when it isn't.
+func (s *shapes) expected(in []byte, prev uint16, i int) uint16 {
 	low, high := binary.LittleEndian.Uint64(in[i:]), binary.LittleEndian.Uint64(in[i+8:])
-	for k != 0 {
-		n := &s.nodes[k%maxNodes]
+	next := &s.nodes[prev%maxNames].next
+	for _, k := range next {
+		n := &s.nodes[k%maxNames]
 		if (low^n.low)&n.lowMask|(high^n.high)&n.highMask == 0 && (n.size < 16 || s.tail(in, n, i)) {
 			return k
 		}
-		k = n.sibling
 	}
 	return 0
 }
 
 // tail compares what is behind the first 16 bytes.
-func (s *shapes) tail(in []byte, n *node, i int) bool {
+func (s *shapes) tail(in []byte, n *nameNode, i int) bool {
 	end := i + int(n.size)
 	return end < len(in) && in[end] == '"' && string(in[i+16:end]) == string(s.bytes[n.at+16:n.at+uint32(n.size)])
 }
 
-// learn adds name behind cur. It returns 0 when the trie can't take it. duplicate: name is on the way to cur already.
-func (s *shapes) learn(root shape, cur uint32, name []byte) (k uint32, duplicate bool) {
-	for k := cur; k >= uint32(shapeRoots); k = s.nodes[k].parent {
-		if string(s.nameOf(k)) == string(name) {
-			return 0, true
+// find returns the node of the name, 0 when it is not and can't be in the graph.
+func (s *shapes) find(hash uint64, shape shape, name []byte) uint16 {
+	place := hash >> 40
+	for range maxProbes {
+		k := s.places[place%namePlaces]
+		if k == 0 {
+			return s.learn(place, uint32(hash), shape, name)
 		}
+		n := &s.nodes[k%maxNames]
+		if n.hash == uint32(hash) && n.shape == shape && string(s.bytes[n.at:n.at+uint32(n.size)]) == string(name) {
+			return k
+		}
+		place++
 	}
-	if len(name) > maxShapeName || s.nodes[cur].depth == maxPath || s.budget == 0 {
-		return 0, false
+	return 0
+}
+
+func (s *shapes) learn(place uint64, hash uint32, shape shape, name []byte) uint16 {
+	if len(name) > maxNameSize || s.budget == 0 || s.full() {
+		return 0
 	}
-	siblings := 0
-	for k := s.nodes[cur].child; k != 0; k = s.nodes[k].sibling {
-		siblings++
-	}
-	if s.full = s.full || s.count == maxNodes; s.full || siblings == maxSiblings {
-		return 0, false
-	}
-	k = s.count
+	k := uint16(s.count)
 	s.count++
 	s.budget--
+	s.places[place%namePlaces] = k
 	n := &s.nodes[k]
-	*n = node{parent: cur, sibling: s.nodes[cur].child, depth: s.nodes[cur].depth + 1, at: uint32(len(s.bytes)), size: uint8(len(name))}
+	*n = nameNode{at: uint32(len(s.bytes)), size: uint8(len(name)), hash: hash, shape: shape}
 	s.bytes = append(s.bytes, name...)
 	var first [16]byte
 	if copied := copy(first[:], name); copied < 16 {
@@ -129,10 +138,10 @@ func (s *shapes) learn(root shape, cur uint32, name []byte) (k uint32, duplicate
 	}
 	n.low, n.high = binary.LittleEndian.Uint64(first[:]), binary.LittleEndian.Uint64(first[8:])
 	n.lowMask, n.highMask = byteMask(len(name)+1), byteMask(len(name)+1-8)
-	n.class, n.rule = classify(root, name)
-	n.name = s.intern(storedName(root, name))
-	s.nodes[cur].child = k
-	return k, false
+	n.class, n.rule = classify(shape, name)
+	stored := storedName(shape, name)
+	n.trimmed, n.stored = uint8(bytes.Index(name, stored)), uint8(len(stored))
+	return k
 }
 
 // byteMask has ones in the n lowest bytes.
@@ -146,25 +155,17 @@ func byteMask(n int) uint64 {
 	return 1<<(8*n) - 1
 }
 
-func (s *shapes) nameOf(k uint32) []byte {
-	n := &s.nodes[k]
-	return s.bytes[n.at : n.at+uint32(n.size)]
-}
-
-func (s *shapes) intern(name []byte) uint32 {
-	if i, ok := s.known[string(name)]; ok {
-		return i
+// follow notes that k came behind prev.
+func (s *shapes) follow(prev, k uint16) {
+	next := &s.nodes[prev%maxNames].next
+	if next[0] != k {
+		next[0], next[1] = k, next[0]
 	}
-	i := uint32(len(s.names))
-	s.names = append(s.names, nameUse{at: uint32(len(s.bytes)), size: uint32(len(name))})
-	s.bytes = append(s.bytes, name...)
-	s.known[string(name)] = i
-	return i
 }
 
 // storedName is the name without the blanks around it that the name of an attribute may have.
-func storedName(root shape, name []byte) []byte {
-	if root == shapeAttributes {
+func storedName(s shape, name []byte) []byte {
+	if s == shapeAttributes {
 		if trimmed, ok := field.AttributeName(name); ok {
 			return trimmed
 		}
@@ -172,38 +173,45 @@ func storedName(root shape, name []byte) []byte {
 	return name
 }
 
-// path is the way through one object: a node of the trie, or, when that has ended, the object's number in the set of names.
+// path is the way through the members of one object.
 type path struct {
-	root   shape
-	node   uint32
-	object uint64
+	shape  shape
+	prev   uint16 // node of the name before, or of the shape
+	object uint32 // the object's number
 }
 
-func (d *Decoder) newPath(root shape) path { return path{root: root, node: uint32(root)} }
+func (d *Decoder) newPath(s shape) path {
+	d.objects++
+	return path{shape: s, prev: uint16(s), object: d.objects}
+}
 
 // memberKey is the name that member has read.
 type memberKey struct {
 	start, end int // of the name, decoded, in d.in
+	node       uint16
 	class      class
 	rule       reason // what is wrong with the name where it stands; 0: nothing
-	name       uint32 // index in shapes.names, 0: not there
 }
 
 // member reads the name at i, its opening quote, and the colon, into d.key; the result is where the value begins.
 func (d *Decoder) member(p *path, i int) int {
 	i++
-	k := d.shapes.next(d.in, p.node, i)
+	k := d.shapes.expected(d.in, p.prev, i)
 	if k == 0 {
 		return d.memberSlow(p, i)
 	}
-	n := &d.shapes.nodes[k%maxNodes]
-	p.node = k
-	d.key = memberKey{start: i, end: i + int(n.size), class: n.class, rule: n.rule, name: n.name}
-	i += int(n.size) + 1
-	if d.in[i] == ':' {
-		return d.space(i + 1)
+	n := &d.shapes.nodes[k%maxNames]
+	end := i + int(n.size)
+	d.key = memberKey{start: i, end: end, node: k, class: n.class, rule: n.rule}
+	p.prev = k
+	if n.object == p.object && d.duplicate(i) < 0 {
+		return -1
 	}
-	return d.colon(i)
+	n.object = p.object
+	if d.in[end+1] == ':' {
+		return d.space(end + 2)
+	}
+	return d.colon(end + 1)
 }
 
 func (d *Decoder) memberSlow(p *path, i int) int {
@@ -211,57 +219,49 @@ func (d *Decoder) memberSlow(p *path, i int) int {
 	if next < 0 {
 		return -1
 	}
-	name, plain := d.in[i:end], end == next-1
 	if next = d.colon(next); next < 0 {
 		return -1
 	}
-	d.key = memberKey{start: i, end: end}
-	if p.node != 0 {
-		if plain {
-			k, duplicate := d.shapes.learn(p.root, p.node, name)
-			if k != 0 {
-				n := &d.shapes.nodes[k]
-				p.node = k
-				d.key.class, d.key.rule, d.key.name = n.class, n.rule, n.name
-				return next
-			}
-			if duplicate && d.duplicate(i) < 0 {
-				return -1
-			}
-		}
-		d.leaveShapes(p)
+	name := d.in[i:end]
+	hash := d.names.hash(uint32(p.shape), name)
+	k := uint16(0)
+	if p.shape != shapeUnknown {
+		k = d.shapes.find(hash, p.shape, name)
 	}
-	if !d.names.add(p.object, name) && d.duplicate(i) < 0 {
+	if k == 0 {
+		d.key = memberKey{start: i, end: end}
+		d.key.class, d.key.rule = classify(p.shape, name)
+		if !d.names.add(p.object, hash) && d.duplicate(i) < 0 {
+			return -1
+		}
+		return next
+	}
+	n := &d.shapes.nodes[k%maxNames]
+	d.key = memberKey{start: i, end: end, node: k, class: n.class, rule: n.rule}
+	d.shapes.follow(p.prev, k)
+	p.prev = k
+	if n.object == p.object && d.duplicate(i) < 0 {
 		return -1
 	}
-	d.key.class, d.key.rule = classify(p.root, name)
+	n.object = p.object
 	return next
-}
-
-// leaveShapes goes on without the trie: the names so far are put into the set.
-func (d *Decoder) leaveShapes(p *path) {
-	d.objects++
-	p.object = d.objects
-	for k := p.node; k >= uint32(shapeRoots); k = d.shapes.nodes[k].parent {
-		d.names.add(p.object, d.shapes.nameOf(k))
-	}
-	p.node = 0
 }
 
 func (d *Decoder) duplicate(i int) int {
 	return d.refuseNamed(rankUnsafe, i, reasonDuplicate, d.key)
 }
 
-// nameIndex is the dictionary's index of the name in key, trimmed when it is an attribute's.
-func (d *Decoder) nameIndex(root shape, key *memberKey) uint32 {
-	if key.name == 0 {
-		return d.b.Intern(storedName(root, d.in[key.start:key.end]))
+// nameIndex is the dictionary's index of the name in key, without the blanks around an attribute's.
+func (d *Decoder) nameIndex(s shape, key *memberKey) uint32 {
+	if key.node == 0 {
+		return d.b.Intern(storedName(s, d.in[key.start:key.end]))
 	}
-	use := &d.shapes.names[key.name]
-	if use.gen != d.gen {
-		use.gen, use.index = d.gen, d.b.Intern(d.shapes.bytes[use.at:use.at+use.size])
+	n := &d.shapes.nodes[key.node%maxNames]
+	if n.gen != d.gen {
+		stored := n.at + uint32(n.trimmed)
+		n.gen, n.index = d.gen, d.b.Intern(d.shapes.bytes[stored:stored+uint32(n.stored)])
 	}
-	return use.index
+	return n.index
 }
 
 // nameSet holds the names of objects outside of the trie, as 64 bits of a seeded hash: a pair of names that share them is never seen,
@@ -289,14 +289,18 @@ func (s *nameSet) rest() {
 	s.used = 0
 }
 
-// add puts a name of the object into the set; false: it is there already.
-func (s *nameSet) add(object uint64, name []byte) bool {
-	h := (maphash.Bytes(s.seed, name) + object) * 0x9e3779b97f4a7c15
-	h = (h ^ h>>32) | 1
+// hash of a name in a place.
+func (s *nameSet) hash(salt uint32, name []byte) uint64 {
+	return (maphash.Bytes(s.seed, name) + uint64(salt)) * 0x9e3779b97f4a7c15
+}
+
+// add puts the hash of an object's name into the set; false: it is there already.
+func (s *nameSet) add(object uint32, hash uint64) bool {
+	h := (hash ^ hash>>32 + uint64(object)) * 0x9e3779b97f4a7c15
 	if s.used >= len(s.places)/2 {
 		s.grow()
 	}
-	return s.put(h)
+	return s.put((h ^ h>>32) | 1)
 }
 
 func (s *nameSet) put(h uint64) bool {
@@ -351,15 +355,15 @@ const (
 )
 
 // classify says what name means in an object of the shape, and what is wrong with it.
-func classify(root shape, name []byte) (class, reason) {
-	switch root {
-	case shapeAttributes:
+func classify(s shape, name []byte) (class, reason) {
+	switch {
+	case s == shapeAttributes:
 		return classifyAttribute(name)
-	case shapeEvent, shapePurchase:
-		return classifyMember(root, name), 0
-	case shapeEventProperties, shapePurchaseProperties:
-		return classOther, classifyProperty(root, name)
-	case shapeObject:
+	case s == shapeEvent || s == shapePurchase:
+		return classifyMember(s, name), 0
+	case s == shapeEventProperties || s == shapePurchaseProperties:
+		return classOther, classifyProperty(s, name)
+	case s >= shapeObject && s < shapeNested:
 		switch string(name) {
 		case "$add", "$update", "$remove", "$time", "$identifier_key", "$identifier_value", "$new_object":
 			return classOperator, 0
@@ -412,7 +416,7 @@ func classifyAttribute(name []byte) (class, reason) {
 	return classOther, 0
 }
 
-func classifyMember(root shape, name []byte) class {
+func classifyMember(s shape, name []byte) class {
 	if c := classifyIdentifier(name); c != classOther {
 		return c
 	}
@@ -424,7 +428,7 @@ func classifyMember(root shape, name []byte) class {
 	case "properties":
 		return classProperties
 	}
-	if root == shapeEvent {
+	if s == shapeEvent {
 		if string(name) == "name" {
 			return className
 		}
@@ -443,12 +447,12 @@ func classifyMember(root shape, name []byte) class {
 	return classOther
 }
 
-func classifyProperty(root shape, name []byte) reason {
+func classifyProperty(s shape, name []byte) reason {
 	switch string(name) {
 	case "time", "event_name":
 		return reasonProperties
 	case "product_id", "quantity", "price", "currency":
-		if root == shapePurchaseProperties {
+		if s == shapePurchaseProperties {
 			return reasonProperties
 		}
 	}
