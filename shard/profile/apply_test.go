@@ -348,6 +348,18 @@ func TestEvents(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestWindowOfRecent(t *testing.T) {
+	at := noon / 1000
+	b := event(t, event(t, user("u"), "e", noon+999), "e", noon+30*day)
+	require.Equal(t, []int64{at, at + 30*86400}, recent(b, tagEvent, "e"), "30 days to the second")
+	b = event(t, event(t, user("u"), "e", noon), "e", noon+30*day+second)
+	require.Equal(t, []int64{at + 30*86400 + 1}, recent(b, tagEvent, "e"))
+	b = event(t, event(t, user("u"), "e", noon), "e", noon-30*day)
+	require.Equal(t, []int64{at - 30*86400, at}, recent(b, tagEvent, "e"))
+	b = event(t, event(t, user("u"), "e", noon), "e", noon-30*day-second)
+	require.Equal(t, []int64{at}, recent(b, tagEvent, "e"))
+}
+
 func TestRecentKeepsFifty(t *testing.T) {
 	b := user("u")
 	var want []int64

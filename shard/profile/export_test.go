@@ -69,6 +69,9 @@ func TestExportFields(t *testing.T) {
 	f(`{"svc_id":"abc"}`, "braze_id")
 	f(`{"random_bucket":3753}`, "random_bucket")
 	f(`{"dob":"1990-01-31"}`, "dob")
+	for code := uint32(32); code < op.ReservedCodes; code++ {
+		require.Empty(t, op.AttrName(code), "the set has no bit for this code: widen it")
+	}
 	_, ok := Fields(0).AddField([]byte("devices"))
 	require.False(t, ok)
 	require.True(t, strings.HasPrefix(string(AppendJSON([]byte("x,"), b, 0, x)), `x,{"created_at"`))
@@ -218,6 +221,7 @@ func TestImportRefuses(t *testing.T) {
 	f(`{"external_id":"x","custom_events":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":0}]}`, "don't agree")
 	f(`{"external_id":"x","custom_events":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1.5}]}`, "no count")
 	f(`{"external_id":"x","custom_events":[5]}`, "missing")
+	f(`{"external_id":"x","purchases":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1},{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1}]}`, `name "e"`)
 	f(`{"external_id":"x","subscription_groups":[{"id":"5a3c","status":"subscribed"}]}`, "no UUID")
 	f(`{"external_id":"x","subscription_groups":[{"id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","status":"x"}]}`, "status")
 	f(`{"external_id":"x","revenue_by_currency":{"usd":1}}`, "no currency")

@@ -161,7 +161,7 @@ func (e *Editor) splice(b []byte, at, delta int) []byte {
 		e.buf = make([]byte, need+need/2+256)
 	}
 	out := e.buf[:n+delta]
-	copy(out[at+delta:], b[at:]) // before the head: a caller may have clipped our own scratch
+	copy(out[at+delta:], b[at:]) // b may be our own scratch, clipped
 	copy(out, b[:at])
 	return out
 }
