@@ -249,5 +249,5 @@ var (
 	bytesTotal    = metrics.NewCounter("millrace_wal_bytes_total")
 	syncsTotal    = metrics.NewCounter("millrace_wal_syncs_total")
 	syncSeconds   = metrics.NewHistogram("millrace_wal_sync_seconds")
-	segmentsGauge = metrics.NewCounter("millrace_wal_segments")
+	segmentsGauge = metrics.NewGauge("millrace_wal_segments", nil)
 )

@@ -80,7 +80,7 @@ func (m image) open() (ids map[uint64]uint64, err error) {
 	}
 	ids, err = h.content()
 	if err != nil {
-		return nil, fmt.Errorf("Open was fine, Replay not: %w", err)
+		return nil, fmt.Errorf("Open was fine, Replay not: %v", err)
 	}
 	return ids, h.Close()
 }
@@ -288,6 +288,10 @@ func TestMissingFiles(t *testing.T) {
 	_, err := image{witnessName: m[witnessName]}.open()
 	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "the log ends at position 0, in an empty log, but 150 was acknowledged")
+	last := names[len(names)-1]
+	_, err = m.flip(last, 5000, 1).open()
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, "but 150 was acknowledged")
 	_, err = m.with(names[1], m[names[2]]).open()
 	require.True(t, refused(err))
 	ids, err := image{}.open()

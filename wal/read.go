@@ -154,7 +154,7 @@ func (l *Log) Trim(before uint64) error {
 	if len(trimmed) == 0 {
 		return nil
 	}
-	segmentsGauge.Add(-len(trimmed))
+	segmentsGauge.Add(-float64(len(trimmed)))
 	// The witness first: a segment that it still counts on must not be gone.
 	if err := l.witness.trim(state.segment, state.first); err != nil {
 		l.fail(err)

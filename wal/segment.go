@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -134,15 +135,19 @@ type offsetFile struct {
 	vfs.File
 	next   int64
 	unread []byte
-	buf    []byte
+	buf    *[readAhead]byte // nil before the first Read and after Close
 }
+
+const readAhead = 4 * blockBytes
+
+var readBuffers = sync.Pool{New: func() any { return new([readAhead]byte) }}
 
 func (f *offsetFile) Read(p []byte) (int, error) {
 	if len(f.unread) == 0 {
 		if f.buf == nil {
-			f.buf = make([]byte, 4*blockBytes)
+			f.buf = readBuffers.Get().(*[readAhead]byte)
 		}
-		n, err := f.File.ReadAt(f.buf, f.next)
+		n, err := f.File.ReadAt(f.buf[:], f.next)
 		if n == 0 {
 			return 0, err
 		}
@@ -152,6 +157,14 @@ func (f *offsetFile) Read(p []byte) (int, error) {
 	n := copy(p, f.unread)
 	f.unread = f.unread[n:]
 	return n, nil
+}
+
+func (f *offsetFile) Close() error {
+	if f.buf != nil {
+		readBuffers.Put(f.buf)
+		f.buf, f.unread = nil, nil
+	}
+	return f.File.Close()
 }
 
 // remains is what a search behind the end of a segment found.

@@ -201,7 +201,7 @@ func Open(opts Options) (*Log, error) {
 		return nil, err
 	}
 	l.checkDisk()
-	segmentsGauge.Add(len(l.segments))
+	segmentsGauge.Add(float64(len(l.segments)))
 	go l.commitLoop()
 	go l.keep()
 	return l, nil
@@ -341,7 +341,7 @@ func (l *Log) Close() error {
 		}
 	}
 	l.segMu.Lock()
-	segmentsGauge.Add(-len(l.segments))
+	segmentsGauge.Add(-float64(len(l.segments)))
 	l.segMu.Unlock()
 	l.release()
 	return err

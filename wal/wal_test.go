@@ -39,8 +39,10 @@ func openHarness(fs vfs.FS, change func(*Options)) (*harness, error) {
 		MinFreeBytes:   -1,
 		MinFreePercent: -1,
 		MaxRecordBytes: 1 << 20,
-		Logger:         slog.New(slog.NewTextHandler(io.Discard, nil)),
-		OnDurable:      h.onDurable,
+
+		MaxPendingRecords: 512,
+		Logger:            slog.New(slog.NewTextHandler(io.Discard, nil)),
+		OnDurable:         h.onDurable,
 		OnFailure: func(err error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -416,5 +418,91 @@ func TestOptions(t *testing.T) {
 		require.Error(t, o.Validate())
 		_, err := Open(o)
 		require.Error(t, err)
+	}
+}
+
+// A segment that is being read is neither removed nor written over, whatever Trim is told.
+func TestReadPins(t *testing.T) {
+	h := mustOpen(t, vfs.NewMem(), nil)
+	h.fill(t, 200, 2000)
+	h.fill(t, 1, 10) // the segments before are closed by now
+	first, end := uint64(1), h.segments[1].last
+	read := uint64(0)
+	require.NoError(t, h.Read(first, end, func(position uint64, count uint32, payload []byte) error {
+		if position == h.segments[0].last+1 || position == 1 {
+			require.NoError(t, h.Trim(position)) // the segments before this one only
+			if position > 1 {
+				require.ErrorIs(t, h.Read(1, 1, nil), ErrMissing)
+			}
+			end := h.segments[0].last
+			require.NoError(t, h.Trim(end+1)) // this one too
+			require.Equal(t, position, h.FirstPosition())
+			h.fill(t, 200, 2000) // would write over what is recycled
+		}
+		read++
+		id, err := checkPayload(count, payload)
+		require.Equal(t, position+999, id)
+		return err
+	}))
+	require.Equal(t, end, read)
+	require.NoError(t, h.Trim(h.DurablePosition()))
+	require.Greater(t, h.FirstPosition(), end)
+	require.NoError(t, h.Close())
+}
+
+// Whatever a loss of power makes of the witness's writes since the last sync, what was synced is still known, and nothing is made up.
+func TestWitnessTornWrites(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	fs := vfs.NewMem()
+	require.NoError(t, fs.MkdirAll(testDir, 0o755))
+	path := fs.PathJoin(testDir, witnessName)
+	w, err := createWitness(fs, testDir)
+	require.NoError(t, err)
+	read := func() []byte {
+		b, err := fs.UnsafeGetFileDataBuffer(path)
+		require.NoError(t, err)
+		return append([]byte(nil), b...)
+	}
+	synced, syncedAcked := read(), uint64(0)
+	check := func(acked uint64) {
+		torn := read()
+		for slot := range witnessSlots {
+			b := torn[slot*slotSpacing:][:slotBytes]
+			if before := synced[slot*slotSpacing:][:slotBytes]; string(b) != string(before) {
+				copy(b[rng.IntN(slotBytes-1):], before[:1+rng.IntN(8)])
+			}
+		}
+		lost := vfs.NewMem()
+		require.NoError(t, lost.MkdirAll(testDir, 0o755))
+		f, err := lost.Create(path, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		_, err = f.Write(torn)
+		require.NoError(t, err)
+		got, err := openWitness(lost, testDir)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, got.state.acked, syncedAcked)
+		require.LessOrEqual(t, got.state.acked, acked)
+	}
+	acked := uint64(0)
+	step := func() {
+		acked++
+		require.NoError(t, w.advance(acked))
+		check(acked)
+	}
+	var atSync []byte
+	w.file = syncHookFile{w.file, func() { // while a sync runs
+		atSync = read()
+		for range rng.IntN(4) {
+			step()
+		}
+	}}
+	for acked < 500 {
+		step()
+		if at := acked; rng.IntN(3) == 0 {
+			require.NoError(t, w.sync())
+			synced, syncedAcked = atSync, at
+		}
 	}
 }

@@ -72,6 +72,11 @@ func openWitness(fs vfs.FS, dir string) (*witness, error) {
 		return nil, fmt.Errorf("%w: no slot of witness %q is readable", ErrCorrupt, path)
 	}
 	w.active = (w.durable + 1) % witnessSlots
+	// What was read may be in the page cache alone, and an older slot the one on disk. Both are, before one is written over.
+	if err := f.SyncData(); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("sync witness %q: %w", path, err)
+	}
 	return w, nil
 }
 
