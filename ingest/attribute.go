@@ -64,7 +64,7 @@ func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
 func (d *Decoder) identifyAttributes() (flags op.Flags) {
 	id := &d.id
 	d.identify()
-	if id.pushImport && (id.pushTokens == 0 || id.resolved == op.ExternalID || id.resolved == op.SvcID) {
+	if id.pushImport && (!id.hasTokens || id.resolved == op.ExternalID || id.resolved == op.SvcID) {
 		d.refuse(rankIdentifier, 0, reasonPushImport)
 	}
 	if id.email.at != 0 && id.resolved != op.Email {

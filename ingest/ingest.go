@@ -175,12 +175,13 @@ type Decoder struct {
 	nesting  []byte
 	scratch  []byte
 	maxDepth int
+	learning int // learnBudget, for tests 0
 }
 
 // NewDecoder returns a decoder with the options, which must be valid.
 func NewDecoder(o Options) *Decoder {
 	o.EnsureDefaults()
-	d := &Decoder{Options: o, maxDepth: o.MaxDepth}
+	d := &Decoder{Options: o, maxDepth: o.MaxDepth, learning: learnBudget}
 	d.shapes.reset()
 	d.names.init()
 	return d
@@ -237,10 +238,11 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
 	d.inObject, d.inProperties = false, false
 
-	d.shapes.budget = learnBudget
+	d.shapes.budget = d.learning
 	// Before the numbers wrap, too: old ones would look like new ones.
 	if d.shapes.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
 		d.shapes.reset()
+		d.names.forget()
 		d.gen, d.objects = 0, 0
 	}
 	d.gen++

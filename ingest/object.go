@@ -75,7 +75,9 @@ func (d *Decoder) slotValue(i int, s *slot) (next int) {
 	switch c := d.in[i]; {
 	case c == '"':
 		end, next := d.text(i + 1)
-		*s = slot{at: i, start: i + 1, end: end, kind: slotString}
+		if next >= 0 {
+			*s = slot{at: i, start: i + 1, end: end, kind: slotString}
+		}
 		return next
 	case c == '-' || c-'0' <= 9:
 		next, kind, _ := d.number(i)
@@ -114,7 +116,7 @@ type identity struct {
 	unknown                         bool      // a svc_id that nobody has
 
 	pushImport      bool
-	pushTokens      int  // how many the object has
+	hasTokens       bool // the object has push tokens
 	tokenApp, token slot // of the first
 }
 
@@ -128,10 +130,16 @@ func (d *Decoder) identifier(c class, i int) (next int, ok bool) {
 	case classPhone:
 		return d.slotValue(i, &d.id.phone), true
 	case classSvcID:
+		var s slot
+		next := d.slotValue(i, &s)
+		if s.kind == slotNull {
+			return next, true
+		}
 		if d.id.service.at != 0 { // svc_id and braze_id
 			d.refuse(rankIdentifier, i, reasonTwoIdentifiers)
 		}
-		return d.slotValue(i, &d.id.service), true
+		d.id.service = s
+		return next, true
 	case classUserAlias:
 		return d.userAlias(i), true
 	case classUpdateOnly:

@@ -170,6 +170,7 @@ func (d *Decoder) subscriptionGroup(i int) int {
 
 // pushTokens reads push_tokens and writes an Object for each.
 func (d *Decoder) pushTokens(i int) int {
+	d.id.hasTokens = d.in[i] == '[' && d.in[d.space(i+1)] != ']'
 	d.putField(op.AttrPushTokens)
 	at := d.openBlock(op.Array)
 	i = d.eachObject(i, reasonTokenArray, d.pushToken)
@@ -211,7 +212,7 @@ func (d *Decoder) pushToken(i int) int {
 	if hasDevice && (device.kind != slotString || !field.DeviceID(d.content(&device))) {
 		d.refuseNamed(rankValue, device.at, reasonDeviceID, d.owner)
 	}
-	if d.id.pushTokens++; d.id.pushTokens == 1 {
+	if d.id.token.at == 0 {
 		d.id.tokenApp, d.id.token = app, token
 	}
 	at := d.openBlock(op.Object)

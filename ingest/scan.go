@@ -264,6 +264,9 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 		}
 		exponent += sign * e
 	}
+	if i-start > maxNumberBytes {
+		return i, numberOutside, 0
+	}
 	// Both factors are exact, so one rounding makes the nearest float64.
 	if significant <= 18 && mantissa < 1<<53 && exponent >= -22 && exponent <= 22 {
 		f := float64(mantissa)
@@ -276,9 +279,6 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 			f = -f
 		}
 		return i, numberFloat, math.Float64bits(f)
-	}
-	if i-start > maxNumberBytes {
-		return i, numberOutside, 0
 	}
 	f, err := strconv.ParseFloat(d.borrow(start, i), 64)
 	if err != nil {

@@ -79,9 +79,12 @@ type shapes struct {
 func (s *shapes) reset() {
 	clear(s.nodes[:shapeEnd])
 	clear(s.places[:])
-	s.nodes[0].low, s.nodes[0].lowMask = ^uint64(0), ^uint64(0) // no UTF-8
+	s.nodes[0].low, s.nodes[0].lowMask = noText, noText
 	s.count, s.bytes = int(shapeEnd), s.bytes[:0]
 }
+
+// noText are eight bytes that no good name has: they are no UTF-8.
+const noText = 1<<64 - 1
 
 func (s *shapes) full() bool { return s.count == maxNames }
 
@@ -138,6 +141,9 @@ func (s *shapes) learn(place uint64, hash uint32, shape shape, name []byte) uint
 	}
 	n.low, n.high = binary.LittleEndian.Uint64(first[:]), binary.LittleEndian.Uint64(first[8:])
 	n.lowMask, n.highMask = byteMask(len(name)+1), byteMask(len(name)+1-8)
+	if bytes.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
+		n.low, n.lowMask = noText, noText // as it stands there it would be another name, or none
+	}
 	n.class, n.rule = classify(shape, name)
 	stored := storedName(shape, name)
 	n.trimmed, n.stored = uint8(bytes.Index(name, stored)), uint8(len(stored))
@@ -279,9 +285,12 @@ func (s *nameSet) init() {
 
 // rest makes room when objects before have left much behind; names are not forgotten while an object is read.
 func (s *nameSet) rest() {
-	if s.used <= len(s.places)/4 {
-		return
+	if s.used > len(s.places)/4 {
+		s.forget()
 	}
+}
+
+func (s *nameSet) forget() {
 	if len(s.places) > setKeep {
 		s.places = make([]uint64, setMin)
 	}

@@ -41,7 +41,9 @@ func track(t testing.TB, d *Decoder, ws *Workspace, body string) (reply string, 
 	var b op.Builder
 	b.Reset(12)
 	r := &fakeRouter{Builder: &b}
-	out, status := d.Track([]byte("x"), []byte(body), ws, &b, r, testNow)
+	sent := []byte(body)
+	out, status := d.Track([]byte("x"), sent, ws, &b, r, testNow)
+	require.Equal(t, body, string(sent), "the body is only read")
 	require.Equal(t, "x", string(out[:1]))
 	data := b.Finish(1, 2, 3)
 	rec, err := op.ParseRecord(data[12:], nil)
@@ -609,5 +611,16 @@ func TestWhiteSpace(t *testing.T) {
 		reply, status, rec := track(t, testDecoder(), testWorkspace(), space+spaced.String()+space)
 		require.Equal(t, 201, status, reply)
 		require.Equal(t, dump(want), dump(rec))
+	}
+}
+
+// A name that is written with escapes is not found again in the text that it stands for.
+func TestEscapedNames(t *testing.T) {
+	d := testDecoder()
+	for range 2 {
+		agree(t, `{"attributes":[{"external_id":"u","a\"b":1,"\\u0061":2,"c\n":3}]}`, d)
+		agree(t, `{"attributes":[{"external_id":"u","a"b":1}]}`, d)
+		agree(t, `{"attributes":[{"external_id":"u","a\"b":1,"\u0061":2,"a":3}]}`, d)
+		agree(t, "{\"attributes\":[{\"external_id\":\"u\",\"a\\\"b\":1,\"\\\\u0061\":2,\"c\n\":3}]}", d)
 	}
 }

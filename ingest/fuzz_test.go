@@ -1,0 +1,384 @@
+package ingest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// agree checks that Track and the judge are of one mind about a body, with a decoder that knows names from before and with one that
+// never learns any.
+func agree(t *testing.T, body string, decoders ...*Decoder) {
+	t.Helper()
+	ws := testWorkspace()
+	wantReply, wantStatus, wantLines, fatal := judgeBody(body, ws)
+	for _, d := range decoders {
+		reply, status, rec := track(t, d, ws, body)
+		require.Equal(t, wantStatus, status, "%s\n%s", body, reply)
+		if fatal {
+			require.True(t, json.Valid([]byte(reply)), reply)
+			continue
+		}
+		require.Equal(t, wantReply, reply, body)
+		if status == 201 {
+			require.Equal(t, wantLines, dump(rec), body)
+		}
+	}
+}
+
+// unlearned is a decoder that knows no names and learns none.
+func unlearned() *Decoder {
+	d := testDecoder()
+	d.learning = 0
+	return d
+}
+
+// testSeed is a new seed, or the one in MILLRACE_SEED.
+func testSeed(t *testing.T) uint64 {
+	seed := rand.Uint64()
+	if text := os.Getenv("MILLRACE_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("MILLRACE_SEED=%d", seed)
+	return seed
+}
+
+func seeds() []string {
+	s := []string{
+		`{"attributes":[{"external_id":"u","a":1,"b":"x","c":{"d":[1,{"e":2}]},"email":"a@example.com","phone":"1"}],"events":[` + goodEvent + `]}`,
+		`{"purchases":[{"external_id":5,"product_id":1,"currency":"USD","price":1.5,"quantity":2,"time":"2026-11-21","properties":{"a":[1,"x"]}}]}`,
+		`{"events":[{"user_alias":{"alias_name":"n","alias_label":"l"},"name":"n","time":"12/1/2021","properties":{"a":{"b":"\ud83d\ude00"}}}],"attributes":[{}]}`,
+		`{"attributes":[{"svc_id":"known","o":{"$add":[{"a":1}],"$remove":[{"$identifier_key":"a","$identifier_value":1}]},"_merge_objects":true}]}`,
+		`{"attributes":[{"external_id":"u","l":{"add":["x"],"remove":[]},"i":{"inc":1},"t":{"$time":"2026-11-21"}}]}`,
+		`{"attributes":[{"push_token_import":true,"push_tokens":[{"app_id":"` + testApp + `","token":"t"}]}]}`,
+		`{"attributes":[{"external_id":"u","subscription_groups":[{"subscription_group_id":"` + testGroupText + `","subscription_state":"subscribed"}]}]}`,
+		`{"attributes":[{"external_id":"u","current_location":{"longitude":1,"latitude":-2e1},"country":"de","time_zone":"x"}]}`,
+		`{"attributes":[{"external_id":"u","a":"\u0000","\u0061":1}]}`,
+		`{"attributes":[{"external_id":"\ud800","a":"\udc00\ud800"}]}`,
+		`{"attributes":[` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `]}`,
+		`{"attributes":[{"a":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}]}`,
+		`{"events":[{"a":-0.0e-5,"b":1e400,"c":` + strings.Repeat("9", 70) + `,"d":123456789012345678901234567890}]}`,
+		"{\"x\":\"\x00\xff\",\"attributes\":[{}]}", `{}`, `[]`, `{"attributes":`, "",
+	}
+	return s
+}
+
+func FuzzTrack(f *testing.F) {
+	for _, s := range seeds() {
+		f.Add([]byte(s))
+	}
+	learned, never := testDecoder(), unlearned()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if len(body) > 1<<16 {
+			return
+		}
+		agree(t, string(body), learned, never)
+	})
+}
+
+// Bytes of good bodies are changed at random.
+func TestMutations(t *testing.T) {
+	seed := testSeed(t)
+	r := rand.New(rand.NewPCG(seed, 1))
+	learned, never := testDecoder(), unlearned()
+	all := seeds()
+	bodies, _ := bodies225(t, 1)
+	all = append(all, string(bodies[0][:8000]))
+	const alphabet = "\"\\{}[]:,0123456789-+.eEutfn \n\x00\xc3\xa9\xffa$"
+	for range 20000 {
+		b := []byte(all[r.IntN(len(all))])
+		for range 1 + r.IntN(3) {
+			if len(b) == 0 {
+				break
+			}
+			switch i := r.IntN(len(b)); r.IntN(4) {
+			case 0:
+				b[i] = alphabet[r.IntN(len(alphabet))]
+			case 1:
+				b = append(b[:i], b[i+1:]...)
+			case 2:
+				b = append(b[:i:i], append([]byte{alphabet[r.IntN(len(alphabet))]}, b[i:]...)...)
+			case 3:
+				b = b[:i]
+			}
+		}
+		agree(t, string(b), learned, never)
+	}
+}
+
+// Objects are put together at random from names and values that mean something.
+func TestRandomObjects(t *testing.T) {
+	seed := testSeed(t)
+	g := objectMaker{rand.New(rand.NewPCG(seed, 2))}
+	learned, never := testDecoder(), unlearned()
+	accepted := 0
+	for range 4000 {
+		var w strings.Builder
+		w.WriteString("{")
+		order := g.Perm(3)
+		for k, a := range order {
+			if k > 0 {
+				w.WriteString(",")
+			}
+			fmt.Fprintf(&w, `"%s":[`, arrayNames[a])
+			for n := range g.IntN(4) {
+				if n > 0 {
+					w.WriteString(",")
+				}
+				w.WriteString(g.object(array(a)))
+			}
+			w.WriteString("]")
+		}
+		w.WriteString("}")
+		agree(t, w.String(), learned, never)
+		if _, status, _, _ := judgeBody(w.String(), testWorkspace()); status == 201 {
+			accepted++
+		}
+	}
+	require.Greater(t, accepted, 1000, "too few good bodies to prove anything")
+}
+
+type objectMaker struct{ *rand.Rand }
+
+func (g objectMaker) pick(list ...string) string { return list[g.IntN(len(list))] }
+
+func (g objectMaker) object(a array) string {
+	var members []string
+	add := func(chance int, name string, value func() string) {
+		if g.IntN(100) < chance {
+			members = append(members, `"`+name+`":`+value())
+		}
+	}
+	one := func(list ...string) func() string { return func() string { return g.pick(list...) } }
+	add(85, "external_id", one(`"u"`, `"u"`, `"v\u00e9"`, `12`, `-0`, `null`, `""`, `"dummy"`, `1.5`, `99999999999999999999`))
+	add(8, "user_alias", one(`{"alias_name":"n","alias_label":"l"}`, `{"alias_label":"l","alias_name":"é","x":{"x":1}}`, `null`, `{"alias_name":1}`, `"x"`))
+	add(8, g.pick("svc_id", "braze_id"), one(`"known"`, `"other"`, `null`, `5`, `""`))
+	add(2, "braze_id", one(`"known"`, `null`))
+	add(20, "email", one(`"a@example.com"`, `"B@Example.com"`, `null`, `"bad"`, `5`))
+	add(20, "phone", one(`"+15043277269"`, `"(504) 327-7269"`, `null`, `"bad"`, `5`))
+	add(10, "_update_existing_only", one(`true`, `false`, `null`, `1`))
+	times := one(`"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"2031-01-01"`, `"2013-07-16T19:20:30+1:00"`, `"bad"`, `5`, `null`)
+	switch a {
+	case arrayAttributes:
+		for range g.IntN(6) {
+			add(80, g.pick("a", "b", " a", "long name of an attribute", "c", "d", "$e", "", "ключ", "\\u0061b"), func() string { return g.value(0) })
+		}
+		text := one(`"x"`, `null`, `5`, `"F"`, `"en"`, `"de"`, `"1980-01-01"`, `"subscribed"`, `"Europe/Berlin"`, `"2026-11-21"`, `{"a":1}`)
+		for range g.IntN(3) {
+			add(50, g.pick(op.AttrName(op.AttrFirstName), "country", "language", "gender", "dob", "date_of_first_session", "email_subscribe",
+				"push_subscribe", "time_zone", "image_url", "email_open_tracking_disabled", "facebook", "twitter", "bio", "alias_name"), text)
+		}
+		add(10, "current_location", one(`{"longitude":1,"latitude":2.5}`, `{"longitude":"x","latitude":2.5}`, `null`, `[]`, `{"latitude":-0,"longitude":1e2}`))
+		add(10, "_merge_objects", one(`true`, `false`, `null`, `"x"`))
+		add(10, "subscription_groups", one(`[]`, `null`, `[{"subscription_group_id":"`+testGroupText+`","subscription_state":"unsubscribed"}]`,
+			`[{"subscription_group_id":"x","subscription_state":1}]`, `[5]`, `{}`))
+		add(10, "push_tokens", one(`[]`, `null`, `[{"app_id":"`+testApp+`","token":"t","device_id":"123456789"},{"app_id":"`+testApp+`","token":"v"}]`,
+			`[{"app_id":"x","token":1}]`, `[{"token":1}]`, `5`))
+		add(10, "push_token_import", one(`true`, `false`, `null`))
+		add(3, "email_subscription_info", one(`1`, `null`))
+	case arrayEvents:
+		add(95, "name", one(`"n"`, `"other event"`, `"n"`, `"n"`, `""`, `null`, `5`))
+		add(95, "time", times)
+		add(40, "properties", func() string { return g.properties() })
+		add(40, "app_id", one(`"a"`, `null`, `""`, `5`))
+		add(10, "more", func() string { return g.value(0) })
+	default:
+		add(95, "product_id", one(`"p"`, `7`, `"é"`, `1.5`, `null`))
+		add(95, "currency", one(`"USD"`, `"jpy"`, `"EUR"`, `"XXXX"`, `5`))
+		add(95, "price", one(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `"1"`, `1e300`, `null`))
+		add(50, "quantity", one(`1`, `100`, `101`, `0`, `1.0`, `null`, `"1"`))
+		add(95, "time", times)
+		add(40, "properties", func() string { return g.properties() })
+		add(40, "app_id", one(`"a"`, `null`))
+	}
+	g.Shuffle(len(members), func(i, k int) { members[i], members[k] = members[k], members[i] })
+	if g.IntN(30) == 0 && len(members) > 0 {
+		members = append(members, members[0])
+	}
+	return "{" + strings.Join(members, g.pick(",", ", ")) + "}"
+}
+
+func (g objectMaker) properties() string {
+	if g.IntN(15) == 0 {
+		return g.pick(`null`, `5`, `[]`, `{}`)
+	}
+	var members []string
+	for range 1 + g.IntN(6) {
+		name := g.pick("a", "b", "c", "d", "a name that is longer than sixteen", "x1", "x2", "x3", "ключ", "\\u0061b", "price")
+		if g.IntN(20) == 0 {
+			name = g.pick("", "$a", "time", strings.Repeat("x", 256), strings.Repeat("é", 255))
+		}
+		members = append(members, `"`+name+`": `+g.value(0))
+	}
+	return "{" + strings.Join(members, ",") + "}"
+}
+
+func (g objectMaker) value(level int) string {
+	n := 19
+	if level > 3 {
+		n = 12
+	}
+	switch g.IntN(n) {
+	case 0, 1:
+		return g.pick(`"x"`, `""`, `"longer than eight bytes"`, `"é"`, `"\u00e9\n\ud83d\ude00 and more"`, `"Saturday is a long day, isn't it"`)
+	case 2:
+		return g.pick(`"2026-11-21"`, `"12/1/2021"`, `"3500-01-01"`, `"2026-11-21T04:23:01Z"`)
+	case 3, 4:
+		return g.pick(`0`, `1`, `-1`, `63`, `64`, `-65`, `9223372036854775807`, `-9223372036854775808`, `999999999999999999`, `-0`)
+	case 5:
+		return g.pick(`1.5`, `-0.0`, `1e22`, `1e23`, `9007199254740993.0`, `0.1`, `123456789012345678.9`, `5e-324`, `1e-400`, `1.7976931348623157e308`)
+	case 6:
+		return g.pick(`true`, `false`)
+	case 7:
+		return g.pick(`null`, `true`)
+	case 8:
+		return g.pick(`[]`, `{}`)
+	case 9:
+		if g.IntN(8) == 0 {
+			return g.pick(`1e400`, `9223372036854775808`, `"\ud800"`, `"`+strings.Repeat("é", 256)+`"`, `{"a":1,"a":2}`)
+		}
+		return `"` + strings.Repeat("é", g.IntN(255)) + `"`
+	case 10:
+		return g.pick(`{"inc":1}`, `{"inc":1.5}`, `{"add":["a"]}`, `{"remove":["a"],"add":[1]}`, `{"add":5}`, `{"$time":"2026-11-21"}`, `{"$time":5}`)
+	case 11:
+		return g.pick(`{"$add":[{"a":1}]}`, `{"$add":[{"$time":"2026-11-21"}]}`, `{"$remove":[{"$identifier_key":"a","$identifier_value":1}],"$add":[]}`,
+			`{"$update":[{"$identifier_key":"a","$identifier_value":"x","$new_object":{"b":[1]}}]}`, `{"$update":[{"$identifier_key":"a","$identifier_value":"x"}]}`,
+			`{"$remove":[{"$identifier_key":"a","$identifier_value":{"$time":"2026-11-21"}}]}`, `{"$remove":5}`, `{"$add":[],"x":1}`)
+	case 12, 13, 14:
+		var list []string
+		for range g.IntN(5) {
+			list = append(list, g.value(level+1))
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	default:
+		var list []string
+		names := []string{"a", "b", "c", "d e", "f.g", "$h", "i", "$time"}
+		if g.IntN(3) > 0 {
+			names = names[:3]
+		}
+		for _, k := range g.Perm(len(names))[:g.IntN(len(names))] {
+			list = append(list, `"`+names[k]+`":`+g.value(level+1))
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+}
+
+// A request in the steady state allocates nothing.
+func TestAllocations(t *testing.T) {
+	bodies, _ := bodies225(t, 16)
+	d := testDecoder()
+	var b op.Builder
+	r := &fakeRouter{Builder: &b}
+	ws := testWorkspace()
+	var reply []byte
+	all := func() {
+		for _, body := range bodies {
+			b.Reset(12)
+			status := 0
+			if reply, status = d.Track(reply[:0], body, ws, &b, r, testNow); status != 201 || b.Count() != 225 {
+				t.Fatalf("status %d, %d ops: %s", status, b.Count(), reply)
+			}
+		}
+	}
+	for range 4 {
+		all()
+	}
+	require.Zero(t, testing.AllocsPerRun(5, all))
+	require.Equal(t, `{"attributes_processed":75,"events_processed":75,"purchases_processed":75,"message":"success"}`, string(reply))
+}
+
+// The log has to have at most 0.70 bytes for a byte of JSON.
+func TestLogBytes(t *testing.T) {
+	bodies, _ := bodies225(t, 16)
+	d := testDecoder()
+	sent, logged := 0, 0
+	for _, body := range bodies {
+		var b op.Builder
+		b.Reset(12)
+		d.Track(nil, body, testWorkspace(), &b, &fakeRouter{Builder: &b}, testNow)
+		sent, logged = sent+len(body), logged+len(b.Finish(1, 2, 3))
+	}
+	require.Less(t, float64(logged)/float64(sent), 0.70)
+}
+
+// More names than the decoder keeps, and what remains of it afterwards.
+func TestHostileNames(t *testing.T) {
+	d := testDecoder()
+	const good = `{"attributes":[{"external_id":"u","a":1,"b":2}],"events":[` + goodEvent + `]}`
+	for round := range 40 {
+		var w strings.Builder
+		for k := range 20000 {
+			fmt.Fprintf(&w, `,"%s%d_%d":0`, strings.Repeat("x", round), round, k)
+		}
+		_, status, rec := track(t, d, testWorkspace(), `{"attributes":[{"external_id":"u"`+w.String()+`}]}`)
+		require.Equal(t, 201, status)
+		require.Equal(t, 20000, len(rec.Names))
+		agree(t, good, d)
+		require.LessOrEqual(t, d.shapes.count, maxNames)
+		require.LessOrEqual(t, len(d.names.places), setKeep)
+	}
+}
+
+// Recorded requests of real clients, with the statuses that the real service gave.
+func TestCorpus(t *testing.T) {
+	dir := os.Getenv("MILLRACE_CORPUS")
+	if dir == "" {
+		dir = "../../../shared/corpus"
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	require.NoError(t, err)
+	if len(files) == 0 {
+		t.Skip("no corpus")
+	}
+	d, sent, compared := testDecoder(), 0, 0
+	for _, name := range files {
+		f, err := os.Open(name)
+		require.NoError(t, err)
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			var rec struct {
+				Source, Path string
+				Body         json.RawMessage
+				RawBody      *string         `json:"raw_body"`
+				Status       int             `json:"expect_status"`
+				Expect       json.RawMessage `json:"expect_body"`
+				Kind         string
+			}
+			require.NoError(t, json.Unmarshal(lines.Bytes(), &rec))
+			if rec.Path != "/users/track" {
+				continue
+			}
+			body := string(rec.Body)
+			if rec.RawBody != nil {
+				body = *rec.RawBody
+			}
+			sent++
+			agree(t, body, d)
+			reply, status, _ := track(t, d, testWorkspace(), body)
+			if rec.Status == 201 || rec.Status == 400 {
+				compared++
+				require.Equal(t, rec.Status, status, "%s\n%s\n%s", rec.Source, body, reply)
+			}
+			if rec.Kind == "vcr-recorded-real-service" && rec.Status == 201 {
+				require.JSONEq(t, string(rec.Expect), reply)
+			}
+		}
+		require.NoError(t, lines.Err())
+		require.NoError(t, f.Close())
+	}
+	t.Logf("%d requests, %d with a status", sent, compared)
+	require.NotZero(t, compared)
+}

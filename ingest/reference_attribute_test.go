@@ -1,0 +1,395 @@
+package ingest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// The judge's rules for attributes objects.
+
+func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
+	var w strings.Builder
+	var email, phone string
+	for _, m := range v.members {
+		at := m.value.at
+		put := func(text string) { fmt.Fprintf(&w, " %s:%s", dumpString(m.name), text) }
+		no := func(why reason) { j.no(rankValue, at, named(why, m.name)) }
+		value := []byte(m.text)
+		code := op.AttrCode([]byte(m.name))
+		if code == op.AttrEmail && id != op.Email {
+			contact = true
+			switch {
+			case m.kind == 'n':
+				email = ` "email":null`
+			case m.kind == '"' && field.Email(value):
+				email = ` "email":` + dumpString(m.text)
+			default:
+				no(reasonEmail)
+			}
+		}
+		if code == op.AttrPhone && id != op.Phone {
+			contact = true
+			e164, ok := testPhones.Parse(nil, value)
+			switch {
+			case m.kind == 'n':
+				phone = ` "phone":null`
+			case m.kind == '"' && ok:
+				phone = ` "phone":` + dumpString(string(e164))
+			default:
+				j.notes = append(j.notes, "+'phone' is not valid")
+			}
+		}
+		switch m.name {
+		case "_update_existing_only", "_merge_objects", "push_token_import":
+			j.flag(member{name: m.name, at: at, value: m.value})
+		case "email_subscription_info":
+			no(reasonForbidden)
+		}
+		switch m.name {
+		case "_update_existing_only", "_merge_objects", "push_token_import", "email_subscription_info", "bio", "alias_name", "alias_label",
+			"external_id", "user_alias", "svc_id", "braze_id", "email", "phone":
+			j.numbers(m.value, rankValue, reasonNumber, m.name)
+			continue
+		}
+		if code == 0 {
+			j.custom(&w, m)
+		}
+		j.numbers(m.value, rankValue, reasonNumber, m.name)
+		if code == 0 {
+			continue
+		}
+		contact = contact || code == op.AttrEmailSubscribe || code == op.AttrSubscriptionGroups
+		if m.kind == 'n' {
+			if code != op.AttrSubscriptionGroups {
+				put("null")
+			}
+			continue
+		}
+		switch code {
+		case op.AttrCurrentLocation:
+			lon, lat := m.member("longitude"), m.member("latitude")
+			if lon == nil || lat == nil || lon.kind != '0' || lat.kind != '0' {
+				no(reasonNotValid)
+				continue
+			}
+			put(fmt.Sprintf(`{"longitude":%s,"latitude":%s}`, asFloat(lon.raw), asFloat(lat.raw)))
+			continue
+		case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
+			j.flag(member{name: m.name, at: at, value: m.value})
+			put(m.raw)
+			continue
+		case op.AttrPushTokens:
+			put(j.tokens(m))
+			continue
+		case op.AttrSubscriptionGroups:
+			put(j.groups(m))
+			continue
+		case op.AttrFacebook, op.AttrTwitter:
+			if m.kind != '{' {
+				no(reasonNotValid)
+				continue
+			}
+			if text, ok := j.nested(m); ok {
+				put(text)
+			}
+			continue
+		}
+		if m.kind != '"' {
+			switch code {
+			case op.AttrEmailSubscribe:
+				no(reasonEmailSubscribe)
+			case op.AttrPushSubscribe:
+				no(reasonPushSubscribe)
+			default:
+				no(reasonNotValid)
+			}
+			continue
+		}
+		text, ok, why := m.text, true, reasonNotValid
+		switch code {
+		case op.AttrFirstName, op.AttrLastName, op.AttrHomeCity:
+			ok, why = runes(m.text) <= 255, reasonLong
+		case op.AttrImageURL:
+			ok = len(m.text) <= 2048
+		case op.AttrCountry:
+			var c [2]byte
+			if c, ok = field.Country(value); !ok {
+				j.notes = append(j.notes, "'country' is not valid")
+				continue
+			}
+			text = string(c[:])
+		case op.AttrLanguage:
+			text, ok = field.Language(value)
+		case op.AttrGender:
+			var c byte
+			c, ok = field.Gender(value)
+			text = string(rune(c))
+		case op.AttrDateOfBirth:
+			ok = field.DateOfBirth(value)
+		case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
+			var t int64
+			if t, ok = field.Time(value); ok {
+				put(fmt.Sprintf("t%d", t))
+				continue
+			}
+		case op.AttrEmailSubscribe:
+			ok, why = text == "subscribed" || text == "unsubscribed" || text == "opted_in", reasonEmailSubscribe
+		case op.AttrPushSubscribe:
+			ok, why = text == "subscribed" || text == "unsubscribed" || text == "opted_in", reasonPushSubscribe
+		case op.AttrTimeZone:
+			if text, ok = field.TimeZone(value); !ok {
+				j.notes = append(j.notes, "'time_zone' is not valid")
+				continue
+			}
+		}
+		if !ok {
+			no(why)
+			continue
+		}
+		put(dumpString(text))
+	}
+	// The phone is judged last, when it is known that it is an attribute.
+	for k, note := range j.notes {
+		if note[0] == '+' {
+			j.notes = append(append(j.notes[:k:k], j.notes[k+1:]...), note[1:])
+			break
+		}
+	}
+	return w.String() + email + phone, contact
+}
+
+func asFloat(raw string) string {
+	f, _ := strconv.ParseFloat(raw, 64)
+	if raw == "-0" {
+		f = 0
+	}
+	return "f" + strconv.FormatFloat(f, 'g', -1, 64)
+}
+
+func (j *judge) tokens(m member) string {
+	if m.kind != '[' {
+		j.no(rankValue, m.value.at, reasonTexts[reasonTokenArray])
+		return ""
+	}
+	var list []string
+	for _, x := range m.list {
+		app, token, device := x.member("app_id"), x.member("token"), x.member("device_id")
+		if x.kind != '{' || app == nil || token == nil {
+			j.no(rankValue, x.at, reasonTexts[reasonTokenArray])
+			continue
+		}
+		if _, ok := j.ws.Apps[app.text]; !ok || app.kind != '"' {
+			j.no(rankValue, app.at, reasonTexts[reasonTokenApp])
+		}
+		if token.kind != '"' || token.text == "" || len(token.text) > 4096 {
+			j.no(rankValue, token.at, reasonTexts[reasonTokenText])
+		}
+		text := `{"app_id":` + dumpString(app.text) + `,"token":` + dumpString(token.text)
+		if device != nil && device.kind != 'n' {
+			if device.kind != '"' || len(device.text) < 8 || len(device.text) > 255 {
+				j.no(rankValue, device.at, reasonTexts[reasonDeviceID])
+			}
+			text += `,"device_id":` + dumpString(device.text)
+		}
+		list = append(list, text+"}")
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+func (j *judge) groups(m member) string {
+	if m.kind != '[' {
+		j.no(rankValue, m.value.at, reasonTexts[reasonGroupArray])
+		return ""
+	}
+	var list []string
+	for _, x := range m.list {
+		id, state := x.member("subscription_group_id"), x.member("subscription_state")
+		if x.kind != '{' || id == nil || state == nil {
+			j.no(rankValue, x.at, reasonTexts[reasonGroupArray])
+			continue
+		}
+		group, ok := field.UUID([]byte(id.text))
+		if _, exists := j.ws.Groups[group]; id.kind != '"' || !ok || !exists {
+			j.no(rankValue, id.at, reasonTexts[reasonGroupID])
+		}
+		if state.kind != '"' || state.text != "subscribed" && state.text != "unsubscribed" {
+			j.no(rankValue, state.at, reasonTexts[reasonGroupState])
+		}
+		list = append(list, dumpString(string(group[:])), strconv.FormatBool(state.text == "subscribed"))
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+func (j *judge) custom(w *strings.Builder, m member) {
+	name, ok := field.AttributeName([]byte(m.name))
+	if !ok {
+		j.no(rankValue, m.value.at, named(reasonAttributeName, m.name))
+		name = []byte(m.name)
+	}
+	text := ""
+	switch m.kind {
+	case '"':
+		if t, ok := field.AttributeTime([]byte(m.text)); ok {
+			text = fmt.Sprintf("t%d", t)
+			break
+		}
+		if runes(m.text) > 255 {
+			j.no(rankValue, m.value.at, named(reasonLong, m.name))
+		}
+		text = dumpString(m.text)
+	case '0':
+		text, _ = number(m.raw)
+	case '{', '[':
+		if text, ok = j.nested(m); !ok {
+			return
+		}
+	default:
+		text = m.raw
+	}
+	fmt.Fprintf(w, " %s:%s", dumpString("~"+string(name)), text)
+}
+
+// nested is the value of an attribute that is an object or an array; ok is false when it is dropped.
+func (j *judge) nested(m member) (text string, ok bool) {
+	ok = len(m.raw) <= 102400
+	if m.kind == '{' {
+		if text, isOperator := j.operator(m, &ok); isOperator {
+			return text, ok
+		}
+	}
+	text = j.tree(m, m.value, false, &ok)
+	return text, ok
+}
+
+// tree is the dump of a value within a nested attribute.
+func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
+	var list []string
+	switch v.kind {
+	case '{':
+		if len(v.members) == 1 && v.members[0].name == "$time" && v.members[0].kind == '"' {
+			if t, good := field.Time([]byte(v.members[0].text)); good {
+				return fmt.Sprintf("t%d", t)
+			}
+		}
+		for _, m := range v.members {
+			*ok = *ok && m.name != "" && runes(m.name) <= 255 && field.NestedKey([]byte(m.name))
+			list = append(list, dumpString(m.name)+":"+j.tree(owner, m.value, true, ok))
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	case '[':
+		for _, x := range v.list {
+			if x.kind == '[' {
+				list = append(list, "json<"+x.raw+">")
+				continue
+			}
+			list = append(list, j.tree(owner, x, inObject, ok))
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	case '"':
+		if runes(v.text) > 255 {
+			if inObject {
+				*ok = false
+			} else {
+				j.no(rankValue, v.at, named(reasonLong, owner.name))
+			}
+		}
+		return dumpString(v.text)
+	case '0':
+		s, _ := number(v.raw)
+		return s
+	}
+	return v.raw
+}
+
+// operator is the dump of an object whose only names are those of an operator.
+func (j *judge) operator(m member, ok *bool) (text string, is bool) {
+	only := func(names string) bool {
+		for _, x := range m.members {
+			if !strings.Contains(names, " "+x.name+" ") {
+				return false
+			}
+		}
+		return len(m.members) > 0
+	}
+	notValid := named(reasonNotValid, m.name)
+	list := func(v *value) string {
+		if v == nil {
+			return "[]"
+		}
+		if v.kind != '[' {
+			if len(j.found) == 0 || j.found[len(j.found)-1].text != notValid {
+				j.no(rankValue, m.value.at, notValid)
+			}
+			return ""
+		}
+		return j.tree(m, *v, true, ok)
+	}
+	switch {
+	case only(" inc "):
+		text, isInt := number(m.members[0].raw)
+		if m.members[0].kind != '0' || !isInt || text[0] == 'f' {
+			var ignored bool
+			j.tree(m, m.value, false, &ignored)
+			j.no(rankValue, m.value.at, notValid)
+		}
+		return "inc(" + text + ")", true
+	case only(" add remove "):
+		return "update(" + list(m.member("add")) + "," + list(m.member("remove")) + ")", true
+	case only(" $add $update $remove "):
+		return j.edits(m, ok), true
+	}
+	return "", false
+}
+
+func (j *judge) edits(m member, ok *bool) string {
+	var w strings.Builder
+	w.WriteString("edit(")
+	for _, name := range []string{"$remove", "$update", "$add"} {
+		v := m.member(name)
+		if v == nil {
+			continue
+		}
+		if v.kind != '[' {
+			*ok = false
+			continue
+		}
+		if name == "$add" {
+			for _, x := range v.list {
+				*ok = *ok && x.kind == '{' && !isTime(x)
+			}
+			w.WriteString("0 " + j.tree(m, *v, true, ok) + ";")
+			continue
+		}
+		for _, x := range v.list {
+			key, match, object := x.member("$identifier_key"), x.member("$identifier_value"), x.member("$new_object")
+			if x.kind != '{' || key == nil || match == nil || key.kind != '"' || strings.IndexByte("[n", match.kind) >= 0 || match.kind == '{' && !isTime(*match) {
+				*ok = false
+				continue
+			}
+			k, v := j.tree(m, *key, true, ok), j.tree(m, *match, true, ok)
+			if name == "$remove" {
+				*ok = *ok && len(x.members) == 2
+				fmt.Fprintf(&w, "2 %s %s;", k, v)
+				continue
+			}
+			if object == nil || object.kind != '{' || isTime(*object) || len(x.members) != 3 {
+				*ok = false
+				continue
+			}
+			fmt.Fprintf(&w, "1 %s %s %s;", k, v, j.tree(m, *object, true, ok))
+		}
+	}
+	return w.String() + ")"
+}
+
+func isTime(v value) bool {
+	if len(v.members) != 1 || v.members[0].name != "$time" || v.members[0].kind != '"' {
+		return false
+	}
+	_, ok := field.Time([]byte(v.members[0].text))
+	return ok
+}
