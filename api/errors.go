@@ -6,31 +6,22 @@ import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"millrace/shard"
 )
 
-// Errors of the engine, as the table below knows them; Store wraps one of these. Everything else is a neutral 500 and a log line.
-var (
-	ErrBusy     = errors.New("too much is waiting")
-	ErrDiskFull = errors.New("disk is full")
-	ErrReadOnly = errors.New("read-only")
-	ErrTooLarge = errors.New("too large")
-	ErrClosed   = errors.New("closed")
-	ErrFailed   = errors.New("failed")
-)
-
-// answers says what an error of the engine is to the caller.
+// answers says what an error of the engine is to the caller. Everything else is a neutral 500 and a log line.
 var answers = []struct {
 	err        error
 	status     int
 	retryAfter int // seconds; 0 for no header
 	text       string
 }{
-	{ErrBusy, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
-	{ErrDiskFull, fasthttp.StatusServiceUnavailable, 30, "The service can't store more data at the moment. Please try again later."},
-	{ErrReadOnly, fasthttp.StatusServiceUnavailable, 5, "The service can't store data at the moment. Please try again later."},
-	{ErrTooLarge, fasthttp.StatusRequestEntityTooLarge, 0, "Request Entity Too Large"},
-	{ErrClosed, fasthttp.StatusServiceUnavailable, 1, "The service is stopping. Please try again later."},
-	{ErrFailed, fasthttp.StatusServiceUnavailable, 5, "The service has failed. Whether the data were stored is unknown; please try again later."},
+	{shard.ErrBusy, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
+	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, 30, "The service can't store more data at the moment. Please try again later."},
+	{shard.ErrTooLarge, fasthttp.StatusRequestEntityTooLarge, 0, "Request Entity Too Large"},
+	{shard.ErrClosed, fasthttp.StatusServiceUnavailable, 1, "The service is stopping. Please try again later."},
+	{shard.ErrFailed, fasthttp.StatusServiceUnavailable, 5, "The service has failed. Whether the data were stored is unknown; please try again later."},
 }
 
 // Texts that stand in more than one place.

@@ -18,6 +18,13 @@ type limitListener struct {
 	maxConns, maxPerIP int
 	open               atomic.Int64
 	perIP              *xsync.MapOf[netip.Addr, int]
+	closing            sync.Once
+}
+
+// Close may be called more than once.
+func (l *limitListener) Close() (err error) {
+	l.closing.Do(func() { err = l.Listener.Close() })
+	return err
 }
 
 func (s *Server) limit(ln net.Listener) net.Listener {

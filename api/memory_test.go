@@ -125,7 +125,7 @@ func (b *memoryBatch) Delete(number uint64) {
 }
 
 func (b *memoryBatch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
-	k, a := fmt.Sprintf("%d/%s", b.workspace, key), Answer{BodyHash: bodyHash, Status: status, Body: bytes.Clone(answer), At: testClock.Load()}
+	k, a := fmt.Sprintf("%d/%s", b.workspace, key), Answer{BodyHash: bodyHash, Status: status, Body: bytes.Clone(answer)}
 	b.effects = append(b.effects, func() { b.store.answers[k] = a })
 }
 
@@ -174,17 +174,6 @@ func memoryTrack(dst, body []byte, _ *Workspace, batch Batch, _ int64) ([]byte, 
 	return fmt.Appendf(dst, `{"attributes_processed":%d,"message":"success"}`, len(request.Attributes)), 201
 }
 
-func memoryAppendUser(dst []byte, _ *Workspace, svcID []byte, u User, fields map[string]struct{}) []byte {
-	dst = appendQuoted(append(dst, `{"svc_id":`...), svcID)
-	if id := profile.ExternalID(u.Blob); id != nil {
-		if _, want := fields["external_id"]; want || fields == nil {
-			dst = appendQuoted(append(dst, `,"external_id":`...), id)
-		}
-	}
-	return append(dst, '}')
-}
-
 var testClock atomic.Int64
 
 func init() { testClock.Store(1_800_000_000_000) }
-

@@ -13,8 +13,8 @@ import (
 // Workspace is the decoded settings of a workspace; see control.Workspace.
 type Workspace = control.Workspace
 
-// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body; it may change body, and write
-// into the spare capacity behind it. With a status other than 201 the batch is dropped.
+// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body. With a status other than 201
+// the batch is dropped.
 type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) (reply []byte, status int)
 
 // Options of a Server.
@@ -25,12 +25,8 @@ type Options struct {
 	Control *control.Control
 	// Track serves /users/track. Required.
 	Track TrackFunc
-	// AppendUser appends the export of a profile as a JSON object, with only the members that fields names (nil: all). Required.
-	AppendUser func(dst []byte, ws *Workspace, svcID []byte, user User, fields map[string]struct{}) []byte
-
-	// AppendEmailKey and AppendPhoneKey append the engine's key of an address as a caller sent it; ok is false for what is no phone number. Required: the rules
-	// are those of the track function.
-	AppendEmailKey func(dst, email []byte) []byte
+	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for what is none. Required: the rules are those of
+	// the track function.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
@@ -53,8 +49,6 @@ type Options struct {
 	MaxBadKeysPerMinute int
 	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
 	TrustedProxies []netip.Prefix
-	// IdempotencyWindow is how long an answer is replayed. Default 24 h (D3).
-	IdempotencyWindow time.Duration
 	// DrainTimeout is how long Shutdown waits for requests under way. Default 10 s.
 	DrainTimeout time.Duration
 	// AccessLog logs a line per request: no body, no key, no identifier. Default off.
@@ -80,7 +74,6 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.MaxConns, 16384)
 	setDefault(&o.MaxConnsPerIP, 4096)
 	setDefault(&o.MaxBadKeysPerMinute, 60)
-	setDefault(&o.IdempotencyWindow, 24*time.Hour)
 	setDefault(&o.DrainTimeout, 10*time.Second)
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
@@ -106,17 +99,15 @@ func (o *Options) Validate() error {
 		return errors.New("api: Control is not set")
 	case o.Track == nil:
 		return errors.New("api: Track is not set")
-	case o.AppendUser == nil:
-		return errors.New("api: AppendUser is not set")
-	case o.AppendEmailKey == nil || o.AppendPhoneKey == nil:
-		return errors.New("api: AppendEmailKey or AppendPhoneKey is not set")
+	case o.AppendPhoneKey == nil:
+		return errors.New("api: AppendPhoneKey is not set")
 	case o.MaxBodyBytes < 1024 || o.MaxBodyBytes > 256<<20:
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
 	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0 || o.MaxBadKeysPerMinute < 1:
 		return errors.New("api: a bound is not positive")
-	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0 || o.IdempotencyWindow < 0:
+	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0:
 		return errors.New("api: a timeout is negative")
 	}
 	return nil

@@ -101,7 +101,18 @@ func saneRequestID(id []byte) bool {
 }
 
 func (x *exchange) checkHeaders() bool {
-	if text := checkHeaders(x.ctx.Request.Header.RawHeaders(), x.s.options.MaxHeaders); text != "" {
+	h := &x.ctx.Request.Header
+	text := checkHeaders(h.RawHeaders(), x.s.options.MaxHeaders)
+	switch string(h.Protocol()) {
+	case "HTTP/1.1":
+		if text == "" && len(h.Host()) == 0 {
+			text = "The Host header is missing."
+		}
+	case "HTTP/1.0":
+	default:
+		text = "The HTTP version is not supported."
+	}
+	if text != "" {
 		rejectedHeaders.Inc()
 		x.fail(fasthttp.StatusBadRequest, text)
 		x.ctx.SetConnectionClose()

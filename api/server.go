@@ -37,6 +37,9 @@ type Server struct {
 	draining atomic.Bool
 	zstd     *zstd.Decoder // used for DecodeAll only, which is stateless
 
+	mu        sync.Mutex // guards listeners, and draining against Serve
+	listeners []net.Listener
+
 	requestSeed    uint64
 	requestCounter atomic.Uint64
 	exchanges      sync.Pool
@@ -82,7 +85,14 @@ func New(options Options) (*Server, error) {
 
 // Serve serves ln until Shutdown; ln is the Server's and is closed. For TLS give the listener of TLS.Listener.
 func (s *Server) Serve(ln net.Listener) error {
-	if err := s.http.Serve(s.limit(ln)); err != nil {
+	limited := s.limit(ln)
+	s.mu.Lock()
+	s.listeners = append(s.listeners, limited)
+	if s.draining.Load() { // fasthttp forgets a Shutdown that came before its Serve
+		limited.Close()
+	}
+	s.mu.Unlock()
+	if err := s.http.Serve(limited); err != nil {
 		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
 	}
 	return nil
@@ -91,7 +101,12 @@ func (s *Server) Serve(ln net.Listener) error {
 // Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left. /readyz is false from its beginning.
 // It waits no longer than ctx and DrainTimeout allow.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
 	s.draining.Store(true)
+	for _, ln := range s.listeners {
+		ln.Close()
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
 	defer cancel()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {

@@ -56,9 +56,10 @@ func open(t testing.TB, change func(*Options)) *door {
 	require.NoError(t, err)
 	_, err = d.control.Bootstrap(file)
 	require.NoError(t, err)
-	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, AppendUser: memoryAppendUser, Now: testClock.Load, Logger: log, AccessLog: true, AdminToken: "admin-token",
-		AppendEmailKey: func(dst, email []byte) []byte { return append(dst, bytes.ToLower(email)...) },
-		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) { return append(dst, phone...), len(phone) > 0 && phone[0] == '+' }}
+	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, Now: testClock.Load, Logger: log, AccessLog: true, AdminToken: "admin-token",
+		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) {
+			return append(dst, phone...), len(phone) > 0 && phone[0] == '+'
+		}}
 	if change != nil {
 		change(&options)
 	}
@@ -126,6 +127,9 @@ func (d *door) call(method, path, key, body string, headers ...string) answer {
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
+	if response.Close {
+		response.Header.Set("Connection", "close") // the client has taken it out
+	}
 	return answer{response.StatusCode, response.Header, string(text), err}
 }
 

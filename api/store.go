@@ -1,6 +1,7 @@
 package api
 
 import (
+	"millrace/shard"
 	"millrace/shard/op"
 )
 
@@ -17,7 +18,7 @@ type Store interface {
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.
 	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
-	// Answer returns what Batch.KeepAnswer has kept.
+	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
@@ -37,16 +38,16 @@ type Batch interface {
 	Release()
 }
 
-// User is a profile as it was read. Blob is the caller's; package profile reads it.
-type User struct {
-	Number uint64
-	Blob   []byte
-}
+// User is a profile as it was read, Answer the kept answer of a request with an Idempotency-Key.
+type (
+	User   = shard.User
+	Answer = shard.Answer
+)
 
-// Answer is the kept answer of a request with an Idempotency-Key.
-type Answer struct {
-	BodyHash [32]byte
-	Status   int
-	Body     []byte
-	At       int64 // Unix ms
-}
+// Engine is the Store of an engine.
+func Engine(e *shard.Engine) Store { return engine{e} }
+
+type engine struct{ *shard.Engine }
+
+// NewBatch gives the batch as the interface; it is a *shard.Batch.
+func (e engine) NewBatch(workspace, actor uint32) Batch { return e.Engine.NewBatch(workspace, actor) }

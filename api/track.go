@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"millrace/shard"
 )
 
 // track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the answer, written while parsing, back.
@@ -68,7 +70,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		select {
 		case <-theirs:
 		case <-timeout.C:
-			x.failEngine(ErrBusy)
+			x.failEngine(shard.ErrBusy)
 			return
 		}
 	}
@@ -80,7 +82,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 	switch {
 	case err != nil:
 		x.failEngine(err)
-	case !ok || x.now-kept.At >= s.options.IdempotencyWindow.Milliseconds():
+	case !ok:
 		x.trackOnce(key, bodyHash)
 	case !bytes.Equal(kept.BodyHash[:], bodyHash[:]):
 		x.fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bojanz/currency"
+	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard/op"
@@ -84,7 +86,7 @@ func (n *names) svcID(id string) {
 }
 
 func (n *names) email(id string) {
-	n.add(namedUser{kind: op.Email, key: n.x.s.options.AppendEmailKey(nil, []byte(id)), sent: id, known: id != ""})
+	n.add(namedUser{kind: op.Email, key: op.AppendEmailKey(nil, []byte(id)), sent: id, known: id != ""})
 }
 
 func (n *names) phone(id string) {
@@ -164,7 +166,7 @@ func (s *Server) exportIDs(x *exchange) {
 		return
 	}
 	n := names{x: x}
-	var fields map[string]struct{}
+	var fields profile.Fields
 	for member, m := range body.members() {
 		switch member {
 		case "external_ids":
@@ -212,36 +214,38 @@ func (n *names) one(field string, v value, add func(id string)) {
 	add(id)
 }
 
-func (n *names) fields(v value) map[string]struct{} {
+// fields reads fields_to_export. Names that the export doesn't know are left out; when none is left, nothing is exported of a user.
+func (n *names) fields(v value) (fields profile.Fields) {
 	if v.absent() {
-		return nil
+		return 0
 	}
 	if !v.isArray() || v.count(maxFields) > maxFields {
 		n.fail("'fields_to_export' must be an array of strings")
-		return nil
+		return 0
 	}
-	fields := map[string]struct{}{}
 	for _, e := range v.elements() {
 		name, ok := e.str()
 		if !ok {
 			n.fail("'fields_to_export' must be an array of strings")
-			return nil
+			return 0
 		}
-		if name == "braze_id" {
-			name = "svc_id"
-		}
-		fields[name] = struct{}{}
+		fields, _ = fields.AddField([]byte(name))
+		fields |= noField
 	}
 	return fields
 }
 
+// noField keeps a set that has no known field from meaning all of them.
+const noField profile.Fields = 1 << 63
+
 const maxFields = 200
 
 // export answers with the users, each once, and the identifiers that are nobody's.
-func (x *exchange) export(named []namedUser, fields map[string]struct{}) {
+func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	var unknown []string
 	seen := map[uint64]struct{}{}
 	var svcID [64]byte
+	show := exportOf(x.ws)
 	x.reply = append(x.reply[:0], `{"users":[`...)
 	for i := range named {
 		users, err := named[i].find(x)
@@ -260,13 +264,49 @@ func (x *exchange) export(named []namedUser, fields map[string]struct{}) {
 			if len(seen) > 1 {
 				x.reply = append(x.reply, ',')
 			}
-			x.reply = x.s.options.AppendUser(x.reply, x.ws, x.s.options.Store.AppendSvcID(svcID[:0], x.ws.Number, u.Number), u, fields)
+			show.Number, show.SvcID = u.Number, x.s.options.Store.AppendSvcID(svcID[:0], x.ws.Number, u.Number)
+			x.reply = profile.AppendJSON(x.reply, u.Blob, fields, show)
 		}
 	}
 	x.reply = append(x.reply, ']')
 	x.reply = appendStrings(x.reply, `,"invalid_user_ids":`, unknown)
 	x.reply = append(x.reply, `,"message":"success"}`...)
 	x.send(fasthttp.StatusCreated, x.reply)
+}
+
+// exportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.
+func exportOf(ws *Workspace) profile.Export {
+	return profile.Export{
+		Currency: [3]byte([]byte(ws.Currency)),
+		Digits:   currencyDigits,
+		Rate: func(from [3]byte) (float64, bool) {
+			if string(from[:]) == ws.Currency {
+				return 1, true
+			}
+			rate, err := strconv.ParseFloat(string(ws.ExchangeRates[string(from[:])]), 64)
+			return rate, err == nil
+		},
+		GroupName: func(id [16]byte) string {
+			if g := ws.Groups[uuid.UUID(id).String()]; g != nil {
+				return g.Name
+			}
+			return ""
+		},
+		AppName: func(id []byte) string {
+			if a := ws.Apps[string(id)]; a != nil {
+				return a.Name
+			}
+			return ""
+		},
+	}
+}
+
+// currencyDigits is how many digits a currency has behind the point; the track function counts in the same minor units.
+func currencyDigits(code [3]byte) int {
+	if digits, ok := currency.GetDigits(string(code[:])); ok {
+		return int(digits)
+	}
+	return 2
 }
 
 // appendStrings appends name and an array, nothing when there are none.

@@ -37,7 +37,9 @@ type BootstrapWorkspace struct {
 
 // MadeKey is a key that the bootstrap file names without a token. Show it once; it can't be read again.
 type MadeKey struct {
-	Workspace, Name, Token string
+	Workspace string `json:"workspace"`
+	Name      string `json:"name"`
+	Token     string `json:"key"`
 }
 
 var goType = regexp.MustCompile(` (in|into) (type )?control\.\w+`)

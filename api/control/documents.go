@@ -45,6 +45,25 @@ type Settings struct {
 	Locales            []Locale           `json:"locales,omitempty" yaml:"locales"`                                 // of translations
 }
 
+// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole.
+func (s *Settings) Patch(text []byte) error {
+	var named map[string]json.RawMessage
+	if err := json.Unmarshal(text, &named); err != nil {
+		return invalid("%v", err)
+	}
+	for name, forget := range map[string]func(){
+		"rate_limits":          func() { s.RateLimits = nil },
+		"exchange_rates":       func() { s.ExchangeRates = nil },
+		"blocked_external_ids": func() { s.BlockedExternalIDs = nil },
+		"locales":              func() { s.Locales = nil },
+	} {
+		if _, ok := named[name]; ok {
+			forget()
+		}
+	}
+	return DecodeStrict(text, s)
+}
+
 // Decimal is a number kept as the text that was written.
 type Decimal string
 
@@ -372,8 +391,8 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// decodeStrict reads an operator's JSON: unknown members and trailing bytes are errors.
-func decodeStrict(text []byte, into any) error {
+// DecodeStrict reads an operator's JSON: unknown members and trailing bytes are errors.
+func DecodeStrict(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
