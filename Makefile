@@ -1,25 +1,85 @@
-# Plain `make` lists the targets.
+# Plain `make` lists the targets. All of them need only Go, git and make; modules come through GOPROXY.
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN     := bin/millrace
 
+# The packages where goroutines meet.
+RACE_PACKAGES ?= ./wal/... ./shard/... ./api/... ./loadtest/... ./cmd/...
+# How long each fuzz target runs: a time (30s) or a number of inputs (20000x).
+FUZZTIME      ?= 20000x
+STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## build bin/millrace
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/millrace
 
 .PHONY: run
-run: build ## build and serve on loopback, with ./data and a demo workspace
+run: build ## build and serve on 127.0.0.1:8080, with ./data and a demo workspace
 	./$(BIN) serve --data ./data --demo
 
 .PHONY: test
-test: build vet ## all tests (needs only Go)
+test: build vet lint unit race fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
+
+.PHONY: unit
+unit: ## the tests alone
 	$(GO) test -timeout 10m ./...
 
 .PHONY: vet
-vet: ## gofmt, go vet, tidy go.mod
-	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these"; exit 1; }
+vet: ## gofmt, go vet
+	@files=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
 	$(GO) vet ./...
+
+.PHONY: lint
+lint: ## staticcheck, with the checks of staticcheck.conf
+	@if $(GO) run $(STATICCHECK) -version >/dev/null 2>&1; then \
+		echo '$(GO) run $(STATICCHECK) ./...'; $(GO) run $(STATICCHECK) ./...; \
+	else \
+		echo 'lint: SKIPPED, $(STATICCHECK) is out of reach'; \
+	fi
+
+.PHONY: race
+race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
+	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
+		echo '$(GO) test -race -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -timeout 10m $(RACE_PACKAGES); \
+	else \
+		echo 'race: SKIPPED, the race detector needs a C compiler'; \
+	fi
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
+	@list=$$($(GO) test -list '^Fuzz' ./...) || { echo "$$list"; exit 1; }; \
+	echo "$$list" | awk '/^Fuzz/ {names[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, names[i]; n = 0}' | \
+	while read -r package name; do \
+		echo "fuzz $$package $$name"; \
+		$(GO) test -run '^$$' -fuzz "^$$name$$$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
+	done
+
+.PHONY: check
+check: test ## the same as test
+
+.PHONY: stress
+stress: ## the long versions of the tests that have one (hours)
+	MILLRACE_STRESS=1 $(GO) test -count 1 -timeout 6h -v ./...
+	$(MAKE) fuzz FUZZTIME=5m
+
+.PHONY: bench
+bench: ## measure on this machine and print the figures of the README
+	$(GO) run ./bench
+
+.PHONY: loadtest
+loadtest: build ## send load to the server of `make run`, and check what it acknowledged
+	./$(BIN) loadtest --key millrace-demo-key --duration 10s --connections 8 --verify
+
+.PHONY: cover
+cover: ## coverage of all packages by all tests
+	$(GO) test -timeout 10m -coverpkg ./... -coverprofile bin/cover.out ./...
+	$(GO) tool cover -func bin/cover.out | tail -1
+	$(GO) tool cover -html bin/cover.out -o bin/cover.html
+
+.PHONY: clean
+clean: ## remove bin; ./data stays
+	rm -rf bin

@@ -1,0 +1,160 @@
+package millrace
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The arrows between packages: which of ours a package may import ("/..." stands for what is below). ARCHITECTURE.md draws them and says why.
+// A package that is not here fails the test: add it with as few arrows as it can do with.
+var arrows = map[string][]string{
+	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
+	"bench":        {"..."}, // measures any of them, and nobody imports it
+
+	"api":           {"api/...", "shard", "shard/eventlog", "shard/op", "shard/profile", "shard/identity"},
+	"api/control":   {"api/keys", "api/ratelimit"},
+	"api/keys":      {},
+	"api/ratelimit": {},
+
+	"ingest":       {"ingest/field", "shard/op"},
+	"ingest/field": {},
+
+	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard/eventlog": {"shard", "shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard/identity": {"shard/op"},
+	"shard/op":       {},
+	"shard/profile":  {"shard/op"},
+	"wal":            {},
+
+	"loadtest":      {"loadtest/body"}, // knows the server by HTTP only
+	"loadtest/body": {},
+}
+
+// testArrows are those that tests have besides.
+var testArrows = map[string][]string{
+	"api":            {"ingest", "ingest/field", "wal"},
+	"ingest":         {"loadtest/body"},
+	"shard":          {"ingest", "loadtest/body"},
+	"shard/eventlog": {"ingest", "loadtest/body"},
+	"loadtest":       {"..."},
+}
+
+// libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
+var libraries = map[string][]string{
+	"github.com/valyala/fasthttp":      {"api/...", "loadtest/...", "bench/..."},
+	"net/http":                         {"api/...", "cmd/...", "loadtest/...", "bench/..."},
+	"github.com/cockroachdb/pebble/v2": {"wal", "shard/...", "bench/..."},
+	"github.com/alecthomas/kong":       {"cmd/..."},
+}
+
+func TestArrows(t *testing.T) {
+	for pkg, imports := range importsOf(t, false) {
+		allowed, known := arrows[pkg]
+		if !known {
+			t.Errorf("package %q has no arrows: give it some in arrows_test.go, and draw them in ARCHITECTURE.md", pkg)
+			continue
+		}
+		checkArrows(t, pkg, imports, allowed)
+		for _, i := range imports {
+			if rooms, bound := libraries[libraryOf(i)]; bound && !matches(rooms, pkg) {
+				t.Errorf("package %q imports %q, which belongs to %v", pkg, i, rooms)
+			}
+		}
+	}
+	for pkg, imports := range importsOf(t, true) {
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/..."}, arrows[pkg], testArrows[pkg]))
+	}
+}
+
+// TestArrowsPointDown finds circles that only the table could have, since Go refuses those of the code.
+func TestArrowsPointDown(t *testing.T) {
+	for _, leaf := range []string{"wal", "shard/op", "ingest/field", "api/keys", "api/ratelimit", "loadtest/body"} {
+		require.Empty(t, arrows[leaf], "%s stands alone", leaf)
+	}
+	require.False(t, matches(arrows["api"], "ingest"), "cmd hands api the track function")
+	for pkg, allowed := range arrows {
+		if strings.HasPrefix(pkg, "shard") || pkg == "wal" {
+			require.False(t, matches(allowed, "api") || matches(allowed, "ingest"), "%s must not know who is in front of it", pkg)
+		}
+		require.False(t, pkg != "cmd/millrace" && pkg != "bench" && matches(allowed, "cmd/millrace"))
+	}
+}
+
+func checkArrows(t *testing.T, pkg string, imports, allowed []string) {
+	t.Helper()
+	for _, i := range imports {
+		if ours, ok := strings.CutPrefix(i, "millrace/"); ok && !matches(allowed, ours) {
+			t.Errorf("package %q must not import %q: it may import %v", pkg, ours, allowed)
+		}
+	}
+}
+
+func matches(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		below, ok := strings.CutSuffix(p, "...")
+		return p == pkg || ok && strings.HasPrefix(pkg+"/", below)
+	})
+}
+
+// libraryOf is the module of an import path, as far as libraries knows it.
+func libraryOf(path string) string {
+	for l := range libraries {
+		if path == l || strings.HasPrefix(path, l+"/") {
+			return l
+		}
+	}
+	return path
+}
+
+// importsOf reads the import lines of all packages of the module, by their folders: those of the tests, or those of the rest.
+func importsOf(t *testing.T, tests bool) map[string][]string {
+	found := map[string]map[string]struct{}{}
+	err := fs.WalkDir(os.DirFS("."), ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); file != "." && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "data") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		dir := path.Dir(file)
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") != tests || dir == "." {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.FromSlash(file), nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		if found[dir] == nil {
+			found[dir] = map[string]struct{}{}
+		}
+		for _, i := range f.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			found[dir][name] = struct{}{}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	imports := map[string][]string{}
+	for dir, names := range found {
+		imports[dir] = slices.Sorted(maps.Keys(names))
+	}
+	return imports
+}
