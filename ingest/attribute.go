@@ -54,7 +54,7 @@ func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
 		next, d.id.pushImport, _ = d.flag(i)
 		return next, 0
 	case classForbidden:
-		d.refuse(rankValue, i, reasonForbidden)
+		return d.skipRefused(i, 0, reasonForbidden), 0
 	}
 	return d.skip(i, 0), 0
 }
@@ -193,7 +193,6 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 	case op.AttrFacebook, op.AttrTwitter:
 		return d.socialObject(uint32(c), i)
 	}
-	key := d.key
 	var s slot
 	next := d.slotValue(i, &s)
 	if next < 0 {
@@ -207,10 +206,10 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 		case op.AttrPushSubscribe:
 			why = reasonPushSubscribe
 		}
-		d.refuseNamed(rankValue, i, why, key)
+		d.refuseNamed(rankValue, i, why, d.owner)
 		return next
 	}
-	d.reservedString(uint32(c), &s, key)
+	d.reservedString(uint32(c), &s)
 	return next
 }
 
@@ -225,7 +224,7 @@ func boolBit(v bool) (bit byte) {
 const maxURLBytes = 2048
 
 // reservedString judges and writes a reserved attribute that is sent as a string.
-func (d *Decoder) reservedString(code uint32, s *slot, key memberKey) {
+func (d *Decoder) reservedString(code uint32, s *slot) {
 	value := d.content(s)
 	why, canonical := reason(0), ""
 	switch code {
@@ -240,7 +239,7 @@ func (d *Decoder) reservedString(code uint32, s *slot, key memberKey) {
 	case op.AttrCountry:
 		country, ok := field.Country(value)
 		if !ok { // "unmappable: null"
-			d.report(reasonNotValid, d.in[key.start:key.end])
+			d.report(reasonNotValid, d.in[d.owner.start:d.owner.end])
 			return
 		}
 		d.putField(code)
@@ -282,12 +281,12 @@ func (d *Decoder) reservedString(code uint32, s *slot, key memberKey) {
 	case op.AttrTimeZone:
 		ok := false
 		if canonical, ok = field.TimeZone(value); !ok { // "invalid: not set"
-			d.report(reasonNotValid, d.in[key.start:key.end])
+			d.report(reasonNotValid, d.in[d.owner.start:d.owner.end])
 			return
 		}
 	}
 	if why != 0 {
-		d.refuseNamed(rankValue, s.at, why, key)
+		d.refuseNamed(rankValue, s.at, why, d.owner)
 		return
 	}
 	d.putField(code)

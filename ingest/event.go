@@ -17,6 +17,7 @@ func (d *Decoder) event(i, body int) int {
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
+		d.owner = d.key
 		switch d.key.class {
 		case className:
 			i = d.requiredString(i, &name)
@@ -58,6 +59,7 @@ func (d *Decoder) purchase(i, body int) int {
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
+		d.owner = d.key
 		switch d.key.class {
 		case classProductID:
 			i = d.requiredString(i, &product)
@@ -108,40 +110,37 @@ func (d *Decoder) otherMember(i int) int {
 
 // requiredString reads a name of 1 to 255 characters. An integer is taken as its digits where clients send one: for a product.
 func (d *Decoder) requiredString(i int, s *slot) int {
-	key := d.key
 	next := d.slotValue(i, s)
 	switch {
 	case s.kind == slotString:
 		if !field.Runes255(d.in[s.start:s.end]) {
-			d.refuseNamed(rankValue, i, reasonLong, key)
+			d.refuseNamed(rankValue, i, reasonLong, d.owner)
 		}
-	case s.kind == slotInt && key.class == classProductID, s.kind == slotNull:
+	case s.kind == slotInt && d.owner.class == classProductID, s.kind == slotNull:
 	default:
-		d.refuseNamed(rankValue, i, reasonNotValid, key)
+		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 	}
 	return next
 }
 
 // optionalString reads a string of at most 255 characters, or null.
 func (d *Decoder) optionalString(i int, s *slot) int {
-	key := d.key
 	next := d.slotValue(i, s)
 	switch {
 	case s.kind == slotString:
 		if !field.Runes255(d.in[s.start:s.end]) {
-			d.refuseNamed(rankValue, i, reasonLong, key)
+			d.refuseNamed(rankValue, i, reasonLong, d.owner)
 		}
 	case s.kind != slotNull:
-		d.refuseNamed(rankValue, i, reasonNotValid, key)
+		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 	}
 	return next
 }
 
 func (d *Decoder) price(i int, s *slot) (next int, price float64) {
 	if c := d.in[i]; c != '-' && c-'0' > 9 {
-		key := d.key
 		if next = d.slotValue(i, s); s.kind != slotNull {
-			d.refuseNamed(rankValue, i, reasonNotValid, key)
+			d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 		}
 		return next, 0
 	}
@@ -172,8 +171,7 @@ func (d *Decoder) quantity(i int) (next int, quantity int64) {
 		d.refuse(rankValue, i, reasonNotValid)
 		return next, 1
 	}
-	d.refuse(rankValue, i, reasonNotValid)
-	return d.skip(i, 0), 1
+	return d.skipRefused(i, 0, reasonNotValid), 1
 }
 
 // require refuses the object when a member is absent, null or empty.

@@ -169,7 +169,15 @@ func (g objectMaker) object(a array) string {
 	add(20, "email", one(`"a@example.com"`, `"B@Example.com"`, `null`, `"bad"`, `5`))
 	add(20, "phone", one(`"+15043277269"`, `"(504) 327-7269"`, `null`, `"bad"`, `5`))
 	add(10, "_update_existing_only", one(`true`, `false`, `null`, `1`))
-	times := one(`"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"2031-01-01"`, `"2013-07-16T19:20:30+1:00"`, `"bad"`, `5`, `null`)
+	wild := func(list ...string) func() string {
+		return func() string {
+			if g.IntN(12) == 0 {
+				return g.value(0)
+			}
+			return g.pick(list...)
+		}
+	}
+	times := wild(`"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"2031-01-01"`, `"2013-07-16T19:20:30+1:00"`, `"bad"`, `5`, `null`)
 	switch a {
 	case arrayAttributes:
 		for range g.IntN(6) {
@@ -180,28 +188,28 @@ func (g objectMaker) object(a array) string {
 			add(50, g.pick(op.AttrName(op.AttrFirstName), "country", "language", "gender", "dob", "date_of_first_session", "email_subscribe",
 				"push_subscribe", "time_zone", "image_url", "email_open_tracking_disabled", "facebook", "twitter", "bio", "alias_name"), text)
 		}
-		add(10, "current_location", one(`{"longitude":1,"latitude":2.5}`, `{"longitude":"x","latitude":2.5}`, `null`, `[]`, `{"latitude":-0,"longitude":1e2}`))
-		add(10, "_merge_objects", one(`true`, `false`, `null`, `"x"`))
-		add(10, "subscription_groups", one(`[]`, `null`, `[{"subscription_group_id":"`+testGroupText+`","subscription_state":"unsubscribed"}]`,
+		add(10, "current_location", wild(`{"longitude":1,"latitude":2.5}`, `{"longitude":"x","latitude":2.5}`, `null`, `[]`, `{"latitude":-0,"longitude":1e2}`))
+		add(10, "_merge_objects", wild(`true`, `false`, `null`, `"x"`))
+		add(10, "subscription_groups", wild(`[]`, `null`, `[{"subscription_group_id":"`+testGroupText+`","subscription_state":"unsubscribed"}]`,
 			`[{"subscription_group_id":"x","subscription_state":1}]`, `[5]`, `{}`))
-		add(10, "push_tokens", one(`[]`, `null`, `[{"app_id":"`+testApp+`","token":"t","device_id":"123456789"},{"app_id":"`+testApp+`","token":"v"}]`,
+		add(10, "push_tokens", wild(`[]`, `null`, `[{"app_id":"`+testApp+`","token":"t","device_id":"123456789"},{"app_id":"`+testApp+`","token":"v"}]`,
 			`[{"app_id":"x","token":1}]`, `[{"token":1}]`, `5`))
-		add(10, "push_token_import", one(`true`, `false`, `null`))
-		add(3, "email_subscription_info", one(`1`, `null`))
+		add(10, "push_token_import", wild(`true`, `false`, `null`))
+		add(3, "email_subscription_info", wild(`1`, `null`))
 	case arrayEvents:
-		add(95, "name", one(`"n"`, `"other event"`, `"n"`, `"n"`, `""`, `null`, `5`))
+		add(95, "name", wild(`"n"`, `"other event"`, `"n"`, `"n"`, `""`, `null`, `5`))
 		add(95, "time", times)
 		add(40, "properties", func() string { return g.properties() })
-		add(40, "app_id", one(`"a"`, `null`, `""`, `5`))
+		add(40, "app_id", wild(`"a"`, `null`, `""`, `5`))
 		add(10, "more", func() string { return g.value(0) })
 	default:
-		add(95, "product_id", one(`"p"`, `7`, `"é"`, `1.5`, `null`))
-		add(95, "currency", one(`"USD"`, `"jpy"`, `"EUR"`, `"XXXX"`, `5`))
-		add(95, "price", one(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `"1"`, `1e300`, `null`))
-		add(50, "quantity", one(`1`, `100`, `101`, `0`, `1.0`, `null`, `"1"`))
+		add(95, "product_id", wild(`"p"`, `7`, `"é"`, `1.5`, `null`))
+		add(95, "currency", wild(`"USD"`, `"jpy"`, `"EUR"`, `"XXXX"`, `5`))
+		add(95, "price", wild(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `"1"`, `1e300`, `null`))
+		add(50, "quantity", wild(`1`, `100`, `101`, `0`, `1.0`, `null`, `"1"`))
 		add(95, "time", times)
 		add(40, "properties", func() string { return g.properties() })
-		add(40, "app_id", one(`"a"`, `null`))
+		add(40, "app_id", wild(`"a"`, `null`))
 	}
 	g.Shuffle(len(members), func(i, k int) { members[i], members[k] = members[k], members[i] })
 	if g.IntN(30) == 0 && len(members) > 0 {

@@ -136,7 +136,7 @@ func (d *Decoder) identifier(c class, i int) (next int, ok bool) {
 			return next, true
 		}
 		if d.id.service.at != 0 { // svc_id and braze_id
-			d.refuse(rankIdentifier, i, reasonTwoIdentifiers)
+			d.refuse(rankIdentifier, 0, reasonTwoIdentifiers)
 		}
 		d.id.service = s
 		return next, true
@@ -159,8 +159,14 @@ func (d *Decoder) flag(i int) (next int, value, given bool) {
 	case 'n':
 		return d.literal(i, "null"), false, false
 	}
-	d.refuse(rankValue, i, reasonNotValid)
-	return d.skip(i, 0), false, false
+	return d.skipRefused(i, 0, reasonNotValid), false, false
+}
+
+// skipRefused reads a value that the member can't have.
+func (d *Decoder) skipRefused(i, level int, why reason) (next int) {
+	next = d.skip(i, level)
+	d.refuseNamed(rankValue, i, why, d.owner)
+	return next
 }
 
 // userAlias reads an alias object.

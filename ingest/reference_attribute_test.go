@@ -20,6 +20,9 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		no := func(why reason) { j.no(rankValue, at, named(why, m.name)) }
 		value := []byte(m.text)
 		code := op.AttrCode([]byte(m.name))
+		if code != 0 || classOther != first(classifyAttribute([]byte(m.name))) {
+			j.numbers(m.value, rankValue, reasonNumber, m.name) // first, but for a custom attribute's name
+		}
 		if code == op.AttrEmail && id != op.Email {
 			contact = true
 			switch {
@@ -52,14 +55,11 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		switch m.name {
 		case "_update_existing_only", "_merge_objects", "push_token_import", "email_subscription_info", "bio", "alias_name", "alias_label",
 			"external_id", "user_alias", "svc_id", "braze_id", "email", "phone":
-			j.numbers(m.value, rankValue, reasonNumber, m.name)
 			continue
 		}
 		if code == 0 {
 			j.custom(&w, m)
-		}
-		j.numbers(m.value, rankValue, reasonNumber, m.name)
-		if code == 0 {
+			j.numbers(m.value, rankValue, reasonNumber, m.name)
 			continue
 		}
 		contact = contact || code == op.AttrEmailSubscribe || code == op.AttrSubscriptionGroups
@@ -393,3 +393,5 @@ func isTime(v value) bool {
 	_, ok := field.Time([]byte(v.members[0].text))
 	return ok
 }
+
+func first(c class, _ reason) class { return c }

@@ -470,9 +470,6 @@ func (j *judge) str(m member, integerToo bool) {
 		}
 	case m.kind == 'n':
 	case integerToo && m.kind == '0' && strings.Trim(m.raw, "-0123456789") == "":
-		if _, ok := number(m.raw); !ok {
-			j.no(rankValue, m.value.at, named(reasonNotValid, m.name))
-		}
 	default:
 		j.no(rankValue, m.value.at, named(reasonNotValid, m.name))
 	}
@@ -514,21 +511,22 @@ func app(v value) string {
 }
 
 func (j *judge) event(v value, id op.IDKind, key, flags string) string {
-	name := j.required(v, "name")
-	t := j.time(v)
 	properties := ""
 	for _, m := range v.members {
+		if m.name != "properties" {
+			j.numbers(m.value, rankValue, reasonNumber, m.name)
+		}
 		switch m.name {
 		case "name", "app_id":
 			j.str(m, false)
 		case "properties":
 			properties = j.properties(m.value, "time", "event_name")
-			continue
 		case "_update_existing_only":
 			j.flag(member{name: m.name, at: m.value.at, value: m.value})
 		}
-		j.numbers(m.value, rankValue, reasonNumber, "")
 	}
+	name := j.required(v, "name")
+	t := j.time(v)
 	if len(j.found) > 0 {
 		return ""
 	}
@@ -536,19 +534,17 @@ func (j *judge) event(v value, id op.IDKind, key, flags string) string {
 }
 
 func (j *judge) purchase(v value, id op.IDKind, key, flags string) string {
-	product, currency, price := j.required(v, "product_id"), j.required(v, "currency"), j.required(v, "price")
-	t := j.time(v)
 	quantity := int64(1)
 	properties := ""
 	for _, m := range v.members {
+		if m.name != "properties" && (m.name != "quantity" || m.kind != '0') {
+			j.numbers(m.value, rankValue, reasonNumber, m.name)
+		}
 		switch m.name {
-		case "app_id":
-			j.str(m, false)
-		case "product_id":
-			j.str(m, true)
+		case "app_id", "product_id":
+			j.str(m, m.name == "product_id")
 		case "properties":
 			properties = j.properties(m.value, "time", "product_id", "quantity", "event_name", "price", "currency")
-			continue
 		case "price":
 			if m.kind != '0' && m.kind != 'n' {
 				j.no(rankValue, m.value.at, "'price' is not valid")
@@ -560,14 +556,12 @@ func (j *judge) purchase(v value, id op.IDKind, key, flags string) string {
 			} else if m.kind == '0' {
 				quantity = n
 			}
-			if m.kind == '0' {
-				continue
-			}
 		case "_update_existing_only":
 			j.flag(member{name: m.name, at: m.value.at, value: m.value})
 		}
-		j.numbers(m.value, rankValue, reasonNumber, "")
 	}
+	product, currency, price := j.required(v, "product_id"), j.required(v, "currency"), j.required(v, "price")
+	t := j.time(v)
 	if currency == nil || price == nil {
 		return ""
 	}
@@ -601,7 +595,7 @@ func (j *judge) properties(v value, reserved ...string) string {
 	if v.kind != '{' {
 		if v.kind != 'n' {
 			j.no(rankProperty, v.at, reasonTexts[reasonProperties])
-			j.numbers(v, rankValue, reasonNumber, "")
+			j.numbers(v, rankValue, reasonNumber, "properties")
 		}
 		return ""
 	}

@@ -33,8 +33,7 @@ func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) 
 // eachObject reads the array of objects at i and calls object at each. What is no object, or no array, is refused with why.
 func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
 	if d.in[i] != '[' {
-		d.refuseNamed(rankValue, i, why, d.owner)
-		return d.skip(i, 0)
+		return d.skipRefused(i, 0, why)
 	}
 	if i = d.space(i + 1); d.in[i] == ']' {
 		return i + 1
@@ -43,8 +42,7 @@ func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
 		if d.in[i] == '{' {
 			i = object(i)
 		} else {
-			d.refuseNamed(rankValue, i, why, d.owner)
-			i = d.skip(i, 1)
+			i = d.skipRefused(i, 1, why)
 		}
 		if i < 0 {
 			return -1
@@ -58,8 +56,7 @@ func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
 func (d *Decoder) location(i int) int {
 	begin := i
 	if d.in[i] != '{' {
-		d.refuse(rankValue, i, reasonNotValid)
-		return d.skip(i, 0)
+		return d.skipRefused(i, 0, reasonNotValid)
 	}
 	var longitude, latitude float64
 	seen := 0
@@ -231,8 +228,7 @@ const maxTokenBytes = 4096
 // socialObject reads facebook or twitter.
 func (d *Decoder) socialObject(code uint32, i int) int {
 	if d.in[i] != '{' {
-		d.refuse(rankValue, i, reasonNotValid)
-		return d.skip(i, 0)
+		return d.skipRefused(i, 0, reasonNotValid)
 	}
 	undo := d.o
 	d.putField(code)
