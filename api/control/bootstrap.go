@@ -42,7 +42,7 @@ type MadeKey struct {
 	Token     string `json:"key"`
 }
 
-var goType = regexp.MustCompile(` (in|into) (type )?control\.\w+`)
+var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*control\.\w+`)
 
 // ParseBootstrap reads the file strictly: an unknown field, a value of the wrong type or out of bounds is an error that names its place.
 func ParseBootstrap(text []byte) (*BootstrapFile, error) {

@@ -1,0 +1,215 @@
+package api
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+)
+
+// goodBodies has a body for each route that takes one: with a key that holds the permission it is accepted.
+var goodBodies = map[string]string{
+	"/users/track":      goodBody,
+	"/users/export/ids": `{"external_ids":["a"]}`,
+	"/users/delete":     `{"external_ids":["a"]}`,
+}
+
+// Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace.
+func TestPermissionMatrix(t *testing.T) {
+	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })
+	by := control.Actor{Name: "test"}
+	permissions := map[string]string{} // permission → token
+	routes := d.routes()
+	for _, rt := range routes {
+		if rt.permission != "" {
+			permissions[rt.permission] = ""
+		}
+	}
+	permissions["users"], permissions["admin"], permissions["users.track.sync"] = "", "", ""
+	for p := range permissions {
+		_, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: p, Permissions: []string{p}})
+		require.NoError(t, err)
+		permissions[p] = token
+	}
+	revoked, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: "revoked", Permissions: []string{"*"}})
+	require.NoError(t, err)
+	require.Equal(t, 201, d.track(token, "a").status)
+	require.NoError(t, d.control.RevokeKey(by, "demo", revoked.ID))
+
+	for _, rt := range routes {
+		if rt.open {
+			require.Contains(t, []string{"/livez", "/readyz"}, rt.path, "only health is open")
+			require.Equal(t, 200, d.call(rt.method, rt.path, "", "").status)
+			continue
+		}
+		body, ok := goodBodies[rt.path]
+		require.True(t, ok || rt.method == "GET", "a new route needs a body here: %s", rt.path)
+		for _, key := range []string{"", "wrong", token, "admin-token"} {
+			require.Equal(t, 401, d.call(rt.method, rt.path, key, body).status, "%s with %q", rt.path, key)
+		}
+		for p, key := range permissions {
+			a := d.call(rt.method, rt.path, key, body)
+			if p == rt.permission {
+				require.Less(t, a.status, 300, "%s with %s: %s", rt.path, p, a.body)
+				continue
+			}
+			require.Equal(t, 403, a.status, "%s with %s", rt.path, p)
+			require.Equal(t, "This API key lacks the permission "+rt.permission, a.json(t)["message"])
+			require.NotEmpty(t, a.header.Get("X-RateLimit-Limit"))
+		}
+		require.Equal(t, 403, d.call(rt.method, rt.path, "demo-none-key-0123456789", body).status)
+		a := d.call(rt.method, rt.path, "demo-elsewhere-key-0123456789", body)
+		require.Equal(t, 403, a.status)
+		require.Contains(t, a.body, "address")
+		require.Less(t, d.call(rt.method, rt.path, demoKey, body).status, 300)
+		require.Less(t, d.call(rt.method, rt.path, otherKey, body).status, 300)
+	}
+}
+
+func TestRoutesDenyByDefault(t *testing.T) {
+	handler := func(*exchange) {}
+	for _, rt := range []route{
+		{method: "GET", path: "/x", handler: handler},
+		{method: "GET", path: "/x", permission: "p", handler: handler},
+		{method: "GET", path: "/x", permission: "p", bucket: 1, open: true, handler: handler},
+		{method: "GET", path: "/x", bucket: 1, handler: handler},
+		{method: "GET", path: "/x", permission: "p", bucket: 1},
+	} {
+		require.Panics(t, func() { newRouter([]route{rt}) })
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	handler := func(*exchange) {}
+	r := newRouter([]route{
+		{method: "GET", path: "/scim/v2/Users", permission: "p", bucket: 1, handler: handler},
+		{method: "GET", path: "/scim/v2/Users/{id}", permission: "p", bucket: 1, handler: handler},
+		{method: "PUT", path: "/scim/v2/Users/{id}", permission: "p", bucket: 1, handler: handler},
+		{method: "GET", path: "/pc/{id}/url/{user}", permission: "p", bucket: 1, handler: handler},
+	})
+	res := r.find([]byte("/scim/v2/Users/7/"))
+	require.Equal(t, "GET, HEAD, PUT", res.allow)
+	require.Equal(t, "7", res.method([]byte("PUT")).param("/scim/v2/Users/7", "{id}"))
+	require.Nil(t, res.method([]byte("POST")))
+	require.NotNil(t, r.find([]byte("/pc/a/url/b")))
+	for _, unknown := range []string{"/scim/v2/Users//", "/pc/a/url", "/pc/a/url/", "/pc//url/b", "/pc/a/b/c", "/pc/a/url/b/c", "pc/a/url/b", ""} {
+		require.Nil(t, r.find([]byte(unknown)), unknown)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	d := open(t, nil)
+	limit := func(text string) {
+		_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(text)) })
+		require.NoError(t, err)
+	}
+	defer testClock.Store(testClock.Load())
+	limit(`{"rate_limits":{"users.track":"2/3s"}}`)
+	testClock.Add(3000)
+	for i, remaining := range []string{"1", "0"} {
+		a := d.track(demoKey, "a")
+		require.Equal(t, 201, a.status, i)
+		require.Equal(t, remaining, a.header.Get("X-RateLimit-Remaining"))
+	}
+	a := d.track("demo-track-key-0123456789", "a") // counted per workspace, not per key
+	require.Equal(t, 429, a.status)
+	require.Equal(t, "The rate limit of users.track, 2/3s requests, is exceeded. Please try again later.", a.json(t)["message"])
+	require.Equal(t, "2", a.header.Get("X-RateLimit-Limit"))
+	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining"))
+	require.Equal(t, fmt.Sprint(testClock.Load()/1000+3), a.header.Get("X-RateLimit-Reset"))
+	require.Equal(t, "3", a.header.Get("Retry-After"))
+	require.Equal(t, 403, d.track("demo-none-key-0123456789", "a").status, "a key without the permission is told so")
+	require.Equal(t, 201, d.track(otherKey, "a").status, "another workspace has its own")
+	require.Equal(t, 201, d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).status, "another bucket too")
+	testClock.Add(3000)
+	require.Equal(t, 201, d.track(demoKey, "a").status)
+
+	limit(`{"plan":"mau","rate_limits":{"users.track":"100/1h","users.track.burst":"1/1s"}}`)
+	testClock.Add(3_600_000)
+	require.Equal(t, "100", d.track(demoKey, "a").header.Get("X-RateLimit-Limit"))
+	a = d.track(demoKey, "a")
+	require.Equal(t, 429, a.status)
+	require.Contains(t, a.body, "users.track (burst), 1/1s")
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+
+	// /users/delete shares the bucket of users.merge.
+	a = d.call("POST", "/users/delete", demoKey, `{"external_ids":["nobody"]}`)
+	require.Equal(t, "20000", a.header.Get("X-RateLimit-Limit"))
+}
+
+func TestTrustedProxies(t *testing.T) {
+	d := open(t, func(o *Options) {
+		o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12")}
+	})
+	const key = "demo-elsewhere-key-0123456789" // 10.0.0.0/8 only
+	for forwarded, status := range map[string]int{
+		"":                              403,
+		"10.1.2.3":                      201,
+		"11.1.2.3":                      403,
+		"10.1.2.3, 11.1.2.3":            403, // the caller wrote the first
+		"11.1.2.3, 10.1.2.3":            201,
+		"10.1.2.3, 172.16.0.9":          201, // two proxies
+		"10.1.2.3, nonsense":            403,
+		"::ffff:10.1.2.3":               201,
+		"11.1.2.3,10.1.2.3 , 127.0.0.1": 201,
+	} {
+		require.Equal(t, status, d.track(key, "a", "X-Forwarded-For", forwarded).status, forwarded)
+	}
+	untrusting := open(t, nil)
+	require.Equal(t, 403, untrusting.track(key, "a", "X-Forwarded-For", "10.1.2.3").status)
+}
+
+func TestBadKeyTable(t *testing.T) {
+	var b badKeys
+	b.init()
+	a6 := netip.MustParseAddr("2001:db8::1")
+	for i := range 3 {
+		require.Equal(t, i < 2, b.allow(a6, 0, 2))
+	}
+	require.False(t, b.allow(netip.MustParseAddr("2001:db8::2"), 0, 2), "one /64 is one caller")
+	require.False(t, b.allow(a6, 59_999, 2))
+	require.True(t, b.allow(a6, 60_000, 2))
+	require.True(t, b.allow(a6, 0, 2), "a clock that goes back blocks nobody")
+}
+
+// A key is in no answer and no log, whatever it is; ids and bodies are in no log.
+func TestNothingPrivateIsLogged(t *testing.T) {
+	d := open(t, nil)
+	d.track(demoKey, "very-private-id")
+	d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["very-private-id"],"email_address":"private@example.com"}`)
+	d.call("POST", "/users/delete", demoKey, `{"external_ids":["very-private-id"]}`)
+	d.call("POST", "/users/track", demoKey, `{"panic":true,"x":"very-private-id"}`)
+	d.track("somebody-elses-secret-key", "very-private-id")
+	require.Contains(t, d.logged(), "msg=request")
+	require.Contains(t, d.logged(), "audit: users deleted")
+	for _, private := range []string{demoKey, "very-private", "private@example.com", "somebody-elses"} {
+		require.NotContains(t, d.logged(), private)
+	}
+}
+
+// Whatever callers send, there are no more series than routes × statuses.
+func TestMetricsCardinality(t *testing.T) {
+	d := open(t, nil)
+	series := func() int {
+		return strings.Count(d.metricsText(t), "millrace_http_requests_total{")
+	}
+	d.track(demoKey, "a")
+	d.call("GET", "/nowhere", demoKey, "")
+	d.call("BREW", "/users/track", demoKey, "")
+	before := series()
+	for range 200 {
+		d.call("GET", fmt.Sprintf("/%x/%x", rand.Uint64(), rand.Uint64()), demoKey, "")
+		d.call(fmt.Sprintf("M%x", rand.Uint64()), "/users/track", demoKey, "")
+		d.track(demoKey, fmt.Sprint(rand.Uint64()))
+	}
+	require.Equal(t, before, series())
+	require.Regexp(t, regexp.MustCompile(`millrace_http_requests_total\{route="/users/track",status="201"\} \d+`), d.metricsText(t))
+	require.Contains(t, d.metricsText(t), "millrace_http_request_seconds_bucket")
+	require.Contains(t, d.metricsText(t), "millrace_http_requests_in_flight")
+}

@@ -1,0 +1,283 @@
+package control
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// memory is a store that applies at once.
+type memory struct {
+	docs  map[string]string
+	apply func(key string, doc []byte)
+	puts  int
+}
+
+func (m *memory) PutDocument(_ uint32, key string, doc []byte) error {
+	m.puts++
+	m.docs[key] = string(doc)
+	m.apply(key, doc)
+	return nil
+}
+
+func start(t *testing.T, docs map[string]string) (*Control, *memory, *bytes.Buffer) {
+	log := new(bytes.Buffer)
+	c := New(Options{Now: func() int64 { return 1_800_000_000_000 }, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Prepare: func(w *Workspace) any { return len(w.Groups) }})
+	m := &memory{docs: docs, apply: c.Apply}
+	for key, doc := range docs { // recovery, in any order
+		c.Apply(key, []byte(doc))
+	}
+	c.Start(m)
+	return c, m, log
+}
+
+const full = `
+company:
+  scim: {token: "scim-token-123", request_origin: "https://dashboard.example.com", ip_allowlist: []}
+workspaces:
+  - id: demo
+    name: Demo
+    plan: base
+    multi_language: true
+    rate_limits: {users.track: 3000/3s}
+    blocked_external_ids: [test]
+    currency: EUR
+    exchange_rates: {USD: 0.92, JPY: 0.0061}
+    apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
+    api_keys:
+      - {name: all, key: "secret-token-0123456789", permissions: ["*"], ip_allowlist: []}
+      - {name: made, permissions: [users.track]}
+    subscription_groups:
+      - {id: 5A3CC8FF-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
+    preference_centers:
+      - {id: main, name: Main, preference_center_title: T, preference_center_page_html: <p>, confirmation_page_html: <p>, state: active, options: {meta-viewport-content: width=device-width}}
+    campaigns:
+      - id: c1
+        messages:
+          - {id: m1, channel: email, multi_language: true, translations: [{locale: {name: es-MX, country: MX, language: es}, translation_map: {1f0c: Hola}}]}
+    canvases:
+      - id: w1
+        steps: [{id: s1, messages: [{id: m1, channel: email, multi_language: true}]}]
+`
+
+func bootstrap(t *testing.T, c *Control, text string) []MadeKey {
+	f, err := ParseBootstrap([]byte(text))
+	require.NoError(t, err)
+	made, err := c.Bootstrap(f)
+	require.NoError(t, err)
+	return made
+}
+
+func TestBootstrap(t *testing.T) {
+	c, m, log := start(t, map[string]string{})
+	made := bootstrap(t, c, full)
+	require.Len(t, made, 1)
+	require.Equal(t, "made", made[0].Name)
+
+	w := c.Snapshot().Lookup("demo")
+	require.Same(t, w, c.Snapshot().Workspace(1))
+	require.Equal(t, "Demo", w.Name)
+	require.True(t, w.MultiLanguage)
+	require.Contains(t, w.Blocked, "test")
+	require.Equal(t, Decimal("0.0061"), w.ExchangeRates["JPY"])
+	require.Equal(t, "email", w.Groups["5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"].Channel)
+	require.Equal(t, "iOS", w.Apps["11ae5b4b-2445-4440-a04f-bf537764c9ad"].Name)
+	require.Equal(t, 1, w.Prepared)
+	k := c.Snapshot().Keys.Find([]byte("secret-token-0123456789"))
+	require.Equal(t, uint32(1), k.Number)
+	require.True(t, k.Allows("users.delete"))
+	k = c.Snapshot().Keys.Find([]byte(made[0].Token))
+	require.Equal(t, uint32(2), k.Number)
+	require.False(t, k.Allows("users.delete"))
+	require.Equal(t, "https://dashboard.example.com", c.Snapshot().SCIM.RequestOrigin)
+	require.Contains(t, string(c.Documents(KindPreferenceCenter, "demo")["main"]), "width=device-width")
+	require.Contains(t, string(c.Documents(KindCampaign, "demo")["c1"]), "Hola")
+	require.Len(t, c.Documents(KindCanvas, "demo"), 1)
+
+	for key, doc := range m.docs { // tokens are nowhere, not in the log either
+		for _, secret := range []string{"secret-token-0123456789", "scim-token-123", made[0].Token} {
+			require.NotContains(t, doc, secret, key)
+			require.NotContains(t, log.String(), secret)
+		}
+	}
+	require.Contains(t, log.String(), "audit: workspace created")
+
+	// Again: nothing happens.
+	puts := m.puts
+	require.Empty(t, bootstrap(t, c, full))
+	require.Equal(t, puts, m.puts)
+
+	// After a restart too, and the state is the same.
+	c2, m2, _ := start(t, maps.Clone(m.docs))
+	require.Equal(t, w.Settings, c2.Snapshot().Lookup("demo").Settings)
+	require.Equal(t, w.Groups, c2.Snapshot().Lookup("demo").Groups)
+	require.Equal(t, w.Keys, c2.Snapshot().Lookup("demo").Keys)
+	require.Equal(t, k.Number, c2.Snapshot().Keys.Find([]byte(made[0].Token)).Number)
+	require.Empty(t, bootstrap(t, c2, full))
+	require.Zero(t, m2.puts)
+}
+
+func TestBootstrapAfterChanges(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	bootstrap(t, c, full)
+	by := Actor{Name: "test"}
+
+	// A change through the API stays, until the file says something else.
+	_, err := c.UpdateSettings(by, "demo", func(s *Settings) error { s.Plan = "mau"; return nil })
+	require.NoError(t, err)
+	require.NoError(t, c.PutDocument(1, KindPreferenceCenter, "demo", "main", []byte(`{"edited":true}`)))
+	bootstrap(t, c, full)
+	require.Equal(t, "mau", c.Snapshot().Lookup("demo").Plan)
+	require.Equal(t, `{"edited":true}`, string(c.Documents(KindPreferenceCenter, "demo")["main"]))
+	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: New", 1))
+	require.Equal(t, "New", c.Snapshot().Lookup("demo").Name)
+	require.Equal(t, "base", c.Snapshot().Lookup("demo").Plan)
+
+	// What the file no longer names stays.
+	bootstrap(t, c, "workspaces: [{id: demo}]")
+	require.Len(t, c.Snapshot().Lookup("demo").Groups, 1)
+	require.Equal(t, 2, c.Snapshot().Keys.Len())
+
+	// A revoked key stays revoked; new rights of a key apply.
+	require.NoError(t, c.RevokeKey(by, "demo", "1"))
+	bootstrap(t, c, full)
+	require.Nil(t, c.Snapshot().Keys.Find([]byte("secret-token-0123456789")))
+	bootstrap(t, c, strings.Replace(full, `permissions: ["*"]`, `permissions: [users.merge]`, 1))
+	require.Nil(t, c.Snapshot().Keys.Find([]byte("secret-token-0123456789")))
+
+	// Another token under the name: a new key with a new number.
+	bootstrap(t, c, strings.Replace(full, "secret-token-0123456789", "rotated-token-0123456789", 1))
+	require.Equal(t, uint32(3), c.Snapshot().Keys.Find([]byte("rotated-token-0123456789")).Number)
+}
+
+func TestBootstrapErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"workspace: []":                                                                                                   "field workspace not found",
+		"workspaces: [{id: demo, plann: base}]":                                                                           "field plann not found",
+		"workspaces: [{id: demo, plan: pro}]":                                                                             `workspaces[0] (demo): invalid: plan "pro"`,
+		"workspaces: [{id: Demo}]":                                                                                        `workspace id "Demo"`,
+		"workspaces: [{name: x}]":                                                                                         `workspace id ""`,
+		"workspaces: [{id: a}, {id: a}]":                                                                                  `workspaces[1] (a): invalid: workspace "a" stands twice`,
+		"workspaces: [{id: a, currency: usd}]":                                                                            `currency "usd"`,
+		"workspaces: [{id: a, exchange_rates: {EUR: x}}]":                                                                 `exchange_rates: EUR: "x"`,
+		"workspaces: [{id: a, exchange_rates: {EUR: 0}}]":                                                                 `exchange_rates: EUR: "0"`,
+		"workspaces: [{id: a, rate_limits: {users.trak: 1/1s}}]":                                                          "rate_limits: rate limit \"users.trak\" is unknown",
+		"workspaces: [{id: a, rate_limits: {users.track: 1}}]":                                                            `rate limit "1"`,
+		"workspaces: [{id: a, max_custom_array_length: 501}]":                                                             "max_custom_array_length 501",
+		"workspaces: [{id: a, request_error_shape: x}]":                                                                   "request_error_shape",
+		"workspaces: [{id: a, apps: [{name: x}]}]":                                                                        "apps[0]: invalid: id is required",
+		"workspaces: [{id: a, apps: [{id: x}, {id: x}]}]":                                                                 "apps[1]: invalid: app \"x\" stands twice",
+		"workspaces: [{id: a, api_keys: [{key: x}]}]":                                                                     "api_keys[0]: invalid: name",
+		"workspaces: [{id: a, api_keys: [{name: x, key: 'a b'}]}]":                                                        "api_keys[0]",
+		"workspaces: [{id: a, api_keys: [{name: x, permissions: [users.*]}]}]":                                            `permissions: "users.*"`,
+		"workspaces: [{id: a, api_keys: [{name: x, ip_allowlist: [here]}]}]":                                              `"here"`,
+		"workspaces: [{id: a, api_keys: [{name: x, key: k1}]}, {id: b, api_keys: [{name: x, key: k1}]}]":                  `workspaces[1] (b): api_keys[0]: invalid: the token of "x" stands twice`,
+		"workspaces: [{id: a, api_keys: [{name: x, key: millrace_live_abc}]}]":                                            "checksum",
+		"workspaces: [{id: a, subscription_groups: [{id: x, name: n, channel: email}]}]":                                  "want a UUID",
+		"workspaces: [{id: a, subscription_groups: [{id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: n, channel: fax}]}]": `channel "fax"`,
+		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 `preference_centers[0]: invalid: state "on"`,
+		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
+		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
+		"company: {scim: {request_origin: x}}":                                                                            "company: invalid: scim.token",
+		"workspaces: 7":                                                                                                   "cannot unmarshal",
+		"a: b\n---\nc: d":                                                                                                 "field a not found",
+	} {
+		_, err := ParseBootstrap([]byte(text))
+		require.ErrorIs(t, err, ErrInvalid, text)
+		require.ErrorContains(t, err, want, text)
+		require.NotContains(t, err.Error(), "control.", text)
+	}
+	_, err := ParseBootstrap(nil)
+	require.NoError(t, err)
+}
+
+func TestKeys(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	by := Actor{Name: "test"}
+	_, err := c.CreateWorkspace(by, Settings{ID: "a"})
+	require.NoError(t, err)
+	_, err = c.CreateWorkspace(by, Settings{ID: "a"})
+	require.ErrorIs(t, err, ErrExists)
+	w, err := c.CreateWorkspace(by, Settings{ID: "b"})
+	require.NoError(t, err)
+	require.Equal(t, uint32(2), w.Number)
+
+	_, _, err = c.CreateKey(by, "nobody", KeySpec{Name: "k"})
+	require.ErrorIs(t, err, ErrNotFound)
+	d, token, err := c.CreateKey(by, "a", KeySpec{Name: "k", Permissions: []string{"users.track"}})
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(token, "millrace_live_"))
+	_, _, err = c.CreateKey(by, "b", KeySpec{Name: "k", Token: token})
+	require.ErrorIs(t, err, ErrInvalid)
+
+	key := c.Snapshot().Keys.Find([]byte(token))
+	key.Usage.Touch(1_800_000_060_000)
+	require.NoError(t, c.FlushUsage())
+	puts := m.puts
+	require.NoError(t, c.FlushUsage())
+	require.Equal(t, puts, m.puts, "nothing to store")
+	c2, _, _ := start(t, maps.Clone(m.docs))
+	require.Equal(t, int64(30_000_001), c2.LastUsed(d.Number))
+
+	require.ErrorIs(t, c.RevokeKey(by, "b", d.ID), ErrNotFound)
+	require.NoError(t, c.RevokeKey(by, "a", d.ID))
+	require.NoError(t, c.RevokeKey(by, "a", d.ID))
+	require.Nil(t, c.Snapshot().Keys.Find([]byte(token)))
+	d2, _, err := c.CreateKey(by, "b", KeySpec{Name: "k"})
+	require.NoError(t, err)
+	require.Equal(t, d.Number+1, d2.Number, "the number of a revoked key is not used again")
+}
+
+func TestSettings(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	by := Actor{Name: "test"}
+	_, err := c.CreateWorkspace(by, Settings{ID: "a", RateLimits: map[string]string{"users.track": "5/1s"}, BlockedExternalIDs: []string{"x"}})
+	require.NoError(t, err)
+	before := c.Snapshot().Lookup("a")
+	patch := func(text string) (*Workspace, error) {
+		return c.UpdateSettings(by, "a", func(s *Settings) error { return s.Patch([]byte(text)) })
+	}
+	w, err := patch(`{"rate_limits":{"users.merge":"7/1m"},"plan":"mau"}`)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"users.merge": "7/1m"}, w.RateLimits)
+	require.Equal(t, "mau", w.Plan)
+	require.Equal(t, []string{"x"}, w.BlockedExternalIDs)
+	require.Equal(t, before.Number, w.Number)
+	require.Same(t, before.Windows, w.Windows, "counts go on")
+	require.Equal(t, "5/1s", before.RateLimits["users.track"], "a snapshot never changes")
+	for _, bad := range []string{`{"plan":"x"}`, `{"plann":"x"}`, `{"id":"b"}`, `[]`, `{`, `{} {}`} {
+		_, err := patch(bad)
+		require.ErrorIs(t, err, ErrInvalid, bad)
+	}
+
+	g, err := c.PutGroup(by, "a", Group{Name: "g", Channel: "sms"})
+	require.NoError(t, err)
+	g.Channel = "email"
+	_, err = c.PutGroup(by, "a", g)
+	require.ErrorIs(t, err, ErrInvalid)
+	a, err := c.PutApp(by, "a", App{Name: "x"})
+	require.NoError(t, err)
+	require.Equal(t, "x", c.Snapshot().Lookup("a").Apps[a.ID].Name)
+}
+
+// Documents that can't be read cost themselves only.
+func TestDamagedDocuments(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	bootstrap(t, c, full)
+	docs := maps.Clone(m.docs)
+	docs["key/demo/2"] = `{"number":`
+	docs["group/demo/5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"] = `7`
+	docs["strange"] = `7`
+	docs["key/nowhere/1"] = docs["key/demo/1"]
+	c2, _, log := start(t, docs)
+	require.Equal(t, 1, c2.Snapshot().Keys.Len())
+	require.Empty(t, c2.Snapshot().Lookup("demo").Groups)
+	require.Contains(t, log.String(), "can't be read")
+	c2.Apply("key/demo/1", nil)
+	require.Equal(t, 0, c2.Snapshot().Keys.Len())
+}
