@@ -14,7 +14,7 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 			return -1, 0
 		}
 		d.owner = d.key
-		switch c := d.key.class; {
+		switch c := d.key.class(); {
 		case c == classOther:
 			i = d.customAttribute(i)
 		case c == classEmail || c == classPhone || c >= op.ReservedCodes:
@@ -75,9 +75,9 @@ func (d *Decoder) identifyAttributes() (flags op.Flags) {
 			d.putTag(op.Null)
 		case id.email.kind == slotString && field.Email(d.content(&id.email)):
 			d.putField(op.AttrEmail)
-			d.putString(id.email.start, id.email.end)
+			d.putString(int(id.email.start), int(id.email.end))
 		default:
-			d.refuseText(rankValue, id.email.at, reasonEmail, "email")
+			d.refuseText(rankValue, int(id.email.at), reasonEmail, "email")
 		}
 	}
 	if id.phone.at != 0 && id.resolved != op.Phone {
@@ -115,8 +115,8 @@ func (d *Decoder) putBytes(tag op.Tag, content []byte) {
 
 // customAttribute reads the value of a custom attribute (reference.md 3) and writes the field.
 func (d *Decoder) customAttribute(i int) int {
-	if d.key.rule != 0 {
-		d.refuse(rankValue, i, d.key.rule)
+	if d.key.rule() != 0 {
+		d.refuse(rankValue, i, d.key.rule())
 	}
 	undo := d.o
 	d.need(8)
@@ -286,7 +286,7 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 		}
 	}
 	if why != 0 {
-		d.refuseNamed(rankValue, s.at, why, d.owner)
+		d.refuseNamed(rankValue, int(s.at), why, d.owner)
 		return
 	}
 	d.putField(code)
@@ -295,7 +295,7 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 		d.putBytes(op.String, d.scratch)
 		return
 	}
-	d.putString(s.start, s.end)
+	d.putString(int(s.start), int(s.end))
 }
 
 // subscriptionState says whether s is a state of email or push.

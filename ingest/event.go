@@ -18,7 +18,7 @@ func (d *Decoder) event(i, body int) int {
 			return -1
 		}
 		d.owner = d.key
-		switch d.key.class {
+		switch d.key.class() {
 		case className:
 			i = d.requiredString(i, &name)
 		case classTime:
@@ -60,7 +60,7 @@ func (d *Decoder) purchase(i, body int) int {
 			return -1
 		}
 		d.owner = d.key
-		switch d.key.class {
+		switch d.key.class() {
 		case classProductID:
 			i = d.requiredString(i, &product)
 		case classCurrency:
@@ -101,7 +101,7 @@ func (d *Decoder) purchase(i, body int) int {
 
 // otherMember reads an identifier, or a member that means nothing here.
 func (d *Decoder) otherMember(i int) int {
-	next, ok := d.identifier(d.key.class, i)
+	next, ok := d.identifier(d.key.class(), i)
 	if ok {
 		return next
 	}
@@ -116,7 +116,7 @@ func (d *Decoder) requiredString(i int, s *slot) int {
 		if !field.Runes255(d.in[s.start:s.end]) {
 			d.refuseNamed(rankValue, i, reasonLong, d.owner)
 		}
-	case s.kind == slotInt && d.owner.class == classProductID, s.kind == slotNull:
+	case s.kind == slotInt && d.owner.class() == classProductID, s.kind == slotNull:
 	default:
 		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 	}
@@ -144,9 +144,9 @@ func (d *Decoder) price(i int, s *slot) (next int, price float64) {
 		}
 		return next, 0
 	}
-	*s = slot{at: i, start: i}
+	*s = slot{at: int32(i), start: int32(i)}
 	next, kind, v := d.number(i)
-	s.end = next
+	s.end = int32(next)
 	switch kind {
 	case numberInt:
 		return next, float64(int64(v))
@@ -189,7 +189,7 @@ func (d *Decoder) requireTime(s *slot) int64 {
 	}
 	t, ok := d.pastTime(s)
 	if !ok {
-		d.refuseText(rankValue, s.at, reasonNotValid, "time")
+		d.refuseText(rankValue, int(s.at), reasonNotValid, "time")
 	}
 	return t
 }
@@ -205,13 +205,13 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 		code, digits, ok = field.Currency(d.content(currency))
 	}
 	if !ok {
-		d.refuseText(rankValue, currency.at, reasonNotValid, "currency")
+		d.refuseText(rankValue, int(currency.at), reasonNotValid, "currency")
 	}
 	if d.refusal.rank <= rankValue {
 		return code, 0
 	}
 	if total, ok = field.MinorUnits(d.in[price.start:price.end], digits, quantity); !ok {
-		d.refuseText(rankValue, price.at, reasonNotValid, "price")
+		d.refuseText(rankValue, int(price.at), reasonNotValid, "price")
 	}
 	return code, total
 }

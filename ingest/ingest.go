@@ -125,6 +125,9 @@ func (p *Pool) Get() *Decoder {
 // Put takes a decoder back. One that has panicked must not be given back.
 func (p *Pool) Put(d *Decoder) { p.idle.Put(d) }
 
+// maxBodyBytes is what 32 bits can count, with room. Callers have limits far below (decisions.md D1).
+const maxBodyBytes = 1 << 30
+
 // keepBytes is how large a buffer may be that a Decoder keeps for the next request.
 const keepBytes = 1 << 20
 
@@ -216,8 +219,16 @@ func arrayNamed(name []byte) array {
 // was accepted, nothing has an effect. r is asked in the order of effect. nowMillis (Unix ms) takes the place of times in the future.
 // body is only read and not kept.
 func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) (reply []byte, status int) {
+	long := len(body) > maxBodyBytes
+	if long {
+		body = nil
+	}
 	d.begin(body, ws, b, r, nowMillis)
 	defer d.end()
+	if long {
+		d.failWith("The request is too long")
+		return d.replyBad(dst), 400
+	}
 	if d.request() < 0 {
 		return d.replyBad(dst), 400
 	}

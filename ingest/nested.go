@@ -60,16 +60,16 @@ func (d *Decoder) nestedObject(i, level int) int {
 		}
 		key := d.key
 		switch {
-		case key.rule != 0:
+		case key.rule() != 0:
 			d.nested.bad = true
-		case key.class == classOperator:
+		case key.class() == classOperator:
 			d.nested.dollars++
 			isTime = string(d.in[key.start:key.end]) == "$time"
 		}
 		members++
 		d.need(11)
 		d.putUvarint(uint64(key.end - key.start))
-		d.put(key.start, key.end)
+		d.put(int(key.start), int(key.end))
 		if i = d.nestedValue(i, level+1, true); i < 0 {
 			return -1
 		}

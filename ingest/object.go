@@ -56,8 +56,8 @@ func (d *Decoder) object(i int) int {
 
 // slot is a member's value that is kept aside until the whole object has been read.
 type slot struct {
-	at         int // of the value; 0: the member is absent, or null where that means the same
-	start, end int // of its content, for a string; for an integer, its digits
+	at         int32 // of the value; 0: the member is absent
+	start, end int32 // of its content, for a string; for an integer, its digits
 	kind       slotKind
 }
 
@@ -76,24 +76,24 @@ func (d *Decoder) slotValue(i int, s *slot) (next int) {
 	case c == '"':
 		end, next := d.text(i + 1)
 		if next >= 0 {
-			*s = slot{at: i, start: i + 1, end: end, kind: slotString}
+			*s = slot{at: int32(i), start: int32(i + 1), end: int32(end), kind: slotString}
 		}
 		return next
 	case c == '-' || c-'0' <= 9:
 		next, kind, _ := d.number(i)
-		*s = slot{at: i}
+		*s = slot{at: int32(i)}
 		switch kind {
 		case numberInt:
-			s.start, s.end, s.kind = i, next, slotInt
+			s.start, s.end, s.kind = int32(i), int32(next), slotInt
 		case numberOutside:
 			d.outside(i)
 		}
 		return next
 	case c == 'n':
-		*s = slot{at: i, kind: slotNull}
+		*s = slot{at: int32(i), kind: slotNull}
 		return d.literal(i, "null")
 	}
-	*s = slot{at: i}
+	*s = slot{at: int32(i)}
 	return d.skip(i, 0)
 }
 
@@ -178,7 +178,7 @@ func (d *Decoder) userAlias(i int) int {
 		}
 		return next
 	}
-	d.id.alias = slot{at: i, kind: slotString}
+	d.id.alias = slot{at: int32(i), kind: slotString}
 	i, more := d.openObject(i)
 	p := d.newPath(shapeNested.atLevel(1))
 	for more {
@@ -222,7 +222,7 @@ func (d *Decoder) identify() {
 	case id.email.at != 0 && id.email.kind != slotNull:
 		id.resolved = op.Email
 		if id.email.kind != slotString || !field.Email(d.content(&id.email)) {
-			d.refuse(rankIdentifier, id.email.at, reasonEmail)
+			d.refuse(rankIdentifier, int(id.email.at), reasonEmail)
 		}
 	case id.phone.at != 0 && id.phone.kind != slotNull:
 		id.resolved = op.Phone
@@ -239,7 +239,7 @@ func (d *Decoder) identifyPhone() {
 		d.scratch, ok = d.Phones.Parse(d.scratch[:0], d.content(&d.id.phone))
 	}
 	if !ok {
-		d.refuseText(rankIdentifier, d.id.phone.at, reasonNotValid, "phone")
+		d.refuseText(rankIdentifier, int(d.id.phone.at), reasonNotValid, "phone")
 	}
 }
 
@@ -247,18 +247,18 @@ func (d *Decoder) identifyExternal() {
 	s := &d.id.external
 	d.id.resolved = op.ExternalID
 	if s.kind != slotString && s.kind != slotInt {
-		d.refuseText(rankIdentifier, s.at, reasonNotString, "external_id")
+		d.refuseText(rankIdentifier, int(s.at), reasonNotString, "external_id")
 		return
 	}
 	key := d.content(s)
 	switch {
 	case len(key) == 0:
-		d.refuse(rankIdentifier, s.at, reasonNoIdentifier)
+		d.refuse(rankIdentifier, int(s.at), reasonNoIdentifier)
 	case len(key) > field.MaxExternalIDBytes:
-		d.refuse(rankIdentifier, s.at, reasonExternalIDLong)
+		d.refuse(rankIdentifier, int(s.at), reasonExternalIDLong)
 	case len(d.ws.Blocked) > 0:
 		if _, blocked := d.ws.Blocked[string(key)]; blocked {
-			d.refuse(rankIdentifier, s.at, reasonBlocked)
+			d.refuse(rankIdentifier, int(s.at), reasonBlocked)
 		}
 	}
 }
@@ -266,7 +266,7 @@ func (d *Decoder) identifyExternal() {
 func (d *Decoder) identifyAlias() {
 	d.id.resolved = op.Alias
 	if d.id.alias.kind != slotString {
-		d.refuse(rankIdentifier, d.id.alias.at, reasonAliasType)
+		d.refuse(rankIdentifier, int(d.id.alias.at), reasonAliasType)
 		return
 	}
 	for _, m := range [...]struct {
@@ -275,11 +275,11 @@ func (d *Decoder) identifyAlias() {
 	}{{"alias_name", &d.id.name}, {"alias_label", &d.id.label}} {
 		switch {
 		case m.s.at == 0 || m.s.kind == slotNull || m.s.kind == slotString && m.s.start == m.s.end:
-			d.refuseText(rankIdentifier, d.id.alias.at, reasonAliasMember, m.name)
+			d.refuseText(rankIdentifier, int(d.id.alias.at), reasonAliasMember, m.name)
 		case m.s.kind != slotString:
-			d.refuseText(rankIdentifier, d.id.alias.at, reasonNotString, m.name)
+			d.refuseText(rankIdentifier, int(d.id.alias.at), reasonNotString, m.name)
 		case !field.Alias(d.content(m.s)):
-			d.refuseText(rankIdentifier, d.id.alias.at, reasonAliasLong, m.name)
+			d.refuseText(rankIdentifier, int(d.id.alias.at), reasonAliasLong, m.name)
 		}
 	}
 }
@@ -288,11 +288,11 @@ func (d *Decoder) identifyService() {
 	s := &d.id.service
 	d.id.resolved = op.SvcID
 	if s.kind != slotString {
-		d.refuseText(rankIdentifier, s.at, reasonNotString, "svc_id")
+		d.refuseText(rankIdentifier, int(s.at), reasonNotString, "svc_id")
 		return
 	}
 	if s.start == s.end {
-		d.refuse(rankIdentifier, s.at, reasonNoIdentifier)
+		d.refuse(rankIdentifier, int(s.at), reasonNoIdentifier)
 		return
 	}
 	number, ok := d.r.SvcID(d.content(s))
@@ -309,7 +309,7 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 		if s.kind == slotInt && d.in[s.start] == '-' && len(d.content(&s)) == 1 {
 			s.start++
 		}
-		d.put(s.start, s.end)
+		d.put(int(s.start), int(s.end))
 	case op.Alias:
 		d.need(2 * field.MaxAliasBytes)
 		d.adopt(op.AppendAliasKey(d.out[:d.o], d.content(&id.label), d.content(&id.name)))

@@ -25,8 +25,8 @@ func (d *Decoder) properties(i int, root shape) int {
 			return -1
 		}
 		d.owner = d.key
-		if d.key.rule != 0 {
-			d.refuse(rankProperty, i, d.key.rule)
+		if d.key.rule() != 0 {
+			d.refuse(rankProperty, i, d.key.rule())
 		}
 		undo := d.o
 		d.need(8)

@@ -115,7 +115,7 @@ func (d *Decoder) putName(name string) {
 // putMember writes a String member of an Object.
 func (d *Decoder) putMember(name string, s *slot) {
 	d.putName(name)
-	d.putString(s.start, s.end)
+	d.putString(int(s.start), int(s.end))
 }
 
 // subscriptionGroups reads subscription_groups and writes each group's id and state.
@@ -153,11 +153,11 @@ func (d *Decoder) subscriptionGroup(i int) int {
 		group, ok = field.UUID(d.content(&id))
 	}
 	if _, exists := d.ws.Groups[group]; !ok || !exists {
-		d.refuseNamed(rankValue, id.at, reasonGroupID, d.owner)
+		d.refuseNamed(rankValue, int(id.at), reasonGroupID, d.owner)
 	}
 	subscribed := string(d.content(&state)) == "subscribed"
 	if state.kind != slotString || !subscribed && string(d.content(&state)) != "unsubscribed" {
-		d.refuseNamed(rankValue, state.at, reasonGroupState, d.owner)
+		d.refuseNamed(rankValue, int(state.at), reasonGroupState, d.owner)
 	}
 	d.scratch = append(d.scratch[:0], group[:]...)
 	d.putBytes(op.String, d.scratch)
@@ -200,14 +200,14 @@ func (d *Decoder) pushToken(i int) int {
 	}
 	_, exists := d.ws.Apps[string(d.content(&app))]
 	if app.kind != slotString || !exists {
-		d.refuseNamed(rankValue, app.at, reasonTokenApp, d.owner)
+		d.refuseNamed(rankValue, int(app.at), reasonTokenApp, d.owner)
 	}
 	if n := token.end - token.start; token.kind != slotString || n == 0 || n > maxTokenBytes {
-		d.refuseNamed(rankValue, token.at, reasonTokenText, d.owner)
+		d.refuseNamed(rankValue, int(token.at), reasonTokenText, d.owner)
 	}
 	hasDevice := device.at != 0 && device.kind != slotNull
 	if hasDevice && (device.kind != slotString || !field.DeviceID(d.content(&device))) {
-		d.refuseNamed(rankValue, device.at, reasonDeviceID, d.owner)
+		d.refuseNamed(rankValue, int(device.at), reasonDeviceID, d.owner)
 	}
 	if d.id.token.at == 0 {
 		d.id.tokenApp, d.id.token = app, token

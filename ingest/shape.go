@@ -63,8 +63,7 @@ type nameNode struct {
 	size              uint8     // of the name
 	trimmed, stored   uint8     // where in it the name begins that is stored, and its size
 	shape             shape
-	class             class
-	rule              reason
+	meaning           meaning
 }
 
 // shapes is the graph. Nodes below shapeEnd stand for the beginning of an object of their shape; node 0 matches nothing.
@@ -87,19 +86,6 @@ func (s *shapes) reset() {
 const noText = 1<<64 - 1
 
 func (s *shapes) full() bool { return s.count == maxNames }
-
-// expected returns the node of the name at i, when it is one of those that are expected behind prev; 0 when it isn't.
-func (s *shapes) expected(in []byte, prev uint16, i int) uint16 {
-	low, high := binary.LittleEndian.Uint64(in[i:]), binary.LittleEndian.Uint64(in[i+8:])
-	next := &s.nodes[prev%maxNames].next
-	for _, k := range next {
-		n := &s.nodes[k%maxNames]
-		if (low^n.low)&n.lowMask|(high^n.high)&n.highMask == 0 && (n.size < 16 || s.tail(in, n, i)) {
-			return k
-		}
-	}
-	return 0
-}
 
 // tail compares what is behind the first 16 bytes.
 func (s *shapes) tail(in []byte, n *nameNode, i int) bool {
@@ -144,7 +130,7 @@ func (s *shapes) learn(place uint64, hash uint32, shape shape, name []byte) uint
 	if bytes.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
 		n.low, n.lowMask = noText, noText // as it stands there it would be another name, or none
 	}
-	n.class, n.rule = classify(shape, name)
+	n.meaning = mean(classify(shape, name))
 	stored := storedName(shape, name)
 	n.trimmed, n.stored = uint8(bytes.Index(name, stored)), uint8(len(stored))
 	return k
@@ -193,31 +179,54 @@ func (d *Decoder) newPath(s shape) path {
 
 // memberKey is the name that member has read.
 type memberKey struct {
-	start, end int // of the name, decoded, in d.in
+	start, end int32 // of the name, decoded, in d.in
 	node       uint16
-	class      class
-	rule       reason // what is wrong with the name where it stands; 0: nothing
+	meaning    meaning
 }
+
+// meaning is what a name means where it stands, and what is wrong with it there (0: nothing), in one word: a struct of four fields is
+// copied in registers.
+type meaning uint16
+
+func mean(c class, r reason) meaning { return meaning(c)<<8 | meaning(r) }
+
+func (k memberKey) class() class { return class(k.meaning >> 8) }
+func (k memberKey) rule() reason { return reason(k.meaning) }
 
 // member reads the name at i, its opening quote, and the colon, into d.key; the result is where the value begins.
 func (d *Decoder) member(p *path, i int) int {
 	i++
-	k := d.shapes.expected(d.in, p.prev, i)
-	if k == 0 {
+	in, s := d.in, &d.shapes
+	low, high := binary.LittleEndian.Uint64(in[i:]), binary.LittleEndian.Uint64(in[i+8:])
+	next := s.nodes[p.prev%maxNames].next
+	k := next[0]
+	n := &s.nodes[k%maxNames]
+	if !n.matches(low, high) {
+		k = next[1]
+		n = &s.nodes[k%maxNames]
+		if !n.matches(low, high) {
+			return d.memberSlow(p, i)
+		}
+	}
+	end := i + int(n.size)
+	if n.size >= 16 && !s.tail(in, n, i) {
 		return d.memberSlow(p, i)
 	}
-	n := &d.shapes.nodes[k%maxNames]
-	end := i + int(n.size)
-	d.key = memberKey{start: i, end: end, node: k, class: n.class, rule: n.rule}
+	d.key = memberKey{start: int32(i), end: int32(end), node: k, meaning: n.meaning}
 	p.prev = k
 	if n.object == p.object && d.duplicate(i) < 0 {
 		return -1
 	}
 	n.object = p.object
-	if d.in[end+1] == ':' {
+	if in[end+1] == ':' {
 		return d.space(end + 2)
 	}
 	return d.colon(end + 1)
+}
+
+// matches says whether the first 16 bytes at a name are those of n.
+func (n *nameNode) matches(low, high uint64) bool {
+	return (low^n.low)&n.lowMask|(high^n.high)&n.highMask == 0
 }
 
 func (d *Decoder) memberSlow(p *path, i int) int {
@@ -235,15 +244,15 @@ func (d *Decoder) memberSlow(p *path, i int) int {
 		k = d.shapes.find(hash, p.shape, name)
 	}
 	if k == 0 {
-		d.key = memberKey{start: i, end: end}
-		d.key.class, d.key.rule = classify(p.shape, name)
+		d.key = memberKey{start: int32(i), end: int32(end)}
+		d.key.meaning = mean(classify(p.shape, name))
 		if !d.names.add(p.object, hash) && d.duplicate(i) < 0 {
 			return -1
 		}
 		return next
 	}
 	n := &d.shapes.nodes[k%maxNames]
-	d.key = memberKey{start: i, end: end, node: k, class: n.class, rule: n.rule}
+	d.key = memberKey{start: int32(i), end: int32(end), node: k, meaning: n.meaning}
 	d.shapes.follow(p.prev, k)
 	p.prev = k
 	if n.object == p.object && d.duplicate(i) < 0 {
