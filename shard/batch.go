@@ -278,8 +278,12 @@ func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
 			break
 		}
 		setter, _ := op.Next(b.Buf[start:])
-		if sets(setter.Body(), o.Flags().ID(), o.Key()) {
+		any, same := sets(setter.Body(), o.Flags().ID(), o.Key())
+		if same || any && setter.Number() == l.home {
 			return true, nil
+		}
+		if !any {
+			continue
 		}
 		number, err := b.target(setter)
 		if err != nil {
@@ -310,20 +314,20 @@ func (l *lookup) has(number uint64) bool {
 	return number != 0 && slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.number == number })
 }
 
-// sets says whether an attributes body sets the email or phone that key names.
-func sets(body []byte, id op.IDKind, key []byte) bool {
+// sets says whether an attributes body sets or removes an address of the kind of id, and whether it sets the very one that key names.
+func sets(body []byte, id op.IDKind, key []byte) (any, same bool) {
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
 		if !ok {
-			return false
+			break
 		}
-		if v.Tag() == op.String && (code == op.AttrEmail && id == op.Email && bytes.Equal(op.AppendEmailKey(nil, v.Bytes()), key) ||
-			code == op.AttrPhone && id == op.Phone && bytes.Equal(v.Bytes(), key)) {
-			return true
+		if code == op.AttrEmail && id == op.Email || code == op.AttrPhone && id == op.Phone {
+			any = true
+			same = v.Tag() == op.String && bytes.Equal(op.AppendEmailKey(nil, v.Bytes()), key)
 		}
 		body = rest
 	}
-	return false
+	return any, same
 }
 
 // target is the number of the profile that an op goes to as things stand, 0 when it would make one.

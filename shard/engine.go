@@ -301,6 +301,9 @@ func (e *Engine) fail(err error) {
 	e.failure.once.Do(func() {
 		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
 		close(e.failure.failed)
+		for _, w := range e.workers {
+			w.queue.cond.Broadcast() // for drain
+		}
 		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
 		e.opts.OnFailure(e.failure.err)
 	})

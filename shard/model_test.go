@@ -21,6 +21,7 @@ import (
 type model struct {
 	users []*modelUser
 	clock int
+	told  []string // addresses whose state was set in the request at hand
 }
 
 type modelUser struct {
@@ -122,14 +123,22 @@ func (m *model) apply(o modelOp, states addressStates) {
 	}
 }
 
-// setState sets the state of an address: all who share it have it.
+// setState sets the state of an address. Those who share it have it when the request is done.
 func (m *model) setState(email, state string, states addressStates) {
 	states[email] = state
-	for _, u := range m.users {
-		if u.email == email {
-			u.state = state
+	m.told = append(m.told, email)
+}
+
+// endRequest tells those who share an address of its state.
+func (m *model) endRequest(states addressStates) {
+	for _, email := range m.told {
+		for _, u := range m.users {
+			if u.email == email {
+				u.state = states[email]
+			}
 		}
 	}
+	m.told = m.told[:0]
 }
 
 // dump is a text of all that the test compares.
@@ -183,7 +192,9 @@ func dumpEngine(t *testing.T, e *Engine) string {
 	return sorted(lines)
 }
 
-func randomOp(r *rand.Rand) modelOp {
+// randomOp: in one request, either addresses or states change, or one object changes both. Whether who leaves an address in the request
+// that sets its state is still told is the one thing that Millrace leaves open.
+func randomOp(r *rand.Rand, addresses, states bool) modelOp {
 	o := modelOp{kind: op.Event, name: fmt.Sprint("e", r.IntN(3))}
 	switch r.IntN(10) {
 	case 0, 1:
@@ -196,13 +207,13 @@ func randomOp(r *rand.Rand) modelOp {
 	o.update = r.IntN(8) == 0
 	if r.IntN(3) == 0 {
 		o.kind, o.name = op.Attributes, ""
-		if r.IntN(2) == 0 {
+		if addresses && r.IntN(2) == 0 {
 			o.email = fmt.Sprintf("m%d@example.com", r.IntN(12))
 			if r.IntN(6) == 0 {
 				o.email = "-"
 			}
 		}
-		if r.IntN(4) == 0 {
+		if states && r.IntN(4) == 0 {
 			o.state = []string{"opted_in", "subscribed", "unsubscribed"}[r.IntN(3)]
 		}
 	}
@@ -268,15 +279,20 @@ func TestModel(t *testing.T) {
 		e := openTest(t, options())
 		m := &model{}
 		states := addressStates{}
+		var last []modelOp
 		for step := range 150 {
 			b := e.NewBatch(1, 0)
-			for range 1 + r.IntN(6) {
-				o := randomOp(r)
+			last = last[:0]
+			n, mode := 1+r.IntN(6), r.IntN(2) == 0
+			for range n {
+				o := randomOp(r, mode || n == 1, !mode || n == 1)
+				last = append(last, o)
 				o.write(b)
 				m.apply(o, states)
 			}
 			require.NoError(t, b.Commit())
 			b.Release()
+			m.endRequest(states)
 			switch r.IntN(40) {
 			case 0:
 				require.NoError(t, e.Close())
@@ -286,8 +302,8 @@ func TestModel(t *testing.T) {
 				e = openTest(t, options())
 			case 2:
 				require.NoError(t, e.Checkpoint())
-			case 3:
-				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d", round, step)
+			case 3, 4, 5, 6:
+				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, last request %+v", round, step, last)
 			}
 		}
 		require.Equal(t, m.dump(), dumpEngine(t, e), "round %d", round)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,9 +43,10 @@ type worker struct {
 	fresh, row, members, value, readBack []byte
 	missing                              []uint64
 
-	queue queue
-	sink  uint64 // what touching adds up, so that the compiler keeps the loads
-	gone  chan struct{}
+	queue  queue
+	sorted []*commit // dispatch's own
+	sink   uint64    // what touching adds up, so that the compiler keeps the loads
+	gone   chan struct{}
 }
 
 // queue holds commits between OnDurable and the worker.
@@ -63,24 +65,29 @@ func newWorker(e *Engine, id int) *worker {
 	return w
 }
 
-// dispatch is the log's OnDurable: it hands each record to the workers that it concerns, in order.
+// dispatch is the log's OnDurable: it hands each record to the workers that it concerns, in order. It sorts them all before the first worker
+// gets any: a record that has been applied may be its owner's again.
 func (e *Engine) dispatch(records []*wal.Record) {
 	last := records[len(records)-1].Position
+	for _, r := range records {
+		c := r.Context.(*commit)
+		for set := c.workers; set != 0; set &= set - 1 {
+			w := e.workers[bits.TrailingZeros64(set)]
+			w.sorted = append(w.sorted, c)
+		}
+	}
 	for _, w := range e.workers {
 		q := &w.queue
 		q.mu.Lock()
-		n := len(q.items)
-		for _, r := range records {
-			if c := r.Context.(*commit); c.workers&(1<<w.id) != 0 {
-				q.items = append(q.items, c)
-			}
-		}
+		wake := len(q.items) == 0 && len(w.sorted) > 0
+		q.items = append(q.items, w.sorted...)
 		q.upTo = last
-		wake := n == 0 && len(q.items) > 0
 		q.mu.Unlock()
 		if wake {
 			q.cond.Broadcast()
 		}
+		clear(w.sorted)
+		w.sorted = w.sorted[:0]
 	}
 }
 
@@ -176,6 +183,8 @@ func (w *worker) makeRoom() {
 		}
 		select {
 		case <-done:
+		case <-w.e.stop: // Close writes the last checkpoint itself, when this worker is idle
+			return
 		case <-w.e.failure.failed:
 			return
 		}
