@@ -1,0 +1,275 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+	"millrace/ingest"
+	"millrace/ingest/field"
+	"millrace/shard"
+)
+
+// openEngine starts the whole corridor on dir: door, decoder, engine, disk. close ends it as a SIGTERM does.
+func openEngine(t *testing.T, dir string) (d *door, close func()) {
+	d = &door{log: new(bytes.Buffer)}
+	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
+	now := func() int64 { return time.Now().UnixMilli() }
+	d.control = control.New(control.Options{Now: now, Logger: log, Prepare: func(w *control.Workspace) any {
+		prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
+		for id := range w.Apps {
+			prepared.Apps[id] = struct{}{}
+		}
+		return prepared
+	}})
+	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: log})
+	require.NoError(t, err)
+	d.control.Start(engine)
+	file, err := control.ParseBootstrap([]byte(demoYAML))
+	require.NoError(t, err)
+	_, err = d.control.Bootstrap(file)
+	require.NoError(t, err)
+	decoders := ingest.NewPool(ingest.Options{})
+	d.Server, err = New(Options{Store: Engine(engine), Control: d.control, Now: now, Logger: log, AppendPhoneKey: field.NewPhones(0).Parse,
+		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) ([]byte, int) {
+			decoder := decoders.Get()
+			defer decoders.Put(decoder)
+			b := batch.(*shard.Batch)
+			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+		}})
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	d.addr = ln.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(ln) }()
+	return d, func() {
+		require.NoError(t, d.Shutdown(context.Background()))
+		require.NoError(t, <-served)
+		require.NoError(t, d.control.FlushUsage())
+		require.NoError(t, engine.Close())
+	}
+}
+
+func TestEndToEnd(t *testing.T) {
+	dir := t.TempDir()
+	d, close := openEngine(t, dir)
+	a := d.call("POST", "/users/track", demoKey, `{"attributes":[{"external_id":"a","first_name":"Ada","email":"Ada@Example.com","points":7},{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"x":true},
+		{"phone":"+14155552671","y":1}],
+		"events":[{"external_id":"a","name":"seen","time":"2026-01-02T03:04:05Z"},{"external_id":"a","time":"2026-01-02T03:04:05Z"}],
+		"purchases":[{"external_id":"a","product_id":"p","currency":"USD","price":1.25,"quantity":2,"time":"2026-01-02T03:04:05Z"}]}`, "Idempotency-Key", "k")
+	require.Equal(t, 201, a.status, a.body)
+	v := a.json(t)
+	require.Equal(t, 3.0, v["attributes_processed"])
+	require.Equal(t, 1.0, v["events_processed"])
+	require.Equal(t, 1.0, v["purchases_processed"])
+	require.Len(t, v["errors"], 1)
+
+	export := func(body string) []any {
+		a := d.call("POST", "/users/export/ids", demoKey, body)
+		require.Equal(t, 201, a.status, a.body)
+		return a.json(t)["users"].([]any)
+	}
+	check := func() {
+		u := export(`{"external_ids":["a"]}`)[0].(map[string]any)
+		require.Equal(t, "Ada", u["first_name"])
+		require.Equal(t, map[string]any{"points": 7.0}, u["custom_attributes"])
+		require.Equal(t, 1.0, u["custom_events"].([]any)[0].(map[string]any)["count"])
+		require.Equal(t, 2.5, u["total_revenue"])
+		for _, same := range []string{`{"email_address":"ada@example.com"}`, fmt.Sprintf(`{"svc_id":%q}`, u["svc_id"])} {
+			require.Equal(t, []any{u}, export(same))
+		}
+		require.Len(t, export(`{"user_aliases":[{"alias_label":"l","alias_name":"n"}],"phone":"+1 (415) 555-2671"}`), 2)
+		// Another workspace finds nobody.
+		for _, body := range []string{`{"external_ids":["a"]}`, `{"email_address":"ada@example.com"}`, fmt.Sprintf(`{"svc_id":%q}`, u["svc_id"])} {
+			require.Empty(t, d.call("POST", "/users/export/ids", otherKey, body).json(t)["users"], body)
+			require.Zero(t, d.call("POST", "/users/delete", otherKey, `{"external_ids":["a"]}`).json(t)["deleted"])
+		}
+	}
+	check()
+	require.Equal(t, 422, d.track(demoKey, "a", "Idempotency-Key", "k").status)
+
+	close()
+	d, close = openEngine(t, dir) // everything is there after a restart, the kept answer and the keys' use too
+	check()
+	require.NotZero(t, d.control.LastUsed(1))
+	require.Equal(t, 422, d.track(demoKey, "a", "Idempotency-Key", "k").status)
+
+	deleted := d.call("POST", "/users/delete", demoKey, `{"external_ids":["a","b"]}`)
+	require.Equal(t, `{"deleted":1,"invalid_user_ids":["b"],"message":"success"}`, deleted.body)
+	require.Empty(t, export(`{"external_ids":["a"]}`))
+	require.Empty(t, export(`{"email_address":"ada@example.com"}`))
+	close()
+}
+
+// A body that goes bad at its end has no effect, though its beginning was decoded.
+func TestRefusedBodiesHaveNoEffect(t *testing.T) {
+	d, close := openEngine(t, t.TempDir())
+	defer close()
+	for _, body := range []string{`{"attributes":[{"external_id":"a","x":1}]`, `{"attributes":[{"external_id":"a","x":1}]}x`, `{"attributes":[{"external_id":"a","x":1}],"events":7}`} {
+		a := d.call("POST", "/users/track", demoKey, body)
+		require.Equal(t, 400, a.status, body)
+		require.NotEmpty(t, a.json(t)["message"])
+	}
+	require.Empty(t, d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).json(t)["users"])
+}
+
+// Requests with one key at once, on the real engine: one effect.
+func TestIdempotencyOnTheEngine(t *testing.T) {
+	d, close := openEngine(t, t.TempDir())
+	defer close()
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for round := range 5 {
+				a := d.call("POST", "/users/track", demoKey, `{"events":[{"external_id":"a","name":"e","time":"2026-01-02T03:04:05Z"}]}`, "Idempotency-Key", fmt.Sprint(round))
+				if a.status != 201 {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+			}
+		})
+	}
+	group.Wait()
+	u := d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).json(t)["users"].([]any)[0].(map[string]any)
+	require.Equal(t, 5.0, u["custom_events"].([]any)[0].(map[string]any)["count"])
+}
+
+// nothingStore and nothingBatch cost nothing, so what is measured is the door.
+type nothingStore struct{ Store }
+type nothingBatch struct{ Batch }
+
+func (nothingStore) NewBatch(uint32, uint32) Batch { return nothingBatch{} }
+func (nothingBatch) Count() int                    { return 1 }
+func (nothingBatch) Commit() error                 { return nil }
+func (nothingBatch) Release()                      {}
+
+// The track path allocates at most twice per request (corridor), fasthttp included.
+func TestTrackAllocations(t *testing.T) {
+	d := open(t, func(o *Options) {
+		o.AccessLog = false
+		o.Store = nothingStore{o.Store}
+		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64) ([]byte, int) {
+			return append(dst, `{"message":"success"}`...), 201
+		}
+	})
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+		return s.Patch([]byte(`{"rate_limits":{"users.track":"100000000/1s"}}`))
+	})
+	require.NoError(t, err)
+	c, err := net.Dial("tcp", d.addr)
+	require.NoError(t, err)
+	defer c.Close()
+	request := []byte(withLength(goodHead, goodBody))
+	buffer := make([]byte, 4096)
+	ask := func() {
+		_, _ = c.Write(request)
+		n, err := c.Read(buffer)
+		if err != nil || !bytes.HasPrefix(buffer[:n], []byte("HTTP/1.1 201")) {
+			t.Fatalf("%s %v", buffer[:n], err)
+		}
+	}
+	ask()
+	require.LessOrEqual(t, testing.AllocsPerRun(500, ask), 2.0)
+}
+
+func BenchmarkDoor(b *testing.B) {
+	d := open(b, func(o *Options) {
+		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
+		o.Store = nothingStore{o.Store}
+		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64) ([]byte, int) {
+			return append(dst, `{"message":"success"}`...), 201
+		}
+	})
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+		return s.Patch([]byte(`{"rate_limits":{"users.track":"1000000000/1s"}}`))
+	})
+	require.NoError(b, err)
+	ctx := new(fasthttp.RequestCtx)
+	var request fasthttp.Request
+	require.NoError(b, request.Read(bufio.NewReader(bytes.NewReader([]byte(withLength(goodHead, goodBody))))))
+	ctx.Init(&request, nil, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx.Response.Reset()
+		d.handle(ctx)
+	}
+	require.Equal(b, 201, ctx.Response.StatusCode())
+}
+
+func writeCertificate(t *testing.T, dir, name string) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600))
+	return cert, key
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := writeCertificate(t, dir, "first.example")
+	certificate, err := LoadTLS(cert, key)
+	require.NoError(t, err)
+	d := open(t, func(o *Options) { o.MaxConnsPerIP = 100 })
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(certificate.Listener(ln)) }()
+	ask := func(version uint16) (name string, err error) {
+		c, err := tls.Dial("tcp", ln.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: version})
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		_, err = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		require.NoError(t, err)
+		text, err := io.ReadAll(c)
+		require.NoError(t, err)
+		require.Contains(t, string(text), "HTTP/1.1 200 OK")
+		return c.ConnectionState().PeerCertificates[0].DNSNames[0], nil
+	}
+	name, err := ask(0)
+	require.NoError(t, err)
+	require.Equal(t, "first.example", name)
+	_, err = ask(tls.VersionTLS11)
+	require.Error(t, err)
+
+	require.NoError(t, os.WriteFile(cert, []byte("half written"), 0o600))
+	require.Error(t, certificate.Reload(), "the old one stays")
+	name, err = ask(tls.VersionTLS12)
+	require.NoError(t, err)
+	require.Equal(t, "first.example", name)
+	writeCertificate(t, dir, "second.example")
+	require.NoError(t, certificate.Reload())
+	name, err = ask(0)
+	require.NoError(t, err)
+	require.Equal(t, "second.example", name)
+
+	require.NoError(t, d.Shutdown(context.Background()))
+	require.NoError(t, <-served)
+}

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCheckJSON(t *testing.T) {
+	for _, good := range []string{`{}`, ` { } `, `{"a":[1,-0,0.5,1e9,-1.5E-7,true,false,null,"x",{},[]]}`, "{\"a\":\"\\u00e9\\n\\ud83d\\ude00\u00e9\"}", `{"a":"\ud800"}`,
+		`{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`} {
+		_, err := checkJSON([]byte(good))
+		require.NoError(t, err, good)
+	}
+	for bad, offset := range map[string]int{
+		``: 0, ` `: 1, `[]`: 0, `null`: 0, `{`: 1, `{"a"`: 4, `{"a":`: 5, `{"a":1`: 6, `{"a":1,}`: 7, `{,}`: 1, `{a:1}`: 1, `{"a":01}`: 5, `{"a":1.}`: 7, `{"a":.5}`: 5, `{"a":+1}`: 5, `{"a":1e}`: 7, `{"a":-}`: 6,
+		`{"a":tru}`: 5, `{"a":nul`: 5, `{"a":[1,]}`: 8, `{"a":[1 2]}`: 8, `{"a":"` + "\n" + `"}`: 6, `{"a":"\x"}`: 6, `{"a":"\u12g4"}`: 6, `{"a":"\u12`: 6, "{\"a\":\"\xff\"}": 6, "{\"a\":\"\xed\xa0\x80\"}": 6,
+		"{\"a\":\"x": 7, `{} x`: 3, "{}\x00": 2, `{"a":1}{`: 7, "\ufeff{}": 0, `{"a":NaN}`: 5,
+	} {
+		_, err := checkJSON([]byte(bad))
+		require.Error(t, err, bad)
+		require.Equal(t, offset, err.(*badJSON).offset, "%q: %v", bad, err)
+	}
+	start := time.Now()
+	_, err := checkJSON([]byte(`{"a":` + strings.Repeat("[", 2<<20)))
+	require.ErrorContains(t, err, "deeply")
+	require.Less(t, time.Since(start), time.Second) // B1: it does not walk on
+}
+
+func TestUnsafe(t *testing.T) {
+	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
+	for text, want := range map[string]string{
+		deep(32): "", deep(34): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "twice", `{"a":1,"\u0061":1}`: "twice", `{"a":[{"b":1,"b":1}]}`: "twice", `{"a":"\ud800"}`: "surrogate",
+		`{"\udc00":1}`: "surrogate", `{"a":"\ud83d\ude00"}`: "", `{"a":"\ud83dx"}`: "surrogate", `{"a":"\ud83d\u0041"}`: "surrogate", `{"\"\\":1,"x":"\""}`: "",
+	} {
+		v, err := checkJSON([]byte(text))
+		require.NoError(t, err, text)
+		if want == "" {
+			require.Empty(t, v.unsafe(), text)
+			continue
+		}
+		require.Contains(t, v.unsafe(), want, text)
+	}
+	v, err := checkJSON([]byte(`{"a":[{"b":1,"b":1},{}]}`))
+	require.NoError(t, err)
+	require.Empty(t, v.unsafeRequest(), "objects in arrays are judged by who reads them")
+}
+
+// The walker agrees with encoding/json about everything that both accept, and neither panics.
+func FuzzJSON(f *testing.F) {
+	for _, seed := range []string{`{"a":[1,"x\u00e9\ud83d\ude00",{"b":null}],"c":"\ud800","":true}`, `{"a" : [ ] , "b":{}}`, `{"\"\\":-1.5e3}`, "{\"a\":\"\xff\"}"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v, err := checkJSON(text)
+		if err != nil {
+			if json.Valid(text) && utf8.Valid(text) && strings.HasPrefix(strings.TrimLeft(string(text), " \t\r\n"), "{") && !strings.Contains(err.Error(), "deeply") {
+				t.Fatalf("refused: %v", err)
+			}
+			return
+		}
+		require.True(t, json.Valid(text))
+		_ = v.unsafeRequest()
+		if v.unsafe() != "" {
+			return
+		}
+		var want any
+		d := json.NewDecoder(strings.NewReader(string(v)))
+		d.UseNumber()
+		require.NoError(t, d.Decode(&want))
+		require.Equal(t, want, walk(v))
+		var quoted string
+		require.NoError(t, json.Unmarshal(appendQuoted(nil, string(v)), &quoted))
+		require.Equal(t, string(v), quoted)
+	})
+}
+
+func walk(v value) any {
+	switch {
+	case v.isObject():
+		m := map[string]any{}
+		for name, e := range v.members() {
+			m[name] = walk(e)
+		}
+		return m
+	case v.isArray():
+		a := []any{}
+		for _, e := range v.elements() {
+			a = append(a, walk(e))
+		}
+		return a
+	case v.isString():
+		s, _ := v.str()
+		return s
+	case string(v) == "null":
+		return nil
+	}
+	if b, ok := v.bool(); ok {
+		return b
+	}
+	return json.Number(v)
+}
