@@ -216,10 +216,13 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 	return code, total
 }
 
-// app is the field of an op's body for the app: its index plus one.
+// app is the field of an op's body for the app: its index plus one. Most objects of a request name the same one.
 func (d *Decoder) app(s *slot) uint32 {
 	if s.start == s.end {
 		return 0
 	}
-	return d.b.Intern(d.content(s)) + 1
+	if last := &d.lastApp; d.lastAppField == 0 || string(d.content(s)) != string(d.content(last)) {
+		*last, d.lastAppField = *s, d.b.Intern(d.content(s))+1
+	}
+	return d.lastAppField
 }

@@ -154,6 +154,9 @@ type Decoder struct {
 	pending []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
 	// deferred has the bytes of the ops that wait.
 	deferred []byte
+	// The app that was named last, and its field in an op's body; 0: none yet.
+	lastApp      slot
+	lastAppField uint32
 
 	// Where ops are written: the Builder's Buf or deferred, as long as its capacity allows, and how much of it is used.
 	out       []byte
@@ -247,7 +250,7 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	d.badWhy, d.total, d.placed, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
 	d.errors, d.texts, d.pending, d.deferred = d.errors[:0], d.texts[:0], d.pending[:0], d.deferred[:0]
 	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
-	d.inObject, d.inProperties = false, false
+	d.inObject, d.inProperties, d.lastAppField = false, false, 0
 
 	d.shapes.budget = d.learning
 	// Before the numbers wrap, too: old ones would look like new ones.

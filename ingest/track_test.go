@@ -624,3 +624,37 @@ func TestEscapedNames(t *testing.T) {
 		agree(t, "{\"attributes\":[{\"external_id\":\"u\",\"a\\\"b\":1,\"\\\\u0061\":2,\"c\n\":3}]}", d)
 	}
 }
+
+func TestOptions(t *testing.T) {
+	var o Options
+	o.EnsureDefaults()
+	require.NoError(t, o.Validate())
+	require.Equal(t, []int{32, 256, 51200, 102400}, []int{o.MaxDepth, o.MaxProperties, o.MaxPropertiesBytes, o.MaxNestedBytes})
+	require.NotNil(t, o.Phones)
+	for _, bad := range []Options{{MaxDepth: 1}, {MaxDepth: 39}, {MaxProperties: -1}, {MaxPropertiesBytes: -1}, {MaxNestedBytes: -1}} {
+		bad.EnsureDefaults()
+		require.Error(t, bad.Validate())
+	}
+	d := NewDecoder(Options{MaxDepth: 2, MaxProperties: 1, MaxPropertiesBytes: 20, Phones: testPhones})
+	reply, status, rec := track(t, d, testWorkspace(), `{"attributes":[{"external_id":"u","a":[[]]},{"external_id":"u","a":[[[]]]}]}`)
+	require.Equal(t, 201, status)
+	require.Contains(t, reply, `"errors":[{"type":"the object is nested too deeply","input_array":"attributes","index":1}]`)
+	require.Equal(t, []string{`attributes external_id="u" "~a":[json<[]>]`}, dump(rec))
+}
+
+func TestPool(t *testing.T) {
+	p := NewPool(Options{Phones: testPhones})
+	d := p.Get()
+	agree(t, `{"events":[`+goodEvent+`]}`, d)
+	p.Put(d)
+	require.Same(t, d.Phones, p.Get().Phones)
+}
+
+func TestApps(t *testing.T) {
+	event := func(app string) string { return strings.Replace(goodEvent, "{", `{"app_id":`+app+`,`, 1) }
+	d := testDecoder()
+	for range 2 { // nothing is left of the request before
+		agree(t, `{"events":[`+event(`"b"`)+`,`+event(`"a"`)+`,`+event(`"a"`)+`,`+event(`"\u0061"`)+`,`+event(`null`)+`,`+event(`"b"`)+`]}`, d)
+		agree(t, `{"events":[`+event(`"a"`)+`,{"app_id":"a"},`+event(`"c"`)+`]}`, d)
+	}
+}
