@@ -119,7 +119,8 @@ func (w *worker) update(s *slot, blob []byte) error {
 		overgrown.Inc()
 		return nil
 	}
-	class := classFor(len(blob))
+	// What has grown will grow again: an eighth of room spares most of the moves.
+	class := classFor(min(len(blob)+len(blob)/8, maxEntryBytes))
 	off, err := w.arena.alloc(class)
 	if err != nil {
 		return err
@@ -178,6 +179,7 @@ func (w *worker) evict(want int64) (freed int64) {
 			w.arena.release(s.off, s.class())
 			p.remove(s) // may move another entry here: look again
 			p.complete = false
+			w.complete.Store(false)
 			p.evicted++
 		}
 	}

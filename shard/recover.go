@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ func (e *Engine) recover() error {
 	e.checkpointed.Store(from)
 	for _, w := range e.workers {
 		w.applied = from
+		w.complete.Store(!slices.ContainsFunc(w.parts, func(p *partition) bool { return !p.complete }))
 		go w.run()
 	}
 	e.recovering.Store(true)

@@ -16,7 +16,7 @@ type stateChange struct {
 	group   [16]byte // of a stateGroup
 	state   string   // of a stateEmail: opted_in, subscribed, unsubscribed; empty: removed
 	on      bool     // of a stateGroup: subscribed
-	channel byte     // of a stateGroup: channelEmail, channelPhone, or 0 where it isn't known
+	channel byte     // of a stateGroup: see op.ChannelEmail
 	changed int64    // Unix µs
 	actor   uint32
 }
@@ -24,8 +24,6 @@ type stateChange struct {
 const (
 	stateEmail = 1
 	stateGroup = 2
-
-	channelEmail = 'e' // the 17th byte of a group id in an attributes op; any other is a phone's
 )
 
 // appendStates encodes changes: code, then for an email length and state, for a group id, on and channel; changed, actor.
@@ -112,7 +110,7 @@ func statesOf(blob []byte) (changes []stateChange) {
 // forAddress keeps the changes that concern addresses of a kind: an email has the email state and email groups, a phone the other groups.
 func forAddress(changes []stateChange, id op.IDKind) (kept []stateChange) {
 	for _, c := range changes {
-		email := c.code == stateEmail || c.channel == channelEmail
+		email := c.code == stateEmail || c.channel == op.ChannelEmail
 		if email == (id == op.Email) || c.code == stateGroup && c.channel == 0 {
 			kept = append(kept, c)
 		}

@@ -57,11 +57,11 @@ func (t *table) find(number uint64) *slot {
 }
 
 // touch reads the slot where number begins to look; a caller that touches many numbers first lets the loads overlap.
-func (t *table) touch(number uint64) (off uint32) {
+func (t *table) touch(number uint64) uint64 {
 	if len(t.slots) == 0 {
 		return 0
 	}
-	return t.slots[uint32(number)&uint32(len(t.slots)-1)].off
+	return t.slots[uint32(number)&uint32(len(t.slots)-1)].number
 }
 
 // insert adds a slot for number, which must not be there. Slots move: pointers from before are dead.

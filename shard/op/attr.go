@@ -24,10 +24,17 @@ const (
 	AttrPushSubscribe         = 17 // String: opted_in, subscribed, unsubscribed
 	AttrPushTokens            = 18 // Array of Objects {app_id, token, device_id}
 	AttrPhone                 = 19 // String, E.164
-	AttrSubscriptionGroups    = 20 // Array: (group id String of 16 raw bytes, True = subscribed or False)…
+	AttrSubscriptionGroups    = 20 // Array: (String: 16 raw bytes of the group's id, 1 of its channel; True = subscribed or False)…
 	AttrTimeZone              = 21 // String, IANA
 	AttrFacebook              = 22 // Object
 	AttrTwitter               = 23 // Object
+)
+
+// Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known (decisions.md D7).
+const (
+	ChannelEmail    = 1
+	ChannelSMS      = 2
+	ChannelWhatsApp = 3
 )
 
 // AttrName is the public name of a reserved attribute, "" for a code without one.

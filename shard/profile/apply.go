@@ -165,7 +165,7 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 			break
 		}
 		rest = tail
-		if raw := content(id, op.String); len(raw) == 16 && (state.Tag() == op.True || state.Tag() == op.False) {
+		if raw := content(id, op.String); (len(raw) == 16 || len(raw) == 17) && (state.Tag() == op.True || state.Tag() == op.False) {
 			b = e.SetGroupState(b, [16]byte(raw), state.Tag() == op.True, rec.Stamp, rec.Actor)
 		}
 	}
