@@ -55,7 +55,7 @@ fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
 	echo "$$list" | awk '/^Fuzz/ {names[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, names[i]; n = 0}' | \
 	while read -r package name; do \
 		echo "fuzz $$package $$name"; \
-		$(GO) test -run '^$$' -fuzz "^$$name$$$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
 	done
 
 .PHONY: check
