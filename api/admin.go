@@ -84,6 +84,9 @@ func (s *Server) AdminServer() *http.Server {
 	for _, rt := range s.adminRoutes() {
 		closed.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
 	}
+	for pattern, handler := range s.options.AdminHandlers {
+		closed.HandleFunc(pattern, handler)
+	}
 	closed.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		adminAnswer(w, http.StatusNotFound, failure{textNotFound})
 	})

@@ -431,3 +431,14 @@ func TestDrainUnderLoad(t *testing.T) {
 	require.Zero(t, requestsInFlight.Load())
 	require.Error(t, d.ready())
 }
+
+// A signal may come before the listener is served.
+func TestShutdownBeforeServe(t *testing.T) {
+	d := open(t, nil)
+	require.NoError(t, d.Shutdown(context.Background()))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, d.Serve(ln))
+	_, err = net.Dial("tcp", ln.Addr().String())
+	require.Error(t, err)
+}

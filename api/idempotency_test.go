@@ -101,6 +101,7 @@ func TestIdempotencyAfterAFailure(t *testing.T) {
 	go func() { second <- d.track(demoKey, "a", "Idempotency-Key", "k") }()
 	require.Eventually(t, func() bool { return requestsInFlight.Load() == 2 }, waitLimit, tick)
 	require.Equal(t, int64(1), calls.Load(), "the second waits")
+	require.Equal(t, 201, d.track(otherKey, "a", "Idempotency-Key", "k").status, "another workspace does not")
 	close(leave)
 	require.Equal(t, 503, (<-first).status)
 	a := <-second

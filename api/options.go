@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"time"
 
@@ -56,6 +57,8 @@ type Options struct {
 
 	// AdminToken opens the admin API; see AdminToken. Empty: the admin API is closed, health and metrics are served.
 	AdminToken string
+	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like the admin API.
+	AdminHandlers map[string]http.HandlerFunc
 
 	// Now is the clock, Unix milliseconds. Default: the system's.
 	Now func() int64

@@ -74,7 +74,7 @@ func New(options Options) (*Server, error) {
 		ReadBufferSize:               options.MaxHeaderBytes,
 		MaxRequestBodySize:           options.MaxBodyBytes,
 		MaxRequestsPerConn:           options.MaxRequestsPerConn,
-		Concurrency:                  options.MaxConns + 1, // our listener refuses first, and in JSON
+		Concurrency:                  2 * options.MaxConns, // our listener refuses first, and in JSON
 		DisablePreParseMultipartForm: true,
 		SecureErrorLogMessage:        true,
 		CloseOnShutdown:              true,

@@ -188,16 +188,9 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 // createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the profile beside it.
 func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
-	number := w.e.hasher.Profile(row)
-	for {
-		s, err := w.lookup(p, number)
-		if err != nil {
-			return err
-		}
-		if s == nil {
-			break
-		}
-		number = identity.Next(number)
+	number, err := w.freeProfile(p, row)
+	if err != nil {
+		return err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
 	s, err := w.lookup(p, row)
@@ -219,6 +212,15 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 		return err
 	}
 	return w.change(p, s, o)
+}
+
+// freeProfile is the number for a profile beside the directory row with number row.
+func (w *worker) freeProfile(p *partition, row uint64) (uint64, error) {
+	for number := w.e.hasher.Profile(row); ; number = identity.Next(number) {
+		if s, err := w.lookup(p, number); s == nil || err != nil {
+			return number, err
+		}
+	}
 }
 
 // inherit gives a new profile the states of a directory row.
@@ -252,9 +254,22 @@ func (w *worker) change(p *partition, s *slot, o op.Op) error {
 	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
 		return w.changeContact(p, s, o)
 	}
-	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, &w.e.limits)
+	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(s.number, verdict)
 	return w.update(s, out)
+}
+
+// limit is what bounds a profile for the record at hand.
+func (w *worker) limit() *profile.Limits {
+	n := int(w.applying.rec.MaxArray)
+	if n == 0 {
+		return &w.e.limits
+	}
+	if w.limits.MaxArray != n {
+		w.limits = w.e.limits
+		w.limits.MaxArray = n
+	}
+	return &w.limits
 }
 
 // profileSlack is more than the bookkeeping that one op can add to a profile.
@@ -365,23 +380,43 @@ func (w *worker) sweep(p *partition) error {
 
 // importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).
 func (w *worker) importUser(p *partition, o op.Op) error {
-	rec := w.applying.rec
-	s, number, err := w.findHome(p, o.Number(), rec.Workspace, o.Flags().ID(), o.Key())
+	rec, flags := w.applying.rec, o.Flags()
+	number := o.Number()
+	var s *slot
+	var err error
+	if flags.Has(op.Resolved) {
+		s, err = w.lookup(p, number)
+	} else {
+		s, number, err = w.findHome(p, number, rec.Workspace, flags.ID(), o.Key())
+	}
 	if err != nil {
 		return err
 	}
-	var before, after rowKeys
-	if s != nil {
-		if profile.Kind(w.entryOf(s)) != profile.KindUser {
+	if s != nil && profile.Kind(w.entryOf(s)) == kindRow {
+		if m := members(w.entryOf(s)); len(m) > 0 {
+			w.send(p, op.Import, flags|op.Resolved, member(m, 0), o.Body(), o.Key(), false)
 			return nil
 		}
-		number = s.number
+	}
+	var before, after rowKeys
+	switch {
+	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
 		before.read(w.entryOf(s))
 		if err := w.update(s, append(w.fresh[:0], o.Body()...)); err != nil {
 			return err
 		}
-	} else if s, err = w.insert(p, number, o.Body()); err != nil {
-		return err
+	case flags.Has(op.Resolved):
+		return nil // gone meanwhile
+	default:
+		if flags.ID() != op.ExternalID {
+			if number, err = w.freeProfile(p, number); err != nil {
+				return err
+			}
+		}
+		if _, err = w.insert(p, number, o.Body()); err != nil {
+			return err
+		}
+		profilesCreated.Inc()
 	}
 	after.read(o.Body())
 	for _, k := range before.list {
@@ -484,6 +519,7 @@ func (w *worker) resume(p *partition, body []byte) error {
 func singleOp(rec *op.Record, o op.Op, flags op.Flags, number uint64) []byte {
 	var b op.Builder
 	b.Reset(0)
+	b.MaxArray = rec.MaxArray
 	for _, n := range rec.Names {
 		b.Name(n)
 	}

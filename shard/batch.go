@@ -119,6 +119,12 @@ func (b *Batch) Delete(number uint64) {
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
 }
 
+// Import replaces, or creates, the profile that blob's home identifier names (package profile).
+func (b *Batch) Import(blob []byte) {
+	id, key := profile.HomeID(blob)
+	b.Append(op.Import, op.MakeFlags(0, id), b.engine.hasher.Number(b.workspace, id, key), blob, key)
+}
+
 // KeepAnswer keeps the answer to this request under its Idempotency-Key, in the same record (decisions.md D3).
 func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	b.keep = append(b.keep[:0], bodyHash[:]...)
@@ -347,6 +353,7 @@ func (b *Batch) target(o op.Op) (uint64, error) {
 func (b *Batch) deferFrom(start int, number uint64) {
 	var rest op.Builder
 	rest.Reset(0)
+	rest.MaxArray = b.MaxArray
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
@@ -418,6 +425,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	b := newBatch(e)
 	b.workspace, b.actor = rec.Workspace, rec.Actor
 	b.Reset(wal.HeaderBytes)
+	b.MaxArray = rec.MaxArray
 	for _, n := range rec.Names {
 		b.Name(n)
 	}

@@ -22,7 +22,7 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	before.read(w.entryOf(s))
 	hadEmail := before.of(op.Email)
 
-	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, &w.e.limits)
+	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
 		return w.update(s, out)

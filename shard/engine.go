@@ -66,6 +66,8 @@ type Options struct {
 	SweepInterval time.Duration
 	Limits        profile.Limits
 	Log           wal.Options // FS, Dir and the callbacks are set by the engine
+	// Readers are the names of readers that hold the log from its first record on until they say otherwise by HoldLog (package eventlog).
+	Readers []string
 	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty: removed), from one
 	// goroutine at a time. It must not call the engine.
 	OnDocument func(key string, doc []byte)
@@ -205,6 +207,9 @@ func (e *Engine) open() (err error) {
 	lo.OnDurable, lo.OnFailure = e.dispatch, e.fail
 	if e.log, err = wal.Open(lo); err != nil {
 		return err
+	}
+	for _, name := range e.opts.Readers {
+		e.log.Hold(name, e.log.FirstPosition())
 	}
 	return e.recover()
 }

@@ -27,6 +27,7 @@ const messageHeadroom = 9 // sender u8, seq u64
 func newMessage(sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
 	var b op.Builder
 	b.Reset(messageHeadroom)
+	b.MaxArray = rec.MaxArray
 	if withNames {
 		for _, n := range rec.Names {
 			b.Name(n)

@@ -112,7 +112,7 @@ func (m *model) apply(o modelOp, states addressStates) {
 				u.state = ""
 			}
 			if known := states[u.email]; known != "" && o.state == "" {
-				u.state = known
+				m.told = append(m.told, u.email)
 			} else if known == "" && u.state != "" {
 				m.setState(u.email, u.state, states)
 			}

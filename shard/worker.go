@@ -43,7 +43,8 @@ type worker struct {
 	fresh, row, members, value, readBack []byte
 	missing                              []uint64
 
-	complete atomic.Bool // all partitions are: nothing is to be read back
+	limits   profile.Limits // of the last record with a limit of its own
+	complete atomic.Bool    // all partitions are: nothing is to be read back
 
 	queue  queue
 	sorted []*commit // dispatch's own

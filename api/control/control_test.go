@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"maps"
 	"strings"
@@ -250,6 +251,13 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, before.Number, w.Number)
 	require.Same(t, before.Windows, w.Windows, "counts go on")
 	require.Equal(t, "5/1s", before.RateLimits["users.track"], "a snapshot never changes")
+	_, err = c.UpdateSettings(by, "a", func(s *Settings) error {
+		s.RateLimits["users.delete"], s.BlockedExternalIDs[0] = "1/1s", "y"
+		return errors.New("no")
+	})
+	require.Error(t, err)
+	require.Equal(t, map[string]string{"users.merge": "7/1m"}, w.RateLimits, "an edit works on a copy")
+	require.Equal(t, []string{"x"}, w.BlockedExternalIDs)
 	for _, bad := range []string{`{"plan":"x"}`, `{"plann":"x"}`, `{"id":"b"}`, `[]`, `{`, `{} {}`} {
 		_, err := patch(bad)
 		require.ErrorIs(t, err, ErrInvalid, bad)

@@ -14,13 +14,17 @@ import (
 
 // adminCommand is `millrace admin`: the admin API of a running server, from the shell.
 type adminCommand struct {
-	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
-	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
-	Token  string `help:"The admin token itself; on the command line others can see it, so use the environment."`
-
+	adminTarget
 	Method string `arg:"" enum:"get,post,patch,delete" help:"${enum}."`
 	Path   string `arg:"" help:"Below /admin/: workspaces, workspaces/demo, workspaces/demo/api_keys, …"`
 	Body   string `arg:"" optional:"" help:"JSON; - reads standard input."`
+}
+
+// adminTarget is the admin listener of a running server, and how to prove that one may use it.
+type adminTarget struct {
+	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
+	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
+	Token  string `help:"The admin token itself; on the command line others can see it, so use the environment."`
 }
 
 // Run does one call and prints the answer.
@@ -48,7 +52,7 @@ func (c *adminCommand) body() (io.Reader, error) {
 }
 
 // call returns the body of a good answer, which the caller closes; any other answer is an error that says what the server said.
-func (c *adminCommand) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
+func (c *adminTarget) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
 	token, err := c.token()
 	if err != nil {
 		return nil, err
@@ -71,7 +75,7 @@ func (c *adminCommand) call(ctx context.Context, method, path string, body io.Re
 	return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text)), err)
 }
 
-func (c *adminCommand) token() (string, error) {
+func (c *adminTarget) token() (string, error) {
 	if c.Token != "" {
 		return c.Token, nil
 	}

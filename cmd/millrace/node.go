@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
+	"millrace/shard/eventlog"
 	"millrace/shard/op"
 )
 
@@ -17,9 +19,10 @@ type node struct {
 	engine  *shard.Engine
 	control *control.Control
 	server  *api.Server
+	events  *eventlog.Log
 }
 
-func openNode(engine shard.Options, door api.Options, decoder ingest.Options) (*node, error) {
+func openNode(engine shard.Options, events eventlog.Options, door api.Options, decoder ingest.Options) (*node, error) {
 	decoder.EnsureDefaults()
 	if err := decoder.Validate(); err != nil {
 		return nil, err
@@ -30,10 +33,13 @@ func openNode(engine shard.Options, door api.Options, decoder ingest.Options) (*
 		Now:     func() int64 { return time.Now().UnixMilli() },
 		Logger:  engine.Logger,
 	})
-	engine.OnDocument = n.control.Apply
+	engine.OnDocument, engine.Readers = n.control.Apply, []string{eventlog.HoldName}
 	var err error
 	if n.engine, err = shard.Open(engine); err != nil {
 		return nil, err
+	}
+	if n.events, err = eventlog.Open(n.engine, events); err != nil {
+		return nil, errors.Join(err, n.engine.Close())
 	}
 	n.control.Start(n.engine)
 	decoders := ingest.NewPool(decoder)
@@ -41,14 +47,15 @@ func openNode(engine shard.Options, door api.Options, decoder ingest.Options) (*
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
+		b.MaxArray = uint16(ws.MaxArrayLength)
 		reply, status := d.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
 		decoders.Put(d)
 		return reply, status
 	}
 	door.AppendPhoneKey = decoder.Phones.Parse
+	door.AdminHandlers = n.adminHandlers(decoder.Phones)
 	if n.server, err = api.New(door); err != nil {
-		n.engine.Close()
-		return nil, err
+		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
 }
@@ -78,7 +85,9 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 type store struct{ *shard.Engine }
 
 // NewBatch begins one request's changes.
-func (s store) NewBatch(workspace, actor uint32) api.Batch { return s.Engine.NewBatch(workspace, actor) }
+func (s store) NewBatch(workspace, actor uint32) api.Batch {
+	return s.Engine.NewBatch(workspace, actor)
+}
 
 // Find returns the users that an identifier names.
 func (s store) Find(workspace uint32, id op.IDKind, key []byte) ([]api.User, error) {
@@ -105,8 +114,8 @@ func (s store) Answer(workspace uint32, key []byte) (api.Answer, bool, error) {
 }
 
 func (n *node) close() error {
-	if err := n.engine.Close(); err != nil {
-		return fmt.Errorf("close the engine: %w", err)
+	if err := errors.Join(n.events.Close(), n.engine.Close()); err != nil {
+		return fmt.Errorf("close: %w", err)
 	}
 	return nil
 }

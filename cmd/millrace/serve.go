@@ -22,6 +22,7 @@ import (
 	"millrace/api/control"
 	"millrace/ingest"
 	"millrace/shard"
+	"millrace/shard/eventlog"
 	"millrace/shard/profile"
 	"millrace/wal"
 )
@@ -56,6 +57,12 @@ type serveCommand struct {
 	MinFreeBytes       byteSize      `default:"2GB" help:"Free disk space below which writes are refused."`
 	MinFreePercent     float64       `default:"5" help:"The same, in percent of the disk."`
 	StallAfter         time.Duration `default:"5s" help:"/readyz fails when an fsync takes longer."`
+
+	EventRetention  time.Duration `default:"720h" help:"How long events and purchases are kept."`
+	EventBacklog    byteSize      `default:"8GiB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
+	EventPackAfter  time.Duration `default:"10m" help:"Pack what is older, also when it is little."`
+	EventDuty       float64       `default:"0.2" help:"Share of one core for packing."`
+	EventDeleteTime time.Duration `default:"24h" help:"How soon the events of a deleted user are off the disk."`
 
 	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
 	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
@@ -120,7 +127,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if certificate != nil {
 		listener = certificate.Listener(listener)
 	}
-	n, err := openNode(engine, door, ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes})
+	n, err := openNode(engine, c.eventOptions(logger), door, ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes})
 	if err != nil {
 		return err
 	}
@@ -301,6 +308,13 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
 		},
 		Logger: logger,
+	}
+}
+
+func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
+	return eventlog.Options{
+		Dir: filepath.Join(c.Data, "events"), Retention: c.EventRetention, MaxBacklogBytes: int64(c.EventBacklog), PackAfter: c.EventPackAfter,
+		MaxDuty: c.EventDuty, DeleteWithin: c.EventDeleteTime, Logger: logger,
 	}
 }
 

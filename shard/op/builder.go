@@ -11,6 +11,7 @@ import (
 // Abort takes the op back, for an object that is refused after it was begun (names it has introduced stay, unused).
 type Builder struct {
 	Buf      []byte
+	MaxArray uint16 // see Record
 	names    []byte
 	nameN    uint32
 	count    uint32
@@ -26,7 +27,7 @@ func (b *Builder) Reset(headroom int) {
 	}
 	b.Buf = b.Buf[:need]
 	clear(b.Buf)
-	b.names, b.nameN, b.count, b.headroom = b.names[:0], 0, 0, headroom
+	b.names, b.nameN, b.count, b.headroom, b.MaxArray = b.names[:0], 0, 0, headroom, 0
 	b.interned.reset()
 }
 
@@ -110,6 +111,7 @@ func (b *Builder) Finish(workspace, actor uint32, stamp int64) []byte {
 	b.Buf = append(b.Buf, b.names...)
 	h := b.Buf[b.headroom:]
 	h[0] = Version
+	binary.LittleEndian.PutUint16(h[2:], b.MaxArray)
 	binary.LittleEndian.PutUint32(h[4:], workspace)
 	binary.LittleEndian.PutUint64(h[8:], uint64(stamp))
 	binary.LittleEndian.PutUint32(h[16:], actor)

@@ -221,6 +221,7 @@ type Record struct {
 	Workspace uint32
 	Stamp     int64  // acceptance, Unix µs; strictly rising per node
 	Actor     uint32 // number of the API key that sent it, 0 for the server itself
+	MaxArray  uint16 // elements of a custom array that the workspace keeps, 0: the server's default. In the record, so that replay cuts alike
 	Ops       []byte // walk with Next
 	Count     int
 	Names     Names
@@ -242,6 +243,7 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 		Workspace: binary.LittleEndian.Uint32(data[4:]),
 		Stamp:     int64(binary.LittleEndian.Uint64(data[8:])),
 		Actor:     binary.LittleEndian.Uint32(data[16:]),
+		MaxArray:  binary.LittleEndian.Uint16(data[2:]),
 		Count:     int(binary.LittleEndian.Uint32(data[28:])),
 	}
 	opsBytes, nameCount := binary.LittleEndian.Uint32(data[20:]), binary.LittleEndian.Uint32(data[24:])

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"millrace/api"
+	"millrace/ingest/field"
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Bulk transfer: routes of the admin listener, and the commands that call them.
+
+// adminHandlers are the routes that stream.
+func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"GET /admin/events": n.serveEvents,
+		"POST /admin/workspaces/{workspace}/profiles": func(w http.ResponseWriter, r *http.Request) {
+			n.importProfiles(w, r, phones)
+		},
+	}
+}
+
+// serveEvents is GET /admin/events?workspace=&since=&until=&name=&kind=&format=. The answer streams; should reading fail after it has begun,
+// the connection is cut, so that nobody takes a part for the whole.
+func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
+	q, format, err := n.eventQuery(r.URL.Query())
+	if err != nil {
+		answer(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
+	w.Header().Set("Content-Type", map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson", eventlog.Parquet: "application/vnd.apache.parquet"}[format])
+	if err := n.events.Write(r.Context(), w, format, q, n.engine.AppendSvcID); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (n *node) eventQuery(v url.Values) (q eventlog.Query, format eventlog.Format, err error) {
+	if slug := v.Get("workspace"); slug != "" {
+		w := n.control.Snapshot().Lookup(slug)
+		if w == nil {
+			return q, "", fmt.Errorf("'workspace' %q does not exist", slug)
+		}
+		q.Workspace = w.Number
+	}
+	for name, into := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		if s := v.Get(name); s != "" {
+			millis, ok := field.Time([]byte(s))
+			if !ok {
+				return q, "", fmt.Errorf("'%s' is not valid: want ISO 8601", name)
+			}
+			*into = time.UnixMilli(millis)
+		}
+	}
+	q.Names = v["name"]
+	for _, kind := range v["kind"] {
+		k, ok := map[string]op.Kind{"event": op.Event, "purchase": op.Purchase}[kind]
+		if !ok {
+			return q, "", fmt.Errorf("'kind' is not valid: want event or purchase")
+		}
+		q.Kinds = append(q.Kinds, k)
+	}
+	format = eventlog.NDJSON
+	if s := v.Get("format"); s != "" {
+		format, err = eventlog.ParseFormat(s)
+	}
+	return q, format, err
+}
+
+const (
+	maxImportLine  = 8 << 20
+	importBatch    = 100 // profiles in a record
+	maxImportError = 100 // errors that are reported
+)
+
+type importError struct {
+	Line  int    `json:"line"`
+	Error string `json:"error"`
+}
+
+type importAnswer struct {
+	Message  string        `json:"message"`
+	Imported int           `json:"imported"`
+	Refused  int           `json:"refused"`
+	Errors   []importError `json:"errors,omitempty"` // the first ones
+}
+
+// importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export (decisions.md D9). A
+// line that is no user is refused, its siblings are not. A profile that is there already is replaced.
+func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
+	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
+	if ws == nil {
+		answer(w, http.StatusNotFound, "the workspace does not exist")
+		return
+	}
+	c := http.NewResponseController(w)
+	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
+	result, err := n.importLines(ws, r.Body, phones)
+	if err != nil {
+		answer(w, http.StatusInternalServerError, fmt.Sprintf("after %d profiles: %v", result.Imported, err))
+		return
+	}
+	result.Message = "success"
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(result)
+}
+
+func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phones) (result importAnswer, err error) {
+	var importer profile.Importer
+	opt := profile.ImportOptions{Digits: func(currency [3]byte) int {
+		_, digits, _ := field.Currency(currency[:])
+		return int(digits)
+	}}
+	if len(ws.Currency) == 3 {
+		opt.Currency = [3]byte([]byte(ws.Currency))
+	}
+	opt.AppID = func(name []byte) []byte {
+		for id, a := range ws.Apps {
+			if a.Name == string(name) {
+				return []byte(id)
+			}
+		}
+		return nil
+	}
+	b := n.engine.NewBatch(ws.Number, 0)
+	defer func() { b.Release() }()
+	commit := func() error {
+		count := b.Count()
+		for {
+			err := b.Commit()
+			if errors.Is(err, shard.ErrBusy) {
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			result.Imported += count
+			b.Release()
+			b = n.engine.NewBatch(ws.Number, 0)
+			return nil
+		}
+	}
+	lines := bufio.NewScanner(body)
+	lines.Buffer(make([]byte, 64<<10), maxImportLine)
+	for line := 1; lines.Scan(); line++ {
+		text := bytes.TrimSpace(lines.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		blob, err := importer.Import(nil, ws.Number, text, time.Now().UnixMicro(), opt)
+		if err == nil {
+			err = checkContacts(blob, phones)
+		}
+		if err != nil {
+			result.Refused++
+			if len(result.Errors) < maxImportError {
+				result.Errors = append(result.Errors, importError{line, err.Error()})
+			}
+			continue
+		}
+		b.Import(blob)
+		if b.Count() == importBatch {
+			if err := commit(); err != nil {
+				return result, err
+			}
+		}
+	}
+	return result, errors.Join(lines.Err(), commit())
+}
+
+// checkContacts holds an imported profile to the rules of /users/track for what leads to it.
+func checkContacts(blob []byte, phones *field.Phones) error {
+	if v, ok := profile.Attr(blob, op.AttrEmail); ok && !field.Email(v.Bytes()) {
+		return errors.New("'email' is not a valid email address")
+	}
+	if v, ok := profile.Attr(blob, op.AttrPhone); ok {
+		if e164, ok := phones.Parse(nil, v.Bytes()); !ok || !bytes.Equal(e164, v.Bytes()) {
+			return errors.New("'phone' is not a valid E.164 number")
+		}
+	}
+	if id := profile.ExternalID(blob); len(id) > 0 && !field.ExternalID(id) {
+		return errors.New("'external_id' must be fewer than 988 bytes")
+	}
+	return nil
+}
+
+func answer(w http.ResponseWriter, status int, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct {
+		Message string `json:"message"`
+	}{message})
+}
+
+// exportCommand is `millrace export events`.
+type exportCommand struct {
+	adminTarget
+	What      string   `arg:"" enum:"events" help:"${enum}."`
+	Workspace string   `help:"Only of this workspace."`
+	Since     string   `help:"Happened at or after (ISO 8601)."`
+	Until     string   `help:"Happened before."`
+	Name      []string `help:"Only these events and products."`
+	Kind      []string `help:"event or purchase."`
+	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"${enum}."`
+	Output    string   `short:"o" help:"File to write; default: standard output." type:"path"`
+}
+
+// Run streams the events. The file is complete, or there is an error and no file.
+func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
+	q := url.Values{"format": {c.Format}, "name": c.Name, "kind": c.Kind}
+	for name, value := range map[string]string{"workspace": c.Workspace, "since": c.Since, "until": c.Until} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	body, err := c.call(ctx, http.MethodGet, "/admin/events?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if c.Output == "" {
+		_, err = io.Copy(stdout, body)
+		return err
+	}
+	return writeFile(c.Output, body)
+}
+
+// writeFile writes whole files only.
+func writeFile(path string, from io.Reader) error {
+	f, err := os.CreateTemp(dirOf(path), ".millrace-*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func dirOf(path string) string {
+	if i := strings.LastIndexByte(path, os.PathSeparator); i > 0 {
+		return path[:i]
+	}
+	return "."
+}
+
+// importCommand is `millrace import profiles`.
+type importCommand struct {
+	adminTarget
+	What      string `arg:"" enum:"profiles" help:"${enum}."`
+	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
+	Workspace string `required:"" help:"Into this workspace."`
+}
+
+// Run sends the file and prints how many profiles were taken.
+func (c *importCommand) Run(ctx context.Context, stdout io.Writer) error {
+	in := io.Reader(os.Stdin)
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(stdout, body)
+	return err
+}

@@ -1,0 +1,478 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// isStress: the long versions, for hours (`make stress`).
+func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
+
+// client is one caller that sends a request after the other. Request n touches all of its users: one event for each of the group, one for
+// a user known by email and one for a user known by alias; each fourth one moves the first user to another email and, in the same
+// request, addresses an event by it, which has to wait for what comes before it. So n requests show as n events everywhere: fewer at one
+// user than at another is a request that was applied by half.
+type client struct {
+	name        string
+	sent, acked atomic.Int64
+}
+
+const groupUsers = 4
+
+func (c *client) user(i int) string { return fmt.Sprintf("%s-%d", c.name, i) }
+func (c *client) email() string     { return c.name + "@example.com" }
+func (c *client) alias() string {
+	return string(op.AppendAliasKey(nil, []byte("device"), []byte(c.name)))
+}
+func (c *client) moved(n int64) string { return fmt.Sprintf("%s.%d@example.org", c.name, n/4%2) }
+
+// request commits the next request.
+func (c *client) request(e *Engine) error {
+	n := c.sent.Add(1)
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	for i := range groupUsers {
+		addEvent(b, op.ExternalID, c.user(i), "e", 0)
+	}
+	addEvent(b, op.Email, c.email(), "e", 0)
+	addEvent(b, op.Alias, c.alias(), "e", 0)
+	if n%4 == 0 {
+		addAttributes(b, op.ExternalID, c.user(0), op.Contact, attrField(op.AttrEmail, c.moved(n)))
+		addEvent(b, op.Email, c.moved(n), "d", 0)
+	}
+	err := b.Commit()
+	if err == nil {
+		c.acked.Store(n)
+	}
+	return err
+}
+
+// check says what is wrong with what the engine shows of the client's requests. least was acknowledged, most were sent.
+func (c *client) check(e *Engine, least, most int64) error {
+	n, err := countOf(e, op.ExternalID, c.user(0), "e")
+	if err != nil {
+		return err
+	}
+	if n < least || n > most {
+		return fmt.Errorf("client %s: %d requests are there, %d were acknowledged, %d sent", c.name, n, least, most)
+	}
+	expect := func(id op.IDKind, key, name string, want int64) {
+		got, readErr := countOf(e, id, key, name)
+		if readErr != nil {
+			err = readErr
+		} else if got != want && err == nil {
+			err = fmt.Errorf("client %s: request applied by half: %d of event %q at %q, %d at %q", c.name, got, name, key, want, c.user(0))
+		}
+	}
+	for i := range groupUsers {
+		expect(op.ExternalID, c.user(i), "e", n)
+	}
+	expect(op.Email, c.email(), "e", n)
+	expect(op.Alias, c.alias(), "e", n)
+	expect(op.ExternalID, c.user(0), "d", n/4)
+	return err
+}
+
+// countOf is how often a user has had an event; 0 for a user that isn't there. An identifier must name one user at most.
+func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
+	users, err := e.Find(1, id, []byte(key))
+	if err != nil || len(users) == 0 {
+		return 0, err
+	}
+	if len(users) > 1 {
+		return 0, fmt.Errorf("%d users are called %q", len(users), key)
+	}
+	s, _ := profile.Event(users[0].Blob, []byte(name))
+	return int64(s.Count), nil
+}
+
+// settled waits until what a crash has interrupted is taken up again, and says what is wrong then. What a single record holds is there at
+// once; what it causes elsewhere comes after the start.
+func settled(e *Engine, check func() error) (err error) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if err = check(); err == nil || time.Now().After(end) || e.Failed() != nil {
+			return err
+		}
+	}
+}
+
+// within fails the test when f takes longer: something hangs.
+func within(t *testing.T, limit time.Duration, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		panic(fmt.Sprintf("%s: %s hangs", t.Name(), what)) // with all stacks
+	}
+}
+
+// --- F6: writes and syncs that fail ---
+
+// faults makes the k-th write or sync of some files fail, and all after it when the disk is gone for good.
+type faults struct {
+	at      int64 // 0: none
+	forGood bool
+	count   atomic.Int64
+	hit     atomic.Pointer[errorfs.Op]
+}
+
+func (f *faults) MaybeError(o errorfs.Op) error {
+	if o.Kind.ReadOrWrite() != errorfs.OpIsWrite || o.Kind == errorfs.OpLock || o.Kind == errorfs.OpFilePreallocate || o.Kind == errorfs.OpRemove {
+		return nil
+	}
+	switch n := f.count.Add(1); {
+	case f.at == 0 || n < f.at || n > f.at && !f.forGood:
+		return nil
+	case n == f.at:
+		f.hit.Store(&o)
+	}
+	return errorfs.ErrInjected
+}
+
+func (f *faults) String() string {
+	return fmt.Sprintf("fault at write %d, for good: %v", f.at, f.forGood)
+}
+
+// runWithFaults runs clients against an engine on a disk that fails, and returns how many writes there were and what was wrong.
+func runWithFaults(t *testing.T, f *faults) error {
+	disk := vfs.NewCrashableMem()
+	var failures atomic.Int32
+	o := testOptions(errorfs.Wrap(disk, f))
+	o.Log.SegmentBytes = 32 << 10
+	o.Log.MaxRecycled = -1 // errorfs does not look into a file that is written over
+	o.OnFailure = func(error) { failures.Add(1) }
+	clients := []*client{{name: "a"}, {name: "b"}}
+	e, err := Open(o)
+	if err == nil {
+		err = useUntilFailed(e, clients)
+		if failed := e.Failed(); failed != nil && failures.Load() != 1 {
+			err = errors.Join(err, fmt.Errorf("OnFailure was called %d times", failures.Load()))
+		} else if failed == nil && failures.Load() != 0 {
+			err = errors.Join(err, errors.New("OnFailure was called by an engine that has not failed"))
+		}
+		if err != nil {
+			return err
+		}
+		lost := disk.CrashClone(vfs.CrashCloneCfg{}) // power is lost, at once
+		within(t, 20*time.Second, f.String()+": Close", func() { _ = e.Close() })
+		if err := reopen(lost, clients); err != nil {
+			return fmt.Errorf("after a loss of power: %w", err)
+		}
+	} else if f.hit.Load() == nil {
+		return err
+	}
+	if err := reopen(disk, clients); err != nil {
+		return fmt.Errorf("on a disk that works again: %w", err)
+	}
+	return nil
+}
+
+// useUntilFailed sends requests with checkpoints in between. From the first failure on, everything must fail.
+func useUntilFailed(e *Engine, clients []*client) error {
+	var failed error
+	for i := range 40 {
+		for _, c := range clients {
+			switch err := c.request(e); {
+			case err == nil && failed != nil:
+				return fmt.Errorf("acknowledged after %w", failed)
+			case err != nil && !errors.Is(err, ErrFailed):
+				return fmt.Errorf("Commit fails with another error than ErrFailed: %w", err)
+			case err != nil:
+				failed = err
+			}
+		}
+		if i%10 == 9 {
+			if err := e.Checkpoint(); err != nil && failed == nil {
+				failed = err
+				e.fail(err) // as the goroutine that writes checkpoints does
+			}
+		}
+	}
+	if failed != nil && e.Failed() == nil {
+		return fmt.Errorf("requests fail, the engine does not say so: %w", failed)
+	}
+	return nil
+}
+
+func reopen(fs vfs.FS, clients []*client) error {
+	e, err := Open(testOptions(fs))
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	for _, c := range clients {
+		if err := settled(e, func() error { return c.check(e, c.acked.Load(), c.sent.Load()) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// F6: whichever write or sync fails, of the log or of the store, once or for good: nothing is acknowledged after the failure, it is told
+// once, nothing hangs, and what was acknowledged is there when the disk works again.
+func TestFaultEveryWriteFails(t *testing.T) {
+	seed := seedOf(t)
+	var none faults
+	require.NoError(t, runWithFaults(t, &none))
+	total := none.count.Load()
+	require.Greater(t, total, int64(200))
+	r := rand.New(rand.NewPCG(seed, 6))
+	step := int64(1)
+	if !isStress() {
+		step = max(1, total/60)
+	}
+	kinds := map[string]int{}
+	for k := 1 + r.Int64N(step); k <= total; k += step {
+		f := &faults{at: k, forGood: r.IntN(2) == 0}
+		within(t, 60*time.Second, f.String(), func() {
+			if err := runWithFaults(t, f); err != nil {
+				t.Errorf("%v of %d (%+v): %v", f, total, f.hit.Load(), err)
+			}
+		})
+		if hit := f.hit.Load(); hit != nil {
+			kinds[path.Ext(hit.Path)]++
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d writes in a run; failed, by kind of file: %v", total, kinds)
+	require.NotZero(t, kinds[".log"])
+	require.NotZero(t, kinds[".sst"])
+}
+
+// A store that cannot be written ends the engine, whoever notices: nobody may be let wait for a checkpoint that never comes.
+func TestFaultStoreCannotBeWritten(t *testing.T) {
+	for _, file := range []string{".sst", "MANIFEST"} {
+		disk := vfs.NewMem()
+		var broken atomic.Bool
+		o := testOptions(errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.Contains(op.Path, file) {
+				return errorfs.ErrInjected
+			}
+			return nil
+		})))
+		failed := make(chan error, 10)
+		o.OnFailure = func(err error) { failed <- err }
+		e, err := Open(o)
+		require.NoError(t, err)
+		c := &client{name: "a"}
+		require.NoError(t, c.request(e))
+		broken.Store(true)
+		within(t, 20*time.Second, file+" cannot be written: Checkpoint", func() {
+			require.Error(t, e.Checkpoint())
+			e.requestCheckpoint()
+			err = <-failed
+		})
+		require.ErrorIs(t, err, ErrFailed)
+		require.ErrorIs(t, c.request(e), ErrFailed)
+		require.ErrorIs(t, e.Ready(), ErrFailed)
+		within(t, 20*time.Second, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), ErrFailed) })
+		require.Empty(t, failed)
+		require.NoError(t, reopen(disk, []*client{c}))
+	}
+}
+
+// --- F7, F8, F9: disks that are full, slow or stalled ---
+
+// gateFS lets syncs of the log wait.
+type gateFS struct {
+	vfs.FS
+	gate *sync.RWMutex
+	slow *atomic.Int64 // ns
+}
+
+type gateFile struct {
+	vfs.File
+	fs gateFS
+}
+
+func (fs gateFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return gateFile{f, fs}, nil
+}
+
+func (fs gateFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return fs.wrap(name, f, err)
+}
+
+func (fs gateFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.ReuseForWrite(from, to, c)
+	return fs.wrap(to, f, err)
+}
+
+func (f gateFile) wait() {
+	time.Sleep(time.Duration(f.fs.slow.Load()))
+	f.fs.gate.RLock()
+	f.fs.gate.RUnlock() //nolint:staticcheck // a gate
+}
+
+func (f gateFile) Sync() error     { f.wait(); return f.File.Sync() }
+func (f gateFile) SyncData() error { f.wait(); return f.File.SyncData() }
+
+// F8, F9: what is under way is bounded by bytes and refused at once beyond; the stall shows; when the disk is back, everything that was
+// taken is acknowledged, and nothing was that is not there.
+func TestFaultSlowAndStalledDisk(t *testing.T) {
+	fs := gateFS{vfs.NewMem(), new(sync.RWMutex), new(atomic.Int64)}
+	o := testOptions(fs)
+	o.MaxInflightBytes = 20_000
+	o.Log.StallAfter = 20 * time.Millisecond
+	e := openTest(t, o)
+	fs.slow.Store(int64(2 * time.Millisecond))
+	clients := make([]*client, 200)
+	for i := range clients {
+		clients[i] = &client{name: fmt.Sprint("c", i)}
+	}
+	require.NoError(t, clients[0].request(e))
+	require.NoError(t, e.Ready())
+
+	fs.gate.Lock()
+	var busy, done sync.WaitGroup
+	var refused atomic.Int64
+	for _, c := range clients {
+		busy.Add(1)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			timer := time.AfterFunc(time.Second, busy.Done) // taken: it waits for the disk
+			if err := c.request(e); errors.Is(err, ErrBusy) {
+				refused.Add(1)
+				c.sent.Add(-1)
+			} else if err != nil {
+				t.Error(err)
+			}
+			if timer.Stop() {
+				busy.Done()
+			}
+		}()
+	}
+	busy.Wait()
+	taken := int64(len(clients)) - refused.Load()
+	require.Positive(t, refused.Load(), "nothing is refused while the disk hangs")
+	require.Greater(t, taken, int64(10))
+	require.LessOrEqual(t, e.inflight.Load(), o.MaxInflightBytes)
+	require.Eventually(t, func() bool { return e.Ready() != nil }, 10*time.Second, time.Millisecond)
+	require.ErrorIs(t, clients[0].request(e), ErrBusy)
+	clients[0].sent.Add(-1)
+	fs.gate.Unlock()
+	within(t, 20*time.Second, "recovery", done.Wait)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, 10*time.Second, time.Millisecond)
+	require.Zero(t, e.inflight.Load())
+	for _, c := range clients {
+		require.NoError(t, c.check(e, c.acked.Load(), c.acked.Load()))
+		require.NoError(t, c.request(e))
+	}
+}
+
+// F7: a full disk refuses writes and nothing else, and passes by itself.
+func TestFaultFullDisk(t *testing.T) {
+	fs := vfs.NewMem()
+	usage := func(available uint64) {
+		fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: available, TotalBytes: 100 << 30})
+	}
+	usage(50 << 30)
+	o := testOptions(fs)
+	o.Log.MinFreeBytes, o.Log.MinFreePercent = 0, 0 // the defaults
+	e := openTest(t, o)
+	c := &client{name: "a"}
+	require.NoError(t, c.request(e))
+	usage(1 << 30)
+	require.Eventually(t, func() bool { return errors.Is(e.Ready(), ErrDiskFull) }, 10*time.Second, time.Millisecond)
+	for range 10 {
+		require.ErrorIs(t, c.request(e), ErrDiskFull)
+	}
+	require.NoError(t, c.check(e, 1, 1))
+	require.NoError(t, e.Checkpoint(), "what is dirty must still get out of memory")
+	require.NoError(t, e.Close())
+	e = openTest(t, o) // no restart loop
+	require.NoError(t, c.check(e, 1, 1))
+	usage(50 << 30)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, 10*time.Second, time.Millisecond)
+	c.sent.Store(1)
+	require.NoError(t, c.request(e))
+	require.NoError(t, c.check(e, 2, 2))
+}
+
+// --- F11: clocks that jump ---
+
+// F11: whatever the clock does, and over restarts and crashes, the stamps of a profile rise, so that what came later counts as later.
+func TestFaultClockJumps(t *testing.T) {
+	seed := seedOf(t)
+	r := rand.New(rand.NewPCG(seed, 11))
+	var clock atomic.Int64
+	clock.Store(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC).UnixMicro())
+	fs := vfs.NewCrashableMem()
+	options := func() Options {
+		o := testOptions(fs)
+		o.Now = func() time.Time { return time.UnixMicro(clock.Load()) }
+		return o
+	}
+	e := openTest(t, options())
+	updated := func(key string) int64 {
+		users, err := e.Find(1, op.ExternalID, []byte(key))
+		require.NoError(t, err)
+		require.Len(t, users, 1)
+		return profile.Updated(users[0].Blob)
+	}
+	state := func(key string) string {
+		users, err := e.Find(1, op.ExternalID, []byte(key))
+		require.NoError(t, err)
+		v, _ := profile.Attr(users[0].Blob, op.AttrEmailSubscribe)
+		return string(v.Bytes())
+	}
+	var last int64
+	for step := range 60 {
+		b := e.NewBatch(1, 0)
+		want := []string{"subscribed", "unsubscribed", "opted_in"}[step%3]
+		for i := range 3 {
+			addAttributes(b, op.ExternalID, fmt.Sprint("u", i), op.Contact,
+				attrField(op.AttrEmail, fmt.Sprintf("u%d@example.com", i)), attrField(op.AttrEmailSubscribe, want))
+		}
+		addEvent(b, op.ExternalID, "u3", "e", 0)
+		require.NoError(t, b.Commit())
+		b.Release()
+		for i := range 4 { // the last two run in the order of the request's arrays
+			at := updated(fmt.Sprint("u", i))
+			require.Greater(t, at, last, "step %d: user %d was changed later, and its stamp is not", step, i)
+			last = at
+		}
+		for i := range 3 {
+			require.Equal(t, want, state(fmt.Sprint("u", i)), "step %d: a state that was set later has no effect", step)
+		}
+		clock.Add([]int64{0, 1, 1000, -1, -3600e6, 3600e6, -1e6}[r.IntN(7)])
+		switch r.IntN(6) {
+		case 0:
+			require.NoError(t, e.Close())
+			e = openTest(t, options())
+		case 1:
+			fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: r})
+			e = openTest(t, options())
+		case 2:
+			require.NoError(t, e.Checkpoint())
+		}
+	}
+	require.Equal(t, 60, eventCount(t, e, op.ExternalID, "u3", "e"))
+}
