@@ -1,0 +1,370 @@
+package eventlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/xxh3"
+)
+
+// A block file, version 1:
+//
+//	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
+//
+// Its rows are sorted by time and cut into groups; a group is read as a whole. A chunk is one column of a group (group.go), by itself
+// compressed with zstd, or plain where that is shorter. The footer has a checksum of each chunk as it lies in the file, so every byte
+// stands under one, and what it says of the whole: all numbers are uvarints, signed ones zigzag.
+//
+//	first, last position | workspaces: n, (number, events) … | groups: n, group …
+//	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
+const blockMagic = "MREVBLK1" // the last character is the version
+
+const (
+	blockTail   = 4 + 8 + len(blockMagic)
+	maxFooter   = 64 << 20
+	maxChunk    = 1 << 30
+	groupRows   = 1 << 17
+	groupBytes  = 16 << 20
+	rowOverhead = 64 // of a row in memory, beside its bytes, for groupBytes
+)
+
+// blockInfo is what a block's footer says.
+type blockInfo struct {
+	first, last              uint64
+	rows                     int
+	minTime, maxTime         int64 // Unix ms, of the events
+	minAccepted, maxAccepted int64 // Unix µs
+	workspaces               []workspaceRows
+	groups                   []groupInfo
+	bytes                    int64 // of the file
+}
+
+type workspaceRows struct {
+	workspace uint32
+	rows      int
+}
+
+type groupInfo struct {
+	rows                     int
+	minTime, maxTime         int64
+	minAccepted, maxAccepted int64
+	chunks                   []chunkInfo
+}
+
+type chunkInfo struct {
+	column uint32
+	offset uint64
+	size   uint64 // in the file; less than plain when compressed
+	plain  uint64
+	sum    uint64
+}
+
+func (b *blockInfo) hasWorkspace(workspace uint32) bool {
+	return slices.ContainsFunc(b.workspaces, func(w workspaceRows) bool { return w.workspace == workspace })
+}
+
+// blockWriter makes block files. It belongs to one goroutine and keeps its memory.
+type blockWriter struct {
+	zstd  *zstd.Encoder
+	group groupWriter
+	buf   []byte
+	// rest is called between columns: it may sleep, or stop the work by an error.
+	rest func() error
+}
+
+func newBlockWriter(rest func() error) *blockWriter {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderCRC(false),
+		zstd.WithSingleSegment(true))
+	if err != nil {
+		panic("BUG: zstd options: " + err.Error())
+	}
+	return &blockWriter{zstd: e, rest: rest}
+}
+
+// write makes a block of rows, which it sorts, and returns the file's bytes, valid until the next call.
+func (w *blockWriter) write(rs *rows, first, last uint64) ([]byte, *blockInfo, error) {
+	rs.sort()
+	info := &blockInfo{first: first, last: last, rows: len(rs.list), minTime: math.MaxInt64, maxTime: math.MinInt64,
+		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+	w.buf = append(w.buf[:0], blockMagic...)
+	for rest := rs.list; len(rest) > 0; {
+		n, size := 0, 0
+		for n < len(rest) && n < groupRows && size < groupBytes {
+			size += rowOverhead + len(rest[n].key) + len(rest[n].properties)
+			n++
+		}
+		g, err := w.writeGroup(rest[:n], &rs.names)
+		if err != nil {
+			return nil, nil, err
+		}
+		info.add(rest[:n], g)
+		rest = rest[n:]
+	}
+	footer := len(w.buf)
+	w.buf = info.append(w.buf)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(w.buf)-footer))
+	w.buf = binary.LittleEndian.AppendUint64(w.buf, xxh3.Hash(w.buf[footer:]))
+	w.buf = append(w.buf, blockMagic...)
+	info.bytes = int64(len(w.buf))
+	return w.buf, info, nil
+}
+
+func (w *blockWriter) writeGroup(list []row, n *names) (g groupInfo, err error) {
+	g = groupInfo{rows: len(list), minTime: list[0].time, maxTime: list[len(list)-1].time, minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+	for i := range list {
+		g.minAccepted, g.maxAccepted = min(g.minAccepted, list[i].accepted), max(g.maxAccepted, list[i].accepted)
+	}
+	err = w.group.columns(list, n, func(column uint32, b []byte) error {
+		if len(b) == 0 {
+			return nil
+		}
+		c := chunkInfo{column: column, offset: uint64(len(w.buf)), plain: uint64(len(b))}
+		w.buf = w.zstd.EncodeAll(b, w.buf)
+		if c.size = uint64(len(w.buf)) - c.offset; c.size >= c.plain {
+			w.buf = append(w.buf[:c.offset], b...)
+			c.size = c.plain
+		}
+		c.sum = xxh3.Hash(w.buf[c.offset:])
+		g.chunks = append(g.chunks, c)
+		return w.rest()
+	})
+	return g, err
+}
+
+// add counts a group in.
+func (b *blockInfo) add(list []row, g groupInfo) {
+	b.groups = append(b.groups, g)
+	b.minTime, b.maxTime = min(b.minTime, g.minTime), max(b.maxTime, g.maxTime)
+	b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
+	at := 0
+	for i := range list {
+		if ws := list[i].workspace; at >= len(b.workspaces) || b.workspaces[at].workspace != ws {
+			if at = slices.IndexFunc(b.workspaces, func(w workspaceRows) bool { return w.workspace == ws }); at < 0 {
+				at = len(b.workspaces)
+				b.workspaces = append(b.workspaces, workspaceRows{workspace: ws})
+			}
+		}
+		b.workspaces[at].rows++
+	}
+}
+
+func (b *blockInfo) append(dst []byte) []byte {
+	u := func(v uint64) { dst = binary.AppendUvarint(dst, v) }
+	i := func(v int64) { dst = binary.AppendVarint(dst, v) }
+	u(b.first)
+	u(b.last)
+	u(uint64(len(b.workspaces)))
+	for _, w := range b.workspaces {
+		u(uint64(w.workspace))
+		u(uint64(w.rows))
+	}
+	u(uint64(len(b.groups)))
+	for k := range b.groups {
+		g := &b.groups[k]
+		u(uint64(g.rows))
+		i(g.minTime)
+		i(g.maxTime)
+		i(g.minAccepted)
+		i(g.maxAccepted)
+		u(uint64(len(g.chunks)))
+		for _, c := range g.chunks {
+			u(uint64(c.column))
+			u(c.offset)
+			u(c.size)
+			u(c.plain)
+			dst = binary.LittleEndian.AppendUint64(dst, c.sum)
+		}
+	}
+	return dst
+}
+
+func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
+	c := cursor{b: data}
+	b := &blockInfo{first: c.uvarint(), last: c.uvarint(), bytes: fileBytes, minTime: math.MaxInt64, maxTime: math.MinInt64,
+		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+	for n := c.uvarint(); n > 0 && !c.bad; n-- {
+		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.uvarint()), int(c.uvarint())})
+	}
+	for n := c.uvarint(); n > 0 && !c.bad; n-- {
+		g := groupInfo{rows: int(c.uvarint()), minTime: c.varint(), maxTime: c.varint(), minAccepted: c.varint(), maxAccepted: c.varint()}
+		for n := c.uvarint(); n > 0 && !c.bad; n-- {
+			k := chunkInfo{column: uint32(c.uvarint()), offset: c.uvarint(), size: c.uvarint(), plain: c.uvarint(), sum: c.u64()}
+			if k.plain > maxChunk || k.size > k.plain || k.offset > uint64(fileBytes) || k.size > uint64(fileBytes)-k.offset {
+				return nil, false
+			}
+			g.chunks = append(g.chunks, k)
+		}
+		if g.rows < 1 || g.rows > groupRows {
+			return nil, false
+		}
+		b.rows += g.rows
+		b.minTime, b.maxTime = min(b.minTime, g.minTime), max(b.maxTime, g.maxTime)
+		b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
+		b.groups = append(b.groups, g)
+	}
+	return b, !c.bad && len(c.b) == 0 && len(b.groups) > 0
+}
+
+// blockReader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one goroutine.
+type blockReader struct {
+	file  vfs.File
+	path  string
+	info  *blockInfo
+	group groupReader
+	raw   []byte
+}
+
+// openBlock opens a block and reads its footer. Errors that wrap ErrCorrupt name the file.
+func openBlock(fs vfs.FS, path string) (*blockReader, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	r := &blockReader{file: f, path: path}
+	if err := r.readFooter(); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *blockReader) close() error { return r.file.Close() }
+
+func (r *blockReader) corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: block %q: %s", ErrCorrupt, r.path, fmt.Sprintf(format, args...))
+}
+
+func (r *blockReader) readFooter() error {
+	fi, err := r.file.Stat()
+	if err != nil {
+		return fmt.Errorf("stat %q: %w", r.path, err)
+	}
+	size := fi.Size()
+	if size < int64(len(blockMagic)+blockTail) {
+		return r.corrupt("%d bytes", size)
+	}
+	head := make([]byte, len(blockMagic))
+	tail := make([]byte, blockTail)
+	if err := errors.Join(r.readAt(head, 0), r.readAt(tail, size-int64(blockTail))); err != nil {
+		return err
+	}
+	if string(head) != blockMagic || string(tail[12:]) != blockMagic {
+		return r.corrupt("not a block of version %c", blockMagic[7])
+	}
+	n := int64(binary.LittleEndian.Uint32(tail))
+	if n > maxFooter || n > size-int64(len(blockMagic)+blockTail) {
+		return r.corrupt("a footer of %d bytes in %d", n, size)
+	}
+	footer := make([]byte, n+4)
+	at := size - int64(blockTail) - n
+	if err := r.readAt(footer, at); err != nil {
+		return err
+	}
+	if xxh3.Hash(footer) != binary.LittleEndian.Uint64(tail[4:]) {
+		return r.corrupt("the footer fails its checksum")
+	}
+	info, ok := parseFooter(footer[:n], size)
+	if !ok {
+		return r.corrupt("the footer makes no sense")
+	}
+	// Chunks follow one another from the magic to the footer: no byte is without a checksum.
+	next := uint64(len(blockMagic))
+	for i := range info.groups {
+		for _, c := range info.groups[i].chunks {
+			if c.offset != next {
+				return r.corrupt("a gap at %d", next)
+			}
+			next += c.size
+		}
+	}
+	if next != uint64(at) {
+		return r.corrupt("a gap at %d", next)
+	}
+	r.info = info
+	return nil
+}
+
+func (r *blockReader) readAt(p []byte, offset int64) error {
+	if n, err := r.file.ReadAt(p, offset); n < len(p) {
+		if err == nil || errors.Is(err, io.EOF) {
+			return r.corrupt("it ends at %d", offset+int64(n))
+		}
+		return fmt.Errorf("%w: read %q at %d: %w", ErrCorrupt, r.path, offset, err)
+	}
+	return nil
+}
+
+// read replaces dst by the rows of a group.
+func (r *blockReader) read(group int, dst *rows) error {
+	g := &r.info.groups[group]
+	dst.reset()
+	if err := r.load(g, func(uint32) bool { return true }); err != nil {
+		return err
+	}
+	if !r.group.rows(g, dst) {
+		return r.corrupt("group %d makes no sense", group)
+	}
+	for i := range dst.list {
+		if p := dst.list[i].position; p < r.info.first || p > r.info.last {
+			return r.corrupt("an event of position %d", p)
+		}
+	}
+	return nil
+}
+
+// touches says whether a group has events of a user that may be gone.
+func (r *blockReader) touches(group int, deleted *deletedSet) (bool, error) {
+	g := &r.info.groups[group]
+	if err := r.load(g, isUserColumn); err != nil {
+		return false, err
+	}
+	users, ok := r.group.users(new(pages))
+	if !ok {
+		return false, r.corrupt("group %d makes no sense", group)
+	}
+	return slices.ContainsFunc(users, func(u user) bool { return deleted.mayTouch(u.workspace, u.number, r.info.first) }), nil
+}
+
+// load reads and checks those columns of a group that want wants.
+func (r *blockReader) load(g *groupInfo, want func(column uint32) bool) error {
+	r.group.begin()
+	for _, c := range g.chunks {
+		if !want(c.column) {
+			continue
+		}
+		r.raw = slices.Grow(r.raw[:0], int(c.size))[:c.size]
+		if err := r.readAt(r.raw, int64(c.offset)); err != nil {
+			return err
+		}
+		if xxh3.Hash(r.raw) != c.sum {
+			return r.corrupt("%d bytes at %d fail their checksum", c.size, c.offset)
+		}
+		plain := make([]byte, 0, c.plain)
+		if c.size == c.plain {
+			plain = append(plain, r.raw...)
+		} else {
+			var err error
+			if plain, err = decoder().DecodeAll(r.raw, plain); err != nil || uint64(len(plain)) != c.plain {
+				return r.corrupt("%d bytes at %d don't unpack (%v)", c.size, c.offset, err)
+			}
+		}
+		r.group.add(c.column, plain)
+	}
+	return nil
+}
+
+// decoder is shared by all readers: it is safe for concurrent use.
+var decoder = sync.OnceValue(func() *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxChunk+1))
+	if err != nil {
+		panic("BUG: zstd options: " + err.Error())
+	}
+	return d
+})

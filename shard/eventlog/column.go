@@ -1,0 +1,292 @@
+package eventlog
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+
+	"millrace/shard/op"
+)
+
+// cursor reads what was written by append. Beyond the end, or at what can't be, it becomes bad and yields zeros.
+type cursor struct {
+	b   []byte
+	bad bool
+}
+
+func (c *cursor) take(n uint64) []byte {
+	if c.bad || n > uint64(len(c.b)) {
+		c.bad, c.b = true, nil
+		return nil
+	}
+	v := c.b[:n:n]
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) byte() byte {
+	if v := c.take(1); v != nil {
+		return v[0]
+	}
+	return 0
+}
+
+func (c *cursor) u16() uint16 {
+	if v := c.take(2); v != nil {
+		return binary.LittleEndian.Uint16(v)
+	}
+	return 0
+}
+
+func (c *cursor) u32() uint32 {
+	if v := c.take(4); v != nil {
+		return binary.LittleEndian.Uint32(v)
+	}
+	return 0
+}
+
+func (c *cursor) u64() uint64 {
+	if v := c.take(8); v != nil {
+		return binary.LittleEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (c *cursor) uvarint() uint64 {
+	v, n := binary.Uvarint(c.b)
+	if c.bad || n <= 0 {
+		c.bad, c.b = true, nil
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) varint() int64 {
+	v := c.uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+// index is a uvarint below n.
+func (c *cursor) index(n int) uint32 {
+	v := c.uvarint()
+	if v >= uint64(n) {
+		c.bad, c.b = true, nil
+		return 0
+	}
+	return uint32(v)
+}
+
+// planesOf splits numbers into their bytes, all lowest ones first: the higher bytes of small numbers compress to nothing, and don't spoil
+// the statistics of the others.
+func planesOf(v []uint32, emit func(plane int, b []byte)) {
+	var all uint32
+	for _, x := range v {
+		all |= x
+	}
+	for plane := range (bits.Len32(all) + 7) / 8 {
+		b := make([]byte, len(v))
+		for i, x := range v {
+			b[i] = byte(x >> (8 * plane))
+		}
+		emit(plane, b)
+	}
+}
+
+// joinPlane adds a plane to v; false when their lengths differ.
+func joinPlane(v []uint32, plane int, b []byte) bool {
+	if len(b) != len(v) || plane > 3 {
+		return false
+	}
+	for i, x := range b {
+		v[i] |= uint32(x) << (8 * plane)
+	}
+	return true
+}
+
+// decimal finds m and scale with m / 10^scale == f, exactly: prices have few digits and many bits.
+func decimal(f float64) (m int64, scale int, ok bool) {
+	if math.IsNaN(f) || f == 0 && math.Signbit(f) {
+		return 0, 0, false
+	}
+	for scale = range len(powers) {
+		x := math.Round(f * powers[scale])
+		if math.Abs(x) < 1<<52 && x/powers[scale] == f {
+			return int64(x), scale, true
+		}
+	}
+	return 0, 0, false
+}
+
+var powers = [...]float64{1, 10, 100, 1000, 10000}
+
+// Tags of values in a block beside op.Tag: a Float as a decimal of this scale.
+const tagDecimal = 0x40
+
+// valueColumns are property values, those of one name after another, each kind of content in a stream of its own: what is alike stands
+// together, and a name costs nothing.
+type valueColumns struct {
+	tags  []byte // one for each value
+	modes []byte // for each name that has values with bytes: how those are written
+	ints  []byte
+	raws  []byte // 8 bytes each: Float, Time
+	sizes []byte // lengths of bytes
+	text  []byte // bytes
+	refs  []byte // indices into a name's dictionary
+
+	dictionary map[string]uint32
+	entries    [][]byte
+}
+
+// Modes: bytes as they are, or a dictionary with references to it.
+const (
+	modePlain      = 0
+	modeDictionary = 1
+)
+
+func (c *valueColumns) reset() {
+	c.tags, c.modes, c.ints, c.raws = c.tags[:0], c.modes[:0], c.ints[:0], c.raws[:0]
+	c.sizes, c.text, c.refs = c.sizes[:0], c.text[:0], c.refs[:0]
+}
+
+// add writes the values of one name.
+func (c *valueColumns) add(values []op.Value) {
+	texts := 0
+	for _, v := range values {
+		switch t := v.Tag(); t {
+		case op.Null, op.False, op.True:
+			c.tags = append(c.tags, byte(t))
+		case op.Int, op.Increment:
+			c.tags = append(c.tags, byte(t))
+			c.ints = binary.AppendVarint(c.ints, v.Int())
+		case op.Float:
+			if m, scale, ok := decimal(v.Float()); ok {
+				c.tags = append(c.tags, tagDecimal|byte(scale))
+				c.ints = binary.AppendVarint(c.ints, m)
+				continue
+			}
+			c.tags = append(c.tags, byte(t))
+			c.raws = append(c.raws, v[1:]...)
+		case op.Time:
+			c.tags = append(c.tags, byte(t))
+			c.raws = append(c.raws, v[1:]...)
+		default:
+			c.tags = append(c.tags, byte(t))
+			texts++
+		}
+	}
+	if texts > 0 {
+		c.addTexts(values, texts)
+	}
+}
+
+func hasBytes(t op.Tag) bool { return t >= op.String && t != op.Time && t != op.Increment }
+
+func (c *valueColumns) addTexts(values []op.Value, n int) {
+	if c.dictionary == nil {
+		c.dictionary = make(map[string]uint32)
+	}
+	clear(c.dictionary)
+	c.entries = c.entries[:0]
+	for _, v := range values {
+		if !hasBytes(v.Tag()) {
+			continue
+		}
+		b := v.Bytes()
+		if _, ok := c.dictionary[string(b)]; ok {
+			continue
+		}
+		if len(c.entries) >= n/2 {
+			c.addPlain(values)
+			return
+		}
+		c.dictionary[string(b)] = uint32(len(c.entries))
+		c.entries = append(c.entries, b)
+	}
+	c.modes = append(c.modes, modeDictionary)
+	c.modes = binary.AppendUvarint(c.modes, uint64(len(c.entries)))
+	for _, b := range c.entries {
+		c.sizes = binary.AppendUvarint(c.sizes, uint64(len(b)))
+		c.text = append(c.text, b...)
+	}
+	for _, v := range values {
+		if hasBytes(v.Tag()) {
+			c.refs = binary.AppendUvarint(c.refs, uint64(c.dictionary[string(v.Bytes())]))
+		}
+	}
+}
+
+func (c *valueColumns) addPlain(values []op.Value) {
+	c.modes = append(c.modes, modePlain)
+	for _, v := range values {
+		if hasBytes(v.Tag()) {
+			b := v.Bytes()
+			c.sizes = binary.AppendUvarint(c.sizes, uint64(len(b)))
+			c.text = append(c.text, b...)
+		}
+	}
+}
+
+// valueReader reads what valueColumns wrote.
+type valueReader struct {
+	tags, modes, ints, raws, sizes, text, refs cursor
+	entries                                    [][]byte
+	scratch                                    []byte
+}
+
+// bad says whether something could not be read, or was left over.
+func (r *valueReader) bad() bool {
+	for _, c := range [...]*cursor{&r.tags, &r.modes, &r.ints, &r.raws, &r.sizes, &r.text, &r.refs} {
+		if c.bad || len(c.b) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// read appends the n values of one name to dst; their bytes are kept in p.
+func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
+	tags := r.tags.take(uint64(n))
+	dictionary, known := false, false
+	for _, t := range tags {
+		if hasBytes(op.Tag(t)) && t < tagDecimal && !known {
+			known, dictionary = true, r.openName()
+		}
+		b := r.scratch[:0]
+		switch {
+		case t >= tagDecimal && int(t-tagDecimal) < len(powers):
+			b = op.AppendFloat(b, float64(r.ints.varint())/powers[t-tagDecimal])
+		case op.Tag(t) <= op.True:
+			b = append(b, t)
+		case op.Tag(t) == op.Int, op.Tag(t) == op.Increment:
+			b = binary.AppendVarint(append(b, t), r.ints.varint())
+		case op.Tag(t) == op.Float, op.Tag(t) == op.Time:
+			b = append(append(b, t), r.raws.take(8)...)
+		case op.Tag(t) > op.ArrayEdit:
+			r.tags.bad = true
+		case dictionary:
+			i := r.refs.index(len(r.entries))
+			if r.refs.bad {
+				break
+			}
+			b = op.AppendBlock(b, op.Tag(t), r.entries[i])
+		default:
+			b = op.AppendBlock(b, op.Tag(t), r.text.take(r.sizes.uvarint()))
+		}
+		r.scratch = b
+		dst = append(dst, p.keep(b))
+	}
+	return dst
+}
+
+// openName reads how a name's bytes are written, and its dictionary.
+func (r *valueReader) openName() (dictionary bool) {
+	if r.modes.byte() == modePlain {
+		return false
+	}
+	r.entries = r.entries[:0]
+	for n := r.modes.uvarint(); n > 0 && !r.sizes.bad && !r.text.bad; n-- {
+		r.entries = append(r.entries, r.text.take(r.sizes.uvarint()))
+	}
+	return true
+}

@@ -1,0 +1,488 @@
+// Package eventlog keeps every accepted event and purchase for a retention time (decisions.md D3) and gives them out. The hot path writes
+// nothing for it: the write-ahead log holds every event already. A packer turns what the engine has checkpointed into compressed blocks
+// and then lets the log go.
+//
+//	log: … | packed, let go | unpacked tail ──────────────────────▶ applied
+//	         blocks on disk   the log itself, held by HoldLog
+//
+// Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as dropped. What stands in
+// a Deferred or Resume is sent on as a message and counts there.
+//
+// Invariants:
+//   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash
+//     left behind it is removed by Open and packed again, from the log, which is let go only after STATE is on disk. So no event is lost
+//     and none is there twice.
+//   - A block covers positions without a gap to the next, unless what lay between had no events or has expired. Its file is never changed:
+//     taking deleted users out writes a new one and renames it over the old.
+//   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the blocks are rewritten; the
+//     deletion is remembered until then.
+//   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is packed until the next
+//     Open finds out; the engine's log keeps what is not packed.
+//
+// Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites: one at a time. tail
+// is held for reading by those who read the unpacked tail, and for writing by the packer while it lets the log go. Order: work, scan,
+// tail, mu.
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard"
+)
+
+var (
+	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is affected. Restore the
+	// file, or wait until it expires.
+	ErrCorrupt = errors.New("event log: damaged file")
+	// ErrFailed is returned by Pack and Maintain after the disk has failed. Reads go on; the next Open packs on.
+	ErrFailed = errors.New("event log: the disk has failed")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("event log: closed")
+)
+
+// Source is the engine whose log is packed; *shard.Engine is one.
+type Source interface {
+	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
+	HoldLog(name string, from uint64)
+	FirstPosition() uint64
+	AppliedPosition() uint64
+	CheckpointedPosition() uint64
+	Dropped(from, to uint64) ([]shard.Dropped, error)
+	ForgetDropped(to uint64) error
+}
+
+// HoldName is the name under which the event log holds the engine's log.
+const HoldName = "eventlog"
+
+// Options configure a Log. The zero value of a field means its default.
+type Options struct {
+	FS  vfs.FS // default vfs.Default
+	Dir string // the event log's own; made when absent
+	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. They go block by block.
+	Retention time.Duration
+	// BlockBytes: a block is packed when so many bytes of events, as they are in the log, have come together. Default 32 MiB. Packing
+	// and rewriting take about four times as much memory.
+	BlockBytes int64
+	// PackAfter: less than a block is packed when the oldest record that is not packed is older. Default 10 min.
+	PackAfter time.Duration
+	// MaxDuty is the share of one core that background work takes. Default 0.2.
+	MaxDuty float64
+	// MaxBacklogBytes: with more of the log unpacked, packing takes what it can get. Default 8 GiB.
+	MaxBacklogBytes int64
+	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins at half of it. Default 24 h.
+	DeleteWithin time.Duration
+	// Interval is how often the background worker looks for something to do. Default 1 s.
+	Interval time.Duration
+	Logger   *slog.Logger     // default slog.Default()
+	Now      func() time.Time // default time.Now
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	preset(&o.Retention, 30*24*time.Hour)
+	preset(&o.BlockBytes, 32<<20)
+	preset(&o.PackAfter, 10*time.Minute)
+	preset(&o.MaxDuty, 0.2)
+	preset(&o.MaxBacklogBytes, 8<<30)
+	preset(&o.DeleteWithin, 24*time.Hour)
+	preset(&o.Interval, time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (o *Options) Validate() error {
+	switch {
+	case o.Dir == "":
+		return errors.New("eventlog: Dir is not set")
+	case o.Retention < 0 || o.PackAfter < 0 || o.DeleteWithin < 0 || o.Interval < 0 || o.MaxBacklogBytes < 0:
+		return errors.New("eventlog: a bound is negative")
+	case o.BlockBytes < 1 || o.BlockBytes > 256<<20:
+		return fmt.Errorf("eventlog: BlockBytes %d: must be 1 to 256 MiB", o.BlockBytes)
+	case !(o.MaxDuty > 0 && o.MaxDuty <= 1):
+		return fmt.Errorf("eventlog: MaxDuty %v: must be above 0 and up to 1", o.MaxDuty)
+	}
+	return nil
+}
+
+func preset[T ~int64 | ~float64](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// Log is an open event log. Its methods are safe for concurrent use.
+type Log struct {
+	opts Options
+	src  Source
+	lock io.Closer
+
+	mu      sync.Mutex
+	blocks  []*block // by position
+	packed  uint64   // all up to here is in blocks, or has gone
+	scanned uint64   // the deletions up to here are known; never below packed
+	ledger  []deletion
+	failure error // wraps ErrFailed
+
+	deleted atomic.Pointer[deletedSet] // of ledger; replaced, never changed
+
+	work sync.Mutex
+	pack packer // under work
+	scan sync.Mutex
+	tail sync.RWMutex
+
+	stop context.Context // ends with Close
+	end  context.CancelFunc
+	gone chan struct{} // the background worker has returned
+}
+
+// block is a file of packed events. Its fields never change: a rewrite puts another block in its place.
+type block struct {
+	path        string
+	first, last uint64 // positions that it covers
+	info        *blockInfo
+	err         error     // why info can't be read; wraps ErrCorrupt
+	modified    time.Time // of a block that can't be read
+}
+
+// newest is when the newest event was accepted, as far as is known.
+func (b *block) newest() time.Time {
+	if b.err != nil {
+		return b.modified
+	}
+	return time.UnixMicro(b.info.maxAccepted)
+}
+
+// Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from the first record
+// that isn't packed; nobody may have trimmed that since the engine was opened. Close it before the engine.
+func Open(src Source, opts Options) (*Log, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Log{opts: opts, src: src, gone: make(chan struct{})}
+	l.stop, l.end = context.WithCancel(context.Background())
+	l.deleted.Store(&deletedSet{})
+	if err := l.open(); err != nil {
+		if l.lock != nil {
+			_ = l.lock.Close()
+		}
+		return nil, err
+	}
+	go l.run()
+	return l, nil
+}
+
+func (l *Log) open() (err error) {
+	fs, dir := l.opts.FS, l.opts.Dir
+	if err := makeDir(fs, dir); err != nil {
+		return fmt.Errorf("make event log %q: %w", dir, err)
+	}
+	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {
+		return fmt.Errorf("lock event log %q: %w", dir, err)
+	}
+	l.pack.init(&l.opts)
+	s, known, err := readState(fs, l.statePath())
+	if err != nil {
+		return err
+	}
+	if err := l.loadBlocks(s, known); err != nil {
+		return err
+	}
+	first := l.src.FirstPosition()
+	switch {
+	case !known && len(l.blocks) > 0:
+		return fmt.Errorf("%w: %q is missing, but there are blocks", ErrCorrupt, l.statePath())
+	case !known:
+		s.packed = first - 1
+	case s.packed > l.src.AppliedPosition():
+		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together", ErrCorrupt, l.statePath(), s.packed,
+			l.src.AppliedPosition())
+	case s.packed+1 < first:
+		l.opts.Logger.Error("event log: the log was trimmed before it was packed; events are lost", "from", s.packed+1, "to", first-1)
+		lostPositions.Add(int(first - 1 - s.packed))
+		s.packed = first - 1
+	}
+	if !known {
+		if err := replaceFile(fs, l.statePath(), s.append(nil)); err != nil {
+			return err
+		}
+	}
+	l.packed, l.scanned, l.ledger = s.packed, s.packed, s.deletions
+	l.deleted.Store(newDeletedSet(l.ledger))
+	l.src.HoldLog(HoldName, l.packed+1)
+	l.countBlocks(1)
+	return nil
+}
+
+// loadBlocks finds the blocks, and removes what a crash has left: unfinished files, and blocks that STATE does not include.
+func (l *Log) loadBlocks(s state, known bool) error {
+	fs, dir := l.opts.FS, l.opts.Dir
+	names, err := fs.List(dir)
+	if err != nil {
+		return fmt.Errorf("list event log %q: %w", dir, err)
+	}
+	slices.Sort(names) // as the positions: they have a fixed width
+	removed := false
+	for _, name := range names {
+		path := fs.PathJoin(dir, name)
+		first, last, ok := parseBlockName(name)
+		switch {
+		case strings.HasSuffix(name, temporary), ok && known && first > s.packed && l.src.FirstPosition() <= s.packed+1:
+			if err := fs.Remove(path); err != nil {
+				return fmt.Errorf("remove what a crash left, %q: %w", path, err)
+			}
+			removed = true
+		case ok && known && last > s.packed:
+			return fmt.Errorf("%w: block %q goes beyond position %d, where %q ends", ErrCorrupt, path, s.packed, l.statePath())
+		case ok:
+			b := l.loadBlock(path, first, last)
+			if n := len(l.blocks); n > 0 && l.blocks[n-1].first == first && b.err == nil { // it has all that the one before has
+				if err := fs.Remove(l.blocks[n-1].path); err != nil {
+					return fmt.Errorf("remove what a crash left, %q: %w", l.blocks[n-1].path, err)
+				}
+				l.blocks, removed = l.blocks[:n-1], true
+			}
+			l.blocks = append(l.blocks, b)
+		}
+	}
+	if removed {
+		return syncDir(fs, dir)
+	}
+	return nil
+}
+
+func (l *Log) loadBlock(path string, first, last uint64) *block {
+	b := &block{path: path, first: first, last: last}
+	r, err := openBlock(l.opts.FS, path)
+	if err != nil {
+		b.err = err
+		if !errors.Is(err, ErrCorrupt) {
+			b.err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		b.modified = l.opts.Now()
+		if fi, err := l.opts.FS.Stat(path); err == nil {
+			b.modified = fi.ModTime()
+		}
+		damagedBlocks.Inc()
+		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
+		return b
+	}
+	b.info = r.info
+	_ = r.close() // only read
+	return b
+}
+
+// Close stops the background worker and gives the directory free. The engine's log stays held.
+func (l *Log) Close() error {
+	if l.stop.Err() != nil {
+		return nil
+	}
+	l.end()
+	<-l.gone
+	l.work.Lock()
+	defer l.work.Unlock()
+	l.countBlocks(-1)
+	return l.lock.Close()
+}
+
+// Stats is what there is at a moment.
+type Stats struct {
+	Blocks           int
+	Bytes            int64 // of the blocks
+	Events           int64 // in the blocks
+	Damaged          int   // blocks that can't be read
+	Packed           uint64
+	BacklogPositions uint64 // applied, but not packed
+	BacklogBytes     int64  // about
+	Deletions        int    // whose events are, or may be, still on disk
+	Oldest           time.Time
+	Failed           error // why nothing is packed any more, or nil
+}
+
+// Stats reports on the log.
+func (l *Log) Stats() Stats {
+	applied := l.src.AppliedPosition()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Stats{Blocks: len(l.blocks), Packed: l.packed, Deletions: len(l.ledger), Failed: l.failure}
+	if applied > l.packed {
+		s.BacklogPositions = applied - l.packed
+		s.BacklogBytes = int64(float64(s.BacklogPositions) * l.pack.recordBytes.load())
+	}
+	for _, b := range l.blocks {
+		if b.err != nil {
+			s.Damaged++
+			continue
+		}
+		s.Bytes += b.info.bytes
+		s.Events += int64(b.info.rows)
+		if t := time.UnixMicro(b.info.minAccepted); s.Oldest.IsZero() || t.Before(s.Oldest) {
+			s.Oldest = t
+		}
+	}
+	return s
+}
+
+// Verify reads every block in full and checks it. It returns all that is damaged, joined; each error wraps ErrCorrupt and names the file.
+func (l *Log) Verify(ctx context.Context) error {
+	var errs []error
+	for from := uint64(0); ; {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		b := l.blockFrom(from)
+		if b == nil {
+			return errors.Join(errs...)
+		}
+		from = b.last + 1
+		if err := l.readBlock(ctx, b, nil, func(*rows) error { return nil }); err != nil {
+			errs = append(errs, err)
+		}
+	}
+}
+
+// blockFrom is the first block that covers a position from from on, nil when there is none.
+func (l *Log) blockFrom(from uint64) *block {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(l.blocks, from, func(b *block, p uint64) int {
+		if b.last < p {
+			return -1
+		}
+		return 1
+	})
+	if i == len(l.blocks) {
+		return nil
+	}
+	return l.blocks[i]
+}
+
+// has says whether a block is still there: it may have expired since it was looked up.
+func (l *Log) has(b *block) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.blocks, b)
+}
+
+// readBlock calls f with the rows of each group that want wants; a nil want wants all. The rows are lent for the call.
+func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) bool, f func(*rows) error) error {
+	if b.err != nil {
+		return b.err
+	}
+	r, err := openBlock(l.opts.FS, b.path)
+	if err != nil {
+		if oserror.IsNotExist(err) && !l.has(b) {
+			return nil // it has expired
+		}
+		return l.noteDamage(err)
+	}
+	defer r.close()
+	var rs rows
+	for i := range r.info.groups {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if want != nil && !want(&r.info.groups[i]) {
+			continue
+		}
+		if err := r.read(i, &rs); err != nil {
+			return l.noteDamage(err)
+		}
+		if err := f(&rs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Log) noteDamage(err error) error {
+	if errors.Is(err, ErrCorrupt) {
+		damagedBlocks.Inc()
+		l.opts.Logger.Error("event log: a block can't be read", "error", err)
+	}
+	return err
+}
+
+// fail ends packing: the first cause stays.
+func (l *Log) fail(cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure == nil {
+		l.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
+		failures.Inc()
+		l.opts.Logger.Error("event log: nothing more is packed until the next start", "error", cause)
+	}
+	return l.failure
+}
+
+// ready is nil, or why no work may be done.
+func (l *Log) ready() error {
+	if l.stop.Err() != nil {
+		return ErrClosed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure
+}
+
+// countBlocks adds all blocks to the gauges, or with -1 takes them off.
+func (l *Log) countBlocks(sign int) {
+	for _, b := range l.blocks {
+		countBlock(b.info, sign)
+	}
+}
+
+func countBlock(info *blockInfo, sign int) {
+	blocksGauge.Add(float64(sign))
+	if info != nil {
+		bytesGauge.Add(float64(sign) * float64(info.bytes))
+	}
+}
+
+const blockSuffix = ".block"
+
+func (l *Log) blockPath(first, last uint64) string {
+	return l.opts.FS.PathJoin(l.opts.Dir, fmt.Sprintf("%016x-%016x%s", first, last, blockSuffix))
+}
+
+func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, "STATE") }
+
+func parseBlockName(name string) (first, last uint64, ok bool) {
+	name, ok = strings.CutSuffix(name, blockSuffix)
+	if !ok || len(name) != 33 {
+		return 0, 0, false
+	}
+	if _, err := fmt.Sscanf(name, "%016x-%016x", &first, &last); err != nil {
+		return 0, 0, false
+	}
+	return first, last, first <= last
+}
+
+var (
+	blocksGauge   = metrics.NewGauge("millrace_eventlog_blocks", nil)
+	bytesGauge    = metrics.NewGauge("millrace_eventlog_bytes", nil)
+	damagedBlocks = metrics.NewCounter("millrace_eventlog_damaged_reads_total")
+	lostPositions = metrics.NewCounter("millrace_eventlog_lost_positions_total")
+	failures      = metrics.NewCounter("millrace_eventlog_failures_total")
+)

@@ -1,0 +1,149 @@
+package eventlog
+
+import (
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"millrace/shard/op"
+)
+
+// appendPropertiesJSON appends properties as a JSON object, without line breaks.
+func appendPropertiesJSON(dst, properties []byte, n *names) []byte {
+	dst = append(dst, '{')
+	first := true
+	eachProperty(properties, func(name uint32, v op.Value) {
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(appendString(dst, n.at(name)), ':')
+		dst = appendValue(dst, v)
+	})
+	return append(dst, '}')
+}
+
+// appendValue appends a value as JSON. What has no place among properties, an operator, becomes null.
+func appendValue(dst []byte, v op.Value) []byte {
+	switch v.Tag() {
+	case op.False:
+		return append(dst, "false"...)
+	case op.True:
+		return append(dst, "true"...)
+	case op.Int:
+		return strconv.AppendInt(dst, v.Int(), 10)
+	case op.Float:
+		return appendFloat(dst, v.Float())
+	case op.String:
+		return appendString(dst, v.Bytes())
+	case op.Time:
+		return appendTime(dst, time.UnixMilli(v.Millis()))
+	case op.JSON:
+		return appendCompact(dst, v.Bytes())
+	case op.Array:
+		dst = append(dst, '[')
+		for rest, first := v.Bytes(), true; len(rest) > 0; first = false {
+			e, next, ok := op.NextValue(rest)
+			if !ok {
+				break
+			}
+			if !first {
+				dst = append(dst, ',')
+			}
+			dst = appendValue(dst, e)
+			rest = next
+		}
+		return append(dst, ']')
+	case op.Object:
+		dst = append(dst, '{')
+		for rest, first := v.Bytes(), true; len(rest) > 0; first = false {
+			name, e, next, ok := op.NextMember(rest)
+			if !ok {
+				break
+			}
+			if !first {
+				dst = append(dst, ',')
+			}
+			dst = append(appendString(dst, name), ':')
+			dst = appendValue(dst, e)
+			rest = next
+		}
+		return append(dst, '}')
+	}
+	return append(dst, "null"...)
+}
+
+func appendTime(dst []byte, t time.Time) []byte {
+	return append(t.UTC().AppendFormat(append(dst, '"'), "2006-01-02T15:04:05.000Z"), '"')
+}
+
+// appendFloat writes a number as it is usual in JSON: plain, with an exponent only when it is very large or small.
+func appendFloat(dst []byte, f float64) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return append(dst, "null"...)
+	}
+	format := byte('f')
+	if a := math.Abs(f); a != 0 && (a < 1e-6 || a >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(dst, f, format, -1, 64)
+}
+
+// appendString appends a JSON string. Bytes that are no UTF-8 become U+FFFD.
+func appendString(dst, s []byte) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRune(s[i:])
+			if r == utf8.RuneError && n == 1 {
+				dst = append(append(dst, s[start:i]...), "\ufffd"...)
+				start = i + 1
+			}
+			i += n
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
+		}
+		i++
+		start = i
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+// appendCompact appends JSON text without the white space between its tokens.
+func appendCompact(dst, text []byte) []byte {
+	inString := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case inString && c == '\\' && i+1 < len(text):
+			dst = append(dst, c)
+			i++
+			c = text[i]
+		case c == '"':
+			inString = !inString
+		case !inString && (c == ' ' || c == '\t' || c == '\n' || c == '\r'):
+			continue
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}

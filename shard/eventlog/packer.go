@@ -1,0 +1,483 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/op"
+)
+
+// packer is what the worker needs to pack. It is used under Log.work.
+type packer struct {
+	stretch stretch
+	writer  *blockWriter
+	pace    pace
+	// recordBytes and eventBytes are what one record was lately, and what of it was events.
+	recordBytes, eventBytes average
+	oldestAt                uint64 // of this position
+	oldest                  int64  // the stamp is known
+	rewritten               time.Time
+}
+
+func (p *packer) init(o *Options) {
+	p.pace = pace{duty: o.MaxDuty}
+	p.writer = newBlockWriter(p.pace.rest)
+}
+
+// average is a number that others may read.
+type average struct{ bits atomic.Uint64 }
+
+func (a *average) load() float64 { return math.Float64frombits(a.bits.Load()) }
+
+func (a *average) set(v float64) { a.bits.Store(math.Float64bits(v)) }
+
+// pace keeps the worker to its share of a core: rest is called all along the work and sleeps in proportion.
+type pace struct {
+	duty  float64
+	full  bool // no sleep
+	stop  context.Context
+	began time.Time
+}
+
+// minWork is how long the worker works before it sleeps.
+const minWork = 5 * time.Millisecond
+
+func (p *pace) begin(stop context.Context, full bool) {
+	p.stop, p.full, p.began = stop, full, time.Now()
+}
+
+func (p *pace) rest() error {
+	if err := p.stop.Err(); err != nil {
+		return ErrClosed
+	}
+	worked := time.Since(p.began)
+	if p.full || worked < minWork {
+		return nil
+	}
+	workSeconds.Add(worked.Seconds())
+	err := sleep(p.stop, time.Duration(float64(worked)*(1-p.duty)/p.duty))
+	p.began = time.Now()
+	return err
+}
+
+// end counts what was worked since the last sleep.
+func (p *pace) end() { workSeconds.Add(time.Since(p.began).Seconds()) }
+
+func sleep(stop context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-stop.Done():
+		return ErrClosed
+	case <-t.C:
+		return nil
+	}
+}
+
+// run is the background worker.
+func (l *Log) run() {
+	defer close(l.gone)
+	var maintained time.Time
+	for pause := l.opts.Interval; ; {
+		if sleep(l.stop, pause) != nil {
+			return
+		}
+		pause = l.opts.Interval
+		if l.ready() != nil {
+			continue
+		}
+		err := l.packDue()
+		if err == nil && time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4) {
+			maintained = time.Now()
+			err = l.maintain(false)
+		}
+		if err != nil && !errors.Is(err, ErrClosed) {
+			l.opts.Logger.Error("event log: background work", "error", err)
+			retries.Inc()
+			pause = max(pause, retryPause)
+		}
+	}
+}
+
+const (
+	maintainInterval = time.Minute
+	retryPause       = 10 * time.Second
+)
+
+// packDue packs what is due.
+func (l *Log) packDue() error {
+	l.work.Lock()
+	defer l.work.Unlock()
+	for {
+		s := l.Stats()
+		backlogPositions.Set(float64(s.BacklogPositions))
+		backlogBytes.Set(float64(s.BacklogBytes))
+		l.pack.pace.begin(l.stop, s.BacklogBytes > l.opts.MaxBacklogBytes)
+		packed, err := l.packOne(false)
+		l.pack.pace.end()
+		if err != nil || !packed {
+			return err
+		}
+	}
+}
+
+// Pack packs all that the engine has checkpointed, at once and at full speed.
+func (l *Log) Pack() error {
+	l.work.Lock()
+	defer l.work.Unlock()
+	for {
+		if err := l.ready(); err != nil {
+			return err
+		}
+		l.pack.pace.begin(l.stop, true)
+		packed, err := l.packOne(true)
+		l.pack.pace.end()
+		if err != nil || !packed {
+			return err
+		}
+	}
+}
+
+// packOne packs one stretch, if there is one that is due; with all set, any.
+func (l *Log) packOne(all bool) (packed bool, err error) {
+	p := &l.pack
+	from, to := l.packed+1, l.src.CheckpointedPosition() // packed changes under work alone
+	if to < from {
+		return false, nil
+	}
+	oldest, err := l.oldestStamp(from)
+	if err != nil {
+		return false, err
+	}
+	due := all || l.opts.Now().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
+	if b := p.eventBytes.load(); !due && b > 0 && float64(to-l.packed)*b < float64(l.opts.BlockBytes) {
+		return false, nil
+	}
+	start := time.Now()
+	full, err := l.gather(from, to)
+	if err != nil {
+		return false, err
+	}
+	if !full && !due {
+		return false, nil
+	}
+	if err := l.commit(); err != nil {
+		return false, err
+	}
+	packSeconds.Update(time.Since(start).Seconds())
+	return true, nil
+}
+
+// oldestStamp is when the record at a position was accepted.
+func (l *Log) oldestStamp(position uint64) (int64, error) {
+	if p := &l.pack; p.oldestAt != position {
+		err := l.src.ReadLog(position, position, func(_ uint64, _ uint32, payload []byte) error {
+			rec, err := op.ParseRecord(payload, nil)
+			p.oldestAt, p.oldest = position, rec.Stamp
+			return err
+		})
+		if err != nil {
+			return 0, fmt.Errorf("read the log at %d: %w", position, err)
+		}
+	}
+	return l.pack.oldest, nil
+}
+
+// errEnough ends a read of the log that has had enough.
+var errEnough = errors.New("enough")
+
+// enough is nil for errEnough.
+func enough(err error) error {
+	if err == errEnough {
+		return nil
+	}
+	return err
+}
+
+// gather reads the next stretch into the packer: a block's worth of events, or what there is.
+func (l *Log) gather(from, to uint64) (full bool, err error) {
+	s := &l.pack.stretch
+	s.begin(from)
+	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
+		if err := s.addRecord(position, payload); err != nil {
+			return err
+		}
+		if s.eventBytes >= l.opts.BlockBytes || s.bytes >= maxStretchFactor*l.opts.BlockBytes {
+			full = true
+			return errEnough
+		}
+		return l.pack.pace.rest()
+	}))
+	if err != nil {
+		return false, fmt.Errorf("read the log from %d: %w", from, err)
+	}
+	if s.last < s.first {
+		return false, fmt.Errorf("the log has nothing at %d to %d", from, to)
+	}
+	n := float64(s.last - s.first + 1)
+	l.pack.recordBytes.set(float64(s.bytes) / n)
+	l.pack.eventBytes.set(max(float64(s.eventBytes), 1) / n)
+	return full, nil
+}
+
+// maxStretchFactor: a stretch with few events in it ends after so many times BlockBytes.
+const maxStretchFactor = 8
+
+// commit makes a block of the stretch that was gathered, and lets the log go.
+func (l *Log) commit() error {
+	s := &l.pack.stretch
+	dropped, err := l.src.Dropped(s.first, s.last)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.learn(s.deletions, s.last)
+	deleted := l.deleted.Load()
+	l.mu.Unlock()
+	s.finish(dropped, deleted)
+	expired := time.UnixMicro(s.newest).Before(l.opts.Now().Add(-l.opts.Retention))
+	var b *block
+	if len(s.list) > 0 && !expired {
+		if b, err = l.writeBlock(&s.rows, s.first, s.last); err != nil {
+			return err
+		}
+	} else {
+		expiredEvents.Add(len(s.list))
+	}
+	if err := l.writeState(s.last, 0); err != nil {
+		if b == nil || errors.Is(err, ErrFailed) {
+			return err // the next Open sees which of the two states it is
+		}
+		// The next stretch may have another end: its block and this one must not both be there one day.
+		if again := errors.Join(l.opts.FS.Remove(b.path), syncDir(l.opts.FS, l.opts.Dir)); again != nil {
+			return l.fail(again)
+		}
+		return err
+	}
+	l.mu.Lock()
+	if b != nil {
+		l.blocks = append(l.blocks, b)
+		countBlock(b.info, 1)
+		packedEvents.Add(b.info.rows)
+	}
+	l.packed = s.last
+	l.mu.Unlock()
+	return l.letGo(s.last, len(dropped) > 0)
+}
+
+// letGo gives up the log up to a position, when those who read it there have finished.
+func (l *Log) letGo(last uint64, dropped bool) error {
+	l.tail.Lock()
+	defer l.tail.Unlock()
+	l.src.HoldLog(HoldName, last+1)
+	if !dropped {
+		return nil
+	}
+	return l.src.ForgetDropped(last)
+}
+
+// writeBlock writes a block file, in place of one that has the same positions.
+func (l *Log) writeBlock(rs *rows, first, last uint64) (*block, error) {
+	data, info, err := l.pack.writer.write(rs, first, last)
+	if err != nil {
+		return nil, err
+	}
+	b := &block{path: l.blockPath(first, last), first: first, last: last, info: info}
+	return b, l.replaceFile(b.path, data)
+}
+
+// writeState makes STATE say that all up to packed is packed, and that the deletions up to forget are done.
+func (l *Log) writeState(packed, forget uint64) error {
+	s := state{packed: packed}
+	l.mu.Lock()
+	for _, d := range l.ledger {
+		if d.position <= packed && d.position > forget {
+			s.deletions = append(s.deletions, d)
+		}
+	}
+	l.mu.Unlock()
+	return l.replaceFile(l.statePath(), s.append(nil))
+}
+
+func (l *Log) replaceFile(path string, data []byte) error {
+	err := replaceFile(l.opts.FS, path, data)
+	if errors.Is(err, errUncertain) {
+		return l.fail(err)
+	}
+	return err
+}
+
+// Maintain removes blocks that have expired, and rewrites those that hold events of deleted users, at once.
+func (l *Log) Maintain() error { return l.maintain(true) }
+
+// maintain does what is due, with now set also what is not.
+func (l *Log) maintain(now bool) error {
+	l.work.Lock()
+	defer l.work.Unlock()
+	if err := l.ready(); err != nil {
+		return err
+	}
+	l.pack.pace.begin(l.stop, now)
+	defer l.pack.pace.end()
+	if err := l.expire(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	due := false
+	for _, d := range l.ledger {
+		due = due || d.position <= l.packed && (now || l.opts.Now().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
+	}
+	l.mu.Unlock()
+	if !due || !now && l.opts.Now().Sub(l.pack.rewritten) < l.opts.DeleteWithin/4 { // a damaged block leaves deletions behind
+		return nil
+	}
+	l.pack.rewritten = l.opts.Now()
+	return l.rewrite()
+}
+
+// expire removes the blocks whose newest event was accepted before the retention time.
+func (l *Log) expire() error {
+	limit := l.opts.Now().Add(-l.opts.Retention)
+	l.mu.Lock()
+	var old []*block
+	for _, b := range l.blocks {
+		if b.newest().Before(limit) {
+			old = append(old, b)
+		}
+	}
+	l.mu.Unlock()
+	for _, b := range old {
+		if b.info != nil {
+			expiredEvents.Add(b.info.rows)
+		}
+		expiredBlocks.Inc()
+	}
+	return l.remove(old)
+}
+
+// remove takes blocks off the list and off the disk.
+func (l *Log) remove(old []*block) error {
+	if len(old) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	l.blocks = slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
+	l.mu.Unlock()
+	for _, b := range old {
+		countBlock(b.info, -1)
+		if err := l.opts.FS.Remove(b.path); err != nil {
+			return fmt.Errorf("remove %q: %w", b.path, err)
+		}
+	}
+	return syncDir(l.opts.FS, l.opts.Dir)
+}
+
+// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed meanwhile are clean:
+// a deletion concerns what comes before it, and what comes before it in its own stretch is left out when that is packed.
+func (l *Log) rewrite() error {
+	l.mu.Lock()
+	blocks, until, deleted := slices.Clone(l.blocks), l.packed, l.deleted.Load()
+	l.mu.Unlock()
+	var damaged []error
+	for _, b := range blocks {
+		err := l.clean(b, deleted)
+		if errors.Is(err, ErrCorrupt) { // its events can't be read by anybody; it must not come back clean
+			damaged = append(damaged, err)
+			until = min(until, b.first-1)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := l.writeState(l.packed, until); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.ledger = slices.DeleteFunc(slices.Clone(l.ledger), func(d deletion) bool { return d.position <= until })
+	l.deleted.Store(newDeletedSet(l.ledger))
+	l.mu.Unlock()
+	return errors.Join(damaged...)
+}
+
+// clean rewrites a block without the events that are gone, if it has any.
+func (l *Log) clean(b *block, deleted *deletedSet) error {
+	if b.err != nil {
+		return b.err
+	}
+	r, err := openBlock(l.opts.FS, b.path)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for i := range r.info.groups {
+		if err := l.pack.pace.rest(); err != nil {
+			return err
+		}
+		if touched, err := r.touches(i, deleted); err != nil {
+			return err
+		} else if touched {
+			return l.cleanTouched(b, r, deleted)
+		}
+	}
+	return nil
+}
+
+func (l *Log) cleanTouched(b *block, r *blockReader, deleted *deletedSet) error {
+	var kept, group rows
+	for i := range r.info.groups {
+		if err := r.read(i, &group); err != nil {
+			return err
+		}
+		if err := l.pack.pace.rest(); err != nil {
+			return err
+		}
+		for k := range group.list {
+			if w := group.list[k]; !deleted.covers(&w) {
+				kept.adopt(&w, &group.names)
+			}
+		}
+	}
+	removed := r.info.rows - len(kept.list)
+	if removed == 0 {
+		return nil
+	}
+	erasedEvents.Add(removed)
+	rewrittenBlocks.Inc()
+	if len(kept.list) == 0 {
+		return l.remove([]*block{b})
+	}
+	fresh, err := l.writeBlock(&kept, b.first, b.last)
+	if err != nil {
+		return err
+	}
+	countBlock(r.info, -1)
+	countBlock(fresh.info, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.blocks, b); i >= 0 {
+		l.blocks = slices.Clone(l.blocks)
+		l.blocks[i] = fresh
+	}
+	return nil
+}
+
+var (
+	packedEvents     = metrics.NewCounter("millrace_eventlog_packed_events_total")
+	packSeconds      = metrics.NewHistogram("millrace_eventlog_pack_seconds")
+	workSeconds      = metrics.NewFloatCounter("millrace_eventlog_work_seconds_total")
+	backlogPositions = metrics.NewGauge("millrace_eventlog_backlog_positions", nil)
+	backlogBytes     = metrics.NewGauge("millrace_eventlog_backlog_bytes", nil)
+	expiredBlocks    = metrics.NewCounter("millrace_eventlog_expired_blocks_total")
+	expiredEvents    = metrics.NewCounter("millrace_eventlog_expired_events_total")
+	erasedEvents     = metrics.NewCounter("millrace_eventlog_erased_events_total")
+	rewrittenBlocks  = metrics.NewCounter("millrace_eventlog_rewritten_blocks_total")
+	retries          = metrics.NewCounter("millrace_eventlog_retries_total")
+)

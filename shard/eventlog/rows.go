@@ -1,0 +1,291 @@
+package eventlog
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives in pages that
+// stay until reset.
+type rows struct {
+	list  []row
+	names names
+	pages pages
+}
+
+// row is one event. name, app and the properties refer to the names of its rows.
+type row struct {
+	position   uint64
+	stamp      int64 // of the log's record, Unix µs
+	accepted   int64 // Unix µs
+	time       int64 // Unix ms
+	number     uint64
+	price      uint64 // bits of a float64
+	total      int64
+	ordinal    uint32
+	workspace  uint32
+	name       uint32
+	app        uint32 // index plus one, 0 for none
+	quantity   uint32
+	kind       op.Kind
+	id         op.IDKind
+	resolved   bool // number is the number of a profile, not the home number of key
+	currency   [3]byte
+	key        []byte
+	properties []byte // uvarint name, value …
+}
+
+func (r *rows) reset() {
+	r.list = r.list[:0]
+	r.names.reset()
+	r.pages.reset()
+}
+
+// adopt adds a copy of another's row.
+func (r *rows) adopt(w *row, n *names) {
+	c := *w
+	c.name = r.names.intern(&r.pages, n.at(w.name))
+	if w.app > 0 {
+		c.app = r.names.intern(&r.pages, n.at(w.app-1)) + 1
+	}
+	c.key = r.pages.keep(w.key)
+	var b []byte
+	eachProperty(w.properties, func(name uint32, v op.Value) {
+		b = binary.AppendUvarint(b, uint64(r.names.intern(&r.pages, n.at(name))))
+		b = append(b, v...)
+	})
+	c.properties = r.pages.keep(b)
+	r.list = append(r.list, c)
+}
+
+// sort orders the rows by time, then by place in the log.
+func (r *rows) sort() {
+	slices.SortFunc(r.list, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal))
+	})
+}
+
+// names is a dictionary: each name once.
+type names struct {
+	list  [][]byte
+	index map[string]uint32
+}
+
+func (n *names) reset() {
+	n.list = n.list[:0]
+	clear(n.index)
+}
+
+// intern returns the index of name, which it copies.
+func (n *names) intern(p *pages, name []byte) uint32 {
+	if i, ok := n.index[string(name)]; ok {
+		return i
+	}
+	if n.index == nil {
+		n.index = make(map[string]uint32)
+	}
+	i := uint32(len(n.list))
+	n.list = append(n.list, p.keep(name))
+	n.index[string(name)] = i
+	return i
+}
+
+// at is the name with index i, nil beyond the end.
+func (n *names) at(i uint32) []byte {
+	if int(i) >= len(n.list) {
+		return nil
+	}
+	return n.list[i]
+}
+
+// pages hold bytes that must not move. Full ones belong to who points into them.
+type pages struct {
+	page []byte
+}
+
+const pageBytes = 1 << 20
+
+// keep returns a copy of b.
+func (p *pages) keep(b []byte) []byte {
+	if cap(p.page)-len(p.page) < len(b) {
+		p.page = make([]byte, 0, max(pageBytes, len(b)))
+	}
+	start := len(p.page)
+	p.page = append(p.page, b...)
+	return p.page[start:len(p.page):len(p.page)]
+}
+
+// reset gives the last page to new bytes: nothing kept before may be used any more.
+func (p *pages) reset() { p.page = p.page[:0] }
+
+// stretch is a part of the log that has been read.
+type stretch struct {
+	rows
+	first, last uint64 // positions
+	oldest      int64  // stamp of the first record
+	newest      int64  // when the newest event was accepted; 0 without any
+	eventBytes  int64  // of events, in the log
+	bytes       int64  // of all records
+	deletions   []deletion
+	dropped     int
+
+	recNames, innerNames op.Names
+	ids                  []uint32 // of the record at hand: index in names plus one
+	scratch              []byte
+}
+
+func (s *stretch) begin(first uint64) {
+	s.rows.reset()
+	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames, innerNames: s.innerNames, ids: s.ids, scratch: s.scratch}
+}
+
+// addRecord adds the events and deletions of a record.
+func (s *stretch) addRecord(position uint64, payload []byte) error {
+	rec, err := op.ParseRecord(payload, s.recNames)
+	if err != nil {
+		return fmt.Errorf("position %d: %w", position, err)
+	}
+	s.recNames = rec.Names
+	if s.last < s.first {
+		s.oldest = rec.Stamp
+	}
+	s.last = position
+	s.bytes += int64(len(payload))
+	s.newNames(&rec)
+	stamp, ordinal := rec.Stamp, uint32(0)
+	for rest := rec.Ops; len(rest) > 0; ordinal++ {
+		var o op.Op
+		o, rest = op.Next(rest)
+		rec.Stamp = stamp + int64(ordinal)
+		switch o.Kind() {
+		case op.Event, op.Purchase, op.Delete:
+			s.addOp(position, ordinal, stamp, &rec, o)
+		case op.Message:
+			inner, o, err := message(o, s.innerNames)
+			if err != nil {
+				return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
+			}
+			s.innerNames = inner.Names
+			if k := o.Kind(); k == op.Event || k == op.Purchase || k == op.Delete {
+				s.newNames(&inner)
+				s.addOp(position, ordinal, stamp, &inner, o)
+				s.newNames(&rec)
+			}
+		}
+	}
+	return nil
+}
+
+// message opens the record in a Message and returns its only op.
+func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
+	body := o.Body()
+	if len(body) < 9 {
+		return rec, nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
+	}
+	if rec, err = op.ParseRecord(shard.MessageRecord(body), names); err != nil {
+		return rec, nil, err
+	}
+	if rec.Count != 1 {
+		return rec, nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
+	}
+	inner, _ = op.Next(rec.Ops)
+	return rec, inner, nil
+}
+
+func (s *stretch) newNames(rec *op.Record) {
+	s.ids = append(s.ids[:0], make([]uint32, len(rec.Names))...)
+}
+
+// nameOf is the index, in names, of a record's name.
+func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
+	if int(i) >= len(s.ids) {
+		return s.names.intern(&s.pages, nil)
+	}
+	if s.ids[i] == 0 {
+		s.ids[i] = s.names.intern(&s.pages, rec.Names[i]) + 1
+	}
+	return s.ids[i] - 1
+}
+
+func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+	if o.Kind() == op.Delete {
+		if d, ok := newDeletion(position, ordinal, rec, o); ok {
+			s.deletions = append(s.deletions, d)
+		}
+		return
+	}
+	r := row{
+		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp, workspace: rec.Workspace, kind: o.Kind(),
+		id: o.Flags().ID(), resolved: o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID, number: o.Number(),
+	}
+	body := o.Body()
+	var app uint32
+	var properties []byte
+	if r.kind == op.Event {
+		b := op.EventBody(body)
+		if len(b) < 16 {
+			return // the engine has ignored it
+		}
+		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
+	} else {
+		b := op.PurchaseBody(body)
+		if len(b) < 40 {
+			return
+		}
+		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()
+		r.total, r.price, r.quantity, r.currency = b.Total(), b.PriceBits(), b.Quantity(), b.Currency()
+	}
+	if app != 0 {
+		r.app = s.nameOf(rec, app-1) + 1
+	}
+	r.key = s.pages.keep(o.Key())
+	r.properties = s.keepProperties(rec, properties)
+	s.eventBytes += int64(len(o))
+	s.list = append(s.list, r)
+}
+
+// keepProperties copies properties, with their names in the stretch's own dictionary.
+func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
+	s.scratch = s.scratch[:0]
+	for len(properties) > 0 {
+		index, v, rest, ok := op.NextField(properties)
+		if !ok {
+			break
+		}
+		s.scratch = binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, index)))
+		s.scratch = append(s.scratch, v...)
+		properties = rest
+	}
+	return s.pages.keep(s.scratch)
+}
+
+// finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
+func (s *stretch) finish(dropped []shard.Dropped, deleted *deletedSet) {
+	kept := s.list[:0]
+	for i := range s.list {
+		r := &s.list[i]
+		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
+			dropped = dropped[1:]
+		}
+		if len(dropped) > 0 && dropped[0] == (shard.Dropped{Position: r.position, Ordinal: r.ordinal}) {
+			s.dropped++
+			continue
+		}
+		if deleted.covers(r) {
+			continue
+		}
+		s.newest = max(s.newest, r.accepted)
+		kept = append(kept, *r)
+	}
+	s.list = kept
+}
+
+// before orders places in the log.
+func before(position uint64, ordinal uint32, otherPosition uint64, otherOrdinal uint32) bool {
+	return cmp.Or(cmp.Compare(position, otherPosition), cmp.Compare(ordinal, otherOrdinal)) < 0
+}

@@ -1,0 +1,137 @@
+package eventlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
+)
+
+// state is what the file STATE holds:
+//
+//	magic 8 | packed position u64 | deletions u32 | deletion … | XXH3 of all before it u64
+//
+// A deletion: position u64, ordinal u32, workspace u32, accepted i64, numbers u16, number u64 … . All integers are little endian.
+type state struct {
+	packed    uint64
+	deletions []deletion
+}
+
+const stateMagic = "MREVSTA1" // the last character is the version
+
+func (s *state) append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, stateMagic...)
+	dst = binary.LittleEndian.AppendUint64(dst, s.packed)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.deletions)))
+	for i := range s.deletions {
+		d := &s.deletions[i]
+		dst = binary.LittleEndian.AppendUint64(dst, d.position)
+		dst = binary.LittleEndian.AppendUint32(dst, d.ordinal)
+		dst = binary.LittleEndian.AppendUint32(dst, d.workspace)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.accepted))
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(d.numbers)))
+		for _, n := range d.numbers {
+			dst = binary.LittleEndian.AppendUint64(dst, n)
+		}
+	}
+	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
+}
+
+// readState reads STATE; known is false when there is none.
+func readState(fs vfs.FS, path string) (s state, known bool, err error) {
+	f, err := fs.Open(path)
+	if oserror.IsNotExist(err) {
+		return s, false, nil
+	} else if err != nil {
+		return s, false, fmt.Errorf("open %q: %w", path, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return s, false, fmt.Errorf("read %q: %w", path, err)
+	}
+	bad := fmt.Errorf("%w: %q is no state of version %c", ErrCorrupt, path, stateMagic[7])
+	if len(data) < len(stateMagic)+8 || string(data[:len(stateMagic)]) != stateMagic {
+		return s, false, bad
+	}
+	body := data[:len(data)-8]
+	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
+		return s, false, fmt.Errorf("%w: %q fails its checksum", ErrCorrupt, path)
+	}
+	c := cursor{b: body[len(stateMagic):]}
+	s.packed = c.u64()
+	for n := c.u32(); n > 0 && !c.bad; n-- {
+		d := deletion{position: c.u64(), ordinal: c.u32(), workspace: c.u32(), accepted: int64(c.u64())}
+		for m := c.u16(); m > 0 && !c.bad; m-- {
+			d.numbers = append(d.numbers, c.u64())
+		}
+		s.deletions = append(s.deletions, d)
+	}
+	if c.bad || len(c.b) > 0 {
+		return s, false, bad
+	}
+	return s, true, nil
+}
+
+// temporary is the end of the name of an unfinished file.
+const temporary = ".tmp"
+
+// errUncertain is wrapped by errors after which it is unknown what a crash would leave.
+var errUncertain = errors.New("whether it was kept is unknown")
+
+// replaceFile writes data to path, in place of what is there, whole or not at all. It is on disk when it returns nil. An error that wraps
+// errUncertain means that path may name either.
+func replaceFile(fs vfs.FS, path string, data []byte) error {
+	f, err := fs.Create(path+temporary, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("create %q: %w", path+temporary, err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		_ = fs.Remove(path + temporary)
+		return fmt.Errorf("write %q: %w", path+temporary, err)
+	}
+	if err := fs.Rename(path+temporary, path); err != nil {
+		return fmt.Errorf("rename %q: %w: %w", path+temporary, errUncertain, err)
+	}
+	if err := syncDir(fs, fs.PathDir(path)); err != nil {
+		return fmt.Errorf("%w: %w", errUncertain, err)
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	f, err := fs.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", dir, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("sync %q: %w", dir, err)
+	}
+	return nil
+}
+
+// makeDir makes a directory and syncs the parents of what it made.
+func makeDir(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil {
+		return nil
+	} else if !oserror.IsNotExist(err) {
+		return err
+	}
+	parent := fs.PathDir(dir)
+	if parent != dir {
+		if err := makeDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(fs, parent)
+}
