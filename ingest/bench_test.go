@@ -1,8 +1,12 @@
 package ingest
 
 import (
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/bytedance/sonic"
+	gojson "github.com/goccy/go-json"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/body"
@@ -51,4 +55,92 @@ func BenchmarkTrack225(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/225, "ns/object")
 	b.ReportMetric(float64(logged)/float64(size), "log/json")
 	b.ReportMetric(float64(size)/float64(len(bodies)), "bytes/body")
+}
+
+// Bodies as structs with all the fields that the load generator sends, for decoders of any JSON. Custom attributes have no fields: the
+// decoder has to keep them somewhere, so an attributes object is a map.
+type (
+	plainBody struct {
+		Attributes []map[string]any `json:"attributes"`
+		Events     []plainEvent     `json:"events"`
+		Purchases  []plainPurchase  `json:"purchases"`
+	}
+	plainEvent struct {
+		ExternalID string         `json:"external_id"`
+		AppID      string         `json:"app_id"`
+		Name       string         `json:"name"`
+		Time       string         `json:"time"`
+		Properties map[string]any `json:"properties"`
+	}
+	plainPurchase struct {
+		ExternalID string         `json:"external_id"`
+		AppID      string         `json:"app_id"`
+		ProductID  string         `json:"product_id"`
+		Currency   string         `json:"currency"`
+		Price      float64        `json:"price"`
+		Quantity   int            `json:"quantity"`
+		Time       string         `json:"time"`
+		Properties map[string]any `json:"properties"`
+	}
+)
+
+// BenchmarkRatio225 decodes each body with Track and with general decoders in turn, so that a busy machine slows down all of them, and
+// reports how many times the median of each is that of Track.
+func BenchmarkRatio225(b *testing.B) {
+	bodies, ws := bodies225(b, 64)
+	d := NewDecoder(Options{})
+	var ops op.Builder
+	r := &fakeRouter{Builder: &ops}
+	var reply []byte
+	decode := func(unmarshal func([]byte, any) error) func([]byte) {
+		return func(body []byte) {
+			var x plainBody
+			if err := unmarshal(body, &x); err != nil || len(x.Attributes)+len(x.Events)+len(x.Purchases) != 225 {
+				b.Fatal(err)
+			}
+		}
+	}
+	arms := []struct {
+		name string
+		run  func([]byte)
+	}{
+		{"track", func(body []byte) {
+			ops.Reset(12)
+			status := 0
+			if reply, status = d.Track(reply[:0], body, ws, &ops, r, testNow); status != 201 {
+				b.Fatal(string(reply))
+			}
+		}},
+		{"goccy", decode(gojson.Unmarshal)},
+		{"sonic", decode(sonic.Unmarshal)},
+	}
+	for _, body := range bodies {
+		for _, a := range arms {
+			a.run(body)
+		}
+	}
+	const turn = 8 // bodies, so that the caches are those of the decoder that is measured
+	took := make([][]time.Duration, len(arms))
+	b.ResetTimer()
+	for n := 0; n < b.N; n += turn {
+		for k, a := range arms {
+			for i := range turn {
+				start := time.Now()
+				a.run(bodies[(n+i)%len(bodies)])
+				took[k] = append(took[k], time.Since(start))
+			}
+		}
+	}
+	b.StopTimer()
+	var track float64
+	for k, a := range arms {
+		slices.Sort(took[k])
+		perObject := float64(took[k][len(took[k])/2].Nanoseconds()) / 225
+		b.ReportMetric(perObject, a.name+"-ns/object")
+		if k == 0 {
+			track = perObject
+		} else {
+			b.ReportMetric(perObject/track, a.name+"/track")
+		}
+	}
 }

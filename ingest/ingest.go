@@ -26,11 +26,11 @@ import (
 // Channel is what a subscription group sends.
 type Channel uint8
 
-// Channels (decisions.md D7).
+// Channels (decisions.md D7), with the numbers that ops carry.
 const (
-	ChannelEmail Channel = 1 + iota
-	ChannelSMS
-	ChannelWhatsApp
+	ChannelEmail    Channel = op.ChannelEmail
+	ChannelSMS      Channel = op.ChannelSMS
+	ChannelWhatsApp Channel = op.ChannelWhatsApp
 )
 
 // Workspace is what the decoder has to know of a workspace: a snapshot made by the caller, which nobody changes any more.

@@ -314,7 +314,7 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 		d.need(2 * field.MaxAliasBytes)
 		d.adopt(op.AppendAliasKey(d.out[:d.o], d.content(&id.label), d.content(&id.name)))
 	case op.Email:
-		d.adopt(field.AppendEmailKey(d.out[:d.o], d.content(&id.email)))
+		d.adopt(op.AppendEmailKey(d.out[:d.o], d.content(&id.email)))
 	case op.NoID:
 		d.tokenKey()
 	case op.Phone:

@@ -213,13 +213,14 @@ func (j *judge) groups(m member) string {
 			continue
 		}
 		group, ok := field.UUID([]byte(id.text))
-		if _, exists := j.ws.Groups[group]; id.kind != '"' || !ok || !exists {
+		channel, exists := j.ws.Groups[group]
+		if id.kind != '"' || !ok || !exists {
 			j.no(rankValue, id.at, reasonTexts[reasonGroupID])
 		}
 		if state.kind != '"' || state.text != "subscribed" && state.text != "unsubscribed" {
 			j.no(rankValue, state.at, reasonTexts[reasonGroupState])
 		}
-		list = append(list, dumpString(string(group[:])), strconv.FormatBool(state.text == "subscribed"))
+		list = append(list, dumpString(string(group[:])+string([]byte{byte(channel)})), strconv.FormatBool(state.text == "subscribed"))
 	}
 	return "[" + strings.Join(list, ",") + "]"
 }

@@ -363,7 +363,7 @@ func (j *judge) object(a array, v value) string {
 		if email.kind != '"' || !field.Email([]byte(email.text)) {
 			j.no(rankIdentifier, email.at, reasonTexts[reasonEmail])
 		}
-		key = strconv.Quote(string(field.AppendEmailKey(nil, []byte(email.text))))
+		key = strconv.Quote(string(op.AppendEmailKey(nil, []byte(email.text))))
 	case phone != nil:
 		id = op.Phone
 		e164, ok := testPhones.Parse(nil, []byte(phone.text))

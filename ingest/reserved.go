@@ -118,7 +118,7 @@ func (d *Decoder) putMember(name string, s *slot) {
 	d.putString(int(s.start), int(s.end))
 }
 
-// subscriptionGroups reads subscription_groups and writes each group's id and state.
+// subscriptionGroups reads subscription_groups and writes each group's id, with its channel behind it, and state.
 func (d *Decoder) subscriptionGroups(i int) int {
 	d.putField(op.AttrSubscriptionGroups)
 	at := d.openBlock(op.Array)
@@ -152,14 +152,15 @@ func (d *Decoder) subscriptionGroup(i int) int {
 	if ok {
 		group, ok = field.UUID(d.content(&id))
 	}
-	if _, exists := d.ws.Groups[group]; !ok || !exists {
+	channel, exists := d.ws.Groups[group]
+	if !ok || !exists {
 		d.refuseNamed(rankValue, int(id.at), reasonGroupID, d.owner)
 	}
 	subscribed := string(d.content(&state)) == "subscribed"
 	if state.kind != slotString || !subscribed && string(d.content(&state)) != "unsubscribed" {
 		d.refuseNamed(rankValue, int(state.at), reasonGroupState, d.owner)
 	}
-	d.scratch = append(d.scratch[:0], group[:]...)
+	d.scratch = append(append(d.scratch[:0], group[:]...), byte(channel))
 	d.putBytes(op.String, d.scratch)
 	d.putTag(op.False + op.Tag(boolBit(subscribed)))
 	return i

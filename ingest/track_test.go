@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -365,7 +367,7 @@ func TestReservedAttributes(t *testing.T) {
 	contact(`"email":null,"phone":null`, `"email":null "phone":null`)
 	contact(`"phone":"+15043277269"`, `"phone":"+15043277269"`)
 	contact(`"subscription_groups":[{"subscription_group_id":"`+testGroupText+`","subscription_state":"subscribed"},{"subscription_state":"unsubscribed","use_double_opt_in_logic":true,"subscription_group_id":"`+strings.ToUpper(testGroupText)+`"}]`,
-		`"subscription_groups":[`+dumpString(string(testGroup[:]))+`,true,`+dumpString(string(testGroup[:]))+`,false]`)
+		`"subscription_groups":[`+dumpString(string(testGroup[:])+"\x01")+`,true,`+dumpString(string(testGroup[:])+"\x01")+`,false]`)
 
 	partly(t, `"phone":"123"`, `+contact`, "'phone' is not valid")
 	partly(t, `"phone":15043277269`, `+contact`, "'phone' is not valid")
@@ -656,5 +658,23 @@ func TestApps(t *testing.T) {
 	for range 2 { // nothing is left of the request before
 		agree(t, `{"events":[`+event(`"b"`)+`,`+event(`"a"`)+`,`+event(`"a"`)+`,`+event(`"\u0061"`)+`,`+event(`null`)+`,`+event(`"b"`)+`]}`, d)
 		agree(t, `{"events":[`+event(`"a"`)+`,{"app_id":"a"},`+event(`"c"`)+`]}`, d)
+	}
+}
+
+// Two addresses with one key are one identity: the key of a key must be itself, whatever letters it has.
+func TestEmailKey(t *testing.T) {
+	key := func(in, want string) {
+		t.Helper()
+		require.Equal(t, "x"+want, string(op.AppendEmailKey([]byte("x"), []byte(in))))
+	}
+	key("Joe.Doe+X@Example.COM", "joe.doe+x@example.com")
+	key("JÜRGEN@example.de", "jürgen@example.de")
+	key("ИВАН@example.ru", "иван@example.ru")
+	key("", "")
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if utf8.ValidRune(r) {
+			once := op.AppendEmailKey(nil, []byte(string(r)))
+			require.Equal(t, once, op.AppendEmailKey(nil, once), "%U", r)
+		}
 	}
 }

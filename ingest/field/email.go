@@ -30,12 +30,6 @@ func Email(b []byte) bool {
 	return isLocalPart(local) && isHost(host) && providerAccepts(local, host)
 }
 
-// AppendEmailKey appends the form of an address by which profiles are found: every letter in lower case. Two addresses
-// with one key are one identity; what is stored and shown is the address as it was sent. The key of a key is itself.
-func AppendEmailKey(dst, b []byte) []byte {
-	return appendLower(dst, b)
-}
-
 // What an ASCII byte may do in a local part: stand at its ends and inside, or only inside.
 const (
 	localEnd    = 1

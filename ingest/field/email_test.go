@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -141,24 +140,6 @@ func TestEveryCountryHasItsTopLevelDomain(t *testing.T) {
 	require.True(t, Email([]byte("joe@example.uk")))
 }
 
-func TestEmailKey(t *testing.T) {
-	key := func(in, want string) {
-		t.Helper()
-		require.Equal(t, "x"+want, string(AppendEmailKey([]byte("x"), []byte(in))))
-	}
-	key("Joe.Doe+X@Example.COM", "joe.doe+x@example.com")
-	key("JÜRGEN@example.de", "jürgen@example.de")
-	key("ИВАН@example.ru", "иван@example.ru")
-	key("\xffA\xc3", "\xffa\xc3")
-	key("", "")
-	for r := rune(0); r <= unicode.MaxRune; r++ {
-		if utf8.ValidRune(r) {
-			once := AppendEmailKey(nil, []byte(string(r)))
-			require.Equal(t, once, AppendEmailKey(nil, once), "%U", r)
-		}
-	}
-}
-
 func FuzzEmail(f *testing.F) {
 	for _, seed := range []string{"a@b.co", "o'brien+x@live.com", "é1@gmail.com", "a@x.np", "a.b@xn--80ak6aa92e.com"} {
 		f.Add([]byte(seed))
@@ -167,10 +148,6 @@ func FuzzEmail(f *testing.F) {
 		ok := Email(in)
 		if ok != emailByReference(string(in)) {
 			t.Fatalf("%q: %v, the reference differs", in, ok)
-		}
-		key := AppendEmailKey(nil, in)
-		if !bytes.Equal(key, AppendEmailKey(nil, key)) {
-			t.Fatalf("%q: the key of its key differs", in)
 		}
 	})
 }

@@ -118,7 +118,6 @@ func TestOrdinaryValuesAllocateNothing(t *testing.T) {
 		"Email upper":    func() bool { return Email([]byte("JOE@EXAMPLE.COM")) },
 		"Email unicode":  func() bool { return Email([]byte("jürgen@example.de")) },
 		"Email strict":   func() bool { return Email([]byte("joe@hotmail.com")) && Email([]byte("joe@gmail.com")) },
-		"AppendEmailKey": func() bool { buf = AppendEmailKey(buf[:0], []byte("JÜRGEN@Example.de")); return true },
 		"Phones":         func() bool { _, ok := phones.Parse(buf[:0], []byte("(415) 555-2671")); return ok },
 		"Phones bad":     func() bool { _, ok := phones.Parse(buf[:0], []byte("+11112223333")); return !ok },
 		"Country":        func() bool { _, ok := Country([]byte("us")); return ok },
