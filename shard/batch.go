@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -153,7 +155,7 @@ func (b *Batch) Commit() error {
 	t := c.ticket
 	if err := e.submit(c, data); err != nil {
 		e.inflight.Add(-int64(len(data)))
-		return err
+		return translate(err)
 	}
 	select {
 	case <-t.done:
@@ -169,12 +171,26 @@ func (e *Engine) reserve(n int) error {
 	if e.closing.Load() {
 		return ErrClosed
 	}
+	if err := e.Failed(); err != nil { // of the store: the log may still take records
+		return err
+	}
 	if e.inflight.Add(int64(n)) > e.opts.MaxInflightBytes {
 		e.inflight.Add(-int64(n))
 		refusedBusy.Inc()
 		return ErrBusy
 	}
 	return nil
+}
+
+// translate says in the engine's words what the log has refused a record for.
+func translate(err error) error {
+	switch {
+	case errors.Is(err, wal.ErrFailed):
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	case errors.Is(err, wal.ErrClosed):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return err
 }
 
 // submit gives a finished record to the log. c.ticket (when set) gets one count for each worker that the record concerns.

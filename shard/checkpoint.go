@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -105,10 +107,11 @@ func (e *Engine) checkpointPartition(i int) (applied uint64, err error) {
 	batch := e.store.db.NewBatch()
 	defer batch.Close()
 	w.mu.Lock()
+	w.catchUp()
 	err = w.save(p, batch)
 	applied = p.applied
 	if i == 0 && err == nil {
-		err = e.saveDocuments(batch)
+		err = errors.Join(e.saveDocuments(batch), e.saveStamp(batch))
 	}
 	w.mu.Unlock()
 	if err != nil {
@@ -122,6 +125,12 @@ func (e *Engine) checkpointPartition(i int) (applied uint64, err error) {
 	w.mu.Unlock()
 	checkpointBytes.Add(batch.Len())
 	return applied, nil
+}
+
+// saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back. Records with later stamps
+// are in the log: it is trimmed to what partition 0 had applied.
+func (e *Engine) saveStamp(batch *pebble.Batch) error {
+	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.stamp.Load())), nil)
 }
 
 func (e *Engine) saveDocuments(batch *pebble.Batch) error {

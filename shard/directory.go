@@ -18,6 +18,11 @@ import (
 // changeContact is change for attribute ops that set email, phone or a subscription state.
 func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	number := s.number
+	if unchanged(w.entryOf(s), o.Body()) {
+		out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
+		w.judge(number, verdict)
+		return w.update(s, out)
+	}
 	var before rowKeys
 	before.read(w.entryOf(s))
 	hadEmail := before.of(op.Email)
@@ -54,6 +59,42 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 		}
 	}
 	return nil
+}
+
+// unchanged says whether all that an attributes body says of addresses and states is so already: clients send the same values again and again,
+// and no directory row need hear of it. Should another state of the same address be on its way, shareState notices.
+func unchanged(blob, body []byte) bool {
+	for len(body) > 0 {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			return false
+		}
+		body = rest
+		switch code {
+		case op.AttrEmail, op.AttrPhone, op.AttrEmailSubscribe:
+			now, has := profile.Attr(blob, code)
+			if has != (v.Tag() != op.Null) || has && !bytes.Equal(now, v) {
+				return false
+			}
+		case op.AttrSubscriptionGroups:
+			for list := v.Bytes(); len(list) > 0; {
+				id, after, ok := op.NextValue(list)
+				if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
+					return false
+				}
+				on, after, ok := op.NextValue(after)
+				if !ok {
+					return false
+				}
+				now, _, _, known := profile.GroupState(blob, [16]byte(id.Bytes()))
+				if !known || now != (on.Tag() == op.True) {
+					return false
+				}
+				list = after
+			}
+		}
+	}
+	return true
 }
 
 func (r *rowKeys) of(id op.IDKind) []byte {
@@ -213,6 +254,26 @@ func (w *worker) shareState(p *partition, o op.Op) error {
 	if !keys.has(rowKey{o.Flags().ID(), o.Key()}) {
 		return nil
 	}
-	_, err = w.setStates(s, parseStates(o.Body()), o.Flags().Has(op.Force))
+	changes, force := parseStates(o.Body()), o.Flags().Has(op.Force)
+	if !force {
+		// What the profile has said later, the row may not know: it wasn't news when it was said. Now it is.
+		if later := overtaken(w.entryOf(s), changes); len(later) > 0 {
+			w.tellRow(p, op.RowState, o.Flags().ID(), o.Key(), s.number, later)
+		}
+	}
+	_, err = w.setStates(s, changes, force)
 	return err
+}
+
+// overtaken are the states of a profile that are newer than changes and differ from them.
+func overtaken(blob []byte, changes []stateChange) (later []stateChange) {
+	for _, own := range statesOf(blob) {
+		for _, c := range changes {
+			if c.code == own.code && c.group == own.group && own.changed > c.changed && (c.state != own.state || c.on != own.on) {
+				own.channel = c.channel
+				later = append(later, own)
+			}
+		}
+	}
+	return later
 }

@@ -186,7 +186,7 @@ func Open(opts Options) (*Engine, error) {
 	e.pump.init()
 	e.checkpoints.init()
 	if err := e.open(); err != nil {
-		e.release0()
+		e.abandon()
 		return nil, err
 	}
 	return e, nil
@@ -197,7 +197,8 @@ func (e *Engine) open() (err error) {
 		return err
 	}
 	var secret [32]byte
-	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), e.opts.StoreCacheBytes, e.opts.Logger); err != nil {
+	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), e.opts.StoreCacheBytes,
+		e.opts.Logger, e.fail, e.failure.failed); err != nil {
 		return err
 	}
 	e.hasher = identity.NewHasher(secret)
@@ -256,7 +257,9 @@ func (e *Engine) Close() error {
 	close(e.stop)
 	e.pump.close()
 	<-e.pump.gone
-	e.background.Wait()
+	if !e.stopped() {
+		return errors.Join(e.Failed(), e.log.Close())
+	}
 	var err error
 	if e.Failed() == nil {
 		e.quiesce()
@@ -268,6 +271,39 @@ func (e *Engine) Close() error {
 		w.retire()
 	}
 	return errors.Join(err, e.release0())
+}
+
+// stopped waits for the goroutines that use the store. It says false when the store is dead: they may never end, and nothing of theirs can
+// be given back before the process ends.
+func (e *Engine) stopped() bool {
+	ended := make(chan struct{})
+	go func() {
+		e.background.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-e.store.events.dead:
+		return false
+	}
+}
+
+// abandon ends what a failed Open has begun.
+func (e *Engine) abandon() {
+	close(e.stop)
+	if e.store != nil && !e.stopped() {
+		return
+	}
+	if e.recovering.Load() {
+		for _, w := range e.workers {
+			w.retire()
+		}
+	}
+	if e.log != nil {
+		_ = e.log.Close() // nothing was appended
+	}
+	_ = e.release0()
 }
 
 // settle waits, within reason, until what was committed is applied: later than that it is taken up at the next start.

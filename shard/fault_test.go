@@ -181,7 +181,7 @@ func runWithFaults(t *testing.T, f *faults) error {
 	} else if f.hit.Load() == nil {
 		return err
 	}
-	if err := reopen(disk, clients); err != nil {
+	if err := reopen(disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))}), clients); err != nil {
 		return fmt.Errorf("on a disk that works again: %w", err)
 	}
 	return nil
@@ -264,7 +264,7 @@ func TestFaultEveryWriteFails(t *testing.T) {
 // A store that cannot be written ends the engine, whoever notices: nobody may be let wait for a checkpoint that never comes.
 func TestFaultStoreCannotBeWritten(t *testing.T) {
 	for _, file := range []string{".sst", "MANIFEST"} {
-		disk := vfs.NewMem()
+		disk := vfs.NewCrashableMem()
 		var broken atomic.Bool
 		o := testOptions(errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.Contains(op.Path, file) {
@@ -289,7 +289,7 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 		require.ErrorIs(t, e.Ready(), ErrFailed)
 		within(t, 20*time.Second, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), ErrFailed) })
 		require.Empty(t, failed)
-		require.NoError(t, reopen(disk, []*client{c}))
+		require.NoError(t, reopen(disk.CrashClone(vfs.CrashCloneCfg{}), []*client{c}))
 	}
 }
 

@@ -31,12 +31,12 @@ func (e *Engine) recover() error {
 		from = min(from, p.applied)
 	}
 	e.checkpointed.Store(from)
+	e.recovering.Store(true)
 	for _, w := range e.workers {
 		w.applied = from
 		w.complete.Store(!slices.ContainsFunc(w.parts, func(p *partition) bool { return !p.complete }))
 		go w.run()
 	}
-	e.recovering.Store(true)
 	e.background.Add(1)
 	go e.runCheckpoints() // replay of much log may need room
 	records, err := e.replay(from + 1)
@@ -98,13 +98,17 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 
 // replay applies the records from position from on. Two records are under way per worker at most, so memory stays small.
 func (e *Engine) replay(from uint64) (records int, err error) {
-	var stamp int64
+	stamp, err := e.store.stamp()
+	if err != nil {
+		return 0, err
+	}
 	const window = 256
 	slots := make(chan struct{}, window)
 	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
-		slots <- struct{}{}
-		if err := e.Failed(); err != nil {
-			return err
+		select {
+		case slots <- struct{}{}:
+		case <-e.failure.failed: // by a worker, which gives no slot back
+			return e.Failed()
 		}
 		c := &commit{finished: func() { <-slots }}
 		c.Context = c
@@ -113,7 +117,7 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 		if c.rec, err = op.ParseRecord(c.Data, nil); err != nil {
 			return fmt.Errorf("position %d: %w", position, err)
 		}
-		stamp = max(stamp, c.rec.Stamp)
+		stamp = max(stamp, c.rec.Stamp+int64(c.rec.Count)) // each op has one of its own
 		c.workers = e.concerned(&c.rec)
 		c.left.Store(int32(popcount(c.workers)))
 		if c.workers == 0 {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -19,15 +21,17 @@ import (
 // The store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not flushed is in ours.
 // Nothing else opens Pebble or builds its keys. Key space:
 //
-//	s<name>                        facts of the store: format version, secret
+//	s<name>                        facts of the store: format version, secret; stamp of the newest record
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, marks, kept answers
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, dropped events
 //
 // so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
 type store struct {
-	db  *pebble.DB
-	log *slog.Logger
+	db     *pebble.DB
+	log    *slog.Logger
+	events *storeEvents
+	failed <-chan struct{} // the engine's
 }
 
 const storeVersion = 1
@@ -44,38 +48,52 @@ const (
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
 var ErrStore = errors.New("state store")
 
-func openStore(fs vfs.FS, dir string, cacheBytes int64, log *slog.Logger) (*store, [32]byte, error) {
+// openStore opens or makes the store. fail is told when it can't be written any more; failed is closed once the engine has failed, for
+// whatever reason.
+func openStore(fs vfs.FS, dir string, cacheBytes int64, log *slog.Logger, fail func(error), failed <-chan struct{}) (*store, [32]byte, error) {
+	events := &storeEvents{log: log, fail: fail, dead: make(chan struct{})}
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
 	o := &pebble.Options{
 		FS: fs, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
-		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: storeLogger{log},
+		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: events,
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 16 << 10
 	}
-	l := pebble.MakeLoggingEventListener(storeLogger{log})
+	l := pebble.MakeLoggingEventListener(events)
 	quiet := pebble.EventListener{
-		BackgroundError: l.BackgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
+		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
 		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5). The read that met
 		// the block fails instead.
 		DataCorruption: func(i pebble.DataCorruptionInfo) { log.Error("state store: damaged block", "detail", i.String()) },
 	}
 	o.EventListener = &quiet
 	o.EnsureDefaults()
-	db, err := pebble.Open(dir, o)
+	db, err := openPebble(dir, o)
 	if err != nil {
 		return nil, [32]byte{}, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
 	}
-	s := &store{db: db, log: log}
+	events.opened.Store(true)
+	s := &store{db: db, log: log, events: events, failed: failed}
 	secret, err := s.facts()
 	if err != nil {
-		db.Close()
+		_ = s.close()
 		return nil, [32]byte{}, err
 	}
 	return s, secret, nil
+}
+
+// openPebble returns an error where Pebble panics: when the disk fails while it opens.
+func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	return pebble.Open(dir, o)
 }
 
 // facts reads, or on the first start makes, the format version and the secret that identity hashes with.
@@ -99,6 +117,15 @@ func (s *store) facts() (secret [32]byte, err error) {
 	}
 	copy(secret[:], v[4:])
 	return secret, nil
+}
+
+// stamp is the stamp that records had come to at the last checkpoint, 0 before the first.
+func (s *store) stamp() (int64, error) {
+	v, err := s.getCopy([]byte("sstamp"))
+	if err != nil || len(v) != 8 {
+		return 0, err
+	}
+	return int64(binary.LittleEndian.Uint64(v)), nil
 }
 
 func (s *store) getCopy(key []byte) ([]byte, error) {
@@ -127,14 +154,29 @@ func (s *store) entry(dst []byte, number uint64) ([]byte, error) {
 	return append(dst, v...), nil
 }
 
+// flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the wait.
 func (s *store) flush() error {
-	if err := s.db.Flush(); err != nil {
+	flushed, err := s.db.AsyncFlush()
+	if err != nil {
 		return fmt.Errorf("%w: flush: %w", ErrStore, err)
 	}
-	return nil
+	select {
+	case <-flushed:
+		return nil
+	case <-s.failed:
+		return fmt.Errorf("%w: flush: the engine has failed", ErrStore)
+	}
 }
 
-func (s *store) close() error { return s.db.Close() }
+// close closes a store that isn't dead.
+func (s *store) close() error {
+	select {
+	case <-s.events.dead:
+		return nil
+	default:
+		return s.db.Close()
+	}
+}
 
 func appendEntryKey(dst []byte, number uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, 'e'), number)
@@ -271,10 +313,34 @@ func (p *partition) load(s *store, withEntries bool, entry func(number uint64, b
 	})
 }
 
-// storeLogger sends what Pebble has to say to slog; Pebble's Fatalf would end the process, ours panics and is caught by nobody: it is
-// used by Pebble for broken invariants only.
-type storeLogger struct{ log *slog.Logger }
+// storeEvents sends what Pebble has to say to slog, and tells the engine when the store cannot be written any more.
+type storeEvents struct {
+	log    *slog.Logger
+	fail   func(error)
+	opened atomic.Bool
+	die    sync.Once
+	dead   chan struct{} // closed by Fatalf: Pebble's goroutines stand still for good
+}
 
-func (l storeLogger) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
-func (l storeLogger) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
-func (l storeLogger) Fatalf(f string, a ...any) { panic("BUG: state store: " + fmt.Sprintf(f, a...)) }
+func (l *storeEvents) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
+func (l *storeEvents) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
+
+// Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has to end, but in the
+// engine's way: with its reason and exit code.
+func (l *storeEvents) Fatalf(f string, a ...any) {
+	err := fmt.Errorf("%w: %s", ErrStore, fmt.Sprintf(f, a...))
+	if !l.opened.Load() {
+		panic(err) // for openPebble
+	}
+	l.die.Do(func() { close(l.dead) })
+	l.fail(err)
+	select {}
+}
+
+// backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told. Pebble's locks are held.
+func (l *storeEvents) backgroundError(err error) {
+	l.Errorf("background error: %s", err)
+	if !pebble.IsCorruptionError(err) {
+		l.fail(fmt.Errorf("%w: %w", ErrStore, err))
+	}
+}

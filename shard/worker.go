@@ -297,6 +297,17 @@ func (w *worker) prefetch(c *commit) error {
 	return nil
 }
 
+// catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would hold the log. The
+// caller holds w.mu.
+func (w *worker) catchUp() {
+	q := &w.queue
+	q.mu.Lock()
+	if len(q.items) == 0 && !q.busy {
+		w.applied = max(w.applied, q.upTo)
+	}
+	q.mu.Unlock()
+}
+
 // drain waits until the queue is empty and applied.
 func (w *worker) drain() {
 	q := &w.queue

@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api"
 	"millrace/api/control"
@@ -53,6 +56,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 		return reply, status
 	}
 	door.AppendPhoneKey = decoder.Phones.Parse
+	n.gauges()
 	door.AdminHandlers = n.adminHandlers(decoder.Phones)
 	if n.server, err = api.New(door); err != nil {
 		return nil, errors.Join(err, n.close())
@@ -111,6 +115,41 @@ func users(found []shard.User, err error) ([]api.User, error) {
 func (s store) Answer(workspace uint32, key []byte) (api.Answer, bool, error) {
 	a, ok, err := s.Engine.Answer(workspace, key)
 	return api.Answer{BodyHash: a.BodyHash, Status: a.Status, Body: a.Body}, ok, err
+}
+
+// gauges shows the engine's figures among the metrics.
+func (n *node) gauges() {
+	var mu sync.Mutex
+	var at time.Time
+	var last shard.Stats
+	stats := func() shard.Stats { // one look serves all gauges of a scrape
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(at) > time.Second {
+			at, last = time.Now(), n.engine.Stats()
+		}
+		return last
+	}
+	for name, value := range map[string]func(shard.Stats) float64{
+		"millrace_entries":                  func(s shard.Stats) float64 { return float64(s.Entries) },
+		"millrace_entry_bytes":              func(s shard.Stats) float64 { return float64(s.EntryBytes) },
+		"millrace_table_bytes":              func(s shard.Stats) float64 { return float64(s.TableBytes) },
+		"millrace_inflight_bytes":           func(s shard.Stats) float64 { return float64(s.InflightBytes) },
+		"millrace_log_bytes":                func(s shard.Stats) float64 { return float64(s.LogBytes) },
+		"millrace_log_durable_position":     func(s shard.Stats) float64 { return float64(s.DurablePosition) },
+		"millrace_log_applied_position":     func(s shard.Stats) float64 { return float64(s.AppliedPosition) },
+		"millrace_checkpointed_position":    func(s shard.Stats) float64 { return float64(s.CheckpointedPosition) },
+		"millrace_outbox_messages":          func(s shard.Stats) float64 { return float64(s.Outbox) },
+		"millrace_deferred_waiting_records": func(s shard.Stats) float64 { return float64(s.Deferred) },
+		"millrace_ready": func(shard.Stats) float64 {
+			if n.engine.Ready() != nil {
+				return 0
+			}
+			return 1
+		},
+	} {
+		metrics.GetOrCreateGauge(name, func() float64 { return value(stats()) })
+	}
 }
 
 func (n *node) close() error {

@@ -1,0 +1,34 @@
+package shard
+
+// Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
+type Stats struct {
+	Entries              int   // resident: profiles, directory rows, marks, kept answers
+	EntryBytes           int64 // their blocks
+	TableBytes           int64 // the tables that find them
+	InflightBytes        int64 // records between Commit and applied
+	LogBytes             int64
+	DurablePosition      uint64
+	AppliedPosition      uint64
+	CheckpointedPosition uint64
+	Outbox               int // messages that are not known to be applied
+	Deferred             int // records that wait for earlier ones
+}
+
+// Stats takes each worker's lock in turn; once a second is often enough.
+func (e *Engine) Stats() (s Stats) {
+	for _, w := range e.workers {
+		w.mu.Lock()
+		s.EntryBytes += w.arena.used
+		for _, p := range w.parts {
+			p.forgetApplied()
+			s.Entries += p.count
+			s.TableBytes += p.bytes()
+			s.Outbox += len(p.outbox)
+			s.Deferred += len(p.deferred)
+		}
+		w.mu.Unlock()
+	}
+	s.InflightBytes, s.LogBytes = e.inflight.Load(), e.log.Bytes()
+	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(), e.CheckpointedPosition()
+	return s
+}
