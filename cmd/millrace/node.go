@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
-	"millrace/shard/op"
 )
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
@@ -46,7 +46,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 	}
 	n.control.Start(n.engine)
 	decoders := ingest.NewPool(decoder)
-	door.Store, door.Control = store{n.engine}, n.control
+	door.Store, door.Control = api.Engine(n.engine), n.control
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
@@ -85,38 +85,6 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 	return i
 }
 
-// store is the engine as the door sees it.
-type store struct{ *shard.Engine }
-
-// NewBatch begins one request's changes.
-func (s store) NewBatch(workspace, actor uint32) api.Batch {
-	return s.Engine.NewBatch(workspace, actor)
-}
-
-// Find returns the users that an identifier names.
-func (s store) Find(workspace uint32, id op.IDKind, key []byte) ([]api.User, error) {
-	return users(s.Engine.Find(workspace, id, key))
-}
-
-// FindNumber returns the user with this number.
-func (s store) FindNumber(workspace uint32, number uint64) ([]api.User, error) {
-	return users(s.Engine.FindNumber(workspace, number))
-}
-
-func users(found []shard.User, err error) ([]api.User, error) {
-	list := make([]api.User, len(found))
-	for i, u := range found {
-		list[i] = api.User(u)
-	}
-	return list, err
-}
-
-// Answer returns the kept answer of a request with an Idempotency-Key.
-func (s store) Answer(workspace uint32, key []byte) (api.Answer, bool, error) {
-	a, ok, err := s.Engine.Answer(workspace, key)
-	return api.Answer{BodyHash: a.BodyHash, Status: a.Status, Body: a.Body}, ok, err
-}
-
 // gauges shows the engine's figures among the metrics.
 func (n *node) gauges() {
 	var mu sync.Mutex
@@ -152,8 +120,27 @@ func (n *node) gauges() {
 	}
 }
 
+// keepUsage stores now and then when each API key was last used, until stop is closed.
+func (n *node) keepUsage(stop <-chan struct{}, logger *slog.Logger) {
+	tick := time.NewTicker(usageInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		if err := n.control.FlushUsage(); err != nil {
+			logger.Warn("last use of the API keys is not stored", "error", err)
+		}
+	}
+}
+
+const usageInterval = 5 * time.Minute
+
 func (n *node) close() error {
-	if err := errors.Join(n.events.Close(), n.engine.Close()); err != nil {
+	usage := n.control.FlushUsage()
+	if err := errors.Join(usage, n.events.Close(), n.engine.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

@@ -155,6 +155,9 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	if c.Demo {
 		c.greet(stdout, listener.Addr())
 	}
+	stop := make(chan struct{})
+	defer close(stop)
+	go n.keepUsage(stop, logger)
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
