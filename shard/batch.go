@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -34,7 +33,7 @@ type Batch struct {
 	commit    commit
 	names     op.Names
 	keep      []byte
-	seen      []uint64
+	given     []given
 }
 
 // lookup is an op that is addressed through the directory.
@@ -237,6 +236,7 @@ func (b *Batch) route() error {
 			return err
 		}
 	}
+	b.readGiven()
 	cut, home := b.sharedAddress()
 	for i := range b.lookups {
 		l := &b.lookups[i]
@@ -260,58 +260,87 @@ func (b *Batch) route() error {
 	return nil
 }
 
-// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to a user too: whose states the
-// address takes depends on who comes first.
-func (b *Batch) sharedAddress() (start int, home uint64) {
-	b.seen = b.seen[:0]
+// given is an address that an op of the batch gives to its user, or takes away.
+type given struct {
+	start int // of the op
+	id    op.IDKind
+	row   uint64 // of the address in the directory; 0: taken away
+	// user is the number of the profile that the op goes to, once somebody has asked for it.
+	user  uint64
+	asked bool
+}
+
+// readGiven lists the addresses that the batch gives and takes.
+func (b *Batch) readGiven() {
+	b.given = b.given[:0]
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
-		own := len(b.seen)
 		for body := o.Body(); len(body) > 0; {
 			code, v, rest, ok := op.NextField(body)
 			if !ok {
 				break
 			}
 			body = rest
-			if v.Tag() != op.String || code != op.AttrEmail && code != op.AttrPhone {
+			g := given{start: start, id: op.Email}
+			switch code {
+			case op.AttrEmail:
+			case op.AttrPhone:
+				g.id = op.Phone
+			default:
 				continue
 			}
-			id := op.Phone
-			if code == op.AttrEmail {
-				id = op.Email
+			if v.Tag() == op.String {
+				b.keep = op.AppendEmailKey(b.keep[:0], v.Bytes())
+				g.row = b.engine.hasher.Number(b.workspace, g.id, b.keep)
 			}
-			b.keep = op.AppendEmailKey(b.keep[:0], v.Bytes())
-			row := b.engine.hasher.Number(b.workspace, id, b.keep)
-			if slices.Contains(b.seen[:own], row) {
-				return start, row
+			b.given = append(b.given, g)
+		}
+	}
+}
+
+// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to a user too: whose states the
+// address takes depends on who comes first.
+func (b *Batch) sharedAddress() (start int, home uint64) {
+	for i, g := range b.given {
+		for _, earlier := range b.given[:i] {
+			if g.row != 0 && earlier.row == g.row && earlier.start != g.start {
+				return g.start, g.row
 			}
-			b.seen = append(b.seen, row)
 		}
 	}
 	return math.MaxInt, 0
 }
 
-// dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it sets that very email or phone; it
+// dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it gives that very email or phone; it
 // changes the email or phone of a candidate; or it updates one of several candidates, whose order is by time of update.
 func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
 	o, _ := op.Next(b.Buf[l.start:])
-	for _, start := range b.contacts {
-		if start >= l.start {
+	for i := range b.given {
+		g := &b.given[i]
+		if g.start >= l.start {
 			break
 		}
-		setter, _ := op.Next(b.Buf[start:])
-		any, same := sets(setter.Body(), o.Flags().ID(), o.Key())
-		if same || any && setter.Number() == l.home {
-			return true, nil
-		}
-		if !any {
+		if g.id != o.Flags().ID() {
 			continue
 		}
-		number, err := b.target(setter)
-		if err != nil {
-			return false, err
+		if g.row == l.home {
+			return true, nil
 		}
-		if l.has(number) {
+		setter, _ := op.Next(b.Buf[g.start:])
+		if setter.Number() == l.home {
+			return true, nil
+		}
+		if len(l.candidates) == 0 {
+			continue
+		}
+		if !g.asked {
+			var err error
+			if g.user, err = b.target(setter); err != nil {
+				return false, err
+			}
+			g.asked = true
+		}
+		if l.has(g.user) {
 			return true, nil
 		}
 	}
@@ -334,22 +363,6 @@ func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
 
 func (l *lookup) has(number uint64) bool {
 	return number != 0 && slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.number == number })
-}
-
-// sets says whether an attributes body sets or removes an address of the kind of id, and whether it sets the very one that key names.
-func sets(body []byte, id op.IDKind, key []byte) (any, same bool) {
-	for len(body) > 0 {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			break
-		}
-		if code == op.AttrEmail && id == op.Email || code == op.AttrPhone && id == op.Phone {
-			any = true
-			same = v.Tag() == op.String && bytes.Equal(op.AppendEmailKey(nil, v.Bytes()), key)
-		}
-		body = rest
-	}
-	return any, same
 }
 
 // target is the number of the profile that an op goes to as things stand, 0 when it would make one.
