@@ -71,16 +71,32 @@ func find(b []byte, tag byte) span {
 	return span{}
 }
 
-// findNamed finds the named field with tag and name.
+// findNamed finds the named field with tag and name. It is where apply spends its time, so that it takes tag, size and the low byte of the
+// name's length in one load and looks closer only when tag and length agree.
 func findNamed(b []byte, tag byte, name []byte) span {
-	for i := fieldsStart(b); i < len(b); {
-		t, start, end := fieldAt(b, i)
-		if t == tag && int(binary.LittleEndian.Uint16(b[start:])) == len(name) && string(b[start+2:start+2+len(name)]) == string(name) {
-			return span{i, start, end}
+	want := uint32(tag) | uint32(byte(len(name)))<<24
+	for i := fieldsStart(b); i+fieldHeader < len(b); {
+		head := binary.LittleEndian.Uint32(b[i:])
+		if head&wide != 0 { // rare: a value above 64 KiB
+			t, start, end := fieldAt(b, i)
+			if t == tag && isNamed(b, start, name) {
+				return span{i, start, end}
+			}
+			i = end
+			continue
+		}
+		end := i + fieldHeader + int(uint16(head>>8))
+		if head&0xff0000ff == want && isNamed(b, i+fieldHeader, name) {
+			return span{i, i + fieldHeader, end}
 		}
 		i = end
 	}
 	return span{}
+}
+
+// isNamed says whether the payload of a named field at start has this name.
+func isNamed(b []byte, start int, name []byte) bool {
+	return int(binary.LittleEndian.Uint16(b[start:])) == len(name) && string(b[start+2:start+2+len(name)]) == string(name)
 }
 
 // findPrefix finds the field with tag whose payload begins with prefix.
