@@ -170,11 +170,11 @@ func TestCrash(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				for {
+				for range 80 {
 					select {
 					case <-stop:
 						return
-					default:
+					case <-time.After(200 * time.Microsecond):
 						if err := w.commit(w.more(5)...); err != nil {
 							t.Error(err)
 							return
@@ -201,6 +201,7 @@ func TestCrash(t *testing.T) {
 			require.Equal(t, 1, c, "object %d", n)
 		}
 		for n := range before {
+			require.Equal(t, 1, counts[n], "object %d was acknowledged", n)
 			require.Equal(t, 1, counts[n], "object %d was acknowledged", n)
 		}
 		w.mu.Lock() // what was under way when it crashed is there or isn't

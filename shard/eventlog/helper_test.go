@@ -75,6 +75,7 @@ func busy() Options {
 }
 
 func newWorld(t *testing.T, fs *vfs.MemFS, o Options) *world {
+	require.NoError(t, makeDir(fs, "data")) // durable: the engine syncs one level up only
 	w := &world{t: t, fs: fs, clock: &clock{}, acked: map[int64]bool{}}
 	w.open(o)
 	return w
@@ -93,7 +94,10 @@ func (w *world) open(o Options) {
 func (w *world) openLog(o Options) {
 	w.t.Helper()
 	var err error
-	o.FS, o.Dir, o.Logger, o.Now = w.fs, "data/events", quiet(), w.clock.now
+	if o.FS == nil {
+		o.FS = w.fs
+	}
+	o.Dir, o.Logger, o.Now = "data/events", quiet(), w.clock.now
 	w.l, err = Open(w.e, o)
 	require.NoError(w.t, err)
 	l := w.l

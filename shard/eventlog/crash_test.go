@@ -1,0 +1,272 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// stepFS calls step before everything that changes the file system.
+type stepFS struct {
+	vfs.FS
+	step func(what string) error
+}
+
+func (fs stepFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.step("create"); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.Create(name, c)
+	return stepFile{f, fs.step}, err
+}
+
+func (fs stepFS) Rename(from, to string) error {
+	if err := fs.step("rename"); err != nil {
+		return err
+	}
+	return fs.FS.Rename(from, to)
+}
+
+func (fs stepFS) Remove(name string) error {
+	if err := fs.step("remove"); err != nil {
+		return err
+	}
+	return fs.FS.Remove(name)
+}
+
+func (fs stepFS) OpenDir(name string) (vfs.File, error) {
+	f, err := fs.FS.OpenDir(name)
+	return stepFile{f, fs.step}, err
+}
+
+type stepFile struct {
+	vfs.File
+	step func(what string) error
+}
+
+func (f stepFile) Write(p []byte) (int, error) {
+	if err := f.step("write"); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+func (f stepFile) Sync() error {
+	if err := f.step("sync"); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+// filled is a world with packed blocks, an unpacked tail, and deleted users with events in both. The worker does nothing by itself.
+func filled(t *testing.T, step func(w *world, what string) error) *world {
+	o := manual()
+	fs := vfs.NewCrashableMem()
+	var w *world
+	o.FS = stepFS{fs, func(what string) error { return step(w, what) }}
+	w = newWorld(t, fs, o)
+	w.commitMore(30, 9)
+	w.pack()
+	w.commitMore(30, 9)
+	w.deleteUser(op.ExternalID, "u3")
+	w.commitMore(10, 9)
+	w.deleteUser(op.ExternalID, "u4")
+	w.checkpoint()
+	return w
+}
+
+// Power is lost before every single change of the file system while blocks are packed and rewritten.
+func TestCrashAtEveryStep(t *testing.T) {
+	seed := seedOf(t)
+	r := rand.New(rand.NewPCG(seed, 0))
+	var clones []*vfs.MemFS
+	on := false
+	w := filled(t, func(w *world, _ string) error {
+		if on {
+			clones = append(clones, w.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[r.IntN(3)], RNG: r}))
+		}
+		return nil
+	})
+	w.requireExact()
+	on = true
+	require.NoError(t, w.l.Pack())
+	require.NoError(t, w.l.Maintain())
+	on = false
+	w.requireExact()
+	require.Zero(t, w.l.Stats().Deletions)
+	require.Greater(t, len(clones), 30)
+	clones = append(clones, w.fs.CrashClone(vfs.CrashCloneCfg{}))
+	for i, clone := range clones {
+		if testing.Short() && i%5 > 0 {
+			continue
+		}
+		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
+		c.open(manual())
+		c.requireExact()
+		require.NoError(t, c.l.Pack())
+		require.NoError(t, c.l.Maintain())
+		c.requireExact()
+		require.Zero(t, c.l.Stats().Deletions)
+		require.NoError(t, c.l.Verify(context.Background()))
+		require.NoError(t, c.l.Close())
+		require.NoError(t, c.e.Close())
+	}
+	t.Logf("%d moments", len(clones))
+}
+
+// Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart, all is packed.
+func TestEveryStepFails(t *testing.T) {
+	broken := errors.New("broken disk")
+	for k := 1; ; k++ {
+		n, armed := 0, false
+		w := filled(t, func(*world, string) error {
+			if armed {
+				if n++; n == k {
+					return broken
+				}
+			}
+			return nil
+		})
+		armed = true
+		err := errors.Join(w.l.Pack(), w.l.Maintain())
+		armed = false
+		w.requireExact()
+		if n < k {
+			require.NoError(t, err)
+			t.Logf("%d steps", n)
+			return
+		}
+		require.ErrorIs(t, err, broken, "step %d", k)
+		if errors.Is(err, ErrFailed) {
+			require.ErrorIs(t, w.l.Pack(), ErrFailed)
+			require.Error(t, w.l.Stats().Failed)
+			w.reopen(manual())
+			w.requireExact()
+		}
+		require.NoError(t, w.l.Pack())
+		require.NoError(t, w.l.Maintain())
+		w.requireExact()
+		require.Zero(t, w.l.Stats().Deletions)
+		w.reopen(manual())
+		w.requireExact()
+		require.NoError(t, w.l.Close())
+		require.NoError(t, w.e.Close())
+		if testing.Short() {
+			k += 4
+		}
+	}
+}
+
+// deleteUser deletes a user; what was addressed to it is not to be exported any more.
+func (w *world) deleteUser(id op.IDKind, key string) (number uint64) {
+	w.t.Helper()
+	users, err := w.e.Find(1, id, []byte(key))
+	require.NoError(w.t, err)
+	require.Len(w.t, users, 1)
+	b := w.e.NewBatch(1, 0)
+	b.Delete(users[0].Number)
+	require.NoError(w.t, b.Commit())
+	b.Release()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n := range w.acked {
+		if o := objectOf(n); o.id == id && o.key == key {
+			delete(w.acked, n)
+		}
+	}
+	return users[0].Number
+}
+
+// contains says whether a block still holds events of a user.
+func (w *world) onDisk(key string) (n int) {
+	w.t.Helper()
+	for _, b := range w.l.blocks {
+		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *rows) error {
+			for i := range rs.list {
+				if string(rs.list[i].key) == key {
+					n++
+				}
+			}
+			return nil
+		}))
+	}
+	return n
+}
+
+func TestDeletedUsersDisappear(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(60, 9)
+	w.pack()
+	w.commitMore(60, 9)
+	alias := string(op.AppendAliasKey(nil, []byte("device"), []byte("5")))
+	require.Positive(t, w.onDisk("u7"))
+	require.Positive(t, w.onDisk(alias))
+	w.deleteUser(op.ExternalID, "u7")
+	w.deleteUser(op.Alias, alias)
+	w.deleteUser(op.Email, "m3@example.com")
+	w.requireExact() // at once, from blocks and tail
+	w.commitMore(30, 9)
+	w.requireExact() // who came again is another user
+	w.reopen(manual())
+	w.requireExact() // the deletions are in the log
+	w.pack()
+	w.requireExact()
+	require.Equal(t, 3, w.l.Stats().Deletions)
+	w.reopen(manual())
+	require.Equal(t, 3, w.l.Stats().Deletions) // and in STATE
+	w.requireExact()
+
+	again := 0
+	for n := range w.acked {
+		if objectOf(n).key == "u7" {
+			again++
+		}
+	}
+	require.Positive(t, again)
+	require.Greater(t, w.onDisk("u7"), again, "still in old blocks")
+	require.NoError(t, w.l.maintain(false))
+	require.Greater(t, w.onDisk("u7"), again, "not due yet")
+	w.clock.move(13 * time.Hour)
+	w.l.pack.pace.begin(w.l.stop, true)
+	require.NoError(t, w.l.maintain(false))
+	require.Equal(t, again, w.onDisk("u7"))
+	require.Zero(t, w.l.Stats().Deletions)
+	w.requireExact()
+	w.reopen(manual())
+	require.Zero(t, w.l.Stats().Deletions)
+	w.requireExact()
+	require.NoError(t, w.l.Verify(context.Background()))
+
+	// The one who came again goes too.
+	w.deleteUser(op.ExternalID, "u7")
+	w.requireExact()
+	w.pack()
+	require.NoError(t, w.l.Maintain())
+	require.Zero(t, w.onDisk("u7"))
+	w.requireExact()
+}
+
+// A block of which nothing is left goes as a whole.
+func TestBlockOfDeletedUserGoes(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	o := objectOf(1)
+	o.id, o.key, o.lost, o.flags = op.ExternalID, "only", false, 0
+	require.NoError(t, w.commit(o))
+	w.pack()
+	require.Equal(t, 1, w.l.Stats().Blocks)
+	w.deleteUser(op.ExternalID, "only")
+	w.acked = map[int64]bool{}
+	w.pack()
+	require.NoError(t, w.l.Maintain())
+	require.Zero(t, w.l.Stats().Blocks)
+	w.requireExact()
+	w.reopen(manual())
+	w.requireExact()
+}
