@@ -1,0 +1,119 @@
+package millrace
+
+import (
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The documents name what the code has: each metric and each flag of the server in docs/operations.md, each route in docs/http.md. And what
+// they name, the code has.
+func TestDocuments(t *testing.T) {
+	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
+	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
+	same(t, "flags of serve", flagsOf(t), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
+	routes := names(`path: "(/[^"]+)"`, text(t, "api/routes.go"))
+	require.NotEmpty(t, routes)
+	for route := range routes {
+		require.Contains(t, protocol, route, "docs/http.md lacks a route")
+	}
+	require.Contains(t, text(t, ".ci/run"), "make test")
+	require.Contains(t, text(t, "README.md"), "\nmake test ")
+}
+
+// TestLinks: what the documents link to is there.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	walk(t, ".md", func(file, content string) {
+		dir := file[:strings.LastIndexByte(file, '/')+1]
+		for _, m := range link.FindAllStringSubmatch(content, -1) {
+			_, err := os.Stat(dir + m[1])
+			require.NoError(t, err, file)
+		}
+	})
+}
+
+func metricsOf(t *testing.T) map[string]bool {
+	all := map[string]bool{}
+	walk(t, ".go", func(file, source string) {
+		if !strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "bench/") && !strings.HasPrefix(file, "loadtest/") {
+			for name := range names("[\"`](millrace_[a-z_]+[a-z])(?:[\"`]|\\{)", source) {
+				all[name] = true
+			}
+		}
+	})
+	return all
+}
+
+// flagsOf reads the fields of serveCommand; kong makes their names.
+func flagsOf(t *testing.T) map[string]bool {
+	source := section(t, text(t, "cmd/millrace/serve.go"), "type serveCommand struct {", "\n}\n")
+	flags := map[string]bool{"--config": true}
+	for _, m := range regexp.MustCompile(`(?m)^\t([A-Z]\w+)\s.*help:`).FindAllStringSubmatch(source, -1) {
+		flags["--"+kebab(m[1])] = true
+	}
+	return flags
+}
+
+// kebab is MaxConnsPerIP as max-conns-per-ip, TLSCert as tls-cert.
+func kebab(name string) string {
+	name = regexp.MustCompile(`([A-Z]+)([A-Z][a-z])`).ReplaceAllString(name, "$1-$2")
+	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(name, "$1-$2"))
+}
+
+func same(t *testing.T, what string, code, documents map[string]bool) {
+	t.Helper()
+	require.NotEmpty(t, code, what)
+	for name := range code {
+		if !documents[name] {
+			t.Errorf("%s: docs/operations.md lacks %s", what, name)
+		}
+	}
+	for name := range documents {
+		if !code[name] {
+			t.Errorf("%s: docs/operations.md has %s, the code doesn't", what, name)
+		}
+	}
+}
+
+// names are the first groups, or else the whole matches, of a pattern.
+func names(pattern, in string) map[string]bool {
+	found := map[string]bool{}
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(in, -1) {
+		found[m[len(m)-1]] = true
+	}
+	return found
+}
+
+func section(t *testing.T, in, begin, end string) string {
+	_, rest, ok := strings.Cut(in, begin)
+	require.True(t, ok, begin)
+	part, _, ok := strings.Cut(rest, end)
+	require.True(t, ok, end)
+	return part
+}
+
+func text(t *testing.T, file string) string {
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func walk(t *testing.T, suffix string, f func(file, content string)) {
+	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (file == "bin" || file == "data" || file == ".git" || d.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(file, suffix) {
+			f(file, text(t, file))
+		}
+		return nil
+	}))
+}
