@@ -239,7 +239,7 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 	case op.AttrCountry:
 		country, ok := field.Country(value)
 		if !ok { // "unmappable: null"
-			d.report(reasonNotValid, d.in[d.owner.start:d.owner.end])
+			d.report(reasonNotValid, d.nameOf(d.owner))
 			return
 		}
 		d.putField(code)
@@ -281,7 +281,7 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 	case op.AttrTimeZone:
 		ok := false
 		if canonical, ok = field.TimeZone(value); !ok { // "invalid: not set"
-			d.report(reasonNotValid, d.in[d.owner.start:d.owner.end])
+			d.report(reasonNotValid, d.nameOf(d.owner))
 			return
 		}
 	}
@@ -290,7 +290,7 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 		return
 	}
 	d.putField(code)
-	if canonical != "" {
+	if canonical != "" && canonical != string(value) {
 		d.scratch = append(d.scratch[:0], canonical...)
 		d.putBytes(op.String, d.scratch)
 		return

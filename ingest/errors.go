@@ -145,7 +145,7 @@ func (d *Decoder) refuseText(r rank, i int, why reason, name string) {
 // refusalName is the name for the text of the refusal.
 func (d *Decoder) refusalName() []byte {
 	if r := &d.refusal; r.name == "" {
-		return d.in[r.key.start:r.key.end]
+		return d.nameOf(r.key)
 	}
 	d.scratch = append(d.scratch[:0], d.refusal.name...)
 	return d.scratch

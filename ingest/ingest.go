@@ -293,7 +293,7 @@ func (d *Decoder) request() int {
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
-		if a := arrayNamed(d.in[d.key.start:d.key.end]); a == arrays {
+		if a := arrayNamed(d.nameOf(d.key)); a == arrays {
 			i = d.skip(i, 0)
 		} else if d.in[i] == 'n' { // what clients send for an array that they don't have
 			i = d.literal(i, "null")

@@ -64,12 +64,12 @@ func (d *Decoder) nestedObject(i, level int) int {
 			d.nested.bad = true
 		case key.class() == classOperator:
 			d.nested.dollars++
-			isTime = string(d.in[key.start:key.end]) == "$time"
+			isTime = string(d.nameOf(key)) == "$time"
 		}
 		members++
 		d.need(11)
-		d.putUvarint(uint64(key.end - key.start))
-		d.put(int(key.start), int(key.end))
+		d.putUvarint(uint64(key.end() - key.start()))
+		d.put(key.start(), key.end())
 		if i = d.nestedValue(i, level+1, true); i < 0 {
 			return -1
 		}

@@ -61,6 +61,9 @@ type slot struct {
 	kind       slotKind
 }
 
+// given says whether the member is there with a value other than null.
+func (s *slot) given() bool { return s.at != 0 && s.kind != slotNull }
+
 type slotKind uint8
 
 const (
@@ -185,7 +188,7 @@ func (d *Decoder) userAlias(i int) int {
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
-		switch string(d.in[d.key.start:d.key.end]) {
+		switch string(d.nameOf(d.key)) {
 		case "alias_name":
 			i = d.slotValue(i, &d.id.name)
 		case "alias_label":
@@ -204,27 +207,22 @@ func (d *Decoder) userAlias(i int) int {
 // identify judges the identifiers and chooses one; what is wrong is refused with rankIdentifier.
 func (d *Decoder) identify() {
 	id := &d.id
-	primaries := 0
-	for _, s := range [...]*slot{&id.external, &id.alias, &id.service} {
-		if s.at != 0 && s.kind != slotNull {
-			primaries++
-		}
-	}
+	external, alias, service := id.external.given(), id.alias.given(), id.service.given()
 	switch {
-	case primaries > 1:
+	case external && (alias || service) || alias && service:
 		d.refuse(rankIdentifier, 0, reasonTwoIdentifiers)
-	case id.external.at != 0 && id.external.kind != slotNull:
+	case external:
 		d.identifyExternal()
-	case id.alias.at != 0 && id.alias.kind != slotNull:
+	case alias:
 		d.identifyAlias()
-	case id.service.at != 0 && id.service.kind != slotNull:
+	case service:
 		d.identifyService()
-	case id.email.at != 0 && id.email.kind != slotNull:
+	case id.email.given():
 		id.resolved = op.Email
 		if id.email.kind != slotString || !field.Email(d.content(&id.email)) {
 			d.refuse(rankIdentifier, int(id.email.at), reasonEmail)
 		}
-	case id.phone.at != 0 && id.phone.kind != slotNull:
+	case id.phone.given():
 		id.resolved = op.Phone
 		d.identifyPhone()
 	case !id.pushImport:
@@ -391,13 +389,23 @@ func (d *Decoder) adopt(buf []byte) { d.out, d.o = buf[:cap(buf)], len(buf) }
 // put copies d.in[start:end].
 func (d *Decoder) put(start, end int) {
 	n := end - start
-	d.need(n + 32)
-	if n <= 32 { // what follows is overwritten later; padding is long enough
-		*(*[32]byte)(d.out[d.o:]) = *(*[32]byte)(d.in[start:])
-	} else {
-		copy(d.out[d.o:], d.in[start:end])
-	}
+	d.need(n + padding)
+	d.copy(d.o, start, n)
 	d.o += n
+}
+
+// copy copies n bytes of the text to d.out[o:]. There is room for padding bytes more: short ones are copied by whole vectors, and what is
+// too much is overwritten later.
+func (d *Decoder) copy(o, start, n int) {
+	to, from := d.out[o:o+padding], d.in[start:start+padding]
+	switch {
+	case n <= 32:
+		*(*[32]byte)(to) = *(*[32]byte)(from)
+	case n <= 64:
+		*(*[64]byte)(to) = *(*[64]byte)(from)
+	default:
+		copy(d.out[o:], d.in[start:start+n])
+	}
 }
 
 // putUvarint writes v; the caller has made room.
@@ -412,11 +420,18 @@ func (d *Decoder) putUvarint(v uint64) {
 
 // putString writes d.in[start:end] as a value.
 func (d *Decoder) putString(start, end int) {
-	d.need(11)
-	d.out[d.o] = byte(op.String)
-	d.o++
-	d.putUvarint(uint64(end - start))
-	d.put(start, end)
+	n := end - start
+	d.need(n + padding + 11)
+	o := d.o
+	d.out[o] = byte(op.String)
+	if n < 0x80 {
+		d.out[o+1] = byte(n)
+		o += 2
+	} else {
+		o += 1 + binary.PutUvarint(d.out[o+1:], uint64(n))
+	}
+	d.copy(o, start, n)
+	d.o = o + n
 }
 
 // putTag writes a value that is a tag only.

@@ -90,7 +90,7 @@ func (d *Decoder) replyBad(dst []byte) []byte {
 	}
 	text := "Malformed JSON at byte " + strconv.Itoa(d.badAt)
 	if d.badWhy != 0 {
-		text += ": " + string(appendText(nil, d.badWhy, d.in[d.key.start:d.key.end]))
+		text += ": " + string(appendText(nil, d.badWhy, d.nameOf(d.key)))
 	}
 	return d.appendFailure(dst, text)
 }

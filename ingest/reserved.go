@@ -22,7 +22,7 @@ func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) 
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
-		if i = member(d.in[d.key.start:d.key.end], i); i < 0 {
+		if i = member(d.nameOf(d.key), i); i < 0 {
 			return -1
 		}
 		i, more = d.nextMember(i)

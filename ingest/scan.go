@@ -23,17 +23,25 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// span returns the index of the first byte from i on that is a quote, a backslash, a control character or not ASCII. (A byte above a
-// hit may be taken for one too: only the lowest counts.)
+// span returns the index of the first byte from i on that is a quote, a backslash, a control character or not ASCII.
 func span(b []byte, i int) int {
 	for {
-		v := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := v^lowBits*'"', v^lowBits*'\\'
-		if stop := ((quote - lowBits) | (slash - lowBits) | (v - lowBits*0x20) | v) & highBits; stop != 0 {
+		if stop := stops(word(b, i)); stop != 0 {
 			return i + bits.TrailingZeros64(stop)>>3
 		}
 		i += 8
 	}
+}
+
+// stops has the highest bit of the first byte of v that is a quote, a backslash, a control character or not ASCII; bits above mean nothing.
+func stops(v uint64) uint64 {
+	quote, slash := v^lowBits*'"', v^lowBits*'\\'
+	return ((quote - lowBits) | (slash - lowBits) | (v - lowBits*0x20) | v) & highBits
+}
+
+// word is the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to padding-8 behind its end.
+func word(b []byte, i int) uint64 {
+	return binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i))[:])
 }
 
 // spanWide is span over text in any script: it goes on behind what is not ASCII.
@@ -307,7 +315,8 @@ func (d *Decoder) borrow(start, end int) string {
 
 // literal reads true, false or null; i is at its first letter.
 func (d *Decoder) literal(i int, word string) int {
-	if string(d.in[i:i+len(word)]) == word {
+	// All of them have at least four letters, and the first one has been seen.
+	if last := len(word) - 4; binary.LittleEndian.Uint32(d.in[i+last:]) == binary.LittleEndian.Uint32([]byte(word[last:])) {
 		return i + len(word)
 	}
 	for k := 0; d.in[i] == word[k]; k++ {

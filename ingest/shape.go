@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"math/bits"
 
 	"millrace/ingest/field"
 	"millrace/shard/op"
@@ -11,8 +12,9 @@ import (
 
 // Clients send the same few names of members over and over, most of them in the same order. The names seen so far are kept in a graph:
 // a node for each name in each place where objects stand, which knows what the name means there, its index in the record's dictionary,
-// which names came behind it last, and which object had it last. So one comparison with the expected name answers everything about a
-// member: how long its name is, what it means, and that the object has not had it yet. An unexpected name costs a look-up by hash.
+// which name came behind it last, and which object had it last. So one comparison with the expected name answers everything about a
+// member: how long its name is, what it means, and that the object has not had it yet. An unexpected name costs a look-up by hash; that
+// of a name below 16 bytes is made from the two words that were compared.
 //
 // (A trie of whole sequences, which proves by its path that names are distinct, is as fast for one fixed order. But it grows with the
 // number of orders and subsets that clients send, not with the number of names, and was slower for mixed ones.)
@@ -59,9 +61,9 @@ type nameNode struct {
 	gen, index        uint32 // index in the dictionary of the request numbered gen
 	at                uint32 // of the name in shapes.bytes
 	hash              uint32
-	next              [2]uint16 // nodes of the names that came behind this one last
-	size              uint8     // of the name
-	trimmed, stored   uint8     // where in it the name begins that is stored, and its size
+	next              uint16 // node of the name that came behind this one last
+	size              uint8  // of the name
+	trimmed, stored   uint8  // where in it the name begins that is stored, and its size
 	shape             shape
 	meaning           meaning
 }
@@ -91,6 +93,59 @@ func (s *shapes) full() bool { return s.count == maxNames }
 func (s *shapes) tail(in []byte, n *nameNode, i int) bool {
 	end := i + int(n.size)
 	return end < len(in) && in[end] == '"' && string(in[i+16:end]) == string(s.bytes[n.at+16:n.at+uint32(n.size)])
+}
+
+// lookup returns the node of the name below 16 bytes whose text, closing quote included, begins low and high; 0: it is longer, not all
+// of it plain ASCII, or not in the graph.
+func (s *shapes) lookup(shape shape, low, high uint64) uint16 {
+	first, second := low, high
+	var end byte
+	size := 0
+	if stop := stops(first); stop != 0 {
+		at := bits.TrailingZeros64(stop) &^ 7
+		end, size = byte(first>>at), at>>3
+		first, second = first&(1<<at-1), 0
+	} else if stop = stops(second); stop != 0 {
+		at := bits.TrailingZeros64(stop) &^ 7
+		end, size = byte(second>>at), 8+at>>3
+		second &= 1<<at - 1
+	}
+	if end != '"' {
+		return 0
+	}
+	hash := nameHash(shape, size, first, second)
+	place := hash >> 40
+	for range maxProbes {
+		k := s.places[place%namePlaces]
+		if n := &s.nodes[k%maxNames]; n.hash == uint32(hash) && n.shape == shape && n.matches(low, high) {
+			return k
+		}
+		if k == 0 {
+			return 0
+		}
+		place++
+	}
+	return 0
+}
+
+// nameHash is the hash of a name by its first 16 bytes, zero where it is shorter. It is not seeded: maxProbes bounds what collisions cost.
+func nameHash(shape shape, size int, first, second uint64) uint64 {
+	h := (first ^ uint64(shape)<<56 ^ uint64(size)<<48) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>32 ^ second) * 0xe7037ed1a0b428db
+	return h ^ h>>29
+}
+
+// hashName is nameHash of a name of any length.
+func hashName(shape shape, name []byte) uint64 {
+	var first [16]byte
+	copy(first[:], name)
+	h := nameHash(shape, len(name), binary.LittleEndian.Uint64(first[:]), binary.LittleEndian.Uint64(first[8:]))
+	for rest := 16; rest < len(name); rest += 8 {
+		// The last word may have some bytes of the one before.
+		h = (h ^ binary.LittleEndian.Uint64(name[min(rest, len(name)-8):])) * 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	return h
 }
 
 // find returns the node of the name, 0 when it is not and can't be in the graph.
@@ -147,14 +202,6 @@ func byteMask(n int) uint64 {
 	return 1<<(8*n) - 1
 }
 
-// follow notes that k came behind prev.
-func (s *shapes) follow(prev, k uint16) {
-	next := &s.nodes[prev%maxNames].next
-	if next[0] != k {
-		next[0], next[1] = k, next[0]
-	}
-}
-
 // storedName is the name without the blanks around it that the name of an attribute may have.
 func storedName(s shape, name []byte) []byte {
 	if s == shapeAttributes {
@@ -177,42 +224,54 @@ func (d *Decoder) newPath(s shape) path {
 	return path{shape: s, prev: uint16(s), object: d.objects}
 }
 
-// memberKey is the name that member has read.
+// memberKey is the name that member has read, in two words, so that it is written and copied as fast as a number: a load that spans
+// several stores has to wait for all of them.
 type memberKey struct {
-	start, end int32 // of the name, decoded, in d.in
-	node       uint16
-	meaning    meaning
+	text uint64 // where the name, decoded, begins in d.in, and above that where it ends
+	what uint32 // its meaning, and above that its node
 }
 
-// meaning is what a name means where it stands, and what is wrong with it there (0: nothing), in one word: a struct of four fields is
-// copied in registers.
+func makeKey(start, end int, node uint16, m meaning) memberKey {
+	return memberKey{text: uint64(start) | uint64(end)<<32, what: uint32(m) | uint32(node)<<16}
+}
+
+func (k memberKey) start() int   { return int(uint32(k.text)) }
+func (k memberKey) end() int     { return int(k.text >> 32) }
+func (k memberKey) node() uint16 { return uint16(k.what >> 16) }
+func (k memberKey) class() class { return meaning(k.what).class() }
+func (k memberKey) rule() reason { return meaning(k.what).rule() }
+
+// meaning is what a name means where it stands, and what is wrong with it there (0: nothing).
 type meaning uint16
 
 func mean(c class, r reason) meaning { return meaning(c)<<8 | meaning(r) }
 
-func (k memberKey) class() class { return class(k.meaning >> 8) }
-func (k memberKey) rule() reason { return reason(k.meaning) }
+func (m meaning) class() class { return class(m >> 8) }
+func (m meaning) rule() reason { return reason(m) }
+
+// nameOf is the text of a key.
+func (d *Decoder) nameOf(k memberKey) []byte { return d.in[k.start():k.end()] }
 
 // member reads the name at i, its opening quote, and the colon, into d.key; the result is where the value begins.
 func (d *Decoder) member(p *path, i int) int {
 	i++
 	in, s := d.in, &d.shapes
-	low, high := binary.LittleEndian.Uint64(in[i:]), binary.LittleEndian.Uint64(in[i+8:])
-	next := s.nodes[p.prev%maxNames].next
-	k := next[0]
+	low, high := word(in, i), word(in, i+8)
+	prev := &s.nodes[p.prev%maxNames]
+	k := prev.next
 	n := &s.nodes[k%maxNames]
 	if !n.matches(low, high) {
-		k = next[1]
-		n = &s.nodes[k%maxNames]
-		if !n.matches(low, high) {
+		if k = s.lookup(p.shape, low, high); k == 0 {
 			return d.memberSlow(p, i)
 		}
+		prev.next = k
+		n = &s.nodes[k%maxNames]
 	}
 	end := i + int(n.size)
 	if n.size >= 16 && !s.tail(in, n, i) {
 		return d.memberSlow(p, i)
 	}
-	d.key = memberKey{start: int32(i), end: int32(end), node: k, meaning: n.meaning}
+	d.key = makeKey(i, end, k, n.meaning)
 	p.prev = k
 	if n.object == p.object && d.duplicate(i) < 0 {
 		return -1
@@ -238,22 +297,20 @@ func (d *Decoder) memberSlow(p *path, i int) int {
 		return -1
 	}
 	name := d.in[i:end]
-	hash := d.names.hash(uint32(p.shape), name)
 	k := uint16(0)
 	if p.shape != shapeUnknown {
-		k = d.shapes.find(hash, p.shape, name)
+		k = d.shapes.find(hashName(p.shape, name), p.shape, name)
 	}
 	if k == 0 {
-		d.key = memberKey{start: int32(i), end: int32(end)}
-		d.key.meaning = mean(classify(p.shape, name))
-		if !d.names.add(p.object, hash) && d.duplicate(i) < 0 {
+		d.key = makeKey(i, end, 0, mean(classify(p.shape, name)))
+		if !d.names.add(p.object, d.names.hash(name)) && d.duplicate(i) < 0 {
 			return -1
 		}
 		return next
 	}
 	n := &d.shapes.nodes[k%maxNames]
-	d.key = memberKey{start: int32(i), end: int32(end), node: k, meaning: n.meaning}
-	d.shapes.follow(p.prev, k)
+	d.key = makeKey(i, end, k, n.meaning)
+	d.shapes.nodes[p.prev%maxNames].next = k
 	p.prev = k
 	if n.object == p.object && d.duplicate(i) < 0 {
 		return -1
@@ -268,10 +325,10 @@ func (d *Decoder) duplicate(i int) int {
 
 // nameIndex is the dictionary's index of the name in key, without the blanks around an attribute's.
 func (d *Decoder) nameIndex(s shape, key *memberKey) uint32 {
-	if key.node == 0 {
-		return d.b.Intern(storedName(s, d.in[key.start:key.end]))
+	if key.node() == 0 {
+		return d.b.Intern(storedName(s, d.nameOf(*key)))
 	}
-	n := &d.shapes.nodes[key.node%maxNames]
+	n := &d.shapes.nodes[key.node()%maxNames]
 	if n.gen != d.gen {
 		stored := n.at + uint32(n.trimmed)
 		n.gen, n.index = d.gen, d.b.Intern(d.shapes.bytes[stored:stored+uint32(n.stored)])
@@ -307,10 +364,8 @@ func (s *nameSet) forget() {
 	s.used = 0
 }
 
-// hash of a name in a place.
-func (s *nameSet) hash(salt uint32, name []byte) uint64 {
-	return (maphash.Bytes(s.seed, name) + uint64(salt)) * 0x9e3779b97f4a7c15
-}
+// hash of a name.
+func (s *nameSet) hash(name []byte) uint64 { return maphash.Bytes(s.seed, name) * 0x9e3779b97f4a7c15 }
 
 // add puts the hash of an object's name into the set; false: it is there already.
 func (s *nameSet) add(object uint32, hash uint64) bool {

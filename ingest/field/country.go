@@ -16,7 +16,10 @@ func Country(b []byte) (alpha2 [2]byte, ok bool) {
 	t := countries()
 	switch len(b) {
 	case 2:
-		alpha2, ok = t.codes[[3]byte{upper(b[0]), upper(b[1])}]
+		if x, y := upper(b[0])-'A', upper(b[1])-'A'; x < 26 && y < 26 {
+			alpha2 = t.short[x][y]
+			ok = alpha2[0] != 0
+		}
 	case 3:
 		alpha2, ok = t.codes[[3]byte{upper(b[0]), upper(b[1]), upper(b[2])}]
 	}
@@ -31,24 +34,25 @@ func Country(b []byte) (alpha2 [2]byte, ok bool) {
 const maxCountryNameBytes = 80
 
 type countryTable struct {
-	codes map[[3]byte][2]byte // alpha-3, and alpha-2 with a zero behind
+	short [26][26][2]byte     // alpha-2; zeros: none
+	codes map[[3]byte][2]byte // alpha-3
 	names map[string][2]byte  // by appendNameKey
 }
 
-var countries = sync.OnceValue(func() countryTable {
-	t := countryTable{codes: map[[3]byte][2]byte{}, names: map[string][2]byte{}}
+var countries = sync.OnceValue(func() *countryTable {
+	t := &countryTable{codes: map[[3]byte][2]byte{}, names: map[string][2]byte{}}
 	english := display.English.Regions()
 	for i := 0; i < len(alpha2Codes); i += 3 {
 		code := alpha2Codes[i : i+2]
 		alpha2 := [2]byte{code[0], code[1]}
-		t.codes[[3]byte{code[0], code[1]}] = alpha2
+		t.short[code[0]-'A'][code[1]-'A'] = alpha2
 		region := language.MustParseRegion(code)
 		if alpha3 := region.ISO3(); len(alpha3) == 3 {
 			t.codes[[3]byte([]byte(alpha3))] = alpha2
 		}
 		t.names[string(appendNameKey(nil, []byte(english.Name(region))))] = alpha2
 	}
-	t.codes[[3]byte{'U', 'K'}] = [2]byte{'G', 'B'}
+	t.short['U'-'A']['K'-'A'] = [2]byte{'G', 'B'}
 	for code, names := range otherCountryNames {
 		for _, name := range names {
 			t.names[string(appendNameKey(nil, []byte(name)))] = [2]byte{code[0], code[1]}

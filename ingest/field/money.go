@@ -54,6 +54,9 @@ const MaxPriceBytes = 64
 // at the end, half away from zero. A text that is no JSON number or longer than 64 bytes, or a product that 64 bits
 // don't hold, is not ok.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
+	if minor, ok = plainPrice(priceText, digits, quantity); ok {
+		return minor, true
+	}
 	negative, coefficient, exponent, ok := decimal(priceText)
 	if !ok {
 		return 0, false
@@ -75,6 +78,36 @@ func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok
 		return int64(amount), true
 	}
 	return 0, false
+}
+
+// plainPrice is MinorUnits for a price of few digits without exponent, of which none is below the minor unit, and a small quantity.
+func plainPrice(text []byte, digits uint8, quantity int64) (minor int64, ok bool) {
+	const maxBytes, maxQuantity = 12, 1000 // the product, three more digits of the currency included, stays below 10^18
+	if len(text) == 0 || len(text) > maxBytes || digits > 3 || quantity < 0 || quantity > maxQuantity || !isDigit(text[0]) ||
+		text[0] == '0' && len(text) > 1 && text[1] != '.' {
+		return 0, false
+	}
+	fraction := -1 // digits behind the point, -1 before it
+	for _, c := range text {
+		switch {
+		case isDigit(c):
+			minor = minor*10 + int64(c-'0')
+			if fraction >= 0 {
+				fraction++
+			}
+		case c == '.' && fraction < 0:
+			fraction = 0
+		default:
+			return 0, false
+		}
+	}
+	if fraction == 0 || fraction > int(digits) {
+		return 0, false
+	}
+	for k := max(fraction, 0); k < int(digits); k++ {
+		minor *= 10
+	}
+	return minor * quantity, true
 }
 
 func magnitude(n int64) uint64 {

@@ -1,5 +1,7 @@
 package field
 
+import "encoding/binary"
+
 // Time reads a datetime in one of the shapes of reference.md 1.5 and returns the instant in milliseconds since the
 // Unix epoch. No zone means UTC, a date alone means midnight UTC.
 //
@@ -15,6 +17,9 @@ package field
 // The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC. Second 60 is read as 59.999. The name of
 // the weekday has to be one, but not the right one.
 func Time(b []byte) (unixMillis int64, ok bool) {
+	if unixMillis, ok = plainTime(b); ok {
+		return unixMillis, true
+	}
 	if len(b) < len("1/1/2026") {
 		return 0, false
 	}
@@ -86,6 +91,69 @@ const (
 	maxUnixMillis = 2932897*dayMillis - 1 // 9999-12-31T23:59:59.999Z
 	afterYear3000 = 376565 * dayMillis    // 3001-01-01T00:00:00Z
 )
+
+// plainTime reads what most clients send, YYYY-MM-DDTHH:MM:SSZ with or without three digits of a fraction, eight bytes at a time. What it
+// does not take, a leap second among it, may still be a time.
+func plainTime(b []byte) (unixMillis int64, ok bool) {
+	const shortZ, longZ = len("2026-11-21T04:23:01Z"), len("2026-11-21T04:23:01.123Z")
+	if len(b) != shortZ && len(b) != longZ {
+		return 0, false
+	}
+	date, clock := datePattern.of(b[:8]), clockPattern.of(b[8:16])
+	var rest uint64
+	var second, millis int
+	if len(b) == longZ {
+		rest = fractionPattern.of(b[16:])
+		second, millis = tens(rest, 1), tens(rest, 4)*10+int(rest>>48&0xf)
+	} else {
+		rest = secondsPattern.of(b[12:])
+		second = tens(rest, 5)
+	}
+	year, month, day := tens(date, 0)*100+tens(date, 2), tens(date, 5), tens(clock, 0)
+	hour, minute := tens(clock, 3), tens(clock, 6)
+	if (date|clock|rest)&highBits != 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) || hour > 23 || minute > 59 ||
+		second > 59 {
+		return 0, false
+	}
+	of := int64(hour)*hourMillis + int64(minute)*minuteMillis + int64(second)*1000 + int64(millis)
+	return epochDay(year, month, day)*dayMillis + of, true
+}
+
+const highBits = 0x8080808080808080
+
+// pattern is eight bytes in which 0 stands for any digit.
+type pattern struct{ text, limit uint64 }
+
+var (
+	datePattern     = newPattern("0000-00-")
+	clockPattern    = newPattern("00T00:00")
+	secondsPattern  = newPattern("0:00:00Z")
+	fractionPattern = newPattern(":00.000Z")
+)
+
+// newPattern has, for each byte, what carries a difference that may not be over into the highest bit: any difference, above 9 at a digit.
+func newPattern(text string) (p pattern) {
+	for i := range len(text) {
+		limit := uint64(0x7f)
+		if text[i] == '0' {
+			limit -= 9
+		}
+		p.text |= uint64(text[i]) << (8 * i)
+		p.limit |= limit << (8 * i)
+	}
+	return p
+}
+
+// of has the digits of b in the low halves of its bytes, the first one lowest. A byte of b that does not fit has the highest bit set.
+func (p *pattern) of(b []byte) uint64 {
+	v := binary.LittleEndian.Uint64(b) ^ p.text
+	return v | (v&^highBits+p.limit)&highBits
+}
+
+// tens is the number of the two digits at i and i+1.
+func tens(digits uint64, i int) int {
+	return int(digits>>(8*i)&0xf)*10 + int(digits>>(8*i+8)&0xf)
+}
 
 // extendedTime reads YYYY-MM-DD and what may follow. The caller has seen ten bytes and both hyphens.
 func extendedTime(b []byte) (int64, bool) {
