@@ -75,10 +75,25 @@ func (e *Engine) runCheckpoints() {
 // Checkpoint writes all that is dirty to the store now and trims the log.
 func (e *Engine) Checkpoint() error { return e.checkpoint() }
 
-// checkpoint is one round over all partitions.
+// checkpoint does a round, and doesn't wait for it once the store is dead.
 func (e *Engine) checkpoint() error {
+	done := make(chan error, 1)
+	go func() { done <- e.checkpointAll() }()
+	select {
+	case err := <-done:
+		return err
+	case <-e.store.events.dead:
+		return e.Failed()
+	}
+}
+
+// checkpointAll is one round over all partitions.
+func (e *Engine) checkpointAll() error {
 	e.checkpoints.busy.Lock()
 	defer e.checkpoints.busy.Unlock()
+	if err := e.Failed(); err != nil {
+		return err
+	}
 	start := time.Now()
 	applied := uint64(math.MaxUint64)
 	for i := range e.partitions {

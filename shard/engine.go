@@ -257,9 +257,7 @@ func (e *Engine) Close() error {
 	close(e.stop)
 	e.pump.close()
 	<-e.pump.gone
-	if !e.stopped() {
-		return errors.Join(e.Failed(), e.log.Close())
-	}
+	e.background.Wait()
 	var err error
 	if e.Failed() == nil {
 		e.quiesce()
@@ -273,28 +271,10 @@ func (e *Engine) Close() error {
 	return errors.Join(err, e.release0())
 }
 
-// stopped waits for the goroutines that use the store. It says false when the store is dead: they may never end, and nothing of theirs can
-// be given back before the process ends.
-func (e *Engine) stopped() bool {
-	ended := make(chan struct{})
-	go func() {
-		e.background.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-		return true
-	case <-e.store.events.dead:
-		return false
-	}
-}
-
 // abandon ends what a failed Open has begun.
 func (e *Engine) abandon() {
 	close(e.stop)
-	if e.store != nil && !e.stopped() {
-		return
-	}
+	e.background.Wait()
 	if e.recovering.Load() {
 		for _, w := range e.workers {
 			w.retire()
@@ -325,8 +305,11 @@ func (e *Engine) quiesce() {
 
 const settleTime = 10 * time.Second
 
-// release0 gives back what open has taken.
+// release0 gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the middle of it.
 func (e *Engine) release0() error {
+	if e.store != nil && e.store.isDead() {
+		return nil
+	}
 	var err error
 	for _, w := range e.workers {
 		w.free()

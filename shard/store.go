@@ -168,13 +168,24 @@ func (s *store) flush() error {
 	}
 }
 
-// close closes a store that isn't dead.
-func (s *store) close() error {
+// isDead: Pebble has given up and holds its locks for good. What is not resident can still be read.
+func (s *store) isDead() bool {
 	select {
 	case <-s.events.dead:
-		return nil
+		return true
 	default:
-		return s.db.Close()
+		return false
+	}
+}
+
+func (s *store) close() error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.db.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-s.events.dead: // it would wait for what stands still
+		return nil
 	}
 }
 
@@ -332,8 +343,8 @@ func (l *storeEvents) Fatalf(f string, a ...any) {
 	if !l.opened.Load() {
 		panic(err) // for openPebble
 	}
-	l.die.Do(func() { close(l.dead) })
 	l.fail(err)
+	l.die.Do(func() { close(l.dead) })
 	select {}
 }
 
