@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"millrace/loadtest/body"
+	"millrace/shard"
+)
+
+// allocations counts heap objects for each request in the steady path: known users, warm pools. Those of the log, the workers and the
+// collector's clearing of pools count as well.
+func allocations(ctx context.Context, s *settings) (figures []Figure, err error) {
+	e, err := openEngine(s, "data", shard.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	for _, l := range []struct {
+		name string
+		mix  body.Mix
+	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+		f, err := allocationsOf(ctx, s, e, l.name, l.mix)
+		if err != nil {
+			return nil, err
+		}
+		figures = append(figures, f...)
+	}
+	return figures, nil
+}
+
+func allocationsOf(ctx context.Context, s *settings, e *shard.Engine, name string, mix body.Mix) (figures []Figure, err error) {
+	clients, err := newClients(e, s.bodies(mix), committers)
+	if err != nil {
+		return nil, err
+	}
+	// Each client sends its own few bodies again and again, so that after the first time round no user, name or phone number is new.
+	for _, c := range clients {
+		for _, t := range c.templates {
+			c.address(t)
+		}
+	}
+	again := func(int, *client, *body.Template) {}
+	for range 3 {
+		err = each(clients, func(_ int, c *client) error {
+			return sendEach(ctx, []*client{c}, len(c.templates), again)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	const decoded = 2000
+	var rounds []float64
+	for range s.Rounds {
+		c := clients[0]
+		n, err := mallocs(func() error {
+			for range decoded {
+				b, err := c.decode(c.template().Bytes)
+				if err != nil {
+					return err
+				}
+				b.Release()
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		rounds = append(rounds, float64(n)/decoded)
+	}
+	// The runtime itself makes an object now and then.
+	figures = append(figures, newFigure("ingest, "+name, "a request", rounds).want(atMost, 0.01))
+
+	for _, n := range []int{committers, 1} {
+		requests := 200 * n
+		rounds = nil
+		for range s.Rounds {
+			made, err := mallocs(func() error {
+				return sendEach(ctx, clients[:n], requests, again)
+			})
+			if err != nil {
+				return nil, err
+			}
+			rounds = append(rounds, float64(made)/float64(requests))
+		}
+		f := newFigure(fmt.Sprintf("decode, commit, apply, %s, %d at once", name, n), "a request", rounds)
+		if n > 1 {
+			f = f.want(atMost, 2)
+		}
+		figures = append(figures, f)
+	}
+	return figures, nil
+}

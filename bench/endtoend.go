@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"millrace/loadtest"
+	"millrace/loadtest/body"
+)
+
+// load is what an end-to-end case sends.
+type load struct {
+	name        string
+	mix         body.Mix
+	connections int
+	target      float64 // acknowledged objects/s, in parts of those of the no-op handler
+}
+
+var (
+	mix225    = body.Mix{body.MaxPerArray, body.MaxPerArray, body.MaxPerArray}
+	mixEvents = body.Mix{body.Events: body.MaxPerArray}
+	mixEvent  = body.Mix{body.Events: 1}
+)
+
+var loads = []load{
+	{"225 objects, 128 connections", mix225, 128, 0.25},
+	{"225 objects, 32 connections", mix225, 32, 0.18},
+	{"75 events, 64 connections", mixEvents, 64, 0.28},
+	{"1 event, 64 connections", mixEvent, 64, 0.60},
+}
+
+// maxLogPerJSON is the target of the log's size for full requests.
+const maxLogPerJSON = 0.70
+
+// endToEnd measures acknowledged objects/s of the server in parts of those of a handler that does nothing: same bodies, same client, on the
+// same cores, which the client shares with both.
+func endToEnd(ctx context.Context, s *settings) ([]Figure, error) {
+	var figures []Figure
+	for i, l := range loads {
+		note("endtoend: %s", l.name)
+		f, err := endToEndCase(ctx, s, fmt.Sprintf("data%d", i), l)
+		if err != nil {
+			return figures, fmt.Errorf("%s: %w", l.name, err)
+		}
+		figures = append(figures, f...)
+	}
+	return figures, nil
+}
+
+func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures []Figure, err error) {
+	server, err := startServer(ctx, s, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	noop, err := startNoop(ctx, s, l.mix)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, noop.stop()) }()
+
+	bodies := s.bodies(l.mix)
+	ours := &httpSide{s: s, process: server, connections: l.connections, bodies: bodies}
+	theirs := &httpSide{s: s, process: noop, connections: l.connections, bodies: bodies}
+	for _, side := range []*httpSide{ours, theirs} {
+		if err := side.warmup(ctx); err != nil {
+			return nil, err
+		}
+	}
+	logBefore, err := server.metric(ctx, walBytes)
+	if err != nil {
+		return nil, err
+	}
+	rates, err := inTurns(ctx, s.Rounds,
+		func(int) (float64, error) { return ours.measure(ctx) },
+		func(int) (float64, error) { return theirs.measure(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	logAfter, err := server.metric(ctx, walBytes)
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, newFigure("server ÷ no-op, "+l.name, "", ratios(rates[0], rates[1]),
+		Detail{"server", median(rates[0]), "objects/s"}, Detail{"no-op", median(rates[1]), "objects/s"},
+		Detail{"server CPU", median(ours.cpu), "s per million objects"}, Detail{"no-op CPU", median(theirs.cpu), "s per million objects"},
+		Detail{"server p50", median(ours.p50), "ms"}, Detail{"p99", median(ours.p99), "ms"},
+		Detail{"no-op p50", median(theirs.p50), "ms"}, Detail{"p99", median(theirs.p99), "ms"}).want(atLeast, l.target))
+	size := newFigure("log ÷ JSON bytes, "+l.name, "", []float64{(logAfter - logBefore) / float64(ours.sent)})
+	if l.mix == mix225 {
+		size = size.want(atMost, maxLogPerJSON)
+	}
+	return append(figures, size), nil
+}
+
+// bodies of all parts: the typical request of package body, or with s.Mixed that of the loadtest command.
+func (s *settings) bodies(mix body.Mix) body.Options {
+	o := body.Options{Seed: 1, Mix: mix}
+	if s.Mixed {
+		o.EmailShare, o.AliasShare, o.UnicodeShare, o.EscapeShare = 0.02, 0.02, 0.05, 0.03
+	}
+	return o
+}
+
+// httpSide sends load to one process, round after round.
+type httpSide struct {
+	s           *settings
+	process     *process
+	connections int
+	bodies      body.Options
+
+	requests      int64 // all of them
+	sent          int64 // bytes of JSON, of the measured rounds
+	cpu, p50, p99 []float64
+}
+
+func (h *httpSide) warmup(ctx context.Context) error {
+	if _, err := h.run(ctx, loadtest.Options{Duration: h.s.warmup()}); err != nil {
+		return err
+	}
+	quiet(h.process.pid())
+	return nil
+}
+
+// measure returns acknowledged objects/s of one round. The process's CPU counts until it is quiet again: what it does behind its answers is
+// work for them too.
+func (h *httpSide) measure(ctx context.Context) (float64, error) {
+	before := cpuSeconds(h.process.pid())
+	r, err := h.run(ctx, loadtest.Options{Duration: h.s.Duration})
+	if err != nil {
+		return 0, err
+	}
+	quiet(h.process.pid())
+	h.cpu = append(h.cpu, (cpuSeconds(h.process.pid())-before)/float64(r.Objects)*1e6)
+	h.p50, h.p99 = append(h.p50, r.Latency.P50), append(h.p99, r.Latency.P99)
+	h.sent += r.BytesSent
+	return r.ObjectsPerSecond, nil
+}
+
+// run sends a closed loop of load and refuses to call it measured unless every answer was the right one.
+func (h *httpSide) run(ctx context.Context, o loadtest.Options) (*loadtest.Report, error) {
+	o.Target, o.Key, o.Connections, o.Body = "http://"+h.process.address, apiKey, h.connections, h.bodies
+	o.Timeout = time.Minute
+	r, _, err := loadtest.Run(ctx, o)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w\n%s", err, h.process.lastLines())
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case r.Acked != r.Requests || r.Objects == 0 || r.Unexpected+r.UnknownRequests+r.Cut+r.Unsent+r.ErrorEntries > 0:
+		return nil, fmt.Errorf("not every answer was right: statuses %v, %d of %d acknowledged, %d unknown, %d cut, %d unsent, %d refused objects, samples %q",
+			r.Statuses, r.Acked, r.Requests, r.UnknownRequests, r.Cut, r.Unsent, r.ErrorEntries, r.UnexpectedSamples)
+	}
+	h.requests += r.Requests
+	return r, nil
+}

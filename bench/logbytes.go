@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/loadtest/body"
+	"millrace/shard"
+)
+
+// logBytes compares what the log gets, its framing included, with the JSON that it stands for.
+func logBytes(ctx context.Context, s *settings) (figures []Figure, err error) {
+	e, err := openEngine(s, "data", shard.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	logged := metrics.GetOrCreateCounter(walBytes)
+	for _, l := range []struct {
+		name string
+		mix  body.Mix
+	}{{"225 objects", mix225}, {"75 events", mixEvents}, {"1 event", mixEvent}} {
+		clients, err := newClients(e, s.bodies(l.mix), 1)
+		if err != nil {
+			return nil, err
+		}
+		const requests = 512
+		size, before := 0, logged.Get()
+		err = sendEach(ctx, clients, requests, func(_ int, c *client, t *body.Template) {
+			c.address(t)
+			size += len(t.Bytes)
+		})
+		if err != nil {
+			return nil, err
+		}
+		after := logged.Get()
+		f := newFigure("log ÷ JSON bytes, "+l.name, "", []float64{float64(after-before) / float64(size)},
+			Detail{"log", float64(after-before) / float64(requests*l.mix.Total()), "bytes/object"},
+			Detail{"JSON", float64(size) / float64(requests*l.mix.Total()), "bytes/object"})
+		if l.mix == mix225 {
+			f = f.want(atMost, maxLogPerJSON)
+		}
+		figures = append(figures, f)
+	}
+	return figures, nil
+}

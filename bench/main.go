@@ -1,0 +1,270 @@
+// Command bench measures Millrace on the machine that it runs on: `make bench`, or `go run ./bench -part endtoend,replay`.
+//
+// What a machine does in a second says little about the next machine, and on a shared one little about the next minute. So whatever can be a
+// ratio is one: both sides run in turns within one run, the ratio is taken round by round, and its median is what counts (ratio.go).
+//
+//	parent ─▶ a child process for each part, so that no part finds the memory, the counters or the goroutines of another
+//	           ├▶ the server, built from this checkout, on loopback with a data directory of its own
+//	           └▶ a no-op handler, which is this binary again
+//
+// Invariants: what is compared gets the same input from the same generator; a round with a wrong answer in it is an error, not a figure;
+// every process that is started is ended, and every directory that is made is removed, on an interrupt too.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// part is a group of figures that is measured in a process of its own.
+type part struct {
+	name, about string
+	run         func(context.Context, *settings) ([]Figure, error)
+}
+
+// parts in the order of the report.
+var parts = []part{
+	{"endtoend", "the server over HTTP against a handler that does nothing", endToEnd},
+	{"decoder", "ingest against JSON libraries", decoders},
+	{"logbytes", "bytes of the log for each byte of JSON", logBytes},
+	{"allocs", "allocations of a request", allocations},
+	{"memory", "memory of a resident profile, and the collector's time with all of them", memory},
+	{"hot", "one user that takes all traffic against many", hot},
+	{"cold", "a state ten times the memory budget against one in memory", cold},
+	{"replay", "kill -9 and the time until the server is ready again", replay},
+}
+
+func partNames() []string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// settings are the flags, as far as they bear on figures: they go into the results, so that a run can be repeated.
+type settings struct {
+	Parts    []string      `json:"parts"`
+	Duration time.Duration `json:"duration_ns"` // of one side in one round
+	Rounds   int           `json:"rounds"`
+	Mixed    bool          `json:"mixed"`
+
+	Profiles     int   `json:"profiles"`      // of part memory; 0: by the memory that is free
+	ColdProfiles int   `json:"cold_profiles"` // of part cold
+	ReplayBytes  int64 `json:"replay_bytes"`  // of log, of part replay
+	MaxProcs     int   `json:"server_gomaxprocs"`
+
+	dir    string // what parts write lies below it
+	server string // the binary
+}
+
+// warmup precedes the first round of each side.
+func (s *settings) warmup() time.Duration { return min(s.Duration, 2*time.Second) }
+
+func (s *settings) validate() error {
+	for _, name := range s.Parts {
+		if !slices.Contains(partNames(), name) {
+			return fmt.Errorf("-part %q: there are %s", name, strings.Join(partNames(), ", "))
+		}
+	}
+	switch {
+	case s.Duration < 10*time.Millisecond || s.Duration > time.Hour:
+		return fmt.Errorf("-duration %v is not within 10ms and 1h", s.Duration)
+	case s.Rounds < 1 || s.Rounds > 1000:
+		return fmt.Errorf("-rounds %d is not within 1 and 1000", s.Rounds)
+	case s.Profiles < 0 || s.Profiles > 100_000_000:
+		return fmt.Errorf("-profiles %d is not within 0 and 100000000", s.Profiles)
+	case s.ColdProfiles < 1000 || s.ColdProfiles > 100_000_000:
+		return fmt.Errorf("-cold-profiles %d is not within 1000 and 100000000", s.ColdProfiles)
+	case s.ReplayBytes < 1<<20 || s.ReplayBytes > 100<<30:
+		return fmt.Errorf("-replay-bytes %d is not within 1 MiB and 100 GiB", s.ReplayBytes)
+	}
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if isChild(os.Args) {
+		err = child(ctx, os.Args[2], os.Stdout)
+	} else {
+		err = run(ctx, os.Args[1:], os.Stdout)
+	}
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// run is main without the process: it parses args, measures, prints the table to stdout and writes the results.
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	var s settings
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	list := flags.String("part", "all", "what to measure, separated by commas: "+strings.Join(partNames(), ", "))
+	flags.DurationVar(&s.Duration, "duration", 10*time.Second, "how long each side runs in each round; the decoder and the engine take a part of it")
+	flags.IntVar(&s.Rounds, "rounds", 3, "rounds in which the sides take turns")
+	flags.BoolVar(&s.Mixed, "mixed", false, "bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside ASCII, 3 % with escapes")
+	flags.IntVar(&s.Profiles, "profiles", 0, "profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
+	flags.IntVar(&s.ColdProfiles, "cold-profiles", 2_000_000, "profiles of part cold")
+	flags.Int64Var(&s.ReplayBytes, "replay-bytes", 1_000_000_000, "log to replay")
+	flags.IntVar(&s.MaxProcs, "server-gomaxprocs", 0, "GOMAXPROCS of both servers (0: Go's default)")
+	jsonPath := flags.String("json", "", "write the results to this `file` too")
+	flags.StringVar(&s.dir, "dir", "", "where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
+	flags.StringVar(&s.server, "server", "", "measure this `binary` instead of building one")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if s.Parts = strings.Split(*list, ","); *list == "all" {
+		s.Parts = partNames()
+	}
+	if err := s.validate(); err != nil {
+		return err
+	}
+	base := s.dir
+	if base == "" {
+		base = diskDir()
+	}
+	var err error
+	if s.dir, err = os.MkdirTemp(base, "millrace-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(s.dir)
+	if s.server == "" {
+		if s.server, err = build(ctx, s.dir); err != nil {
+			return err
+		}
+	}
+	results := Results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: inspect(s.dir), Settings: s}
+	results.Machine.warn(os.Stderr)
+	err = measure(ctx, &s, &results)
+	return errors.Join(err, results.WriteText(stdout), results.write(*jsonPath))
+}
+
+// measure runs the parts one after the other. A part that fails does not keep the others from running.
+func measure(ctx context.Context, s *settings, results *Results) error {
+	var failed error
+	for _, p := range parts {
+		if !slices.Contains(s.Parts, p.name) || ctx.Err() != nil {
+			continue
+		}
+		started := time.Now()
+		figures, err := runPart(ctx, s, p.name)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("part %s: %w", p.name, err))
+		}
+		results.Figures = append(results.Figures, figures...)
+		note("%s: done in %v", p.name, time.Since(started).Round(time.Second))
+	}
+	return errors.Join(failed, ctx.Err())
+}
+
+// build makes the server of this checkout.
+func build(ctx context.Context, dir string) (string, error) {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module, within which bench wants to run: %w", err)
+	}
+	binary := filepath.Join(dir, "millrace")
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/millrace")
+	c.Dir = strings.TrimSpace(string(root))
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the server: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// order is what a child process is started for: it is its second argument, as JSON.
+type order struct {
+	Part     string   `json:"part,omitempty"`
+	Settings settings `json:"settings"`
+	Dir      string   `json:"dir,omitempty"`
+	Server   string   `json:"server,omitempty"`
+	Noop     string   `json:"noop,omitempty"` // serve this answer instead
+}
+
+const childArg = "-child"
+
+func isChild(args []string) bool { return len(args) == 3 && args[1] == childArg }
+
+// self is the command line that gives a process of this binary an order.
+func self(o order) (name string, args []string, err error) {
+	if name, err = os.Executable(); err != nil {
+		return "", nil, err
+	}
+	text, err := json.Marshal(o)
+	return name, []string{childArg, string(text)}, err
+}
+
+// runPart has a child process do the part in a directory that is removed afterwards.
+func runPart(ctx context.Context, s *settings, name string) ([]Figure, error) {
+	dir, err := os.MkdirTemp(s.dir, name+"-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	program, args, err := self(order{Part: name, Settings: *s, Dir: dir, Server: s.server})
+	if err != nil {
+		return nil, err
+	}
+	c := exec.CommandContext(ctx, program, args...)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) } // it has children of its own to end
+	c.WaitDelay = 30 * time.Second
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	c.Stderr = os.Stderr
+	var out bytes.Buffer
+	c.Stdout = &out
+	if err := c.Run(); err != nil {
+		return nil, err
+	}
+	var figures []Figure
+	if err := json.Unmarshal(out.Bytes(), &figures); err != nil {
+		return nil, fmt.Errorf("read its figures: %w", err)
+	}
+	for i := range figures {
+		figures[i].Part = name
+	}
+	return figures, nil
+}
+
+// child carries out an order.
+func child(ctx context.Context, text string, stdout io.Writer) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return fmt.Errorf("order: %w", err)
+	}
+	if o.Noop != "" {
+		return serveNoop(ctx, o.Noop)
+	}
+	s := o.Settings
+	s.dir, s.server = o.Dir, o.Server
+	for _, p := range parts {
+		if p.name != o.Part {
+			continue
+		}
+		note("%s: %s", p.name, p.about)
+		figures, err := p.run(ctx, &s)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(stdout).Encode(figures)
+	}
+	return fmt.Errorf("order for part %q", o.Part)
+}
+
+// note tells on standard error what goes on; standard output is for results.
+func note(format string, a ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", a...) }

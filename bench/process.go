@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a server that bench has started. Both kinds say in a JSON line on standard error where they serve.
+type process struct {
+	cmd     *exec.Cmd
+	address string // host:port of the API; set when serving
+	admin   string // the same of the admin listener; "" for none
+	serving chan struct{}
+	exited  chan struct{} // closed when it has ended; err says how
+	err     error
+
+	mu   sync.Mutex
+	tail []string // the last lines that it wrote
+}
+
+const (
+	apiKey = "bench-key"
+	// bootstrap makes the workspace. The rate limit is as high as it goes, but counted.
+	bootstrap = `workspaces:
+  - id: bench
+    name: Bench
+    rate_limits: {users.track: 1000000000/1s}
+    apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
+    api_keys:
+      - {name: bench, key: ` + apiKey + `, permissions: [users.track]}
+`
+)
+
+// startServer starts the real server on a data directory below s.dir, with the defaults of its flags but for args, and waits until it serves.
+func startServer(ctx context.Context, s *settings, name string, args ...string) (*process, error) {
+	file := filepath.Join(s.dir, "bootstrap.yaml")
+	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
+		return nil, err
+	}
+	args = append([]string{"serve", "--data", filepath.Join(s.dir, name), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--bootstrap", file}, args...)
+	return start(ctx, s, s.server, args...)
+}
+
+// start starts a program and waits until it serves. It does not outlive ctx, nor this process.
+func start(ctx context.Context, s *settings, program string, args ...string) (*process, error) {
+	p := &process{cmd: exec.CommandContext(ctx, program, args...), serving: make(chan struct{}), exited: make(chan struct{})}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") }) // which would be flags
+	if s.MaxProcs > 0 {
+		p.cmd.Env = append(p.cmd.Env, "GOMAXPROCS="+strconv.Itoa(s.MaxProcs))
+	}
+	out, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.read(out)
+	select {
+	case <-p.serving:
+		return p, nil
+	case <-p.exited:
+		return nil, fmt.Errorf("%s ended at once: %w\n%s", filepath.Base(program), p.err, p.lastLines())
+	}
+}
+
+// read follows what the process writes until it ends.
+func (p *process) read(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	once := sync.OnceFunc(func() { close(p.serving) })
+	for lines.Scan() {
+		p.mu.Lock()
+		p.tail = append(p.tail[max(0, len(p.tail)-19):], lines.Text())
+		p.mu.Unlock()
+		var l struct{ Msg, Address string }
+		if json.Unmarshal(lines.Bytes(), &l) != nil {
+			continue
+		}
+		switch l.Msg {
+		case "admin listener":
+			p.admin = l.Address
+		case "serving":
+			p.address = l.Address
+			once()
+		}
+	}
+	_, _ = io.Copy(io.Discard, out) // after a line that is too long
+	p.err = p.cmd.Wait()
+	close(p.exited)
+}
+
+func (p *process) lastLines() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.tail, "\n")
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// kill ends the process as a crash does.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it has ended already
+	<-p.exited
+}
+
+// stop ends it in order, and by force when that takes too long.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(time.Minute):
+		p.kill()
+		return errors.New("the server did not stop within a minute")
+	}
+	if p.err != nil {
+		return fmt.Errorf("server: %w\n%s", p.err, p.lastLines())
+	}
+	return nil
+}
+
+// metric is a counter of the server's /metrics.
+func (p *process) metric(ctx context.Context, name string) (float64, error) {
+	text, err := get(ctx, "http://"+p.admin+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, fmt.Errorf("the server has no metric %s", name)
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err == nil && a.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, a.Status)
+	}
+	return string(text), err
+}
+
+const walBytes = "millrace_wal_bytes_total"

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/body"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// The stages of a request, each by itself. The append to the log is measured in package wal.
+//
+//	go test ./bench -run '^$' -bench . -benchmem
+
+func benchClients(b *testing.B, n int, o body.Options) []*client {
+	e, err := openEngine(&settings{dir: b.TempDir()}, "data", shard.Options{})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, e.Close()) })
+	clients, err := newClients(e, o, n)
+	require.NoError(b, err)
+	return clients
+}
+
+func reportObjects(b *testing.B, objects int) {
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(objects), "ns/object")
+}
+
+// BenchmarkDecode225 is JSON to ops, addressed to their partitions.
+func BenchmarkDecode225(b *testing.B) {
+	for name, o := range map[string]body.Options{"plain": {}, "mixed": (&settings{Mixed: true}).bodies(mix225)} {
+		b.Run(name, func(b *testing.B) {
+			c := benchClients(b, 1, o)[0]
+			decode := func() {
+				batch, err := c.decode(c.template().Bytes)
+				if err != nil {
+					b.Fatal(err)
+				}
+				batch.Release()
+			}
+			for range c.templates {
+				decode()
+			}
+			b.SetBytes(int64(len(c.templates[0].Bytes)))
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				decode()
+			}
+			reportObjects(b, mix225.Total())
+		})
+	}
+}
+
+// BenchmarkApply225 is commit (append, fsync) and apply of ops that are there already, by many goroutines.
+func BenchmarkApply225(b *testing.B) {
+	clients := benchClients(b, committers, body.Options{})
+	records := make([]op.Record, 32)
+	for i := range records {
+		c := clients[0]
+		t := c.template()
+		c.address(t)
+		batch, err := c.decode(t.Bytes)
+		require.NoError(b, err)
+		data := slices.Clone(batch.Finish(1, 1, 0)[wal.HeaderBytes:])
+		records[i], err = op.ParseRecord(data, nil)
+		require.NoError(b, err)
+		batch.Release()
+	}
+	commit := func(r *op.Record) error {
+		batch := clients[0].engine.NewBatch(1, 1)
+		defer batch.Release()
+		for _, n := range r.Names {
+			batch.Name(n)
+		}
+		for rest := r.Ops; len(rest) > 0; {
+			var o op.Op
+			o, rest = op.Next(rest)
+			batch.AppendOp(o)
+		}
+		return batch.Commit()
+	}
+	for i := range records {
+		require.NoError(b, commit(&records[i]))
+	}
+	var next atomic.Int64
+	b.ReportAllocs()
+	b.SetParallelism(committers / runtime.GOMAXPROCS(0))
+	b.ResetTimer()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			if err := commit(&records[next.Add(1)%int64(len(records))]); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	reportObjects(b, mix225.Total())
+}
+
+// BenchmarkRequest is decode, commit and apply, with many requests under way.
+func BenchmarkRequest(b *testing.B) {
+	for name, mix := range map[string]body.Mix{"225": mix225, "75 events": mixEvents, "1 event": mixEvent} {
+		b.Run(name, func(b *testing.B) {
+			clients := benchClients(b, committers, body.Options{Mix: mix})
+			_, err := drive(b.Context(), clients, 200*time.Millisecond)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			b.ResetTimer()
+			err = sendEach(b.Context(), clients, b.N, func(_ int, c *client, t *body.Template) { c.address(t) })
+			require.NoError(b, err)
+			reportObjects(b, mix.Total())
+		})
+	}
+}
