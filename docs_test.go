@@ -19,10 +19,10 @@ func TestDocuments(t *testing.T) {
 	routes := names(`path: "(/[^"]+)"`, text(t, "api/routes.go"))
 	require.NotEmpty(t, routes)
 	for route := range routes {
-		require.Contains(t, protocol, route, "docs/http.md lacks a route")
+		require.True(t, strings.Contains(protocol, route), "docs/http.md lacks %s", route)
 	}
 	require.Contains(t, text(t, ".ci/run"), "make test")
-	require.Contains(t, text(t, "README.md"), "\nmake test ")
+	require.True(t, strings.Contains(text(t, "README.md"), "\nmake test "), "the README names the command of .ci/run")
 }
 
 // TestLinks: what the documents link to is there.
