@@ -298,9 +298,7 @@ func (e *Engine) quiesce() {
 	for e.log.DurablePosition() < e.log.LastPosition() && e.Failed() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	for _, w := range e.workers {
-		w.drain()
-	}
+	e.drain()
 }
 
 const settleTime = 10 * time.Second

@@ -23,18 +23,17 @@ type message struct {
 
 const messageHeadroom = 9 // sender u8, seq u64
 
-// newMessage encodes a message around one op; names may be nil for ops without any.
-func newMessage(sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
-	var b op.Builder
-	b.Reset(messageHeadroom)
-	b.MaxArray = rec.MaxArray
+// newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of rec's names in it.
+func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
+	scratch.Reset(messageHeadroom)
+	scratch.MaxArray = rec.MaxArray
 	if withNames {
 		for _, n := range rec.Names {
-			b.Name(n)
+			scratch.Name(n)
 		}
 	}
-	b.Append(kind, flags, number, body, key)
-	data := b.Finish(rec.Workspace, rec.Actor, rec.Stamp)
+	scratch.Append(kind, flags, number, body, key)
+	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
 	return &message{sender: sender, seq: seq, number: number, body: data}

@@ -103,6 +103,7 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 		return 0, err
 	}
 	const window = 256
+	undelivered := 0
 	slots := make(chan struct{}, window)
 	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
 		select {
@@ -126,16 +127,45 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 		}
 		records++
 		e.dispatch([]*wal.Record{&c.Record})
+		if undelivered += len(payload); undelivered > replayStretch {
+			undelivered = 0
+			e.drain()
+			e.forgetDelivered()
+		}
 		return nil
 	})
 	if err != nil {
 		return records, err
 	}
+	e.drain()
+	e.forgetDelivered()
+	e.stamp.Store(stamp)
+	return records, e.Failed()
+}
+
+// replayStretch is how many bytes of log are replayed between two looks at the outboxes.
+const replayStretch = 64 << 20
+
+// drain waits until all workers are idle.
+func (e *Engine) drain() {
 	for _, w := range e.workers {
 		w.drain()
 	}
-	e.stamp.Store(stamp)
-	return records, e.Failed()
+}
+
+// forgetDelivered drops messages from the outboxes that their receivers have had: replay makes them anew. Nothing is applied meanwhile.
+func (e *Engine) forgetDelivered() {
+	for _, p := range e.partitions {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		for _, m := range p.outbox {
+			if m.seq <= e.partitions[identity.Partition(m.number)].inbox[m.sender] {
+				m.applied.Store(true)
+			}
+		}
+		p.forgetApplied()
+		w.mu.Unlock()
+	}
 }
 
 // resend takes up what a crash has interrupted: messages that their receivers have not had, then records that still wait.
@@ -147,8 +177,7 @@ func (e *Engine) resend() {
 		w := e.owner[p.id]
 		w.mu.Lock()
 		for _, m := range p.outbox {
-			if m.seq <= e.inboxOf(m.number, m.sender) {
-				m.applied.Store(true)
+			if m.applied.Load() {
 				continue
 			}
 			m.ticket = t
@@ -166,11 +195,6 @@ func (e *Engine) resend() {
 		e.pump.send(lost)
 	}
 	t.finish(e)
-}
-
-// inboxOf is the last sequence that the partition of number has from sender. Recovery only: nothing is applied meanwhile.
-func (e *Engine) inboxOf(number uint64, sender uint8) uint64 {
-	return e.partitions[identity.Partition(number)].inbox[sender]
 }
 
 // runSweeps forgets what has expired, partition by partition, through the log like every change.

@@ -43,6 +43,7 @@ type worker struct {
 	fresh, row, members, value, readBack []byte
 	missing                              []uint64
 
+	letter   op.Builder     // of the message at hand
 	limits   profile.Limits // of the last record with a limit of its own
 	complete atomic.Bool    // all partitions are: nothing is to be read back
 
