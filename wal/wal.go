@@ -71,6 +71,9 @@ type Options struct {
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 64 MiB.
 	MaxRecordBytes int
+	// Trusted: the caller holds the effects of records up to this position elsewhere, durably. Open looks only at the first record of
+	// segments that hold none but such; what else is in them is checked when it is read. Default 0: all is read.
+	Trusted uint64
 	// WitnessInterval is how often the witness is synced, and so how much of the newest log a loss of power together with damage to
 	// the log could hide. Default 1 s.
 	WitnessInterval time.Duration
