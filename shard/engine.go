@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -196,8 +197,12 @@ func (e *Engine) open() (err error) {
 	if err := makeDirs(e.opts.FS, e.opts.Dir, "state", "log"); err != nil {
 		return err
 	}
+	isNew, err := e.isNew()
+	if err != nil {
+		return err
+	}
 	var secret [32]byte
-	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), e.opts.StoreCacheBytes,
+	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), isNew, e.opts.StoreCacheBytes,
 		e.opts.Logger, e.fail, e.failure.failed); err != nil {
 		return err
 	}
@@ -213,6 +218,16 @@ func (e *Engine) open() (err error) {
 		e.log.Hold(name, e.log.FirstPosition())
 	}
 	return e.recover()
+}
+
+// isNew says that there was never a log here: the store is made, and on disk, before the log gets its first file.
+func (e *Engine) isNew() (bool, error) {
+	dir := e.opts.FS.PathJoin(e.opts.Dir, "log")
+	names, err := e.opts.FS.List(dir)
+	if err != nil {
+		return false, fmt.Errorf("list %q: %w", dir, err)
+	}
+	return !slices.ContainsFunc(names, func(name string) bool { return name != "LOCK" }), nil
 }
 
 // makeDirs makes dir and the folders in it, and syncs the folders that name them: a loss of power must not take a file by its folder.

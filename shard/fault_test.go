@@ -178,6 +178,8 @@ func runWithFaults(t *testing.T, f *faults) error {
 		}
 	} else if f.hit.Load() == nil {
 		return err
+	} else if err := reopen(disk.CrashClone(vfs.CrashCloneCfg{}), clients); err != nil {
+		return fmt.Errorf("Open failed, and after a loss of power: %w", err)
 	}
 	if err := reopen(disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))}), clients); err != nil {
 		return fmt.Errorf("on a disk that works again: %w", err)

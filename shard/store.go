@@ -48,9 +48,9 @@ const (
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
 var ErrStore = errors.New("state store")
 
-// openStore opens or makes the store. fail is told when it can't be written any more; failed is closed once the engine has failed, for
+// openStore opens the store, or makes it when isNew. fail is told when it can't be written any more; failed is closed once the engine has failed, for
 // whatever reason.
-func openStore(fs vfs.FS, dir string, cacheBytes int64, log *slog.Logger, fail func(error), failed <-chan struct{}) (*store, [32]byte, error) {
+func openStore(fs vfs.FS, dir string, isNew bool, cacheBytes int64, log *slog.Logger, fail func(error), failed <-chan struct{}) (*store, [32]byte, error) {
 	events := &storeEvents{log: log, fail: fail, dead: make(chan struct{})}
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
@@ -78,7 +78,7 @@ func openStore(fs vfs.FS, dir string, cacheBytes int64, log *slog.Logger, fail f
 	}
 	events.opened.Store(true)
 	s := &store{db: db, log: log, events: events, failed: failed}
-	secret, err := s.facts()
+	secret, err := s.facts(isNew)
 	if err != nil {
 		_ = s.close()
 		return nil, [32]byte{}, err
@@ -96,11 +96,15 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	return pebble.Open(dir, o)
 }
 
-// facts reads, or on the first start makes, the format version and the secret that identity hashes with.
-func (s *store) facts() (secret [32]byte, err error) {
+// facts reads, or on the first start makes, the format version and the secret that identity hashes with. A store that has lost them (a manifest
+// that is cut short looks like an empty store) must not get others: users would be there under numbers that nothing leads to.
+func (s *store) facts(isNew bool) (secret [32]byte, err error) {
 	v, err := s.getCopy([]byte("sfacts"))
 	if err != nil {
 		return secret, err
+	}
+	if v == nil && !isNew {
+		return secret, fmt.Errorf("%w: it is empty although there is a log; its files are damaged", ErrStore)
 	}
 	if v == nil {
 		if _, err := rand.Read(secret[:]); err != nil {

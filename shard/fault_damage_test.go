@@ -1,0 +1,214 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// damaged is a closed engine's disk to damage copies of, and what it must show.
+type damaged struct {
+	fs    *vfs.MemFS
+	users int
+	files []string // of the store
+}
+
+// damagedEngine has users in several tables, some changed after the last checkpoint: those are in the log. user i has had i%5+1 events.
+func damagedEngine(t *testing.T, closed bool) *damaged {
+	d := &damaged{fs: vfs.NewCrashableMem(), users: 200}
+	o := testOptions(d.fs)
+	o.Log.SegmentBytes = 32 << 10
+	e, err := Open(o)
+	require.NoError(t, err)
+	for round := range 5 {
+		b := e.NewBatch(1, 0)
+		for i := range d.users {
+			if i%5 >= round {
+				addEvent(b, op.ExternalID, d.user(i), "e", 0)
+			}
+		}
+		require.NoError(t, b.Commit())
+		b.Release()
+		if round < 4 {
+			require.NoError(t, e.Checkpoint())
+		}
+	}
+	if closed { // the store has all, and the log little or nothing
+		require.NoError(t, e.Close())
+	}
+	// Else as a kill leaves it: the log has what the store hasn't.
+	d.fs = d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+	require.NoError(t, e.Close())
+	names, err := d.fs.List("data/state")
+	require.NoError(t, err)
+	for _, name := range names {
+		if info, err := d.fs.Stat("data/state/" + name); err == nil && info.Size() > 0 && !info.IsDir() {
+			d.files = append(d.files, "data/state/"+name)
+		}
+	}
+	require.NoError(t, d.read(d.copy(), false))
+	return d
+}
+
+func (d *damaged) user(i int) string { return fmt.Sprint("user", i) }
+
+func (d *damaged) copy() *vfs.MemFS {
+	return d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+}
+
+// errSilent: the engine shows something else than what was acknowledged, and says nothing.
+var errSilent = errors.New("SILENT")
+
+// read opens the disk and compares all users. Any error but errSilent is the damage found.
+func (d *damaged) read(fs vfs.FS, littleMemory bool) error {
+	o := testOptions(fs)
+	o.Log.SegmentBytes = 32 << 10
+	if littleMemory {
+		o.MemoryBytes = 4000
+	}
+	e, err := Open(o)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	var found error
+	for i := range d.users {
+		switch n, err := countOf(e, op.ExternalID, d.user(i), "e"); {
+		case err != nil:
+			found = err
+		case n != int64(i%5+1):
+			return fmt.Errorf("%w: user %d shows %d events, had %d", errSilent, i, n, i%5+1)
+		}
+	}
+	if n, err := countOf(e, op.ExternalID, "nobody", "e"); err == nil && n != 0 {
+		return fmt.Errorf("%w: somebody who never was", errSilent)
+	}
+	return found
+}
+
+func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
+	f, err := fs.Open(name)
+	require.NoError(t, err)
+	info, err := f.Stat()
+	require.NoError(t, err)
+	b := make([]byte, info.Size())
+	_, err = f.ReadAt(b, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	f, err = fs.Create(name, vfs.WriteCategoryUnspecified)
+	require.NoError(t, err)
+	_, err = f.Write(change(b))
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+}
+
+// F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything is as it was:
+// nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
+func TestFaultDamagedStore(t *testing.T) {
+	seed := seedOf(t)
+	r := rand.New(rand.NewPCG(seed, 4))
+	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
+	flips := 150
+	if isStress() {
+		flips = 10_000
+	}
+	found, harmless := map[string]int{}, map[string]int{}
+	for i := range flips {
+		d := disks[i%2]
+		fs := d.copy()
+		name := d.files[r.IntN(len(d.files))]
+		what := ""
+		switch r.IntN(12) {
+		case 0:
+			what = "removed"
+			require.NoError(t, fs.Remove(name))
+		case 1:
+			rewrite(t, fs, name, func(b []byte) []byte {
+				n := r.IntN(len(b))
+				what = fmt.Sprintf("cut to %d of %d bytes", n, len(b))
+				return b[:n]
+			})
+		default:
+			rewrite(t, fs, name, func(b []byte) []byte {
+				at, bit := r.IntN(len(b)), r.IntN(8)
+				if r.IntN(4) == 0 {
+					at = max(0, len(b)-1-r.IntN(64)) // footers
+				}
+				what = fmt.Sprintf("bit %d of byte %d of %d flipped", bit, at, len(b))
+				b[at] ^= 1 << bit
+				return b
+			})
+		}
+		littleMemory := r.IntN(2) == 0
+		var err error
+		within(t, 30*time.Second, fmt.Sprintf("damage %d (%s %s, little memory: %v)", i, name, what, littleMemory), func() {
+			err = d.read(fs, littleMemory)
+		})
+		kind := strings.SplitN(strings.TrimPrefix(name, "data/state/"), "-", 2)[0]
+		kind = kind[strings.LastIndexByte(kind, '.')+1:]
+		switch {
+		case errors.Is(err, errSilent):
+			t.Errorf("damage %d: %s: %s, little memory: %v: %v", i, name, what, littleMemory, err)
+		case err != nil:
+			found[kind]++
+		default:
+			harmless[kind]++
+		}
+	}
+	t.Logf("found: %v; without consequence: %v; silent: none", found, harmless)
+	require.NotZero(t, found["sst"])
+	require.NotZero(t, found["MANIFEST"])
+
+	for _, d := range disks { // the whole store is gone
+		fs := d.copy()
+		require.NoError(t, fs.RemoveAll("data/state"))
+		err := d.read(fs, false)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, errSilent)
+	}
+}
+
+// Much log behind a damaged store: the worker that meets the damage ends the start with an error, it neither hangs nor dies.
+func TestFaultDamagedStoreUnderReplay(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	e, err := Open(testOptions(disk))
+	require.NoError(t, err)
+	key := func(i int) string { return fmt.Sprint("user", i%500) }
+	for i := range 500 {
+		commitEvent(t, e, op.ExternalID, key(i), "e", 0)
+	}
+	require.NoError(t, e.Checkpoint())
+	for i := range 2000 { // more than replay keeps under way
+		commitEvent(t, e, op.ExternalID, key(i), "e", 0)
+	}
+	disk = disk.CrashClone(vfs.CrashCloneCfg{})
+	require.NoError(t, e.Close())
+	names, err := disk.List("data/state")
+	require.NoError(t, err)
+	for _, name := range names {
+		if strings.HasSuffix(name, ".sst") {
+			rewrite(t, disk, "data/state/"+name, func(b []byte) []byte {
+				for i := 500; i < len(b)-2000; i += 97 { // the blocks of entries, not the index behind them
+					b[i] ^= 1
+				}
+				return b
+			})
+		}
+	}
+	for round := range 3 { // what a failed Open has taken is free again
+		o := testOptions(disk)
+		o.MemoryBytes = 4000 // entries are not loaded, so that apply meets the damage
+		o.Workers = 4
+		within(t, 30*time.Second, fmt.Sprint("Open ", round), func() { e, err = Open(o) })
+		require.ErrorIs(t, err, ErrStore)
+	}
+}
