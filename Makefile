@@ -44,7 +44,7 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
-		echo '$(GO) test -race -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -timeout 10m $(RACE_PACKAGES); \
+		echo '$(GO) test -race -short -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -short -timeout 10m $(RACE_PACKAGES); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi
