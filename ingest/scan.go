@@ -26,10 +26,14 @@ const (
 // span returns the index of the first byte from i on that is a quote, a backslash, a control character or not ASCII.
 func span(b []byte, i int) int {
 	for {
-		if stop := stops(word(b, i)); stop != 0 {
-			return i + bits.TrailingZeros64(stop)>>3
+		// Two words a turn, and no choice between them: most strings end in the first turn, and what can't be predicted costs more than
+		// the second word.
+		first, second := stops(word(b, i)), stops(word(b, i+8))
+		if first|second != 0 {
+			n, more := bits.TrailingZeros64(first)>>3, bits.TrailingZeros64(second)>>3 // 8 for zero
+			return i + n + more&-(n>>3)
 		}
-		i += 8
+		i += 16
 	}
 }
 
@@ -209,6 +213,22 @@ const maxNumberBytes = 64
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
 	1e19, 1e20, 1e21, 1e22}
 
+var tens = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
+
+// eightDigits is the number of the digits that v begins with, and how many there are.
+func eightDigits(v uint64) (number uint64, n int) {
+	v ^= lowBits * '0'
+	other := (v + lowBits*0x76 | v) & highBits // right up to the lowest
+	n = bits.TrailingZeros64(other) >> 3
+	if n == 0 {
+		return 0, 0
+	}
+	v <<= 64 - 8*uint(n) // zeros in front
+	v = v*10 + v>>8      // pairs of digits in every other byte
+	const pairs = 0x000000ff000000ff
+	return ((v&pairs)*(100+1_000_000<<32) + (v>>16&pairs)*(1+10_000<<32)) >> 32, n
+}
+
 // number reads a number. Digits without point and exponent are an int64, anything else a float64.
 func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	in, start := d.in, i
@@ -217,14 +237,15 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 		i++
 	}
 	digits := i
-	var mantissa uint64
-	switch c := in[i] - '0'; {
-	case c == 0:
-		i++
-	case c > 9:
+	mantissa, n := eightDigits(word(in, i))
+	if n == 0 {
 		return d.fail(i), 0, 0
-	default:
-		for ; c <= 9; c = in[i] - '0' {
+	}
+	if in[i] == '0' {
+		mantissa, n = 0, 1
+	}
+	if i += n; n == 8 {
+		for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
 			mantissa = mantissa*10 + uint64(c)
 			i++
 		}
@@ -242,12 +263,16 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	if in[i] == '.' {
 		i++
 		point := i
-		for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
-			mantissa = mantissa*10 + uint64(c)
-			i++
-		}
-		if i == point {
+		fraction, n := eightDigits(word(in, i))
+		if n == 0 {
 			return d.fail(i), 0, 0
+		}
+		mantissa = mantissa*tens[n] + fraction
+		if i += n; n == 8 {
+			for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
+				mantissa = mantissa*10 + uint64(c)
+				i++
+			}
 		}
 		significant, exponent = significant+i-point, point-i
 	}
