@@ -382,11 +382,8 @@ func (w *worker) sweep(p *partition) error {
 func (w *worker) importUser(p *partition, o op.Op) error {
 	rec, flags := w.applying.rec, o.Flags()
 	number := o.Number()
-	var s *slot
-	var err error
-	if flags.Has(op.Resolved) {
-		s, err = w.lookup(p, number)
-	} else {
+	s, err := w.lookup(p, number)
+	if err == nil && !flags.Has(op.Resolved) {
 		s, number, err = w.findHome(p, number, rec.Workspace, flags.ID(), o.Key())
 	}
 	if err != nil {

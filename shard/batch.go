@@ -11,7 +11,6 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
@@ -31,8 +30,8 @@ type Batch struct {
 	lookups   []lookup
 	contacts  []int // starts of ops that may set an email or phone
 	commit    commit
-	names     op.Names
 	keep      []byte
+	deletes   int // ops that only delete: a batch of them is taken when the disk is full, too
 	given     []given
 }
 
@@ -52,7 +51,7 @@ type candidate struct {
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
-	b.workspace, b.actor = workspace, actor
+	b.workspace, b.actor, b.deletes = workspace, actor, 0
 	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
 	b.Reset(wal.HeaderBytes)
 	return b
@@ -118,6 +117,7 @@ func (b *Batch) Delete(number uint64) {
 		binary.LittleEndian.PutUint64(body, b.engine.hasher.Number(b.workspace, id, key))
 	})
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
+	b.deletes++
 }
 
 // Import replaces, or creates, the profile that blob's home identifier names (package profile).
@@ -151,6 +151,7 @@ func (b *Batch) Commit() error {
 		return err
 	}
 	c := &b.commit
+	c.Urgent = b.deletes == b.Count()
 	t := c.ticket
 	if err := e.submit(c, data); err != nil {
 		e.inflight.Add(-int64(len(data)))
@@ -474,7 +475,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	out.Reset(wal.HeaderBytes)
 	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
 	c := &commit{ticket: t}
-	c.Context = c
+	c.Context, c.Urgent = c, true
 	data := out.Finish(rec.Workspace, rec.Actor, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := e.submit(c, data)
@@ -529,5 +530,4 @@ func (e *Engine) again(err error, pause time.Duration) bool {
 var (
 	refusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
 	deferrals   = metrics.NewCounter("millrace_deferred_requests_total")
-	_           = identity.Partitions
 )

@@ -202,13 +202,16 @@ func (e *Engine) open() (err error) {
 		return err
 	}
 	var secret [32]byte
-	if e.store, secret, err = openStore(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state"), isNew, e.opts.StoreCacheBytes,
-		e.opts.Logger, e.fail, e.failure.failed); err != nil {
+	if e.store, secret, err = openStore(e, isNew); err != nil {
 		return err
 	}
 	e.hasher = identity.NewHasher(secret)
 	e.hire()
+	if err := e.loadStore(); err != nil {
+		return err
+	}
 	lo := e.opts.Log
+	lo.Trusted = e.checkpointed.Load()
 	lo.FS, lo.Dir, lo.Logger = e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "log"), e.opts.Logger
 	lo.OnDurable, lo.OnFailure = e.dispatch, e.fail
 	if e.log, err = wal.Open(lo); err != nil {

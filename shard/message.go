@@ -68,5 +68,4 @@ type deferred struct {
 type dropped struct {
 	position uint64
 	ordinal  uint32
-	stored   bool
 }

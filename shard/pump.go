@@ -78,7 +78,7 @@ func (e *Engine) deliver(messages []*message) (n int) {
 		}
 	}
 	c := &commit{messages: messages[:n:n]}
-	c.Context = c
+	c.Context, c.Urgent = c, true
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := e.submit(c, data)

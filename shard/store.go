@@ -31,7 +31,8 @@ type store struct {
 	db     *pebble.DB
 	log    *slog.Logger
 	events *storeEvents
-	failed <-chan struct{} // the engine's
+	failed <-chan struct{} // the engine's; then cause says why
+	cause  func() error
 }
 
 const storeVersion = 1
@@ -48,11 +49,12 @@ const (
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
 var ErrStore = errors.New("state store")
 
-// openStore opens the store, or makes it when isNew. fail is told when it can't be written any more; failed is closed once the engine has failed, for
-// whatever reason.
-func openStore(fs vfs.FS, dir string, isNew bool, cacheBytes int64, log *slog.Logger, fail func(error), failed <-chan struct{}) (*store, [32]byte, error) {
-	events := &storeEvents{log: log, fail: fail, dead: make(chan struct{})}
-	cache := pebble.NewCache(cacheBytes)
+// openStore opens e's store, or makes it when isNew. The engine fails when it can't be written any more.
+func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
+	fs, log := e.opts.FS, e.opts.Logger
+	dir := fs.PathJoin(e.opts.Dir, "state")
+	events := &storeEvents{log: log, fail: e.fail, dead: make(chan struct{})}
+	cache := pebble.NewCache(e.opts.StoreCacheBytes)
 	defer cache.Unref()
 	o := &pebble.Options{
 		FS: fs, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
@@ -77,7 +79,7 @@ func openStore(fs vfs.FS, dir string, isNew bool, cacheBytes int64, log *slog.Lo
 		return nil, [32]byte{}, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
 	}
 	events.opened.Store(true)
-	s := &store{db: db, log: log, events: events, failed: failed}
+	s := &store{db: db, log: log, events: events, failed: e.failure.failed, cause: e.Failed}
 	secret, err := s.facts(isNew)
 	if err != nil {
 		_ = s.close()
@@ -168,7 +170,7 @@ func (s *store) flush() error {
 	case <-flushed:
 		return nil
 	case <-s.failed:
-		return fmt.Errorf("%w: flush: the engine has failed", ErrStore)
+		return fmt.Errorf("%w: flush: %w", ErrStore, s.cause())
 	}
 }
 

@@ -10,7 +10,6 @@ type table struct {
 	slots []slot
 	raw   []byte // what slots lies in, when mapped off the heap
 	count int
-	hand  uint32 // the evictor's place
 }
 
 // slot: number 0 is an empty one. meta is 24 bits of length, 6 of size class, dirty, referenced.

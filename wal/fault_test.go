@@ -173,6 +173,11 @@ func TestDiskFull(t *testing.T) {
 		last := h.LastPosition()
 		require.ErrorIs(t, h.Append(newRecord(1, 8)), ErrDiskFull)
 		require.Equal(t, last, h.LastPosition())
+		urgent := newRecord(last+1, 8)
+		urgent.Urgent = true
+		require.NoError(t, h.Append(urgent))
+		last++
+		require.True(t, h.waitAcked(last))
 		require.NoError(t, h.Read(1, last, func(uint64, uint32, []byte) error { return nil }))
 		require.NoError(t, h.Trim(last))
 		usage(60<<30, 100<<30)

@@ -18,6 +18,8 @@ type Record struct {
 	Position uint64
 	// Context is the caller's; the log does not look at it.
 	Context any
+	// Urgent records are taken while the disk is full, too: what completes accepted work, or makes room.
+	Urgent bool
 }
 
 // HeaderBytes is the length of the header that Append writes to the start of Record.Data:

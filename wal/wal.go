@@ -260,7 +260,7 @@ func (l *Log) Append(r *Record) error {
 	case l.closing:
 		l.mu.Unlock()
 		return ErrClosed
-	case l.full.Load():
+	case l.full.Load() && !r.Urgent:
 		l.mu.Unlock()
 		rejectedTotal.Inc()
 		return ErrDiskFull

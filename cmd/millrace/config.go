@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,11 @@ func yamlConfig(r io.Reader) (kong.Resolver, error) {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
 	return kong.ResolverFunc(func(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+		for _, name := range flag.Envs { // the environment beats the file
+			if _, set := os.LookupEnv(name); set {
+				return nil, nil
+			}
+		}
 		if parent.Command != nil {
 			if own, ok := values[parent.Command.Name].(map[string]any); ok {
 				if v, ok := own[flag.Name]; ok {

@@ -1,4 +1,4 @@
-// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, backup, admin, version.
+// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, admin, version.
 package main
 
 import (
@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"millrace/shard"
 )
 
 func main() {
@@ -59,5 +61,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return command.Run()
+	if err = command.Run(); errors.Is(err, shard.ErrFailed) { // also while it starts or stops
+		return exitError{err, exitDiskFailed}
+	}
+	return err
 }

@@ -23,7 +23,6 @@ import (
 	"millrace/ingest"
 	"millrace/shard"
 	"millrace/shard/eventlog"
-	"millrace/shard/profile"
 	"millrace/wal"
 )
 
@@ -31,6 +30,9 @@ import (
 //
 //go:embed demo.yaml
 var demo []byte
+
+// gcPercent: profiles lie outside of the Go heap, so the heap is small and may grow fivefold between two collections. GOGC overrides it.
+const gcPercent = 400
 
 const demoKey = "millrace-demo-key"
 
@@ -77,7 +79,6 @@ type serveCommand struct {
 	MaxBadKeysPerMinute int           `default:"60" help:"Wrong keys from one address a minute before it gets 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
-	MaxArray           int `default:"25" help:"Elements of a custom array attribute; the newest stay."`
 	MaxProperties      int `default:"256" help:"Properties of an event that are kept."`
 	MaxPropertiesBytes int `default:"51200" help:"Properties with arrays or objects, as JSON."`
 	MaxDepth           int `default:"32" help:"Nesting inside an object."`
@@ -94,6 +95,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	}
 	if err := c.check(); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	if c.MemoryLimit > 0 {
 		debug.SetMemoryLimit(int64(c.MemoryLimit))
@@ -305,7 +309,6 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
 		Dir: c.Data, Workers: c.Workers, MemoryBytes: int64(c.Memory), StoreCacheBytes: int64(c.StoreCache),
 		MaxInflightBytes: int64(c.MaxInflight), CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
-		Limits: profile.Limits{MaxArray: c.MaxArray},
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
