@@ -50,7 +50,7 @@ func allocationsOf(ctx context.Context, s *settings, e *shard.Engine, name strin
 			return nil, err
 		}
 	}
-	const decoded = 2000
+	const decoded = 1000
 	var rounds []float64
 	for range s.Rounds {
 		c := clients[0]
@@ -73,7 +73,7 @@ func allocationsOf(ctx context.Context, s *settings, e *shard.Engine, name strin
 	figures = append(figures, newFigure("ingest, "+name, "a request", rounds).want(atMost, 0.01))
 
 	for _, n := range []int{committers, 1} {
-		requests := 200 * n
+		requests := max(500, 50*n)
 		rounds = nil
 		for range s.Rounds {
 			made, err := mallocs(func() error {
@@ -90,5 +90,9 @@ func allocationsOf(ctx context.Context, s *settings, e *shard.Engine, name strin
 		}
 		figures = append(figures, f)
 	}
-	return figures, nil
+	made, err := mallocs(func() error {
+		return sendEach(ctx, clients, 50*committers, func(_ int, c *client, t *body.Template) { c.address(t) })
+	})
+	return append(figures, newFigure("the same to users drawn anew: new profiles, addresses, states, "+name, "a request",
+		[]float64{float64(made) / (50 * committers)})), err
 }

@@ -125,7 +125,7 @@ func TestSmoke(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "results.json")
 	var table bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-duration", "50ms", "-rounds", "2", "-profiles", "20000", "-cold-profiles", "2000", "-replay-bytes", "2000000",
+	require.NoError(t, run(t.Context(), []string{"-duration", "50ms", "-rounds", "1", "-profiles", "20000", "-cold-profiles", "2000", "-replay-bytes", "2000000",
 		"-json", path, "-dir", dir}, &table))
 	left, err := filepath.Glob(filepath.Join(dir, "millrace-bench-*"))
 	require.NoError(t, err)

@@ -8,7 +8,10 @@ import (
 	"millrace/shard"
 )
 
-const hotTarget = 0.5
+const (
+	hotTarget        = 0.5
+	deferredRequests = "millrace_deferred_requests_total"
+)
 
 // hot compares the rate when one user takes all traffic, which one worker has to apply, with that of many users: through the server, and
 // in the engine alone, where the difference has nothing to hide behind.
@@ -17,13 +20,23 @@ func hot(ctx context.Context, s *settings) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := hotEngine(ctx, s)
-	return []Figure{server, engine}, err
+	figures := []Figure{server}
+	for _, l := range []struct {
+		name string
+		mix  body.Mix
+	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+		f, err := hotEngine(ctx, s, l.name, l.mix)
+		if err != nil {
+			return figures, err
+		}
+		figures = append(figures, f)
+	}
+	return figures, nil
 }
 
 // skewed are the bodies of both sides: the same, but for who gets them.
-func (s *settings) skewed() (hot, uniform body.Options) {
-	hot, uniform = s.bodies(mix225), s.bodies(mix225)
+func (s *settings) skewed(mix body.Mix) (hot, uniform body.Options) {
+	hot, uniform = s.bodies(mix), s.bodies(mix)
 	hot.Skew, hot.Prefix = body.Hot, "hot"
 	return hot, uniform
 }
@@ -34,7 +47,7 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	one, many := s.skewed()
+	one, many := s.skewed(mix225)
 	hot := &httpSide{s: s, process: server, connections: 64, bodies: one}
 	uniform := &httpSide{s: s, process: server, connections: 64, bodies: many}
 	for _, side := range []*httpSide{hot, uniform} {
@@ -42,24 +55,39 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 			return f, err
 		}
 	}
+	var deferred []float64 // for each request of the hot side
 	rates, err := inTurns(ctx, s.Rounds,
-		func(int) (float64, error) { return hot.measure(ctx) },
+		func(int) (float64, error) {
+			before, err := server.metric(ctx, deferredRequests)
+			requests := hot.requests
+			if err != nil {
+				return 0, err
+			}
+			rate, err := hot.measure(ctx)
+			if err != nil {
+				return 0, err
+			}
+			after, err := server.metric(ctx, deferredRequests)
+			deferred = append(deferred, (after-before)/float64(hot.requests-requests))
+			return rate, err
+		},
 		func(int) (float64, error) { return uniform.measure(ctx) })
 	if err != nil {
 		return f, err
 	}
-	return newFigure("one user ÷ 100,000 users, server, 64 connections", "", ratios(rates[0], rates[1]),
+	return newFigure("one user ÷ 100,000 users, server, 225 objects, 64 connections", "", ratios(rates[0], rates[1]),
 		Detail{"one user", median(rates[0]), "objects/s"}, Detail{"many", median(rates[1]), "objects/s"},
-		Detail{"one user p99", median(hot.p99), "ms"}, Detail{"many p99", median(uniform.p99), "ms"}).want(atLeast, hotTarget), nil
+		Detail{"one user p99", median(hot.p99), "ms"}, Detail{"many p99", median(uniform.p99), "ms"},
+		Detail{"one user's requests deferred", median(deferred), "times each"}).want(atLeast, hotTarget), nil
 }
 
-func hotEngine(ctx context.Context, s *settings) (f Figure, err error) {
-	e, err := openEngine(s, "engine", shard.Options{})
+func hotEngine(ctx context.Context, s *settings, name string, mix body.Mix) (f Figure, err error) {
+	e, err := openEngine(s, "engine "+name, shard.Options{})
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	one, many := s.skewed()
+	one, many := s.skewed(mix)
 	hot, err := newEngineSide(ctx, s, e, one)
 	if err != nil {
 		return f, err
@@ -72,6 +100,6 @@ func hotEngine(ctx context.Context, s *settings) (f Figure, err error) {
 	if err != nil {
 		return f, err
 	}
-	return newFigure("one user ÷ 100,000 users, engine without HTTP", "", ratios(rates[0], rates[1]),
+	return newFigure("one user ÷ 100,000 users, engine without HTTP, "+name, "", ratios(rates[0], rates[1]),
 		Detail{"one user", median(rates[0]), "objects/s"}, Detail{"many", median(rates[1]), "objects/s"}), nil
 }

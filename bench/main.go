@@ -135,6 +135,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
+	if *jsonPath != "" { // before the minutes, not after them
+		if err := os.MkdirAll(filepath.Dir(*jsonPath), 0o755); err != nil {
+			return err
+		}
+	}
 	base := s.dir
 	if base == "" {
 		base = diskDir()
@@ -228,17 +233,15 @@ func runPart(ctx context.Context, s *settings, name string) ([]Figure, error) {
 	c.Stderr = os.Stderr
 	var out bytes.Buffer
 	c.Stdout = &out
-	if err := c.Run(); err != nil {
-		return nil, err
-	}
+	failed := c.Run()
 	var figures []Figure
-	if err := json.Unmarshal(out.Bytes(), &figures); err != nil {
+	if err := json.Unmarshal(out.Bytes(), &figures); err != nil && failed == nil {
 		return nil, fmt.Errorf("read its figures: %w", err)
 	}
 	for i := range figures {
 		figures[i].Part = name
 	}
-	return figures, nil
+	return figures, failed
 }
 
 // child carries out an order.
@@ -257,11 +260,8 @@ func child(ctx context.Context, text string, stdout io.Writer) error {
 			continue
 		}
 		note("%s: %s", p.name, p.about)
-		figures, err := p.run(ctx, &s)
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(stdout).Encode(figures)
+		figures, err := p.run(ctx, &s) // after an error: those until then
+		return errors.Join(err, json.NewEncoder(stdout).Encode(figures))
 	}
 	return fmt.Errorf("order for part %q", o.Part)
 }

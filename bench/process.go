@@ -15,25 +15,27 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 // process is a server that bench has started. Both kinds say in a JSON line on standard error where they serve.
 type process struct {
-	cmd     *exec.Cmd
-	address string // host:port of the API; set when serving
-	admin   string // the same of the admin listener; "" for none
-	serving chan struct{}
-	exited  chan struct{} // closed when it has ended; err says how
-	err     error
+	cmd       *exec.Cmd
+	address   string // host:port of the API; set when serving
+	admin     string // the same of the admin listener; "" for none
+	serving   chan struct{}
+	exited    chan struct{} // closed when it has ended; err says how
+	err       error
+	cancelled atomic.Bool // ended by its context
 
 	mu   sync.Mutex
 	tail []string // the last lines that it wrote
 }
 
 const (
-	apiKey = "bench-key"
+	apiKey = "bench-key-that-no-other-workspace-has-00000000"
 	// bootstrap makes the workspace. The rate limit is as high as it goes, but counted.
 	bootstrap = `workspaces:
   - id: bench
@@ -58,6 +60,10 @@ func startServer(ctx context.Context, s *settings, name string, args ...string) 
 // start starts a program and waits until it serves. It does not outlive ctx, nor this process.
 func start(ctx context.Context, s *settings, program string, args ...string) (*process, error) {
 	p := &process{cmd: exec.CommandContext(ctx, program, args...), serving: make(chan struct{}), exited: make(chan struct{})}
+	p.cmd.Cancel = func() error {
+		p.cancelled.Store(true)
+		return p.cmd.Process.Kill()
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") }) // which would be flags
 	if s.MaxProcs > 0 {
@@ -128,7 +134,7 @@ func (p *process) stop() error {
 		p.kill()
 		return errors.New("the server did not stop within a minute")
 	}
-	if p.err != nil {
+	if p.err != nil && !p.cancelled.Load() {
 		return fmt.Errorf("server: %w\n%s", p.err, p.lastLines())
 	}
 	return nil
