@@ -410,7 +410,7 @@ func (d *Decoder) flush() {
 			d.need(w.end - w.start)
 			d.o += copy(d.out[d.o:], d.deferred[w.start:w.end])
 			d.array, d.index = a, w.index
-			d.place(start, w)
+			d.place(start, w.kind, w.flags, w.id, w.keyLen, w.number)
 		}
 	}
 }

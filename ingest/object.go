@@ -330,13 +330,12 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 		d.counts[d.array]++
 		return
 	}
-	w := pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array, index: d.index, kind: kind,
-		flags: flags, id: id.resolved}
 	if d.deferring {
-		d.pending = append(d.pending, w)
+		d.pending = append(d.pending, pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array,
+			index: d.index, kind: kind, flags: flags, id: id.resolved})
 		return
 	}
-	d.place(start, w)
+	d.place(start, kind, flags, id.resolved, d.o-keyStart, id.number)
 }
 
 // tokenKey makes the key of an imported push token that belongs to nobody yet: an alias of its own, so that the same token sent again
@@ -352,13 +351,13 @@ func (d *Decoder) tokenKey() {
 const tokenLabel = "push_token"
 
 // place has the op that begins at start, the last one in the record, finished by the router.
-func (d *Decoder) place(start int, w pendingOp) {
+func (d *Decoder) place(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int, number uint64) {
 	d.b.Buf = d.out[:d.o]
 	var accepted bool
-	if w.id == op.SvcID {
-		accepted = d.r.EndNumber(start, w.kind, w.flags, w.number)
+	if id == op.SvcID {
+		accepted = d.r.EndNumber(start, kind, flags, number)
 	} else {
-		accepted = d.r.End(start, w.kind, w.flags, w.id, w.keyLen)
+		accepted = d.r.End(start, kind, flags, id, keyLen)
 	}
 	d.out, d.o = d.b.Buf[:cap(d.b.Buf)], len(d.b.Buf)
 	if accepted {
@@ -455,9 +454,18 @@ func (d *Decoder) putNumber(i int) int {
 	switch kind {
 	case numberInt:
 		d.need(11)
-		d.out[d.o] = byte(op.Int)
-		d.o++
-		d.putUvarint(v<<1 ^ uint64(int64(v)>>63))
+		o := d.o
+		d.out[o] = byte(op.Int)
+		if v = v<<1 ^ uint64(int64(v)>>63); v < 1<<14 { // one or two bytes, without asking which
+			more := uint64(0)
+			if v >= 0x80 {
+				more = 1
+			}
+			d.out[o+1], d.out[o+2] = byte(v)|byte(more<<7), byte(v>>7)
+			d.o = o + 2 + int(more)
+		} else {
+			d.o = o + 1 + binary.PutUvarint(d.out[o+1:], v)
+		}
 	case numberFloat:
 		d.putFixed(op.Float, v)
 	default:

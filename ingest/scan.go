@@ -61,6 +61,9 @@ func spanWide(b []byte, i int) int {
 	}
 }
 
+// at is b[i] without a check, for the same i as word.
+func at(b []byte, i int) byte { return *(*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i)) }
+
 // fail notes where the JSON is bad.
 func (d *Decoder) fail(i int) int {
 	d.badAt = min(i, d.size)
@@ -88,8 +91,18 @@ func (d *Decoder) spaces(i int) int {
 
 // text reads a string; i is behind its opening quote. Its content is d.in[i:end], next is behind the closing quote.
 func (d *Decoder) text(i int) (end, next int) {
-	end = span(d.in, i)
-	if d.in[end] == '"' {
+	in := d.in
+	end = i
+	for {
+		first, second := stops(word(in, end)), stops(word(in, end+8)) // as in span, which is too long to be inlined
+		if first|second != 0 {
+			n, more := bits.TrailingZeros64(first)>>3, bits.TrailingZeros64(second)>>3
+			end += n + more&-(n>>3)
+			break
+		}
+		end += 16
+	}
+	if at(in, end) == '"' {
 		return end, end + 1
 	}
 	return d.textSlow(i, end)
@@ -507,7 +520,7 @@ func (d *Decoder) openObject(i int) (next int, more bool) {
 
 // nextMember reads what stands behind a member's value; the result is as openObject's.
 func (d *Decoder) nextMember(i int) (next int, more bool) {
-	if d.in[i] == ',' && d.in[i+1] == '"' {
+	if uint16(word(d.in, i)) == ','|'"'<<8 {
 		return i + 1, true
 	}
 	return d.nextMemberSlow(i)

@@ -277,8 +277,8 @@ func (d *Decoder) member(p *path, i int) int {
 		return -1
 	}
 	n.object = p.object
-	if in[end+1] == ':' {
-		return d.space(end + 2)
+	if at(in, end+1) == ':' && at(in, end+2) > ' ' {
+		return end + 2
 	}
 	return d.colon(end + 1)
 }
