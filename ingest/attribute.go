@@ -30,7 +30,11 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 		if i < 0 {
 			return -1, 0
 		}
-		i, more = d.nextMember(i)
+		if d.another(i) {
+			i++
+			continue
+		}
+		i, more = d.nextMemberSlow(i)
 	}
 	if i < 0 {
 		return -1, 0
@@ -103,8 +107,9 @@ func (d *Decoder) identifyAttributes() (flags op.Flags) {
 
 // putField writes the code of a reserved attribute.
 func (d *Decoder) putField(code uint32) {
-	d.need(5)
-	d.putUvarint(uint64(code))
+	d.need(1)
+	d.out[d.o] = byte(code) // below op.ReservedCodes: a varint of one byte
+	d.o++
 }
 
 // putBytes writes a value that carries its length.
@@ -120,7 +125,7 @@ func (d *Decoder) customAttribute(i int) int {
 	}
 	undo := d.o
 	d.need(8)
-	d.putUvarint(uint64(d.nameIndex(shapeAttributes, &d.owner)) + op.ReservedCodes)
+	d.putUvarint(uint64(d.nameIndex(shapeAttributes)) + op.ReservedCodes)
 	switch d.in[i] {
 	case '"':
 		return d.attributeString(i)

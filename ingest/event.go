@@ -33,7 +33,11 @@ func (d *Decoder) event(i, body int) int {
 		if i < 0 {
 			return -1
 		}
-		i, more = d.nextMember(i)
+		if d.another(i) {
+			i++
+			continue
+		}
+		i, more = d.nextMemberSlow(i)
 	}
 	if i < 0 {
 		return -1
@@ -42,7 +46,7 @@ func (d *Decoder) event(i, body int) int {
 	d.require(&name, "name")
 	unixMillis := d.requireTime(&time)
 	if d.refusal.rank == rankNone {
-		op.PutEvent(d.out[body:], unixMillis, d.b.Intern(d.content(&name)), d.app(&app))
+		op.PutEvent(d.out[body:], unixMillis, d.intern(&name), d.app(&app))
 	}
 	return i
 }
@@ -81,7 +85,11 @@ func (d *Decoder) purchase(i, body int) int {
 		if i < 0 {
 			return -1
 		}
-		i, more = d.nextMember(i)
+		if d.another(i) {
+			i++
+			continue
+		}
+		i, more = d.nextMemberSlow(i)
 	}
 	if i < 0 {
 		return -1
@@ -93,7 +101,7 @@ func (d *Decoder) purchase(i, body int) int {
 	unixMillis := d.requireTime(&time)
 	code, total := d.money(&currency, &price, quantity)
 	if d.refusal.rank == rankNone {
-		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(priceValue), uint32(quantity), d.b.Intern(d.content(&product)),
+		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(priceValue), uint32(quantity), d.intern(&product),
 			d.app(&app), code)
 	}
 	return i
@@ -214,6 +222,31 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 		d.refuseText(rankValue, int(price.at), reasonNotValid, "price")
 	}
 	return code, total
+}
+
+// recentText is a name of an event or a product, of at most 16 bytes, and its index in the dictionary of the request numbered gen.
+type recentText struct {
+	low, high  uint64
+	size       uint32
+	gen, index uint32
+}
+
+// recentTexts is how many of them are remembered, a power of two; one whose place is taken costs a look into the Builder's table.
+const recentTexts = 128
+
+// intern is the dictionary's index of the content of s. Few of the names in a request differ.
+func (d *Decoder) intern(s *slot) uint32 {
+	size := s.end - s.start
+	if size > 16 || s.kind != slotString {
+		return d.b.Intern(d.content(s))
+	}
+	low := word(d.in, int(s.start)) & byteMask(int(size))
+	high := word(d.in, int(s.start)+8) & byteMask(int(size)-8)
+	e := &d.recent[nameHash(0, int(size), low, high)>>40%recentTexts]
+	if e.low != low || e.high != high || e.size != uint32(size) || e.gen != d.gen {
+		*e = recentText{low: low, high: high, size: uint32(size), gen: d.gen, index: d.b.Intern(d.content(s))}
+	}
+	return e.index
 }
 
 // app is the field of an op's body for the app: its index plus one. Most objects of a request name the same one.

@@ -177,6 +177,7 @@ type Decoder struct {
 	// Kept from request to request.
 	shapes   shapes
 	names    nameSet
+	recent   [recentTexts]recentText
 	objects  uint32 // the number of the last object
 	nesting  []byte
 	scratch  []byte
@@ -257,7 +258,7 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	if d.shapes.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
 		d.shapes.reset()
 		d.names.forget()
-		d.gen, d.objects = 0, 0
+		d.gen, d.objects, d.recent = 0, 0, [recentTexts]recentText{}
 	}
 	d.gen++
 }

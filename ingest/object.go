@@ -400,8 +400,8 @@ func (d *Decoder) copy(o, start, n int) {
 	switch {
 	case n <= 32:
 		*(*[32]byte)(to) = *(*[32]byte)(from)
-	case n <= 64:
-		*(*[64]byte)(to) = *(*[64]byte)(from)
+	case n <= padding:
+		*(*[padding]byte)(to) = *(*[padding]byte)(from)
 	default:
 		copy(d.out[o:], d.in[start:start+n])
 	}

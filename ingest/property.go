@@ -30,7 +30,7 @@ func (d *Decoder) properties(i int, root shape) int {
 		}
 		undo := d.o
 		d.need(8)
-		d.putUvarint(uint64(d.nameIndex(root, &d.owner)))
+		d.putUvarint(uint64(d.nameIndex(root)))
 		c := d.in[i]
 		complex = complex || c == '{' || c == '['
 		if i = d.property(i, c); i < 0 {
@@ -39,7 +39,11 @@ func (d *Decoder) properties(i int, root shape) int {
 		if kept++; kept > d.MaxProperties {
 			d.o = undo
 		}
-		i, more = d.nextMember(i)
+		if d.another(i) {
+			i++
+			continue
+		}
+		i, more = d.nextMemberSlow(i)
 	}
 	d.inProperties = false
 	if complex && i-begin > d.MaxPropertiesBytes {

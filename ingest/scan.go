@@ -245,7 +245,7 @@ func eightDigits(v uint64) (number uint64, n int) {
 // number reads a number. Digits without point and exponent are an int64, anything else a float64.
 func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	in, start := d.in, i
-	negative := in[i] == '-'
+	negative := at(in, i) == '-'
 	if negative {
 		i++
 	}
@@ -254,17 +254,17 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	if n == 0 {
 		return d.fail(i), 0, 0
 	}
-	if in[i] == '0' {
+	if at(in, i) == '0' {
 		mantissa, n = 0, 1
 	}
 	if i += n; n == 8 {
-		for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
+		for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
 			mantissa = mantissa*10 + uint64(c)
 			i++
 		}
 	}
 	significant, exponent := i-digits, 0
-	if in[i] != '.' && in[i]|0x20 != 'e' {
+	if at(in, i) != '.' && at(in, i)|0x20 != 'e' {
 		if significant <= 18 {
 			if negative {
 				mantissa = -mantissa
@@ -273,7 +273,7 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 		}
 		return i, d.wideInt(start, i, &value), value
 	}
-	if in[i] == '.' {
+	if at(in, i) == '.' {
 		i++
 		point := i
 		fraction, n := eightDigits(word(in, i))
@@ -282,24 +282,24 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 		}
 		mantissa = mantissa*tens[n] + fraction
 		if i += n; n == 8 {
-			for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
+			for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
 				mantissa = mantissa*10 + uint64(c)
 				i++
 			}
 		}
 		significant, exponent = significant+i-point, point-i
 	}
-	if in[i]|0x20 == 'e' {
+	if at(in, i)|0x20 == 'e' {
 		i++
 		sign := 1
-		if in[i] == '-' {
+		if at(in, i) == '-' {
 			sign = -1
 			i++
-		} else if in[i] == '+' {
+		} else if at(in, i) == '+' {
 			i++
 		}
 		first, e := i, 0
-		for c := in[i] - '0'; c <= 9; c = in[i] - '0' {
+		for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
 			if e < 10000 {
 				e = e*10 + int(c)
 			}
@@ -518,13 +518,17 @@ func (d *Decoder) openObject(i int) (next int, more bool) {
 	return d.fail(i), false
 }
 
-// nextMember reads what stands behind a member's value; the result is as openObject's.
+// nextMember reads what stands behind a member's value; the result is as openObject's. Loops that every object goes through ask
+// another first.
 func (d *Decoder) nextMember(i int) (next int, more bool) {
-	if uint16(word(d.in, i)) == ','|'"'<<8 {
+	if d.another(i) {
 		return i + 1, true
 	}
 	return d.nextMemberSlow(i)
 }
+
+// another says whether a comma stands at i and the quote of a name behind it.
+func (d *Decoder) another(i int) bool { return uint16(word(d.in, i)) == ','|'"'<<8 }
 
 func (d *Decoder) nextMemberSlow(i int) (next int, more bool) {
 	i = d.space(i)

@@ -323,16 +323,22 @@ func (d *Decoder) duplicate(i int) int {
 	return d.refuseNamed(rankUnsafe, i, reasonDuplicate, d.key)
 }
 
-// nameIndex is the dictionary's index of the name in key, without the blanks around an attribute's.
-func (d *Decoder) nameIndex(s shape, key *memberKey) uint32 {
-	if key.node() == 0 {
-		return d.b.Intern(storedName(s, d.nameOf(*key)))
+// nameIndex is the dictionary's index of the owner's name, without the blanks around an attribute's.
+func (d *Decoder) nameIndex(s shape) uint32 {
+	if n := &d.shapes.nodes[d.owner.node()%maxNames]; n.gen == d.gen { // never that of node 0
+		return n.index
 	}
-	n := &d.shapes.nodes[key.node()%maxNames]
-	if n.gen != d.gen {
-		stored := n.at + uint32(n.trimmed)
-		n.gen, n.index = d.gen, d.b.Intern(d.shapes.bytes[stored:stored+uint32(n.stored)])
+	return d.nameIndexSlow(s)
+}
+
+func (d *Decoder) nameIndexSlow(s shape) uint32 {
+	node := d.owner.node()
+	if node == 0 {
+		return d.b.Intern(storedName(s, d.nameOf(d.owner)))
 	}
+	n := &d.shapes.nodes[node%maxNames]
+	stored := n.at + uint32(n.trimmed)
+	n.gen, n.index = d.gen, d.b.Intern(d.shapes.bytes[stored:stored+uint32(n.stored)])
 	return n.index
 }
 
