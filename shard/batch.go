@@ -299,12 +299,15 @@ func (b *Batch) readGiven() {
 	}
 }
 
-// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to a user too: whose states the
+// numberAt is the number that the op at start is addressed to.
+func (b *Batch) numberAt(start int) uint64 { return binary.LittleEndian.Uint64(b.Buf[start+8:]) }
+
+// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to another user: whose states the
 // address takes depends on who comes first.
 func (b *Batch) sharedAddress() (start int, home uint64) {
 	for i, g := range b.given {
 		for _, earlier := range b.given[:i] {
-			if g.row != 0 && earlier.row == g.row && earlier.start != g.start {
+			if g.row != 0 && earlier.row == g.row && b.numberAt(earlier.start) != b.numberAt(g.start) {
 				return g.start, g.row
 			}
 		}

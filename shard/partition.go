@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -63,6 +64,9 @@ func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
 		return nil, nil
 	}
 	if p.isDeleted(number) {
+		return nil, nil
+	}
+	if _, absent := slices.BinarySearch(w.absent, number); absent {
 		return nil, nil
 	}
 	blob, err := w.e.store.entry(w.readBack[:0], number)

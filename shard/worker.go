@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
+	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -42,6 +43,7 @@ type worker struct {
 	ed                                   profile.Editor
 	fresh, row, members, value, readBack []byte
 	missing                              []uint64
+	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
 	letter   op.Builder     // of the message at hand
 	limits   profile.Limits // of the last record with a limit of its own
@@ -145,10 +147,8 @@ const groupOps = 256
 
 // do applies some records and counts them down.
 func (w *worker) do(items []*commit) error {
-	for _, c := range items {
-		if err := w.prefetch(c); err != nil {
-			return err
-		}
+	if err := w.prefetch(items); err != nil {
+		return err
 	}
 	w.mu.Lock()
 	w.touch(items)
@@ -252,22 +252,23 @@ const (
 	touchBytes = 2048
 )
 
-// prefetch reads back the entries that a record needs and that aren't resident, so that apply finds them in memory.
-func (w *worker) prefetch(c *commit) error {
+// prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds them in memory and
+// knows which the store doesn't have.
+func (w *worker) prefetch(items []*commit) error {
+	w.absent = w.absent[:0]
 	if w.complete.Load() {
 		return nil
 	}
 	w.missing = w.missing[:0]
 	w.mu.Lock()
-	for rest := c.rec.Ops; len(rest) > 0; {
-		var o op.Op
-		o, rest = op.Next(rest)
-		p := w.e.partitions[o.Partition()]
-		if w.e.owner[p.id] != w || p.complete {
-			continue
-		}
-		if p.find(o.Number()) == nil && !p.isDeleted(o.Number()) {
-			w.missing = append(w.missing, o.Number())
+	for _, c := range items {
+		for rest := c.rec.Ops; len(rest) > 0; {
+			var o op.Op
+			o, rest = op.Next(rest)
+			p := w.e.partitions[o.Partition()]
+			if w.e.owner[p.id] == w && !p.complete && p.find(o.Number()) == nil && !p.isDeleted(o.Number()) {
+				w.missing = append(w.missing, o.Number())
+			}
 		}
 	}
 	w.mu.Unlock()
@@ -276,27 +277,39 @@ func (w *worker) prefetch(c *commit) error {
 	}
 	slices.Sort(w.missing)
 	w.missing = slices.Compact(w.missing)
-	for _, number := range w.missing {
-		blob, err := w.e.store.entry(w.readBack[:0], number)
-		if err != nil {
+	blobs := make([][]byte, len(w.missing))
+	var reading errgroup.Group
+	readers := min(maxReaders, (len(blobs)+7)/8)
+	for r := range readers {
+		reading.Go(func() (err error) {
+			for i := r; i < len(blobs) && err == nil; i += readers {
+				blobs[i], err = w.e.store.entry(nil, w.missing[i])
+			}
 			return err
-		}
-		if blob == nil {
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, number := range w.missing {
+		if blobs[i] == nil {
+			w.absent = append(w.absent, number)
 			continue
 		}
-		w.readBack = blob[:0]
 		readBacks.Inc()
-		w.mu.Lock()
 		if p := w.e.partitions[number>>56]; p.find(number) == nil && !p.isDeleted(number) {
-			_, err = w.admit(p, number, blob)
-		}
-		w.mu.Unlock()
-		if err != nil {
-			return err
+			if _, err := w.admit(p, number, blobs[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
+
+// maxReaders is how many reads of one worker the disk gets at once.
+const maxReaders = 8
 
 // catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would hold the log. The
 // caller holds w.mu.
