@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -373,6 +374,86 @@ func TestHostileNames(t *testing.T) {
 		agree(t, good, d)
 		require.LessOrEqual(t, d.shapes.count, maxNames)
 		require.LessOrEqual(t, len(d.names.places), setKeep)
+	}
+}
+
+// Names of events that share their first eight bytes, and names that differ by a zero byte at the end.
+func TestAlikeNames(t *testing.T) {
+	ws := testWorkspace()
+	ws.MaxEvents = -1
+	var objects, want []string
+	add := func(sent, name string) {
+		objects = append(objects, `{"external_id":"u","time":"2026-11-21","name":"`+sent+`"}`)
+		want = append(want, name)
+	}
+	for k := range 1000 {
+		name := fmt.Sprintf("abcdefgh%d", k)
+		add(name, name)
+		name = strconv.Itoa(k)
+		add(name, name)
+		add(name+`\u0000`, name+"\x00")
+	}
+	d := testDecoder()
+	for range 2 { // the dictionary of the second request has nothing of the first
+		_, status, rec := track(t, d, ws, `{"events":[`+strings.Join(objects, ",")+`]}`)
+		require.Equal(t, 201, status)
+		var got []string
+		for rest := rec.Ops; len(rest) > 0; {
+			var o op.Op
+			o, rest = op.Next(rest)
+			got = append(got, string(rec.Names.At(op.EventBody(o.Body()).Name())))
+		}
+		require.Equal(t, want, got)
+	}
+}
+
+// Names with the same hash, in one place and in two: the hash is not seeded, so anybody can make some.
+func TestCollidingNames(t *testing.T) {
+	halves := func(name string) (first, second uint64) {
+		return binary.LittleEndian.Uint64([]byte(name)), binary.LittleEndian.Uint64(append([]byte(name[8:]), make([]byte, 8)...))
+	}
+	const name = "fifteen letters"
+	first, second := halves(name)
+	// twin is a name of the same hash in another place or the same: the second half makes up for the difference that the first made.
+	mixed := func(in shape, v uint64) uint64 {
+		v = (v ^ uint64(in)<<56 ^ uint64(len(name))<<48) * 0x9e3779b97f4a7c15
+		return v ^ v>>32
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	twin := func(in shape) string {
+		for range 1 << 24 {
+			var half [8]byte
+			for k := range half {
+				half[k] = "abcdefghijklmnopqrstuvwxyz012345"[r.IntN(32)]
+			}
+			need := mixed(shapeEventProperties, first) ^ second ^ mixed(in, binary.LittleEndian.Uint64(half[:]))
+			if need>>56 != 0 || stops(need|'x'<<56) != 0 {
+				continue
+			}
+			text := binary.LittleEndian.AppendUint64(half[:], need)
+			return string(text[:15])
+		}
+		t.Fatal("no twin")
+		return ""
+	}
+	same, elsewhere := twin(shapeEventProperties), twin(shapePurchaseProperties)
+	require.Equal(t, hashName(shapeEventProperties, []byte(name)), hashName(shapeEventProperties, []byte(same)))
+	require.Equal(t, hashName(shapeEventProperties, []byte(name)), hashName(shapePurchaseProperties, []byte(elsewhere)))
+	require.NotEqual(t, name, same)
+	learned := testDecoder()
+	purchase := func(members string) string {
+		return `{"external_id":"u","product_id":"p","currency":"USD","price":1,"time":"2026-11-21","properties":{` + members + `}}`
+	}
+	member := func(name string) string { return `"` + name + `":1` }
+	for _, names := range [][]string{{name}, {same}, {name, same}, {same, name}, {elsewhere}, {elsewhere, same, name}, {name, elsewhere, name}} {
+		var members []string
+		for _, n := range names {
+			members = append(members, member(n))
+		}
+		all := strings.Join(members, ",")
+		for range 2 {
+			agree(t, `{"events":[{"external_id":"u","name":"n","time":"2026-11-21","properties":{`+all+`}}],"purchases":[`+purchase(all)+`]}`, learned)
+		}
 	}
 }
 
