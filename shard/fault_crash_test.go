@@ -19,7 +19,7 @@ import (
 // was acknowledged is there exactly once, and no request by half; also when power is lost again while that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
 	seed := seedOf(t)
-	engines, images := 4, 40
+	engines, images := 4, short(40, 5)
 	if isStress() {
 		engines, images = 40, 300
 	}

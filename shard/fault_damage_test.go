@@ -117,7 +117,7 @@ func TestFaultDamagedStore(t *testing.T) {
 	seed := seedOf(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
-	flips := 150
+	flips := short(150, 40)
 	if isStress() {
 		flips = 10_000
 	}

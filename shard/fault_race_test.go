@@ -19,7 +19,7 @@ import (
 func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	seed := seedOf(t)
 	const clients, users = 16, 40
-	requests := 60
+	requests := short(60, 30)
 	if isStress() {
 		requests = 3000
 	}
@@ -125,7 +125,8 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 func TestFaultMemoryBudget(t *testing.T) {
 	seed := seedOf(t)
 	r := rand.New(rand.NewPCG(seed, 17))
-	const users, passes, perRequest = 6000, 3, 75
+	const passes, perRequest = 3, 75
+	users := short(6000, 3000)
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MemoryBytes = 2, 256<<10
 	e := openTest(t, o)

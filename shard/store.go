@@ -9,10 +9,10 @@ import (
 	"log/slog"
 	"math"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/identity"
 )
@@ -56,7 +56,7 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 	cache := pebble.NewCache(e.opts.StoreCacheBytes)
 	defer cache.Unref()
 	o := &pebble.Options{
-		FS: fs, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
+		FS: storeFS{fs, events}, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
 		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: events,
 	}
@@ -64,6 +64,7 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 16 << 10
 	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	l := pebble.MakeLoggingEventListener(events)
 	quiet := pebble.EventListener{
 		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
@@ -73,11 +74,10 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 	}
 	o.EventListener = &quiet
 	o.EnsureDefaults()
-	db, err := openPebble(dir, o)
+	db, err := openPebble(dir, o, events.dead, e.Failed)
 	if err != nil {
 		return nil, [32]byte{}, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
 	}
-	events.opened.Store(true)
 	s := &store{db: db, log: log, events: events, failed: e.failure.failed, cause: e.Failed}
 	secret, err := s.facts(isNew)
 	if err != nil {
@@ -87,14 +87,24 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 	return s, secret, nil
 }
 
-// openPebble returns an error where Pebble panics: when the disk fails while it opens.
-func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
-		}
+// openPebble returns an error where Pebble panics or stands still: when the disk fails while it opens.
+func openPebble(dir string, o *pebble.Options, dead <-chan struct{}, cause func() error) (db *pebble.DB, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("%v", p)
+			}
+		}()
+		db, err = pebble.Open(dir, o)
 	}()
-	return pebble.Open(dir, o)
+	select {
+	case <-done:
+		return db, err
+	case <-dead:
+		return nil, cause()
+	}
 }
 
 // facts reads, or on the first start makes, the format version and the secret that identity hashes with. A store that has lost them (a manifest
@@ -331,11 +341,10 @@ func (p *partition) load(s *store, withEntries bool, entry func(number uint64, b
 
 // storeEvents sends what Pebble has to say to slog, and tells the engine when the store cannot be written any more.
 type storeEvents struct {
-	log    *slog.Logger
-	fail   func(error)
-	opened atomic.Bool
-	die    sync.Once
-	dead   chan struct{} // closed by Fatalf: Pebble's goroutines stand still for good
+	log  *slog.Logger
+	fail func(error)
+	die  sync.Once
+	dead chan struct{} // closed by Fatalf: Pebble's goroutines stand still for good
 }
 
 func (l *storeEvents) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
@@ -345,12 +354,40 @@ func (l *storeEvents) Errorf(f string, a ...any) { l.log.Error("state store: " +
 // engine's way: with its reason and exit code.
 func (l *storeEvents) Fatalf(f string, a ...any) {
 	err := fmt.Errorf("%w: %s", ErrStore, fmt.Sprintf(f, a...))
-	if !l.opened.Load() {
-		panic(err) // for openPebble
-	}
 	l.fail(err)
 	l.die.Do(func() { close(l.dead) })
 	select {}
+}
+
+// storeFS takes a directory that can't be synced for Fatalf: Pebble panics then, on a goroutine of its own.
+type storeFS struct {
+	vfs.FS
+	events *storeEvents
+}
+
+type storeDir struct {
+	vfs.File
+	events *storeEvents
+}
+
+// Unwrap is for Pebble, which looks below wrappers.
+func (fs storeFS) Unwrap() vfs.FS { return fs.FS }
+
+// OpenDir opens a directory to sync it.
+func (fs storeFS) OpenDir(name string) (vfs.File, error) {
+	d, err := fs.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return storeDir{d, fs.events}, nil
+}
+
+// Sync does not return when it fails.
+func (d storeDir) Sync() error {
+	if err := d.File.Sync(); err != nil {
+		d.events.Fatalf("%v", err)
+	}
+	return nil
 }
 
 // backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told. Pebble's locks are held.

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// binary is what the tests run: built once, from this tree.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "millrace-test")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "millrace")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		return 1
+	}
+	for _, v := range os.Environ() { // what the machine has set must not decide
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "MILLRACE_") && !testVariables[name] {
+			os.Unsetenv(name)
+		}
+	}
+	return m.Run()
+}
+
+var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true}
+
+func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
+
+// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
+func seedOf(t *testing.T) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("MILLRACE_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		seed = n
+	}
+	t.Logf("again: MILLRACE_SEED=%d go test ./cmd/millrace -run '^%s$'", seed, t.Name())
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// site is a data directory with the addresses and the bootstrap file of its server, from start to start.
+type site struct {
+	dir, addr, admin, bootstrap string
+	flags                       []string
+}
+
+const (
+	allKey   = "all-0123456789abcdefghijklmnopqrstuvwxyz" // every permission
+	trackKey = "track-0123456789abcdefghijklmnopqrstuvwx" // users.track
+)
+
+const bootstrapText = `
+workspaces:
+  - id: test
+    name: Test
+    plan: base
+    rate_limits: {users.track: 1000000/1s, users.export.ids: 1000000/1s}
+    apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
+    api_keys:
+      - {name: all, key: ` + allKey + `, permissions: ["*"]}
+      - {name: track, key: ` + trackKey + `, permissions: [users.track]}
+    subscription_groups:
+      - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
+`
+
+func newSite(t *testing.T, flags ...string) *site {
+	dir := t.TempDir()
+	s := &site{dir: filepath.Join(dir, "data"), addr: freeAddr(t), admin: "off", bootstrap: filepath.Join(dir, "bootstrap.yaml"), flags: flags}
+	require.NoError(t, os.WriteFile(s.bootstrap, []byte(bootstrapText), 0o600))
+	return s
+}
+
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (s *site) url(path string) string { return "http://" + s.addr + path }
+
+func (s *site) args(flags ...string) []string {
+	args := []string{"serve", "--data", s.dir, "--listen", s.addr, "--admin", s.admin, "--bootstrap", s.bootstrap, "--min-free-bytes", "0", "--min-free-percent", "0"}
+	return append(append(args, s.flags...), flags...)
+}
+
+// start starts the server and waits until it is ready.
+func (s *site) start(t *testing.T, flags ...string) *process {
+	t.Helper()
+	p := startProcess(t, binary, s.args(flags...)...)
+	p.waitReady(s.url("/readyz"))
+	return p
+}
+
+// process is a program that a test has started, and ends.
+type process struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	out, log buffer
+	ended    chan struct{}
+	code     int // valid once ended; -1: killed
+}
+
+// buffer is a bytes.Buffer that may be read meanwhile.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func startProcess(t *testing.T, program string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s (pid %d) said:\n%s", filepath.Base(program), p.cmd.Process.Pid, tail(p.log.String(), 4000))
+		}
+	})
+	return p
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// kill is kill -9, and waits for the end.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+func (p *process) signal(s os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(s)) }
+
+// exit waits for the end and returns the exit code.
+func (p *process) exit(limit time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(limit):
+		p.t.Fatalf("the process goes on after %v:\n%s", limit, tail(p.log.String(), 4000))
+	}
+	return p.code
+}
+
+// stop ends the server in order.
+func (p *process) stop() {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+	require.Zero(p.t, p.exit(30*time.Second), p.log.String())
+}
+
+func (p *process) isAlive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+var patient = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// waitReady waits until /readyz says so and returns how long that took.
+func (p *process) waitReady(url string) time.Duration {
+	p.t.Helper()
+	start := time.Now()
+	for time.Since(start) < 60*time.Second {
+		if !p.isAlive() {
+			p.t.Fatalf("the server has ended with %d instead of serving:\n%s", p.code, tail(p.log.String(), 4000))
+		}
+		if r, err := patient.Get(url); err == nil {
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return time.Since(start)
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	p.t.Fatalf("not ready after a minute:\n%s", tail(p.log.String(), 4000))
+	return 0
+}
+
+// rss is the resident memory of the process, bytes.
+func (p *process) rss() int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	require.NoError(p.t, err)
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	require.NoError(p.t, err)
+	return pages * int64(os.Getpagesize())
+}
+
+// reply is a response, read.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// message is the string that every answer has, "" when it hasn't.
+func (a reply) message() string {
+	var v struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal([]byte(a.body), &v) != nil {
+		return ""
+	}
+	return v.Message
+}
+
+// call sends a request with a key; more are further headers, name and value.
+func call(client *http.Client, method, url, key, body string, more ...string) (reply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(more); i += 2 {
+		r.Header.Set(more[i], more[i+1])
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return reply{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, string(text)}, err
+}
+
+func (s *site) post(t *testing.T, path, key, body string, more ...string) reply {
+	t.Helper()
+	a, err := call(patient, http.MethodPost, s.url(path), key, body, more...)
+	require.NoError(t, err)
+	require.NotEmpty(t, a.message(), a.body)
+	return a
+}
+
+// track adds an event to a user.
+func (s *site) track(t *testing.T, user string, more ...string) reply {
+	t.Helper()
+	return s.post(t, "/users/track", allKey, fmt.Sprintf(`{"events":[{"external_id":%q,"name":"e","time":"2026-01-31T09:30:00Z"}]}`, user), more...)
+}
+
+// events is how many of them the user has.
+func (s *site) events(t *testing.T, user string) (n int) {
+	t.Helper()
+	a := s.post(t, "/users/export/ids", allKey, fmt.Sprintf(`{"external_ids":[%q],"fields_to_export":["external_id","custom_events"]}`, user))
+	require.Equal(t, 201, a.status, a.body)
+	var v struct {
+		Users []struct {
+			Events []struct {
+				Name  string `json:"name"`
+				Count int    `json:"count"`
+			} `json:"custom_events"`
+		} `json:"users"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(a.body), &v))
+	for _, u := range v.Users {
+		for _, e := range u.Events {
+			n += e.Count
+		}
+	}
+	return n
+}
+
+// refused runs the program to its end, which must be a failure, and returns what it says.
+func refused(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, binary, args...)
+	c.Env = append(os.Environ(), env...)
+	text, err := c.CombinedOutput()
+	var exit *exec.ExitError
+	require.True(t, errors.As(err, &exit), "%v: %v: %s", args, err, text)
+	require.Equal(t, 1, exit.ExitCode(), "%v: %s", args, text)
+	return string(text)
+}
