@@ -254,7 +254,7 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	step := int64(1)
 	if !isStress() {
-		step = max(1, total/short(60, 15))
+		step = max(1, total/short[int64](60, 15))
 	}
 	kinds := map[string]int{}
 	for k := 1 + r.Int64N(step); k <= total; k += step {
