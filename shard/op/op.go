@@ -17,10 +17,10 @@
 package op
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -146,17 +146,26 @@ func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
 	return key[2 : 2+n], key[2+n:], true
 }
 
-// AppendEmailKey appends the key of an email address: lower-cased. What is shown stays as it was sent.
+// AppendEmailKey appends the key of an email address: lower-cased, rune by rune; bytes that are no UTF-8 stay. What is shown stays as it was
+// sent.
 func AppendEmailKey(dst, address []byte) []byte {
-	start := len(dst)
-	for _, c := range address {
-		if c >= utf8.RuneSelf {
-			return append(dst[:start], bytes.ToLower(address)...)
+	for i := 0; i < len(address); {
+		c := address[i]
+		if c < utf8.RuneSelf {
+			if 'A' <= c && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			dst = append(dst, c)
+			i++
+			continue
 		}
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
+		r, n := utf8.DecodeRune(address[i:])
+		if r == utf8.RuneError && n == 1 {
+			dst = append(dst, c)
+		} else {
+			dst = utf8.AppendRune(dst, unicode.ToLower(r))
 		}
-		dst = append(dst, c)
+		i += n
 	}
 	return dst
 }

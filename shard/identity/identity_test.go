@@ -1,0 +1,73 @@
+package identity
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+func TestNumbers(t *testing.T) {
+	h, other := NewHasher([32]byte{1}), NewHasher([32]byte{2})
+	seen := map[uint64]string{}
+	var perPartition [Partitions]int
+	for workspace := range uint32(2) {
+		for _, kind := range []op.IDKind{op.NoID, op.ExternalID, op.Alias, op.Email, op.Phone} {
+			for i := range 2000 {
+				key := fmt.Sprint("user-", i)
+				n := h.Number(workspace, kind, []byte(key))
+				require.Equal(t, n, h.Number(workspace, kind, []byte(key)))
+				require.NotEqual(t, n, other.Number(workspace, kind, []byte(key)), "the secret does not matter")
+				what := fmt.Sprint(workspace, kind, key)
+				require.Empty(t, seen[n], what)
+				seen[n] = what
+				perPartition[Partition(n)]++
+			}
+		}
+	}
+	for p, n := range perPartition { // 20,000 over 256: 78 each
+		require.InDelta(t, 78, n, 60, p)
+	}
+}
+
+// Next and Profile stay in the partition and never come to number 0 of it, which the partition's books have.
+func TestNextStaysInPartition(t *testing.T) {
+	h := NewHasher([32]byte{3})
+	for _, n := range []uint64{1, 0xffffffffffffff, 0xAB00000000000001, 0xABffffffffffffff, 0xFFffffffffffffff} {
+		for range 3 {
+			next := Next(n)
+			require.Equal(t, Partition(n), Partition(next))
+			require.NotEqual(t, n, next)
+			require.NotZero(t, next&numberMask)
+			require.Equal(t, Partition(n), Partition(h.Profile(n)))
+			require.NotZero(t, h.Profile(n)&numberMask)
+			require.NotEqual(t, n, h.Profile(n))
+			n = next
+		}
+	}
+}
+
+func TestSvcID(t *testing.T) {
+	h := NewHasher([32]byte{4})
+	id := h.AppendSvcID(nil, 7, 0x1234567890ABCDEF)
+	require.Len(t, id, SvcIDBytes)
+	n, ok := h.ParseSvcID(7, id)
+	require.True(t, ok)
+	require.EqualValues(t, 0x1234567890ABCDEF, n)
+	_, ok = h.ParseSvcID(8, id)
+	require.False(t, ok, "of another workspace")
+	_, ok = NewHasher([32]byte{5}).ParseSvcID(7, id)
+	require.False(t, ok, "of another store")
+	for i := range id {
+		bad := append([]byte{}, id...)
+		bad[i] ^= 1
+		_, ok = h.ParseSvcID(7, bad)
+		require.False(t, ok, i)
+	}
+	for _, bad := range []string{"", "00", string(id[1:]), string(id) + "0", "zz" + string(id[2:])} {
+		_, ok = h.ParseSvcID(7, []byte(bad))
+		require.False(t, ok, bad)
+	}
+}
