@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// binary is what the tests run: built once, from this tree.
+// binary is what the tests run: built once, from this tree, with the race detector when the tests have it.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -36,7 +36,10 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "millrace")
-	build := exec.Command("go", "build", "-o", binary, ".")
+	build := exec.Command("go", "build", "-o", binary)
+	if underRace {
+		build.Args = append(build.Args, "-race")
+	}
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
@@ -53,6 +56,14 @@ func testMain(m *testing.M) int {
 var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true}
 
 func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
+
+// short is how often something is done, under -short.
+func short(often, seldom int) int {
+	if testing.Short() {
+		return seldom
+	}
+	return often
+}
 
 // seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
 func seedOf(t *testing.T) *rand.Rand {
@@ -160,6 +171,9 @@ func startProcess(t *testing.T, program string, args ...string) *process {
 	}()
 	t.Cleanup(func() {
 		p.kill()
+		if strings.Contains(p.log.String(), "DATA RACE") {
+			t.Errorf("%s", tail(p.log.String(), 20_000))
+		}
 		if t.Failed() {
 			t.Logf("%s (pid %d) said:\n%s", filepath.Base(program), p.cmd.Process.Pid, tail(p.log.String(), 4000))
 		}

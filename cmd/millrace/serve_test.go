@@ -1,0 +1,371 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What cannot be meant is refused before anything is opened, and the text says what to do.
+func TestFlagsAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken.yaml")
+	require.NoError(t, os.WriteFile(broken, []byte("a: [b"), 0o600))
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	data := []string{"serve", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--admin", "off"}
+	with := func(more ...string) []string { return append(data[:len(data):len(data)], more...) }
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{}, "expected one of"},
+		{[]string{"serv"}, "unexpected argument serv"},
+		{[]string{"serve"}, "--data"},
+		{with("--no-such-flag"), "--no-such-flag"},
+		{with("--memory", "much"), `"much" is no number of bytes`},
+		{with("--stall-after", "5"), "--stall-after"},
+		{with("--log-level", "loud"), "--log-level"},
+		{with("--listen", "8080"), "--listen"},
+		{with("--listen", "0.0.0.0:0"), "--insecure-http"},
+		{with("--listen", ":0"), "--insecure-http"},
+		{with("--listen", "[::]:0"), "--insecure-http"},
+		{with("--listen", "example.com:80"), "--insecure-http"},
+		{with("--listen", "0.0.0.0:0", "--insecure-http", "--demo"), "--demo"},
+		{with("--admin", "0.0.0.0:0"), "--admin"},
+		{with("--tls-cert", "cert.pem"), "--tls-key"},
+		{with("--tls-cert", broken, "--tls-key", broken), "certificate"},
+		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
+		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "none.yaml"},
+		{with("--bootstrap", broken), "broken.yaml"},
+		{with("--config", broken), "configuration file"},
+		{with("--max-body", "1"), "MaxBodyBytes"},
+		{with("--segment-bytes", "1KB"), "SegmentBytes"},
+		{with("--workers", "1000"), "workers"},
+		{with("--listen", taken.Addr().String()), "address already in use"},
+		{with("--data", "/proc/no/such"), "/proc/no"},
+	} {
+		require.Contains(t, refused(t, nil, c.args...), c.says, c.args)
+	}
+}
+
+// A second server on the same directory would write over the first one's log.
+func TestOneServerPerDirectory(t *testing.T) {
+	s := newSite(t)
+	p := s.start(t)
+	other := *s
+	other.addr = freeAddr(t)
+	require.Contains(t, refused(t, nil, other.args()...), "in use by another server")
+	require.Equal(t, 201, s.track(t, "ann").status)
+	p.kill()
+	p = other.start(t) // a killed one holds nothing
+	require.Equal(t, 1, other.events(t, "ann"))
+	p.stop()
+}
+
+// Flags come from the command line, else from the environment, else from the file.
+func TestConfiguration(t *testing.T) {
+	s := newSite(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "data: %s\nserve:\n  max-body: 2000\n  bootstrap: %s\n  trusted-proxies: [127.0.0.1, 10.0.0.0/8]\n", s.dir, s.bootstrap), 0o600))
+	t.Setenv("MILLRACE_ADMIN", "off")
+	t.Setenv("MILLRACE_MIN_FREE_BYTES", "0")
+	t.Setenv("MILLRACE_MIN_FREE_PERCENT", "0")
+	largest := func(args ...string) (size int) {
+		p := startProcess(t, binary, append([]string{"serve", "--listen", s.addr, "--config", file}, args...)...)
+		p.waitReady(s.url("/readyz"))
+		for _, n := range []int{1200, 2000, 3000, 4000} {
+			body := `{"attributes":[{"external_id":"ann"}]}`
+			if a := s.post(t, "/users/track", allKey, body+strings.Repeat(" ", n-len(body))); a.status == 201 {
+				size = n
+			} else {
+				require.Equal(t, 413, a.status)
+			}
+		}
+		p.stop()
+		return size
+	}
+	require.Equal(t, 2000, largest(), "of the file")
+	require.DirExists(t, s.dir)
+	t.Setenv("MILLRACE_MAX_BODY", "3000")
+	require.Equal(t, 3000, largest(), "of the environment")
+	require.Equal(t, 1200, largest("--max-body", "1200"), "of the command line")
+	require.Contains(t, refused(t, []string{"MILLRACE_MEMORY=much"}, "serve", "--data", dir), "much")
+}
+
+// What the server prints at the start can be pasted, and so can the README.
+func TestPrintedCommandsWork(t *testing.T) {
+	s := newSite(t)
+	p := startProcess(t, binary, "serve", "--data", s.dir, "--listen", s.addr, "--admin", "off", "--demo", "--min-free-bytes", "0", "--min-free-percent", "0")
+	p.waitReady(s.url("/readyz"))
+	require.Eventually(t, func() bool { return strings.Contains(p.out.String(), "export/ids") }, 10*time.Second, time.Millisecond)
+	commands := curls(p.out.String())
+	require.Len(t, commands, 2, p.out.String())
+	track, err := commands[0].run()
+	require.NoError(t, err)
+	require.Equal(t, 201, track.status, track.body)
+	require.JSONEq(t, `{"message":"success","attributes_processed":1,"events_processed":1}`, track.body)
+	check := func() {
+		export, err := commands[1].run()
+		require.NoError(t, err)
+		require.Equal(t, 201, export.status, export.body)
+		require.Contains(t, export.body, `"first_name":"Ada"`)
+		require.Contains(t, export.body, `"signed_up"`)
+	}
+	check()
+	p.stop()
+
+	p = startProcess(t, binary, "serve", "--data", s.dir, "--listen", s.addr, "--admin", "off", "--demo", "--min-free-bytes", "0", "--min-free-percent", "0")
+	p.waitReady(s.url("/readyz"))
+	check()
+	for _, c := range []struct {
+		key, body string
+		status    int
+		says      string
+	}{
+		{"wrong-key-0123456789", commands[0].body, 401, "Invalid API key: wron"},
+		{"", commands[0].body, 401, "Invalid API key"},
+		{demoKey, commands[0].body[1:], 400, ""},
+		{demoKey, `[]`, 400, ""},
+		{demoKey, `{}`, 400, "Valid data must be provided"},
+		{demoKey, ``, 400, ""},
+	} {
+		a := s.post(t, "/users/track", c.key, c.body)
+		require.Equal(t, c.status, a.status, "%s: %s", c.body, a.body)
+		require.Contains(t, a.message(), c.says)
+	}
+	p.stop()
+
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	written := curls(string(readme))
+	require.GreaterOrEqual(t, len(written), 2)
+	for i := range commands {
+		commands[i].url = strings.Replace(commands[i].url, s.addr, "127.0.0.1:8080", 1)
+	}
+	require.Equal(t, commands, written[:2], "README and server print different commands")
+}
+
+type curl struct {
+	url, body string
+	headers   []string // name, value
+}
+
+func (c curl) run() (reply, error) {
+	return call(patient, http.MethodPost, c.url, "", c.body, c.headers...)
+}
+
+// curls finds the curl commands in a text.
+func curls(text string) (found []curl) {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+		words := shellWords(line)
+		if len(words) == 0 || words[0] != "curl" {
+			continue
+		}
+		var c curl
+		for i := 1; i < len(words); i++ {
+			switch words[i] {
+			case "-s":
+			case "-H":
+				i++
+				name, value, _ := strings.Cut(words[i], ": ")
+				c.headers = append(c.headers, name, value)
+			case "-d":
+				i++
+				c.body = words[i]
+			default:
+				c.url = words[i]
+			}
+		}
+		found = append(found, c)
+	}
+	return found
+}
+
+// shellWords splits at blanks outside of single quotes.
+func shellWords(line string) (words []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+		} else {
+			words = append(words, strings.Fields(part)...)
+		}
+	}
+	return words
+}
+
+// SIGHUP reads the bootstrap file again: new keys work, revoked ones stay revoked, a broken file changes nothing.
+func TestReload(t *testing.T) {
+	s := newSite(t)
+	s.admin = freeAddr(t)
+	p := s.start(t)
+	const newKey = "new-0123456789abcdefghijklmnopqrstuvwxyz"
+	body := `{"events":[{"external_id":"ann","name":"e","time":"2026-01-31T09:30:00Z"}]}`
+	status := func(key string) int { return s.post(t, "/users/track", key, body).status }
+	require.Equal(t, 401, status(newKey))
+	require.Equal(t, 201, status(trackKey))
+	require.Equal(t, 403, s.post(t, "/users/export/ids", trackKey, `{"external_ids":["ann"]}`).status)
+	reload := func(text, says string) {
+		before := strings.Count(p.log.String(), says)
+		require.NoError(t, os.WriteFile(s.bootstrap, []byte(text), 0o600))
+		p.signal(syscall.SIGHUP)
+		require.Eventually(t, func() bool { return strings.Count(p.log.String(), says) > before }, 20*time.Second, time.Millisecond, says)
+	}
+	more := strings.Replace(bootstrapText, "    subscription_groups:", "      - {name: new, key: "+newKey+", permissions: [users.track]}\n    subscription_groups:", 1)
+	reload(more, `"reloaded"`)
+	require.Equal(t, 201, status(newKey))
+
+	admin := func(args ...string) string {
+		out, err := exec.Command(binary, append([]string{"admin", "--server", "http://" + s.admin, "--data", s.dir}, args...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		return string(out)
+	}
+	var list struct {
+		Keys []struct {
+			ID   string `json:"id"`
+			Name string `json:"name"`
+		} `json:"api_keys"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(admin("get", "workspaces/test/api_keys")), &list))
+	require.Len(t, list.Keys, 3)
+	for _, k := range list.Keys {
+		if k.Name == "new" {
+			admin("delete", "workspaces/test/api_keys/"+k.ID)
+		}
+	}
+	require.Equal(t, 401, status(newKey), "revoked at once")
+	reload(more, `"reloaded"`)
+	require.Equal(t, 401, status(newKey), "the file must not bring a revoked key back")
+	reload("workspaces: [{id: test, no_such_field: 1}]", `"reload"`)
+	require.Equal(t, 201, status(trackKey))
+	require.Equal(t, 401, status(newKey))
+	require.Contains(t, refused(t, nil, "admin", "--server", "http://"+s.admin, "--token", "wrong-token-0123456789", "get", "workspaces"), "401")
+
+	p.kill()
+	require.NoError(t, os.WriteFile(s.bootstrap, []byte(more), 0o600))
+	p = s.start(t)
+	require.Equal(t, 401, status(newKey))
+	require.Equal(t, 201, status(trackKey))
+	for _, key := range []string{allKey, trackKey, newKey} {
+		require.NotContains(t, p.log.String(), key)
+		require.NotContains(t, p.out.String(), key)
+	}
+	p.stop()
+	require.Equal(t, 4, func() int { p = s.start(t); defer p.stop(); return s.events(t, "ann") }())
+}
+
+// makeCertificate writes a self-signed one and returns it for a client to trust.
+func makeCertificate(t *testing.T, name, certFile, keyFile string) *x509.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}), 0o600))
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return cert
+}
+
+// TLS serves, takes a new certificate on SIGHUP without a restart, keeps the old one when the new is broken, and refuses what is outdated.
+func TestTLS(t *testing.T) {
+	s := newSite(t)
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	first := makeCertificate(t, "first", certFile, keyFile)
+	client := func(trusted *x509.Certificate, change func(*tls.Config)) *http.Client {
+		pool := x509.NewCertPool()
+		pool.AddCert(trusted)
+		c := &tls.Config{RootCAs: pool}
+		if change != nil {
+			change(c)
+		}
+		return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
+	}
+	p := startProcess(t, binary, s.args("--tls-cert", certFile, "--tls-key", keyFile)...)
+	body := `{"events":[{"external_id":"ann","name":"e","time":"2026-01-31T09:30:00Z"}]}`
+	post := func(c *http.Client) (reply, error) {
+		return call(c, http.MethodPost, "https://"+s.addr+"/users/track", allKey, body)
+	}
+	require.Eventually(t, func() bool { a, err := post(client(first, nil)); return err == nil && a.status == 201 }, 30*time.Second, 5*time.Millisecond)
+	_, err := post(client(first, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }))
+	require.Error(t, err)
+	if plain, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, body); err == nil {
+		require.NotEqual(t, 201, plain.status, "served without TLS")
+	}
+
+	second := makeCertificate(t, "second", certFile, keyFile)
+	_, err = post(client(second, nil))
+	require.Error(t, err, "not yet")
+	p.signal(syscall.SIGHUP)
+	require.Eventually(t, func() bool { a, err := post(client(second, nil)); return err == nil && a.status == 201 }, 20*time.Second, 5*time.Millisecond)
+	_, err = post(client(first, nil))
+	require.Error(t, err)
+
+	require.NoError(t, os.WriteFile(certFile, []byte("rubbish"), 0o600))
+	p.signal(syscall.SIGHUP)
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"reload"`) }, 20*time.Second, time.Millisecond)
+	a, err := post(client(second, nil))
+	require.NoError(t, err)
+	require.Equal(t, 201, a.status)
+	p.stop()
+}
+
+// The second listener: health and metrics for all, the rest for holders of the token.
+func TestAdminListener(t *testing.T) {
+	s := newSite(t)
+	s.admin = freeAddr(t)
+	p := s.start(t)
+	require.Equal(t, 201, s.track(t, "ann").status)
+	admin := "http://" + s.admin
+	get := func(path, key string) reply {
+		a, err := call(patient, http.MethodGet, admin+path, key, "")
+		require.NoError(t, err)
+		return a
+	}
+	require.Equal(t, 200, get("/livez", "").status)
+	require.Equal(t, 200, get("/readyz", "").status)
+	metrics := get("/metrics", "")
+	require.Equal(t, 200, metrics.status)
+	for _, name := range []string{"millrace_wal_records_total", "millrace_profiles_created_total 1", "go_goroutines"} {
+		require.Contains(t, metrics.body, name)
+	}
+	token, err := os.ReadFile(filepath.Join(s.dir, "admin-token"))
+	require.NoError(t, err)
+	for _, path := range []string{"/admin/workspaces", "/debug/pprof/"} {
+		require.Equal(t, 401, get(path, "").status, path)
+		require.Equal(t, 401, get(path, allKey).status, path)
+		require.Equal(t, 200, get(path, strings.TrimSpace(string(token))).status, path)
+	}
+	info, err := os.Stat(filepath.Join(s.dir, "admin-token"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NotContains(t, p.log.String(), strings.TrimSpace(string(token)))
+	p.stop()
+}
