@@ -17,7 +17,10 @@ import (
 // F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every acknowledged record must
 // be there, in order and unchanged; and again after a second loss, shortly after the first recovery.
 func TestPowerLoss(t *testing.T) {
-	const clones = 1000
+	clones := 1000
+	if testing.Short() { // under the race detector
+		clones = 200
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
