@@ -121,6 +121,43 @@ func TestCrashAtEveryStep(t *testing.T) {
 	t.Logf("%d moments", len(clones))
 }
 
+// A block that goes as a whole doesn't come back when its deletion is forgotten.
+func TestCrashWhileBlockGoes(t *testing.T) {
+	seed := seedOf(t)
+	r := rand.New(rand.NewPCG(seed, 0))
+	var clones []*vfs.MemFS
+	on := false
+	fs := vfs.NewCrashableMem()
+	o := manual()
+	o.FS = stepFS{fs, func(string) error {
+		for range 8 {
+			if on {
+				clones = append(clones, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r}))
+			}
+		}
+		return nil
+	}}
+	w := newWorld(t, fs, o)
+	only := objectOf(1)
+	only.id, only.key, only.lost, only.flags = op.ExternalID, "only", false, 0
+	require.NoError(t, w.commit(only))
+	w.pack()
+	w.deleteUser(op.ExternalID, "only")
+	w.pack()
+	w.acked = map[int64]bool{}
+	on = true
+	require.NoError(t, w.l.Maintain())
+	on = false
+	require.Zero(t, w.l.Stats().Blocks)
+	for _, clone := range clones {
+		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
+		c.open(manual())
+		c.requireExact()
+		require.NoError(t, c.l.Close())
+		require.NoError(t, c.e.Close())
+	}
+}
+
 // Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart, all is packed.
 func TestEveryStepFails(t *testing.T) {
 	broken := errors.New("broken disk")
@@ -184,7 +221,7 @@ func (w *world) deleteUser(id op.IDKind, key string) (number uint64) {
 	return users[0].Number
 }
 
-// contains says whether a block still holds events of a user.
+// onDisk counts the events of a user in blocks, deleted or not.
 func (w *world) onDisk(key string) (n int) {
 	w.t.Helper()
 	for _, b := range w.l.blocks {
@@ -234,7 +271,6 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	require.NoError(t, w.l.maintain(false))
 	require.Greater(t, w.onDisk("u7"), again, "not due yet")
 	w.clock.move(13 * time.Hour)
-	w.l.pack.pace.begin(w.l.stop, true)
 	require.NoError(t, w.l.maintain(false))
 	require.Equal(t, again, w.onDisk("u7"))
 	require.Zero(t, w.l.Stats().Deletions)
@@ -249,6 +285,18 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	w.requireExact()
 	w.pack()
 	require.NoError(t, w.l.Maintain())
+	require.Zero(t, w.onDisk("u7"))
+	w.requireExact()
+}
+
+// What is deleted before it is packed never gets into a block.
+func TestDeletedBeforePacking(t *testing.T) {
+	o := manual()
+	o.BlockBytes = 1 << 20 // one block
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(60, 9)
+	w.deleteUser(op.ExternalID, "u7")
+	w.pack()
 	require.Zero(t, w.onDisk("u7"))
 	w.requireExact()
 }

@@ -130,7 +130,7 @@ func (l *Log) findDeletions(to uint64) error {
 
 func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err error) {
 	var names, innerNames op.Names
-	size := 0
+	size := int64(0)
 	last = from - 1
 	err = l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		rec, err := op.ParseRecord(payload, names)
@@ -159,7 +159,7 @@ func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err
 			}
 		}
 		last = position
-		if size += len(payload); size > tailBytes {
+		if size += int64(len(payload)); size > l.opts.tailBytes {
 			return errEnough
 		}
 		return nil

@@ -88,6 +88,8 @@ type Options struct {
 	Interval time.Duration
 	Logger   *slog.Logger     // default slog.Default()
 	Now      func() time.Time // default time.Now
+
+	tailBytes int64 // how much of the log is read at a time; default 16 MiB
 }
 
 // EnsureDefaults fills in what is not set.
@@ -102,6 +104,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.MaxBacklogBytes, 8<<30)
 	preset(&o.DeleteWithin, 24*time.Hour)
 	preset(&o.Interval, time.Second)
+	preset(&o.tailBytes, 16<<20)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -174,7 +177,8 @@ func (b *block) newest() time.Time {
 }
 
 // Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from the first record
-// that isn't packed; nobody may have trimmed that since the engine was opened. Close it before the engine.
+// that isn't packed; until then the engine must hold it (HoldName among shard.Options.Readers). Close it before the engine. Errors:
+// ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block is no error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard"
 	"millrace/shard/op"
 )
 
@@ -152,6 +153,63 @@ func TestExportWhilePacking(t *testing.T) {
 	w.checkpoint()
 	require.Eventually(t, func() bool { return w.l.Stats().Packed >= w.e.CheckpointedPosition() }, 10*time.Second, time.Millisecond)
 	w.requireExact()
+}
+
+// What an export has read from the log is packed while it goes on, into a block that reaches from before to beyond where it is.
+func TestPackedInTheMiddleOfAnExport(t *testing.T) {
+	o := manual()
+	o.BlockBytes, o.tailBytes = 1<<20, 4<<10
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(60, 9)
+	want := map[int64]int{}
+	for n := range w.snapshot() {
+		want[n] = 1
+	}
+	got := map[int64]int{}
+	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *Event) error {
+		got[judge(t, e)]++
+		if len(got) == 100 {
+			w.commitMore(10, 9)
+			w.pack()
+			require.Equal(t, 1, w.l.Stats().Blocks)
+		}
+		return nil
+	}))
+	require.Equal(t, want, got)
+	w.requireExact()
+}
+
+// laggard is an engine one of whose workers is behind, as long as some calls take: what it hasn't applied isn't known as dropped either.
+type laggard struct {
+	Source
+	ahead, behind int // how many calls are answered as if all were applied, and then how many as if it weren't
+}
+
+func (s *laggard) AppliedPosition() uint64 {
+	p := s.Source.AppliedPosition()
+	if s.ahead > 0 {
+		s.ahead--
+	} else if s.behind > 0 {
+		s.behind--
+		return p - 30
+	}
+	return p
+}
+
+func (s *laggard) Dropped(from, to uint64) ([]shard.Dropped, error) {
+	if s.behind > 0 {
+		return nil, nil
+	}
+	return s.Source.Dropped(from, to)
+}
+
+func TestExportWaitsForTheEngine(t *testing.T) {
+	for ahead := range 3 {
+		w := newWorld(t, vfs.NewMem(), manual())
+		w.commitMore(60, 9)
+		w.l.src = &laggard{w.e, ahead, 5}
+		w.requireExact()
+	}
 }
 
 // After a loss of power at any moment, all that was acknowledged is there once.

@@ -129,9 +129,6 @@ func (f *filter) wants(r *row, n *names) bool {
 	return true
 }
 
-// tailBytes is how much of the log is read at a time.
-const tailBytes = 16 << 20
-
 // Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server runs: first from
 // the blocks, then from the log. They come in the order of acceptance from block to block, and of time within a block (or 16 MiB of the
 // log); not sorted as a whole. Events of users deleted before the call are left out; what is deleted or expires meanwhile may be. An error
@@ -262,7 +259,7 @@ func (x *exporter) gather() error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
 		}
-		if s.bytes >= tailBytes {
+		if s.bytes >= x.log.opts.tailBytes {
 			return errEnough
 		}
 		return x.ctx.Err()

@@ -61,7 +61,7 @@ func engineOptions(fs vfs.FS, now func() time.Time) shard.Options {
 	return shard.Options{
 		FS: fs, Dir: "data/engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20,
 		Log:    wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1},
-		Logger: quiet(), Now: now,
+		Logger: quiet(), Now: now, Readers: []string{HoldName},
 	}
 }
 
