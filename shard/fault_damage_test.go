@@ -1,14 +1,18 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/op"
@@ -177,8 +181,9 @@ func TestFaultDamagedStore(t *testing.T) {
 	}
 }
 
-// Much log behind a damaged store: the worker that meets the damage ends the start with an error, it neither hangs nor dies.
-func TestFaultDamagedStoreUnderReplay(t *testing.T) {
+// Much log behind a store that can't be read: the worker that meets the damage ends the start with an error. The start neither hangs, nor
+// takes the memory from under the other workers, nor keeps what it has opened.
+func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	e, err := Open(testOptions(disk))
 	require.NoError(t, err)
@@ -187,28 +192,45 @@ func TestFaultDamagedStoreUnderReplay(t *testing.T) {
 		commitEvent(t, e, op.ExternalID, key(i), "e", 0)
 	}
 	require.NoError(t, e.Checkpoint())
-	for i := range 2000 { // more than replay keeps under way
+	for i := range 3000 { // for each worker more than replay keeps under way
 		commitEvent(t, e, op.ExternalID, key(i), "e", 0)
 	}
 	disk = disk.CrashClone(vfs.CrashCloneCfg{})
 	require.NoError(t, e.Close())
-	names, err := disk.List("data/state")
-	require.NoError(t, err)
-	for _, name := range names {
-		if strings.HasSuffix(name, ".sst") {
-			rewrite(t, disk, "data/state/"+name, func(b []byte) []byte {
-				for i := 500; i < len(b)-2000; i += 97 { // the blocks of entries, not the index behind them
-					b[i] ^= 1
-				}
-				return b
-			})
-		}
+
+	for workers := 1; workers <= 3; workers++ {
+		var broken atomic.Bool
+		o := testOptions(errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if broken.Load() && strings.HasSuffix(op.Path, ".sst") && op.Kind.ReadOrWrite() == errorfs.OpIsRead {
+				return errorfs.ErrInjected
+			}
+			return nil
+		})))
+		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
+		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
+		within(t, 30*time.Second, fmt.Sprintf("Open with %d workers", workers), func() { e, err = Open(o) })
+		require.ErrorIs(t, err, ErrFailed)
+		require.ErrorIs(t, err, errorfs.ErrInjected)
+		require.True(t, broken.Load())
 	}
-	for round := range 3 { // what a failed Open has taken is free again
-		o := testOptions(disk)
-		o.MemoryBytes = 4000 // entries are not loaded, so that apply meets the damage
-		o.Workers = 4
-		within(t, 30*time.Second, fmt.Sprint("Open ", round), func() { e, err = Open(o) })
-		require.ErrorIs(t, err, ErrStore)
+	e = openTest(t, testOptions(disk))
+	for i := range 500 {
+		require.Equal(t, 7, eventCount(t, e, op.ExternalID, key(i), "e"))
 	}
+}
+
+// whenSaid calls a function when a message is logged.
+type whenSaid struct {
+	slog.Handler
+	message string
+	then    func()
+}
+
+func (w whenSaid) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w whenSaid) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == w.message {
+		w.then()
+	}
+	return nil
 }

@@ -365,6 +365,8 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	require.NoError(t, e.Ready())
 
 	fs.gate.Lock()
+	unlock := sync.OnceFunc(fs.gate.Unlock)
+	t.Cleanup(unlock) // or Close would wait
 	var busy, done sync.WaitGroup
 	var refused atomic.Int64
 	for _, c := range clients {
@@ -392,7 +394,7 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Ready() != nil }, 10*time.Second, time.Millisecond)
 	require.ErrorIs(t, clients[0].request(e), ErrBusy)
 	clients[0].sent.Add(-1)
-	fs.gate.Unlock()
+	unlock()
 	within(t, 20*time.Second, "recovery", done.Wait)
 	require.Eventually(t, func() bool { return e.Ready() == nil }, 10*time.Second, time.Millisecond)
 	require.Zero(t, e.inflight.Load())

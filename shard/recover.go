@@ -25,6 +25,11 @@ func (e *Engine) loadStore() error {
 	if err := e.loadPartitions(); err != nil {
 		return err
 	}
+	stamp, err := e.store.stamp()
+	if err != nil {
+		return err
+	}
+	e.stamp.Store(stamp)
 	from := uint64(math.MaxUint64)
 	for _, p := range e.partitions {
 		from = min(from, p.applied)
@@ -105,10 +110,7 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 
 // replay applies the records from position from on. Two records are under way per worker at most, so memory stays small.
 func (e *Engine) replay(from uint64) (records int, err error) {
-	stamp, err := e.store.stamp()
-	if err != nil {
-		return 0, err
-	}
+	stamp := e.stamp.Load()
 	const window = 256
 	undelivered := 0
 	slots := make(chan struct{}, window)
