@@ -119,7 +119,8 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	}
 	switch m := members(w.entryOf(s)); {
 	case len(m) == 8:
-		return w.pass(p, o, member(m, 0))
+		w.pass(p, o, member(m, 0))
+		return nil
 	case len(m) == 0 && flags.Has(op.UpdateOnly):
 		w.applying.dropped = true
 		return nil
@@ -133,21 +134,11 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	return nil
 }
 
-// pass hands an op that a directory row has resolved to its profile.
-func (w *worker) pass(p *partition, o op.Op, number uint64) error {
-	flags := o.Flags() | op.Resolved
-	if identity.Partition(number) == p.id {
-		s, err := w.lookup(p, number)
-		if err != nil {
-			return err
-		}
-		if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser {
-			return w.change(p, s, o)
-		}
-	}
+// pass hands an op that a directory row has resolved to its profile: by a message also within the partition, so that the log says whose
+// event it is.
+func (w *worker) pass(p *partition, o op.Op, number uint64) {
 	w.applying.dropped = true
-	w.send(p, o.Kind(), flags, number, o.Body(), o.Key(), true)
-	return nil
+	w.send(p, o.Kind(), o.Flags()|op.Resolved, number, o.Body(), o.Key(), true)
 }
 
 // applyToNumber is for ops that name a profile by its number: by svc_id, or resolved before they were logged.

@@ -59,7 +59,7 @@ type Options struct {
 	StoreCacheBytes int64
 	// MaxInflightBytes bounds the records between Commit and applied. Default 256 MiB.
 	MaxInflightBytes int64
-	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 512 MiB.
+	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 1 GiB.
 	CheckpointBytes int64
 	// CheckpointInterval: the same after so much time. Default 5 min.
 	CheckpointInterval time.Duration
@@ -89,7 +89,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.MemoryBytes, 4<<30)
 	preset(&o.StoreCacheBytes, 128<<20)
 	preset(&o.MaxInflightBytes, 256<<20)
-	preset(&o.CheckpointBytes, 512<<20)
+	preset(&o.CheckpointBytes, 1<<30)
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
 	o.Limits.EnsureDefaults()
@@ -194,8 +194,10 @@ func Open(opts Options) (*Engine, error) {
 }
 
 func (e *Engine) open() (err error) {
-	if err := makeDirs(e.opts.FS, e.opts.Dir, "state", "log"); err != nil {
-		return err
+	for _, name := range []string{"state", "log"} {
+		if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, name)); err != nil {
+			return err
+		}
 	}
 	isNew, err := e.isNew()
 	if err != nil {
@@ -231,26 +233,6 @@ func (e *Engine) isNew() (bool, error) {
 		return false, fmt.Errorf("list %q: %w", dir, err)
 	}
 	return !slices.ContainsFunc(names, func(name string) bool { return name != "LOCK" }), nil
-}
-
-// makeDirs makes dir and the folders in it, and syncs the folders that name them: a loss of power must not take a file by its folder.
-func makeDirs(fs vfs.FS, dir string, names ...string) error {
-	for _, name := range names {
-		if err := fs.MkdirAll(fs.PathJoin(dir, name), 0o755); err != nil {
-			return fmt.Errorf("make %q: %w", dir, err)
-		}
-	}
-	for _, d := range []string{fs.PathDir(dir), dir} {
-		f, err := fs.OpenDir(d)
-		if err != nil {
-			return fmt.Errorf("open %q: %w", d, err)
-		}
-		err = errors.Join(f.Sync(), f.Close())
-		if err != nil {
-			return fmt.Errorf("sync %q: %w", d, err)
-		}
-	}
-	return nil
 }
 
 // hire makes the workers and shares the partitions out among them.

@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -32,14 +33,11 @@ func (e *Engine) FirstPosition() uint64        { return e.log.FirstPosition() }
 func (e *Engine) CheckpointedPosition() uint64 { return e.checkpointed.Load() }
 
 func (e *Engine) AppliedPosition() uint64 {
-	applied := e.log.DurablePosition()
+	applied := uint64(math.MaxUint64)
 	for _, w := range e.workers {
 		w.mu.Lock()
-		w.queue.mu.Lock()
-		if len(w.queue.items) > 0 || w.queue.busy {
-			applied = min(applied, w.applied)
-		}
-		w.queue.mu.Unlock()
+		w.catchUp()
+		applied = min(applied, w.applied)
 		w.mu.Unlock()
 	}
 	return applied

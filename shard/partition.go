@@ -221,13 +221,20 @@ func member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:])
 // holds can't be read back yet.
 func (w *worker) save(p *partition, batch *pebble.Batch) error {
 	p.applied = max(p.applied, w.applied)
-	var key [9]byte
+	if err := p.saveBooks(batch); err != nil {
+		return err
+	}
+	w.dirty = w.dirty[:0]
 	for i := range p.slots {
-		s := &p.slots[i]
-		if s.number == 0 || s.meta&metaDirty == 0 {
-			continue
+		if s := &p.slots[i]; s.number != 0 && s.meta&metaDirty != 0 {
+			w.dirty = append(w.dirty, s.number)
 		}
-		if err := batch.Set(appendEntryKey(key[:0], s.number), w.entryOf(s), nil); err != nil {
+	}
+	slices.Sort(w.dirty)
+	var key [9]byte
+	for _, number := range w.dirty {
+		s := p.find(number)
+		if err := batch.Set(appendEntryKey(key[:0], number), w.entryOf(s), nil); err != nil {
 			return err
 		}
 		s.meta &^= metaDirty
@@ -239,7 +246,7 @@ func (w *worker) save(p *partition, batch *pebble.Batch) error {
 	}
 	p.deleting, p.deleted = p.deleted, nil
 	p.saving = true
-	return p.saveBooks(batch)
+	return nil
 }
 
 // saved: the batch that save filled is in the store.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/identity"
@@ -34,7 +35,10 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 1
+const (
+	storeVersion  = 1
+	memTableBytes = 64 << 20
+)
 
 // Kinds of a partition's books. Low numbers of a number's 56 bits are never an entry's (identity: never 0).
 const (
@@ -57,14 +61,20 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 	defer cache.Unref()
 	o := &pebble.Options{
 		FS: storeFS{fs, events}, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
+		MemTableSize: memTableBytes, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
 		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: events,
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 16 << 10
 	}
-	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
+		c := pebble.DBCompressionFastest
+		for i := range len(c.Levels) - 2 { // what is there is rewritten soon
+			c.Levels[i] = sstable.NoCompression
+		}
+		return c
+	})
 	l := pebble.MakeLoggingEventListener(events)
 	quiet := pebble.EventListener{
 		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,

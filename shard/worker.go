@@ -45,6 +45,7 @@ type worker struct {
 	missing                              []uint64
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
+	dirty    []uint64       // numbers, of the partition that is being saved
 	letter   op.Builder     // of the message at hand
 	limits   profile.Limits // of the last record with a limit of its own
 	complete atomic.Bool    // all partitions are: nothing is to be read back

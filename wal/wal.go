@@ -212,7 +212,7 @@ func Open(opts Options) (*Log, error) {
 
 func (l *Log) open() (err error) {
 	fs, dir := l.opts.FS, l.opts.Dir
-	if err := makeDir(fs, dir); err != nil {
+	if err := MakeDir(fs, dir); err != nil {
 		return fmt.Errorf("make log directory %q: %w", dir, err)
 	}
 	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {
@@ -422,8 +422,8 @@ func (l *Log) checkDisk() {
 	}
 }
 
-// makeDir makes a directory and syncs the parents of what it made.
-func makeDir(fs vfs.FS, dir string) error {
+// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take a file by its folder.
+func MakeDir(fs vfs.FS, dir string) error {
 	var parents []string
 	for d := dir; ; {
 		if _, err := fs.Stat(d); err == nil {

@@ -53,7 +53,7 @@ type serveCommand struct {
 	Memory             byteSize      `default:"4GiB" help:"Budget for profiles in memory; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
 	MaxInflight        byteSize      `default:"256MiB" help:"Records between accepted and applied; beyond it: 503."`
-	CheckpointBytes    byteSize      `default:"512MiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
+	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" help:"The same, in time."`
 	SegmentBytes       byteSize      `default:"128MiB" help:"Size of a log segment."`
 	MinFreeBytes       byteSize      `default:"2GB" help:"Free disk space below which writes are refused."`

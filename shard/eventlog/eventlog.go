@@ -41,6 +41,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard"
+	"millrace/wal"
 )
 
 var (
@@ -199,7 +200,7 @@ func Open(src Source, opts Options) (*Log, error) {
 
 func (l *Log) open() (err error) {
 	fs, dir := l.opts.FS, l.opts.Dir
-	if err := makeDir(fs, dir); err != nil {
+	if err := wal.MakeDir(fs, dir); err != nil {
 		return fmt.Errorf("make event log %q: %w", dir, err)
 	}
 	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {

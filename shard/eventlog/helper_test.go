@@ -75,7 +75,6 @@ func busy() Options {
 }
 
 func newWorld(t *testing.T, fs *vfs.MemFS, o Options) *world {
-	require.NoError(t, makeDir(fs, "data")) // durable: the engine syncs one level up only
 	w := &world{t: t, fs: fs, clock: &clock{}, acked: map[int64]bool{}}
 	w.open(o)
 	return w

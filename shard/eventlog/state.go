@@ -116,22 +116,3 @@ func syncDir(fs vfs.FS, dir string) error {
 	}
 	return nil
 }
-
-// makeDir makes a directory and syncs the parents of what it made.
-func makeDir(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(dir); err == nil {
-		return nil
-	} else if !oserror.IsNotExist(err) {
-		return err
-	}
-	parent := fs.PathDir(dir)
-	if parent != dir {
-		if err := makeDir(fs, parent); err != nil {
-			return err
-		}
-	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return syncDir(fs, parent)
-}
