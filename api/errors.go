@@ -57,6 +57,12 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
+		// A request without a valid key is refused for that (see bodyLimit), when its head is still there: of a chunked one it isn't.
+		h := &ctx.Request.Header
+		if token := bearerToken(h); len(h.Host()) > 0 && s.options.Control.Snapshot().Keys.Find(token) == nil {
+			badKeyRequests.Inc()
+			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
+		}
 	case errors.As(err, &small):
 		status, text = fasthttp.StatusRequestHeaderFieldsTooLarge, textHeaders
 	case errors.As(err, &timeout) && timeout.Timeout():

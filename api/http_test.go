@@ -150,6 +150,28 @@ func TestBodyLimit(t *testing.T) {
 	require.True(t, closed)
 }
 
+// B17: fasthttp makes room for what a head declares. Who has no key gets room for little, and the answer that the key is wrong.
+func TestStrangersBodyLimit(t *testing.T) {
+	d := open(t, nil)
+	head := strings.Replace(goodHead, "Bearer ", "Bearer x", 1)
+	require.NotEqual(t, goodHead, head)
+	for _, length := range []int{strangerBodyBytes, strangerBodyBytes + 1, 4 << 20, 100 << 20} {
+		request := fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, length)
+		if length <= strangerBodyBytes {
+			request += strings.Repeat(" ", length)
+		}
+		responses, _ := d.raw(t, 1, request)
+		require.Len(t, responses, 1)
+		require.Equal(t, 401, responses[0].status, length)
+		require.Contains(t, responses[0].json(t)["message"], "Invalid API key: x")
+	}
+	big := strings.Repeat("z", strangerBodyBytes+1)
+	responses, closed := d.raw(t, 1, fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, len(big), big))
+	require.Len(t, responses, 1)
+	require.Equal(t, 413, responses[0].status)
+	require.True(t, closed)
+}
+
 var compressors = map[string]func(io.Writer) io.WriteCloser{
 	"gzip":    func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) },
 	"deflate": func(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) },

@@ -198,13 +198,34 @@ func (x *exchange) findRoute() bool {
 
 var bearer = []byte("Bearer ")
 
+// bearerToken is the token of an Authorization header, nil without one.
+func bearerToken(h *fasthttp.RequestHeader) []byte {
+	value := h.PeekBytes(headerAuthorization)
+	if len(value) < len(bearer) || !bytes.EqualFold(value[:len(bearer)], bearer) {
+		return nil
+	}
+	return bytes.TrimSpace(value[len(bearer):])
+}
+
+var headerAuthorization = []byte(fasthttp.HeaderAuthorization)
+
+// bodyLimit is what a request may send, asked when its head is there. fasthttp makes room for the length that the head declares before
+// anybody looks at the key, so who has none gets little (FAULTS.md B17).
+func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (limit fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n >= 0 && n <= strangerBodyBytes {
+		return limit
+	}
+	if s.options.Control.Snapshot().Keys.Find(bearerToken(h)) == nil {
+		limit.MaxRequestBodySize = min(strangerBodyBytes, s.options.MaxBodyBytes)
+	}
+	return limit
+}
+
+const strangerBodyBytes = 16 << 10
+
 // authenticate finds the key, and by it the workspace.
 func (x *exchange) authenticate() bool {
-	token := x.ctx.Request.Header.PeekBytes([]byte(fasthttp.HeaderAuthorization))
-	if len(token) < len(bearer) || !bytes.EqualFold(token[:len(bearer)], bearer) {
-		return x.denyKey(nil)
-	}
-	token = bytes.TrimSpace(token[len(bearer):])
+	token := bearerToken(&x.ctx.Request.Header)
 	snapshot := x.s.options.Control.Snapshot()
 	key := snapshot.Keys.Find(token)
 	if key == nil {

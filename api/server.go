@@ -65,6 +65,7 @@ func New(options Options) (*Server, error) {
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.refuse,
+		HeaderReceived:               s.bodyLimit,
 		Name:                         "",
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,

@@ -168,11 +168,20 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	rec := w.applying.rec
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
+	plain := o.Kind() != op.Attributes || !o.Flags().Has(op.Contact)
+	if plain { // the op goes into the scratch, so that the profile gets its place once, with its size
+		out, verdict := w.ed.Apply(w.fresh, o, rec, w.limit())
+		w.judge(number, verdict)
+		w.keep(out)
+	}
 	s, err := w.insert(p, number, w.fresh)
 	if err != nil {
 		return err
 	}
 	profilesCreated.Inc()
+	if plain {
+		return nil
+	}
 	return w.change(p, s, o)
 }
 

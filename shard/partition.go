@@ -123,8 +123,8 @@ func (w *worker) update(s *slot, blob []byte) error {
 		overgrown.Inc()
 		return nil
 	}
-	// What has grown will grow again: an eighth of room spares most of the moves.
-	class := classFor(min(len(blob)+len(blob)/8, maxEntryBytes))
+	// What has grown will grow again: a quarter of room spares most of the moves.
+	class := classFor(min(len(blob)+len(blob)/4, maxEntryBytes))
 	off, err := w.arena.alloc(class)
 	if err != nil {
 		return err

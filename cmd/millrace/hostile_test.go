@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -147,8 +148,11 @@ func TestHostileClients(t *testing.T) {
 			served.Add(1)
 		}
 	})
-	for i := range 20 { // a body that stops costs what its head declares until the read timeout: fasthttp allocates it at once
+	for i := range 20 { // who has a key may cost what the head declares, until the read timeout: fasthttp makes room for it at once
 		bad.Go(func() { s.slowClient(i) })
+	}
+	for range 300 {
+		bad.Go(s.stranger)
 	}
 	garbage := 1000
 	if isStress() {
@@ -182,6 +186,18 @@ func TestHostileClients(t *testing.T) {
 	}
 	require.NotContains(t, p.log.String(), "panic")
 	p.stop()
+}
+
+// stranger has no key, declares a large body and sends a byte of it.
+func (s *site) stranger() {
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_, _ = c.Write([]byte("POST /users/track HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 4194304\r\n\r\n{"))
+	_, _ = io.Copy(io.Discard, c)
 }
 
 // slowClient sends its request byte by byte, or stops in the middle, or never reads its answer, until the server has enough of it.
