@@ -95,6 +95,7 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
+	next := fieldsStart(b) // behind the field that was set last: clients send the same attributes in the same order again and again
 	for fields := o.Body(); len(fields) > 0; {
 		code, v, rest, ok := op.NextField(fields)
 		if !ok {
@@ -102,17 +103,21 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		}
 		fields = rest
 		if code < op.ReservedCodes {
-			b = e.applyReserved(b, code, v, rec, lim)
+			b, next = e.applyReserved(b, next, code, v, rec, lim)
 			continue
 		}
 		name, ok := nameAt(rec, code-op.ReservedCodes)
 		if !ok {
 			continue
 		}
-		s := findNamed(b, tagCustom, name)
+		s := near(b, next, tagCustom, name)
+		if s.none() {
+			s = findNamed(b, tagCustom, name)
+		}
 		switch v.Tag() {
 		case op.Null:
 			b = e.remove(b, s)
+			next = max(s.at, fieldsStart(b))
 			continue
 		case op.Array, op.Object, op.Increment, op.Update, op.ArrayEdit:
 			var old op.Value
@@ -127,16 +132,42 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 			fresh = tagCustom
 		}
 		b = e.setNamed(b, s, tagCustom, name, v)
+		next = behind(b, s)
 	}
 	return b, fresh
 }
 
-func (e *Editor) applyReserved(b []byte, code uint32, v op.Value, rec *op.Record, lim *Limits) []byte {
+// near looks whether one of the few fields from i on is the one with tag and, when it is a named one, name.
+func near(b []byte, i int, tag byte, name []byte) span {
+	for range 3 {
+		if i >= len(b) {
+			break
+		}
+		t, start, end := fieldAt(b, i)
+		if t == tag && (name == nil || isNamed(b, start, name)) {
+			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+// behind is where the field ends that was at s, or was appended, and has been set.
+func behind(b []byte, s span) int {
+	if s.none() {
+		return len(b)
+	}
+	_, _, end := fieldAt(b, s.at)
+	return end
+}
+
+// applyReserved sets a reserved attribute, which likely stands at next, and returns what is likely behind it.
+func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec *op.Record, lim *Limits) ([]byte, int) {
 	switch code {
 	case 0:
-		return b
+		return b, next
 	case op.AttrSubscriptionGroups:
-		return e.applyGroups(b, v, rec)
+		return e.applyGroups(b, v, rec), fieldsStart(b)
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
 		b = e.markChange(b, code, rec.Stamp, rec.Actor)
 	case op.AttrPushTokens:
@@ -147,11 +178,20 @@ func (e *Editor) applyReserved(b []byte, code uint32, v op.Value, rec *op.Record
 	}
 	switch v.Tag() {
 	case op.Null:
-		return e.RemoveAttr(b, code)
+		return e.RemoveAttr(b, code), fieldsStart(b)
 	case op.Increment, op.Update, op.ArrayEdit: // operators are for custom attributes
-		return b
+		return b, next
 	}
-	return e.SetAttr(b, code, v)
+	if next = min(next, len(b)); code == op.AttrEmailSubscribe || code == op.AttrPushSubscribe {
+		next = fieldsStart(b) // marking the change may have moved what was there
+	}
+	tag := reservedTag(code)
+	s := near(b, next, tag, nil)
+	if s.none() {
+		s = find(b, tag)
+	}
+	b = e.set(b, s, tag, v)
+	return b, behind(b, s)
 }
 
 func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
