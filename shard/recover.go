@@ -108,30 +108,33 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 	})
 }
 
-// replay applies the records from position from on. Two records are under way per worker at most, so memory stays small.
+// replay applies the records from position from on. No more than replayWindow of them are under way.
 func (e *Engine) replay(from uint64) (records int, err error) {
 	stamp := e.stamp.Load()
-	const window = 256
 	undelivered := 0
-	slots := make(chan struct{}, window)
+	idle := make(chan *commit, replayWindow)
+	for range replayWindow {
+		c := &commit{}
+		c.Context, c.finished = c, func() { idle <- c }
+		idle <- c
+	}
 	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
+		var c *commit
 		select {
-		case slots <- struct{}{}:
-		case <-e.failure.failed: // by a worker, which gives no slot back
+		case c = <-idle:
+		case <-e.failure.failed: // by a worker, which gives nothing back
 			return e.Failed()
 		}
-		c := &commit{finished: func() { <-slots }}
-		c.Context = c
 		c.Position = position
-		c.Data = append([]byte{}, payload...)
-		if c.rec, err = op.ParseRecord(c.Data, nil); err != nil {
+		c.Data = append(c.Data[:0], payload...)
+		if c.rec, err = op.ParseRecord(c.Data, c.rec.Names); err != nil {
 			return fmt.Errorf("position %d: %w", position, err)
 		}
 		stamp = max(stamp, c.rec.Stamp+int64(c.rec.Count)) // each op has one of its own
 		c.workers = e.concerned(&c.rec)
 		c.left.Store(int32(popcount(c.workers)))
 		if c.workers == 0 {
-			<-slots
+			idle <- c
 			return nil
 		}
 		records++
@@ -151,6 +154,8 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 	e.stamp.Store(stamp)
 	return records, e.Failed()
 }
+
+const replayWindow = 256
 
 // replayStretch is how many bytes of log are replayed between two looks at the outboxes.
 const replayStretch = 64 << 20
