@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err = command.Run(); errors.Is(err, shard.ErrFailed) { // also while it starts or stops
+	if err = command.Run(); errors.Is(err, shard.ErrFailed) || errors.Is(err, syscall.EIO) { // also while it starts or stops
 		return exitError{err, exitDiskFailed}
 	}
 	return err
