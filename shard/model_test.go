@@ -29,27 +29,21 @@ type modelUser struct {
 	state                  string // email_subscribe
 	updated                int
 	events                 map[string]int
-	gone                   bool
 }
 
 type modelOp struct {
-	kind     op.Kind
-	id       op.IDKind
-	key      string
-	update   bool
-	name     string // of the event
-	email    string // set by attributes; "-" removes
-	state    string
-	custom   int64
-	increase bool
+	kind   op.Kind
+	id     op.IDKind
+	key    string
+	update bool
+	name   string // of the event
+	email  string // set by attributes; "-" removes
+	state  string
 }
 
 func (m *model) find(id op.IDKind, key string) *modelUser {
 	var best *modelUser
 	for _, u := range m.users {
-		if u.gone {
-			continue
-		}
 		switch {
 		case id == op.ExternalID && u.external == key, id == op.Alias && u.alias == key:
 			return u
@@ -145,9 +139,7 @@ func (m *model) endRequest(states addressStates) {
 func (m *model) dump() string {
 	var lines []string
 	for _, u := range m.users {
-		if !u.gone {
-			lines = append(lines, line(u.external, u.alias, u.email, u.state, u.events))
-		}
+		lines = append(lines, line(u.external, u.alias, u.email, u.state, u.events))
 	}
 	return sorted(lines)
 }

@@ -69,7 +69,8 @@ const (
 	MergeObjects
 	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions.
 	Contact
-	// Conditional: the op may have no effect or be there twice; the event log asks the store whether it took effect.
+	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which ones had none, the
+	// engine says itself (shard.Engine.Dropped).
 	Conditional
 )
 
