@@ -13,16 +13,18 @@ import (
 	"millrace/api/control"
 )
 
-// goodBodies has a body for each route that takes one: with a key that holds the permission it is accepted.
-var goodBodies = map[string]string{
-	"/users/track":      goodBody,
-	"/users/export/ids": `{"external_ids":["a"]}`,
-	"/users/delete":     `{"external_ids":["a"]}`,
+// goodRequests has a request for each route that needs more than its path: with a key that holds the permission it is accepted, in any order and
+// again and again, in the workspaces demo and other (demoYAML). By method and path of the route.
+var goodRequests = map[string]struct{ target, body string }{
+	"POST /users/track":      {body: goodBody},
+	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
+	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 }
 
 // Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace.
 func TestPermissionMatrix(t *testing.T) {
-	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })
+	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })
+	defer done()
 	by := control.Actor{Name: "test"}
 	permissions := map[string]string{} // permission → token
 	routes := d.routes()
@@ -48,13 +50,17 @@ func TestPermissionMatrix(t *testing.T) {
 			require.Equal(t, 200, d.call(rt.method, rt.path, "", "").status)
 			continue
 		}
-		body, ok := goodBodies[rt.path]
+		good, ok := goodRequests[rt.method+" "+rt.path]
 		require.True(t, ok || rt.method == "GET", "a new route needs a body here: %s", rt.path)
+		target, body := good.target, good.body
+		if target == "" {
+			target = rt.path
+		}
 		for _, key := range []string{"", "wrong", token, "admin-token"} {
-			require.Equal(t, 401, d.call(rt.method, rt.path, key, body).status, "%s with %q", rt.path, key)
+			require.Equal(t, 401, d.call(rt.method, target, key, body).status, "%s with %q", rt.path, key)
 		}
 		for p, key := range permissions {
-			a := d.call(rt.method, rt.path, key, body)
+			a := d.call(rt.method, target, key, body)
 			if p == rt.permission {
 				require.Less(t, a.status, 300, "%s with %s: %s", rt.path, p, a.body)
 				continue
@@ -63,12 +69,12 @@ func TestPermissionMatrix(t *testing.T) {
 			require.Equal(t, "This API key lacks the permission "+rt.permission, a.json(t)["message"])
 			require.NotEmpty(t, a.header.Get("X-RateLimit-Limit"))
 		}
-		require.Equal(t, 403, d.call(rt.method, rt.path, "demo-none-key-0123456789", body).status)
-		a := d.call(rt.method, rt.path, "demo-elsewhere-key-0123456789", body)
+		require.Equal(t, 403, d.call(rt.method, target, "demo-none-key-0123456789", body).status)
+		a := d.call(rt.method, target, "demo-elsewhere-key-0123456789", body)
 		require.Equal(t, 403, a.status)
 		require.Contains(t, a.body, "address")
-		require.Less(t, d.call(rt.method, rt.path, demoKey, body).status, 300)
-		require.Less(t, d.call(rt.method, rt.path, otherKey, body).status, 300)
+		require.Less(t, d.call(rt.method, target, demoKey, body).status, 300)
+		require.Less(t, d.call(rt.method, target, otherKey, body).status, 300)
 	}
 }
 

@@ -31,7 +31,7 @@ import (
 )
 
 // openEngine starts the whole corridor on dir: door, decoder, engine, disk. close ends it as a SIGTERM does.
-func openEngine(t *testing.T, dir string) (d *door, close func()) {
+func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, close func()) {
 	d = &door{log: new(bytes.Buffer)}
 	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
 	now := func() int64 { return time.Now().UnixMilli() }
@@ -50,13 +50,17 @@ func openEngine(t *testing.T, dir string) (d *door, close func()) {
 	_, err = d.control.Bootstrap(file)
 	require.NoError(t, err)
 	decoders := ingest.NewPool(ingest.Options{})
-	d.Server, err = New(Options{Store: Engine(engine), Control: d.control, Now: now, Logger: log, AppendPhoneKey: field.NewPhones(0).Parse,
+	options := Options{Store: Engine(engine), Control: d.control, Now: now, Logger: log, AppendPhoneKey: field.NewPhones(0).Parse,
 		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
-		}})
+		}}
+	for _, e := range edit {
+		e(&options)
+	}
+	d.Server, err = New(options)
 	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 
 // memoryStore is an engine without a disk: what the tests of the door need of one, and hooks to make it slow, full or broken.
 type memoryStore struct {
+	Store   // what is not below: the companion API is tested on the real engine
 	control *control.Control
 
 	mu      sync.Mutex
@@ -96,6 +97,7 @@ func (m *memoryStore) PutDocument(_ uint32, key string, doc []byte) error {
 }
 
 type memoryBatch struct {
+	Batch
 	store     *memoryStore
 	workspace uint32
 	effects   []func()

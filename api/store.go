@@ -3,6 +3,7 @@ package api
 import (
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // Store is what the door needs of the engine.
@@ -22,6 +23,15 @@ type Store interface {
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
+
+	// View and ViewAddress read without a copy; History and AddressHistory are the trails of states. See shard.Engine.
+	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
+	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
+	History(workspace uint32, number uint64) ([]shard.StateChange, error)
+	AddressHistory(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
+	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.
+	BlockedAddresses(workspace uint32, cursor string, limit int) (list []shard.BlockedAddress, next string, err error)
+	Audit(seq uint64, f func(shard.AuditEntry) bool) error
 }
 
 // Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is and writes ops into it.
@@ -32,6 +42,19 @@ type Batch interface {
 	Delete(number uint64)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
 	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
+	// SetSource says through which endpoint the request came.
+	SetSource(op.Source)
+	// The changes of the companion API; see shard.Batch.
+	AddAlias(number uint64, label, name []byte) (ref int)
+	RenameAlias(number uint64, label, old, name []byte) (ref int)
+	Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int)
+	RenameExternalID(number uint64, current, id []byte) (ref int)
+	RemoveExternalID(number uint64, id []byte) (ref int)
+	Merge(gone, keep uint64)
+	SetUserStates(id op.IDKind, key []byte, number uint64, states ...shard.State)
+	SetAddressStates(id op.IDKind, key []byte, states ...shard.State)
+	// Outcome is what became of the element with this reference, after Commit.
+	Outcome(ref int) shard.Outcome
 	// Commit returns nil when the changes are durable and applied. On an error nothing was accepted, or, when the engine has failed, nobody knows.
 	Commit() error
 	// Release gives the batch back.

@@ -516,7 +516,7 @@ func (w *worker) resume(p *partition, body []byte) error {
 func singleOp(rec *op.Record, o op.Op, flags op.Flags, number uint64) []byte {
 	var b op.Builder
 	b.Reset(0)
-	b.MaxArray = rec.MaxArray
+	b.MaxArray, b.Source = rec.MaxArray, rec.Source
 	for _, n := range rec.Names {
 		b.Name(n)
 	}

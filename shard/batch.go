@@ -386,7 +386,7 @@ func (b *Batch) target(o op.Op) (uint64, error) {
 func (b *Batch) deferFrom(start int, number uint64) {
 	var rest op.Builder
 	rest.Reset(0)
-	rest.MaxArray = b.MaxArray
+	rest.MaxArray, rest.Source = b.MaxArray, b.Source
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
@@ -458,7 +458,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	b := newBatch(e)
 	b.workspace, b.actor = rec.Workspace, rec.Actor
 	b.Reset(wal.HeaderBytes)
-	b.MaxArray = rec.MaxArray
+	b.MaxArray, b.Source = rec.MaxArray, rec.Source
 	for _, n := range rec.Names {
 		b.Name(n)
 	}

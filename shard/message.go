@@ -26,7 +26,7 @@ const messageHeadroom = 9 // sender u8, seq u64
 // newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of rec's names in it.
 func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
 	scratch.Reset(messageHeadroom)
-	scratch.MaxArray = rec.MaxArray
+	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
 	if withNames {
 		for _, n := range rec.Names {
 			scratch.Name(n)

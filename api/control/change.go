@@ -13,7 +13,8 @@ import (
 
 // Actor says who makes an administrative change, for the audit log.
 type Actor struct {
-	Name    string // "admin token", "bootstrap file"
+	Name    string // "admin token", "bootstrap file", "API key 7"
+	Number  uint32 // of the API key; AdminActor when there is none
 	Address string // of the caller, when there is one
 }
 

@@ -39,10 +39,11 @@ const (
 	kindUsed      = "key_used"
 	kindBootstrap = "bootstrap" // digest of what the bootstrap file last said about a document
 	kindSCIM      = "scim"
-	// KindPreferenceCenter, KindCampaign and KindCanvas are written by the bootstrap file and read by their resources.
+	// The kinds below are in Collections, and changed by Edit.
 	KindPreferenceCenter = "preference_center"
 	KindCampaign         = "campaign"
 	KindCanvas           = "canvas"
+	KindSCIMUser         = "scim_user" // of the company; by user name in lower case, so that a name can't be there twice
 )
 
 // Store is what Control needs of the engine. PutDocument is durable and applied (Apply has been called) when it returns nil.
@@ -99,6 +100,12 @@ func (s *Snapshot) Workspaces() []*Workspace {
 
 // Control owns the control data of this process. Safe for concurrent use.
 type Control struct {
+	PreferenceCenters *Collection[PreferenceCenter]
+	Campaigns         *Collection[Campaign]
+	Canvases          *Collection[Canvas]
+	SCIMUsers         *Collection[SCIMUser]
+	collections       map[string]collection
+
 	options  Options
 	snapshot atomic.Pointer[Snapshot]
 	change   sync.Mutex // held by a change, from judging to applied
@@ -126,6 +133,9 @@ func New(options Options) *Control {
 	c := &Control{options: options, docs: map[string]map[string][]byte{}, usage: map[uint32]*keys.Usage{},
 		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
+	c.PreferenceCenters, c.Campaigns = newCollection[PreferenceCenter](KindPreferenceCenter), newCollection[Campaign](KindCampaign)
+	c.Canvases, c.SCIMUsers = newCollection[Canvas](KindCanvas), newCollection[SCIMUser](KindSCIMUser)
+	c.collections = map[string]collection{KindPreferenceCenter: c.PreferenceCenters, KindCampaign: c.Campaigns, KindCanvas: c.Canvases, KindSCIMUser: c.SCIMUsers}
 	return c
 }
 
@@ -178,6 +188,9 @@ func (c *Control) Apply(key string, doc []byte) {
 			c.publish(next)
 		}
 	default:
+		if l := c.collections[kind]; l != nil {
+			l.apply(c, slug, id, of[kind+"/"+id])
+		}
 		c.options.OnDocument(kind, slug, id, of[kind+"/"+id])
 	}
 }
@@ -327,6 +340,22 @@ func (c *Control) PutDocument(actor uint32, kind, workspace, id string, doc []by
 		return invalid("documents of kind %q have their own verbs", kind)
 	}
 	return c.store.PutDocument(actor, joinKey(kind, workspace, id), doc)
+}
+
+// Edit changes a document of a Collection: edit gets the present one (nil: there is none) and returns what it shall be (nil: removed), or an error, which
+// is Edit's. what and args are for the audit log: "preference center updated", "id", …
+func (c *Control) Edit(by Actor, kind, workspace, id, what string, edit func(old []byte) ([]byte, error), args ...any) error {
+	c.change.Lock()
+	defer c.change.Unlock()
+	doc, err := edit(c.document(kind, workspace, id))
+	if err != nil {
+		return err
+	}
+	if err := c.PutDocument(by.Number, kind, workspace, id, doc); err != nil {
+		return err
+	}
+	c.audit(by, what, append([]any{"workspace", workspace, "id", id}, args...)...)
+	return nil
 }
 
 func (c *Control) put(kind, slug, id string, v any) error {

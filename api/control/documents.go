@@ -281,6 +281,15 @@ func (s *SCIM) validate() error {
 	return nil
 }
 
+// SCIMUser is a dashboard user (service.md 2.13) as it is stored.
+type SCIMUser struct {
+	ID         string `json:"id"`
+	UserName   string `json:"userName"`
+	GivenName  string `json:"givenName"`
+	FamilyName string `json:"familyName"`
+	Department string `json:"department"`
+}
+
 // PreferenceCenter is a hosted page (service.md 2.14) as the bootstrap file gives it.
 type PreferenceCenter struct {
 	ID               string            `json:"id" yaml:"id"`

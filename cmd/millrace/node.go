@@ -15,6 +15,7 @@ import (
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/op"
 )
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
@@ -50,7 +51,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
-		b.MaxArray = uint16(ws.MaxArrayLength)
+		b.MaxArray, b.Source = uint16(ws.MaxArrayLength), op.SourceTrack
 		reply, status := d.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
 		decoders.Put(d)
 		return reply, status

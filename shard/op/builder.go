@@ -12,6 +12,7 @@ import (
 type Builder struct {
 	Buf      []byte
 	MaxArray uint16 // see Record
+	Source   Source // see Record
 	names    []byte
 	nameN    uint32
 	count    uint32
@@ -27,7 +28,8 @@ func (b *Builder) Reset(headroom int) {
 	}
 	b.Buf = b.Buf[:need]
 	clear(b.Buf)
-	b.names, b.nameN, b.count, b.headroom, b.MaxArray = b.names[:0], 0, 0, headroom, 0
+	b.names, b.nameN, b.count, b.headroom = b.names[:0], 0, 0, headroom
+	b.MaxArray, b.Source = 0, 0
 	b.interned.reset()
 }
 
@@ -110,7 +112,7 @@ func (b *Builder) Finish(workspace, actor uint32, stamp int64) []byte {
 	ops := len(b.Buf) - b.headroom - HeaderBytes
 	b.Buf = append(b.Buf, b.names...)
 	h := b.Buf[b.headroom:]
-	h[0] = Version
+	h[0], h[1] = Version, byte(b.Source)
 	binary.LittleEndian.PutUint16(h[2:], b.MaxArray)
 	binary.LittleEndian.PutUint32(h[4:], workspace)
 	binary.LittleEndian.PutUint64(h[8:], uint64(stamp))

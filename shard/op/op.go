@@ -4,7 +4,7 @@
 // A record holds all ops of one request, in the request's order, so that after a crash it is there whole or not at all:
 //
 //	headroom            bytes that belong to the log (its own header)
-//	header  32 bytes    version, workspace, stamp, actor, sizes
+//	header  32 bytes    version, source, array limit, workspace, stamp, actor, sizes
 //	ops                 one after another, each addressed to one partition by its number
 //	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index
 //
@@ -50,12 +50,52 @@ const (
 	Document    Kind = 9  // puts (or, when empty, removes) a control document; key: document key; body: the document
 	Import      Kind = 10 // replaces a profile by an imported one; body: a profile
 	Sweep       Kind = 11 // forgets what has expired at the record's stamp in the op's partition
+	Claim       Kind = 12 // a profile wants this alias or external id; body: see shard
+	Merge       Kind = 13 // merges the profile with this number into another; body: see shard
+	Unname      Kind = 14 // takes an old external id away from a profile; body: see shard
+	Audit       Kind = 15 // an administrative change, for the audit log; body: the entry
 	// The kinds below travel inside messages only.
 	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64
 	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
 	RowState   Kind = 22 // the state of this address was set; body: contact fields, see shard
 	ShareState Kind = 23 // the state of an address reaches a profile that shares it; body: contact fields
+	Grant      Kind = 24 // an alias or external id is the profile's now; body: see shard
+	Pin        Kind = 25 // a profile is about to take in another one; body: see shard
+	Seal       Kind = 26 // a profile leaves for the one that is pinned for it; body: see shard
+	Absorb     Kind = 27 // a profile takes in another one; body: see shard
+	Unpin      Kind = 28 // the other one does not come; body: see shard
+	RowMove    Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
 )
+
+// Source says through which endpoint a request came: the trail of consent keeps it (decisions.md D5).
+type Source uint8
+
+const (
+	SourceServer           Source = 0 // the server itself
+	SourceTrack            Source = 1 // POST /users/track
+	SourceStatusSet        Source = 2 // POST /subscription/status/set
+	SourceStatusSetV2      Source = 3 // POST /v2/subscription/status/set
+	SourceEmailStatus      Source = 4 // POST /email/status
+	SourceEmailBlocklist   Source = 5 // POST /email/blocklist and /email/blacklist
+	SourceBounceRemove     Source = 6 // POST /email/bounce/remove
+	SourceSpamRemove       Source = 7 // POST /email/spam/remove
+	SourcePreferenceCenter Source = 8 // the form of a hosted preference center
+	SourceOneClick         Source = 9 // one-click unsubscribe (RFC 8058)
+	SourceAdmin            Source = 10
+	SourceImport           Source = 11 // millrace import profiles
+	SourceIdentify         Source = 12 // POST /users/identify
+	SourceMerge            Source = 13 // POST /users/merge
+)
+
+var sourceNames = [...]string{"server", "/users/track", "/subscription/status/set", "/v2/subscription/status/set", "/email/status", "/email/blocklist",
+	"/email/bounce/remove", "/email/spam/remove", "preference center", "one-click unsubscribe", "admin", "import", "/users/identify", "/users/merge"}
+
+func (s Source) String() string {
+	if int(s) < len(sourceNames) {
+		return sourceNames[s]
+	}
+	return "unknown"
+}
 
 // Flags of an op. The three highest bits hold the IDKind.
 type Flags uint8
@@ -231,6 +271,7 @@ type Record struct {
 	Workspace uint32
 	Stamp     int64  // acceptance, Unix µs; strictly rising per node
 	Actor     uint32 // number of the API key that sent it, 0 for the server itself
+	Source    Source // the endpoint that it came through
 	MaxArray  uint16 // elements of a custom array that the workspace keeps, 0: the server's default. In the record, so that replay cuts alike
 	Ops       []byte // walk with Next
 	Count     int
@@ -253,6 +294,7 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 		Workspace: binary.LittleEndian.Uint32(data[4:]),
 		Stamp:     int64(binary.LittleEndian.Uint64(data[8:])),
 		Actor:     binary.LittleEndian.Uint32(data[16:]),
+		Source:    Source(data[1]),
 		MaxArray:  binary.LittleEndian.Uint16(data[2:]),
 		Count:     int(binary.LittleEndian.Uint32(data[28:])),
 	}
