@@ -1,10 +1,7 @@
 package api
 
 import (
-	"cmp"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/bojanz/currency"
 	"github.com/google/uuid"
@@ -15,22 +12,6 @@ import (
 )
 
 // POST /users/export/ids and POST /users/delete (decisions.md D4, reference.md 4.4): both name users, one finds them, the other removes them.
-
-// maxIDs is how many identifiers a request may name.
-const maxIDs = 50
-
-// textTooMany is the documented name of the error, reference.md 0.2.
-const textTooMany = "The max number of external_ids and aliases per request was exceeded"
-
-// namedUser is an identifier as a request names it.
-type namedUser struct {
-	kind   op.IDKind
-	key    []byte // as the engine wants it
-	number uint64 // of a svc_id
-	known  bool   // false: can't be anybody's (a svc_id that this store has not made, an invalid phone number)
-	sent   string // for invalid_user_ids
-	only   string // prioritization of an email: see prioritize
-}
 
 // names collects the identifiers of a request; the first that is malformed is the request's error.
 type names struct {
@@ -76,23 +57,10 @@ func (n *names) list(field string, v value, add func(id string)) {
 	}
 }
 
-func (n *names) externalID(id string) {
-	n.add(namedUser{kind: op.ExternalID, key: []byte(id), sent: id, known: id != ""})
-}
-
-func (n *names) svcID(id string) {
-	number, ok := n.x.s.options.Store.ParseSvcID(n.x.ws.Number, []byte(id))
-	n.add(namedUser{kind: op.SvcID, number: number, known: ok, sent: id})
-}
-
-func (n *names) email(id string) {
-	n.add(namedUser{kind: op.Email, key: op.AppendEmailKey(nil, []byte(id)), sent: id, known: id != ""})
-}
-
-func (n *names) phone(id string) {
-	key, ok := n.x.s.options.AppendPhoneKey(nil, []byte(id))
-	n.add(namedUser{kind: op.Phone, key: key, sent: id, known: ok})
-}
+func (n *names) externalID(id string) { n.add(externalIDUser(id)) }
+func (n *names) svcID(id string)      { n.add(n.x.svcIDUser(id)) }
+func (n *names) email(id string)      { n.add(emailUser(id)) }
+func (n *names) phone(id string)      { n.add(n.x.phoneUser(id)) }
 
 // aliases reads user_aliases.
 func (n *names) aliases(v value) {
@@ -120,43 +88,8 @@ func (n *names) aliases(v value) {
 			n.fail(text)
 			return
 		}
-		n.add(namedUser{kind: op.Alias, key: op.AppendAliasKey(nil, []byte(label), []byte(name)), known: name != "" && label != "", sent: name})
+		n.add(aliasUser(label, name))
 	}
-}
-
-// readAlias reads a user alias object (service.md 2.2); text says what is wrong with it.
-func readAlias(v value) (label, name, text string) {
-	ok1, ok2 := false, false
-	for member, m := range v.members() {
-		switch member {
-		case "alias_label":
-			label, ok1 = m.str()
-		case "alias_name":
-			name, ok2 = m.str()
-		}
-	}
-	switch {
-	case !ok2:
-		return "", "", "'alias_name' must be a String"
-	case !ok1:
-		return "", "", "'alias_label' must be a String"
-	case len(label) > maxAliasLabelBytes || len(name) > op.MaxKeyBytes-maxAliasLabelBytes-2:
-		return "", "", "'user_aliases' is too long"
-	}
-	return label, name, ""
-}
-
-const maxAliasLabelBytes = 4096
-
-// find returns the profiles that u names. For an email of /users/delete a prioritization chooses among several.
-func (u *namedUser) find(x *exchange) ([]User, error) {
-	switch {
-	case !u.known || len(u.key) > op.MaxKeyBytes:
-		return nil, nil
-	case u.kind == op.SvcID:
-		return x.s.options.Store.FindNumber(x.ws.Number, u.number)
-	}
-	return x.s.options.Store.Find(x.ws.Number, u.kind, u.key)
 }
 
 // exportIDs serves POST /users/export/ids.
@@ -389,7 +322,7 @@ func (n *names) emailObject(e value) {
 		n.fail("'email_addresses' must be an array of objects")
 		return
 	}
-	var email, only string
+	var email, prioritization string
 	found := false
 	for member, m := range e.members() {
 		switch member {
@@ -397,7 +330,7 @@ func (n *names) emailObject(e value) {
 			email, found = m.str()
 		case "prioritization":
 			var text string
-			if only, text = readPrioritization(m); text != "" {
+			if prioritization, text = readPrioritization(m); text != "" {
 				n.fail(text)
 				return
 			}
@@ -409,61 +342,9 @@ func (n *names) emailObject(e value) {
 	}
 	n.email(email)
 	if n.bad == "" {
-		n.users[len(n.users)-1].only = only
+		n.users[len(n.users)-1].prioritization = prioritization
 	}
 }
-
-// readPrioritization reads service.md 2.10 (and least_recently_updated, D4) into a text that prioritize understands; text says what is wrong.
-func readPrioritization(v value) (only, text string) {
-	const wrong = "'prioritization' is not valid"
-	if v.absent() {
-		return "", ""
-	}
-	if !v.isArray() || v.count(4) > 4 {
-		return "", wrong
-	}
-	var list []string
-	for _, e := range v.elements() {
-		s, _ := e.str()
-		switch s {
-		case "identified", "unidentified", "most_recently_updated", "least_recently_updated":
-		default:
-			return "", wrong
-		}
-		for _, other := range list {
-			if other == s || strings.HasSuffix(other, "identified") && strings.HasSuffix(s, "identified") || strings.HasSuffix(other, "_updated") && strings.HasSuffix(s, "_updated") {
-				return "", wrong
-			}
-		}
-		list = append(list, s)
-	}
-	return strings.Join(list, " "), ""
-}
-
-// prioritize chooses among several profiles (service.md 2.10). When more than one is left, it returns none: nothing happens to a user who may not be meant (D4).
-func prioritize(users []User, prioritization string) []User {
-	for rule := range strings.FieldsSeq(prioritization) {
-		if len(users) < 2 {
-			break
-		}
-		switch rule {
-		case "identified":
-			users = slices.DeleteFunc(users, func(u User) bool { return len(profile.ExternalID(u.Blob)) == 0 })
-		case "unidentified":
-			users = slices.DeleteFunc(users, func(u User) bool { return len(profile.ExternalID(u.Blob)) != 0 })
-		case "most_recently_updated":
-			users = []User{slices.MaxFunc(users, byUpdate)}
-		case "least_recently_updated":
-			users = []User{slices.MinFunc(users, byUpdate)}
-		}
-	}
-	if len(users) > 1 {
-		return nil
-	}
-	return users
-}
-
-func byUpdate(a, b User) int { return cmp.Compare(profile.Updated(a.Blob), profile.Updated(b.Blob)) }
 
 // delete removes the users, durably and all at once, and answers with their number and the identifiers that were nobody's.
 func (x *exchange) delete(named []namedUser) {
@@ -472,12 +353,11 @@ func (x *exchange) delete(named []namedUser) {
 	var unknown []string
 	seen := map[uint64]struct{}{}
 	for i := range named {
-		users, err := named[i].find(x)
+		users, err := named[i].findOne(x)
 		if err != nil {
 			x.failEngine(err)
 			return
 		}
-		users = prioritize(users, named[i].only)
 		if len(users) == 0 {
 			unknown = append(unknown, named[i].sent)
 		}
