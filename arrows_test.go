@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"api":           {"api/...", "ingest/field", "shard", "shard/eventlog", "shard/op", "shard/profile", "shard/identity"},
 	"api/control":   {"api/keys", "api/ratelimit"},
 	"api/keys":      {},
+	"api/openapi":   {},
 	"api/ratelimit": {},
 
 	"ingest":       {"ingest/field", "shard/op"},

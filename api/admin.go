@@ -75,6 +75,7 @@ func (s *Server) AdminServer() *http.Server {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		metrics.WritePrometheus(w, true)
 	})
+	mux.HandleFunc("GET /docs", documentPage)
 	closed := http.NewServeMux()
 	closed.HandleFunc("/debug/pprof/", pprof.Index)
 	closed.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

@@ -32,7 +32,7 @@ import (
 
 // openEngine starts the whole corridor on dir: door, decoder, engine, disk. close ends it as a SIGTERM does.
 func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, close func()) {
-	d = &door{log: new(bytes.Buffer)}
+	d = &door{log: new(bytes.Buffer), t: t}
 	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
 	now := func() int64 { return time.Now().UnixMilli() }
 	d.control = control.New(control.Options{Now: now, Logger: log, Prepare: func(w *control.Workspace) any {

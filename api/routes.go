@@ -31,6 +31,7 @@ func (s *Server) routes() []route {
 		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, handler: s.deleteUsers},
 		{method: "GET", path: "/livez", open: true, handler: s.livez},
 		{method: "GET", path: "/readyz", open: true, handler: s.readyz},
+		{method: "GET", path: "/openapi.json", open: true, handler: s.openAPI},
 	}
 }
 

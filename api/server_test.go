@@ -43,11 +43,12 @@ type door struct {
 	control *control.Control
 	addr    string
 	log     *bytes.Buffer
+	t       testing.TB
 }
 
 // open starts a Server on a real socket.
 func open(t testing.TB, change func(*Options)) *door {
-	d := &door{log: new(bytes.Buffer)}
+	d := &door{log: new(bytes.Buffer), t: t}
 	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
 	d.control = control.New(control.Options{Now: testClock.Load, Logger: log})
 	d.store = newMemoryStore(d.control)
@@ -108,7 +109,7 @@ func (a answer) json(t testing.TB) map[string]any {
 	return v
 }
 
-// call sends a request; headers are pairs.
+// call sends a request; headers are pairs. The answer is held against the OpenAPI document.
 func (d *door) call(method, path, key, body string, headers ...string) answer {
 	request, err := http.NewRequest(method, "http://"+d.addr+path, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -130,7 +131,11 @@ func (d *door) call(method, path, key, body string, headers ...string) answer {
 	if response.Close {
 		response.Header.Set("Connection", "close") // the client has taken it out
 	}
-	return answer{response.StatusCode, response.Header, string(text), err}
+	a := answer{response.StatusCode, response.Header, string(text), err}
+	if err == nil {
+		d.checkDocumented(request, body, a)
+	}
+	return a
 }
 
 var client = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}

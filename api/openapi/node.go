@@ -1,0 +1,119 @@
+package openapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// members are the names and values of a mapping, in the order written.
+func members(n *yaml.Node) iter.Seq2[string, *yaml.Node] {
+	return func(yield func(string, *yaml.Node) bool) {
+		n = target(n)
+		if n == nil || n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i].Value, target(n.Content[i+1])) {
+				return
+			}
+		}
+	}
+}
+
+// member is the value at a path of names, nil when there is none.
+func member(n *yaml.Node, path ...string) *yaml.Node {
+	for _, want := range path {
+		var found *yaml.Node
+		for name, value := range members(n) {
+			if name == want {
+				found = value
+			}
+		}
+		if n = found; n == nil {
+			return nil
+		}
+	}
+	return target(n)
+}
+
+// target follows an alias (*name) to its anchor (&name).
+func target(n *yaml.Node) *yaml.Node {
+	for n != nil && n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// text is a scalar as it is written, "" when there is none.
+func text(n *yaml.Node) string {
+	if n = target(n); n == nil {
+		return ""
+	}
+	return n.Value
+}
+
+// resolve follows a $ref within the document; name is the last part of it.
+func resolve(whole, n *yaml.Node) (resolved *yaml.Node, name string) {
+	n = target(n)
+	for range 16 {
+		ref := text(member(n, "$ref"))
+		if ref == "" {
+			return n, name
+		}
+		path := strings.Split(strings.TrimPrefix(ref, "#/"), "/")
+		if n = member(whole, path...); n == nil {
+			panic(fmt.Sprintf("BUG: %s leads nowhere", ref))
+		}
+		name = path[len(path)-1]
+	}
+	panic("BUG: $ref in a circle")
+}
+
+// appendJSON appends a node as JSON, members in the order written. Anchors are written out, and dates stay text.
+func appendJSON(dst []byte, n *yaml.Node) []byte {
+	switch n = target(n); n.Kind {
+	case yaml.MappingNode:
+		dst = append(dst, '{')
+		first := true
+		for name, value := range members(n) {
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			dst = append(appendString(dst, name), ':')
+			dst = appendJSON(dst, value)
+		}
+		return append(dst, '}')
+	case yaml.SequenceNode:
+		dst = append(dst, '[')
+		for i, element := range n.Content {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = appendJSON(dst, element)
+		}
+		return append(dst, ']')
+	}
+	switch n.ShortTag() {
+	case "!!int", "!!float", "!!bool":
+		if !json.Valid([]byte(n.Value)) {
+			panic(fmt.Sprintf("BUG: line %d: %s is no JSON", n.Line, n.Value))
+		}
+		return append(dst, n.Value...)
+	case "!!null":
+		return append(dst, "null"...)
+	}
+	return appendString(dst, n.Value)
+}
+
+func appendString(dst []byte, s string) []byte {
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: %v", err))
+	}
+	return append(dst, quoted...)
+}

@@ -1,0 +1,86 @@
+// Package openapi holds the OpenAPI 3.1 document of the public API, as JSON for programs and as a page for people.
+//
+// The document is written by hand, as YAML, in the folder document: openapi.yaml has what all endpoints share, and each other file the paths and schemas
+// of one resource. Both forms are made once, at the first use, and never change afterwards. What the document says is held against the router, against
+// every answer of the tests of package api, and against its own examples.
+//
+// Two extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation without one is open, or needs
+// the SCIM token), x-rate-limit the bucket that a request counts in, with its default.
+package openapi
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"sync"
+
+	"gopkg.in/yaml.v3"
+)
+
+//go:embed document
+var files embed.FS
+
+// root is the file that the others are added to, in this order, which is also the order of the page.
+const root = "openapi.yaml"
+
+var resources = []string{"users.yaml", "service.yaml"}
+
+// JSON returns the document. The bytes are shared: don't change them.
+func JSON() []byte { return made().json }
+
+// ETag names this version of the document: a strong entity tag, with its quotes.
+func ETag() string { return made().etag }
+
+// Page returns the document as an HTML page that needs nothing from elsewhere: no script, no font, no style sheet. The bytes are shared.
+func Page() []byte { return page() }
+
+type document struct {
+	json []byte
+	etag string
+	node *yaml.Node // the whole document, a mapping
+}
+
+var made = sync.OnceValue(func() document {
+	d := document{node: read()}
+	d.json = appendJSON(nil, d.node)
+	sum := sha256.Sum256(d.json)
+	d.etag = `"` + hex.EncodeToString(sum[:12]) + `"`
+	return d
+})
+
+// read joins the files. They are part of the program, so what is wrong with them is a bug.
+func read() *yaml.Node {
+	whole := parse(root)
+	for _, name := range resources {
+		join(whole, parse(name), name)
+	}
+	return whole
+}
+
+func parse(name string) *yaml.Node {
+	text, err := files.ReadFile("document/" + name)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: %v", err))
+	}
+	var d yaml.Node
+	if err := yaml.Unmarshal(text, &d); err != nil || len(d.Content) != 1 || d.Content[0].Kind != yaml.MappingNode {
+		panic(fmt.Sprintf("BUG: %s is no YAML mapping: %v", name, err))
+	}
+	return d.Content[0]
+}
+
+// join adds the members of from to those of into, and goes down where both have a mapping. Nothing is overwritten.
+func join(into, from *yaml.Node, where string) {
+	for key, value := range members(from) {
+		have := member(into, key)
+		switch {
+		case have == nil:
+			into.Content = append(into.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
+		case have.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode:
+			join(have, value, where+" "+key)
+		default:
+			panic(fmt.Sprintf("BUG: %s has %q, which is there already", where, key))
+		}
+	}
+}
