@@ -147,9 +147,12 @@ func (s *Server) adminRoutes() []adminRoute {
 		{"POST /admin/workspaces/{workspace}/apps", func(by control.Actor, r *http.Request) (any, error) {
 			app, err := readAdmin[control.App](s, r)
 			if err == nil {
-				app, err = c.PutApp(by, r.PathValue("workspace"), app)
+				var made *control.App
+				if made, err = c.Apps.Create(by, r.PathValue("workspace"), app); err == nil {
+					return created{made}, nil
+				}
 			}
-			return created{app}, err
+			return nil, err
 		}},
 		{"GET /admin/workspaces/{workspace}/subscription_groups", func(_ control.Actor, r *http.Request) (any, error) {
 			w, err := s.adminWorkspace(r)
@@ -163,9 +166,12 @@ func (s *Server) adminRoutes() []adminRoute {
 		{"POST /admin/workspaces/{workspace}/subscription_groups", func(by control.Actor, r *http.Request) (any, error) {
 			group, err := readAdmin[control.Group](s, r)
 			if err == nil {
-				group, err = c.PutGroup(by, r.PathValue("workspace"), group)
+				var made *control.Group
+				if made, err = c.Groups.Create(by, r.PathValue("workspace"), group); err == nil {
+					return created{made}, nil
+				}
 			}
-			return created{group}, err
+			return nil, err
 		}},
 		{"GET /admin/workspaces/{workspace}/api_keys", func(_ control.Actor, r *http.Request) (any, error) {
 			w, err := s.adminWorkspace(r)
@@ -210,7 +216,7 @@ func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.options.Control.Bootstrap(file)
+	made, err := s.options.Control.Bootstrap(by, file)
 	return struct {
 		Made []control.MadeKey `json:"made_keys"`
 	}{Made: made}, err
@@ -333,7 +339,7 @@ func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, err
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()
-		v, err := handler(control.Actor{Name: "admin token", Address: r.RemoteAddr}, r)
+		v, err := handler(control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr}, r)
 		if err != nil {
 			s.failAdmin(w, r, err)
 			return
@@ -356,7 +362,7 @@ func (s *Server) failAdmin(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusBadRequest
 	case errors.Is(err, control.ErrNotFound):
 		status = http.StatusNotFound
-	case errors.Is(err, control.ErrExists):
+	case errors.Is(err, control.ErrExists), errors.Is(err, control.ErrConflict):
 		status = http.StatusConflict
 	default:
 		s.options.Logger.Error("admin request failed", "path", r.Pattern, "err", err)

@@ -44,10 +44,10 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	}})
 	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: log})
 	require.NoError(t, err)
-	d.control.Start(engine)
+	d.control.Start(ControlStore(engine))
 	file, err := control.ParseBootstrap([]byte(demoYAML))
 	require.NoError(t, err)
-	_, err = d.control.Bootstrap(file)
+	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)
 	decoders := ingest.NewPool(ingest.Options{})
 	options := Options{Store: Engine(engine), Control: d.control, Now: now, Logger: log, AppendPhoneKey: field.NewPhones(0).Parse,

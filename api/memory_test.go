@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"millrace/api/control"
+	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -27,6 +28,7 @@ type memoryStore struct {
 	commit   func() error // called before each commit
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
+	audit    []shard.AuditEntry
 }
 
 func newMemoryStore(c *control.Control) *memoryStore {
@@ -88,11 +90,36 @@ func (m *memoryStore) Ready() error {
 	return nil
 }
 
-func (m *memoryStore) PutDocument(_ uint32, key string, doc []byte) error {
+func (m *memoryStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
 	m.mu.Lock()
-	m.docs[key] = bytes.Clone(doc)
+	for _, c := range changes {
+		if c.Check && !bytes.Equal(m.docs[c.Key], c.Was) {
+			m.mu.Unlock()
+			return control.ErrConflict
+		}
+	}
+	for _, c := range changes {
+		m.docs[c.Key] = bytes.Clone(c.Doc)
+	}
+	if len(audit) > 0 {
+		m.audit = append(m.audit, shard.AuditEntry{Seq: uint64(len(m.audit) + 1), Time: 1_800_000_000_000_000, Actor: actor, Body: audit})
+	}
 	m.mu.Unlock()
-	m.control.Apply(key, doc)
+	for _, c := range changes {
+		m.control.Apply(c.Key, c.Doc)
+	}
+	return nil
+}
+
+func (m *memoryStore) Audit(seq uint64, f func(shard.AuditEntry) bool) error {
+	m.mu.Lock()
+	entries := m.audit
+	m.mu.Unlock()
+	for _, e := range entries {
+		if e.Seq >= seq && !f(e) {
+			break
+		}
+	}
 	return nil
 }
 

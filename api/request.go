@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/control"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
 )
@@ -323,6 +325,15 @@ func addrOf(a net.Addr) netip.Addr {
 		return tcp.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
+}
+
+// actor is who makes the change that the request asks for.
+func (x *exchange) actor() control.Actor {
+	by := control.Actor{Address: x.clientAddr().String(), RequestID: string(x.requestID)}
+	if x.key != nil {
+		by.Name, by.Number = fmt.Sprintf("API key %s (%s)", x.key.ID, x.key.Name), x.key.Number
+	}
+	return by
 }
 
 // readBody checks the media type and undoes the content coding, within the limit.

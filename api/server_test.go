@@ -55,7 +55,7 @@ func open(t testing.TB, change func(*Options)) *door {
 	d.control.Start(d.store)
 	file, err := control.ParseBootstrap([]byte(demoYAML))
 	require.NoError(t, err)
-	_, err = d.control.Bootstrap(file)
+	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)
 	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, Now: testClock.Load, Logger: log, AccessLog: true, AdminToken: "admin-token",
 		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) {

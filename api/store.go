@@ -1,6 +1,10 @@
 package api
 
 import (
+	"bytes"
+	"fmt"
+
+	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -74,3 +78,23 @@ type engine struct{ *shard.Engine }
 
 // NewBatch gives the batch as the interface; it is a *shard.Batch.
 func (e engine) NewBatch(workspace, actor uint32) Batch { return e.Engine.NewBatch(workspace, actor) }
+
+// ControlStore is the control.Store of an engine.
+func ControlStore(e *shard.Engine) control.Store { return controlStore{e} }
+
+type controlStore struct{ engine *shard.Engine }
+
+// PutDocuments passes changes on; control doesn't know the engine.
+func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
+	for _, c := range changes {
+		if c.Check && !bytes.Equal(s.engine.Document(c.Key), c.Was) {
+			return fmt.Errorf("%w: %q", control.ErrConflict, c.Key)
+		}
+	}
+	for _, c := range changes {
+		if err := s.engine.PutDocument(actor, c.Key, c.Doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -35,9 +35,9 @@ type BootstrapWorkspace struct {
 	Canvases          []Canvas           `yaml:"canvases"`
 }
 
-// MadeKey is a key that the bootstrap file names without a token. Show it once; it can't be read again.
+// MadeKey is a key (or, without a workspace, the SCIM token) that the bootstrap file names without a token. Show it once; it can't be read again.
 type MadeKey struct {
-	Workspace string `json:"workspace"`
+	Workspace string `json:"workspace,omitempty"`
 	Name      string `json:"name"`
 	Token     string `json:"key"`
 }
@@ -153,18 +153,9 @@ func first(err error, then func() error) error {
 // Bootstrap applies the file. What is missing is created, what the file says differently than last time is changed, nothing is removed; what the
 // file says as before is left alone, so it does not undo changes made through the API since. Applying it twice is applying it once.
 //
-// A key with a token that was revoked stays revoked. Another token under the same name makes a second key: the first is valid until it is revoked.
-func (c *Control) Bootstrap(f *BootstrapFile) (made []MadeKey, err error) {
-	c.change.Lock()
-	defer c.change.Unlock()
-	by := Actor{Name: "bootstrap file"}
-	if s := f.Company.SCIM; s != nil {
-		digest := keys.DigestOf([]byte(s.Token))
-		err := c.ensure("", kindSCIM, "", []any{s, hex.EncodeToString(digest[:])}, func() error { return c.putSCIM(by, *s) })
-		if err != nil {
-			return nil, fmt.Errorf("company.scim: %w", err)
-		}
-	}
+// A key or SCIM token that was revoked stays revoked, a group that was archived stays archived. Another token under the same name makes a second key: the
+// first is valid until it is revoked. An app, a preference center, a campaign or a canvas that was removed comes back when the file says something new of it.
+func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
 		keys, err := c.bootstrapWorkspace(by, &f.Workspaces[i])
 		made = append(made, keys...)
@@ -172,16 +163,27 @@ func (c *Control) Bootstrap(f *BootstrapFile) (made []MadeKey, err error) {
 			return made, fmt.Errorf("workspaces[%d] (%s): %w", i, f.Workspaces[i].ID, err)
 		}
 	}
+	if s := f.Company.SCIM; s != nil {
+		token, err := c.bootstrapSCIM(by, *s)
+		if err != nil {
+			return made, fmt.Errorf("company.scim: %w", err)
+		}
+		if token != "" {
+			made = append(made, MadeKey{Name: "SCIM", Token: token})
+		}
+	}
 	return made, nil
 }
 
 func (c *Control) bootstrapWorkspace(by Actor, w *BootstrapWorkspace) (made []MadeKey, err error) {
-	err = c.ensure(w.ID, kindWorkspace, "", w.Settings, func() error {
-		if old := c.Snapshot().Lookup(w.ID); old != nil {
-			return c.updateSettings(by, old, w.Settings)
+	err = c.ensure(by, w.ID, kindWorkspace, "", w.Settings, func(d *draft) error {
+		if d.get(joinKey(kindWorkspace, w.ID, "")) == nil {
+			return d.createWorkspace(w.Settings)
 		}
-		_, err := c.createWorkspace(by, w.Settings)
-		return err
+		return d.updateSettings(w.ID, func(s *Settings) error {
+			*s = w.Settings
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -196,79 +198,135 @@ func (c *Control) bootstrapWorkspace(by Actor, w *BootstrapWorkspace) (made []Ma
 	if err != nil {
 		return made, err
 	}
-	other := func(kind, id string, v any) error {
-		return c.ensure(w.ID, kind, id, v, func() error { return c.put(kind, w.ID, id, v) })
-	}
 	return made, errors.Join(
-		each("apps", w.Apps, func(a *App) error {
-			return c.ensure(w.ID, kindApp, a.ID, a, func() error { return c.putApp(by, w.ID, a) })
-		}),
-		each("subscription_groups", w.Groups, func(g *Group) error {
-			return c.ensure(w.ID, kindGroup, g.ID, g, func() error { return c.putGroup(by, w.ID, g) })
-		}),
-		each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error { return other(KindPreferenceCenter, p.ID, p) }),
-		each("campaigns", w.Campaigns, func(p *Campaign) error { return other(KindCampaign, p.ID, p) }),
-		each("canvases", w.Canvases, func(p *Canvas) error { return other(KindCanvas, p.ID, p) }),
+		each("apps", w.Apps, func(a *App) error { return c.Apps.ensure(by, w.ID, *a) }),
+		each("subscription_groups", w.Groups, func(g *Group) error { return c.Groups.ensure(by, w.ID, *g) }),
+		each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error { return c.PreferenceCenters.ensure(by, w.ID, *p) }),
+		each("campaigns", w.Campaigns, func(p *Campaign) error { return c.Campaigns.ensure(by, w.ID, *p) }),
+		each("canvases", w.Canvases, func(p *Canvas) error { return c.Canvases.ensure(by, w.ID, *p) }),
 	)
 }
 
+// ensure puts the document of the bootstrap file.
+func (l *Collection[T]) ensure(by Actor, workspace string, v T) error {
+	id := *l.id(&v)
+	return l.c.ensure(by, workspace, l.kind, id, v, func(d *draft) error {
+		_, err := l.change(d, workspace, id, func(old *T) (*T, error) {
+			next := v
+			if k, ok := any(&next).(interface{ keep(old *T) }); ok && old != nil {
+				k.keep(old)
+			}
+			return &next, nil
+		})
+		return err
+	})
+}
+
 // bootstrapKey returns the token when it was made here.
-func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (madeToken string, err error) {
+func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made string, err error) {
 	digest := keys.DigestOf([]byte(spec.Token))
-	w, err := c.workspace(workspace)
-	if err != nil {
-		return "", err
-	}
-	sameName := false
-	for _, old := range w.Keys {
-		if spec.Token != "" && old.Digest == hex.EncodeToString(digest[:]) || spec.Token == "" && old.Name == spec.Name {
-			return "", c.ensure(workspace, kindKey, old.ID, spec, func() error {
-				d := *old
-				d.KeySpec = spec
-				c.audit(by, "API key rights put", "workspace", workspace, "key", d.ID, "name", d.Name)
-				return c.put(kindKey, workspace, d.ID, d)
-			})
+	text := hex.EncodeToString(digest[:])
+	var warning string
+	err = c.do(by, func(d *draft) error {
+		made, warning = "", ""
+		w, err := c.workspace(workspace)
+		if err != nil {
+			return err
 		}
-		sameName = sameName || old.Name == spec.Name && old.RevokedAt == 0
+		for _, old := range w.Keys {
+			if spec.Token != "" && old.Digest == text || spec.Token == "" && old.Name == spec.Name {
+				return d.ensure(workspace, kindKey, old.ID, spec, func() error {
+					if old.RevokedAt != 0 {
+						return nil
+					}
+					_, err := d.updateKey(workspace, old.ID, func(k *KeySpec) error {
+						*k = spec
+						return nil
+					})
+					return err
+				})
+			}
+			if old.Name == spec.Name && old.RevokedAt == 0 {
+				warning = "the bootstrap file gives an API key another token; the former one is valid until it is revoked"
+			}
+		}
+		k, token, err := d.createKey(workspace, spec)
+		if spec.Token == "" {
+			made = token
+		} else if len(spec.Token) < minTokenBytes && warning == "" {
+			warning = "an API key of the bootstrap file is short enough to be guessed"
+		}
+		d.set(joinKey(kindBootstrap, workspace, kindKey+"/"+k.ID), digestOf(spec))
+		return err
+	})
+	if warning != "" && err == nil {
+		c.options.Logger.Warn(warning, "workspace", workspace, "name", spec.Name)
 	}
-	if sameName {
-		c.options.Logger.Warn("the bootstrap file gives an API key another token; the former one is valid until it is revoked", "workspace", workspace, "name", spec.Name)
-	}
-	if spec.Token != "" && len(spec.Token) < 20 {
-		c.options.Logger.Warn("an API key of the bootstrap file is short enough to be guessed", "workspace", workspace, "name", spec.Name)
-	}
-	d, token, err := c.createKey(by, workspace, spec)
+	return made, err
+}
+
+// minTokenBytes is the length of a token below which the operator is warned.
+const minTokenBytes = 20
+
+// bootstrapSCIM returns the token when it was made here.
+func (c *Control) bootstrapSCIM(by Actor, s SCIM) (made string, err error) {
+	err = c.ensure(by, "", kindSCIM, "", s, func(d *draft) error {
+		return d.updateSCIM(func(old *SCIM) error {
+			*old = s
+			return nil
+		})
+	})
 	if err != nil {
 		return "", err
 	}
-	if spec.Token == "" {
-		madeToken = token
-	}
-	return madeToken, c.note(workspace, kindKey, d.ID, digestOf(spec))
+	digest := keys.DigestOf([]byte(s.Token))
+	text := hex.EncodeToString(digest[:])
+	err = c.ensure(by, "", kindSCIMToken, "", text, func(d *draft) error {
+		made = ""
+		if present := c.Snapshot().SCIM; present != nil {
+			for _, t := range present.Tokens {
+				if s.Token == "" || t.Digest == text {
+					return nil
+				}
+			}
+		}
+		token := s.Token
+		if token == "" {
+			token = keys.Make(keys.SCIMPrefix)
+			made = token
+		}
+		_, err := d.createSCIMToken(token)
+		return err
+	})
+	return made, err
 }
 
 // ensure calls apply unless the file has said the same about this document before.
-func (c *Control) ensure(workspace, kind, id string, said any, apply func() error) error {
-	digest := digestOf(said)
-	if string(c.document(kindBootstrap, workspace, kind+"/"+id)) == digest {
+func (c *Control) ensure(by Actor, workspace, kind, id string, said any, apply func(d *draft) error) error {
+	return c.do(by, func(d *draft) error {
+		return d.ensure(workspace, kind, id, said, func() error { return apply(d) })
+	})
+}
+
+// ensure notes what the file says in the record that does it.
+func (d *draft) ensure(workspace, kind, id string, said any, apply func() error) error {
+	key, digest := joinKey(kindBootstrap, workspace, kind+"/"+id), digestOf(said)
+	if bytes.Equal(d.get(key), digest) {
 		return nil
 	}
 	if err := apply(); err != nil {
 		return err
 	}
-	return c.note(workspace, kind, id, digest)
-}
-
-func (c *Control) note(workspace, kind, id, digest string) error {
-	return c.store.PutDocument(AdminActor, joinKey(kindBootstrap, workspace, kind+"/"+id), []byte(digest))
+	d.set(key, digest)
+	return nil
 }
 
 // digestOf is a JSON string, as every document is JSON.
-func digestOf(said any) string {
+func digestOf(said any) []byte {
 	text, err := json.Marshal(said) // map members come sorted
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
 	sum := sha256.Sum256(text)
-	return `"` + hex.EncodeToString(sum[:16]) + `"`
+	return []byte(`"` + hex.EncodeToString(sum[:16]) + `"`)
 }

@@ -1,226 +1,270 @@
 package control
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	"millrace/api/keys"
+	"github.com/goccy/go-json"
 )
 
 // Actor says who makes an administrative change, for the audit log.
 type Actor struct {
-	Name    string // "admin token", "bootstrap file", "API key 7"
-	Number  uint32 // of the API key; AdminActor when there is none
-	Address string // of the caller, when there is one
+	Name      string // "admin token", "bootstrap file", "API key 7 (server)", "SCIM token 3"
+	Number    uint32 // of the API key or SCIM token; AdminActor, or 0, when there is none
+	Address   string // of the caller, when there is one
+	RequestID string // of the request, when there is one
 }
 
-type workspaceDocument struct {
-	Settings
-	Number uint32 `json:"number"`
+// Change is a document as it shall be.
+type Change struct {
+	Key string
+	Doc []byte // empty: removed
+	// Check makes the change conditional: the document must still be Was (nil: there must be none).
+	Check bool
+	Was   []byte
 }
 
-// CreateWorkspace makes a workspace and gives it its number.
-func (c *Control) CreateWorkspace(by Actor, s Settings) (*Workspace, error) {
+// Store is what Control needs of the engine.
+type Store interface {
+	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing, durable, and applied (Apply has been called) when it
+	// returns nil. The error wraps ErrConflict when a document is not what a change takes it for; nothing was done then.
+	PutDocuments(actor uint32, changes []Change, audit []byte) error
+}
+
+// Limits of changes.
+const (
+	// MaxDocuments is how many documents of a kind a workspace may have: every node holds them in memory.
+	MaxDocuments = 10_000
+	maxAttempts  = 10 // at a change that others overtake
+)
+
+// A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition that it still is what the change was
+// judged by, and the entry of the audit log.
+type draft struct {
+	c     *Control
+	by    Actor
+	seen  map[string][]byte
+	put   []Change
+	last  []Change // counters: whoever sees one sees what was numbered by it
+	entry Entry
+}
+
+// do makes a change. judge reads documents by get, and says by set and replace what they shall be. When somebody else, on another node, has changed one of
+// them in between, the change is judged anew; ErrConflict after maxAttempts. A change that changes nothing stores nothing.
+func (c *Control) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
-	return c.createWorkspace(by, s)
-}
-
-func (c *Control) createWorkspace(by Actor, s Settings) (*Workspace, error) {
-	s.ensureDefaults()
-	if err := s.validate(); err != nil {
-		return nil, err
-	}
-	number := uint32(1)
-	for _, w := range c.Snapshot().Workspaces() {
-		number = max(number, w.Number+1)
-	}
-	if c.Snapshot().Lookup(s.ID) != nil {
-		return nil, fmt.Errorf("workspace %q %w", s.ID, ErrExists)
-	}
-	if err := c.put(kindWorkspace, s.ID, "", workspaceDocument{s, number}); err != nil {
-		return nil, err
-	}
-	c.audit(by, "workspace created", "workspace", s.ID)
-	return c.Snapshot().Lookup(s.ID), nil
-}
-
-// UpdateSettings changes a workspace: edit gets the present settings and changes what it wants to. The id stays.
-func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*Settings) error) (*Workspace, error) {
-	c.change.Lock()
-	defer c.change.Unlock()
-	w, err := c.workspace(workspace)
-	if err != nil {
-		return nil, err
-	}
-	s := w.Settings.clone()
-	if err := edit(&s); err != nil {
-		return nil, err
-	}
-	if s.ID != w.ID {
-		return nil, invalid("id: the id of a workspace can't be changed")
-	}
-	if err := c.updateSettings(by, w, s); err != nil {
-		return nil, err
-	}
-	return c.Snapshot().Lookup(workspace), nil
-}
-
-// clone shares nothing with s, which may be part of a Snapshot.
-func (s Settings) clone() Settings {
-	s.RateLimits, s.ExchangeRates = maps.Clone(s.RateLimits), maps.Clone(s.ExchangeRates)
-	s.BlockedExternalIDs, s.Locales = slices.Clone(s.BlockedExternalIDs), slices.Clone(s.Locales)
-	return s
-}
-
-func (c *Control) updateSettings(by Actor, w *Workspace, s Settings) error {
-	s.ensureDefaults()
-	if err := s.validate(); err != nil {
-		return err
-	}
-	if err := c.put(kindWorkspace, s.ID, "", workspaceDocument{s, w.Number}); err != nil {
-		return err
-	}
-	c.audit(by, "workspace settings changed", "workspace", s.ID)
-	return nil
-}
-
-// PutApp creates or renames an app; an empty id is made.
-func (c *Control) PutApp(by Actor, workspace string, a App) (App, error) {
-	c.change.Lock()
-	defer c.change.Unlock()
-	err := c.putApp(by, workspace, &a)
-	return a, err
-}
-
-func (c *Control) putApp(by Actor, workspace string, a *App) error {
-	a.ensureDefaults()
-	if err := a.validate(); err != nil {
-		return err
-	}
-	if _, err := c.workspace(workspace); err != nil {
-		return err
-	}
-	if err := c.put(kindApp, workspace, a.ID, a); err != nil {
-		return err
-	}
-	c.audit(by, "app put", "workspace", workspace, "app", a.ID)
-	return nil
-}
-
-// PutGroup creates or renames a subscription group; an empty id is made. The channel of a group stays: states depend on it.
-func (c *Control) PutGroup(by Actor, workspace string, g Group) (Group, error) {
-	c.change.Lock()
-	defer c.change.Unlock()
-	err := c.putGroup(by, workspace, &g)
-	return g, err
-}
-
-func (c *Control) putGroup(by Actor, workspace string, g *Group) error {
-	g.ensureDefaults()
-	if err := g.validate(); err != nil {
-		return err
-	}
-	w, err := c.workspace(workspace)
-	if err != nil {
-		return err
-	}
-	if old := w.Groups[g.ID]; old != nil && old.Channel != g.Channel {
-		return invalid("channel: subscription group %s has the channel %s, which can't be changed", g.ID, old.Channel)
-	}
-	if err := c.put(kindGroup, workspace, g.ID, g); err != nil {
-		return err
-	}
-	c.audit(by, "subscription group put", "workspace", workspace, "group", g.ID)
-	return nil
-}
-
-// CreateKey makes an API key and returns its token, which nobody can read again.
-func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (d KeyDocument, token string, err error) {
-	c.change.Lock()
-	defer c.change.Unlock()
-	return c.createKey(by, workspace, spec)
-}
-
-func (c *Control) createKey(by Actor, workspace string, spec KeySpec) (d KeyDocument, token string, err error) {
-	if err := spec.validate(); err != nil {
-		return d, "", err
-	}
-	if _, err := c.workspace(workspace); err != nil {
-		return d, "", err
-	}
-	token = spec.Token
-	if token == "" {
-		token = keys.Make()
-	}
-	digest := keys.DigestOf([]byte(token))
-	d = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token), Number: 1, CreatedAt: c.options.Now()}
-	for _, w := range c.Snapshot().Workspaces() {
-		for _, other := range w.Keys {
-			d.Number = max(d.Number, other.Number+1)
-			if other.Digest == d.Digest {
-				return d, "", invalid("key: workspace %q has a key with this token, %q", w.ID, other.Name)
-			}
-		}
-	}
-	d.ID = strconv.FormatUint(uint64(d.Number), 10)
-	if err := c.put(kindKey, workspace, d.ID, d); err != nil {
-		return d, "", err
-	}
-	c.audit(by, "API key created", "workspace", workspace, "key", d.ID, "name", d.Name, "permissions", strings.Join(d.Permissions, " "))
-	return d, token, nil
-}
-
-// RevokeKey ends a key: requests with it are refused from now on. It can't be undone.
-func (c *Control) RevokeKey(by Actor, workspace, id string) error {
-	c.change.Lock()
-	defer c.change.Unlock()
-	w, err := c.workspace(workspace)
-	if err != nil {
-		return err
-	}
-	for _, old := range w.Keys {
-		if old.ID != id {
-			continue
-		}
-		if old.RevokedAt != 0 {
-			return nil
-		}
-		d := *old
-		d.RevokedAt = c.options.Now()
-		if err := c.put(kindKey, workspace, id, d); err != nil {
+	for attempt := 1; ; attempt++ {
+		d := &draft{c: c, by: by, seen: map[string][]byte{}}
+		if err := judge(d); err != nil {
 			return err
 		}
-		c.audit(by, "API key revoked", "workspace", workspace, "key", id, "name", d.Name)
-		return nil
+		if err := d.commit(); !errors.Is(err, ErrConflict) || attempt == maxAttempts {
+			return err
+		}
 	}
-	return fmt.Errorf("API key %q %w", id, ErrNotFound)
 }
 
-func (c *Control) putSCIM(by Actor, s SCIM) error {
-	if err := s.validate(); err != nil {
-		return err
+// get returns a document as it is, nil when there is none, and makes what is set under its key conditional on that. The bytes must not be changed.
+func (d *draft) get(key string) []byte {
+	doc, seen := d.seen[key]
+	if !seen {
+		kind, slug, id, _ := splitKey(key)
+		doc = d.c.document(kind, slug, id)
+		d.seen[key] = doc
 	}
-	digest := keys.DigestOf([]byte(s.Token))
-	s.Digest = hex.EncodeToString(digest[:])
-	if err := c.put(kindSCIM, "", "", s); err != nil {
-		return err
+	return doc
+}
+
+// set says what a document shall be; empty: removed. It returns what the document was.
+func (d *draft) set(key string, doc []byte) (was []byte) {
+	if was = d.get(key); !bytes.Equal(was, doc) {
+		d.put = append(d.put, Change{Key: key, Doc: doc, Check: true, Was: was})
 	}
-	c.audit(by, "SCIM access put")
+	return was
+}
+
+// replace sets the document that the change is about; nil removes it. details are pairs of names and values for the audit log.
+func (d *draft) replace(what, kind, workspace, id string, v any, details ...any) error {
+	var doc []byte
+	if v != nil {
+		var err error
+		if doc, err = encode(v); err != nil {
+			return fmt.Errorf("encode %s: %w", joinKey(kind, workspace, id), err)
+		}
+	}
+	return d.replaceText(what, kind, workspace, id, doc, details...)
+}
+
+func (d *draft) replaceText(what, kind, workspace, id string, doc []byte, details ...any) error {
+	was := d.set(joinKey(kind, workspace, id), doc)
+	if bytes.Equal(was, doc) {
+		return nil
+	}
+	if was == nil && kind != kindWorkspace {
+		if n := d.c.count(kind, workspace); n >= MaxDocuments {
+			return fmt.Errorf("%w: there are %d documents of kind %s, the most that there may be", ErrConflict, n, publicKind(kind))
+		}
+	}
+	d.entry = Entry{What: what, Kind: publicKind(kind), Workspace: workspace, ID: id, Before: sumOf(was), After: sumOf(doc), Changed: changed(was, doc), Details: pairs(details)}
+	if kind == kindWorkspace {
+		d.entry.ID = workspace
+	}
 	return nil
 }
 
-func (c *Control) workspace(id string) (*Workspace, error) {
-	if w := c.Snapshot().Lookup(id); w != nil {
-		return w, nil
-	}
-	return nil, fmt.Errorf("workspace %q %w", id, ErrNotFound)
+// number gives the next number of a sequence. Numbers are never given again, on whatever node: two changes that take the same one exclude each other. used
+// is the highest number that is known to be in use.
+func (d *draft) number(sequence string, used func() uint32) uint32 {
+	key := joinKey(kindNumber, "", sequence)
+	was := d.get(key)
+	n, _ := strconv.ParseUint(string(was), 10, 32) // 0 for the first one
+	next := max(uint32(n), used()) + 1
+	d.last = append(d.last, Change{Key: key, Doc: strconv.AppendUint(nil, uint64(next), 10), Check: true, Was: was})
+	return next
 }
 
-func (c *Control) audit(by Actor, what string, args ...any) {
-	c.options.Logger.Info("audit: "+what, append(args, "by", by.Name, "address", by.Address)...)
+func (d *draft) commit() error {
+	changes := append(d.put, d.last...)
+	if len(d.put) == 0 {
+		return nil
+	}
+	if d.entry.What == "" {
+		return d.c.store.PutDocuments(d.by.number(), changes, nil)
+	}
+	return d.c.record(d.by, changes, d.entry)
+}
+
+// record stores changes with their entry of the audit log, and logs the entry.
+func (c *Control) record(by Actor, changes []Change, e Entry) error {
+	e.By, e.Address, e.RequestID = by.Name, by.Address, by.RequestID
+	text, err := encode(e)
+	if err != nil {
+		return fmt.Errorf("encode the audit entry: %w", err)
+	}
+	if err := c.store.PutDocuments(by.number(), changes, text); err != nil {
+		return err
+	}
+	args := []any{"workspace", e.Workspace, "kind", e.Kind, "id", e.ID}
+	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
+		args = append(args, name, e.Details[name])
+	}
+	c.options.Logger.Info("audit: "+e.What, append(args, "by", e.By, "address", e.Address, "request_id", e.RequestID)...)
+	return nil
+}
+
+func (a Actor) number() uint32 {
+	if a.Number == 0 {
+		return AdminActor
+	}
+	return a.Number
+}
+
+// encode writes a document: members in the order of their fields, those of maps sorted, so that equal values are equal documents.
+func encode(v any) ([]byte, error) { return json.Marshal(v) }
+
+// Edit changes a document of a Collection: edit gets the present one (nil: there is none) and returns what it shall be (nil: removed), or an error, which
+// is Edit's. It is called again when another node was faster. what and details (pairs of names and values) are for the audit log: "preference center
+// updated", "locale", "es-MX"; no secrets, no contents.
+func (c *Control) Edit(by Actor, kind, workspace, id, what string, edit func(old []byte) ([]byte, error), details ...any) error {
+	if c.collections[kind] == nil {
+		return invalid("documents of kind %q have their own verbs", kind)
+	}
+	return c.do(by, func(d *draft) error {
+		doc, err := edit(d.get(joinKey(kind, workspace, id)))
+		if err != nil {
+			return err
+		}
+		return d.replaceText(what, kind, workspace, id, doc, details...)
+	})
+}
+
+// Audit writes an entry of the audit log about what is no document: users were deleted, events exported, profiles imported. The entry is durable when it
+// returns nil. workspace is empty for the company; details are pairs of names and values; no secrets, no personal data.
+func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
+	return c.record(by, nil, Entry{What: what, Workspace: workspace, Details: pairs(details)})
+}
+
+// Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to what, by whom, from where. It has
+// no secrets and no contents.
+type Entry struct {
+	What      string `json:"what"`
+	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …
+	Workspace string `json:"workspace,omitempty"`
+	ID        string `json:"id,omitempty"`
+	By        string `json:"by"`
+	Address   string `json:"address,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or is none any more.
+	Before  string         `json:"before,omitempty"`
+	After   string         `json:"after,omitempty"`
+	Changed []string       `json:"changed,omitempty"` // names of the members that are not as before
+	Details map[string]any `json:"details,omitempty"`
+}
+
+func publicKind(kind string) string {
+	switch kind {
+	case kindKey:
+		return "api_key"
+	case kindGroup:
+		return "subscription_group"
+	}
+	return kind
+}
+
+func sumOf(doc []byte) string {
+	if len(doc) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(doc)
+	return hex.EncodeToString(sum[:])
+}
+
+// changed names the members that differ, when both documents are there.
+func changed(was, doc []byte) (names []string) {
+	var a, b map[string]json.RawMessage
+	if len(was) == 0 || len(doc) == 0 || json.Unmarshal(was, &a) != nil || json.Unmarshal(doc, &b) != nil {
+		return nil
+	}
+	for name := range a {
+		if !bytes.Equal(a[name], b[name]) {
+			names = append(names, name)
+		}
+	}
+	for name := range b {
+		if _, both := a[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// maxDetailBytes bounds a value in an entry of the audit log.
+const maxDetailBytes = 1000
+
+func pairs(list []any) map[string]any {
+	if len(list) < 2 {
+		return nil
+	}
+	m := map[string]any{}
+	for i := 0; i+1 < len(list); i += 2 {
+		name, ok := list[i].(string)
+		if !ok {
+			panic(fmt.Sprintf("BUG: %v is no name of a detail", list[i]))
+		}
+		v := list[i+1]
+		if s, ok := v.(string); ok && len(s) > maxDetailBytes {
+			v = strings.ToValidUTF8(s[:maxDetailBytes], "") + "…"
+		}
+		m[name] = v
+	}
+	return m
 }

@@ -1,22 +1,51 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
 // Collection holds the decoded documents of one kind, of all workspaces ("" for the company), for readers without locks. What it gives is never
 // changed; a change of a document puts another value in its place.
 type Collection[T any] struct {
-	kind string
-	docs *xsync.MapOf[string, *T] // workspace/id
+	kind, noun string
+	c          *Control
+	complete   func(*T)              // fills in what was left out
+	check      func(old, v *T) error // judges v, in the place of old (nil: there is none)
+	id         func(*T) *string
+	docs       *xsync.MapOf[string, *T] // workspace/id
 }
 
-func newCollection[T any](kind string) *Collection[T] {
-	return &Collection[T]{kind: kind, docs: xsync.NewMapOf[string, *T]()}
+// A document that operators change as a whole.
+type document[T any] interface {
+	*T
+	ensureDefaults()
+	validate() error
+	documentID() *string
 }
+
+// newCollection makes the Collection of a kind of documents that have verbs: Change, Create, Remove.
+func newCollection[T any, D document[T]](c *Control, kind, noun string) *Collection[T] {
+	return &Collection[T]{kind: kind, noun: noun, c: c, docs: xsync.NewMapOf[string, *T](),
+		complete: func(v *T) { D(v).ensureDefaults() },
+		check: func(old, v *T) error {
+			if r, ok := any(v).(interface{ replaces(old *T) error }); ok && old != nil {
+				if err := r.replaces(old); err != nil {
+					return err
+				}
+			}
+			return D(v).validate()
+		},
+		id: func(v *T) *string { return D(v).documentID() },
+	}
+}
+
+// Noun is what one of the documents is called in texts: "subscription group".
+func (l *Collection[T]) Noun() string { return l.noun }
 
 // Get returns a document, nil when there is none.
 func (l *Collection[T]) Get(workspace, id string) *T {
@@ -43,10 +72,74 @@ func (l *Collection[T]) List(workspace string) []*T {
 	return list
 }
 
-// apply takes a document that the engine has applied; an empty one is gone.
-func (l *Collection[T]) apply(c *Control, workspace, id string, doc []byte) {
+// Create adds a document; without an id it gets one. ErrExists when there is one with its id.
+func (l *Collection[T]) Create(by Actor, workspace string, v T) (*T, error) {
+	l.complete(&v)
+	return l.Change(by, workspace, *l.id(&v), func(old *T) (*T, error) {
+		if old != nil {
+			return nil, fmt.Errorf("%s %q %w", l.noun, *l.id(&v), ErrExists)
+		}
+		return &v, nil
+	})
+}
+
+// Change changes a document: edit gets the present one, which it may change (nil: there is none), and returns what it shall be (nil: removed). It is called
+// again when another node was faster. ErrNotFound when edit removes what isn't there, or the workspace isn't.
+func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T) (*T, error)) (v *T, err error) {
+	err = l.c.do(by, func(d *draft) error {
+		v, err = l.change(d, workspace, id, edit)
+		return err
+	})
+	return v, err
+}
+
+// Remove removes a document.
+func (l *Collection[T]) Remove(by Actor, workspace, id string) error {
+	_, err := l.Change(by, workspace, id, func(*T) (*T, error) { return nil, nil })
+	return err
+}
+
+func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T) (*T, error)) (*T, error) {
+	if _, err := l.c.workspace(workspace); err != nil {
+		return nil, err
+	}
+	text := d.get(joinKey(l.kind, workspace, id))
+	v, err := edit(l.decode(text)) // a copy of its own, which it may change
+	switch {
+	case err != nil:
+		return nil, err
+	case v == nil && text == nil:
+		return nil, fmt.Errorf("%s %q %w", l.noun, id, ErrNotFound)
+	case v == nil:
+		return nil, d.replace(l.noun+" removed", l.kind, workspace, id, nil)
+	}
+	l.complete(v)
+	if err := l.check(l.decode(text), v); err != nil {
+		return nil, err
+	}
+	if *l.id(v) != id {
+		return nil, invalid("id: the id of a %s can't be changed", l.noun)
+	}
+	what := l.noun + " changed"
+	if text == nil {
+		what = l.noun + " created"
+	}
+	return v, d.replace(what, l.kind, workspace, id, v)
+}
+
+// decode is nil when there is no document, or one that can't be read: it may be replaced.
+func (l *Collection[T]) decode(text []byte) *T {
 	v := new(T)
-	if len(doc) == 0 || !c.decode(joinKey(l.kind, workspace, id), doc, v) {
+	if len(text) == 0 || json.Unmarshal(text, v) != nil {
+		return nil
+	}
+	return v
+}
+
+// apply takes a document that the engine has applied; an empty one is gone.
+func (l *Collection[T]) apply(workspace, id string, doc []byte) {
+	v := new(T)
+	if len(doc) == 0 || !l.c.decode(joinKey(l.kind, workspace, id), doc, v) {
 		l.docs.Delete(workspace + "/" + id)
 		return
 	}
@@ -55,5 +148,5 @@ func (l *Collection[T]) apply(c *Control, workspace, id string, doc []byte) {
 
 // collection is a Collection of any type.
 type collection interface {
-	apply(c *Control, workspace, id string, doc []byte)
+	apply(workspace, id string, doc []byte)
 }

@@ -2,10 +2,14 @@
 //
 // Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never reads the engine: the engine
 // hands it each document, at recovery and whenever one is applied (Apply), and Control makes of them one immutable Snapshot, swapped in one step, which
-// requests read without locks. Changes go the other way: they are judged here, one at a time, and put into the engine; they show once the engine has
-// applied them. The bootstrap file and the admin API use the same verbs.
+// requests read without locks. Changes go the other way: they are judged here and put into the engine; they show once the engine has applied them. The
+// bootstrap file, the admin API and the command line use the same verbs.
 //
-// Keys of documents: "<kind>/<workspace>/<id>". Workspaces and keys are never removed, so their numbers are never used again.
+// A change is one record: its documents, each on the condition that it is still what the change was judged by, and an entry of the audit log. So two who
+// change a document at once, on one node or on two, can't overwrite each other, and no change is without its entry.
+//
+// Keys of documents: "<kind>/<workspace>/<id>". Workspaces, keys and tokens are never removed, so their numbers are never used again; a counter document
+// keeps the last one of each sequence. Subscription groups are archived, not removed: users have states in them, which belong to their channel.
 package control
 
 import (
@@ -22,6 +26,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goccy/go-json"
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
@@ -39,17 +44,14 @@ const (
 	kindUsed      = "key_used"
 	kindBootstrap = "bootstrap" // digest of what the bootstrap file last said about a document
 	kindSCIM      = "scim"
-	// The kinds below are in Collections, and changed by Edit.
+	kindSCIMToken = "scim_token"
+	kindNumber    = "number" // counters, of the company
+	// The kinds below are in Collections, and may be changed by Edit.
 	KindPreferenceCenter = "preference_center"
 	KindCampaign         = "campaign"
 	KindCanvas           = "canvas"
 	KindSCIMUser         = "scim_user" // of the company; by user name in lower case, so that a name can't be there twice
 )
-
-// Store is what Control needs of the engine. PutDocument is durable and applied (Apply has been called) when it returns nil.
-type Store interface {
-	PutDocument(actor uint32, key string, doc []byte) error
-}
 
 // Options of a Control.
 type Options struct {
@@ -68,7 +70,7 @@ type Workspace struct {
 	Settings
 	Number  uint32
 	Apps    map[string]*App
-	Groups  map[string]*Group // by id, lower case
+	Groups  map[string]*Group // by id, lower case; those that are archived are not there
 	Keys    []*KeyDocument    // in order of their numbers, revoked ones too
 	Blocked map[string]struct{}
 	Limits  ratelimit.Limits
@@ -100,15 +102,17 @@ func (s *Snapshot) Workspaces() []*Workspace {
 
 // Control owns the control data of this process. Safe for concurrent use.
 type Control struct {
+	Apps              *Collection[App]
+	Groups            *Collection[Group] // archived ones too
 	PreferenceCenters *Collection[PreferenceCenter]
 	Campaigns         *Collection[Campaign]
 	Canvases          *Collection[Canvas]
-	SCIMUsers         *Collection[SCIMUser]
+	SCIMUsers         *Collection[SCIMUser] // of the company; by Edit only
 	collections       map[string]collection
 
 	options  Options
 	snapshot atomic.Pointer[Snapshot]
-	change   sync.Mutex // held by a change, from judging to applied
+	change   sync.Mutex // held by a change, from judging to applied, so that those of one node don't overtake each other
 	store    Store      // set once, by Start
 
 	mu      sync.Mutex // guards what follows; never held while the store is called
@@ -133,9 +137,14 @@ func New(options Options) *Control {
 	c := &Control{options: options, docs: map[string]map[string][]byte{}, usage: map[uint32]*keys.Usage{},
 		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
-	c.PreferenceCenters, c.Campaigns = newCollection[PreferenceCenter](KindPreferenceCenter), newCollection[Campaign](KindCampaign)
-	c.Canvases, c.SCIMUsers = newCollection[Canvas](KindCanvas), newCollection[SCIMUser](KindSCIMUser)
-	c.collections = map[string]collection{KindPreferenceCenter: c.PreferenceCenters, KindCampaign: c.Campaigns, KindCanvas: c.Canvases, KindSCIMUser: c.SCIMUsers}
+	c.Apps = newCollection[App](c, kindApp, "app")
+	c.Groups = newCollection[Group](c, kindGroup, "subscription group")
+	c.PreferenceCenters = newCollection[PreferenceCenter](c, KindPreferenceCenter, "preference center")
+	c.Campaigns = newCollection[Campaign](c, KindCampaign, "campaign")
+	c.Canvases = newCollection[Canvas](c, KindCanvas, "canvas")
+	c.SCIMUsers = &Collection[SCIMUser]{kind: KindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser]()}
+	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
+		KindPreferenceCenter: c.PreferenceCenters, KindCampaign: c.Campaigns, KindCanvas: c.Canvases, KindSCIMUser: c.SCIMUsers}
 	return c
 }
 
@@ -176,11 +185,14 @@ func (c *Control) Apply(key string, doc []byte) {
 	} else {
 		of[kind+"/"+id] = bytes.Clone(doc)
 	}
+	if l := c.collections[kind]; l != nil {
+		l.apply(slug, id, of[kind+"/"+id])
+	}
 	switch kind {
-	case kindBootstrap:
+	case kindBootstrap, kindNumber:
 	case kindUsed:
 		c.applyUsed(id, doc)
-	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM:
+	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM, kindSCIMToken:
 		if c.started {
 			old := c.snapshot.Load()
 			next := &Snapshot{workspaces: maps.Clone(old.workspaces), slugs: maps.Clone(old.slugs), SCIM: old.SCIM}
@@ -188,9 +200,6 @@ func (c *Control) Apply(key string, doc []byte) {
 			c.publish(next)
 		}
 	default:
-		if l := c.collections[kind]; l != nil {
-			l.apply(c, slug, id, of[kind+"/"+id])
-		}
 		c.options.OnDocument(kind, slug, id, of[kind+"/"+id])
 	}
 }
@@ -209,13 +218,7 @@ func joinKey(kind, slug, id string) string { return kind + "/" + slug + "/" + id
 // rebuild decodes the workspace with this slug anew into next. A document that can't be read is left out, loudly: the others go on.
 func (c *Control) rebuild(next *Snapshot, slug string) {
 	if slug == "" {
-		next.SCIM = nil
-		if doc := c.docs[""][kindSCIM+"/"]; doc != nil {
-			s := new(SCIM)
-			if c.decode(joinKey(kindSCIM, "", ""), doc, s) {
-				next.SCIM = s
-			}
-		}
+		c.rebuildSCIM(next)
 		return
 	}
 	var doc workspaceDocument
@@ -252,7 +255,7 @@ func (c *Control) addPart(w *Workspace, name string, text []byte) {
 			w.Apps[a.ID] = a
 		}
 	case kindGroup:
-		if g := new(Group); c.decode(name, text, g) {
+		if g := new(Group); c.decode(name, text, g) && !g.Archived {
 			w.Groups[g.ID] = g
 		}
 	case kindKey:
@@ -307,7 +310,7 @@ func (c *Control) publish(next *Snapshot) {
 		valid = append(valid, w.valid...)
 	}
 	set, err := keys.NewSet(valid)
-	if err != nil { // refused at creation; two at once on two nodes could still do it. The first one wins.
+	if err != nil { // refused at creation
 		c.options.Logger.Error("API keys", "err", err)
 	}
 	next.Keys = set
@@ -333,58 +336,49 @@ func (c *Control) document(kind, slug, id string) []byte {
 	return c.docs[slug][kind+"/"+id]
 }
 
-// PutDocument stores a document of a kind that this package does not read; nil removes it.
-func (c *Control) PutDocument(actor uint32, kind, workspace, id string, doc []byte) error {
-	switch kind {
-	case kindWorkspace, kindApp, kindKey, kindGroup, kindUsed, kindBootstrap, kindSCIM:
-		return invalid("documents of kind %q have their own verbs", kind)
+// count is how many documents of a kind a workspace has.
+func (c *Control) count(kind, slug string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.docs[slug] {
+		if strings.HasPrefix(name, kind+"/") {
+			n++
+		}
 	}
-	return c.store.PutDocument(actor, joinKey(kind, workspace, id), doc)
-}
-
-// Edit changes a document of a Collection: edit gets the present one (nil: there is none) and returns what it shall be (nil: removed), or an error, which
-// is Edit's. what and args are for the audit log: "preference center updated", "id", …
-func (c *Control) Edit(by Actor, kind, workspace, id, what string, edit func(old []byte) ([]byte, error), args ...any) error {
-	c.change.Lock()
-	defer c.change.Unlock()
-	doc, err := edit(c.document(kind, workspace, id))
-	if err != nil {
-		return err
-	}
-	if err := c.PutDocument(by.Number, kind, workspace, id, doc); err != nil {
-		return err
-	}
-	c.audit(by, what, append([]any{"workspace", workspace, "id", id}, args...)...)
-	return nil
-}
-
-func (c *Control) put(kind, slug, id string, v any) error {
-	doc, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", joinKey(kind, slug, id), err)
-	}
-	return c.store.PutDocument(AdminActor, joinKey(kind, slug, id), doc)
+	return n
 }
 
 // FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then, and at the end.
 func (c *Control) FlushUsage() error {
+	var changes []Change
+	add := func(slug string, number uint32) {
+		if minute := c.usageOf(number).Minute(); minute > c.flushed[number] {
+			changes = append(changes, Change{Key: joinKey(kindUsed, slug, strconv.FormatUint(uint64(number), 10)), Doc: strconv.AppendInt(nil, minute, 10)})
+		}
+	}
 	c.mu.Lock()
-	changed := map[string]int64{}
-	for _, w := range c.snapshot.Load().Workspaces() {
+	s := c.snapshot.Load()
+	for _, w := range s.Workspaces() {
 		for _, d := range w.Keys {
-			if minute := c.usageOf(d.Number).Minute(); minute > c.flushed[d.Number] {
-				changed[joinKey(kindUsed, w.ID, strconv.FormatUint(uint64(d.Number), 10))] = minute
-			}
+			add(w.ID, d.Number)
+		}
+	}
+	if s.SCIM != nil {
+		for _, t := range s.SCIM.Tokens {
+			add("", t.Number)
 		}
 	}
 	c.mu.Unlock()
-	for key, minute := range changed {
-		if err := c.store.PutDocument(AdminActor, key, strconv.AppendInt(nil, minute, 10)); err != nil {
+	for part := range slices.Chunk(changes, maxChanges) {
+		if err := c.store.PutDocuments(AdminActor, part, nil); err != nil {
 			return fmt.Errorf("store the last use of keys: %w", err)
 		}
 	}
 	return nil
 }
+
+// maxChanges is how many documents go into one record when they need not go together.
+const maxChanges = 1000
 
 func (c *Control) applyUsed(id string, doc []byte) {
 	number, err := strconv.ParseUint(id, 10, 32)

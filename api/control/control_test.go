@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
@@ -16,13 +17,36 @@ type memory struct {
 	docs  map[string]string
 	apply func(key string, doc []byte)
 	puts  int
+	audit []string
+	// before, when set, is called before each record, with the documents that it will change.
+	before func(changes []Change)
 }
 
-func (m *memory) PutDocument(_ uint32, key string, doc []byte) error {
+func (m *memory) PutDocuments(actor uint32, changes []Change, audit []byte) error {
+	if m.before != nil {
+		m.before(changes)
+	}
+	for _, c := range changes {
+		if c.Check && m.docs[c.Key] != string(c.Was) {
+			return fmt.Errorf("store: %w", ErrConflict)
+		}
+	}
 	m.puts++
-	m.docs[key] = string(doc)
-	m.apply(key, doc)
+	if len(audit) > 0 {
+		m.audit = append(m.audit, string(audit))
+	}
+	for _, c := range changes {
+		m.put(c.Key, string(c.Doc))
+	}
 	return nil
+}
+
+// put is what another node has done.
+func (m *memory) put(key, doc string) {
+	if m.docs[key] = doc; doc == "" {
+		delete(m.docs, key)
+	}
+	m.apply(key, []byte(doc))
 }
 
 func start(t *testing.T, docs map[string]string) (*Control, *memory, *bytes.Buffer) {
@@ -69,7 +93,7 @@ workspaces:
 func bootstrap(t *testing.T, c *Control, text string) []MadeKey {
 	f, err := ParseBootstrap([]byte(text))
 	require.NoError(t, err)
-	made, err := c.Bootstrap(f)
+	made, err := c.Bootstrap(Actor{Name: "bootstrap file"}, f)
 	require.NoError(t, err)
 	return made
 }
@@ -131,7 +155,7 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	// A change through the API stays, until the file says something else.
 	_, err := c.UpdateSettings(by, "demo", func(s *Settings) error { s.Plan = "mau"; return nil })
 	require.NoError(t, err)
-	require.NoError(t, c.PutDocument(1, KindPreferenceCenter, "demo", "main", []byte(`{"edited":true}`)))
+	require.NoError(t, c.Edit(by, KindPreferenceCenter, "demo", "main", "edited", func([]byte) ([]byte, error) { return []byte(`{"edited":true}`), nil }))
 	bootstrap(t, c, full)
 	require.Equal(t, "mau", c.Snapshot().Lookup("demo").Plan)
 	require.Equal(t, `{"edited":true}`, string(c.Documents(KindPreferenceCenter, "demo")["main"]))
@@ -151,9 +175,9 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	bootstrap(t, c, strings.Replace(full, `permissions: ["*"]`, `permissions: [users.merge]`, 1))
 	require.Nil(t, c.Snapshot().Keys.Find([]byte("secret-token-0123456789")))
 
-	// Another token under the name: a new key with a new number.
+	// Another token under the name: a new key with a new number. The SCIM token has the third.
 	bootstrap(t, c, strings.Replace(full, "secret-token-0123456789", "rotated-token-0123456789", 1))
-	require.Equal(t, uint32(3), c.Snapshot().Keys.Find([]byte("rotated-token-0123456789")).Number)
+	require.Equal(t, uint32(4), c.Snapshot().Keys.Find([]byte("rotated-token-0123456789")).Number)
 }
 
 func TestBootstrapErrors(t *testing.T) {
@@ -184,7 +208,7 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 `preference_centers[0]: invalid: state "on"`,
 		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
 		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
-		"company: {scim: {request_origin: x}}":                                                                            "company: invalid: scim.token",
+		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",
 		"workspaces: 7":                                                                                                   "cannot unmarshal",
 		"a: b\n---\nc: d":                                                                                                 "field a not found",
 	} {
@@ -263,12 +287,11 @@ func TestSettings(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, bad)
 	}
 
-	g, err := c.PutGroup(by, "a", Group{Name: "g", Channel: "sms"})
+	g, err := c.Groups.Create(by, "a", Group{Name: "g", Channel: "sms"})
 	require.NoError(t, err)
-	g.Channel = "email"
-	_, err = c.PutGroup(by, "a", g)
+	_, err = c.Groups.Change(by, "a", g.ID, func(g *Group) (*Group, error) { g.Channel = "email"; return g, nil })
 	require.ErrorIs(t, err, ErrInvalid)
-	a, err := c.PutApp(by, "a", App{Name: "x"})
+	a, err := c.Apps.Create(by, "a", App{Name: "x"})
 	require.NoError(t, err)
 	require.Equal(t, "x", c.Snapshot().Lookup("a").Apps[a.ID].Name)
 }

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-json"
 	"github.com/google/uuid"
 	"gopkg.in/yaml.v3"
 
@@ -20,10 +18,12 @@ import (
 // ErrInvalid is wrapped by every refusal of control data; the text is for the operator and names the field.
 var ErrInvalid = errors.New("invalid")
 
-// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that isn't.
+// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that isn't, ErrConflict when a change can't be
+// made as things stand: others change the same document all the time, a key is revoked, a limit is reached.
 var (
 	ErrExists   = errors.New("already exists")
 	ErrNotFound = errors.New("not found")
+	ErrConflict = errors.New("conflict")
 )
 
 func invalid(format string, args ...any) error {
@@ -45,24 +45,8 @@ type Settings struct {
 	Locales            []Locale           `json:"locales,omitempty" yaml:"locales"`                                 // of translations
 }
 
-// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole.
-func (s *Settings) Patch(text []byte) error {
-	var named map[string]json.RawMessage
-	if err := json.Unmarshal(text, &named); err != nil {
-		return invalid("%v", err)
-	}
-	for name, forget := range map[string]func(){
-		"rate_limits":          func() { s.RateLimits = nil },
-		"exchange_rates":       func() { s.ExchangeRates = nil },
-		"blocked_external_ids": func() { s.BlockedExternalIDs = nil },
-		"locales":              func() { s.Locales = nil },
-	} {
-		if _, ok := named[name]; ok {
-			forget()
-		}
-	}
-	return DecodeStrict(text, s)
-}
+// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, null stands for the default.
+func (s *Settings) Patch(text []byte) error { return PatchStrict(text, s) }
 
 // Decimal is a number kept as the text that was written.
 type Decimal string
@@ -102,6 +86,7 @@ const (
 	maxNameBytes   = 255
 	maxIDBytes     = 255
 	maxBlocked     = 10_000
+	maxNetworks    = 1000
 	maxArrayLength = 500
 	// DefaultMaxArrayLength is how many elements a custom array keeps (D9).
 	DefaultMaxArrayLength = 25
@@ -176,13 +161,13 @@ type App struct {
 }
 
 func (a *App) ensureDefaults() {
-	if a.ID == "" {
-		a.ID = uuid.NewString()
-	}
+	ensureID(&a.ID)
 	if a.Name == "" {
 		a.Name = a.ID
 	}
 }
+
+func (a *App) documentID() *string { return &a.ID }
 
 func (a *App) validate() error {
 	if err := checkID("app id", a.ID); err != nil {
@@ -195,16 +180,29 @@ func (a *App) validate() error {
 type Group struct {
 	ID      string `json:"id" yaml:"id"`
 	Name    string `json:"name" yaml:"name"`
-	Channel string `json:"channel" yaml:"channel"` // email | sms | whatsapp
+	Channel string `json:"channel" yaml:"channel"` // email | sms | whatsapp; stays
+	// Archived groups are unknown to the API; the states of users stay and are there again when the group is.
+	Archived bool `json:"archived,omitempty" yaml:"-"`
 }
 
 func (g *Group) ensureDefaults() {
-	if g.ID == "" {
-		g.ID = uuid.NewString()
-	}
+	ensureID(&g.ID)
 	if u, err := uuid.Parse(g.ID); err == nil && len(g.ID) == 36 {
 		g.ID = u.String()
 	}
+}
+
+func (g *Group) documentID() *string { return &g.ID }
+
+// keep keeps what the bootstrap file can't say.
+func (g *Group) keep(old *Group) { g.Archived = old.Archived }
+
+// replaces says whether g may stand in the place of old.
+func (g *Group) replaces(old *Group) error {
+	if old.Channel != g.Channel {
+		return invalid("channel: subscription group %s has the channel %s, which can't be changed", g.ID, old.Channel)
+	}
+	return nil
 }
 
 func (g *Group) validate() error {
@@ -240,8 +238,8 @@ func (k *KeySpec) validate() error {
 			return invalid("permissions: %q: want a name such as users.track, or *", p)
 		}
 	}
-	if len(k.IPAllowList) > 1000 {
-		return invalid("ip_allowlist: %d, at most 1000", len(k.IPAllowList))
+	if len(k.IPAllowList) > maxNetworks {
+		return invalid("ip_allowlist: %d, at most %d", len(k.IPAllowList), maxNetworks)
 	}
 	if _, err := keys.ParseNetworks(k.IPAllowList); err != nil {
 		return invalid("ip_allowlist: %v", err)
@@ -261,24 +259,6 @@ type KeyDocument struct {
 	Hint      string `json:"hint"`   // first and last characters
 	CreatedAt int64  `json:"created_at"`
 	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms; the document stays, so its number does too
-}
-
-// SCIM is the company's access for dashboard-user provisioning (D6).
-type SCIM struct {
-	Token         string   `json:"-" yaml:"token"`
-	Digest        string   `json:"sha256" yaml:"-"`
-	RequestOrigin string   `json:"request_origin" yaml:"request_origin"`
-	IPAllowList   []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
-}
-
-func (s *SCIM) validate() error {
-	if s.Token == "" || len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") {
-		return invalid("scim.token: want 1 to %d characters without spaces", keys.MaxTokenBytes)
-	}
-	if _, err := keys.ParseNetworks(s.IPAllowList); err != nil {
-		return invalid("scim.ip_allowlist: %v", err)
-	}
-	return nil
 }
 
 // SCIMUser is a dashboard user (service.md 2.13) as it is stored.
@@ -301,6 +281,10 @@ type PreferenceCenter struct {
 	State            string            `json:"state,omitempty" yaml:"state"`
 	Options          map[string]string `json:"options,omitempty" yaml:"options"`
 }
+
+func (p *PreferenceCenter) ensureDefaults() { ensureID(&p.ID) }
+
+func (p *PreferenceCenter) documentID() *string { return &p.ID }
 
 func (p *PreferenceCenter) validate() error {
 	if err := checkID("id", p.ID); err != nil {
@@ -348,12 +332,20 @@ type Translation struct {
 	Map    map[string]string `json:"translation_map" yaml:"translation_map"`
 }
 
+func (c *Campaign) ensureDefaults() { ensureID(&c.ID) }
+
+func (c *Campaign) documentID() *string { return &c.ID }
+
 func (c *Campaign) validate() error {
 	if err := checkID("id", c.ID); err != nil {
 		return err
 	}
 	return checkMessages(c.Messages)
 }
+
+func (c *Canvas) ensureDefaults() { ensureID(&c.ID) }
+
+func (c *Canvas) documentID() *string { return &c.ID }
 
 func (c *Canvas) validate() error {
 	if err := checkID("id", c.ID); err != nil {
@@ -382,6 +374,12 @@ func checkMessages(messages []Message) error {
 	return nil
 }
 
+func ensureID(id *string) {
+	if *id == "" {
+		*id = uuid.NewString()
+	}
+}
+
 func checkID(field, id string) error {
 	if id == "" || len(id) > maxIDBytes || !printable(id) {
 		return invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
@@ -398,17 +396,4 @@ func checkName(field, name string) error {
 
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
-
-// DecodeStrict reads an operator's JSON: unknown members and trailing bytes are errors.
-func DecodeStrict(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return invalid("%v", err)
-	}
-	if d.More() {
-		return invalid("more than one JSON value")
-	}
-	return nil
 }

@@ -14,13 +14,13 @@ import (
 	"hash/crc32"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
 )
 
-// A token that we make: Prefix, randomDigits digits of base 62, checksumDigits digits of base 62 that hold the CRC-32 of what stands before.
+// A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, checksumDigits digits of base 62 that hold the CRC-32 of what stands before.
 const (
 	Prefix         = "millrace_live_"
+	SCIMPrefix     = "millrace_scim_"
 	randomDigits   = 32
 	checksumDigits = 6
 	digits         = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -29,9 +29,9 @@ const (
 // MaxTokenBytes is the longest token that is looked at; a longer one is unknown.
 const MaxTokenBytes = 512
 
-// Make returns a new token. It is shown once and kept by its Digest only.
-func Make() string {
-	token := append(make([]byte, 0, 64), Prefix...)
+// Make returns a new token that begins with prefix. It is shown once and kept by its Digest only.
+func Make(prefix string) string {
+	token := append(make([]byte, 0, 64), prefix...)
 	var random [64]byte
 	for n := 0; n < randomDigits; {
 		_, _ = rand.Read(random[:]) // never fails
@@ -45,18 +45,29 @@ func Make() string {
 	return string(appendChecksum(token, token))
 }
 
-// WellFormed is false for a token that has our Prefix and not the right checksum: a typo, and no token of this server. Tokens of
+// WellFormed is false for a token that has a prefix of ours and not the right checksum: a typo, and no token of this server. Tokens of
 // another form (given in the bootstrap file) are all well-formed.
 func WellFormed(token []byte) bool {
-	if len(token) < len(Prefix) || string(token[:len(Prefix)]) != Prefix {
+	prefix := prefixOf(token)
+	if prefix == "" {
 		return true
 	}
-	if len(token) != len(Prefix)+randomDigits+checksumDigits {
+	if len(token) != len(prefix)+randomDigits+checksumDigits {
 		return false
 	}
 	var sum [checksumDigits]byte
 	body := token[:len(token)-checksumDigits]
 	return string(appendChecksum(sum[:0], body)) == string(token[len(body):])
+}
+
+// prefixOf is the prefix of ours that a token has, "" when it has none.
+func prefixOf(token []byte) string {
+	for _, prefix := range [...]string{Prefix, SCIMPrefix} {
+		if len(token) >= len(prefix) && string(token[:len(prefix)]) == prefix {
+			return prefix
+		}
+	}
+	return ""
 }
 
 func appendChecksum(dst, token []byte) []byte {
@@ -80,10 +91,7 @@ func Hint(token string) string {
 	if len(token) < 20 {
 		return "…"
 	}
-	first := 4
-	if strings.HasPrefix(token, Prefix) {
-		first += len(Prefix)
-	}
+	first := 4 + len(prefixOf([]byte(token)))
 	return token[:first] + "…" + token[len(token)-4:]
 }
 
@@ -170,16 +178,18 @@ var ErrDuplicate = errors.New("two API keys have the same token")
 // Set finds keys by their tokens. It is immutable; the nil Set is empty.
 type Set struct{ byDigest map[Digest]*Key }
 
-// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller.
-func NewSet(valid []*Key) (*Set, error) {
-	s := &Set{byDigest: make(map[Digest]*Key, len(valid))}
+// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller. Of two with the same token it has the first, and says so: the
+// Set is there beside an error.
+func NewSet(valid []*Key) (s *Set, err error) {
+	s = &Set{byDigest: make(map[Digest]*Key, len(valid))}
 	for _, k := range valid {
 		if other, taken := s.byDigest[k.Digest]; taken {
-			return nil, fmt.Errorf("%w: %q and %q", ErrDuplicate, other.Name, k.Name)
+			err = fmt.Errorf("%w: %q and %q", ErrDuplicate, other.Name, k.Name)
+			continue
 		}
 		s.byDigest[k.Digest] = k
 	}
-	return s, nil
+	return s, err
 }
 
 // Find returns the key of a token, or nil. The token is only read.

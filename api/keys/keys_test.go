@@ -9,9 +9,9 @@ import (
 )
 
 func TestMake(t *testing.T) {
-	token := Make()
+	token := Make(Prefix)
 	require.Len(t, token, len(Prefix)+38)
-	require.NotEqual(t, token, Make())
+	require.NotEqual(t, token, Make(Prefix))
 	require.True(t, WellFormed([]byte(token)))
 	for i := len(Prefix); i < len(token); i++ { // every typo is seen
 		b := []byte(token)
@@ -23,7 +23,7 @@ func TestMake(t *testing.T) {
 	require.True(t, WellFormed([]byte("anything else")))
 	counts := map[rune]int{}
 	for range 200 {
-		for _, c := range Make()[len(Prefix) : len(Prefix)+randomDigits] {
+		for _, c := range Make(Prefix)[len(Prefix) : len(Prefix)+randomDigits] {
 			counts[c]++
 		}
 	}
@@ -33,7 +33,7 @@ func TestMake(t *testing.T) {
 func TestHint(t *testing.T) {
 	require.Equal(t, "…", Hint("short"))
 	require.Equal(t, "abcd…6789", Hint("abcdefghijklmnop0123456789"))
-	token := Make()
+	token := Make(Prefix)
 	require.Equal(t, token[:len(Prefix)+4]+"…"+token[len(token)-4:], Hint(token))
 }
 
@@ -44,7 +44,7 @@ func newKey(t *testing.T, token string, permissions, networks []string) *Key {
 }
 
 func TestFind(t *testing.T) {
-	made := Make()
+	made := Make(Prefix)
 	a, b := newKey(t, "token-a", nil, nil), newKey(t, made, nil, nil)
 	s, err := NewSet([]*Key{a, b})
 	require.NoError(t, err)
@@ -54,8 +54,10 @@ func TestFind(t *testing.T) {
 		require.Nil(t, s.Find([]byte(unknown)), unknown)
 	}
 	require.Nil(t, (*Set)(nil).Find([]byte("token-a")))
-	_, err = NewSet([]*Key{a, newKey(t, "token-a", nil, nil)})
+	s, err = NewSet([]*Key{a, b, newKey(t, "token-a", nil, nil)})
 	require.ErrorIs(t, err, ErrDuplicate)
+	require.Same(t, a, s.Find([]byte("token-a")), "the first one stays")
+	require.Equal(t, 2, s.Len())
 	token := []byte(made)
 	require.Zero(t, testing.AllocsPerRun(100, func() { s.Find(token) }))
 }
@@ -91,7 +93,7 @@ func TestUsage(t *testing.T) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	token := []byte(Make())
+	token := []byte(Make(Prefix))
 	s, _ := NewSet([]*Key{{Digest: DigestOf(token)}})
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,0 +1,138 @@
+package control
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-json"
+
+	"millrace/api/keys"
+)
+
+// CreateKey makes an API key and returns its token, which nobody can read again.
+func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (k KeyDocument, token string, err error) {
+	err = c.do(by, func(d *draft) error {
+		k, token, err = d.createKey(workspace, spec)
+		return err
+	})
+	return k, token, err
+}
+
+func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token string, err error) {
+	if err := spec.validate(); err != nil {
+		return k, "", err
+	}
+	w, err := d.c.workspace(workspace)
+	if err != nil {
+		return k, "", err
+	}
+	if token = spec.Token; token == "" {
+		token = keys.Make(keys.Prefix)
+	}
+	digest := keys.DigestOf([]byte(token))
+	k = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token), CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
+	for _, w := range d.c.Snapshot().Workspaces() {
+		for _, other := range w.Keys {
+			if other.Digest == k.Digest {
+				return k, "", invalid("key: workspace %q has a key with this token, %q", w.ID, other.Name)
+			}
+		}
+	}
+	k.ID = strconv.FormatUint(uint64(k.Number), 10)
+	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
+}
+
+// keyNumber is the next number of an API key or SCIM token.
+func (d *draft) keyNumber() uint32 {
+	return d.number("key", func() (used uint32) {
+		for _, w := range d.c.Snapshot().Workspaces() {
+			for _, k := range w.Keys {
+				used = max(used, k.Number)
+			}
+		}
+		if s := d.c.Snapshot().SCIM; s != nil {
+			for _, t := range s.Tokens {
+				used = max(used, t.Number)
+			}
+		}
+		return used
+	})
+}
+
+// UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes what it wants to. Effective at once.
+func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
+	err = c.do(by, func(d *draft) error {
+		k, err = d.updateKey(workspace, id, edit)
+		return err
+	})
+	return k, err
+}
+
+func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
+	if k, err = d.key(workspace, id); err != nil {
+		return k, err
+	}
+	if k.RevokedAt != 0 {
+		return k, fmt.Errorf("%w: API key %q is revoked", ErrConflict, id)
+	}
+	if err := edit(&k.KeySpec); err != nil {
+		return k, err
+	}
+	if err := k.KeySpec.validate(); err != nil {
+		return k, err
+	}
+	return k, d.replace("API key changed", kindKey, workspace, id, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
+}
+
+// RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old one is revoked; two at most.
+func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, token string, err error) {
+	err = c.do(by, func(d *draft) error {
+		old, err := d.key(workspace, id)
+		if err != nil {
+			return err
+		}
+		if old.RevokedAt != 0 {
+			return fmt.Errorf("%w: API key %q is revoked", ErrConflict, id)
+		}
+		k, token, err = d.createKey(workspace, KeySpec{Name: old.Name, Permissions: old.Permissions, IPAllowList: old.IPAllowList})
+		if err != nil {
+			return err
+		}
+		for _, other := range d.c.Snapshot().Lookup(workspace).Keys {
+			if other.Name == old.Name && other.RevokedAt == 0 && other.ID != id {
+				return fmt.Errorf("%w: the keys %s and %s are valid under the name %q: revoke one first", ErrConflict, id, other.ID, old.Name)
+			}
+		}
+		d.entry.Details["rotates"] = id
+		return nil
+	})
+	return k, token, err
+}
+
+// RevokeKey ends a key: requests with it are refused from now on. It can't be undone.
+func (c *Control) RevokeKey(by Actor, workspace, id string) error {
+	return c.do(by, func(d *draft) error {
+		k, err := d.key(workspace, id)
+		if err != nil || k.RevokedAt != 0 {
+			return err
+		}
+		k.RevokedAt = c.options.Now()
+		return d.replace("API key revoked", kindKey, workspace, id, k, "name", k.Name)
+	})
+}
+
+func (d *draft) key(workspace, id string) (k KeyDocument, err error) {
+	if _, err := d.c.workspace(workspace); err != nil {
+		return k, err
+	}
+	text := d.get(joinKey(kindKey, workspace, id))
+	if text == nil {
+		return k, fmt.Errorf("API key %q %w", id, ErrNotFound)
+	}
+	if err := json.Unmarshal(text, &k); err != nil {
+		return k, fmt.Errorf("API key %q: %w", id, err)
+	}
+	return k, nil
+}

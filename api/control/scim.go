@@ -1,0 +1,178 @@
+package control
+
+import (
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-json"
+
+	"millrace/api/keys"
+)
+
+// SCIM is the company's access for dashboard-user provisioning (D6), and how the bootstrap file gives it.
+type SCIM struct {
+	Token         string   `json:"-" yaml:"token"`                       // from the bootstrap file only; empty: made
+	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: any
+	IPAllowList   []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
+
+	// Tokens are all that were made, in order of their numbers, revoked ones too. In a Snapshot only.
+	Tokens []*SCIMToken `json:"-" yaml:"-"`
+	// Digest is that of the newest valid token, hexadecimal. In a Snapshot only.
+	Digest string `json:"-" yaml:"-"`
+}
+
+// SCIMToken is a token of the company's SCIM access as it is stored.
+type SCIMToken struct {
+	ID        string `json:"id"`
+	Number    uint32 `json:"number"` // the actor of records; from the sequence of the API keys
+	Digest    string `json:"sha256"` // of the token, hexadecimal
+	Hint      string `json:"hint"`   // first and last characters
+	CreatedAt int64  `json:"created_at"`
+	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms
+
+	// Usage is when it was last used. In a Snapshot only.
+	Usage *keys.Usage `json:"-"`
+}
+
+// maxSCIMTokens is how many tokens are valid at once: the old and the new one of a rotation.
+const maxSCIMTokens = 2
+
+func (s *SCIM) validate() error {
+	if len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") || !keys.WellFormed([]byte(s.Token)) {
+		return invalid("scim.token: want at most %d characters without spaces (and the right checksum, when it begins with %s)", keys.MaxTokenBytes, keys.SCIMPrefix)
+	}
+	if len(s.RequestOrigin) > maxNameBytes || !printable(s.RequestOrigin) {
+		return invalid("scim.request_origin: want at most %d bytes without control characters", maxNameBytes)
+	}
+	if len(s.IPAllowList) > maxNetworks {
+		return invalid("scim.ip_allowlist: %d, at most %d", len(s.IPAllowList), maxNetworks)
+	}
+	if _, err := keys.ParseNetworks(s.IPAllowList); err != nil {
+		return invalid("scim.ip_allowlist: %v", err)
+	}
+	return nil
+}
+
+// FindSCIMToken returns the valid SCIM token with this text, or nil. The text is only read.
+func (s *Snapshot) FindSCIMToken(token []byte) (found *SCIMToken) {
+	if s.SCIM == nil || len(token) == 0 || len(token) > keys.MaxTokenBytes {
+		return nil
+	}
+	digest := keys.DigestOf(token)
+	text := []byte(hex.EncodeToString(digest[:]))
+	for _, t := range s.SCIM.Tokens {
+		if t.RevokedAt == 0 && subtle.ConstantTimeCompare([]byte(t.Digest), text) == 1 {
+			found = t
+		}
+	}
+	return found
+}
+
+// UpdateSCIM changes request origin and allow-list of the SCIM access: edit gets them and changes what it wants to.
+func (c *Control) UpdateSCIM(by Actor, edit func(*SCIM) error) error {
+	return c.do(by, func(d *draft) error { return d.updateSCIM(edit) })
+}
+
+func (d *draft) updateSCIM(edit func(*SCIM) error) error {
+	var s SCIM
+	if text := d.get(joinKey(kindSCIM, "", "")); text != nil {
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("SCIM access: %w", err)
+		}
+	}
+	if err := edit(&s); err != nil {
+		return err
+	}
+	if err := s.validate(); err != nil {
+		return err
+	}
+	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin, "ip_allowlist", strings.Join(s.IPAllowList, " "))
+}
+
+// CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at once, so that one can be put in the
+// place of the other.
+func (c *Control) CreateSCIMToken(by Actor) (t SCIMToken, token string, err error) {
+	err = c.do(by, func(d *draft) error {
+		token = keys.Make(keys.SCIMPrefix)
+		t, err = d.createSCIMToken(token)
+		if err == nil {
+			err = d.c.checkSCIMTokens()
+		}
+		return err
+	})
+	return t, token, err
+}
+
+func (c *Control) checkSCIMTokens() error {
+	s := c.Snapshot().SCIM
+	if s == nil {
+		return nil
+	}
+	var valid []string
+	for _, t := range s.Tokens {
+		if t.RevokedAt == 0 {
+			valid = append(valid, t.ID)
+		}
+	}
+	if len(valid) >= maxSCIMTokens {
+		return fmt.Errorf("%w: the SCIM tokens %s are valid: revoke one first", ErrConflict, strings.Join(valid, " and "))
+	}
+	return nil
+}
+
+func (d *draft) createSCIMToken(token string) (t SCIMToken, err error) {
+	digest := keys.DigestOf([]byte(token))
+	t = SCIMToken{Number: d.keyNumber(), Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token), CreatedAt: d.c.options.Now()}
+	t.ID = strconv.FormatUint(uint64(t.Number), 10)
+	return t, d.replace("SCIM token created", kindSCIMToken, "", t.ID, t)
+}
+
+// RevokeSCIMToken ends a token: requests with it are refused from now on. It can't be undone.
+func (c *Control) RevokeSCIMToken(by Actor, id string) error {
+	return c.do(by, func(d *draft) error {
+		var t SCIMToken
+		text := d.get(joinKey(kindSCIMToken, "", id))
+		if text == nil {
+			return fmt.Errorf("SCIM token %q %w", id, ErrNotFound)
+		}
+		if err := json.Unmarshal(text, &t); err != nil {
+			return fmt.Errorf("SCIM token %q: %w", id, err)
+		}
+		if t.RevokedAt != 0 {
+			return nil
+		}
+		t.RevokedAt = c.options.Now()
+		return d.replace("SCIM token revoked", kindSCIMToken, "", id, t)
+	})
+}
+
+// rebuildSCIM decodes the company's SCIM access into next. The caller holds c.mu.
+func (c *Control) rebuildSCIM(next *Snapshot) {
+	s, isSetUp := new(SCIM), false
+	for name, text := range c.docs[""] {
+		switch kind, _, _ := strings.Cut(name, "/"); kind {
+		case kindSCIM:
+			isSetUp = c.decode(joinKey(kind, "", ""), text, s) || isSetUp
+		case kindSCIMToken:
+			if t := new(SCIMToken); c.decode(name, text, t) {
+				t.Usage = c.usageOf(t.Number)
+				s.Tokens, isSetUp = append(s.Tokens, t), true
+			}
+		}
+	}
+	next.SCIM = nil
+	if !isSetUp {
+		return
+	}
+	slices.SortFunc(s.Tokens, func(a, b *SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
+	for _, t := range s.Tokens {
+		if t.RevokedAt == 0 {
+			s.Digest = t.Digest
+		}
+	}
+	next.SCIM = s
+}

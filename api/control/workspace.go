@@ -1,0 +1,81 @@
+package control
+
+import (
+	"fmt"
+
+	"github.com/goccy/go-json"
+)
+
+type workspaceDocument struct {
+	Settings
+	Number uint32 `json:"number"`
+}
+
+// CreateWorkspace makes a workspace and gives it its number. It can't be removed.
+func (c *Control) CreateWorkspace(by Actor, s Settings) (*Workspace, error) {
+	if err := c.do(by, func(d *draft) error { return d.createWorkspace(s) }); err != nil {
+		return nil, err
+	}
+	return c.workspace(s.ID)
+}
+
+func (d *draft) createWorkspace(s Settings) error {
+	s.ensureDefaults()
+	if err := s.validate(); err != nil {
+		return err
+	}
+	if d.get(joinKey(kindWorkspace, s.ID, "")) != nil {
+		return fmt.Errorf("workspace %q %w", s.ID, ErrExists)
+	}
+	number := d.number("workspace", func() (used uint32) {
+		for _, w := range d.c.Snapshot().Workspaces() {
+			used = max(used, w.Number)
+		}
+		return used
+	})
+	if n := len(d.c.Snapshot().workspaces); n >= MaxDocuments {
+		return fmt.Errorf("%w: there are %d workspaces, the most that there may be", ErrConflict, n)
+	}
+	return d.replace("workspace created", kindWorkspace, s.ID, "", workspaceDocument{s, number})
+}
+
+// UpdateSettings changes a workspace: edit gets the present settings and changes what it wants to; it is called again when another node was faster. The id
+// stays.
+func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*Settings) error) (*Workspace, error) {
+	if err := c.do(by, func(d *draft) error { return d.updateSettings(workspace, edit) }); err != nil {
+		return nil, err
+	}
+	return c.workspace(workspace)
+}
+
+func (d *draft) updateSettings(workspace string, edit func(*Settings) error) error {
+	var doc workspaceDocument
+	text := d.get(joinKey(kindWorkspace, workspace, ""))
+	if text == nil {
+		return noWorkspace(workspace)
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return fmt.Errorf("settings of workspace %q: %w", workspace, err)
+	}
+	doc.ensureDefaults()
+	if err := edit(&doc.Settings); err != nil {
+		return err
+	}
+	if doc.ID != workspace {
+		return invalid("id: the id of a workspace can't be changed")
+	}
+	doc.ensureDefaults()
+	if err := doc.Settings.validate(); err != nil {
+		return err
+	}
+	return d.replace("workspace changed", kindWorkspace, workspace, "", doc)
+}
+
+func (c *Control) workspace(id string) (*Workspace, error) {
+	if w := c.Snapshot().Lookup(id); w != nil {
+		return w, nil
+	}
+	return nil, noWorkspace(id)
+}
+
+func noWorkspace(id string) error { return fmt.Errorf("workspace %q %w", id, ErrNotFound) }
