@@ -168,8 +168,10 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 		return b, next
 	case op.AttrSubscriptionGroups:
 		return e.applyGroups(b, v, rec), fieldsStart(b)
+	case op.AttrHardBounce, op.AttrSpam:
+		return e.SetState(b, StateChange{State{Kind: markKind(code), On: v.Tag() == op.True}, rec.Stamp, rec.Actor, rec.Source}), fieldsStart(b)
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
-		b = e.markChange(b, code, rec.Stamp, rec.Actor)
+		b = e.markChange(b, changeTag(code), rec.Stamp, rec.Actor, rec.Source)
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
 			old, _ := Attr(b, code)
@@ -206,7 +208,11 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 		}
 		rest = tail
 		if raw := content(id, op.String); (len(raw) == 16 || len(raw) == 17) && (state.Tag() == op.True || state.Tag() == op.False) {
-			b = e.SetGroupState(b, [16]byte(raw), state.Tag() == op.True, rec.Stamp, rec.Actor)
+			set := State{Kind: StateGroup, Group: [16]byte(raw), On: state.Tag() == op.True}
+			if len(raw) == 17 {
+				set.Channel = raw[16]
+			}
+			b = e.SetState(b, StateChange{set, rec.Stamp, rec.Actor, rec.Source})
 		}
 	}
 	return b

@@ -201,13 +201,13 @@ func TestSubscriptionStates(t *testing.T) {
 	require.False(t, ok)
 
 	var e Editor
-	b = e.SetGroupState(b, one, false, 5, 6)
+	b = e.SetState(b, StateChange{State{Kind: StateGroup, Group: one}, 5, 6, op.SourceStatusSet})
 	subscribed, changed, actor, _ = GroupState(b, one)
 	require.Equal(t, []any{false, int64(5), uint32(6)}, []any{subscribed, changed, actor})
 	n := 0
 	Groups(b, func([16]byte, bool, int64, uint32) { n++ })
 	require.Equal(t, 2, n)
-	b = e.RemoveGroup(b, one)
+	b = e.ForgetState(b, State{Kind: StateGroup, Group: one})
 	_, _, _, ok = GroupState(b, one)
 	require.False(t, ok)
 
@@ -218,29 +218,19 @@ func TestSubscriptionStates(t *testing.T) {
 		state, changed, actor, ok := ContactState(b, code)
 		require.True(t, ok)
 		require.Equal(t, []any{"unsubscribed", testStamp, uint32(testActor)}, []any{string(state), changed, actor})
-		b = e.SetContactState(b, code, []byte("opted_in"), 8, 9)
+		b = e.setContactState(b, code, []byte("opted_in"), 8, 9, 0)
 		state, changed, actor, _ = ContactState(b, code)
 		require.Equal(t, []any{"opted_in", int64(8), uint32(9)}, []any{string(state), changed, actor})
 		b = set(t, b, 0, int(code), nil)
 		state, changed, _, ok = ContactState(b, code)
 		require.True(t, ok && state == nil, "removing is a change that is remembered")
 		require.Equal(t, testStamp, changed)
-		b = e.ForgetContactState(b, code)
-		_, _, _, ok = ContactState(b, code)
-		require.False(t, ok)
+		if code == op.AttrEmailSubscribe {
+			b = e.ForgetState(b, State{Kind: StateEmail})
+			_, _, _, ok = ContactState(b, code)
+			require.False(t, ok)
+		}
 	}
-	b = e.SetHardBounce(b, 77)
-	at, ok := HardBounce(b)
-	require.True(t, ok)
-	require.EqualValues(t, 77, at)
-	b = e.SetSpamMark(b, 88)
-	at, ok = SpamMark(b)
-	require.True(t, ok)
-	require.EqualValues(t, 88, at)
-	b = e.SetSpamMark(e.SetHardBounce(b, 0), 0)
-	_, bounced := HardBounce(b)
-	_, spam := SpamMark(b)
-	require.False(t, bounced || spam)
 	require.NoError(t, Check(b))
 }
 

@@ -104,7 +104,9 @@ func checkPayload(tag byte, p []byte) string {
 		size = groupBytes
 	case tagEmailState, tagPushState:
 		size = changeBytes
-	case tagHardBounce, tagSessions:
+	case tagHardBounce, tagSpamState:
+		size = markBytes
+	case tagSessions:
 		size = 8
 	default:
 		if tag <= tagReserved || int(tag-tagReserved) >= op.ReservedCodes {

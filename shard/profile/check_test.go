@@ -40,7 +40,7 @@ func TestCheckFinds(t *testing.T) {
 	f("unknown tag", field(tagLast+1))
 	f("unknown tag", field(tagReserved))
 	f("twice", func(b []byte) []byte {
-		return field(tagHardBounce, make([]byte, 8)...)(field(tagHardBounce, make([]byte, 8)...)(b))
+		return field(tagHardBounce, make([]byte, markBytes)...)(field(tagHardBounce, make([]byte, markBytes)...)(b))
 	})
 	f("must stand first", func(b []byte) []byte { return field(tagBlocked)(field(tagExternalID, 'x')(b)) })
 	f("wrong size", field(tagBlocked, 1))

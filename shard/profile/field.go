@@ -19,13 +19,15 @@ const (
 	tagProduct    = 6  // named; summary
 	tagApp        = 7  // named by the app's id; summary whose count is sessions
 	tagRevenue    = 8  // currency [3]byte, minor units i64
-	tagGroup      = 9  // id [16]byte, subscribed u8, changed i64 µs, actor u32
-	tagEmailState = 10 // last change of email_subscribe: changed i64 µs, actor u32
-	tagPushState  = 11 // last change of push_subscribe: the same
-	tagHardBounce = 12 // i64 µs
+	tagGroup      = 9  // id [16]byte, subscribed u8 and the group's channel times 2, change
+	tagEmailState = 10 // change of email_subscribe
+	tagPushState  = 11 // change of push_subscribe
+	tagHardBounce = 12 // on u8, change
 	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
 
-	tagLast     = tagSessions
+	tagSpamState  = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
+
+	tagLast     = tagSpamState
 	tagReserved = 0x40
 	wide        = 0x80
 )
@@ -36,8 +38,9 @@ const (
 	maxNarrow       = 1<<16 - 1
 
 	revenueBytes = 3 + 8
-	groupBytes   = 16 + 1 + 8 + 4
-	changeBytes  = 8 + 4
+	changeBytes  = 8 + 4 + 1 // when Unix µs i64, actor u32, source u8
+	groupBytes   = 16 + 1 + changeBytes
+	markBytes    = 1 + changeBytes
 )
 
 func reservedTag(code uint32) byte { return tagReserved | byte(code) }
@@ -284,7 +287,7 @@ func each(b []byte, tag byte, f func(payload []byte)) {
 	}
 }
 
-// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see SetContactState.
+// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see SetState.
 func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
 		return e.RemoveAttr(blob, code)

@@ -120,7 +120,7 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 		}
 	}
 	if v := o.Get("email_hard_bounced_at"); present(v) {
-		b = e.SetHardBounce(b, im.time(v, "email_hard_bounced_at")*1000)
+		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0, op.SourceImport})
 	}
 	for _, v := range im.array(o, "subscription_groups") {
 		var id [16]byte
@@ -131,7 +131,7 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 		}
 		switch state := bytes.ToLower(im.text(v.Get("status"), "subscription_groups status")); string(state) {
 		case "subscribed", "unsubscribed":
-			b = e.SetGroupState(b, id, string(state) == "subscribed", stamp, 0)
+			b = e.SetState(b, StateChange{State{Kind: StateGroup, Group: id, On: string(state) == "subscribed"}, stamp, 0, op.SourceImport})
 		default:
 			im.fail("subscription_groups: status %q", state)
 		}
@@ -152,7 +152,7 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
 			im.fail("%s: %q", name, s)
 		}
-		return e.SetContactState(b, code, state, stamp, 0)
+		return e.setContactState(b, code, state, stamp, 0, op.SourceImport)
 	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
 		im.value = op.AppendTime(im.value[:0], im.time(v, name))
 	case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:

@@ -87,7 +87,7 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	case reservedTag(op.AttrPushSubscribe), tagPushState:
 		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
 	case reservedTag(op.AttrEmail), reservedTag(op.AttrMarkedEmailAsSpamAt), reservedTag(op.AttrEmailOpenTrackingOff),
-		reservedTag(op.AttrEmailClickTrackingOff), tagHardBounce:
+		reservedTag(op.AttrEmailClickTrackingOff), tagHardBounce, tagSpamState:
 		return email
 	}
 	return true

@@ -58,7 +58,7 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {
 	var e Editor
 	gone := set(t, user("g"), 0, op.AttrEmail, "G@x.co", op.AttrEmailSubscribe, "unsubscribed", op.AttrEmailOpenTrackingOff, true)
-	gone = slices.Clone(e.SetSpamMark(e.SetHardBounce(gone, 5), 6))
+	gone = slices.Clone(mark(&e, mark(&e, gone, StateBounce, true, 5), StateSpam, true, 6))
 	f := func(keep []byte, mode MergeMode, wantEmail, wantState string, wantMarks bool) {
 		t.Helper()
 		b := merge(t, keep, gone, mode)
@@ -81,8 +81,8 @@ func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {
 // A state and the memory of its change go together.
 func TestMergeKeepsConsentTrails(t *testing.T) {
 	var e Editor
-	gone := slices.Clone(e.SetContactState(user("g"), op.AttrPushSubscribe, []byte("unsubscribed"), 5, 6))
-	removed := slices.Clone(e.SetContactState(user("k"), op.AttrPushSubscribe, nil, 7, 8))
+	gone := slices.Clone(e.setContactState(user("g"), op.AttrPushSubscribe, []byte("unsubscribed"), 5, 6, 0))
+	removed := slices.Clone(e.setContactState(user("k"), op.AttrPushSubscribe, nil, 7, 8, 0))
 	state, changed, actor, _ := ContactState(merge(t, removed, gone, MergeUsers), op.AttrPushSubscribe)
 	require.Equal(t, []any{"", int64(7), uint32(8)}, []any{string(state), changed, actor})
 	state, changed, actor, _ = ContactState(merge(t, user("k"), gone, MergeUsers), op.AttrPushSubscribe)
@@ -92,8 +92,8 @@ func TestMergeKeepsConsentTrails(t *testing.T) {
 func TestMergeGroups(t *testing.T) {
 	var e Editor
 	one, two := [16]byte{1}, [16]byte{2}
-	keep := slices.Clone(e.SetGroupState(user("k"), one, false, 1, 11))
-	gone := slices.Clone(e.SetGroupState(e.SetGroupState(user("g"), one, true, 2, 22), two, true, 3, 33))
+	keep := slices.Clone(group(&e, user("k"), one, false, 1, 11))
+	gone := slices.Clone(group(&e, group(&e, user("g"), one, true, 2, 22), two, true, 3, 33))
 	b := merge(t, keep, gone, MergeUsers)
 	subscribed, changed, actor, _ := GroupState(b, one)
 	require.Equal(t, []any{false, int64(1), uint32(11)}, []any{subscribed, changed, actor})

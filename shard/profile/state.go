@@ -1,0 +1,295 @@
+package profile
+
+import (
+	"encoding/binary"
+
+	"millrace/shard/op"
+)
+
+// States that belong to an address and are shared by all who have it (decisions.md D5): each is a register with its last change. The same
+// fields stand in a profile and in the directory row of an address.
+
+// State is one of these states and its value. Fields that its Kind has no use for are zero.
+type State struct {
+	Kind    StateKind
+	Value   string   // StateEmail: opted_in, subscribed, unsubscribed; empty: removed
+	Group   [16]byte // StateGroup: id of the group
+	Channel byte     // StateGroup: of the group, see op.ChannelEmail; 0 where it is not known
+	On      bool     // StateGroup: subscribed; StateBounce, StateSpam: marked
+}
+
+// StateKind is what a State is of.
+type StateKind uint8
+
+const (
+	StateEmail  StateKind = 1 + iota // email_subscribe
+	StateGroup                       // membership of a subscription group
+	StateBounce                      // hard bounce: the address is on the block list (service.md 4.8)
+	StateSpam                        // marked_email_as_spam_at
+)
+
+// StateChange is a State with the change that made it.
+type StateChange struct {
+	State
+	Changed int64     // Unix µs
+	Actor   uint32    // number of the API key, 0 for the server
+	Source  op.Source // the endpoint
+}
+
+// Is says whether two states are of the same thing.
+func (s State) Is(other State) bool { return s.Kind == other.Kind && s.Group == other.Group }
+
+// Same says whether two states of the same thing have the same value.
+func (s State) Same(other State) bool { return s.Value == other.Value && s.On == other.On }
+
+// ForAddress says whether the state concerns addresses of a kind: an email has the email state, the marks and email groups, a phone the other
+// groups. A group whose channel is not known concerns both.
+func (s State) ForAddress(id op.IDKind) bool {
+	switch {
+	case s.Kind == StateGroup && s.Channel == 0:
+		return id == op.Email || id == op.Phone
+	case s.Kind == StateGroup && s.Channel != op.ChannelEmail:
+		return id == op.Phone
+	}
+	return id == op.Email
+}
+
+// StateOf is the state of blob that is of the same thing as s; ok is false when it was never set.
+func StateOf(blob []byte, s State) (c StateChange, ok bool) {
+	switch s.Kind {
+	case StateEmail:
+		return emailState(blob)
+	case StateGroup:
+		if at := findPrefix(blob, tagGroup, s.Group[:]); !at.none() {
+			return splitGroup(blob[at.start:at.end]), true
+		}
+	case StateBounce, StateSpam:
+		if at := find(blob, markTag(s.Kind)); !at.none() {
+			return splitMark(s.Kind, blob[at.start:at.end]), true
+		}
+	}
+	return StateChange{State: s}, false
+}
+
+// AppendStates appends all states of blob that were ever set: email, bounce, spam, groups.
+func AppendStates(dst []StateChange, blob []byte) []StateChange {
+	if c, ok := emailState(blob); ok {
+		dst = append(dst, c)
+	}
+	for i := fieldsStart(blob); i < len(blob); {
+		tag, start, end := fieldAt(blob, i)
+		switch tag {
+		case tagHardBounce:
+			dst = append(dst, splitMark(StateBounce, blob[start:end]))
+		case tagSpamState:
+			dst = append(dst, splitMark(StateSpam, blob[start:end]))
+		case tagGroup:
+			dst = append(dst, splitGroup(blob[start:end]))
+		}
+		i = end
+	}
+	return dst
+}
+
+// HasStates says whether any state of blob was ever set.
+func HasStates(blob []byte) bool {
+	for i := fieldsStart(blob); i < len(blob); {
+		tag, _, end := fieldAt(blob, i)
+		switch tag {
+		case tagHardBounce, tagSpamState, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe):
+			return true
+		}
+		i = end
+	}
+	return false
+}
+
+// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known; StateSpam sets or clears the attribute
+// marked_email_as_spam_at too. Updated is the caller's to set.
+func (e *Editor) SetState(blob []byte, c StateChange) []byte {
+	switch c.Kind {
+	case StateEmail:
+		return e.setContactState(blob, op.AttrEmailSubscribe, []byte(c.Value), c.Changed, c.Actor, c.Source)
+	case StateGroup:
+		return e.setGroup(blob, c)
+	case StateSpam:
+		if c.On {
+			e.tmp = op.AppendTime(e.tmp[:0], floorDiv(c.Changed, 1000))
+			blob = e.SetAttr(blob, op.AttrMarkedEmailAsSpamAt, e.tmp)
+		} else {
+			blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+		}
+	}
+	tag := markTag(c.Kind)
+	b, p := e.resize(blob, find(blob, tag), tag, markBytes)
+	b[p] = 0
+	if c.On {
+		b[p] = 1
+	}
+	putChange(b[p+1:], c.Changed, c.Actor, c.Source)
+	return b
+}
+
+func (e *Editor) setGroup(blob []byte, c StateChange) []byte {
+	s := findPrefix(blob, tagGroup, c.Group[:])
+	if !s.none() && c.Channel == 0 {
+		c.Channel = blob[s.start+16] >> 1
+	}
+	b, p := e.resize(blob, s, tagGroup, groupBytes)
+	copy(b[p:], c.Group[:])
+	b[p+16] = c.Channel << 1
+	if c.On {
+		b[p+16] |= 1
+	}
+	putChange(b[p+17:], c.Changed, c.Actor, c.Source)
+	return b
+}
+
+// ForgetState removes a state and the memory of its change: it reads as never set. A time of marked_email_as_spam_at that came otherwise than
+// by StateSpam stays.
+func (e *Editor) ForgetState(blob []byte, s State) []byte {
+	switch s.Kind {
+	case StateEmail:
+		blob = e.RemoveAttr(blob, op.AttrEmailSubscribe)
+		return e.remove(blob, find(blob, tagEmailState))
+	case StateGroup:
+		return e.remove(blob, findPrefix(blob, tagGroup, s.Group[:]))
+	case StateSpam:
+		c, ok := StateOf(blob, s)
+		if at, marked := SpamMark(blob); ok && c.On && marked && at == floorDiv(c.Changed, 1000) {
+			blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+		}
+	}
+	return e.remove(blob, find(blob, markTag(s.Kind)))
+}
+
+// GroupState is the state in a subscription group: when it was set (Unix µs) and by whom (op.Record.Actor). ok is false when it was never
+// set, which reads as Unknown.
+func GroupState(blob []byte, id [16]byte) (subscribed bool, changed int64, actor uint32, ok bool) {
+	s := findPrefix(blob, tagGroup, id[:])
+	if s.none() {
+		return false, 0, 0, false
+	}
+	c := splitGroup(blob[s.start:s.end])
+	return c.On, c.Changed, c.Actor, true
+}
+
+// Groups calls f for each subscription group with a state.
+func Groups(blob []byte, f func(id [16]byte, subscribed bool, changed int64, actor uint32)) {
+	each(blob, tagGroup, func(p []byte) {
+		c := splitGroup(p)
+		f(c.Group, c.On, c.Changed, c.Actor)
+	})
+}
+
+// ContactState is the state of op.AttrEmailSubscribe or op.AttrPushSubscribe (opted_in, subscribed, unsubscribed; empty after a removal),
+// when it was set (Unix µs) and by whom. ok is false when it was never set.
+func ContactState(blob []byte, code uint32) (state []byte, changed int64, actor uint32, ok bool) {
+	if v, has := Attr(blob, code); has && v.Tag() == op.String {
+		state = v.Bytes()
+	}
+	s := find(blob, changeTag(code))
+	if !s.none() {
+		changed, actor, _ = splitChange(blob[s.start:])
+	}
+	return state, changed, actor, state != nil || !s.none()
+}
+
+// HardBounce is when the profile's address was marked as a hard bounce (Unix µs).
+func HardBounce(blob []byte) (at int64, ok bool) {
+	s := find(blob, tagHardBounce)
+	if s.none() || blob[s.start] == 0 {
+		return 0, false
+	}
+	at, _, _ = splitChange(blob[s.start+1:])
+	return at, true
+}
+
+// SpamMark is marked_email_as_spam_at (Unix ms).
+func SpamMark(blob []byte) (atMillis int64, ok bool) {
+	v, ok := Attr(blob, op.AttrMarkedEmailAsSpamAt)
+	if !ok || v.Tag() != op.Time {
+		return 0, false
+	}
+	return v.Millis(), true
+}
+
+func emailState(blob []byte) (c StateChange, ok bool) {
+	state, changed, actor, ok := ContactState(blob, op.AttrEmailSubscribe)
+	if !ok {
+		return StateChange{State: State{Kind: StateEmail}}, false
+	}
+	c = StateChange{State{Kind: StateEmail, Value: stateName(state)}, changed, actor, 0}
+	if s := find(blob, tagEmailState); !s.none() {
+		_, _, c.Source = splitChange(blob[s.start:])
+	}
+	return c, true
+}
+
+// stateName spares a copy of what is one of three.
+func stateName(state []byte) string {
+	for _, name := range [...]string{"subscribed", "unsubscribed", "opted_in", ""} {
+		if string(state) == name {
+			return name
+		}
+	}
+	return string(state)
+}
+
+func (e *Editor) setContactState(blob []byte, code uint32, state []byte, changed int64, actor uint32, source op.Source) []byte {
+	blob = e.markChange(blob, changeTag(code), changed, actor, source)
+	if len(state) == 0 {
+		return e.RemoveAttr(blob, code)
+	}
+	e.tmp = op.AppendString(e.tmp[:0], state)
+	return e.SetAttr(blob, code, e.tmp)
+}
+
+func (e *Editor) markChange(b []byte, tag byte, changed int64, actor uint32, source op.Source) []byte {
+	b, p := e.resize(b, find(b, tag), tag, changeBytes)
+	putChange(b[p:], changed, actor, source)
+	return b
+}
+
+func changeTag(code uint32) byte {
+	if code == op.AttrEmailSubscribe {
+		return tagEmailState
+	}
+	return tagPushState
+}
+
+func markTag(kind StateKind) byte {
+	if kind == StateBounce {
+		return tagHardBounce
+	}
+	return tagSpamState
+}
+
+func markKind(code uint32) StateKind {
+	if code == op.AttrHardBounce {
+		return StateBounce
+	}
+	return StateSpam
+}
+
+func splitGroup(p []byte) (c StateChange) {
+	c.Kind, c.Group, c.Channel, c.On = StateGroup, [16]byte(p), p[16]>>1, p[16]&1 != 0
+	c.Changed, c.Actor, c.Source = splitChange(p[17:])
+	return c
+}
+
+func splitMark(kind StateKind, p []byte) (c StateChange) {
+	c.Kind, c.On = kind, p[0] != 0
+	c.Changed, c.Actor, c.Source = splitChange(p[1:])
+	return c
+}
+
+func putChange(b []byte, changed int64, actor uint32, source op.Source) {
+	binary.LittleEndian.PutUint64(b, uint64(changed))
+	binary.LittleEndian.PutUint32(b[8:], actor)
+	b[12] = byte(source)
+}
+
+func splitChange(b []byte) (changed int64, actor uint32, source op.Source) {
+	return int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:]), op.Source(b[12])
+}

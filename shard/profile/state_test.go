@@ -1,0 +1,108 @@
+package profile
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+func mark(e *Editor, b []byte, kind StateKind, on bool, changed int64) []byte {
+	return e.SetState(b, StateChange{State{Kind: kind, On: on}, changed, 7, op.SourceEmailBlocklist})
+}
+
+func group(e *Editor, b []byte, id [16]byte, on bool, changed int64, actor uint32) []byte {
+	return e.SetState(b, StateChange{State{Kind: StateGroup, Group: id, On: on}, changed, actor, 0})
+}
+
+// Every kind of state: set, read, listed, set again, forgotten; what stands beside it stays.
+func TestStates(t *testing.T) {
+	var e Editor
+	states := []State{
+		{Kind: StateEmail, Value: "unsubscribed"}, {Kind: StateBounce, On: true}, {Kind: StateSpam, On: true},
+		{Kind: StateGroup, Group: [16]byte{1}, Channel: op.ChannelSMS, On: true}, {Kind: StateGroup, Group: [16]byte{2}, Channel: op.ChannelEmail},
+	}
+	b := set(t, user("u"), 0, op.AttrEmail, "a@x.co")
+	require.False(t, HasStates(b))
+	require.Empty(t, AppendStates(nil, b))
+	var want []StateChange
+	for i, s := range states {
+		_, ok := StateOf(b, s)
+		require.False(t, ok)
+		c := StateChange{s, 1_000_000 + int64(i), uint32(i), op.Source(i + 1)}
+		b = slices.Clone(e.SetState(b, c))
+		want = append(want, c)
+		require.True(t, HasStates(b))
+		require.NoError(t, Check(b))
+	}
+	require.Equal(t, want, AppendStates(nil, b))
+	for _, c := range want {
+		got, ok := StateOf(b, c.State)
+		require.True(t, ok)
+		require.Equal(t, c, got)
+	}
+	at, ok := HardBounce(b)
+	require.Equal(t, []any{int64(1_000_001), true}, []any{at, ok})
+	at, ok = SpamMark(b)
+	require.Equal(t, []any{int64(1000), true}, []any{at, ok})
+
+	for i, s := range states { // the other value, later; a channel that is not known keeps the one that is
+		off := s
+		off.On, off.Channel, off.Value = !s.On && s.Kind != StateEmail, 0, ""
+		b = slices.Clone(e.SetState(b, StateChange{off, 9_000_000, 99, op.SourceTrack}))
+		got, ok := StateOf(b, s)
+		require.True(t, ok, i)
+		off.Channel = s.Channel
+		require.Equal(t, StateChange{off, 9_000_000, 99, op.SourceTrack}, got)
+		require.False(t, got.Same(s))
+		require.True(t, got.Is(s))
+	}
+	_, bounced := HardBounce(b)
+	_, spam := SpamMark(b)
+	require.False(t, bounced || spam)
+	require.Len(t, AppendStates(nil, b), len(states), "what was taken back is remembered")
+	for _, s := range states {
+		b = slices.Clone(e.ForgetState(b, s))
+		_, ok := StateOf(b, s)
+		require.False(t, ok)
+		require.NoError(t, Check(b))
+	}
+	require.False(t, HasStates(b))
+	require.Equal(t, `"a@x.co"`, attr(t, b, op.AttrEmail))
+}
+
+// A time of marked_email_as_spam_at that came as an attribute is no state, and is not forgotten with one.
+func TestSpamAttributeIsNoState(t *testing.T) {
+	var e Editor
+	b := slices.Clone(e.SetAttr(user("u"), op.AttrMarkedEmailAsSpamAt, op.AppendTime(nil, 5)))
+	require.False(t, HasStates(b))
+	b = slices.Clone(e.ForgetState(b, State{Kind: StateSpam}))
+	at, ok := SpamMark(b)
+	require.Equal(t, []any{int64(5), true}, []any{at, ok})
+	b = slices.Clone(mark(&e, b, StateSpam, true, 8_000))
+	require.Equal(t, int64(8), first(SpamMark(b)))
+	b = slices.Clone(e.SetAttr(b, op.AttrMarkedEmailAsSpamAt, op.AppendTime(nil, 6)))
+	b = slices.Clone(e.ForgetState(b, State{Kind: StateSpam}))
+	require.Equal(t, int64(6), first(SpamMark(b)))
+	b = slices.Clone(e.ForgetState(mark(&e, b, StateSpam, true, 8_000), State{Kind: StateSpam}))
+	_, ok = SpamMark(b)
+	require.False(t, ok, "forgotten with the address that it was a mark of")
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+func TestStatesForAddress(t *testing.T) {
+	f := func(s State, email, phone bool) {
+		t.Helper()
+		require.Equal(t, []bool{email, phone, false}, []bool{s.ForAddress(op.Email), s.ForAddress(op.Phone), s.ForAddress(op.Alias)})
+	}
+	f(State{Kind: StateEmail}, true, false)
+	f(State{Kind: StateBounce}, true, false)
+	f(State{Kind: StateSpam}, true, false)
+	f(State{Kind: StateGroup, Channel: op.ChannelEmail}, true, false)
+	f(State{Kind: StateGroup, Channel: op.ChannelSMS}, false, true)
+	f(State{Kind: StateGroup, Channel: op.ChannelWhatsApp}, false, true)
+	f(State{Kind: StateGroup}, true, true)
+}
