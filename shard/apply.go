@@ -223,17 +223,12 @@ func (w *worker) freeProfile(p *partition, row uint64) (uint64, error) {
 	}
 }
 
-// inherit gives a new profile the states of a directory row.
+// inherit gives a new profile the states of a directory row. What was taken back of a mark is nothing to inherit.
 func (w *worker) inherit(blob, row []byte) []byte {
 	for _, c := range statesOf(row) {
-		if c.code == stateEmail {
-			blob = w.keep(w.ed.SetContactState(blob, op.AttrEmailSubscribe, []byte(c.state), c.changed, c.actor))
-		} else {
-			blob = w.keep(w.ed.SetGroupState(blob, c.group, c.on, c.changed, c.actor))
+		if c.On || !isMark(c.Kind) {
+			blob = w.keep(w.ed.SetState(blob, c))
 		}
-	}
-	if at, ok := profile.HardBounce(row); ok {
-		blob = w.keep(w.ed.SetHardBounce(blob, at))
 	}
 	return blob
 }
@@ -422,7 +417,8 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 	}
 	for _, k := range after.list {
-		if !before.has(k) {
+		// An address is told in any case: what it has of states goes before what the imported profile says.
+		if !before.has(k) || k.id == op.Email || k.id == op.Phone {
 			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(statesOf(o.Body()), k.id))
 		}
 	}

@@ -414,14 +414,14 @@ func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id o
 		return append(dst, candidate{number: found[0]}), nil
 	}
 	for _, number := range found {
-		err := e.view(number, func(blob []byte) {
-			if profile.Kind(blob) == profile.KindUser {
-				dst = append(dst, candidate{number, len(profile.ExternalID(blob)) > 0, profile.Updated(blob)})
-			}
-		})
+		l, err := e.lend(number)
 		if err != nil {
 			return dst, err
 		}
+		if l.blob != nil && profile.Kind(l.blob) == profile.KindUser {
+			dst = append(dst, candidate{number, len(profile.ExternalID(l.blob)) > 0, profile.Updated(l.blob)})
+		}
+		l.back()
 	}
 	slices.SortStableFunc(dst, func(a, b candidate) int {
 		if a.identified != b.identified {
@@ -498,7 +498,7 @@ func (b *Batch) readdress(o op.Op) {
 	b.AppendOp(o)
 	flags := o.Flags()
 	id := flags.ID()
-	if o.Kind() == op.Deferred || id == op.NoID {
+	if o.Kind() == op.Deferred || id == op.NoID || o.Kind() == op.RowState { // the last is for the row itself
 		return
 	}
 	if id != op.SvcID {

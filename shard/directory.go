@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -35,10 +36,7 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	var after rowKeys
 	after.read(out)
 	set := statesSet(o.Body(), w.applying.rec)
-	if email := after.of(op.Email); hadEmail != nil && email != nil && !bytes.Equal(email, hadEmail) && len(forAddress(set, op.Email)) == 0 {
-		// A new address begins as subscribed, or as what it is already known to be (reference.md 2.2).
-		out = w.ed.ForgetContactState(out, op.AttrEmailSubscribe)
-	}
+	out = w.leaveAddress(out, hadEmail, after.of(op.Email), set)
 	offer := statesOf(out)
 	if err := w.update(s, out); err != nil {
 		return err
@@ -76,25 +74,39 @@ func unchanged(blob, body []byte) bool {
 			if has != (v.Tag() != op.Null) || has && !bytes.Equal(now, v) {
 				return false
 			}
+		case op.AttrHardBounce, op.AttrSpam:
+			mark := profile.State{Kind: profile.StateBounce}
+			if code == op.AttrSpam {
+				mark.Kind = profile.StateSpam
+			}
+			if now, known := profile.StateOf(blob, mark); !known || now.On != (v.Tag() == op.True) {
+				return false
+			}
 		case op.AttrSubscriptionGroups:
-			for list := v.Bytes(); len(list) > 0; {
-				id, after, ok := op.NextValue(list)
-				if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
-					return false
-				}
-				on, after, ok := op.NextValue(after)
-				if !ok {
-					return false
-				}
-				now, _, _, known := profile.GroupState(blob, [16]byte(id.Bytes()))
-				if !known || now != (on.Tag() == op.True) {
-					return false
-				}
-				list = after
+			same := true
+			whole := eachGroup(v.Bytes(), func(s profile.State) {
+				now, known := profile.StateOf(blob, s)
+				same = same && known && now.On == s.On && (s.Channel == 0 || s.Channel == now.Channel)
+			})
+			if !same || !whole {
+				return false
 			}
 		}
 	}
 	return true
+}
+
+// leaveAddress takes from a profile what belonged to the email that it has had, unless the op at hand says it anew: another address begins as
+// subscribed, or as what it is already known to be (reference.md 2.2), and marks are the address's own.
+func (w *worker) leaveAddress(out, had, has []byte, set []stateChange) []byte {
+	for _, s := range [...]profile.State{{Kind: profile.StateEmail}, {Kind: profile.StateBounce}, {Kind: profile.StateSpam}} {
+		mark := isMark(s.Kind)
+		left := had != nil && has != nil && !bytes.Equal(had, has) && !sets(set, s)
+		if left || mark && has == nil {
+			out = w.ed.ForgetState(out, s)
+		}
+	}
+	return out
 }
 
 func (r *rowKeys) of(id op.IDKind) []byte {
@@ -135,7 +147,11 @@ func (w *worker) addMember(p *partition, o op.Op) error {
 		return nil // an external id that has a profile of its own by now
 	}
 	if s != nil {
-		if known := statesOf(w.entryOf(s)); len(known) > 0 {
+		// What the op that gave the address has said of a state is newer than what the address knows, and on its way here.
+		known := slices.DeleteFunc(statesOf(w.entryOf(s)), func(c stateChange) bool {
+			return slices.ContainsFunc(offer, func(own stateChange) bool { return own.Is(c.State) && own.Changed == rec.Stamp })
+		})
+		if len(known) > 0 {
 			w.share(p, o, number, known, true)
 		}
 	}
@@ -217,7 +233,7 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 			break
 		}
 	}
-	if len(m) == 0 && len(statesOf(w.entryOf(s))) == 0 {
+	if len(m) == 0 && !profile.HasStates(w.entryOf(s)) {
 		return w.erase(p, s)
 	}
 	return w.setMembers(s, m)
@@ -236,7 +252,18 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 			return err
 		}
 	}
-	made, err := w.setStates(s, parseStates(o.Body()[8:]), false)
+	number, changes := binary.LittleEndian.Uint64(o.Body()), parseStates(o.Body()[8:])
+	for i := range changes {
+		if c := &changes[i]; c.Changed == 0 { // from a request
+			c.Changed, c.Actor, c.Source = rec.Stamp, rec.Actor, rec.Source
+		}
+	}
+	if number != 0 {
+		if newer := overtaken(w.entryOf(s), changes); len(newer) > 0 { // the sender had not heard of it when it spoke
+			w.share(p, o, number, newer, false)
+		}
+	}
+	made, err := w.setStates(s, changes, false)
 	if err != nil {
 		return err
 	}
@@ -265,14 +292,14 @@ func (w *worker) shareState(p *partition, o op.Op) error {
 	return err
 }
 
-// overtaken are the states of a profile that are newer than changes and differ from them.
+// overtaken are the states of an entry that are newer than changes and differ from them.
 func overtaken(blob []byte, changes []stateChange) (later []stateChange) {
-	for _, own := range statesOf(blob) {
-		for _, c := range changes {
-			if c.code == own.code && c.group == own.group && own.changed > c.changed && (c.state != own.state || c.on != own.on) {
-				own.channel = c.channel
-				later = append(later, own)
+	for _, c := range changes {
+		if own, known := profile.StateOf(blob, c.State); known && own.Changed > c.Changed && !own.Same(c.State) {
+			if own.Channel == 0 {
+				own.Channel = c.Channel
 			}
+			later = append(later, own)
 		}
 	}
 	return later

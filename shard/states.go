@@ -2,67 +2,72 @@ package shard
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-// Subscription states are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as lists of
-// stateChange. Each state is a register that the latest change wins, by the stamp of the op that made it: in whatever order messages
-// arrive, all who share an address end with the same state. One exception: who gets an address takes over what the address has, however
-// old, because consent belongs to the address (force).
-type stateChange struct {
-	code    byte     // stateEmail or stateGroup
-	group   [16]byte // of a stateGroup
-	state   string   // of a stateEmail: opted_in, subscribed, unsubscribed; empty: removed
-	on      bool     // of a stateGroup: subscribed
-	channel byte     // of a stateGroup: see op.ChannelEmail
-	changed int64    // Unix µs
-	actor   uint32
-}
+// States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as lists of stateChange. Each
+// state is a register that the latest change wins, by the stamp of the op that made it: in whatever order messages arrive, all who share an
+// address end with the same state. One exception: who gets an address takes over what the address has, however old, because consent belongs
+// to the address (force), unless the very op that gives the address says otherwise.
+type stateChange = profile.StateChange
 
-const (
-	stateEmail = 1
-	stateGroup = 2
-)
-
-// appendStates encodes changes: code, then for an email length and state, for a group id, on and channel; changed, actor.
+// appendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for a mark on; changed,
+// actor, source.
 func appendStates(dst []byte, changes []stateChange) []byte {
 	for _, c := range changes {
-		dst = append(dst, c.code)
-		if c.code == stateEmail {
-			dst = append(append(dst, byte(len(c.state))), c.state...)
-		} else {
-			on := byte(0)
-			if c.on {
-				on = 1
-			}
-			dst = append(append(dst, c.group[:]...), on, c.channel)
+		dst = append(dst, byte(c.Kind))
+		on := c.Channel << 1
+		if c.On {
+			on |= 1
 		}
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(c.changed))
-		dst = binary.LittleEndian.AppendUint32(dst, c.actor)
+		switch c.Kind {
+		case profile.StateEmail:
+			dst = append(append(dst, byte(len(c.Value))), c.Value...)
+		case profile.StateGroup:
+			dst = append(append(dst, c.Group[:]...), on)
+		default:
+			dst = append(dst, on)
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(c.Changed))
+		dst = binary.LittleEndian.AppendUint32(dst, c.Actor)
+		dst = append(dst, byte(c.Source))
 	}
 	return dst
 }
 
 func parseStates(b []byte) (changes []stateChange) {
 	for len(b) > 0 {
-		c := stateChange{code: b[0]}
-		if c.code == stateEmail {
-			n := int(b[1])
-			c.state, b = string(b[2:2+n]), b[2+n:]
-		} else {
-			c.group, c.on, c.channel, b = [16]byte(b[1:17]), b[17] == 1, b[18], b[19:]
-		}
-		c.changed, c.actor = int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:])
+		var c stateChange
+		c, b = nextState(b)
 		changes = append(changes, c)
-		b = b[12:]
 	}
 	return changes
 }
 
+// nextState splits the first change off b.
+func nextState(b []byte) (c stateChange, rest []byte) {
+	c.Kind, b = profile.StateKind(b[0]), b[1:]
+	switch c.Kind {
+	case profile.StateEmail:
+		n := 1 + int(b[0])
+		c.Value, b = string(b[1:n]), b[n:]
+	case profile.StateGroup:
+		c.Group, c.On, c.Channel, b = [16]byte(b), b[16]&1 != 0, b[16]>>1, b[17:]
+	default:
+		c.On, b = b[0] != 0, b[1:]
+	}
+	c.Changed, c.Actor, c.Source = int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:]), op.Source(b[12])
+	return c, b[13:]
+}
+
 // statesSet are the changes that an attributes body makes itself.
 func statesSet(body []byte, rec *op.Record) (changes []stateChange) {
+	add := func(s profile.State) {
+		changes = append(changes, stateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
+	}
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
 		if !ok {
@@ -71,73 +76,76 @@ func statesSet(body []byte, rec *op.Record) (changes []stateChange) {
 		body = rest
 		switch {
 		case code == op.AttrEmailSubscribe && v.Tag() == op.String:
-			changes = append(changes, stateChange{code: stateEmail, state: string(v.Bytes()), changed: rec.Stamp, actor: rec.Actor})
+			add(profile.State{Kind: profile.StateEmail, Value: string(v.Bytes())})
 		case code == op.AttrEmailSubscribe && v.Tag() == op.Null:
-			changes = append(changes, stateChange{code: stateEmail, changed: rec.Stamp, actor: rec.Actor})
+			add(profile.State{Kind: profile.StateEmail})
+		case code == op.AttrHardBounce:
+			add(profile.State{Kind: profile.StateBounce, On: v.Tag() == op.True})
+		case code == op.AttrSpam:
+			add(profile.State{Kind: profile.StateSpam, On: v.Tag() == op.True})
 		case code == op.AttrSubscriptionGroups && v.Tag() == op.Array:
-			for list := v.Bytes(); len(list) > 0; {
-				id, after, ok := op.NextValue(list)
-				if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
-					break
-				}
-				on, after, ok := op.NextValue(after)
-				if !ok {
-					break
-				}
-				c := stateChange{code: stateGroup, group: [16]byte(id.Bytes()), on: on.Tag() == op.True, changed: rec.Stamp, actor: rec.Actor}
-				if b := id.Bytes(); len(b) > 16 {
-					c.channel = b[16]
-				}
-				changes = append(changes, c)
-				list = after
-			}
+			eachGroup(v.Bytes(), func(s profile.State) { add(s) })
 		}
 	}
 	return changes
 }
 
-// statesOf are the states that a profile or row has.
-func statesOf(blob []byte) (changes []stateChange) {
-	if state, changed, actor, ok := profile.ContactState(blob, op.AttrEmailSubscribe); ok {
-		changes = append(changes, stateChange{code: stateEmail, state: string(state), changed: changed, actor: actor})
+// eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be read.
+func eachGroup(list []byte, f func(profile.State)) bool {
+	for len(list) > 0 {
+		id, after, ok := op.NextValue(list)
+		if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
+			return false
+		}
+		on, after, ok := op.NextValue(after)
+		if !ok {
+			return false
+		}
+		s := profile.State{Kind: profile.StateGroup, Group: [16]byte(id.Bytes()), On: on.Tag() == op.True}
+		if b := id.Bytes(); len(b) > 16 {
+			s.Channel = b[16]
+		}
+		f(s)
+		list = after
 	}
-	profile.Groups(blob, func(id [16]byte, on bool, changed int64, actor uint32) {
-		changes = append(changes, stateChange{code: stateGroup, group: id, on: on, changed: changed, actor: actor})
-	})
-	return changes
+	return true
 }
 
-// forAddress keeps the changes that concern addresses of a kind: an email has the email state and email groups, a phone the other groups.
+// statesOf are the states that a profile or row has.
+func statesOf(blob []byte) []stateChange { return profile.AppendStates(nil, blob) }
+
+// forAddress keeps the changes that concern addresses of a kind.
 func forAddress(changes []stateChange, id op.IDKind) (kept []stateChange) {
 	for _, c := range changes {
-		email := c.code == stateEmail || c.channel == op.ChannelEmail
-		if email == (id == op.Email) || c.code == stateGroup && c.channel == 0 {
+		if c.ForAddress(id) {
 			kept = append(kept, c)
 		}
 	}
 	return kept
 }
 
+// sets says whether one of changes is of the same thing as s.
+func sets(changes []stateChange, s profile.State) bool {
+	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Is(s) })
+}
+
 // setStates makes changes on a profile or row, those that are newer than what it has, or all with force, and returns the ones it made.
 func (w *worker) setStates(s *slot, changes []stateChange, force bool) (made []stateChange, err error) {
 	for _, c := range changes {
 		b := w.entryOf(s)
-		var last int64
-		var known bool
-		if c.code == stateEmail {
-			_, last, _, known = profile.ContactState(b, op.AttrEmailSubscribe)
-		} else {
-			_, last, _, known = profile.GroupState(b, c.group)
-		}
-		if known && last >= c.changed && !force {
+		now, known := profile.StateOf(b, c.State)
+		switch {
+		case known && now.Changed >= c.Changed && !force:
+			continue
+		case force && known && now.Changed == c.Changed && now.Same(c.State): // it has come round before
+			continue
+		case force && isMark(c.Kind) && !c.On && !now.On: // an address without a mark brings none, and takes none away
+			continue
+		case len(b)+stateSlack > maxEntryBytes:
+			overgrown.Inc()
 			continue
 		}
-		if c.code == stateEmail {
-			b = w.ed.SetContactState(b, op.AttrEmailSubscribe, []byte(c.state), c.changed, c.actor)
-		} else {
-			b = w.ed.SetGroupState(b, c.group, c.on, c.changed, c.actor)
-		}
-		if err := w.update(s, b); err != nil {
+		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
 			return made, err
 		}
 		made = append(made, c)
@@ -145,16 +153,15 @@ func (w *worker) setStates(s *slot, changes []stateChange, force bool) (made []s
 	return made, nil
 }
 
+// stateSlack is more than one state adds to an entry.
+const stateSlack = 1 << 10
+
+func isMark(k profile.StateKind) bool { return k == profile.StateBounce || k == profile.StateSpam }
+
 // missing are the changes of states that blob has nothing of.
 func missing(blob []byte, changes []stateChange) (fresh []stateChange) {
 	for _, c := range changes {
-		known := false
-		if c.code == stateEmail {
-			_, _, _, known = profile.ContactState(blob, op.AttrEmailSubscribe)
-		} else {
-			_, _, _, known = profile.GroupState(blob, c.group)
-		}
-		if !known {
+		if _, known := profile.StateOf(blob, c.State); !known {
 			fresh = append(fresh, c)
 		}
 	}

@@ -72,61 +72,93 @@ func (e *Engine) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKi
 	if id == op.SvcID {
 		return append(dst, home), nil
 	}
-	err := e.walk(home, workspace, id, key, func(number uint64, blob []byte) {
-		if profile.Kind(blob) == profile.KindUser {
-			dst = append(dst, number)
-			return
-		}
-		m := members(blob)
-		for i := 0; i < len(m)/8; i++ {
-			dst = append(dst, member(m, i))
-		}
-	})
-	return dst, err
+	number, l, err := e.lendHome(home, workspace, id, key)
+	if err != nil || l.blob == nil {
+		return dst, err
+	}
+	defer l.back()
+	if profile.Kind(l.blob) == profile.KindUser {
+		return append(dst, number), nil
+	}
+	m := members(l.blob)
+	for i := 0; i < len(m)/8; i++ {
+		dst = append(dst, member(m, i))
+	}
+	return dst, nil
 }
 
 // walk finds an identifier's entry as worker.findHome does and calls f with it, once or not at all.
 func (e *Engine) walk(home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
-	found := false
-	for n := home; !found; n = identity.Next(n) {
-		some := false
-		err := e.view(n, func(blob []byte) {
-			some = true
-			if profile.Kind(blob) != kindMark && profile.Workspace(blob) == workspace {
-				if kind, k := profile.HomeID(blob); kind == id && string(k) == string(key) {
-					found = true
-					f(n, blob)
-				}
-			}
-		})
-		if err != nil || !some {
-			return err
-		}
+	number, l, err := e.lendHome(home, workspace, id, key)
+	if err == nil && l.blob != nil {
+		l.show(number, f)
 	}
-	return nil
+	return err
 }
 
 // view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the engine.
 func (e *Engine) view(number uint64, f func(blob []byte)) error {
+	l, err := e.lend(number)
+	if err == nil && l.blob != nil {
+		defer l.back()
+		f(l.blob)
+	}
+	return err
+}
+
+// lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
+type lent struct {
+	blob []byte  // nil: there is none, and nothing to give back
+	w    *worker // whose mutex is held; nil when blob is a copy
+}
+
+func (l lent) back() {
+	if l.w != nil {
+		l.w.mu.Unlock()
+	}
+}
+
+// show calls f and gives back what was lent, also when f panics.
+func (l lent) show(number uint64, f func(number uint64, blob []byte)) {
+	defer l.back()
+	f(number, l.blob)
+}
+
+// lendHome walks from an identifier's home number to its entry, as worker.findHome does.
+func (e *Engine) lendHome(home uint64, workspace uint32, id op.IDKind, key []byte) (number uint64, l lent, err error) {
+	for n := home; ; n = identity.Next(n) {
+		l, err := e.lend(n)
+		if err != nil || l.blob == nil {
+			return n, l, err
+		}
+		if profile.Kind(l.blob) != kindMark && profile.Workspace(l.blob) == workspace {
+			if kind, k := profile.HomeID(l.blob); kind == id && string(k) == string(key) {
+				return n, l, nil
+			}
+		}
+		l.back()
+	}
+}
+
+// lend lends the entry at number.
+func (e *Engine) lend(number uint64) (l lent, err error) {
 	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
 	for {
 		w.mu.Lock()
 		if s := p.find(number); s != nil {
 			s.meta |= metaRef
-			f(w.entryOf(s))
-			w.mu.Unlock()
-			return nil
+			return lent{w.entryOf(s), w}, nil
 		}
 		if p.complete || p.isDeleted(number) {
 			w.mu.Unlock()
-			return nil
+			return lent{}, nil
 		}
 		// Read it outside of the lock. Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells.
 		evicted := p.evicted
 		w.mu.Unlock()
 		blob, err := e.store.entry(nil, number)
 		if err != nil {
-			return err
+			return lent{}, err
 		}
 		w.mu.Lock()
 		resident, changed := p.find(number) != nil || p.isDeleted(number), p.evicted != evicted
@@ -134,9 +166,6 @@ func (e *Engine) view(number uint64, f func(blob []byte)) error {
 		if resident || changed {
 			continue
 		}
-		if blob != nil {
-			f(blob)
-		}
-		return nil
+		return lent{blob: blob}, nil
 	}
 }

@@ -54,11 +54,11 @@ const (
 	Merge       Kind = 13 // merges the profile with this number into another; body: see shard
 	Unname      Kind = 14 // takes an old external id away from a profile; body: see shard
 	Audit       Kind = 15 // an administrative change, for the audit log; body: the entry
-	// The kinds below travel inside messages only.
-	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64
+	// The kinds below travel inside messages only, but for RowState.
+	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64, states
 	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
-	RowState   Kind = 22 // the state of this address was set; body: contact fields, see shard
-	ShareState Kind = 23 // the state of an address reaches a profile that shares it; body: contact fields
+	RowState   Kind = 22 // states of this address were set, by a profile or by a request for the address itself; body: see shard
+	ShareState Kind = 23 // states of an address reach a profile that shares it; body: states
 	Grant      Kind = 24 // an alias or external id is the profile's now; body: see shard
 	Pin        Kind = 25 // a profile is about to take in another one; body: see shard
 	Seal       Kind = 26 // a profile leaves for the one that is pinned for it; body: see shard

@@ -1,0 +1,315 @@
+package shard
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+var (
+	emailGroup = State{Kind: GroupState, Group: [16]byte{1}, Channel: op.ChannelEmail, On: true}
+	smsGroup   = State{Kind: GroupState, Group: [16]byte{2}, Channel: op.ChannelSMS, On: true}
+)
+
+func email(value string) State { return State{Kind: EmailState, Value: value} }
+
+// commitAs commits what f writes as key 7 would through an endpoint.
+func commitAs(t testing.TB, e *Engine, source op.Source, f func(b *Batch)) {
+	t.Helper()
+	b := e.NewBatch(1, 7)
+	b.SetSource(source)
+	f(b)
+	require.NoError(t, b.Commit())
+	b.Release()
+}
+
+func setUser(t testing.TB, e *Engine, id op.IDKind, key string, states ...State) {
+	t.Helper()
+	commitAs(t, e, op.SourceStatusSet, func(b *Batch) { b.SetUserStates(id, []byte(key), 0, states...) })
+}
+
+func setAddress(t testing.TB, e *Engine, id op.IDKind, key string, states ...State) {
+	t.Helper()
+	commitAs(t, e, op.SourceEmailStatus, func(b *Batch) { b.SetAddressStates(id, []byte(key), states...) })
+}
+
+func track(t testing.TB, e *Engine, key string, fields ...[]byte) {
+	t.Helper()
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.ExternalID, key, op.Contact, fields...) })
+}
+
+// statesOfUser are the states of the only user that an identifier names, without their changes; ok is false without one.
+func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []State, ok bool) {
+	t.Helper()
+	require.NoError(t, e.View(1, id, []byte(key), func(_ uint64, blob []byte) {
+		require.False(t, ok, "several users")
+		states, ok = values(blob), true
+	}))
+	return states, ok
+}
+
+func statesOfAddress(t testing.TB, e *Engine, id op.IDKind, key string) (states []State, ok bool) {
+	t.Helper()
+	require.NoError(t, e.ViewAddress(1, id, []byte(key), func(blob []byte) { states, ok = values(blob), true }))
+	return states, ok
+}
+
+func values(blob []byte) (states []State) {
+	for _, c := range statesOf(blob) {
+		states = append(states, c.State)
+	}
+	return states
+}
+
+func requireStates(t testing.TB, e *Engine, user string, want ...State) {
+	t.Helper()
+	got, ok := statesOfUser(t, e, op.ExternalID, user)
+	require.True(t, ok)
+	require.ElementsMatch(t, want, got)
+}
+
+func TestSetAddressStates(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	_, ok := statesOfAddress(t, e, op.Email, "a@example.com")
+	require.False(t, ok)
+	bounce := State{Kind: Bounce, On: true}
+	setAddress(t, e, op.Email, "A@Example.com", email("unsubscribed"), bounce, emailGroup, smsGroup)
+	setAddress(t, e, op.Phone, "+4930123456", smsGroup, bounce, email("subscribed"))
+	for range 2 {
+		got, ok := statesOfAddress(t, e, op.Email, "a@EXAMPLE.com")
+		require.True(t, ok)
+		require.ElementsMatch(t, []State{email("unsubscribed"), bounce, emailGroup}, got, "no group of another channel")
+		got, _ = statesOfAddress(t, e, op.Phone, "+4930123456")
+		require.Equal(t, []State{smsGroup}, got)
+		require.NoError(t, e.ViewAddress(1, op.Email, []byte("a@example.com"), func(blob []byte) {
+			for _, c := range statesOf(blob) {
+				require.Equal(t, []any{uint32(7), op.SourceEmailStatus}, []any{c.Actor, c.Source})
+				require.Positive(t, c.Changed)
+			}
+		}))
+		_, ok = statesOfUser(t, e, op.Email, "a@example.com")
+		require.False(t, ok, "an address is no user")
+		require.NoError(t, e.ViewAddress(2, op.Email, []byte("a@example.com"), func([]byte) { t.Fatal("of another workspace") }))
+		require.NoError(t, e.Close())
+		e = openTest(t, testOptions(fs))
+	}
+	// Who gets the address later inherits, in every way there is to get it.
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "a@example.com", "opened", 0) })
+	got, _ := statesOfUser(t, e, op.Email, "a@example.com")
+	require.ElementsMatch(t, []State{email("unsubscribed"), bounce, emailGroup}, got)
+	track(t, e, "ann", attrField(op.AttrEmail, "A@example.com"), attrField(op.AttrPhone, "+4930123456"))
+	requireStates(t, e, "ann", email("unsubscribed"), bounce, emailGroup, smsGroup)
+	commitAs(t, e, op.SourceImport, func(b *Batch) {
+		var im profile.Importer
+		blob, err := im.Import(nil, 1, []byte(`{"external_id":"imp","email":"a@example.com","email_subscribe":"opted_in"}`), 5, profile.ImportOptions{})
+		require.NoError(t, err)
+		b.Import(blob)
+	})
+	requireStates(t, e, "imp", email("unsubscribed"), bounce, emailGroup)
+	// All who have the address are told, also of what is taken back.
+	off, noGroup := State{Kind: Bounce}, emailGroup
+	noGroup.On = false
+	setAddress(t, e, op.Email, "a@example.com", email("opted_in"), off, noGroup)
+	requireStates(t, e, "ann", email("opted_in"), off, noGroup, smsGroup)
+	requireStates(t, e, "imp", email("opted_in"), off, noGroup)
+	// A second import of a user whose address is the same does not undo what the address says.
+	commitAs(t, e, op.SourceImport, func(b *Batch) {
+		var im profile.Importer
+		blob, err := im.Import(nil, 1, []byte(`{"external_id":"imp","email":"a@example.com","email_subscribe":"subscribed"}`), 5, profile.ImportOptions{})
+		require.NoError(t, err)
+		b.Import(blob)
+	})
+	requireStates(t, e, "imp", email("opted_in"), noGroup)
+}
+
+func TestSetUserStates(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrPhone, "+4930123456"))
+	track(t, e, "bob", attrField(op.AttrEmail, "X@example.com"))
+	track(t, e, "cy", attrField(op.AttrPhone, "+4930123456"))
+	setUser(t, e, op.ExternalID, "nobody", email("unsubscribed"))
+	_, ok := statesOfUser(t, e, op.ExternalID, "nobody")
+	require.False(t, ok, "no user is made")
+	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup, smsGroup, State{Kind: Spam, On: true})
+	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup, State{Kind: Spam, On: true})
+	requireStates(t, e, "bob", email("unsubscribed"), emailGroup, State{Kind: Spam, On: true})
+	requireStates(t, e, "cy", smsGroup)
+	// By svc_id, alias, email and phone; source and actor come along.
+	users, err := e.Find(1, op.ExternalID, []byte("bob"))
+	require.NoError(t, err)
+	commitAs(t, e, op.SourcePreferenceCenter, func(b *Batch) { b.SetUserStates(op.SvcID, nil, users[0].Number, email("opted_in")) })
+	require.NoError(t, e.View(1, op.ExternalID, []byte("ann"), func(_ uint64, blob []byte) {
+		c, _ := profile.StateOf(blob, email(""))
+		require.Equal(t, []any{"opted_in", uint32(7), op.SourcePreferenceCenter}, []any{c.Value, c.Actor, c.Source})
+	}))
+	alias := string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Alias, alias, "e", 0) })
+	setUser(t, e, op.Alias, alias, emailGroup)
+	got, _ := statesOfUser(t, e, op.Alias, alias)
+	require.Equal(t, []State{emailGroup}, got)
+	off := smsGroup
+	off.On = false
+	setUser(t, e, op.Phone, "+4930123456", off)
+	requireStates(t, e, "cy", off)
+	setUser(t, e, op.Email, "X@EXAMPLE.com", email(""))
+	requireStates(t, e, "bob", email(""), emailGroup, State{Kind: Spam, On: true})
+	// Marks are an email's: who has none takes none, and who leaves the email leaves them.
+	setUser(t, e, op.ExternalID, "cy", State{Kind: Bounce, On: true})
+	requireStates(t, e, "cy", off)
+	setUser(t, e, op.ExternalID, "bob", State{Kind: Bounce, On: true})
+	requireStates(t, e, "ann", email(""), emailGroup, off, State{Kind: Spam, On: true}, State{Kind: Bounce, On: true})
+	track(t, e, "bob", attrField(op.AttrEmail, "new@example.com"))
+	requireStates(t, e, "bob", emailGroup)
+	track(t, e, "ann", []byte{op.AttrEmail, byte(op.Null)})
+	requireStates(t, e, "ann", email(""), emailGroup, off)
+	track(t, e, "dee", attrField(op.AttrEmail, "x@example.com"))
+	requireStates(t, e, "dee", email(""), emailGroup, State{Kind: Spam, On: true}, State{Kind: Bounce, On: true})
+}
+
+// What the op that gives an address says of its states is newer than what the address knows.
+func TestAddressWithStateInOneOp(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"), emailGroup)
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrEmailSubscribe, "opted_in"))
+	requireStates(t, e, "ann", email("opted_in"), emailGroup)
+	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
+	require.ElementsMatch(t, []State{email("opted_in"), emailGroup}, got)
+}
+
+// A group's states reach addresses of its own channel only, also when they are a profile's first.
+func TestGroupsKeepTheirChannel(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "ann")
+	setUser(t, e, op.ExternalID, "ann", emailGroup, smsGroup)
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrPhone, "+4930123456"))
+	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
+	require.Equal(t, []State{emailGroup}, got)
+	got, _ = statesOfAddress(t, e, op.Phone, "+4930123456")
+	require.Equal(t, []State{smsGroup}, got)
+}
+
+// A spam mark shows as marked_email_as_spam_at; taking it back clears what track has set, joining an address without a mark doesn't.
+func TestSpam(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	marked := func(user string) (ok bool) {
+		require.NoError(t, e.View(1, op.ExternalID, []byte(user), func(_ uint64, blob []byte) { _, ok = profile.SpamMark(blob) }))
+		return ok
+	}
+	at := op.AppendTime([]byte{op.AttrMarkedEmailAsSpamAt}, 1_700_000_000_000)
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), at)
+	track(t, e, "bob", attrField(op.AttrEmail, "x@example.com"))
+	require.Equal(t, []bool{true, false}, []bool{marked("ann"), marked("bob")}, "the attribute is one user's")
+	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam})
+	require.False(t, marked("ann"))
+	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam, On: true})
+	require.Equal(t, []bool{true, true}, []bool{marked("ann"), marked("bob")})
+	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam})
+	require.Equal(t, []bool{false, false}, []bool{marked("ann"), marked("bob")})
+	track(t, e, "cy", attrField(op.AttrEmail, "x@example.com"), at)
+	require.True(t, marked("cy"))
+}
+
+// Dummy users can't be tracked any more, but what they say of consent counts.
+func TestStatesOfDummyUser(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Limits.MaxEventNames = 1
+	e := openTest(t, o)
+	commitEvent(t, e, op.ExternalID, "d", "a", 0)
+	commitEvent(t, e, op.ExternalID, "d", "b", 0)
+	require.False(t, addEvent(e.NewBatch(1, 0), op.ExternalID, "d", "c", 0))
+	setUser(t, e, op.ExternalID, "d", email("unsubscribed"))
+	requireStates(t, e, "d", email("unsubscribed"))
+}
+
+func TestViewIsFind(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	for _, user := range []string{"a", "b", "c"} {
+		track(t, e, user, attrField(op.AttrEmail, "x@example.com"))
+	}
+	alias := op.AppendAliasKey(nil, []byte("l"), []byte("n"))
+	commitAs(t, e, op.SourceTrack, func(b *Batch) {
+		addAttributes(b, op.Alias, string(alias), op.Contact, attrField(op.AttrEmail, "x@example.com"))
+	})
+	commitEvent(t, e, op.ExternalID, "b", "touch", 0)
+	svc := e.AppendSvcID(nil, 1, first(e.Find(1, op.ExternalID, []byte("c")))[0].Number)
+	for _, tiny := range []bool{false, true} {
+		if tiny { // nothing is resident
+			require.NoError(t, e.Close())
+			o := testOptions(fs)
+			o.MemoryBytes = 1
+			e = openTest(t, o)
+		}
+		for _, q := range []struct {
+			id  op.IDKind
+			key string
+			n   int
+		}{{op.ExternalID, "a", 1}, {op.ExternalID, "z", 0}, {op.Email, "x@example.com", 4}, {op.Email, "z@example.com", 0}, {op.Alias, string(alias), 1}} {
+			want, err := e.Find(1, q.id, []byte(q.key))
+			require.NoError(t, err)
+			require.Len(t, want, q.n)
+			var got []User
+			require.NoError(t, e.View(1, q.id, []byte(q.key), func(number uint64, blob []byte) {
+				got = append(got, User{number, append([]byte{}, blob...)})
+			}))
+			require.Equal(t, append([]User{}, want...), append([]User{}, got...), q.key)
+			require.NoError(t, e.View(2, q.id, []byte(q.key), func(uint64, []byte) { t.Fatal("of another workspace") }))
+		}
+		names := ""
+		require.NoError(t, e.View(1, op.Email, []byte("X@example.com"), func(_ uint64, blob []byte) { names += string(profile.ExternalID(blob)) + "," }))
+		require.Equal(t, "b,c,a,,", names)
+		n := 0
+		require.NoError(t, e.View(1, op.SvcID, svc, func(_ uint64, blob []byte) {
+			n++
+			require.Equal(t, "c", string(profile.ExternalID(blob)))
+		}))
+		require.NoError(t, e.View(2, op.SvcID, svc, func(uint64, []byte) { n++ }))
+		require.NoError(t, e.View(1, op.SvcID, []byte("rubbish"), func(uint64, []byte) { n++ }))
+		require.Equal(t, 1, n)
+	}
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// A reader that panics leaves no worker locked.
+func TestViewGivesBack(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "a", attrField(op.AttrEmail, "x@example.com"))
+	for _, f := range []func(){
+		func() { _ = e.View(1, op.ExternalID, []byte("a"), func(uint64, []byte) { panic("x") }) },
+		func() { _ = e.View(1, op.Email, []byte("x@example.com"), func(uint64, []byte) { panic("x") }) },
+		func() { _ = e.ViewAddress(1, op.Email, []byte("x@example.com"), func([]byte) { panic("x") }) },
+	} {
+		require.Panics(t, f)
+	}
+	track(t, e, "a", attrField(op.AttrEmail, "y@example.com"))
+}
+
+// Reading 50 users takes no memory.
+func TestViewAllocates(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "a", attrField(op.AttrEmail, "x@example.com"))
+	track(t, e, "b", attrField(op.AttrEmail, "x@example.com"))
+	track(t, e, "c", attrField(op.AttrPhone, "+4930123456"))
+	setAddress(t, e, op.Email, "x@example.com", emailGroup)
+	on := 0
+	count := func(blob []byte) {
+		if subscribed, _, _, ok := profile.GroupState(blob, emailGroup.Group); ok && subscribed {
+			on++
+		}
+	}
+	user := func(_ uint64, blob []byte) { count(blob) }
+	ext, mail, phone := []byte("a"), []byte("X@example.com"), []byte("+4930123456")
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		_ = e.View(1, op.ExternalID, ext, user)
+		_ = e.View(1, op.Email, mail, user)
+		_ = e.View(1, op.Phone, phone, user)
+		_ = e.ViewAddress(1, op.Email, mail, count)
+	}))
+	require.Equal(t, 101*4, on)
+}
