@@ -25,7 +25,7 @@ const (
 	tagHardBounce = 12 // on u8, change
 	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
 
-	tagSpamState  = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
+	tagSpamState = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
 
 	tagLast     = tagSpamState
 	tagReserved = 0x40
