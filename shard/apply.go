@@ -90,8 +90,7 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 	case op.Sweep:
 		return w.sweep(p)
 	case op.Document:
-		w.e.applyDocument(string(o.Key()), o.Body())
-		return nil
+		return w.putDocuments(o)
 	}
 	return fmt.Errorf("%w: kind %d", op.ErrMalformed, o.Kind())
 }

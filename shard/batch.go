@@ -52,6 +52,7 @@ type candidate struct {
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes = workspace, actor, 0
+	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
 	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
 	b.Reset(wal.HeaderBytes)
 	return b

@@ -130,7 +130,7 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 		err = w.save(p, batch)
 		applied = min(applied, p.applied)
 		if next == 0 && err == nil {
-			err = errors.Join(e.saveDocuments(batch), e.saveStamp(batch))
+			err = errors.Join(e.saveDocuments(batch), e.audit.save(batch), e.saveStamp(batch))
 		}
 		w.mu.Unlock()
 		if err != nil {
@@ -144,6 +144,9 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 		w := e.owner[i]
 		w.mu.Lock()
 		e.partitions[i].saved()
+		if i == 0 {
+			e.audit.saved()
+		}
 		w.mu.Unlock()
 	}
 	checkpointBytes.Add(batch.Len())
@@ -156,24 +159,6 @@ const checkpointBatchBytes = memTableBytes/2 + 8<<20
 // are in the log: it is trimmed to what partition 0 had applied.
 func (e *Engine) saveStamp(batch *pebble.Batch) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.stamp.Load())), nil)
-}
-
-func (e *Engine) saveDocuments(batch *pebble.Batch) error {
-	e.documentsMu.Lock()
-	defer e.documentsMu.Unlock()
-	for key := range e.unsavedDocs {
-		var err error
-		if doc, ok := e.documents[key]; ok {
-			err = batch.Set(documentKey(key), doc, nil)
-		} else {
-			err = batch.Delete(documentKey(key), nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	clear(e.unsavedDocs)
-	return nil
 }
 
 var (

@@ -29,7 +29,6 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/identity"
-	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
 )
@@ -158,6 +157,7 @@ type Engine struct {
 	documentsMu sync.Mutex
 	documents   map[string][]byte
 	unsavedDocs map[string]struct{}
+	audit       auditLog // partition 0's
 
 	checkpoints checkpoints
 	failure     failure
@@ -392,36 +392,4 @@ func (e *Engine) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool)
 
 func (e *Engine) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
 	return e.hasher.AppendSvcID(dst, workspace, number)
-}
-
-// applyDocument is called by the worker of partition 0, which owns the control documents, with its mutex held.
-func (e *Engine) applyDocument(key string, doc []byte) {
-	doc = append([]byte{}, doc...)
-	e.documentsMu.Lock()
-	if len(doc) == 0 {
-		delete(e.documents, key)
-	} else {
-		e.documents[key] = doc
-	}
-	e.unsavedDocs[key] = struct{}{}
-	e.documentsMu.Unlock()
-	e.opts.OnDocument(key, doc)
-}
-
-// PutDocument stores a control document, or removes it when doc is empty: durable and visible when it returns nil.
-func (e *Engine) PutDocument(actor uint32, key string, doc []byte) error {
-	if key == "" || len(key) > op.MaxKeyBytes {
-		return fmt.Errorf("document key of %d bytes", len(key))
-	}
-	b := e.NewBatch(0, actor)
-	defer b.Release()
-	b.Append(op.Document, 0, 0, doc, []byte(key))
-	return b.Commit()
-}
-
-// Document is the control document with this key, nil when there is none. It must not be changed.
-func (e *Engine) Document(key string) []byte {
-	e.documentsMu.Lock()
-	defer e.documentsMu.Unlock()
-	return e.documents[key]
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,7 +23,7 @@ func (e *Engine) loadStore() error {
 	}); err != nil {
 		return err
 	}
-	if err := e.loadPartitions(); err != nil {
+	if err := errors.Join(e.loadPartitions(), e.audit.load(e.store)); err != nil {
 		return err
 	}
 	stamp, err := e.store.stamp()
@@ -92,7 +93,10 @@ func (e *Engine) loadPartitions() error {
 
 func (w *worker) loadPartition(p *partition, entries bool) error {
 	p.complete = entries
-	return p.load(w.e.store, entries, func(number uint64, blob []byte) error {
+	if !entries {
+		return p.load(w.e.store, nil)
+	}
+	return p.load(w.e.store, func(number uint64, blob []byte) error {
 		if w.arena.used > w.budget() {
 			p.complete = false
 			return nil

@@ -24,7 +24,7 @@ import (
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, marks, kept answers
-//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, dropped events
+//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, dropped events
 //
 // so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
 type store struct {
@@ -46,7 +46,13 @@ const (
 	bookInbox    = 'i' // last sequence taken from each sender
 	bookOutbox   = 'o' // + sequence: a message not yet known to be applied
 	bookDeferred = 'd' // + sequence: a record that waits
-	bookDropped  = 'x' // + position, ordinal: an event of the log that had no effect
+	bookAuditEnd = 'h' // of partition 0: sequence and hash of the last entry of the audit log
+	// From bookLazy on, books may be large: they are read when somebody asks.
+	bookLazy    = 't'
+	bookTrail   = 't' // + number, position, ordinal and index: a change of a state of that profile or row
+	bookAudit   = 'u' // of partition 0, + sequence: an entry of the audit log
+	bookBlocked = 'v' // + workspace, number: an email that is on the block list
+	bookDropped = 'x' // + position, ordinal: an event of the log that had no effect
 )
 
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
@@ -320,33 +326,32 @@ func (b *books) decode(kind byte, v []byte) error {
 	return nil
 }
 
-// load reads a whole partition: its books always, its entries when entry is given.
-func (p *partition) load(s *store, withEntries bool, entry func(number uint64, blob []byte) error) error {
+// load reads a whole partition: the books that are held in memory always, its entries when entry is given.
+func (p *partition) load(s *store, entry func(number uint64, blob []byte) error) error {
 	lower, upper := bounds(p.id)
-	if !withEntries {
-		upper = appendEntryKey(nil, uint64(p.id)<<56|1)
+	if err := s.scan(lower, appendBookKey(nil, p.id, bookLazy), p.loadBook); err != nil || entry == nil {
+		return err
 	}
-	return s.scan(lower, upper, func(k, v []byte) error {
-		if len(k) == 9 {
-			return entry(binary.BigEndian.Uint64(k[1:]), v)
-		}
-		kind, ids := k[9], k[10:]
-		switch {
-		case kind == bookOutbox && len(ids) == 8:
-			m, err := parseMessage(bytes.Clone(v))
-			if err != nil {
-				return err
-			}
-			m.stored = true
-			p.outbox = append(p.outbox, m)
-		case kind == bookDeferred && len(ids) == 8:
-			p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
-		case kind == bookDropped:
-		default:
-			return p.decode(kind, v)
-		}
-		return nil
+	return s.scan(appendEntryKey(nil, uint64(p.id)<<56|1), upper, func(k, v []byte) error {
+		return entry(binary.BigEndian.Uint64(k[1:]), v)
 	})
+}
+
+func (p *partition) loadBook(k, v []byte) error {
+	switch kind, ids := k[9], k[10:]; {
+	case kind == bookOutbox && len(ids) == 8:
+		m, err := parseMessage(bytes.Clone(v))
+		if err != nil {
+			return err
+		}
+		m.stored = true
+		p.outbox = append(p.outbox, m)
+	case kind == bookDeferred && len(ids) == 8:
+		p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
+	default:
+		return p.decode(kind, v)
+	}
+	return nil
 }
 
 // storeEvents sends what Pebble has to say to slog, and tells the engine when the store cannot be written any more.

@@ -10,8 +10,9 @@ import (
 type ticket struct {
 	pending  atomic.Int32
 	done     chan struct{} // of capacity 1, so that the last worker never waits
-	mu       sync.Mutex
+	mu       sync.Mutex    // guards what follows
 	deferred []deferredRef
+	outcomes []Outcome // by reference; see Batch.Outcome
 }
 
 type deferredRef struct {
@@ -24,6 +25,24 @@ func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }
 func (t *ticket) deferTo(partition uint8, seq uint64) {
 	t.mu.Lock()
 	t.deferred = append(t.deferred, deferredRef{partition, seq})
+	t.mu.Unlock()
+}
+
+// expect makes a reference that an outcome will be reported under. Until then it is Nobody.
+func (t *ticket) expect() (ref int) {
+	t.outcomes = append(t.outcomes, Nobody)
+	return len(t.outcomes) - 1
+}
+
+// report says what became of an element. In replay, and of a request that is older than the process, nobody wants to know.
+func (t *ticket) report(ref uint16, o Outcome) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	if int(ref) < len(t.outcomes) {
+		t.outcomes[ref] = o
+	}
 	t.mu.Unlock()
 }
 

@@ -47,13 +47,12 @@ const (
 	Message     Kind = 6  // delivers an effect of another partition; body: see AppendMessage
 	Deferred    Kind = 7  // ops of a request that wait for the ops before them; body: a record
 	Resume      Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
-	Document    Kind = 9  // puts (or, when empty, removes) a control document; key: document key; body: the document
+	Document    Kind = 9  // changes control documents and adds to the audit log; body: see shard
 	Import      Kind = 10 // replaces a profile by an imported one; body: a profile
 	Sweep       Kind = 11 // forgets what has expired at the record's stamp in the op's partition
 	Claim       Kind = 12 // a profile wants this alias or external id; body: see shard
 	Merge       Kind = 13 // merges the profile with this number into another; body: see shard
 	Unname      Kind = 14 // takes an old external id away from a profile; body: see shard
-	Audit       Kind = 15 // an administrative change, for the audit log; body: the entry
 	// The kinds below travel inside messages only, but for RowState.
 	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64, states
 	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
