@@ -18,6 +18,10 @@ type Collection[T any] struct {
 	check      func(old, v *T) error // judges v, in the place of old (nil: there is none)
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
+
+	// A second way to a document, when byOther is not nil: by what otherID says of it, which no two documents have alike.
+	otherID func(*T) string
+	byOther *xsync.MapOf[string, *T] // workspace/other id
 }
 
 // A document that operators change as a whole.
@@ -52,6 +56,15 @@ func (l *Collection[T]) Get(workspace, id string) *T {
 	v, _ := l.docs.Load(workspace + "/" + id)
 	return v
 }
+
+// Find returns the document with this other id, nil when there is none.
+func (l *Collection[T]) Find(workspace, otherID string) *T {
+	v, _ := l.byOther.Load(workspace + "/" + otherID)
+	return v
+}
+
+// Len is the number of documents, of all workspaces.
+func (l *Collection[T]) Len() int { return l.docs.Size() }
 
 // List returns the documents of a workspace, in order of their ids.
 func (l *Collection[T]) List(workspace string) []*T {
@@ -140,10 +153,26 @@ func (l *Collection[T]) decode(text []byte) *T {
 func (l *Collection[T]) apply(workspace, id string, doc []byte) {
 	v := new(T)
 	if len(doc) == 0 || !l.c.decode(joinKey(l.kind, workspace, id), doc, v) {
+		v = nil
+	}
+	if l.byOther != nil {
+		l.index(workspace, l.Get(workspace, id), v)
+	}
+	if v == nil {
 		l.docs.Delete(workspace + "/" + id)
 		return
 	}
 	l.docs.Store(workspace+"/"+id, v)
+}
+
+// index leads the other id to next instead of old; either may be nil.
+func (l *Collection[T]) index(workspace string, old, next *T) {
+	if next != nil {
+		l.byOther.Store(workspace+"/"+l.otherID(next), next)
+	}
+	if old != nil && (next == nil || l.otherID(old) != l.otherID(next)) {
+		l.byOther.Delete(workspace + "/" + l.otherID(old))
+	}
 }
 
 // collection is a Collection of any type.

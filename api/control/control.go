@@ -142,7 +142,8 @@ func New(options Options) *Control {
 	c.PreferenceCenters = newCollection[PreferenceCenter](c, KindPreferenceCenter, "preference center")
 	c.Campaigns = newCollection[Campaign](c, KindCampaign, "campaign")
 	c.Canvases = newCollection[Canvas](c, KindCanvas, "canvas")
-	c.SCIMUsers = &Collection[SCIMUser]{kind: KindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser]()}
+	c.SCIMUsers = &Collection[SCIMUser]{kind: KindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
+		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
 		KindPreferenceCenter: c.PreferenceCenters, KindCampaign: c.Campaigns, KindCanvas: c.Canvases, KindSCIMUser: c.SCIMUsers}
 	return c

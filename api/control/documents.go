@@ -68,13 +68,6 @@ func (d *Decimal) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// Locale of a workspace's translations.
-type Locale struct {
-	Name     string `json:"name" yaml:"name"`
-	Country  string `json:"country" yaml:"country"`
-	Language string `json:"language" yaml:"language"`
-}
-
 var (
 	slugForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 	currencyForm = regexp.MustCompile(`^[A-Z]{3}$`)
@@ -151,7 +144,7 @@ func (s *Settings) validate() error {
 	if _, err := ratelimit.ParseLimits(s.Plan == "mau", s.RateLimits); err != nil {
 		return invalid("rate_limits: %v", err)
 	}
-	return nil
+	return checkLocales("locales", s.Locales)
 }
 
 // App is an app of a workspace, named by app_id in events and purchases.
@@ -261,15 +254,6 @@ type KeyDocument struct {
 	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms; the document stays, so its number does too
 }
 
-// SCIMUser is a dashboard user (service.md 2.13) as it is stored.
-type SCIMUser struct {
-	ID         string `json:"id"`
-	UserName   string `json:"userName"`
-	GivenName  string `json:"givenName"`
-	FamilyName string `json:"familyName"`
-	Department string `json:"department"`
-}
-
 // PreferenceCenter is a hosted page (service.md 2.14) as the bootstrap file gives it.
 type PreferenceCenter struct {
 	ID               string            `json:"id" yaml:"id"`
@@ -319,11 +303,13 @@ type Step struct {
 
 // Message of a campaign or a step.
 type Message struct {
-	ID            string        `json:"id" yaml:"id"`
-	Name          string        `json:"name,omitempty" yaml:"name"`
-	Channel       string        `json:"channel" yaml:"channel"`
-	MultiLanguage bool          `json:"multi_language" yaml:"multi_language"`
-	Translations  []Translation `json:"translations,omitempty" yaml:"translations"`
+	ID            string `json:"id" yaml:"id"`
+	Name          string `json:"name,omitempty" yaml:"name"`
+	Channel       string `json:"channel" yaml:"channel"`
+	MultiLanguage bool   `json:"multi_language" yaml:"multi_language"`
+	// Source holds the texts to translate, by translation id. A message may leave it out: then nobody knows which ids it has.
+	Source       map[string]string `json:"source,omitempty" yaml:"source"`
+	Translations []Translation     `json:"translations,omitempty" yaml:"translations"`
 }
 
 // Translation of a message into a locale.
@@ -369,6 +355,13 @@ func checkMessages(messages []Message) error {
 		}
 		if m.Channel == "" {
 			return fmt.Errorf("messages[%d]: %w", i, invalid("channel is required"))
+		}
+		locales := make([]Locale, 0, len(m.Translations))
+		for _, t := range m.Translations {
+			locales = append(locales, t.Locale)
+		}
+		if err := checkLocales("translations", locales); err != nil {
+			return fmt.Errorf("messages[%d]: %w", i, err)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/goccy/go-json"
 
 	"millrace/api/keys"
+	"millrace/api/ratelimit"
 )
 
 // SCIM is the company's access for dashboard-user provisioning (D6), and how the bootstrap file gives it.
@@ -18,6 +20,7 @@ type SCIM struct {
 	Token         string   `json:"-" yaml:"token"`                       // from the bootstrap file only; empty: made
 	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: any
 	IPAllowList   []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
+	RateLimit     string   `json:"rate_limit,omitempty" yaml:"rate_limit"` // of all operations on users together; empty: 5000/24h
 
 	// Tokens are all that were made, in order of their numbers, revoked ones too. In a Snapshot only.
 	Tokens []*SCIMToken `json:"-" yaml:"-"`
@@ -54,7 +57,33 @@ func (s *SCIM) validate() error {
 	if _, err := keys.ParseNetworks(s.IPAllowList); err != nil {
 		return invalid("scim.ip_allowlist: %v", err)
 	}
+	if _, err := ratelimit.Parse(s.RateLimit); s.RateLimit != "" && err != nil {
+		return invalid("scim.rate_limit: %v", err)
+	}
 	return nil
+}
+
+// AllowsOrigin says whether a request may come with this X-Request-Origin: it must be the one that is set, to the letter, and when none is set, not empty.
+func (s *SCIM) AllowsOrigin(origin []byte) bool {
+	if s.RequestOrigin == "" {
+		return len(origin) > 0
+	}
+	return subtle.ConstantTimeCompare(origin, []byte(s.RequestOrigin)) == 1
+}
+
+// AllowsAddr says whether a request may come from addr.
+func (s *SCIM) AllowsAddr(addr netip.Addr) bool {
+	networks, err := keys.ParseNetworks(s.IPAllowList)
+	return err == nil && (len(networks) == 0 || keys.Contains(networks, addr))
+}
+
+// Limits are those of the company, for the buckets that are not counted per workspace.
+func (s *SCIM) Limits() ratelimit.Limits {
+	l := ratelimit.Defaults(false)
+	if limit, err := ratelimit.Parse(s.RateLimit); err == nil {
+		l[ratelimit.SCIM] = limit
+	}
+	return l
 }
 
 // FindSCIMToken returns the valid SCIM token with this text, or nil. The text is only read.
@@ -90,7 +119,8 @@ func (d *draft) updateSCIM(edit func(*SCIM) error) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin, "ip_allowlist", strings.Join(s.IPAllowList, " "))
+	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin, "ip_allowlist", strings.Join(s.IPAllowList, " "),
+		"rate_limit", s.RateLimit)
 }
 
 // CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at once, so that one can be put in the

@@ -22,14 +22,16 @@ const (
 	SubscriptionStatusGet
 	SubscriptionGroupsGet
 	EmailStatus
-	EmailBlacklist // both spellings of the path
-	EmailBounceRemove
-	EmailSpamRemove
+	EmailBlacklist
 	CanvasTranslationsGet
+	CanvasTranslationsUpdate
 	CampaignsTranslationsGet
+	CampaignsTranslationsUpdate
 	PreferenceCenterList // with preference_center.get
 	PreferenceCenterUpdate
-	SCIM // per company
+	// The last two are per company.
+	SCIM // all user operations
+	SCIMDiscovery
 	bucketCount
 )
 
@@ -37,23 +39,24 @@ var buckets = [bucketCount]struct {
 	name  string
 	limit Limit
 }{
-	UsersTrack:               {"users.track", Limit{Requests: 3_000, Window: 3 * time.Second}},
-	UsersMerge:               {"users.merge", Limit{Requests: 20_000, Window: time.Minute}},
-	UsersExternalIDsRename:   {"users.external_ids.rename", Limit{Requests: 1_000, Window: time.Minute}},
-	UsersExternalIDsRemove:   {"users.external_ids.remove", Limit{Requests: 1_000, Window: time.Minute}},
-	UsersExportIDs:           {"users.export.ids", Limit{Requests: 2_500, Window: time.Minute}},
-	SubscriptionStatusSet:    {"subscription.status.set", Limit{Requests: 5_000, Window: time.Minute}},
-	SubscriptionStatusGet:    {"subscription.status.get", Limit{Requests: 250_000, Window: time.Hour}},
-	SubscriptionGroupsGet:    {"subscription.groups.get", Limit{Requests: 250_000, Window: time.Hour}},
-	EmailStatus:              {"email.status", Limit{Requests: 250_000, Window: time.Hour}},
-	EmailBlacklist:           {"email.blacklist", Limit{Requests: 250_000, Window: time.Hour}},
-	EmailBounceRemove:        {"email.bounce.remove", Limit{Requests: 250_000, Window: time.Hour}},
-	EmailSpamRemove:          {"email.spam.remove", Limit{Requests: 250_000, Window: time.Hour}},
-	CanvasTranslationsGet:    {"canvas.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
-	CampaignsTranslationsGet: {"campaigns.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
-	PreferenceCenterList:     {"preference_center.list", Limit{Requests: 1_000, Window: time.Minute}},
-	PreferenceCenterUpdate:   {"preference_center.update", Limit{Requests: 10, Window: time.Minute}},
-	SCIM:                     {"scim", Limit{Requests: 5_000, Window: 24 * time.Hour}},
+	UsersTrack:                  {"users.track", Limit{Requests: 3_000, Window: 3 * time.Second}},
+	UsersMerge:                  {"users.merge", Limit{Requests: 20_000, Window: time.Minute}},
+	UsersExternalIDsRename:      {"users.external_ids.rename", Limit{Requests: 1_000, Window: time.Minute}},
+	UsersExternalIDsRemove:      {"users.external_ids.remove", Limit{Requests: 1_000, Window: time.Minute}},
+	UsersExportIDs:              {"users.export.ids", Limit{Requests: 2_500, Window: time.Minute}},
+	SubscriptionStatusSet:       {"subscription.status.set", Limit{Requests: 5_000, Window: time.Minute}},
+	SubscriptionStatusGet:       {"subscription.status.get", Limit{Requests: 250_000, Window: time.Hour}},
+	SubscriptionGroupsGet:       {"subscription.groups.get", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailStatus:                 {"email.status", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailBlacklist:              {"email.blacklist", Limit{Requests: 250_000, Window: time.Hour}},
+	CanvasTranslationsGet:       {"canvas.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
+	CampaignsTranslationsGet:    {"campaigns.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
+	CanvasTranslationsUpdate:    {"canvas.translations.update", Limit{Requests: 250_000, Window: time.Hour}},
+	CampaignsTranslationsUpdate: {"campaigns.translations.update", Limit{Requests: 250_000, Window: time.Hour}},
+	PreferenceCenterList:        {"preference_center.list", Limit{Requests: 1_000, Window: time.Minute}},
+	PreferenceCenterUpdate:      {"preference_center.update", Limit{Requests: 10, Window: time.Minute}},
+	SCIM:                        {"scim", Limit{Requests: 5_000, Window: 24 * time.Hour}},
+	SCIMDiscovery:               {"scim.discovery", Limit{Requests: 5_000, Window: 24 * time.Hour}},
 }
 
 // The mau plan's users.track, until a workspace has its own: an hourly limit and a burst per second (service.md 8 leaves the figures open).
@@ -102,6 +105,9 @@ func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 	for name, text := range overrides {
 		base, isBurst := strings.CutSuffix(name, burstSuffix)
 		b := named(base)
+		if b == SCIM || b == SCIMDiscovery {
+			return l, fmt.Errorf("rate limit %q is not a workspace's but the company's", name)
+		}
 		if b == None {
 			return l, fmt.Errorf("rate limit %q is unknown; there are %s", name, strings.Join(slices.Sorted(slices.Values(Names())), ", "))
 		}
