@@ -27,6 +27,7 @@ var arrows = map[string][]string{
 	"api/keys":      {},
 	"api/openapi":   {},
 	"api/ratelimit": {},
+	"api/scim":      {"api/control"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},

@@ -2,9 +2,11 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,18 +22,21 @@ var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
 	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 
-	"POST /subscription/status/set":    {body: `{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","external_id":"a"}`},
-	"POST /v2/subscription/status/set": {body: `{"subscription_groups":[{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","emails":["ada@example.com"]}]}`},
-	"GET /subscription/status/get":     {target: "/subscription/status/get?external_id=a&subscription_group_id=" + newsGroup},
-	"GET /subscription/user/status":    {target: "/subscription/user/status?external_id=a"},
-	"POST /email/status":               {body: `{"email":"ada@example.com","subscription_state":"opted_in"}`},
-	"POST /email/blacklist":            {body: `{"email":"bob@example.com"}`},
-	"POST /email/blocklist":            {body: `{"email":"bob@example.com"}`},
-	"POST /email/bounce/remove":        {body: `{"email":"bob@example.com"}`},
-	"POST /email/spam/remove":          {body: `{"email":"bob@example.com"}`},
+	"GET /campaigns/translations":        {target: "/campaigns/translations?campaign_id=c1&message_variation_id=m1"},
+	"GET /campaigns/translations/source": {target: "/campaigns/translations/source?campaign_id=c1&message_variation_id=m1"},
+	"PUT /campaigns/translations":        {body: `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-mx","translation_map":{"x":"Uno"}}`},
+	"GET /campaign/translations":         {target: "/campaign/translations?campaign_id=c1&message_variation_id=m1"},
+	"GET /campaign/translations/source":  {target: "/campaign/translations/source?campaign_id=c1&message_variation_id=m1"},
+	"PUT /campaign/translations":         {body: `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-mx","translation_map":{"x":"Uno"}}`},
+	"GET /canvases/translations":         {target: "/canvases/translations?workflow_id=w1&step_id=s1&message_variation_id=n1"},
+	"GET /canvases/translations/source":  {target: "/canvases/translations/source?workflow_id=w1&step_id=s1&message_variation_id=n1"},
+	"PUT /canvases/translations":         {body: `{"workflow_id":"w1","step_id":"s2","message_variation_id":"n2","locale_name":"es-mx","translation_map":{"id_0":"Hola","id_1":"Adiós"}}`},
+	"GET /canvas/translations":           {target: "/canvas/translations?workflow_id=w1&step_id=s1&message_variation_id=n1"},
+	"GET /canvas/translations/source":    {target: "/canvas/translations/source?workflow_id=w1&step_id=s1&message_variation_id=n1"},
+	"PUT /canvas/translations":           {body: `{"workflow_id":"w1","step_id":"s2","message_variation_id":"n2","locale_name":"es-mx","translation_map":{"id_0":"Hola","id_1":"Adiós"}}`},
 }
 
-// Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace.
+// Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace, the SCIM token.
 func TestPermissionMatrix(t *testing.T) {
 	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })
 	defer done()
@@ -60,6 +65,11 @@ func TestPermissionMatrix(t *testing.T) {
 			require.Equal(t, 200, d.call(rt.method, rt.path, "", "").status)
 			continue
 		}
+		if rt.scim {
+			keys := append([]string{"", "wrong", token, "admin-token", demoKey, otherKey}, slices.Collect(maps.Values(permissions))...)
+			testSCIMRoute(t, d, rt, keys)
+			continue
+		}
 		good, ok := goodRequests[rt.method+" "+rt.path]
 		require.True(t, ok || rt.method == "GET", "a new route needs a body here: %s", rt.path)
 		target, body := good.target, good.body
@@ -69,6 +79,7 @@ func TestPermissionMatrix(t *testing.T) {
 		for _, key := range []string{"", "wrong", token, "admin-token"} {
 			require.Equal(t, 401, d.call(rt.method, target, key, body).status, "%s with %q", rt.path, key)
 		}
+		require.Equal(t, 401, d.call(rt.method, target, scimToken, body, "X-Request-Origin", scimOrigin).status, "%s with the SCIM token", rt.path)
 		for p, key := range permissions {
 			a := d.call(rt.method, target, key, body)
 			if p == rt.permission {
@@ -96,6 +107,9 @@ func TestRoutesDenyByDefault(t *testing.T) {
 		{method: "GET", path: "/x", permission: "p", bucket: 1, open: true, handler: handler},
 		{method: "GET", path: "/x", bucket: 1, handler: handler},
 		{method: "GET", path: "/x", permission: "p", bucket: 1},
+		{method: "GET", path: "/x", permission: "p", scim: true, bucket: 1, handler: handler},
+		{method: "GET", path: "/x", scim: true, open: true, handler: handler},
+		{method: "GET", path: "/x", scim: true, handler: handler},
 	} {
 		require.Panics(t, func() { newRouter([]route{rt}) })
 	}

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/control"
+	"millrace/api/scim"
 	"millrace/shard"
 )
 
@@ -18,6 +21,7 @@ var answers = []struct {
 	text       string
 }{
 	{shard.ErrBusy, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
+	{control.ErrConflict, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
 	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, 30, "The service can't store more data at the moment. Please try again later."},
 	{shard.ErrTooLarge, fasthttp.StatusRequestEntityTooLarge, 0, "Request Entity Too Large"},
 	{shard.ErrClosed, fasthttp.StatusServiceUnavailable, 1, "The service is stopping. Please try again later."},
@@ -59,9 +63,12 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
 		// A request without a valid key is refused for that (see bodyLimit), when its head is still there: of a chunked one it isn't.
 		h := &ctx.Request.Header
-		if token := bearerToken(h); len(h.Host()) > 0 && s.options.Control.Snapshot().Keys.Find(token) == nil {
+		if token := bearerToken(h); len(h.Host()) > 0 && !s.knows(token) {
 			badKeyRequests.Inc()
 			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
+			if bytes.HasPrefix(ctx.Path(), scimPrefix) {
+				text = textSCIMUnauthorized
+			}
 		}
 	case errors.As(err, &small):
 		status, text = fasthttp.StatusRequestHeaderFieldsTooLarge, textHeaders
@@ -70,15 +77,45 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	}
 	rejectedMalformed.Inc()
 	s.options.Logger.Debug("request could not be read", "status", status, "remote", slog.AnyValue(ctx.RemoteAddr()))
+	shape := shapeOf(ctx.Path())
 	ctx.Response.Reset()
 	ctx.SetStatusCode(status)
-	ctx.SetContentTypeBytes(contentJSON)
+	ctx.SetContentTypeBytes(shape.contentType)
 	ctx.Response.Header.SetCanonical(headerRequestID, s.appendRequestID(nil))
-	ctx.SetBody(appendMessage(nil, text))
+	ctx.SetBody(shape.append(nil, status, text))
 	ctx.SetConnectionClose()
 }
 
-// appendMessage appends the body of every failure: an object with a string message.
+// A shape is how the failures of a part of the surface look, whatever has failed: the door, a handler, or a path that isn't there.
+type shape struct {
+	contentType []byte // of successes too
+	append      func(dst []byte, status int, text string) []byte
+}
+
+// shapes are those that differ from plainShape, by the beginning of the path.
+var shapes = []struct {
+	prefix []byte
+	shape  *shape
+}{
+	{scimPrefix, &shape{[]byte(scim.ContentType), appendSCIMFailure}},
+	{[]byte("/campaigns/translations"), &translationShape},
+	{[]byte("/campaign/translations"), &translationShape},
+	{[]byte("/canvases/translations"), &translationShape},
+	{[]byte("/canvas/translations"), &translationShape},
+}
+
+var plainShape = shape{contentJSON, func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
+
+func shapeOf(path []byte) *shape {
+	for i := range shapes {
+		if bytes.HasPrefix(path, shapes[i].prefix) {
+			return shapes[i].shape
+		}
+	}
+	return &plainShape
+}
+
+// appendMessage appends the body of a plain failure: an object with a string message.
 func appendMessage(dst []byte, text string) []byte {
 	return append(appendQuoted(append(dst, `{"message":`...), text), '}')
 }

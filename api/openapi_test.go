@@ -189,7 +189,7 @@ func TestRequestExamplesWork(t *testing.T) {
 		item := spec.Paths.Value(path)
 		for _, method := range []string{"POST", "GET", "PUT", "DELETE"} {
 			operation := item.GetOperation(method)
-			if operation == nil || d.router.find([]byte(path)) == nil {
+			if operation == nil || planned[method+" "+path] {
 				continue
 			}
 			var bodies []string
@@ -286,7 +286,9 @@ func TestDocumentAndRouter(t *testing.T) {
 		for method, operation := range item.Operations() {
 			rt, ok := routes[method+" "+path]
 			if !ok {
-				t.Logf("%s %s is documented and not served", method, path)
+				if !planned[method+" "+path] {
+					t.Errorf("%s %s is documented and not served", method, path)
+				}
 				continue
 			}
 			delete(routes, method+" "+path)
@@ -304,4 +306,10 @@ func TestDocumentAndRouter(t *testing.T) {
 	for name := range routes {
 		t.Logf("%s is served and not documented", name)
 	}
+}
+
+// planned routes are documented already.
+var planned = map[string]bool{
+	"POST /users/alias/new": true, "POST /users/alias/update": true, "POST /users/identify": true, "POST /users/merge": true,
+	"POST /users/external_ids/rename": true, "POST /users/external_ids/remove": true,
 }

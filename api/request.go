@@ -43,23 +43,22 @@ type exchange struct {
 	s     *Server
 	ctx   *fasthttp.RequestCtx
 	route *route
-	ws    *Workspace
+	shape *shape     // of failures
+	ws    *Workspace // nil behind the SCIM token, as is key
 	key   *keys.Key
-	now   int64  // Unix ms
-	body  []byte // decompressed; lent until the handler returns
+	scim  *control.SCIMToken // of a SCIM route
+	now   int64              // Unix ms
+	body  []byte             // decompressed; lent until the handler returns
 
 	requestID []byte
-	reply     []byte    // a handler's scratch
-	lookup    []byte    // a handler's scratch for a key
-	queried   []queried // memory for readQuery
-	plain     []byte    // memory for decompression
+	reply     []byte // a handler's scratch
+	plain     []byte // memory for decompression
 	digits    [20]byte
 }
 
 func (x *exchange) reset() {
-	x.ctx, x.route, x.ws, x.key, x.body = nil, nil, nil, nil, nil
+	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.body = nil, nil, nil, nil, nil, nil, nil
 	x.requestID = x.requestID[:0]
-	clear(x.queried) // views of the request
 	if cap(x.reply) > maxPooledBytes {
 		x.reply = nil
 	}
@@ -76,22 +75,28 @@ func (x *exchange) serve() {
 	} else {
 		x.requestID = x.s.appendRequestID(x.requestID)
 	}
+	x.shape = shapeOf(x.ctx.Path())
 	x.setStandardHeaders()
-	if !x.checkHeaders() || !x.findRoute() {
-		return
-	}
-	if !x.route.open && (!x.authenticate() || !x.admit()) {
-		return
-	}
-	if !x.readBody() {
+	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() {
 		return
 	}
 	x.route.handler(x)
 }
 
+// authorize checks the credential that the route wants, what it may do, and the rate limit.
+func (x *exchange) authorize() bool {
+	switch {
+	case x.route.open:
+		return true
+	case x.route.scim:
+		return x.authorizeSCIM()
+	}
+	return x.authenticate() && x.admit()
+}
+
 func (x *exchange) setStandardHeaders() {
 	h := &x.ctx.Response.Header
-	h.SetContentTypeBytes(contentJSON)
+	h.SetContentTypeBytes(x.shape.contentType)
 	h.SetCanonical(headerRequestID, x.requestID)
 	h.SetCanonical(headerNoSniff, noSniff)
 }
@@ -220,13 +225,19 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (limit fasthttp.RequestCon
 	if n := h.ContentLength(); n >= 0 && n <= strangerBodyBytes {
 		return limit
 	}
-	if s.options.Control.Snapshot().Keys.Find(bearerToken(h)) == nil {
+	if !s.knows(bearerToken(h)) {
 		limit.MaxRequestBodySize = min(strangerBodyBytes, s.options.MaxBodyBytes)
 	}
 	return limit
 }
 
 const strangerBodyBytes = 16 << 10
+
+// knows says whether token is an API key or the SCIM token.
+func (s *Server) knows(token []byte) bool {
+	snapshot := s.options.Control.Snapshot()
+	return snapshot.Keys.Find(token) != nil || snapshot.FindSCIMToken(token) != nil
+}
 
 // authenticate finds the key, and by it the workspace.
 func (x *exchange) authenticate() bool {
@@ -247,13 +258,18 @@ func (x *exchange) authenticate() bool {
 
 // denyKey answers a request without a valid key. All wrong keys take the same way.
 func (x *exchange) denyKey(token []byte) bool {
+	return x.deny("Too many requests with an invalid API key. Please try again later.", textUnauthorized+firstCharacters(token)+"…")
+}
+
+// deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from the address.
+func (x *exchange) deny(tooMany, text string) bool {
 	badKeyRequests.Inc()
 	if !x.s.badKeys.allow(x.clientAddr(), x.now, x.s.options.MaxBadKeysPerMinute) {
 		x.ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
-		x.fail(fasthttp.StatusTooManyRequests, "Too many requests with an invalid API key. Please try again later.")
+		x.fail(fasthttp.StatusTooManyRequests, tooMany)
 		return false
 	}
-	x.fail(fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…")
+	x.fail(fasthttp.StatusUnauthorized, text)
 	return false
 }
 
@@ -263,7 +279,7 @@ func firstCharacters(token []byte) string {
 	return string(text[:min(4, len(text)/2)])
 }
 
-// admit checks permission, address and rate limit, and tells the caller how the limit stands.
+// admit checks permission, address and rate limit.
 func (x *exchange) admit() bool {
 	limit, window := x.ws.Limits[x.route.bucket], &x.ws.Windows[x.route.bucket]
 	switch {
@@ -278,6 +294,11 @@ func (x *exchange) admit() bool {
 		x.fail(fasthttp.StatusForbidden, "This API key may not be used from this address")
 		return false
 	}
+	return x.take(limit, window)
+}
+
+// take counts the request in its window, and tells the caller how that stands.
+func (x *exchange) take(limit ratelimit.Limit, window *ratelimit.Window) bool {
 	state, ok := window.Take(limit, x.now)
 	x.setRate(state)
 	if !ok {
@@ -335,6 +356,9 @@ func (x *exchange) actor() control.Actor {
 	by := control.Actor{Address: x.clientAddr().String(), RequestID: string(x.requestID)}
 	if x.key != nil {
 		by.Name, by.Number = fmt.Sprintf("API key %s (%s)", x.key.ID, x.key.Name), x.key.Number
+	}
+	if x.scim != nil {
+		by.Name, by.Number = "SCIM token "+x.scim.ID, x.scim.Number
 	}
 	return by
 }
@@ -416,9 +440,9 @@ func (x *exchange) send(status int, body []byte) {
 // succeed answers {"message":"success"}.
 func (x *exchange) succeed(status int) { x.send(status, []byte(`{"message":"success"}`)) }
 
-// fail answers with a message.
+// fail answers with a message, in the shape of the path.
 func (x *exchange) fail(status int, text string) {
-	x.reply = appendMessage(x.reply[:0], text)
+	x.reply = x.shape.append(x.reply[:0], status, text)
 	x.send(status, x.reply)
 }
 

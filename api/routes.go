@@ -11,13 +11,14 @@ import (
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a key that holds the permission, a
-// free place in the bucket. A route without a permission must say that it is open.
+// free place in the bucket. A route without a permission must say that it is open, or that it wants the SCIM token.
 type route struct {
 	method     string
 	path       string // exact, or with segments in braces: /scim/v2/Users/{id}
 	permission string
 	bucket     ratelimit.Bucket
 	open       bool // served without a key
+	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	handler    func(*exchange)
 
 	metrics *routeMetrics
@@ -29,15 +30,30 @@ func (s *Server) routes() []route {
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, handler: s.exportIDs},
 		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, handler: s.deleteUsers},
-		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, handler: s.setStatus},
-		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, handler: s.setStatusV2},
-		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, handler: s.getStatus},
-		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, handler: s.userStatus},
-		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, handler: s.emailStatus},
-		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, handler: s.blockEmails},
-		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, handler: s.blockEmails},
-		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, handler: s.removeBounces},
-		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, handler: s.removeSpamMarks},
+
+		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
+		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
+		{method: "PUT", path: "/campaigns/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, handler: s.putCampaignTranslation},
+		{method: "PUT", path: "/campaign/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, handler: s.putCampaignTranslation},
+		{method: "GET", path: "/campaigns/translations/source", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
+		{method: "GET", path: "/campaign/translations/source", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
+		{method: "GET", path: "/canvases/translations", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
+		{method: "GET", path: "/canvas/translations", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
+		{method: "PUT", path: "/canvases/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, handler: s.putCanvasTranslation},
+		{method: "PUT", path: "/canvas/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, handler: s.putCanvasTranslation},
+		{method: "GET", path: "/canvases/translations/source", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
+		{method: "GET", path: "/canvas/translations/source", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
+
+		{method: "GET", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.findSCIMUser},
+		{method: "POST", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.createSCIMUser},
+		{method: "GET", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.getSCIMUser},
+		{method: "PUT", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.replaceSCIMUser},
+		{method: "DELETE", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.deleteSCIMUser},
+		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimConfig},
+		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimResourceTypes},
+		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimResourceType},
+		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchemas},
+		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchema},
 
 		{method: "GET", path: "/livez", open: true, handler: s.livez},
 		{method: "GET", path: "/readyz", open: true, handler: s.readyz},
@@ -62,13 +78,23 @@ func newRouter(routes []route) *router {
 	r := &router{exact: map[string]*resource{}}
 	for i := range routes {
 		rt := &routes[i]
-		if rt.open == (rt.permission != "") || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
-			panic(fmt.Sprintf("BUG: route %s %s must have a permission and a bucket, or be open", rt.method, rt.path))
+		if rt.credentials() != 1 || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
+			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, or be open", rt.method, rt.path))
 		}
 		rt.metrics = newRouteMetrics(rt.path)
 		r.add(rt)
 	}
 	return r
+}
+
+// credentials is how many ways in a route has: each must have one.
+func (rt *route) credentials() (n int) {
+	for _, way := range []bool{rt.permission != "", rt.scim, rt.open} {
+		if way {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *router) add(rt *route) {

@@ -25,6 +25,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/valyala/fasthttp"
+
+	"millrace/api/ratelimit"
+	"millrace/api/scim"
 )
 
 // Server serves the public API. Make it with New, give it a listener with Serve.
@@ -34,6 +37,8 @@ type Server struct {
 	http     *fasthttp.Server
 	inflight *xsync.MapOf[idempotencyID, chan struct{}]
 	badKeys  badKeys
+	company  ratelimit.Windows // of the buckets that are counted per company
+	scim     *scim.Users
 	draining atomic.Bool
 	zstd     *zstd.Decoder // used for DecodeAll only, which is stateless
 
@@ -56,6 +61,7 @@ func New(options Options) (*Server, error) {
 	_, _ = rand.Read(seed[:]) // never fails
 	s.requestSeed = binary.LittleEndian.Uint64(seed[:])
 	s.badKeys.init()
+	s.scim = scim.NewUsers(options.Control, options.Now)
 	var err error
 	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {
 		return nil, fmt.Errorf("api: zstd: %w", err)

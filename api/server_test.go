@@ -18,35 +18,55 @@ import (
 )
 
 const demoYAML = `
+company:
+  scim: {token: demo-scim-token-0123456789, request_origin: "https://idp.example.com"}
 workspaces:
   - id: demo
+    name: Demo
+    multi_language: true
+    locales: [{name: es-MX, country: MX, language: es}, {name: de}]
+    campaigns: &campaigns
+      - id: c1
+        messages:
+          - &m1
+            id: m1
+            channel: email
+            multi_language: true
+            source: {id_0: Hello, id_1: "Good \"bye\""}
+            translations:
+              - {locale: {name: es-MX, country: MX, language: es}, translation_map: {id_1: Adiós, id_0: Hola}}
+              - {locale: {name: fr, country: "", language: French}, translation_map: {id_0: Bonjour, id_1: Adieu}}
+          - {id: m2, channel: email, multi_language: true, translations: [{locale: {name: fr}, translation_map: {x: Un}}]}
+          - &mono {id: m3, channel: email}
+          - &sms {id: m4, channel: sms, multi_language: true}
+      - {id: c2, messages: [{id: m5, channel: sms}, {id: m6, channel: email}]}
+      - {id: c3, messages: [{id: m7, channel: push}]}
+      - {id: c4, messages: []}
+    canvases: &canvases
+      - id: w1
+        steps:
+          - {id: s1, messages: [{<<: *m1, id: n1}, {<<: *mono, id: n3}, {<<: *sms, id: n4}]}
+          - {id: s2, messages: [{<<: *m1, id: n2}]}
     apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
     api_keys:
       - {name: all, key: demo-all-key-0123456789, permissions: ["*"]}
       - {name: track, key: demo-track-key-0123456789, permissions: [users.track]}
       - {name: none, key: demo-none-key-0123456789, permissions: []}
       - {name: elsewhere, key: demo-elsewhere-key-0123456789, permissions: ["*"], ip_allowlist: [10.0.0.0/8]}
-    subscription_groups:
-      - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
-      - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
-      - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
   - id: other
+    multi_language: true
+    campaigns: *campaigns
+    canvases: *canvases
     api_keys:
       - {name: all, key: other-all-key-0123456789, permissions: ["*"]}
-    subscription_groups:
-      - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
-      - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
-      - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
 `
 
 const (
 	demoKey  = "demo-all-key-0123456789"
 	otherKey = "other-all-key-0123456789"
 
-	// Subscription groups of both workspaces.
-	newsGroup   = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55" // email
-	alertsGroup = "7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11" // sms
-	chatGroup   = "c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2" // whatsapp
+	scimToken  = "demo-scim-token-0123456789"
+	scimOrigin = "https://idp.example.com"
 )
 
 // door is a running Server with its parts.

@@ -2,14 +2,11 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,107 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// recorded is a request of the corpus: what clients of the public API send, and in part what the real service answered.
-type recorded struct {
-	Source  string            `json:"source"`
-	Method  string            `json:"method"`
-	Path    string            `json:"path"`
-	Headers map[string]string `json:"headers"`
-	Body    json.RawMessage   `json:"body"`
-	RawBody string            `json:"raw_body"`
-	Status  int               `json:"expect_status"`
-	Answer  struct {
-		Message string `json:"message"`
-	} `json:"expect_body"`
-	Kind string `json:"kind"`
-}
-
-func readCorpus(t *testing.T) (list []recorded) {
-	dir := os.Getenv("MILLRACE_CORPUS")
-	if dir == "" {
-		dir = "../../../shared/corpus"
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-	require.NoError(t, err)
-	if len(files) == 0 {
-		t.Skipf("no corpus in %s; MILLRACE_CORPUS names its directory", dir)
-	}
-	for _, name := range files {
-		f, err := os.Open(name)
-		require.NoError(t, err)
-		lines := bufio.NewScanner(f)
-		lines.Buffer(nil, 16<<20)
-		for lines.Scan() {
-			var r recorded
-			if err := json.Unmarshal(lines.Bytes(), &r); err != nil { // of another shape: an answer that is no object
-				r.Answer.Message = ""
-				var loose struct {
-					recorded
-					Answer json.RawMessage `json:"expect_body"`
-				}
-				require.NoError(t, json.Unmarshal(lines.Bytes(), &loose), name)
-				r = loose.recorded
-			}
-			list = append(list, r)
-		}
-		require.NoError(t, lines.Err())
-		f.Close()
-	}
-	return list
-}
-
-// Every recorded request gets an answer in the shape of the contract, and where the real service's own status is known for what is served,
-// the same.
-func TestCorpus(t *testing.T) {
-	list := readCorpus(t)
-	s := newSite(t, "--max-bad-keys-per-minute", "100000")
-	p := s.start(t)
-	met := 0
-	for _, r := range list {
-		key, headers := allKey, []string{}
-		for name, value := range r.Headers {
-			switch http.CanonicalHeaderKey(name) {
-			case "Authorization":
-				if r.Status == 401 {
-					key = strings.TrimPrefix(value, "Bearer ")
-				}
-			case "Accept-Encoding", "Content-Length", "Host", "Connection", "Transfer-Encoding":
-			default:
-				headers = append(headers, name, value)
-			}
-		}
-		if r.Status == 401 && key == allKey { // told by the body, in the old way
-			key = ""
-		}
-		body := r.RawBody
-		if body == "" && string(r.Body) != "null" {
-			body = string(r.Body)
-		}
-		a, err := call(patient, r.Method, s.url(r.Path), key, body, headers...)
-		require.NoError(t, err, r.Source)
-		require.Less(t, a.status, 500, "%s: %s", r.Source, a.body)
-		require.True(t, json.Valid([]byte(a.body)), "%s: %s", r.Source, a.body)
-		if !strings.HasPrefix(r.Path, "/scim/") {
-			require.NotEmpty(t, a.message(), "%s: %s", r.Source, a.body)
-		}
-		path, _, _ := strings.Cut(r.Path, "?")
-		if served := path == "/users/track" || path == "/users/export/ids" || path == "/users/delete"; served && r.Kind == "vcr-recorded-real-service" {
-			require.Equal(t, r.Status, a.status, "%s: %s", r.Source, a.body)
-			if r.Status == 201 && r.Answer.Message != "" {
-				require.Equal(t, r.Answer.Message, a.message(), r.Source)
-			}
-			met++
-		}
-		if r.Status == 401 {
-			require.Contains(t, []int{401, 404}, a.status, r.Source)
-		}
-	}
-	t.Logf("%d requests, %d of them with the real service's status", len(list), met)
-	require.GreaterOrEqual(t, met, 8)
-	require.True(t, p.isAlive())
-	p.stop()
-}
 
 // Slow clients and garbage, while a good client works: its requests all succeed, the process lives, and its memory stays bounded.
 func TestHostileClients(t *testing.T) {

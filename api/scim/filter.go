@@ -1,0 +1,36 @@
+package scim
+
+import (
+	"encoding/json"
+	"strings"
+
+	filter "github.com/scim2/filter-parser/v2"
+)
+
+// maxFilterBytes bounds a filter (FAULTS.md B26). A userName has at most maxUserNameBytes.
+const maxFilterBytes = 512
+
+// ParseFilter reads the one filter that there is (service.md 4.18), userName eq "…", and returns the name. Attribute and operator may be in any case, and the
+// attribute may have the URN of its schema before it. Anything else is an error, and it is the answer.
+//
+// It parses an attribute expression, which has no nesting, rather than a whole filter: that grammar goes back over parentheses again and again.
+func ParseFilter(text string) (userName string, err error) {
+	if len(text) > maxFilterBytes {
+		return "", errFilter
+	}
+	e, parseErr := filter.ParseAttrExp([]byte(strings.Trim(text, " ")))
+	if parseErr != nil {
+		return "", errFilter
+	}
+	path := e.AttributePath
+	if !strings.EqualFold(path.AttributeName, "userName") || path.SubAttribute != nil || e.Operator != filter.EQ ||
+		path.URIPrefix != nil && !strings.EqualFold(strings.TrimSuffix(*path.URIPrefix, ":"), UserSchema) {
+		return "", errFilter
+	}
+	quoted, ok := e.CompareValue.(string)
+	if !ok || json.Unmarshal([]byte(`"`+quoted+`"`), &userName) != nil { // the library leaves escapes as they are
+		return "", errFilter
+	}
+	// A "+" that was not escaped has become a space on its way through the query, where no address has one.
+	return strings.ReplaceAll(userName, " ", "+"), nil
+}

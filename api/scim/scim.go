@@ -1,0 +1,85 @@
+// Package scim is the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC 7643 and RFC 7644, as far as the contract has it. It
+// reads and judges users, parses filters, says what the service can do, and keeps the users in the control data, one document each. Who may ask, how often, and
+// how HTTP carries it is the door's; a body comes here after the door has proven its grammar.
+//
+// A user is kept under its userName in lower case, so a name can't be there twice, and found by its id through a second index.
+package scim
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// URNs of RFC 7643 and RFC 7644.
+const (
+	UserSchema   = "urn:ietf:params:scim:schemas:core:2.0:User"
+	listSchema   = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
+	errorSchema  = "urn:ietf:params:scim:api:messages:2.0:Error"
+	configSchema = "urn:ietf:params:scim:schemas:core:2.0:ServiceProviderConfig"
+	typeSchema   = "urn:ietf:params:scim:schemas:core:2.0:ResourceType"
+	schemaSchema = "urn:ietf:params:scim:schemas:core:2.0:Schema"
+)
+
+// ContentType is that of every answer.
+const ContentType = "application/scim+json"
+
+// Paths of the resources.
+const (
+	base      = "/scim/v2"
+	usersPath = base + "/Users"
+)
+
+// MaxBodyBytes bounds the body of a request, decompressed: a user with all permissions in a hundred workspaces has a half of it.
+const MaxBodyBytes = 256 << 10
+
+// Error is an answer that is not a success, in the shape of RFC 7644 3.12.
+type Error struct {
+	Status int
+	Type   string // scimType: which kind of 400; empty for all other statuses
+	Detail string
+}
+
+func (e *Error) Error() string { return e.Detail }
+
+// Kinds of 400 (RFC 7644 table 9).
+const (
+	invalidFilter = "invalidFilter"
+	invalidSyntax = "invalidSyntax"
+	invalidValue  = "invalidValue"
+	mutability    = "mutability"
+)
+
+// What the contract names (service.md 7; literal texts of reference.md 8).
+var (
+	errExists   = &Error{Status: 409, Detail: "User already exists in the database."}
+	errNotFound = &Error{Status: 404, Detail: "User not found"}
+	errFilter   = &Error{Status: 400, Type: invalidFilter, Detail: "Request is unparsable, syntactically incorrect, or violates schema."}
+	errTooMany  = &Error{Status: 403, Detail: "The company has as many dashboard users as it can have."}
+	// ErrResourceNotFound is the answer for an unknown schema or resource type.
+	ErrResourceNotFound = &Error{Status: 404, Detail: "Resource not found"}
+	// ErrDiscoveryFilter is the answer to a filter on schemas and resource types (RFC 7644 4).
+	ErrDiscoveryFilter = &Error{Status: 403, Detail: "Schemas and resource types can't be filtered"}
+	// ErrTooLarge is the answer to a body above MaxBodyBytes.
+	ErrTooLarge = &Error{Status: 413, Detail: "Request Entity Too Large"}
+)
+
+// AppendError appends the body of an error. The status is a number, as the contract has it.
+func AppendError(dst []byte, e *Error) []byte {
+	return appendJSON(dst, struct {
+		Schemas []string `json:"schemas"`
+		Detail  string   `json:"detail"`
+		Status  int      `json:"status"`
+		Type    string   `json:"scimType,omitempty"`
+	}{[]string{errorSchema}, e.Detail, e.Status, e.Type})
+}
+
+// appendJSON appends v, whose type is one of this package's.
+func appendJSON(dst []byte, v any) []byte {
+	b := bytes.NewBuffer(dst)
+	encoder := json.NewEncoder(b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
