@@ -22,6 +22,16 @@ var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
 	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 
+	"POST /subscription/status/set":    {body: `{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","external_id":"a"}`},
+	"POST /v2/subscription/status/set": {body: `{"subscription_groups":[{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","emails":["ada@example.com"]}]}`},
+	"GET /subscription/status/get":     {target: "/subscription/status/get?external_id=a&subscription_group_id=" + newsGroup},
+	"GET /subscription/user/status":    {target: "/subscription/user/status?external_id=a"},
+	"POST /email/status":               {body: `{"email":"ada@example.com","subscription_state":"opted_in"}`},
+	"POST /email/blacklist":            {body: `{"email":"bob@example.com"}`},
+	"POST /email/blocklist":            {body: `{"email":"bob@example.com"}`},
+	"POST /email/bounce/remove":        {body: `{"email":"bob@example.com"}`},
+	"POST /email/spam/remove":          {body: `{"email":"bob@example.com"}`},
+
 	"GET /campaigns/translations":        {target: "/campaigns/translations?campaign_id=c1&message_variation_id=m1"},
 	"GET /campaigns/translations/source": {target: "/campaigns/translations/source?campaign_id=c1&message_variation_id=m1"},
 	"PUT /campaigns/translations":        {body: `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-mx","translation_map":{"x":"Uno"}}`},

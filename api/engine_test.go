@@ -28,6 +28,7 @@ import (
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
+	"millrace/shard/op"
 )
 
 // openEngine starts the whole corridor on dir: door, decoder, engine, disk. close ends it as a SIGTERM does.
@@ -39,6 +40,10 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
 		for id := range w.Apps {
 			prepared.Apps[id] = struct{}{}
+		}
+		for id, g := range w.Groups {
+			raw, _ := field.UUID([]byte(id))
+			prepared.Groups[raw] = ingest.Channel(channelOf(g))
 		}
 		return prepared
 	}})
@@ -55,6 +60,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
+			b.SetSource(op.SourceTrack)
 			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
 		}}
 	for _, e := range edit {

@@ -328,6 +328,19 @@ func (v value) members() iter.Seq2[string, value] {
 	}
 }
 
+// member is the member of an object with this name, the nil value when there is none.
+func (v value) member(name string) value {
+	for n, m := range v.members() {
+		if n == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// some says whether v is there and, when it is an array, has elements.
+func (v value) some() bool { return !v.absent() && (!v.isArray() || v.count(0) > 0) }
+
 // pairs walks an object with its names as they are written.
 func (v value) pairs() iter.Seq2[value, value] {
 	return func(yield func(value, value) bool) {

@@ -51,14 +51,17 @@ type exchange struct {
 	body  []byte             // decompressed; lent until the handler returns
 
 	requestID []byte
-	reply     []byte // a handler's scratch
-	plain     []byte // memory for decompression
+	reply     []byte    // a handler's scratch
+	lookup    []byte    // a handler's scratch for a key
+	queried   []queried // memory for readQuery
+	plain     []byte    // memory for decompression
 	digits    [20]byte
 }
 
 func (x *exchange) reset() {
 	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.body = nil, nil, nil, nil, nil, nil, nil
 	x.requestID = x.requestID[:0]
+	clear(x.queried) // views of the request
 	if cap(x.reply) > maxPooledBytes {
 		x.reply = nil
 	}

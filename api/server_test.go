@@ -53,17 +53,30 @@ workspaces:
       - {name: track, key: demo-track-key-0123456789, permissions: [users.track]}
       - {name: none, key: demo-none-key-0123456789, permissions: []}
       - {name: elsewhere, key: demo-elsewhere-key-0123456789, permissions: ["*"], ip_allowlist: [10.0.0.0/8]}
+    subscription_groups:
+      - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
+      - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
+      - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
   - id: other
     multi_language: true
     campaigns: *campaigns
     canvases: *canvases
     api_keys:
       - {name: all, key: other-all-key-0123456789, permissions: ["*"]}
+    subscription_groups:
+      - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
+      - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
+      - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
 `
 
 const (
 	demoKey  = "demo-all-key-0123456789"
 	otherKey = "other-all-key-0123456789"
+
+	// Subscription groups of both workspaces.
+	newsGroup   = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55" // email
+	alertsGroup = "7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11" // sms
+	chatGroup   = "c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2" // whatsapp
 
 	scimToken  = "demo-scim-token-0123456789"
 	scimOrigin = "https://idp.example.com"

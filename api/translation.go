@@ -87,8 +87,8 @@ type messagePlace struct {
 	localeID, localeName   string // of a translation; both empty: all
 }
 
-// queried reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over: there are no drafts.
-func (x *exchange) queried() messagePlace {
+// queriedPlace reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over: there are no drafts.
+func (x *exchange) queriedPlace() messagePlace {
 	query := x.ctx.QueryArgs()
 	get := func(name string) string { return string(query.Peek(name)) }
 	return messagePlace{campaign: get("campaign_id"), canvas: get("workflow_id"), step: get("step_id"), variation: get("message_variation_id"), localeID: get("locale_id")}
@@ -253,13 +253,13 @@ func (x *exchange) localeID(l control.Locale) uuid.UUID {
 
 // campaignTranslations serves GET /campaigns/translations: of one message, or, without message_variation_id, of each message of the campaign that has any.
 func (s *Server) campaignTranslations(x *exchange) {
-	p := x.queried()
+	p := x.queriedPlace()
 	x.answerTranslations(&p, p.checkCampaign(false))
 }
 
 // canvasTranslations serves GET /canvases/translations.
 func (s *Server) canvasTranslations(x *exchange) {
-	p := x.queried()
+	p := x.queriedPlace()
 	x.answerTranslations(&p, p.checkCanvas())
 }
 
@@ -355,13 +355,13 @@ func appendTexts(dst []byte, texts map[string]string) []byte {
 
 // campaignSource serves GET /campaigns/translations/source: the texts to be translated.
 func (s *Server) campaignSource(x *exchange) {
-	p := x.queried()
+	p := x.queriedPlace()
 	x.answerSource(&p, p.checkCampaign(true))
 }
 
 // canvasSource serves GET /canvases/translations/source.
 func (s *Server) canvasSource(x *exchange) {
-	p := x.queried()
+	p := x.queriedPlace()
 	x.answerSource(&p, p.checkCanvas())
 }
 

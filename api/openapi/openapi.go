@@ -24,7 +24,7 @@ var files embed.FS
 // root is the file that the others are added to, in this order, which is also the order of the page.
 const root = "openapi.yaml"
 
-var resources = []string{"users.yaml", "service.yaml"}
+var resources = []string{"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml", "service.yaml"}
 
 // JSON returns the document. The bytes are shared: don't change them.
 func JSON() []byte { return made().json }

@@ -120,3 +120,16 @@ func TestMarkup(t *testing.T) {
 		require.Equal(t, want, string(markup(&n)), in)
 	}
 }
+
+// What is written but never referred to is left over.
+func TestNothingIsUnused(t *testing.T) {
+	text := string(JSON())
+	for kind, all := range map[string][]string{"schemas": nil, "responses": nil, "headers": nil, "parameters": nil, "requestBodies": nil} {
+		for name := range members(member(made().node, "components", kind)) {
+			all = append(all, name)
+		}
+		for _, name := range all {
+			require.True(t, strings.Contains(text, `"#/components/`+kind+"/"+name+`"`), `"#/components/`+kind+"/"+name+`"`)
+		}
+	}
+}

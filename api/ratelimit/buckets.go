@@ -22,7 +22,9 @@ const (
 	SubscriptionStatusGet
 	SubscriptionGroupsGet
 	EmailStatus
-	EmailBlacklist
+	EmailBlacklist // both spellings of the path
+	EmailBounceRemove
+	EmailSpamRemove
 	CanvasTranslationsGet
 	CanvasTranslationsUpdate
 	CampaignsTranslationsGet
@@ -49,6 +51,8 @@ var buckets = [bucketCount]struct {
 	SubscriptionGroupsGet:       {"subscription.groups.get", Limit{Requests: 250_000, Window: time.Hour}},
 	EmailStatus:                 {"email.status", Limit{Requests: 250_000, Window: time.Hour}},
 	EmailBlacklist:              {"email.blacklist", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailBounceRemove:           {"email.bounce.remove", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailSpamRemove:             {"email.spam.remove", Limit{Requests: 250_000, Window: time.Hour}},
 	CanvasTranslationsGet:       {"canvas.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
 	CampaignsTranslationsGet:    {"campaigns.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
 	CanvasTranslationsUpdate:    {"canvas.translations.update", Limit{Requests: 250_000, Window: time.Hour}},
