@@ -125,7 +125,7 @@ func (e *Engine) View(workspace uint32, id op.IDKind, key []byte, f func(number 
 	var found [8]candidate
 	all, err := e.candidates(found[:0], home, workspace, id, key)
 	for i := 0; i < len(all) && err == nil; i++ {
-		err = e.viewUser(workspace, all[i].number, f)
+		err = e.viewNamed(workspace, id, key, all[i].number, len(all) == 1, f)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +20,8 @@ type applying struct {
 	position uint64
 	ordinal  uint32     // of the op within its record
 	rec      *op.Record // its Stamp is the op's
-	ticket   *ticket    // nil in replay
+	live     bool       // not a replay: messages are sent
+	ticket   *ticket    // who waits for the op and its effects; may be nobody
 	dropped  bool       // the op at hand had no effect
 }
 
@@ -27,7 +29,7 @@ type applying struct {
 func (w *worker) apply(c *commit) error {
 	a := &w.applying
 	w.rec = c.rec
-	*a = applying{position: c.Position, rec: &w.rec, ticket: c.ticket}
+	*a = applying{position: c.Position, rec: &w.rec, live: c.ticket != nil || c.messages != nil, ticket: c.ticket}
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
 		o, rest = op.Next(rest)
@@ -48,7 +50,7 @@ func (w *worker) apply(c *commit) error {
 		}
 		if c.messages != nil {
 			c.messages[a.ordinal].applied.Store(true)
-			a.ticket.finish(w.e)
+			c.messages[a.ordinal].ticket.finish(w.e)
 		}
 	}
 	return nil
@@ -73,6 +75,24 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 		return nil
 	case op.Resume:
 		return w.resume(p, o.Body())
+	case op.Claim:
+		return w.claim(p, o)
+	case op.Grant:
+		return w.grant(p, o)
+	case op.Unname:
+		return w.unname(p, o)
+	case op.Merge:
+		return w.merge(p, o)
+	case op.Pin:
+		return w.pin(p, o)
+	case op.Seal:
+		return w.seal(p, o)
+	case op.Absorb:
+		return w.absorb(p, o)
+	case op.Unpin:
+		return w.unpin(p, o)
+	case op.RowMove:
+		return w.moveMember(p, o)
 	case op.RowAdd:
 		return w.addMember(p, o)
 	case op.RowRemove:
@@ -148,11 +168,15 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 	}
 	if s != nil {
 		b := w.entryOf(s)
-		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace {
+		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace && isNamed(b, o.Flags().ID(), o.Key()) {
 			return w.change(p, s, o)
 		}
+		if to, ok := forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
+			w.follow(p, o, to)
+			return nil
+		}
 	}
-	// The profile is gone since. An identifier may name another one by now, or make a new one.
+	// The profile is gone since, or never got the name that was promised to it. An identifier may name another one by now, or make a new one.
 	w.applying.dropped = true
 	flags := o.Flags()
 	if flags.ID() == op.SvcID || len(o.Key()) == 0 {
@@ -163,10 +187,37 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 	return nil
 }
 
+// follow sends an op that was addressed to a profile to the one that it has been merged into. The external id is not that one's: what was on its
+// way under it comes without.
+func (w *worker) follow(p *partition, o op.Op, to uint64) {
+	w.applying.dropped = true
+	id, key := o.Flags().ID(), o.Key()
+	if id == op.ExternalID {
+		id, key = op.SvcID, nil
+	}
+	w.send(p, o.Kind(), op.MakeFlags(o.Flags()|op.Resolved, id), to, o.Body(), key, true)
+}
+
+// isNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external id is a promise until
+// the profile has kept it (claim.go). An email or phone names all who have it; there the row's word is enough.
+func isNamed(blob []byte, id op.IDKind, key []byte) bool {
+	switch id {
+	case op.Alias:
+		label, name, ok := op.SplitAliasKey(key)
+		return ok && profile.HasAlias(blob, label, name)
+	case op.ExternalID:
+		return profile.HasExternalID(blob, key)
+	}
+	return true
+}
+
 // create makes the profile of an external id.
 func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	rec := w.applying.rec
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
+	if number != o.Number() { // another one had this external id before: the event log has both under it
+		w.fresh = profile.AppendBorn(w.fresh, w.place())
+	}
 	plain := o.Kind() != op.Attributes || !o.Flags().Has(op.Contact)
 	if plain { // the op goes into the scratch, so that the profile gets its place once, with its size
 		out, verdict := w.ed.Apply(w.fresh, o, rec, w.limit())
@@ -192,6 +243,7 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 		return err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
+	w.fresh = profile.AppendBorn(w.fresh, w.place()) // this op alone is in the log under the identifier, the later ones are resolved
 	s, err := w.lookup(p, row)
 	if err != nil {
 		return err
@@ -240,7 +292,7 @@ func (w *worker) keep(b []byte) []byte {
 
 // change applies a user op to the profile in s.
 func (w *worker) change(p *partition, s *slot, o op.Op) error {
-	if s.size()+2*len(o)+profileSlack > maxEntryBytes {
+	if !w.hasRoom(p, s, len(o)) {
 		overgrown.Inc()
 		w.applying.dropped = true
 		return nil
@@ -289,6 +341,10 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return nil
 	}
 	rec := w.applying.rec
+	if !bytes.Equal(o.Body(), w.e.appendErased(nil, b, s.number, profile.Place{})) {
+		w.eraseEvents(p, s.number, w.e.appendErased(nil, b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
+	}
+	w.e.unblock(s.number)
 	w.eachRow(b, func(id op.IDKind, key []byte) {
 		w.tellRow(p, op.RowRemove, id, key, s.number, nil)
 	})
@@ -328,11 +384,14 @@ func (r *rowKeys) read(b []byte) {
 		add(op.Phone, append([]byte{}, v.Bytes()...))
 	}
 	profile.Aliases(b, func(label, name []byte) { add(op.Alias, op.AppendAliasKey(nil, label, name)) })
-	if id, _ := profile.HomeID(b); id != op.ExternalID {
-		if ext := profile.ExternalID(b); len(ext) > 0 {
-			add(op.ExternalID, append([]byte{}, ext...))
+	home, key := profile.HomeID(b)
+	addID := func(id []byte) {
+		if len(id) > 0 && (home != op.ExternalID || !bytes.Equal(id, key)) { // the home needs no row
+			add(op.ExternalID, append([]byte{}, id...))
 		}
 	}
+	addID(profile.ExternalID(b))
+	profile.DeprecatedIDs(b, addID)
 }
 
 // keepAnswer stores the answer of a request with an Idempotency-Key (decisions.md D3).
@@ -383,6 +442,12 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
+	if s != nil && flags.Has(op.Resolved) {
+		if to, ok := forward(w.entryOf(s)); ok {
+			w.send(p, op.Import, flags, to, o.Body(), o.Key(), false)
+			return nil
+		}
+	}
 	if s != nil && profile.Kind(w.entryOf(s)) == kindRow {
 		if m := members(w.entryOf(s)); len(m) > 0 {
 			w.send(p, op.Import, flags|op.Resolved, member(m, 0), o.Body(), o.Key(), false)
@@ -390,10 +455,13 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 	}
 	var before, after rowKeys
+	blob := o.Body()
 	switch {
 	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
 		before.read(w.entryOf(s))
-		if err := w.update(s, append(w.fresh[:0], o.Body()...)); err != nil {
+		w.fresh = append(w.fresh[:0], o.Body()...)
+		blob = w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
+		if err := w.update(s, blob); err != nil {
 			return err
 		}
 	case flags.Has(op.Resolved):
@@ -404,12 +472,16 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 				return err
 			}
 		}
-		if _, err = w.insert(p, number, o.Body()); err != nil {
+		w.fresh = append(w.fresh[:0], o.Body()...)
+		if number != o.Number() {
+			w.fresh = profile.AppendBorn(w.fresh, w.place())
+		}
+		if _, err = w.insert(p, number, w.fresh); err != nil {
 			return err
 		}
 		profilesCreated.Inc()
 	}
-	after.read(o.Body())
+	after.read(blob)
 	for _, k := range before.list {
 		if !after.has(k) {
 			w.tellRow(p, op.RowRemove, k.id, k.key, number, nil)
@@ -418,7 +490,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 	for _, k := range after.list {
 		// An address is told in any case: what it has of states goes before what the imported profile says.
 		if !before.has(k) || k.id == op.Email || k.id == op.Phone {
-			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(statesOf(o.Body()), k.id))
+			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(statesOf(blob), k.id))
 		}
 	}
 	return nil
@@ -440,10 +512,13 @@ func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64,
 	p.forgetApplied()
 	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.rec, kind, flags, number, body, key, names)
 	p.outbox = append(p.outbox, m)
+	if !w.applying.live {
+		return
+	}
+	w.sent = append(w.sent, m)
 	if t := w.applying.ticket; t != nil {
 		m.ticket = t
 		t.pending.Add(1)
-		w.sent = append(w.sent, m)
 	}
 }
 

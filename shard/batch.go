@@ -31,6 +31,7 @@ type Batch struct {
 	contacts  []int // starts of ops that may set an email or phone
 	commit    commit
 	keep      []byte
+	merges    int
 	deletes   int // ops that only delete: a batch of them is taken when the disk is full, too
 	given     []given
 }
@@ -51,7 +52,7 @@ type candidate struct {
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
-	b.workspace, b.actor, b.deletes = workspace, actor, 0
+	b.workspace, b.actor, b.deletes, b.merges = workspace, actor, 0, 0
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
 	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
 	b.Reset(wal.HeaderBytes)
@@ -109,13 +110,13 @@ func (b *Batch) SvcID(text []byte) (number uint64, ok bool) {
 	return b.engine.hasher.ParseSvcID(b.workspace, text)
 }
 
-// Delete removes the profile with this number. The op's body is the home number of the identifier that the profile was made with, under
-// which the event log may know events that came before the profile had a number.
+// Delete removes the profile with this number. The op's body says where the log has its events, for the event log (Erased).
 func (b *Batch) Delete(number uint64) {
-	body := make([]byte, 8)
+	var body []byte
 	_ = b.engine.view(number, func(blob []byte) { // not found: the op will have no effect
-		id, key := profile.HomeID(blob)
-		binary.LittleEndian.PutUint64(body, b.engine.hasher.Number(b.workspace, id, key))
+		if profile.Kind(blob) == profile.KindUser {
+			body = b.engine.appendErased(nil, blob, number, profile.Place{})
+		}
 	})
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
 	b.deletes++
@@ -147,8 +148,12 @@ func (b *Batch) Commit() error {
 		}
 	}
 	e := b.engine
+	if err := e.reserveMerges(b.merges); err != nil {
+		return err
+	}
 	data := b.Finish(b.workspace, b.actor, e.now(b.Count()))
 	if err := e.reserve(len(data)); err != nil {
+		e.merges.Add(-int64(b.merges))
 		return err
 	}
 	c := &b.commit
@@ -156,6 +161,7 @@ func (b *Batch) Commit() error {
 	t := c.ticket
 	if err := e.submit(c, data); err != nil {
 		e.inflight.Add(-int64(len(data)))
+		e.merges.Add(-int64(b.merges))
 		return translate(err)
 	}
 	select {
@@ -420,7 +426,7 @@ func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id o
 			return dst, err
 		}
 		if l.blob != nil && profile.Kind(l.blob) == profile.KindUser {
-			dst = append(dst, candidate{number, len(profile.ExternalID(l.blob)) > 0, profile.Updated(l.blob)})
+			dst = append(dst, candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)})
 		}
 		l.back()
 	}
@@ -499,7 +505,11 @@ func (b *Batch) readdress(o op.Op) {
 	b.AppendOp(o)
 	flags := o.Flags()
 	id := flags.ID()
-	if o.Kind() == op.Deferred || id == op.NoID || o.Kind() == op.RowState { // the last is for the row itself
+	switch o.Kind() {
+	case op.Deferred, op.Claim, op.RowState: // addressed as they are
+		return
+	}
+	if id == op.NoID {
 		return
 	}
 	if id != op.SvcID {

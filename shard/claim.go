@@ -1,6 +1,24 @@
 package shard
 
-import "millrace/shard/profile"
+import (
+	"bytes"
+	"encoding/binary"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its directory row lies, or
+// the profile that was made with it, decides who gets it:
+//
+//	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told
+//	Grant    to the profile     it takes the name, or says why not
+//	RowRemove, RowMove          to the name: it doesn't; or it has been merged into another one, which does
+//
+// So between Claim and Grant a row is a promise, and the profile's word counts: who comes by the name, op or reader, asks it (isNamed). A profile
+// tells the row of each name that it loses, once, so a row that leads to a profile without the name is about to hear of it.
+//
+// What became of a claim is known where it ends, and reported through the ticket.
 
 // Outcome says what became of an element of a request whose fate is known only where it is applied.
 type Outcome uint8
@@ -20,24 +38,335 @@ const (
 
 // Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID, RemoveExternalID), after a
 // Commit that returned nil.
-func (b *Batch) Outcome(ref int) Outcome { panic("not built") }
+func (b *Batch) Outcome(ref int) Outcome { return b.commit.ticket.outcomes[ref] }
 
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when somebody has the alias
 // already, the outcome is Taken.
-func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) { panic("not built") }
+func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), claim{profile: number, kind: claimAlias})
+}
 
 // RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update, decisions.md D4).
-func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) { panic("not built") }
+func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), claim{profile: number, kind: claimAliasRename, old: op.AppendAliasKey(nil, label, old)})
+}
 
 // Identify gives an external id to the profile with this number, which has none; when another profile has that external id, the first is
 // merged into it (service.md 4.10). mode is profile.MergeIdentify or profile.MergeNone.
 func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int) {
-	panic("not built")
+	return b.claim(op.ExternalID, externalID, claim{profile: number, kind: claimIdentify, mode: mode})
 }
 
 // RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one leads to the profile
 // still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
-func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) { panic("not built") }
+func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
+	return b.claim(op.ExternalID, id, claim{profile: number, kind: claimExternalID, old: current})
+}
 
 // RemoveExternalID takes a deprecated external id away from the profile with this number. Nobody: the profile has no such deprecated id.
-func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) { panic("not built") }
+func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) {
+	ref = b.commit.ticket.expect()
+	b.Append(op.Unname, op.MakeFlags(0, op.SvcID), number, binary.LittleEndian.AppendUint16(nil, uint16(ref)), id)
+	return ref
+}
+
+func (b *Batch) claim(id op.IDKind, key []byte, c claim) (ref int) {
+	ref = b.commit.ticket.expect()
+	c.ref = uint16(ref)
+	b.Append(op.Claim, op.MakeFlags(0, id), b.engine.hasher.Number(b.workspace, id, key), c.append(nil), key)
+	return ref
+}
+
+// claim is the body of a Claim and of the Grant that answers it; the key is the name.
+//
+//	profile u64 | kind u8 | merge mode u8 | confirm u8 | reference u16 | old name …
+type claim struct {
+	profile uint64 // who wants the name (0: a new profile); in a Grant, who the row leads to for it
+	kind    byte
+	mode    profile.MergeMode // of claimIdentify
+	// confirm, in a Grant: the row led to the profile before the claim, so the profile should have the name.
+	confirm bool
+	ref     uint16 // of the outcome
+	old     []byte // of a rename: the alias's key, or the external id
+}
+
+const (
+	claimAlias       = 1
+	claimAliasRename = 2
+	claimIdentify    = 3
+	claimExternalID  = 4 // a rename
+
+	claimHeader = 8 + 1 + 1 + 1 + 2
+)
+
+func (c *claim) append(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, c.profile)
+	confirm := byte(0)
+	if c.confirm {
+		confirm = 1
+	}
+	dst = append(dst, c.kind, byte(c.mode), confirm)
+	dst = binary.LittleEndian.AppendUint16(dst, c.ref)
+	return append(dst, c.old...)
+}
+
+func parseClaim(b []byte) (c claim, err error) {
+	if len(b) < claimHeader {
+		return c, op.ErrMalformed
+	}
+	return claim{
+		profile: binary.LittleEndian.Uint64(b), kind: b[8], mode: profile.MergeMode(b[9]), confirm: b[10] == 1,
+		ref: binary.LittleEndian.Uint16(b[11:]), old: b[claimHeader:],
+	}, nil
+}
+
+// claim decides who gets a name.
+func (w *worker) claim(p *partition, o op.Op) error {
+	c, err := parseClaim(o.Body())
+	if err != nil {
+		return err
+	}
+	id := o.Flags().ID()
+	s, row, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, id, o.Key())
+	if err != nil {
+		return err
+	}
+	var holder uint64
+	if s != nil {
+		if b := w.entryOf(s); profile.Kind(b) == profile.KindUser {
+			holder = s.number
+		} else if m := members(b); len(m) > 0 {
+			holder = member(m, 0)
+		}
+	}
+	switch {
+	case holder == 0 && c.profile == 0:
+		return w.createNamed(p, row, o, c)
+	case holder == 0:
+		if err := w.addToRow(p, row, id, o.Key(), c.profile); err != nil {
+			return err
+		}
+	case holder == c.profile:
+		c.confirm = true
+	case c.kind == claimIdentify:
+		w.mergeInto(p, o, c, holder)
+		return nil
+	default:
+		w.applying.ticket.report(c.ref, Taken)
+		return nil
+	}
+	w.send(p, op.Grant, op.MakeFlags(0, id), c.profile, c.append(nil), o.Key(), false)
+	return nil
+}
+
+// createNamed makes an alias-only user.
+func (w *worker) createNamed(p *partition, row uint64, o op.Op, c claim) error {
+	rec, id := w.applying.rec, o.Flags().ID()
+	number, err := w.freeProfile(p, row)
+	if err != nil {
+		return err
+	}
+	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
+	w.fresh = profile.AppendBorn(w.fresh, w.place())
+	if _, err := w.insert(p, number, w.fresh); err != nil {
+		return err
+	}
+	profilesCreated.Inc()
+	w.applying.ticket.report(c.ref, Done)
+	return w.addToRow(p, row, id, o.Key(), number)
+}
+
+// grant: the profile takes the name that the directory has promised it, or says why not.
+func (w *worker) grant(p *partition, o op.Op) error {
+	c, err := parseClaim(o.Body())
+	if err != nil {
+		return err
+	}
+	rec, id, key := w.applying.rec, o.Flags().ID(), o.Key()
+	s, err := w.lookup(p, o.Number())
+	if err != nil {
+		return err
+	}
+	var blob []byte
+	if s != nil {
+		blob = w.entryOf(s)
+		if to, ok := forward(blob); ok && profile.Workspace(blob) == rec.Workspace { // who it has been merged into gets it
+			w.send(p, op.Grant, o.Flags(), to, o.Body(), key, false)
+			return nil
+		}
+	}
+	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
+	has := isUser && isNamed(blob, id, key)
+	if isUser && c.confirm && !has { // it has lost the name since, and has told the row: the row is free by then
+		again := claim{profile: s.number, kind: c.kind, mode: c.mode, ref: c.ref, old: c.old}
+		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.append(nil), key, false)
+		return nil
+	}
+	outcome := Nobody
+	if isUser {
+		if outcome, err = w.take(p, s, id, key, c); err != nil {
+			return err
+		}
+	}
+	w.applying.ticket.report(c.ref, outcome)
+	switch {
+	case c.confirm:
+	case outcome != Done && !has:
+		w.tellRow(p, op.RowRemove, id, key, c.profile, nil)
+	case c.profile != o.Number():
+		w.moveRow(p, id, key, c.profile, o.Number())
+	}
+	return nil
+}
+
+// take changes the profile in s as a claim wants, if that can be.
+func (w *worker) take(p *partition, s *slot, id op.IDKind, key []byte, c claim) (outcome Outcome, err error) {
+	blob, lost := w.entryOf(s), []byte(nil)
+	has := isNamed(blob, id, key)
+	if !has && !w.hasRoom(p, s, len(key)) {
+		overgrown.Inc()
+		return Nobody, nil
+	}
+	var out []byte
+	switch c.kind {
+	case claimAlias:
+		label, name, ok := op.SplitAliasKey(key)
+		if has || !ok {
+			return Done, nil
+		}
+		if out, ok = w.ed.AddAlias(blob, label, name); !ok {
+			return LabelTaken, nil
+		}
+	case claimAliasRename:
+		label, old, ok := op.SplitAliasKey(c.old)
+		if !ok || !profile.HasAlias(blob, label, old) {
+			return Nobody, nil
+		}
+		_, name, ok := op.SplitAliasKey(key)
+		switch {
+		case !ok || bytes.Equal(c.old, key):
+			return Done, nil
+		case has: // a merge has left it several names under the label
+			out = w.ed.RemoveAlias(blob, label, old)
+		default:
+			out, _ = w.ed.RenameAlias(blob, label, old, name)
+		}
+		lost = c.old
+	case claimIdentify:
+		if has {
+			return Done, nil
+		}
+		if profile.Identified(blob) {
+			return Identified, nil
+		}
+		out = w.ed.SetExternalID(blob, key)
+	case claimExternalID:
+		if len(c.old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.old) {
+			return Nobody, nil
+		}
+		out = w.ed.SetExternalID(blob, key)
+	default:
+		return Nobody, op.ErrMalformed
+	}
+	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
+	if lost != nil {
+		w.tellRow(p, op.RowRemove, id, lost, s.number, nil)
+	}
+	return Done, w.update(s, out)
+}
+
+// unname takes a deprecated external id away.
+func (w *worker) unname(p *partition, o op.Op) error {
+	if len(o.Body()) < 2 {
+		return op.ErrMalformed
+	}
+	ref, rec, key := binary.LittleEndian.Uint16(o.Body()), w.applying.rec, o.Key()
+	s, err := w.lookup(p, o.Number())
+	if err != nil {
+		return err
+	}
+	outcome := Nobody
+	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser && profile.Workspace(w.entryOf(s)) == rec.Workspace {
+		blob := w.entryOf(s)
+		since, _ := profile.Born(blob)
+		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
+		if ok {
+			outcome = Done
+			home := w.e.hasher.Number(rec.Workspace, op.ExternalID, key)
+			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
+				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
+			} else {
+				w.tellRow(p, op.RowRemove, op.ExternalID, key, s.number, nil)
+			}
+			profile.SetUpdated(out, max(profile.Updated(out), rec.Stamp))
+			if err := w.update(s, out); err != nil {
+				return err
+			}
+		}
+	}
+	w.applying.ticket.report(ref, outcome)
+	return nil
+}
+
+// moveRow tells the row of a name that it leads to another profile now.
+func (w *worker) moveRow(p *partition, id op.IDKind, key []byte, from, to uint64) {
+	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
+	body := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, from), to)
+	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
+}
+
+// moveMember: a name leads to another profile now. One that doesn't lead to the first any more stays as it is.
+func (w *worker) moveMember(p *partition, o op.Op) error {
+	if len(o.Body()) < 16 {
+		return op.ErrMalformed
+	}
+	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
+	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != kindRow {
+		return err
+	}
+	from, to := binary.LittleEndian.Uint64(o.Body()), binary.LittleEndian.Uint64(o.Body()[8:])
+	m := append(w.members[:0], members(w.entryOf(s))...)
+	at, has := -1, false
+	for i := 0; i < len(m)/8; i++ {
+		switch member(m, i) {
+		case from:
+			at = i
+		case to:
+			has = true
+		}
+	}
+	switch {
+	case at < 0:
+		return nil
+	case has:
+		m = append(m[:8*at], m[8*at+8:]...)
+	default:
+		binary.LittleEndian.PutUint64(m[8*at:], to)
+	}
+	return w.setMembers(s, m)
+}
+
+// place is where in the log the op at hand stands.
+func (w *worker) place() profile.Place {
+	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
+}
+
+// hasRoom says whether the profile in s may grow by an op of n bytes.
+func (w *worker) hasRoom(p *partition, s *slot, n int) bool {
+	need := s.size() + 2*n + profileSlack
+	return need <= maxEntryBytes && need+p.reserved(s.number) <= maxEntryBytes
+}
+
+// forward is where a profile has gone that was merged into another one.
+func forward(entry []byte) (number uint64, ok bool) {
+	if profile.Kind(entry) != kindMark || len(entry) < profile.HeaderBytes+8 {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(entry[profile.HeaderBytes:]), true
+}
+
+// appendForward appends a mark that leads to another profile.
+func appendForward(dst []byte, workspace uint32, stamp int64, to uint64) []byte {
+	dst = profile.AppendHeader(dst, kindMark, op.NoID, nil, workspace, stamp)
+	return binary.LittleEndian.AppendUint64(dst, to)
+}

@@ -273,8 +273,15 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 // shareState: states of an address reach a profile, which may have left the address meanwhile.
 func (w *worker) shareState(p *partition, o op.Op) error {
 	s, err := w.lookup(p, o.Number())
-	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != profile.KindUser {
+	if s == nil || err != nil {
 		return err
+	}
+	if to, ok := forward(w.entryOf(s)); ok { // who it has been merged into may have the address by now
+		w.send(p, op.ShareState, o.Flags(), to, o.Body(), o.Key(), false)
+		return nil
+	}
+	if profile.Kind(w.entryOf(s)) != profile.KindUser {
+		return nil
 	}
 	var keys rowKeys
 	keys.read(w.entryOf(s))

@@ -64,8 +64,10 @@ type Options struct {
 	CheckpointInterval time.Duration
 	// SweepInterval is how often what has expired is forgotten. Default 1 h.
 	SweepInterval time.Duration
-	Limits        profile.Limits
-	Log           wal.Options // FS, Dir and the callbacks are set by the engine
+	// MaxMergesWaiting bounds the merges of users (Batch.Merge) between Commit and done. Default 100,000.
+	MaxMergesWaiting int64
+	Limits           profile.Limits
+	Log              wal.Options // FS, Dir and the callbacks are set by the engine
 	// Readers are the names of readers that hold the log from its first record on until they say otherwise by HoldLog (package eventlog).
 	Readers []string
 	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty: removed), from one
@@ -91,6 +93,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.CheckpointBytes, 1<<30)
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
+	preset(&o.MaxMergesWaiting, 100_000)
 	o.Limits.EnsureDefaults()
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
@@ -144,6 +147,7 @@ type Engine struct {
 	stamp      atomic.Int64 // of the last record, Unix µs
 	inflight   atomic.Int64 // bytes between Commit and applied
 	logged     atomic.Int64 // bytes given to the log since Open
+	merges     atomic.Int64 // begun and not ended
 	blocked    *xsync.MapOf[uint64, struct{}]
 	anyBlock   atomic.Bool
 	closing    atomic.Bool
@@ -374,6 +378,13 @@ func (e *Engine) now(n int) int64 {
 func (e *Engine) block(number uint64) {
 	e.blocked.Store(number, struct{}{})
 	e.anyBlock.Store(true)
+}
+
+// unblock: the number is nobody's any more. Who comes to its identifier next is not to be blamed.
+func (e *Engine) unblock(number uint64) {
+	if e.anyBlock.Load() {
+		e.blocked.Delete(number)
+	}
 }
 
 // isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).

@@ -9,6 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no effect.
@@ -91,4 +93,75 @@ func (e *Engine) ForgetDropped(to uint64) error {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return nil
+}
+
+// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before Until; a zero Until is the
+// Delete's own place.
+type Erased struct {
+	Number       uint64
+	By           ErasedBy
+	Since, Until profile.Place
+}
+
+// ErasedBy says what an event has its number from.
+type ErasedBy uint8
+
+const (
+	ByProfile    ErasedBy = 1 // the op named the profile by its number
+	ByIdentifier ErasedBy = 2 // the op's number is the home number of the identifier that was sent
+)
+
+const erasedBytes = 8 + 1 + 2*(8+4)
+
+// EachErased calls f for each entry of a Delete's body.
+func EachErased(body []byte, f func(Erased)) error {
+	if len(body)%erasedBytes != 0 {
+		return fmt.Errorf("%w: delete of %d bytes", op.ErrMalformed, len(body))
+	}
+	place := func(b []byte) profile.Place {
+		return profile.Place{Position: binary.LittleEndian.Uint64(b), Ordinal: binary.LittleEndian.Uint32(b[8:])}
+	}
+	for ; len(body) > 0; body = body[erasedBytes:] {
+		f(Erased{binary.LittleEndian.Uint64(body), ErasedBy(body[8]), place(body[9:]), place(body[21:])})
+	}
+	return nil
+}
+
+func (x Erased) append(dst []byte) []byte {
+	dst = append(binary.LittleEndian.AppendUint64(dst, x.Number), byte(x.By))
+	for _, at := range [...]profile.Place{x.Since, x.Until} {
+		dst = binary.LittleEndian.AppendUint64(dst, at.Position)
+		dst = binary.LittleEndian.AppendUint32(dst, at.Ordinal)
+	}
+	return dst
+}
+
+// appendErased appends where the log has the events of a profile, as far as until.
+func (e *Engine) appendErased(dst, blob []byte, number uint64, until profile.Place) []byte {
+	dst = Erased{Number: number, By: ByProfile, Until: until}.append(dst)
+	if id, key := profile.HomeID(blob); id != op.NoID {
+		since, born := profile.Born(blob)
+		if born && id != op.ExternalID { // the op that made it; the directory has named it to all that came later
+			until = since.Next()
+		}
+		dst = Erased{e.hasher.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.append(dst)
+	}
+	return appendFormers(dst, blob)
+}
+
+func appendFormers(dst, blob []byte) []byte {
+	profile.Formers(blob, func(f profile.Former) {
+		if f.Number != 0 {
+			dst = Erased{Number: f.Number, By: ByProfile}.append(dst)
+		}
+		if f.Home != 0 {
+			dst = Erased{f.Home, ByIdentifier, f.Since, f.Until}.append(dst)
+		}
+	})
+	return dst
+}
+
+// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody is.
+func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
+	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
 }

@@ -15,7 +15,7 @@ import (
 // Kinds of entries besides profile.KindUser; all begin with the profile package's header.
 const (
 	kindRow    = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
-	kindMark   = 3 // where a profile was: deleted
+	kindMark   = 3 // where a profile was: deleted, or merged into another one, to which the mark leads
 	kindAnswer = 4 // the answer to a request with an Idempotency-Key
 )
 
@@ -40,6 +40,8 @@ type partition struct {
 	released []uint64 // stored deferred rows to delete
 	dropped  []dropped
 	inboxNew bool
+	held     map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
+	heldNew  bool
 }
 
 // isDeleted says whether number was erased since the store was last written.
@@ -292,6 +294,12 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	if p.inboxNew {
 		p.inboxNew = false
 		if err := set(appendBookKey(nil, p.id, bookInbox), p.encodeInbox()); err != nil {
+			return err
+		}
+	}
+	if p.heldNew {
+		p.heldNew = false
+		if err := set(appendBookKey(nil, p.id, bookMerges), p.encodeHeld()); err != nil {
 			return err
 		}
 	}

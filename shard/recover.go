@@ -57,6 +57,11 @@ func (e *Engine) recover() error {
 		return err
 	}
 	e.recovering.Store(false)
+	merges, err := e.countMerges()
+	if err != nil {
+		return err
+	}
+	e.merges.Store(merges)
 	e.resend()
 	e.background.Add(1)
 	go e.runSweeps()
@@ -198,9 +203,12 @@ func (e *Engine) resend() {
 			if m.applied.Load() {
 				continue
 			}
+			lost = append(lost, m)
+			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); isToken(o.Kind()) || o.Kind() == op.Unpin {
+				continue // merges may have to wait for one another: what was deferred doesn't wait for them
+			}
 			m.ticket = t
 			t.pending.Add(1)
-			lost = append(lost, m)
 		}
 		for _, d := range p.deferred {
 			t.deferTo(p.id, d.seq)

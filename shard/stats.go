@@ -12,6 +12,7 @@ type Stats struct {
 	CheckpointedPosition uint64
 	Outbox               int // messages that are not known to be applied
 	Deferred             int // records that wait for earlier ones
+	MergesWaiting        int // merges of users that have begun and not ended
 }
 
 // Stats takes each worker's lock in turn; once a second is often enough.
@@ -28,6 +29,7 @@ func (e *Engine) Stats() (s Stats) {
 		}
 		w.mu.Unlock()
 	}
+	s.MergesWaiting = int(e.merges.Load())
 	s.InflightBytes, s.LogBytes = e.inflight.Load(), e.log.Bytes()
 	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(), e.CheckpointedPosition()
 	return s

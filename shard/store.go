@@ -46,6 +46,7 @@ const (
 	bookInbox    = 'i' // last sequence taken from each sender
 	bookOutbox   = 'o' // + sequence: a message not yet known to be applied
 	bookDeferred = 'd' // + sequence: a record that waits
+	bookMerges   = 'm' // who is pinned, and which merges wait
 	bookAuditEnd = 'h' // of partition 0: sequence and hash of the last entry of the audit log
 	// From bookLazy on, books may be large: they are read when somebody asks.
 	bookLazy    = 't'
@@ -348,6 +349,8 @@ func (p *partition) loadBook(k, v []byte) error {
 		p.outbox = append(p.outbox, m)
 	case kind == bookDeferred && len(ids) == 8:
 		p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
+	case kind == bookMerges:
+		return p.decodeHeld(v)
 	default:
 		return p.decode(kind, v)
 	}

@@ -46,9 +46,9 @@ func (t *ticket) report(ref uint16, o Outcome) {
 	t.mu.Unlock()
 }
 
-// finish takes one off; the last one releases deferred ops or wakes who waits.
+// finish takes one off; the last one releases deferred ops or wakes who waits. A nil ticket is that of an effect that nobody waits for.
 func (t *ticket) finish(e *Engine) {
-	if t.pending.Add(-1) != 0 {
+	if t == nil || t.pending.Add(-1) != 0 {
 		return
 	}
 	t.mu.Lock()

@@ -25,13 +25,35 @@ func (e *Engine) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 	}
 	users := make([]User, 0, len(found))
 	for _, c := range found {
-		u, err := e.FindNumber(workspace, c.number)
+		err := e.viewNamed(workspace, id, key, c.number, len(found) == 1, func(number uint64, blob []byte) {
+			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
+		})
 		if err != nil {
 			return nil, err
 		}
-		users = append(users, u...)
 	}
 	return users, nil
+}
+
+// viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet that it was promised. The only
+// one that is named may have been merged into another one, which the directory has not heard of yet: then f gets that one.
+func (e *Engine) viewNamed(workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte)) error {
+	for merged := false; ; merged = true {
+		l, err := e.lend(number)
+		if err != nil || l.blob == nil {
+			return err
+		}
+		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (merged || isNamed(l.blob, id, key)) {
+			l.show(number, f)
+			return nil
+		}
+		next, ok := forward(l.blob)
+		l.back()
+		if !ok || !only || id == op.ExternalID { // that of a merged user is nobody's
+			return nil
+		}
+		number = next
+	}
 }
 
 // FindNumber returns the user with this number, or none.

@@ -1,47 +1,40 @@
 package eventlog
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 
+	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
-// deletion is a Delete op of the log: events before it that carry one of its numbers are gone.
+// deletion is a Delete op of the log: the events that it names are gone.
 type deletion struct {
 	position  uint64
 	ordinal   uint32
 	workspace uint32
 	accepted  int64 // Unix µs
-	// numbers are the profile's and, as far as the op names them, the home numbers of its identifiers, under which the log may know
-	// events that came before the profile had a number.
-	numbers []uint64
+	// erased are those of the profile and of all that were merged into it. Their ends are set: at the deletion itself where the op sets none.
+	erased []shard.Erased
 }
 
 // newDeletion reads a Delete op; ok is false for one that found nobody when it was made.
-func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d deletion, ok bool) {
+func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d deletion, ok bool, err error) {
 	d = deletion{position: position, ordinal: ordinal, workspace: rec.Workspace, accepted: rec.Stamp}
-	add := func(n uint64) {
-		if n != 0 && len(d.numbers) < maxNumbers {
-			d.numbers = append(d.numbers, n)
+	end := profile.Place{Position: position, Ordinal: ordinal}
+	err = shard.EachErased(o.Body(), func(x shard.Erased) {
+		if x.Until == (profile.Place{}) {
+			x.Until = end
 		}
-	}
-	body := o.Body()
-	for rest := body; len(rest) >= 8; rest = rest[8:] {
-		add(binary.LittleEndian.Uint64(rest))
-	}
-	if len(body) >= 8 && len(d.numbers) == 0 {
-		return d, false
-	}
-	add(o.Number())
-	return d, len(d.numbers) > 0
+		d.erased = append(d.erased, x)
+	})
+	return d, len(d.erased) > 0, err
 }
-
-const maxNumbers = 1 << 10
 
 // deletedSet answers which events are gone. It is never changed.
 type deletedSet struct {
-	until map[deletedKey]place
+	erased map[deletedKey][]shard.Erased
 }
 
 type deletedKey struct {
@@ -49,24 +42,16 @@ type deletedKey struct {
 	number    uint64
 }
 
-// place is a place in the log.
-type place struct {
-	position uint64
-	ordinal  uint32
-}
-
 func newDeletedSet(ledger []deletion) *deletedSet {
 	s := &deletedSet{}
 	if len(ledger) > 0 {
-		s.until = make(map[deletedKey]place, 2*len(ledger))
+		s.erased = make(map[deletedKey][]shard.Erased, 2*len(ledger))
 	}
 	for i := range ledger {
 		d := &ledger[i]
-		for _, n := range d.numbers {
-			k := deletedKey{d.workspace, n}
-			if p := s.until[k]; before(p.position, p.ordinal, d.position, d.ordinal) {
-				s.until[k] = place{d.position, d.ordinal}
-			}
+		for _, x := range d.erased {
+			k := deletedKey{d.workspace, x.Number}
+			s.erased[k] = append(s.erased[k], x)
 		}
 	}
 	return s
@@ -74,17 +59,24 @@ func newDeletedSet(ledger []deletion) *deletedSet {
 
 // covers says whether an event is gone.
 func (s *deletedSet) covers(r *row) bool {
-	if len(s.until) == 0 {
+	if len(s.erased) == 0 {
 		return false
 	}
-	p, ok := s.until[deletedKey{r.workspace, r.number}]
-	return ok && before(r.position, r.ordinal, p.position, p.ordinal)
+	by := shard.ByIdentifier
+	if r.resolved {
+		by = shard.ByProfile
+	}
+	for _, x := range s.erased[deletedKey{r.workspace, r.number}] {
+		if x.By == by && !before(r.position, r.ordinal, x.Since.Position, x.Since.Ordinal) && before(r.position, r.ordinal, x.Until.Position, x.Until.Ordinal) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayTouch says whether an event of this user at or after a position could be gone.
 func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
-	p, ok := s.until[deletedKey{workspace, number}]
-	return ok && p.position >= first
+	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}], func(x shard.Erased) bool { return x.Until.Position >= first })
 }
 
 // learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller holds mu.
@@ -153,7 +145,11 @@ func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err
 				innerNames, o, of = inner.Names, innerOp, &inner
 			}
 			if o.Kind() == op.Delete {
-				if d, ok := newDeletion(position, ordinal, of, o); ok {
+				d, ok, err := newDeletion(position, ordinal, of, o)
+				if err != nil {
+					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
+				}
+				if ok {
 					found = append(found, d)
 				}
 			}

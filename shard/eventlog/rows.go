@@ -164,7 +164,9 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 		rec.Stamp = stamp + int64(ordinal)
 		switch o.Kind() {
 		case op.Event, op.Purchase, op.Delete:
-			s.addOp(position, ordinal, stamp, &rec, o)
+			if err := s.addOp(position, ordinal, stamp, &rec, o); err != nil {
+				return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
+			}
 		case op.Message:
 			inner, o, err := message(o, s.innerNames)
 			if err != nil {
@@ -173,7 +175,9 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 			s.innerNames = inner.Names
 			if k := o.Kind(); k == op.Event || k == op.Purchase || k == op.Delete {
 				s.newNames(&inner)
-				s.addOp(position, ordinal, stamp, &inner, o)
+				if err := s.addOp(position, ordinal, stamp, &inner, o); err != nil {
+					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
+				}
 				s.newNames(&rec)
 			}
 		}
@@ -212,12 +216,13 @@ func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 	return s.ids[i] - 1
 }
 
-func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	if o.Kind() == op.Delete {
-		if d, ok := newDeletion(position, ordinal, rec, o); ok {
+		d, ok, err := newDeletion(position, ordinal, rec, o)
+		if ok && err == nil {
 			s.deletions = append(s.deletions, d)
 		}
-		return
+		return err
 	}
 	r := row{
 		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp, workspace: rec.Workspace, kind: o.Kind(),
@@ -229,13 +234,13 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	if r.kind == op.Event {
 		b := op.EventBody(body)
 		if len(b) < 16 {
-			return // the engine has ignored it
+			return nil // the engine has ignored it
 		}
 		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
 	} else {
 		b := op.PurchaseBody(body)
 		if len(b) < 40 {
-			return
+			return nil
 		}
 		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()
 		r.total, r.price, r.quantity, r.currency = b.Total(), b.PriceBits(), b.Quantity(), b.Currency()
@@ -247,6 +252,7 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	r.properties = s.keepProperties(rec, properties)
 	s.eventBytes += int64(len(o))
 	s.list = append(s.list, r)
+	return nil
 }
 
 // keepProperties copies properties, with their names in the stretch's own dictionary.

@@ -9,19 +9,23 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/zeebo/xxh3"
+
+	"millrace/shard"
+	"millrace/shard/profile"
 )
 
 // state is what the file STATE holds:
 //
 //	magic 8 | packed position u64 | deletions u32 | deletion … | XXH3 of all before it u64
 //
-// A deletion: position u64, ordinal u32, workspace u32, accepted i64, numbers u16, number u64 … . All integers are little endian.
+// A deletion: position u64, ordinal u32, workspace u32, accepted i64, erased u32, then for each number u64, by u8,
+// since and until as position u64, ordinal u32. All integers are little endian.
 type state struct {
 	packed    uint64
 	deletions []deletion
 }
 
-const stateMagic = "MREVSTA1" // the last character is the version
+const stateMagic = "MREVSTA2" // the last character is the version
 
 func (s *state) append(dst []byte) []byte {
 	start := len(dst)
@@ -34,9 +38,12 @@ func (s *state) append(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint32(dst, d.ordinal)
 		dst = binary.LittleEndian.AppendUint32(dst, d.workspace)
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.accepted))
-		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(d.numbers)))
-		for _, n := range d.numbers {
-			dst = binary.LittleEndian.AppendUint64(dst, n)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(d.erased)))
+		for _, x := range d.erased {
+			dst = append(binary.LittleEndian.AppendUint64(dst, x.Number), byte(x.By))
+			for _, at := range [...]profile.Place{x.Since, x.Until} {
+				dst = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(dst, at.Position), at.Ordinal)
+			}
 		}
 	}
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
@@ -67,8 +74,11 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	s.packed = c.u64()
 	for n := c.u32(); n > 0 && !c.bad; n-- {
 		d := deletion{position: c.u64(), ordinal: c.u32(), workspace: c.u32(), accepted: int64(c.u64())}
-		for m := c.u16(); m > 0 && !c.bad; m-- {
-			d.numbers = append(d.numbers, c.u64())
+		place := func() profile.Place { return profile.Place{Position: c.u64(), Ordinal: c.u32()} }
+		for m := c.u32(); m > 0 && !c.bad; m-- {
+			x := shard.Erased{Number: c.u64(), By: shard.ErasedBy(c.byte())}
+			x.Since, x.Until = place(), place()
+			d.erased = append(d.erased, x)
 		}
 		s.deletions = append(s.deletions, d)
 	}

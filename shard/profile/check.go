@@ -67,7 +67,7 @@ func checkHeader(b []byte, i int) (tag byte, start, end int, ok bool) {
 
 func repeats(tag byte) bool {
 	switch tag {
-	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup:
+	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup, tagDeprecated, tagFormer:
 		return true
 	}
 	return false
@@ -79,7 +79,7 @@ func checkPayload(tag byte, p []byte) string {
 	switch tag {
 	case tagBlocked:
 		size = 0
-	case tagExternalID:
+	case tagExternalID, tagDeprecated:
 		if len(p) == 0 {
 			return "empty external id"
 		}
@@ -104,6 +104,10 @@ func checkPayload(tag byte, p []byte) string {
 		size = groupBytes
 	case tagEmailState, tagPushState:
 		size = changeBytes
+	case tagBorn:
+		size = placeBytes
+	case tagFormer:
+		size = formerBytes
 	case tagHardBounce, tagSpamState:
 		size = markBytes
 	case tagSessions:

@@ -99,8 +99,11 @@ func FuzzCheck(f *testing.F) {
 		b, _ = e.Apply(b, ao, aRec, nil)
 		b = e.SetExternalID(b, []byte("new"))
 		b, _ = e.AddAlias(b, []byte("label"), []byte("name"))
-		b = e.Rehome(b, op.ExternalID, []byte("home"))
+		b = e.SetExternalID(b, []byte("newer"))
+		b, _, _ = e.RemoveDeprecatedID(b, []byte("new"))
+		b = e.AddFormer(b, Former{1, 2, Place{}, Place{3, 4}})
 		b = bytes.Clone(b)
+		require.NoError(t, Check(e.Reimport(bytes.Clone(data), b)))
 		require.NoError(t, Check(b))
 		for _, mode := range []MergeMode{MergeUsers, MergeIdentify, MergeNone} {
 			require.NoError(t, Check(e.Merge(data, b, mode, 1, nil)))

@@ -9,43 +9,108 @@ import (
 
 // ExternalID is the profile's external id, nil when it has none.
 func ExternalID(blob []byte) []byte {
+	if s := find(blob, tagExternalID); !s.none() {
+		return blob[s.start:s.end:s.end]
+	}
 	if id, key := HomeID(blob); id == op.ExternalID {
 		return key
 	}
-	s := find(blob, tagExternalID)
-	if s.none() {
-		return nil
-	}
-	return blob[s.start:s.end:s.end]
+	return nil
 }
 
-// SetExternalID gives an external id to a profile whose home is another identifier; an empty id takes it away. In a profile that was made
-// with an external id that one is the home key and stays: rename such a profile with Rehome.
+// Identified says whether the profile has an external id, without looking which.
+func Identified(blob []byte) bool {
+	id, _ := HomeID(blob)
+	return id == op.ExternalID || !find(blob, tagExternalID).none()
+}
+
+// DeprecatedIDs calls f for each external id that the profile had once and that leads to it still.
+func DeprecatedIDs(blob []byte, f func(id []byte)) {
+	if id, key := HomeID(blob); id == op.ExternalID && !find(blob, tagExternalID).none() {
+		f(key)
+	}
+	each(blob, tagDeprecated, f)
+}
+
+// HasExternalID says whether id is the profile's external id or a deprecated one.
+func HasExternalID(blob, id []byte) bool {
+	if kind, key := HomeID(blob); kind == op.ExternalID && bytes.Equal(key, id) {
+		return true
+	}
+	if s := find(blob, tagExternalID); !s.none() && bytes.Equal(blob[s.start:s.end], id) {
+		return true
+	}
+	return !findDeprecated(blob, id).none()
+}
+
+func findDeprecated(b, id []byte) span {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tagDeprecated && bytes.Equal(b[start:end], id) {
+			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+// SetExternalID makes id the profile's external id. One that it had before becomes a deprecated id.
 func (e *Editor) SetExternalID(blob, id []byte) []byte {
-	if home, _ := HomeID(blob); home == op.ExternalID {
+	before := append([]byte(nil), ExternalID(blob)...)
+	if len(id) == 0 || bytes.Equal(before, id) {
 		return blob
 	}
-	s := find(blob, tagExternalID)
-	if len(id) == 0 {
-		return e.remove(blob, s)
+	home, key := HomeID(blob)
+	wasHome, isHome := home == op.ExternalID && bytes.Equal(key, before), home == op.ExternalID && bytes.Equal(key, id)
+	blob = e.remove(blob, findDeprecated(blob, id))
+	if isHome {
+		blob = e.remove(blob, find(blob, tagExternalID))
+	} else {
+		blob = e.set(blob, find(blob, tagExternalID), tagExternalID, id)
 	}
-	return e.set(blob, s, tagExternalID, id)
+	if len(before) > 0 && !wasHome {
+		blob = e.set(blob, span{}, tagDeprecated, before)
+	}
+	return blob
 }
 
-// Rehome replaces the home identifier, all else stays: /users/external_ids/rename and /remove. The caller answers for the
-// directory. key may be a view of blob.
-func (e *Editor) Rehome(blob []byte, id op.IDKind, key []byte) []byte {
-	e.tmp = append(e.tmp[:0], key...) // often a view of this very blob
-	key = e.tmp
+// RemoveDeprecatedID takes a deprecated id away; ok is false when the profile has no such one. wasHome: it was the home identifier, which the
+// profile has none of now. The directory is the caller's.
+func (e *Editor) RemoveDeprecatedID(blob, id []byte) (out []byte, wasHome, ok bool) {
+	if s := findDeprecated(blob, id); !s.none() {
+		return e.remove(blob, s), false, true
+	}
+	if kind, key := HomeID(blob); kind != op.ExternalID || !bytes.Equal(key, id) || find(blob, tagExternalID).none() {
+		return blob, false, false
+	}
+	return e.rehome(blob, op.NoID, nil), true, true
+}
+
+// rehome replaces the home identifier, all else stays.
+func (e *Editor) rehome(blob []byte, id op.IDKind, key []byte) []byte {
 	end := fieldsStart(blob)
 	blob = e.splice(blob, end, HeaderBytes+len(key)-end)
 	blob[1] = byte(id)
 	binary.LittleEndian.PutUint16(blob[2:], uint16(len(key)))
 	copy(blob[HeaderBytes:], key)
-	if id == op.ExternalID {
-		blob = e.remove(blob, find(blob, tagExternalID))
-	}
 	return blob
+}
+
+// Reimport gives an imported profile the identity of the one that it replaces: home, external ids, and where its events are in the log.
+func (e *Editor) Reimport(imported, replaced []byte) []byte {
+	for _, tag := range [...]byte{tagExternalID, tagDeprecated, tagBorn, tagFormer} {
+		imported = e.removeAll(imported, tag)
+	}
+	imported = e.rehome(imported, op.IDKind(replaced[1]), replaced[HeaderBytes:fieldsStart(replaced)])
+	for i := fieldsStart(replaced); i < len(replaced); {
+		tag, start, end := fieldAt(replaced, i)
+		switch tag {
+		case tagExternalID, tagDeprecated, tagBorn, tagFormer:
+			imported = e.set(imported, span{}, tag, replaced[start:end])
+		}
+		i = end
+	}
+	return imported
 }
 
 // Aliases calls f for each alias. A merge may leave several names under one label (decisions.md D4: no alias is lost).

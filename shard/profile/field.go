@@ -12,7 +12,7 @@ import (
 // tagBlocked, which stands first so that it is found without a search.
 const (
 	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
-	tagExternalID = 2  // the id; only in a profile whose home is another identifier
+	tagExternalID = 2  // the id; only in a profile whose home is another identifier, or an external id that is deprecated
 	tagAlias      = 3  // op.AppendAliasKey
 	tagCustom     = 4  // named; value
 	tagEvent      = 5  // named; summary
@@ -24,10 +24,12 @@ const (
 	tagPushState  = 11 // change of push_subscribe
 	tagHardBounce = 12 // on u8, change
 	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
+	tagSpamState  = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
+	tagDeprecated = 15 // an external id that the profile had once and that leads to it still
+	tagBorn       = 16 // place in the log where the profile was made: Place
+	tagFormer     = 17 // where the log has more of its events: Former
 
-	tagSpamState = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
-
-	tagLast     = tagSpamState
+	tagLast     = tagFormer
 	tagReserved = 0x40
 	wide        = 0x80
 )
@@ -41,6 +43,8 @@ const (
 	changeBytes  = 8 + 4 + 1 // when Unix µs i64, actor u32, source u8
 	groupBytes   = 16 + 1 + changeBytes
 	markBytes    = 1 + changeBytes
+	placeBytes   = 8 + 4
+	formerBytes  = 8 + 8 + 2*placeBytes
 )
 
 func reservedTag(code uint32) byte { return tagReserved | byte(code) }

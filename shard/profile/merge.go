@@ -33,6 +33,7 @@ const (
 //   - Sessions: the total is added always (decisions.md D4); an app's sessions and dates are merged when both have the app, and go with
 //     gone when keep hasn't. First and last session date: the earlier and the later one.
 //   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
+//   - Where the log has its events (Former): both. gone's external ids, current and deprecated, are not keep's.
 //   - Subscription groups: keep's state where it has one.
 //   - Blocked when one is, or when together they cross a limit.
 func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limits) (out []byte) {
@@ -73,9 +74,9 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 // movesAlone says whether a field of gone that keep has no counterpart of becomes keep's.
 func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
-	case tagAlias, reservedTag(op.AttrPushTokens):
+	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagExternalID, tagApp:
+	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp:
 		return false
 	}
 	if mode == MergeNone {
@@ -181,7 +182,7 @@ func fieldKey(tag byte, payload []byte) []byte {
 	case tagCustom, tagEvent, tagProduct, tagApp:
 		name, _ := splitName(payload)
 		return name
-	case tagAlias:
+	case tagAlias, tagDeprecated, tagFormer:
 		return payload
 	case tagRevenue:
 		return payload[:3]

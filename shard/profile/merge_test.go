@@ -52,7 +52,29 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 	require.Nil(t, ExternalID(b), "the merged user's external id is free again")
 	var e Editor
 	gone = slices.Clone(e.SetExternalID(New(nil, 3, op.Phone, []byte("+49"), 5), []byte("x")))
-	require.Nil(t, ExternalID(merge(t, keep, gone, MergeUsers)))
+	gone = slices.Clone(e.SetExternalID(gone, []byte("y")))
+	b = merge(t, keep, gone, MergeUsers)
+	require.Nil(t, ExternalID(b))
+	require.False(t, HasExternalID(b, []byte("x")), "a deprecated one too")
+}
+
+// Where the log has the events of a merged profile, and of those merged into it before, is handed on.
+func TestMergeFormers(t *testing.T) {
+	var e Editor
+	keep := slices.Clone(e.AddFormer(user("k"), Former{1, 2, Place{}, Place{3, 4}}))
+	gone := slices.Clone(e.AddFormer(AppendBorn(user("g"), Place{9, 9}), Former{5, 6, Place{7, 8}, Place{9, 10}}))
+	gone = slices.Clone(e.AddFormer(gone, Former{0, 11, Place{}, Place{12, 0}}))
+	for _, mode := range []MergeMode{MergeUsers, MergeIdentify, MergeNone} {
+		b := merge(t, keep, gone, mode)
+		var all []Former
+		Formers(b, func(f Former) { all = append(all, f) })
+		require.Equal(t, []Former{{1, 2, Place{}, Place{3, 4}}, {5, 6, Place{7, 8}, Place{9, 10}}, {0, 11, Place{}, Place{12, 0}}}, all)
+		var merged [][2]uint64
+		Merged(b, func(number, home uint64) { merged = append(merged, [2]uint64{number, home}) })
+		require.Equal(t, [][2]uint64{{1, 2}, {5, 6}}, merged)
+		_, ok := Born(b)
+		require.False(t, ok, "it is gone's")
+	}
 }
 
 func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {

@@ -1,0 +1,254 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// one commits a batch of one claim or several and returns what became of them.
+func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []Outcome) {
+	t.Helper()
+	b := e.NewBatch(1, 0)
+	refs := fill(b)
+	require.NoError(t, b.Commit())
+	for _, ref := range refs {
+		all = append(all, b.Outcome(ref))
+	}
+	b.Release()
+	return all
+}
+
+func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) Outcome {
+	t.Helper()
+	return outcomes(t, e, func(b *Batch) []int { return []int{fill(b)} })[0]
+}
+
+// numberOf is the number of the one user that an identifier names, 0 for nobody.
+func numberOf(t *testing.T, e *Engine, id op.IDKind, key string) uint64 {
+	t.Helper()
+	users, err := e.Find(1, id, []byte(key))
+	require.NoError(t, err)
+	if len(users) == 0 {
+		return 0
+	}
+	require.Len(t, users, 1)
+	require.NoError(t, profile.Check(users[0].Blob))
+	return users[0].Number
+}
+
+func aliasKey(label, name string) string {
+	return string(op.AppendAliasKey(nil, []byte(label), []byte(name)))
+}
+
+// makeUser makes an identified user and returns its number.
+func makeUser(t *testing.T, e *Engine, externalID string) uint64 {
+	t.Helper()
+	commitEvent(t, e, op.ExternalID, externalID, "made", 0)
+	return numberOf(t, e, op.ExternalID, externalID)
+}
+
+// twice runs f on the engine, then on what a crash and a restart leave of it.
+func twice(t *testing.T, fs *vfs.MemFS, e *Engine, f func(e *Engine)) *Engine {
+	t.Helper()
+	f(e)
+	crashed := openTest(t, testOptions(fs.CrashClone(vfs.CrashCloneCfg{})))
+	f(crashed)
+	require.NoError(t, crashed.Close())
+	require.NoError(t, e.Close())
+	e = openTest(t, testOptions(fs))
+	f(e)
+	return e
+}
+
+func TestAddAlias(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	e := openTest(t, testOptions(fs))
+	ada, bob := makeUser(t, e, "ada"), makeUser(t, e, "bob")
+	add := func(number uint64, label, name string) Outcome {
+		return outcome(t, e, func(b *Batch) int { return b.AddAlias(number, []byte(label), []byte(name)) })
+	}
+	require.Equal(t, Done, add(ada, "crm", "1"))
+	require.Equal(t, Done, add(ada, "crm", "1"), "it has it already")
+	require.Equal(t, LabelTaken, add(ada, "crm", "2"))
+	require.Equal(t, Taken, add(bob, "crm", "1"))
+	require.Equal(t, Done, add(bob, "crm", "2"), "the refused claim has left nothing")
+	require.Equal(t, Done, add(ada, "web", "1"))
+	require.Equal(t, Nobody, add(ada+1, "web", "2"))
+	require.Equal(t, Done, add(0, "web", "2"), "the claim of nobody has left nothing")
+	require.Equal(t, Taken, add(0, "web", "2"))
+	require.Equal(t, Taken, add(0, "crm", "1"))
+	e = twice(t, fs, e, func(e *Engine) {
+		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
+		require.Equal(t, bob, numberOf(t, e, op.Alias, aliasKey("crm", "2")))
+		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("web", "1")))
+		only := numberOf(t, e, op.Alias, aliasKey("web", "2"))
+		require.NotContains(t, []uint64{0, ada, bob}, only)
+		commitEvent(t, e, op.Alias, aliasKey("web", "2"), "x", op.UpdateOnly)
+		commitEvent(t, e, op.Alias, aliasKey("crm", "1"), "x", op.UpdateOnly)
+		require.Positive(t, eventCount(t, e, op.Alias, aliasKey("web", "2"), "x"))
+		require.Positive(t, eventCount(t, e, op.ExternalID, "ada", "x"))
+		require.Equal(t, 0, eventCount(t, e, op.ExternalID, "bob", "x"))
+	})
+
+	rename := func(number uint64, label, old, name string) Outcome {
+		return outcome(t, e, func(b *Batch) int { return b.RenameAlias(number, []byte(label), []byte(old), []byte(name)) })
+	}
+	require.Equal(t, Done, rename(ada, "crm", "1", "one"))
+	require.Equal(t, Nobody, rename(ada, "crm", "1", "uno"), "it is called one now")
+	require.Equal(t, Taken, rename(ada, "crm", "one", "2"))
+	require.Equal(t, Done, rename(ada, "crm", "one", "one"))
+	require.Equal(t, Nobody, rename(bob, "crm", "one", "x"))
+	require.Equal(t, Done, add(0, "crm", "x"))
+	e = twice(t, fs, e, func(e *Engine) {
+		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
+		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
+		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "uno")))
+	})
+	require.Equal(t, Done, add(0, "crm", "1"), "the old name is free")
+	b := e.NewBatch(1, 0)
+	b.Delete(ada)
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
+	require.Equal(t, Done, add(bob, "web", "1"))
+}
+
+func TestIdentify(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	e := openTest(t, testOptions(fs))
+	only := func(name string) uint64 {
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(0, []byte("l"), []byte(name)) }))
+		commitEvent(t, e, op.Alias, aliasKey("l", name), "e", op.UpdateOnly)
+		return numberOf(t, e, op.Alias, aliasKey("l", name))
+	}
+	identify := func(number uint64, id string, mode profile.MergeMode) Outcome {
+		return outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(id), mode) })
+	}
+	// Nobody has the id: the alias-only user gets it.
+	a := only("a")
+	require.Equal(t, Done, identify(a, "ada", profile.MergeIdentify))
+	require.Equal(t, Done, identify(a, "ada", profile.MergeIdentify), "it has it already")
+	require.Equal(t, Identified, identify(a, "eve", profile.MergeIdentify))
+	require.Zero(t, numberOf(t, e, op.ExternalID, "eve"), "the refused claim has left nothing")
+	require.Equal(t, Nobody, identify(a+1, "eve", profile.MergeIdentify))
+	// Somebody has it: the alias-only user is combined into that one.
+	b, c := only("b"), only("c")
+	require.Equal(t, Done, identify(b, "ada", profile.MergeIdentify))
+	require.Equal(t, Done, identify(c, "ada", profile.MergeNone))
+	require.Equal(t, Done, identify(b, "ada", profile.MergeIdentify), "it is in there")
+	require.Equal(t, Identified, identify(b, "eve", profile.MergeIdentify), "who it was merged into has another one")
+	bob := makeUser(t, e, "bob")
+	require.Equal(t, Identified, identify(bob, "ada", profile.MergeIdentify))
+	require.Equal(t, Identified, identify(bob, "carl", profile.MergeIdentify))
+	commitEvent(t, e, op.ExternalID, "carl", "e", op.UpdateOnly)
+	require.Equal(t, -1, eventCount(t, e, op.ExternalID, "carl", "e"))
+	e = twice(t, fs, e, func(e *Engine) {
+		require.Equal(t, a, numberOf(t, e, op.ExternalID, "ada"))
+		for _, name := range []string{"a", "b", "c"} {
+			require.Equal(t, a, numberOf(t, e, op.Alias, aliasKey("l", name)), name)
+		}
+		users, err := e.FindNumber(1, b)
+		require.NoError(t, err)
+		require.Empty(t, users)
+		require.Equal(t, 2, eventCount(t, e, op.ExternalID, "ada", "e"), "of a and b; c's are orphaned")
+	})
+	commitEvent(t, e, op.ExternalID, "ada", "e", 0)
+	commitEvent(t, e, op.Alias, aliasKey("l", "c"), "e", op.UpdateOnly)
+	require.Equal(t, 4, eventCount(t, e, op.ExternalID, "ada", "e"))
+	settle(t, e)
+}
+
+func TestRenameAndRemoveExternalID(t *testing.T) {
+	for name, makeFirst := range map[string]func(t *testing.T, e *Engine) uint64{
+		"made with it": func(t *testing.T, e *Engine) uint64 { return makeUser(t, e, "old") },
+		"identified later": func(t *testing.T, e *Engine) uint64 {
+			commitEvent(t, e, op.Alias, aliasKey("l", "n"), "made", 0)
+			number := numberOf(t, e, op.Alias, aliasKey("l", "n"))
+			require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte("old"), profile.MergeIdentify) }))
+			return number
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewCrashableMem()
+			e := openTest(t, testOptions(fs))
+			ada, bob := makeFirst(t, e), makeUser(t, e, "bob")
+			rename := func(number uint64, current, id string) Outcome {
+				return outcome(t, e, func(b *Batch) int { return b.RenameExternalID(number, []byte(current), []byte(id)) })
+			}
+			remove := func(number uint64, id string) Outcome {
+				return outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(number, []byte(id)) })
+			}
+			leads := func(e *Engine, want uint64, current string, ids ...string) {
+				t.Helper()
+				for _, id := range ids {
+					require.Equal(t, want, numberOf(t, e, op.ExternalID, id), id)
+					before := eventCount(t, e, op.ExternalID, id, "e")
+					commitEvent(t, e, op.ExternalID, id, "e", 0)
+					require.Equal(t, max(before, 0)+1, eventCount(t, e, op.ExternalID, current, "e"), id)
+				}
+				users, err := e.FindNumber(1, want)
+				require.NoError(t, err)
+				require.Equal(t, current, string(profile.ExternalID(users[0].Blob)))
+			}
+			require.Equal(t, Nobody, remove(ada, "old"), "it is not deprecated")
+			require.Equal(t, Taken, rename(ada, "old", "bob"))
+			require.Equal(t, Nobody, rename(ada, "no such", "new"))
+			require.Equal(t, Done, rename(ada, "old", "new"))
+			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "new", "old", "new") })
+			require.Equal(t, Taken, rename(bob, "bob", "old"), "a deprecated id is not free")
+			require.Equal(t, Nobody, rename(ada, "old", "x"), "it is not the current one")
+			require.Equal(t, Done, rename(ada, "new", "newer"))
+			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "newer", "old", "new", "newer") })
+			require.Equal(t, Done, rename(ada, "newer", "old"), "back again")
+			leads(e, ada, "old", "old", "new", "newer")
+			require.Equal(t, Done, rename(ada, "old", "newer"))
+
+			require.Equal(t, Nobody, remove(ada, "newer"), "it is the current one")
+			require.Equal(t, Nobody, remove(bob, "old"))
+			require.Equal(t, Done, remove(ada, "old"))
+			require.Equal(t, Nobody, remove(ada, "old"))
+			e = twice(t, fs, e, func(e *Engine) {
+				leads(e, ada, "newer", "new", "newer")
+				require.NotEqual(t, ada, numberOf(t, e, op.ExternalID, "old"))
+			})
+			commitEvent(t, e, op.ExternalID, "old", "e", 0)
+			fresh := numberOf(t, e, op.ExternalID, "old")
+			require.NotContains(t, []uint64{0, ada, bob}, fresh)
+			leads(e, fresh, "old", "old")
+
+			b := e.NewBatch(1, 0)
+			b.Delete(ada)
+			require.NoError(t, b.Commit())
+			b.Release()
+			e = twice(t, fs, e, func(e *Engine) {
+				for _, id := range []string{"new", "newer"} {
+					require.Zero(t, numberOf(t, e, op.ExternalID, id))
+				}
+				leads(e, fresh, "old", "old")
+			})
+			require.Equal(t, Done, rename(bob, "bob", "new"), "the ids of a deleted user are free")
+			leads(e, bob, "new", "bob", "new")
+		})
+	}
+}
+
+// settle waits until nothing is on its way, and sees that the merges have left nothing behind.
+func settle(t *testing.T, e *Engine) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		s := e.Stats()
+		return s.Outbox == 0 && s.Deferred == 0 && s.MergesWaiting <= 0
+	}, time.Minute, time.Millisecond)
+	require.Zero(t, e.Stats().MergesWaiting)
+	for _, p := range e.partitions {
+		e.owner[p.id].mu.Lock()
+		require.Empty(t, p.held)
+		e.owner[p.id].mu.Unlock()
+	}
+}

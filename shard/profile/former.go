@@ -1,0 +1,76 @@
+package profile
+
+import "encoding/binary"
+
+// The event log keeps events as they were logged: under the number of a profile, or under the home number of the identifier that the client
+// sent. Numbers are never given again, but identifiers are: after a merge or a removal another profile may have the same one. So a profile
+// remembers which stretches of the log are its own, that deleting it erases its events, all of them and nobody else's.
+
+// Place is a place in the log: an op by its record's position and its ordinal there. The zero Place is the log's beginning.
+type Place struct {
+	Position uint64
+	Ordinal  uint32
+}
+
+// Next is the place behind p.
+func (p Place) Next() Place { return Place{p.Position, p.Ordinal + 1} }
+
+// Former says where the log has events that became the profile's by a merge, or came under an identifier that it has no more.
+type Former struct {
+	Number uint64 // of the merged profile; 0 when it was this one's own identifier
+	// Home is the home number of the identifier: events under it from Since up to before Until are meant.
+	Home         uint64
+	Since, Until Place
+}
+
+// Formers calls f for each Former.
+func Formers(blob []byte, f func(Former)) {
+	each(blob, tagFormer, func(p []byte) {
+		f(Former{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:]), getPlace(p[16:]), getPlace(p[28:])})
+	})
+}
+
+// Merged calls f for each profile that was merged into this one, directly or through others: its number and the home number of the
+// identifier that it was made with.
+func Merged(blob []byte, f func(number, home uint64)) {
+	Formers(blob, func(x Former) {
+		if x.Number != 0 {
+			f(x.Number, x.Home)
+		}
+	})
+}
+
+// AddFormer adds a Former.
+func (e *Editor) AddFormer(blob []byte, x Former) []byte {
+	b, p := e.resize(blob, span{}, tagFormer, formerBytes)
+	binary.LittleEndian.PutUint64(b[p:], x.Number)
+	binary.LittleEndian.PutUint64(b[p+8:], x.Home)
+	putPlace(b[p+16:], x.Since)
+	putPlace(b[p+28:], x.Until)
+	return b
+}
+
+// Born is where in the log the profile was made; ok is false when that was not worth remembering: its identifier was nobody's before.
+func Born(blob []byte) (at Place, ok bool) {
+	s := find(blob, tagBorn)
+	if s.none() {
+		return at, false
+	}
+	return getPlace(blob[s.start:]), true
+}
+
+// AppendBorn appends the place of its making to a profile that is being made.
+func AppendBorn(blob []byte, at Place) []byte {
+	blob = appendFieldHeader(blob, tagBorn, placeBytes)
+	blob = binary.LittleEndian.AppendUint64(blob, at.Position)
+	return binary.LittleEndian.AppendUint32(blob, at.Ordinal)
+}
+
+func getPlace(p []byte) Place {
+	return Place{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])}
+}
+
+func putPlace(p []byte, at Place) {
+	binary.LittleEndian.PutUint64(p, at.Position)
+	binary.LittleEndian.PutUint32(p[8:], at.Ordinal)
+}
