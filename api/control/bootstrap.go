@@ -121,9 +121,7 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 			g.ensureDefaults()
 			return first(g.validate(), func() error { return seen.add("subscription group", w.ID, g.ID) })
 		}),
-		each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error {
-			return first(p.validate(), func() error { return seen.add("preference center", w.ID, p.ID) })
-		}),
+		w.validatePreferenceCenters(seen),
 		each("campaigns", w.Campaigns, func(c *Campaign) error {
 			return first(c.validate(), func() error { return seen.add("campaign", w.ID, c.ID) })
 		}),

@@ -127,8 +127,17 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 		return nil, d.replace(l.noun+" removed", l.kind, workspace, id, nil)
 	}
 	l.complete(v)
-	if err := l.check(l.decode(text), v); err != nil {
+	old := l.decode(text)
+	if err := l.check(old, v); err != nil {
 		return nil, err
+	}
+	if r, ok := any(v).(interface{ fits(others []*T) error }); ok && text == nil {
+		if err := r.fits(l.List(workspace)); err != nil {
+			return nil, err
+		}
+	}
+	if r, ok := any(v).(interface{ stamp(old *T, now int64) }); ok {
+		r.stamp(old, l.c.options.Now())
 	}
 	if *l.id(v) != id {
 		return nil, invalid("id: the id of a %s can't be changed", l.noun)

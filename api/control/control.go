@@ -46,6 +46,7 @@ const (
 	kindSCIM      = "scim"
 	kindSCIMToken = "scim_token"
 	kindNumber    = "number" // counters, of the company
+	kindSecret    = "secret" // of the company: see Secret
 	// The kinds below are in Collections, and may be changed by Edit.
 	KindPreferenceCenter = "preference_center"
 	KindCampaign         = "campaign"
@@ -190,7 +191,7 @@ func (c *Control) Apply(key string, doc []byte) {
 		l.apply(slug, id, of[kind+"/"+id])
 	}
 	switch kind {
-	case kindBootstrap, kindNumber:
+	case kindBootstrap, kindNumber, kindSecret:
 	case kindUsed:
 		c.applyUsed(id, doc)
 	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM, kindSCIMToken:

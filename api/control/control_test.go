@@ -205,7 +205,7 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, api_keys: [{name: x, key: millrace_live_abc}]}]":                                            "checksum",
 		"workspaces: [{id: a, subscription_groups: [{id: x, name: n, channel: email}]}]":                                  "want a UUID",
 		"workspaces: [{id: a, subscription_groups: [{id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: n, channel: fax}]}]": `channel "fax"`,
-		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 `preference_centers[0]: invalid: state "on"`,
+		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 "preference_centers[0]: invalid: 'state' must be 'active' or 'draft'",
 		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
 		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
 		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",

@@ -254,32 +254,6 @@ type KeyDocument struct {
 	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms; the document stays, so its number does too
 }
 
-// PreferenceCenter is a hosted page (service.md 2.14) as the bootstrap file gives it.
-type PreferenceCenter struct {
-	ID               string            `json:"id" yaml:"id"`
-	Name             string            `json:"name" yaml:"name"`
-	Title            string            `json:"preference_center_title,omitempty" yaml:"preference_center_title"`
-	PageHTML         string            `json:"preference_center_page_html" yaml:"preference_center_page_html"`
-	ConfirmationHTML string            `json:"confirmation_page_html" yaml:"confirmation_page_html"`
-	RedirectHTML     *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"`
-	State            string            `json:"state,omitempty" yaml:"state"`
-	Options          map[string]string `json:"options,omitempty" yaml:"options"`
-}
-
-func (p *PreferenceCenter) ensureDefaults() { ensureID(&p.ID) }
-
-func (p *PreferenceCenter) documentID() *string { return &p.ID }
-
-func (p *PreferenceCenter) validate() error {
-	if err := checkID("id", p.ID); err != nil {
-		return err
-	}
-	if p.State != "" && p.State != "active" && p.State != "draft" {
-		return invalid("state %q: want active or draft", p.State)
-	}
-	return nil
-}
-
 // Campaign and Canvas hold messages with translations (service.md 2.15).
 type Campaign struct {
 	ID       string    `json:"id" yaml:"id"`

@@ -1,0 +1,206 @@
+package control
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// PreferenceCenter is a hosted subscription-preference page (service.md 2.14), as it is stored and as the bootstrap file gives it. The pages are the
+// customer's own HTML; package preference renders them.
+type PreferenceCenter struct {
+	ID               string            `json:"id" yaml:"id"`                                           // in paths: letters, digits, and . _ - behind the first
+	Name             string            `json:"name" yaml:"name"`                                       // unique in its workspace, never changed; default: the id
+	Title            string            `json:"preference_center_title" yaml:"preference_center_title"` // of both pages; default "Preference Center"
+	PageHTML         string            `json:"preference_center_page_html" yaml:"preference_center_page_html"`
+	ConfirmationHTML string            `json:"confirmation_page_html" yaml:"confirmation_page_html"`
+	RedirectHTML     *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"` // shown in place of the page when a link has expired; nil: the server's own text
+	State            string            `json:"state" yaml:"state"`                                     // active (default) | draft
+	Options          PreferenceOptions `json:"options" yaml:"options"`
+
+	CreatedAt int64 `json:"created_at" yaml:"-"` // Unix ms
+	UpdatedAt int64 `json:"updated_at" yaml:"-"`
+}
+
+// PreferenceOptions are tags for the head of the pages (reference.md 6).
+type PreferenceOptions struct {
+	Viewport string    `json:"meta-viewport-content,omitempty" yaml:"meta-viewport-content"` // content of <meta name="viewport">; empty: no such tag
+	Links    []LinkTag `json:"links-tags,omitempty" yaml:"links-tags"`                       // icons
+}
+
+// LinkTag is a <link> to an icon.
+type LinkTag struct {
+	Rel   string `json:"rel" yaml:"rel"` // icon | shortcut icon | apple-touch-icon
+	Type  string `json:"type,omitempty" yaml:"type"`
+	Sizes string `json:"sizes,omitempty" yaml:"sizes"`
+	Color string `json:"color,omitempty" yaml:"color"`
+	Href  string `json:"href" yaml:"href"` // https
+}
+
+// Bounds of preference centers. All of them are in memory on every node.
+const (
+	// MaxPreferenceCenters is how many a workspace can have.
+	MaxPreferenceCenters = 100
+	// MaxPageBytes bounds the HTML of one page.
+	MaxPageBytes = 256 << 10
+	// MaxViewportBytes bounds meta-viewport-content.
+	MaxViewportBytes = 255
+
+	maxTitle     = 255 // characters
+	maxLinks     = 10
+	maxHrefBytes = 2048
+	defaultTitle = "Preference Center"
+)
+
+var (
+	centerIDForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	centerNameForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+	linkTypeForm   = regexp.MustCompile(`^[a-z0-9.+-]{1,32}(/[a-z0-9.+-]{1,64})?$`)
+	linkSizesForm  = regexp.MustCompile(`^(any|[0-9]{1,5}[xX][0-9]{1,5})( (any|[0-9]{1,5}[xX][0-9]{1,5})){0,9}$`)
+	linkColorForm  = regexp.MustCompile(`^(#[0-9A-Fa-f]{3,8}|[A-Za-z]{1,32})$`)
+)
+
+func (p *PreferenceCenter) documentID() *string { return &p.ID }
+
+func (p *PreferenceCenter) ensureDefaults() {
+	ensureID(&p.ID)
+	if p.Name == "" {
+		p.Name = p.ID
+	}
+	if p.Title == "" {
+		p.Title = defaultTitle
+	}
+	if p.State == "" {
+		p.State = "active"
+	}
+}
+
+// validate names the first field that is wrong, in the words of the API.
+func (p *PreferenceCenter) validate() error {
+	switch {
+	case !centerIDForm.MatchString(p.ID) || p.ID == "list":
+		return invalid("'id' must be 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first, and not \"list\"")
+	case !centerNameForm.MatchString(p.Name):
+		return invalid("'name' must be 1 to 100 letters, digits, hyphens and underscores")
+	case utf8.RuneCountInString(p.Title) > maxTitle || !printable(p.Title):
+		return invalid("'preference_center_title' must be a string of at most %d characters", maxTitle)
+	case p.State != "active" && p.State != "draft":
+		return invalid("'state' must be 'active' or 'draft'")
+	}
+	if err := checkPage("preference_center_page_html", p.PageHTML); err != nil {
+		return err
+	}
+	if err := checkPage("confirmation_page_html", p.ConfirmationHTML); err != nil {
+		return err
+	}
+	if p.RedirectHTML != nil {
+		if err := checkPage("redirect_page_html", *p.RedirectHTML); err != nil {
+			return err
+		}
+	}
+	return p.Options.validate()
+}
+
+func checkPage(field, html string) error {
+	switch {
+	case html == "":
+		return invalid("'%s' is required", field)
+	case len(html) > MaxPageBytes:
+		return invalid("'%s' must be at most %d bytes", field, MaxPageBytes)
+	case !utf8.ValidString(html) || strings.ContainsRune(html, 0):
+		return invalid("'%s' must be text without NUL", field)
+	}
+	return nil
+}
+
+func (o *PreferenceOptions) validate() error {
+	if err := CheckViewport(o.Viewport); err != nil {
+		return err
+	}
+	if len(o.Links) > maxLinks {
+		return invalid("'links-tags' must hold at most %d objects", maxLinks)
+	}
+	for i, l := range o.Links {
+		if err := l.validate(); err != nil {
+			return fmt.Errorf("%w ('links-tags' %d)", err, i)
+		}
+	}
+	return nil
+}
+
+// CheckViewport judges the content of a viewport meta tag.
+func CheckViewport(content string) error {
+	if len(content) > MaxViewportBytes || !printable(content) {
+		return invalid("'meta-viewport-content' must be a string of at most %d bytes", MaxViewportBytes)
+	}
+	return nil
+}
+
+func (l *LinkTag) validate() error {
+	u, err := url.Parse(l.Href)
+	switch {
+	case l.Rel != "icon" && l.Rel != "shortcut icon" && l.Rel != "apple-touch-icon":
+		return invalid("'rel' must be 'icon', 'shortcut icon' or 'apple-touch-icon'")
+	case l.Type != "" && !linkTypeForm.MatchString(l.Type):
+		return invalid("'type' is not valid")
+	case l.Sizes != "" && !linkSizesForm.MatchString(l.Sizes):
+		return invalid("'sizes' is not valid")
+	case l.Color != "" && !linkColorForm.MatchString(l.Color):
+		return invalid("'color' is not valid")
+	case err != nil || u.Scheme != "https" || u.Host == "" || len(l.Href) > maxHrefBytes || !printable(l.Href):
+		return invalid("'href' must be an https URL")
+	}
+	return nil
+}
+
+// validatePreferenceCenters judges those of the bootstrap file.
+func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
+	if len(w.PreferenceCenters) > MaxPreferenceCenters {
+		return invalid("preference_centers: %d, at most %d", len(w.PreferenceCenters), MaxPreferenceCenters)
+	}
+	return each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error {
+		if p.ID == "" {
+			return invalid("id is required")
+		}
+		p.ensureDefaults()
+		err := p.validate()
+		if err == nil {
+			err = seen.add("preference center", w.ID, p.ID)
+		}
+		if err == nil {
+			err = seen.add("name of a preference center", w.ID, p.Name)
+		}
+		return err
+	})
+}
+
+// replaces: links and messages hold the name.
+func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
+	if p.Name != old.Name {
+		return invalid("'name' can't be changed: it is %s", old.Name)
+	}
+	return nil
+}
+
+// fits: there is room for a new one, and its name is free.
+func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
+	for _, o := range others {
+		if o.Name == p.Name {
+			return invalid("'name' is in use by another preference center")
+		}
+	}
+	if len(others) >= MaxPreferenceCenters {
+		return invalid("a workspace may have at most %d preference centers", MaxPreferenceCenters)
+	}
+	return nil
+}
+
+// stamp: times are the server's, whatever a change says.
+func (p *PreferenceCenter) stamp(old *PreferenceCenter, now int64) {
+	p.CreatedAt, p.UpdatedAt = now, now
+	if old != nil {
+		p.CreatedAt, p.UpdatedAt = old.CreatedAt, max(now, old.UpdatedAt)
+	}
+}
