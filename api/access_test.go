@@ -206,7 +206,7 @@ func TestTrustedProxies(t *testing.T) {
 }
 
 func TestBadKeyTable(t *testing.T) {
-	var b badKeys
+	var b minuteCounts
 	b.init()
 	a6 := netip.MustParseAddr("2001:db8::1")
 	for i := range 3 {

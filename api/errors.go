@@ -63,7 +63,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
 		// A request without a valid key is refused for that (see bodyLimit), when its head is still there: of a chunked one it isn't.
 		h := &ctx.Request.Header
-		if token := bearerToken(h); len(h.Host()) > 0 && !s.knows(token) {
+		if token := bearerToken(h); len(h.Host()) > 0 && !bytes.HasPrefix(ctx.Path(), pagePrefix) && !s.knows(token) {
 			badKeyRequests.Inc()
 			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
 			if bytes.HasPrefix(ctx.Path(), scimPrefix) {
@@ -80,7 +80,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	shape := shapeOf(ctx.Path())
 	ctx.Response.Reset()
 	ctx.SetStatusCode(status)
-	ctx.SetContentTypeBytes(shape.contentType)
+	shape.setHeaders(&ctx.Response.Header)
 	ctx.Response.Header.SetCanonical(headerRequestID, s.appendRequestID(nil))
 	ctx.SetBody(shape.append(nil, status, text))
 	ctx.SetConnectionClose()
@@ -90,6 +90,14 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 type shape struct {
 	contentType []byte // of successes too
 	append      func(dst []byte, status int, text string) []byte
+	headers     func(h *fasthttp.ResponseHeader) // further ones, of successes too; nil: none
+}
+
+func (s *shape) setHeaders(h *fasthttp.ResponseHeader) {
+	h.SetContentTypeBytes(s.contentType)
+	if s.headers != nil {
+		s.headers(h)
+	}
 }
 
 // shapes are those that differ from plainShape, by the beginning of the path.
@@ -97,14 +105,15 @@ var shapes = []struct {
 	prefix []byte
 	shape  *shape
 }{
-	{scimPrefix, &shape{[]byte(scim.ContentType), appendSCIMFailure}},
+	{scimPrefix, &shape{contentType: []byte(scim.ContentType), append: appendSCIMFailure}},
 	{[]byte("/campaigns/translations"), &translationShape},
 	{[]byte("/campaign/translations"), &translationShape},
 	{[]byte("/canvases/translations"), &translationShape},
 	{[]byte("/canvas/translations"), &translationShape},
+	{pagePrefix, &shape{contentHTML, appendNotice, setPageHeaders}},
 }
 
-var plainShape = shape{contentJSON, func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
+var plainShape = shape{contentType: contentJSON, append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
 
 func shapeOf(path []byte) *shape {
 	for i := range shapes {

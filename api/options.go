@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"millrace/api/control"
@@ -48,6 +49,14 @@ type Options struct {
 	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys are served all the same:
 	// many clients may share an address. Default 60.
 	MaxBadKeysPerMinute int
+	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or https, perhaps with a path. Default: that
+	// of the request for the link.
+	PublicURL string
+	// PreferenceLinkLife is how long a link to a hosted page is good. Default 90 days: laws want links to unsubscribe in mails to work for 30 or 60.
+	PreferenceLinkLife time.Duration
+	// MaxPagesPerMinute is how many hosted pages one address may ask for, and forms send, in a minute; beyond it: 429. Many people, and mail programs that
+	// unsubscribe for their users, may share an address. Default 600.
+	MaxPagesPerMinute int
 	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
 	TrustedProxies []netip.Prefix
 	// DrainTimeout is how long Shutdown waits for requests under way. Default 10 s.
@@ -78,6 +87,8 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.MaxConnsPerIP, 4096)
 	setDefault(&o.MaxBadKeysPerMinute, 60)
 	setDefault(&o.DrainTimeout, 10*time.Second)
+	setDefault(&o.PreferenceLinkLife, 90*24*time.Hour)
+	setDefault(&o.MaxPagesPerMinute, 600)
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
 	}
@@ -85,6 +96,9 @@ func (o *Options) EnsureDefaults() {
 		o.Logger = slog.Default()
 	}
 }
+
+// publicURLForm: its path is put into pages, so it has no other characters than package preference wants there.
+var publicURLForm = regexp.MustCompile(`^(https?://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
 
 func setDefault[T comparable](field *T, v T) {
 	var zero T
@@ -108,6 +122,12 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
+	case !publicURLForm.MatchString(o.PublicURL):
+		return fmt.Errorf("api: PublicURL is %q, want http(s)://host[:port][/path]", o.PublicURL)
+	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:
+		return fmt.Errorf("api: PreferenceLinkLife is %v, want a minute to ten years", o.PreferenceLinkLife)
+	case o.MaxPagesPerMinute < 1:
+		return errors.New("api: MaxPagesPerMinute is not positive")
 	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0 || o.MaxBadKeysPerMinute < 1:
 		return errors.New("api: a bound is not positive")
 	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0:

@@ -89,6 +89,8 @@ func (x *exchange) serve() {
 // authorize checks the credential that the route wants, what it may do, and the rate limit.
 func (x *exchange) authorize() bool {
 	switch {
+	case x.route.page:
+		return x.admitPage()
 	case x.route.open:
 		return true
 	case x.route.scim:
@@ -99,7 +101,7 @@ func (x *exchange) authorize() bool {
 
 func (x *exchange) setStandardHeaders() {
 	h := &x.ctx.Response.Header
-	h.SetContentTypeBytes(x.shape.contentType)
+	x.shape.setHeaders(h)
 	h.SetCanonical(headerRequestID, x.requestID)
 	h.SetCanonical(headerNoSniff, noSniff)
 }
@@ -370,6 +372,9 @@ func (x *exchange) actor() control.Actor {
 func (x *exchange) readBody() bool {
 	if x.ctx.IsGet() || x.ctx.IsHead() {
 		return true
+	}
+	if x.route.page {
+		return x.readForm()
 	}
 	if !isJSON(x.ctx.Request.Header.ContentType()) {
 		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")

@@ -19,6 +19,8 @@ type route struct {
 	bucket     ratelimit.Bucket
 	open       bool // served without a key
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
+	page       bool // open, for people: answers HTML, takes forms
+	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
 	handler    func(*exchange)
 
 	metrics *routeMetrics
@@ -64,6 +66,16 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchemas},
 		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchema},
 
+		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list", bucket: ratelimit.PreferenceCenterList, handler: s.listPreferenceCenters},
+		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.createPreferenceCenter},
+		{method: "GET", path: "/preference_center/v1/{id}", permission: "preference_center.get", bucket: ratelimit.PreferenceCenterList, handler: s.getPreferenceCenter},
+		{method: "PUT", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.updatePreferenceCenter},
+		{method: "POST", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.updatePreferenceCenter},
+		{method: "GET", path: "/preference_center/v1/{id}/url/{user}", rest: true, permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
+		{method: "POST", path: "/preference_center/v1/{id}/url/{user}", rest: true, permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
+		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: s.showPage},
+		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: s.sendForm},
+
 		{method: "GET", path: "/livez", open: true, handler: s.livez},
 		{method: "GET", path: "/readyz", open: true, handler: s.readyz},
 		{method: "GET", path: "/openapi.json", open: true, handler: s.openAPI},
@@ -79,6 +91,7 @@ type router struct {
 // resource is a path with its methods.
 type resource struct {
 	segments []string
+	rest     bool // of the routes
 	methods  []*route
 	allow    string
 }
@@ -87,7 +100,7 @@ func newRouter(routes []route) *router {
 	r := &router{exact: map[string]*resource{}}
 	for i := range routes {
 		rt := &routes[i]
-		if rt.credentials() != 1 || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
+		if rt.credentials() != 1 || rt.page && !rt.open || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
 			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, or be open", rt.method, rt.path))
 		}
 		rt.metrics = newRouteMetrics(rt.path)
@@ -114,7 +127,7 @@ func (r *router) add(rt *route) {
 		}
 	}
 	if res == nil {
-		res = &resource{segments: strings.Split(rt.path[1:], "/")}
+		res = &resource{segments: strings.Split(rt.path[1:], "/"), rest: rt.rest}
 		if strings.Contains(rt.path, "{") {
 			r.patterns = append(r.patterns, res)
 		} else {
@@ -152,9 +165,12 @@ func (r *router) find(path []byte) *resource {
 
 func (res *resource) matches(path string) bool {
 	rest, more := strings.CutPrefix(path, "/")
-	for _, want := range res.segments {
+	for i, want := range res.segments {
 		if !more {
 			return false
+		}
+		if res.rest && i == len(res.segments)-1 {
+			return rest != ""
 		}
 		var segment string
 		segment, rest, more = strings.Cut(rest, "/")

@@ -1,7 +1,7 @@
 // Package api is the door: it listens, bounds, authenticates, counts and routes; what a request means is decided behind it.
 //
 // A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders), route, method, key, permission,
-// the key's addresses, rate limit, media type, size (decompressed), handler. The first that fails answers. Every answer is a JSON object with a string `message`
+// the key's addresses, rate limit, media type, size (decompressed), handler. The first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML)
 // and carries X-Request-Id; every answer to a valid key carries the rate-limit headers.
 //
 // Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace comes from the key, never from the request.
@@ -16,7 +16,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,15 +34,18 @@ import (
 
 // Server serves the public API. Make it with New, give it a listener with Serve.
 type Server struct {
-	options  Options
-	router   *router
-	http     *fasthttp.Server
-	inflight *xsync.MapOf[idempotencyID, chan struct{}]
-	badKeys  badKeys
-	company  ratelimit.Windows // of the buckets that are counted per company
-	scim     *scim.Users
-	draining atomic.Bool
-	zstd     *zstd.Decoder // used for DecodeAll only, which is stateless
+	options    Options
+	publicPath string // of Options.PublicURL, without a slash at its end
+	router     *router
+	http       *fasthttp.Server
+	inflight   *xsync.MapOf[idempotencyID, chan struct{}]
+	badKeys    minuteCounts      // by address
+	pageVisits minuteCounts      // by address
+	pageForms  minuteCounts      // by user
+	company    ratelimit.Windows // of the buckets that are counted per company
+	scim       *scim.Users
+	draining   atomic.Bool
+	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
 
 	mu        sync.Mutex // guards listeners, and draining against Serve
 	listeners []net.Listener
@@ -60,7 +65,13 @@ func New(options Options) (*Server, error) {
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	s.requestSeed = binary.LittleEndian.Uint64(seed[:])
-	s.badKeys.init()
+	for _, counts := range []*minuteCounts{&s.badKeys, &s.pageVisits, &s.pageForms} {
+		counts.init()
+	}
+	if options.PublicURL != "" {
+		u, _ := url.Parse(options.PublicURL) // Validate has
+		s.publicPath = strings.TrimSuffix(u.Path, "/")
+	}
 	s.scim = scim.NewUsers(options.Control, options.Now)
 	var err error
 	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {

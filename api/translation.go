@@ -54,7 +54,7 @@ const maxTranslationBytes = 20 << 20
 // textTooManyRequests is what clients of the public API know for 429; the message beside it names the limit (D2).
 const textTooManyRequests = "You have exceeded the maximum number of requests. Please try again later."
 
-var translationShape = shape{contentJSON, func(dst []byte, status int, text string) []byte {
+var translationShape = shape{contentType: contentJSON, append: func(dst []byte, status int, text string) []byte {
 	code := strings.ReplaceAll(strings.ToUpper(http.StatusText(status)), " ", "_")
 	if status == fasthttp.StatusTooManyRequests {
 		return appendTranslationError(dst, text, code, textTooManyRequests)

@@ -1,0 +1,382 @@
+package api
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-json"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+	"millrace/api/preference"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Preference centers by the API (service.md 2.14, 4.13–4.15, decisions.md D6). The pages are in page.go.
+
+const (
+	textNoCenter = "Preference center not found"
+	textNoUser   = "User not found"
+)
+
+// listPreferenceCenters serves GET /preference_center/v1/list.
+func (s *Server) listPreferenceCenters(x *exchange) {
+	x.reply = append(x.reply[:0], `{"preference_centers":[`...)
+	for i, p := range s.options.Control.PreferenceCenters.List(x.ws.ID) {
+		if i > 0 {
+			x.reply = append(x.reply, ',')
+		}
+		x.reply = append(appendQuoted(append(x.reply, `{"name":`...), p.Name), ',')
+		x.reply = append(appendCenter(x.reply, p), '}')
+	}
+	x.reply = append(x.reply, `],"message":"success"}`...)
+	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// appendCenter appends the members that the answers about a center share.
+func appendCenter(dst []byte, p *control.PreferenceCenter) []byte {
+	dst = appendQuoted(append(dst, `"preference_center_api_id":`...), p.ID)
+	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), p.CreatedAt), '"')
+	return append(profile.AppendTime(append(dst, `,"updated_at":"`...), p.UpdatedAt), '"')
+}
+
+// getPreferenceCenter serves GET /preference_center/v1/{id}.
+func (s *Server) getPreferenceCenter(x *exchange) {
+	p := s.options.Control.PreferenceCenters.Get(x.ws.ID, x.param("{id}"))
+	if p == nil {
+		x.fail(fasthttp.StatusNotFound, textNoCenter)
+		return
+	}
+	options, err := json.Marshal(p.Options)
+	if err != nil {
+		x.failEngine(err)
+		return
+	}
+	x.reply = append(appendQuoted(append(x.reply[:0], `{"name":`...), p.Name), ',')
+	x.reply = appendCenter(x.reply, p)
+	x.reply = appendQuoted(append(x.reply, `,"preference_center_title":`...), p.Title)
+	x.reply = appendQuoted(append(x.reply, `,"preference_center_page_html":`...), p.PageHTML)
+	x.reply = appendQuoted(append(x.reply, `,"confirmation_page_html":`...), p.ConfirmationHTML)
+	x.reply = append(x.reply, `,"redirect_page_html":`...)
+	if p.RedirectHTML != nil {
+		x.reply = appendQuoted(x.reply, *p.RedirectHTML)
+	} else {
+		x.reply = append(x.reply, "null"...)
+	}
+	x.reply = append(append(x.reply, `,"preference_center_options":`...), options...)
+	x.reply = appendQuoted(append(x.reply, `,"state":`...), p.State)
+	x.reply = append(x.reply, `,"message":"success"}`...)
+	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// createPreferenceCenter serves POST /preference_center/v1.
+func (s *Server) createPreferenceCenter(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	r := readPreferenceCenter(body, true)
+	if r.bad != "" {
+		x.fail(fasthttp.StatusBadRequest, r.bad)
+		return
+	}
+	p, err := s.options.Control.PreferenceCenters.Create(x.actor(), x.ws.ID, r.center)
+	if err != nil {
+		x.failCenter(err)
+		return
+	}
+	x.reply = appendQuoted(append(x.reply[:0], `{"preference_center_api_id":`...), p.ID)
+	x.reply = append(profile.AppendTime(append(x.reply, `,"created_at":"`...), p.CreatedAt), '"')
+	x.reply = appendQuoted(append(x.reply, `,"liquid_tag":`...), "{{preference_center.${"+p.Name+"}}}")
+	x.reply = append(x.reply, `,"message":"success"}`...)
+	x.send(fasthttp.StatusCreated, x.reply)
+}
+
+// updatePreferenceCenter serves PUT and POST /preference_center/v1/{id}. The title that is left out becomes the default (service.md 4.15); state, options and
+// the redirect page that are left out stay.
+func (s *Server) updatePreferenceCenter(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	r := readPreferenceCenter(body, false)
+	if r.bad != "" {
+		x.fail(fasthttp.StatusBadRequest, r.bad)
+		return
+	}
+	p, err := s.options.Control.PreferenceCenters.Change(x.actor(), x.ws.ID, x.param("{id}"), func(p *control.PreferenceCenter) (*control.PreferenceCenter, error) {
+		if p == nil {
+			return nil, control.ErrNotFound
+		}
+		p.Title, p.PageHTML, p.ConfirmationHTML = r.center.Title, r.center.PageHTML, r.center.ConfirmationHTML
+		if r.center.State != "" {
+			p.State = r.center.State
+		}
+		if r.hasOptions {
+			p.Options = r.center.Options
+		}
+		if r.hasRedirect {
+			p.RedirectHTML = r.center.RedirectHTML
+		}
+		return p, nil
+	})
+	if err != nil {
+		x.failCenter(err)
+		return
+	}
+	x.reply = appendCenter(append(x.reply[:0], '{'), p)
+	x.reply = append(x.reply, `,"message":"success"}`...)
+	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// failCenter answers what control says of a change.
+func (x *exchange) failCenter(err error) {
+	switch {
+	case errors.Is(err, control.ErrInvalid):
+		x.fail(fasthttp.StatusBadRequest, strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": "))
+	case errors.Is(err, control.ErrNotFound):
+		x.fail(fasthttp.StatusNotFound, textNoCenter)
+	default:
+		x.failEngine(err)
+	}
+}
+
+// centerRequest is the body of create and update.
+type centerRequest struct {
+	center                  control.PreferenceCenter
+	hasOptions, hasRedirect bool
+	bad                     string // what is wrong; the first
+}
+
+// readPreferenceCenter reads the types; control judges the values.
+func readPreferenceCenter(body value, create bool) (r centerRequest) {
+	p := &r.center
+	for member, m := range body.members() {
+		switch member {
+		case "name":
+			if create {
+				r.text(member, m, &p.Name)
+			}
+		case "preference_center_title":
+			r.text(member, m, &p.Title)
+		case "preference_center_page_html":
+			r.text(member, m, &p.PageHTML)
+		case "confirmation_page_html":
+			r.text(member, m, &p.ConfirmationHTML)
+		case "redirect_page_html":
+			r.hasRedirect = true
+			if !m.absent() {
+				p.RedirectHTML = new(string)
+				r.text(member, m, p.RedirectHTML)
+			}
+		case "state":
+			r.text(member, m, &p.State)
+		case "options":
+			r.hasOptions = true
+			r.options(m)
+		}
+	}
+	switch {
+	case r.bad != "":
+	case create && p.Name == "":
+		r.bad = "'name' is required"
+	case p.PageHTML == "":
+		r.bad = "'preference_center_page_html' is required"
+	case p.ConfirmationHTML == "":
+		r.bad = "'confirmation_page_html' is required"
+	}
+	return r
+}
+
+// text reads a string; null counts as left out.
+func (r *centerRequest) text(field string, v value, into *string) {
+	if v.absent() {
+		return
+	}
+	var ok bool
+	if *into, ok = v.str(); !ok && r.bad == "" {
+		r.bad = "'" + field + "' must be a string"
+	}
+}
+
+func (r *centerRequest) options(v value) {
+	if v.absent() {
+		return
+	}
+	if !v.isObject() {
+		r.fail("'options' must be an object")
+		return
+	}
+	for member, m := range v.members() {
+		switch member {
+		case "meta-viewport-content":
+			r.text(member, m, &r.center.Options.Viewport)
+		case "links-tags", "link-tags": // reference.md 6: both spellings
+			r.links(member, m)
+		}
+	}
+}
+
+func (r *centerRequest) links(field string, v value) {
+	if v.absent() {
+		return
+	}
+	if !v.isArray() {
+		r.fail("'" + field + "' must be an array of objects")
+		return
+	}
+	for _, e := range v.elements() {
+		if !e.isObject() || e.unsafe() != "" {
+			r.fail("'" + field + "' must be an array of objects")
+			return
+		}
+		var l control.LinkTag
+		for member, m := range e.members() {
+			switch member {
+			case "rel":
+				r.text(member, m, &l.Rel)
+			case "type":
+				r.text(member, m, &l.Type)
+			case "sizes":
+				r.text(member, m, &l.Sizes)
+			case "color":
+				r.text(member, m, &l.Color)
+			case "href":
+				r.text(member, m, &l.Href)
+			}
+		}
+		r.center.Options.Links = append(r.center.Options.Links, l)
+	}
+}
+
+func (r *centerRequest) fail(text string) {
+	if r.bad == "" {
+		r.bad = text
+	}
+}
+
+// preferenceURL serves GET and POST /preference_center/v1/{id}/url/{user}: a link to the page of one user, who is named by external id.
+func (s *Server) preferenceURL(x *exchange) {
+	viewport, bad := x.viewport()
+	if bad != "" {
+		x.fail(fasthttp.StatusBadRequest, bad)
+		return
+	}
+	base, ok := x.publicURL()
+	if !ok {
+		x.fail(fasthttp.StatusBadRequest, "The Host header is not valid")
+		return
+	}
+	center := s.options.Control.PreferenceCenters.Get(x.ws.ID, x.param("{id}"))
+	if center == nil {
+		x.fail(fasthttp.StatusNotFound, textNoCenter)
+		return
+	}
+	var users []User
+	user, ok := x.lastSegment()
+	if ok && len(user) <= op.MaxKeyBytes {
+		var err error
+		if users, err = s.options.Store.Find(x.ws.Number, op.ExternalID, []byte(user)); err != nil {
+			x.failEngine(err)
+			return
+		}
+	}
+	if len(users) == 0 {
+		x.fail(fasthttp.StatusNotFound, textNoUser)
+		return
+	}
+	secret, err := s.options.Control.EnsureSecret(linkSecret)
+	if err != nil {
+		x.failEngine(err)
+		return
+	}
+	link := preference.Sign(&secret, preference.Link{Workspace: x.ws.Number, User: users[0].Number, Center: center.ID, Viewport: viewport,
+		Expires: x.now/1000 + int64(s.options.PreferenceLinkLife.Seconds())})
+	x.ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
+	x.reply = appendQuoted(append(x.reply[:0], `{"preference_center_url":`...), base+pagePath+link)
+	x.reply = append(x.reply, `,"message":"success"}`...)
+	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// linkSecret is the name of the secret that links are signed with.
+const linkSecret = "preference_links"
+
+// viewport is the content of a viewport tag for this link alone: in preference_center_options or options, an object, as a query parameter (JSON, or
+// options[meta-viewport-content]=…) or in the body of a POST.
+func (x *exchange) viewport() (content, bad string) {
+	var r centerRequest
+	query := x.ctx.QueryArgs()
+	for _, name := range []string{"preference_center_options", "options"} {
+		if text := query.Peek(name); len(text) > 0 {
+			v, err := checkJSON(text)
+			if err != nil || v.unsafe() != "" {
+				return "", "'" + name + "' must be an object"
+			}
+			r.options(v)
+		}
+		if text := query.Peek(name + "[meta-viewport-content]"); len(text) > 0 {
+			r.center.Options.Viewport = string(text)
+		}
+	}
+	if len(x.body) > 0 {
+		body, err := checkJSON(x.body)
+		if err != nil {
+			return "", err.Error()
+		}
+		if what := body.unsafeRequest(); what != "" {
+			return "", "Invalid JSON: " + what
+		}
+		for member, m := range body.members() {
+			if member == "preference_center_options" || member == "options" {
+				r.options(m)
+			}
+		}
+	}
+	if r.bad == "" {
+		if err := control.CheckViewport(r.center.Options.Viewport); err != nil {
+			r.bad = strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": ")
+		}
+	}
+	return r.center.Options.Viewport, r.bad
+}
+
+// hostForm is what a Host header may be to stand in a link: a name or address, and a port.
+var hostForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?$`)
+
+// publicURL is the address that links begin with: the setting, or else that of the request, which only the caller itself gets to see (so it can fool nobody
+// but itself with a made-up Host). X-Forwarded headers are not read.
+func (x *exchange) publicURL() (base string, ok bool) {
+	if x.s.options.PublicURL != "" {
+		return strings.TrimSuffix(x.s.options.PublicURL, "/"), true
+	}
+	scheme := "http://"
+	if x.ctx.IsTLS() {
+		scheme = "https://"
+	}
+	host := string(x.ctx.Host())
+	return scheme + host, hostForm.MatchString(host)
+}
+
+// param is a segment of the path, by its name in the route.
+func (x *exchange) param(name string) string { return x.route.param(string(x.ctx.Path()), name) }
+
+// lastSegment is the rest of the path that stands where the route's last segment does, as the caller wrote it: an identifier may hold slashes (%2F), of
+// which the normalised path that was routed on would lose some. ok is false unless everything before it is literally what was routed on.
+func (x *exchange) lastSegment() (segment string, ok bool) {
+	n := strings.Count(x.route.path, "/")
+	raw := strings.SplitN(string(x.ctx.URI().PathOriginal()), "/", n+1)
+	routed := strings.SplitN(string(x.ctx.Path()), "/", n+1)
+	if len(raw) != n+1 || len(routed) != n+1 {
+		return "", false
+	}
+	for i := range n {
+		if part, err := url.PathUnescape(raw[i]); err != nil || part != routed[i] {
+			return "", false
+		}
+	}
+	segment, err := url.PathUnescape(strings.TrimSuffix(raw[n], "/"))
+	return segment, err == nil && segment != ""
+}
