@@ -16,7 +16,8 @@ import (
 )
 
 // goodRequests has a request for each route that needs more than its path: with a key that holds the permission it is accepted, in any order and
-// again and again, in the workspaces demo and other (demoYAML). By method and path of the route.
+// again and again, in the workspaces demo and other (demoYAML), where a user "reader" is. {unique} in a body is another text each time. By method and path
+// of the route.
 var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/track":      {body: goodBody},
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
@@ -44,6 +45,13 @@ var goodRequests = map[string]struct{ target, body string }{
 	"GET /canvas/translations":           {target: "/canvas/translations?workflow_id=w1&step_id=s1&message_variation_id=n1"},
 	"GET /canvas/translations/source":    {target: "/canvas/translations/source?workflow_id=w1&step_id=s1&message_variation_id=n1"},
 	"PUT /canvas/translations":           {body: `{"workflow_id":"w1","step_id":"s2","message_variation_id":"n2","locale_name":"es-mx","translation_map":{"id_0":"Hola","id_1":"Adiós"}}`},
+
+	"POST /preference_center/v1":                 {body: `{"name":"n{unique}",` + goodCenter + `}`},
+	"GET /preference_center/v1/{id}":             {target: "/preference_center/v1/main"},
+	"PUT /preference_center/v1/{id}":             {target: "/preference_center/v1/main", body: `{` + goodCenter + `}`},
+	"POST /preference_center/v1/{id}":            {target: "/preference_center/v1/main", body: `{` + goodCenter + `}`},
+	"GET /preference_center/v1/{id}/url/{user}":  {target: "/preference_center/v1/main/url/reader"},
+	"POST /preference_center/v1/{id}/url/{user}": {target: "/preference_center/v1/main/url/reader", body: `{}`},
 }
 
 // Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace, the SCIM token.
@@ -67,11 +75,21 @@ func TestPermissionMatrix(t *testing.T) {
 	revoked, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: "revoked", Permissions: []string{"*"}})
 	require.NoError(t, err)
 	require.Equal(t, 201, d.track(token, "a").status)
+	require.Equal(t, 201, d.track(demoKey, "reader").status)
+	require.Equal(t, 201, d.track(otherKey, "reader").status)
 	require.NoError(t, d.control.RevokeKey(by, "demo", revoked.ID))
 
 	for _, rt := range routes {
 		if rt.open {
-			require.Contains(t, []string{"/livez", "/readyz", "/openapi.json"}, rt.path, "only health and the document are open")
+			require.Contains(t, []string{"/livez", "/readyz", "/openapi.json", "/preferences/{token}"}, rt.path, "only health, the document and hosted pages are open")
+			if rt.page { // open to who has a link; keys open nothing
+				for _, key := range []string{"", token, demoKey} {
+					a := d.call(rt.method, rt.path, key, "", "Content-Type", "application/x-www-form-urlencoded")
+					require.Equal(t, 404, a.status)
+					require.Equal(t, "text/html; charset=utf-8", a.header.Get("Content-Type"))
+				}
+				continue
+			}
 			require.Equal(t, 200, d.call(rt.method, rt.path, "", "").status)
 			continue
 		}
@@ -82,16 +100,20 @@ func TestPermissionMatrix(t *testing.T) {
 		}
 		good, ok := goodRequests[rt.method+" "+rt.path]
 		require.True(t, ok || rt.method == "GET", "a new route needs a body here: %s", rt.path)
-		target, body := good.target, good.body
+		target, calls := good.target, 0
 		if target == "" {
 			target = rt.path
 		}
-		for _, key := range []string{"", "wrong", token, "admin-token"} {
-			require.Equal(t, 401, d.call(rt.method, target, key, body).status, "%s with %q", rt.path, key)
+		call := func(key string) answer {
+			calls++
+			return d.call(rt.method, target, key, strings.ReplaceAll(good.body, "{unique}", fmt.Sprint(calls)))
 		}
-		require.Equal(t, 401, d.call(rt.method, target, scimToken, body, "X-Request-Origin", scimOrigin).status, "%s with the SCIM token", rt.path)
+		for _, key := range []string{"", "wrong", token, "admin-token"} {
+			require.Equal(t, 401, call(key).status, "%s with %q", rt.path, key)
+		}
+		require.Equal(t, 401, d.call(rt.method, target, scimToken, good.body, "X-Request-Origin", scimOrigin).status, "%s with the SCIM token", rt.path)
 		for p, key := range permissions {
-			a := d.call(rt.method, target, key, body)
+			a := call(key)
 			if p == rt.permission {
 				require.Less(t, a.status, 300, "%s with %s: %s", rt.path, p, a.body)
 				continue
@@ -100,12 +122,12 @@ func TestPermissionMatrix(t *testing.T) {
 			require.Equal(t, "This API key lacks the permission "+rt.permission, a.json(t)["message"])
 			require.NotEmpty(t, a.header.Get("X-RateLimit-Limit"))
 		}
-		require.Equal(t, 403, d.call(rt.method, target, "demo-none-key-0123456789", body).status)
-		a := d.call(rt.method, target, "demo-elsewhere-key-0123456789", body)
+		require.Equal(t, 403, call("demo-none-key-0123456789").status)
+		a := call("demo-elsewhere-key-0123456789")
 		require.Equal(t, 403, a.status)
 		require.Contains(t, a.body, "address")
-		require.Less(t, d.call(rt.method, target, demoKey, body).status, 300)
-		require.Less(t, d.call(rt.method, target, otherKey, body).status, 300)
+		require.Less(t, call(demoKey).status, 300)
+		require.Less(t, call(otherKey).status, 300)
 	}
 }
 
@@ -120,6 +142,7 @@ func TestRoutesDenyByDefault(t *testing.T) {
 		{method: "GET", path: "/x", permission: "p", scim: true, bucket: 1, handler: handler},
 		{method: "GET", path: "/x", scim: true, open: true, handler: handler},
 		{method: "GET", path: "/x", scim: true, handler: handler},
+		{method: "GET", path: "/x", permission: "p", bucket: 1, page: true, handler: handler},
 	} {
 		require.Panics(t, func() { newRouter([]route{rt}) })
 	}
@@ -132,13 +155,17 @@ func TestPatterns(t *testing.T) {
 		{method: "GET", path: "/scim/v2/Users/{id}", permission: "p", bucket: 1, handler: handler},
 		{method: "PUT", path: "/scim/v2/Users/{id}", permission: "p", bucket: 1, handler: handler},
 		{method: "GET", path: "/pc/{id}/url/{user}", permission: "p", bucket: 1, handler: handler},
+		{method: "GET", path: "/rest/{id}/of/{all}", rest: true, permission: "p", bucket: 1, handler: handler},
 	})
 	res := r.find([]byte("/scim/v2/Users/7/"))
 	require.Equal(t, "GET, HEAD, PUT", res.allow)
 	require.Equal(t, "7", res.method([]byte("PUT")).param("/scim/v2/Users/7", "{id}"))
 	require.Nil(t, res.method([]byte("POST")))
 	require.NotNil(t, r.find([]byte("/pc/a/url/b")))
-	for _, unknown := range []string{"/scim/v2/Users//", "/pc/a/url", "/pc/a/url/", "/pc//url/b", "/pc/a/b/c", "/pc/a/url/b/c", "pc/a/url/b", ""} {
+	for _, known := range []string{"/rest/a/of/b", "/rest/a/of/b/c/d", "/rest/a/of/b/"} {
+		require.NotNil(t, r.find([]byte(known)), known)
+	}
+	for _, unknown := range []string{"/rest/a/of/", "/rest/a/of//", "/rest/a/of", "/rest/a/b/c", "/scim/v2/Users//", "/pc/a/url", "/pc/a/url/", "/pc//url/b", "/pc/a/b/c", "/pc/a/url/b/c", "pc/a/url/b", ""} {
 		require.Nil(t, r.find([]byte(unknown)), unknown)
 	}
 }

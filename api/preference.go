@@ -139,6 +139,8 @@ func (x *exchange) failCenter(err error) {
 		x.fail(fasthttp.StatusBadRequest, strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": "))
 	case errors.Is(err, control.ErrNotFound):
 		x.fail(fasthttp.StatusNotFound, textNoCenter)
+	case errors.Is(err, control.ErrConflict):
+		x.fail(fasthttp.StatusConflict, "The preference center was changed at the same time. Please try again.")
 	default:
 		x.failEngine(err)
 	}

@@ -57,6 +57,7 @@ workspaces:
       - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
       - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
       - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
+    preference_centers: [{id: main, preference_center_page_html: <p>Page</p>, confirmation_page_html: <p>Saved</p>}]
   - id: other
     multi_language: true
     campaigns: *campaigns
@@ -67,6 +68,7 @@ workspaces:
       - {id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: News, channel: email}
       - {id: 7b1d0f6e-3c52-4a8e-9d57-2f6f0b9a4c11, name: Alerts, channel: sms}
       - {id: c0ffee00-1d2e-4f3a-8b4c-5d6e7f8091a2, name: Chat, channel: whatsapp}
+    preference_centers: [{id: main, preference_center_page_html: <p>Page</p>, confirmation_page_html: <p>Saved</p>}]
 `
 
 const (
@@ -184,7 +186,8 @@ func (d *door) call(method, path, key, body string, headers ...string) answer {
 	return a
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
+// client follows no redirects: they are answers.
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
 
 func (d *door) track(key, id string, headers ...string) answer {
 	return d.call("POST", "/users/track", key, fmt.Sprintf(`{"attributes":[{"external_id":%q}]}`, id), headers...)
