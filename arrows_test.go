@@ -29,6 +29,8 @@ var arrows = map[string][]string{
 	"api/ratelimit": {},
 	"api/scim":      {"api/control"},
 
+	"api/preference": {},
+
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
 

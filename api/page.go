@@ -271,17 +271,6 @@ func (s *Server) choose(v *visit, c preference.Choices) error {
 	return batch.Commit()
 }
 
-// channelOf is the channel of a group in records.
-func channelOf(g *control.Group) byte {
-	switch g.Channel {
-	case "email":
-		return op.ChannelEmail
-	case "sms":
-		return op.ChannelSMS
-	}
-	return op.ChannelWhatsApp
-}
-
 // readForm takes the body of a form as it is: browsers and mail programs don't compress them.
 func (x *exchange) readForm() bool {
 	if coding := x.ctx.Request.Header.ContentEncoding(); len(coding) > 0 && string(coding) != "identity" {

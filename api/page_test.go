@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	newsGroup   = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"
+	newsGroup   = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55" // of demoYAML
 	offersGroup = "7d89bdc3-4aa1-4592-8b8a-4c8b7161c875"
 	goneGroup   = "00000000-0000-4000-8000-000000000000"
 )
@@ -44,11 +44,9 @@ func openHosting(t *testing.T, page string, edit ...func(*Options)) (h hosting) 
 	t.Cleanup(done)
 	h = hosting{d, t}
 	by := control.Actor{Name: "test"}
-	for id, name := range map[string]string{newsGroup: "News", offersGroup: "Offers"} {
-		_, err := d.control.Groups.Create(by, "demo", control.Group{ID: id, Name: name, Channel: "email"})
-		require.NoError(t, err)
-	}
-	_, err := d.control.PreferenceCenters.Create(by, "demo", control.PreferenceCenter{ID: "choose", Title: "Choose & save", PageHTML: page,
+	_, err := d.control.Groups.Create(by, "demo", control.Group{ID: offersGroup, Name: "Offers", Channel: "email"})
+	require.NoError(t, err)
+	_, err = d.control.PreferenceCenters.Create(by, "demo", control.PreferenceCenter{ID: "choose", Title: "Choose & save", PageHTML: page,
 		ConfirmationHTML: `<p>Saved: {{subscribed_state.${email_global}}}</p>`})
 	require.NoError(t, err)
 	h.user("ada", "Ada+x@example.com")

@@ -331,7 +331,7 @@ func TestPreferenceURL(t *testing.T) {
 	d2.track(demoKey, "ada")
 	link := ask(d2, "GET", "/preference_center/v1/main/url/ada", "")
 	require.Regexp(t, "^https://mail.example.com/pc/preferences/[A-Za-z0-9_-]+$", link)
-	for host, status := range map[string]int{"evil.example:80": 200, "[::1]:8080": 200, "a/b": 400, "a\"b": 400, "a b": 400, "user@a": 400} {
+	for host, status := range map[string]int{"evil.example:80": 200, "[::1]:8080": 200, "a/b": 400, "a\"b": 400, "a b": 400} {
 		responses, _ := d.raw(t, 1, "GET /preference_center/v1/main/url/ada HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+demoKey+"\r\n\r\n")
 		require.Equal(t, status, responses[0].status, host)
 	}

@@ -49,6 +49,9 @@ type serveCommand struct {
 	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
 	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
 
+	PublicURL          string        `help:"What links to hosted pages begin with; default: the Host of the request for the link." placeholder:"URL"`
+	PreferenceLinkLife time.Duration `default:"2160h" help:"How long a link to a hosted page is good."`
+
 	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
 	Memory             byteSize      `default:"4GiB" help:"Budget for profiles in memory; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
@@ -77,6 +80,7 @@ type serveCommand struct {
 	MaxConnsPerIP       int           `default:"4096" help:"Connections from one address; -1: no bound."`
 	MaxRequestsPerConn  int           `default:"0" help:"Requests after which a connection is closed; 0: no bound."`
 	MaxBadKeysPerMinute int           `default:"60" help:"Wrong keys from one address a minute before it gets 429."`
+	MaxPagesPerMinute   int           `default:"600" help:"Hosted pages and forms from one address a minute before it gets 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
 	MaxProperties      int `default:"256" help:"Properties of an event that are kept."`
@@ -341,6 +345,7 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
 		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn, MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
+		PublicURL: c.PublicURL, PreferenceLinkLife: c.PreferenceLinkLife, MaxPagesPerMinute: c.MaxPagesPerMinute,
 		AccessLog: c.AccessLog, Logger: logger,
 	}
 	for _, p := range c.TrustedProxies {
