@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	newsGroup   = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55" // of demoYAML
 	offersGroup = "7d89bdc3-4aa1-4592-8b8a-4c8b7161c875"
 	goneGroup   = "00000000-0000-4000-8000-000000000000"
 )
