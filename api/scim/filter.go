@@ -3,6 +3,7 @@ package scim
 import (
 	"encoding/json"
 	"strings"
+	"unicode/utf8"
 
 	filter "github.com/scim2/filter-parser/v2"
 )
@@ -15,7 +16,7 @@ const maxFilterBytes = 512
 //
 // It parses an attribute expression, which has no nesting, rather than a whole filter: that grammar goes back over parentheses again and again.
 func ParseFilter(text string) (userName string, err error) {
-	if len(text) > maxFilterBytes {
+	if len(text) > maxFilterBytes || !utf8.ValidString(text) {
 		return "", errFilter
 	}
 	e, parseErr := filter.ParseAttrExp([]byte(strings.Trim(text, " ")))

@@ -53,7 +53,7 @@ func expand(lists ...string) (names []string) {
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 func isCompanyPermission(name string) bool { return slices.Contains(companyPermissions, name) }

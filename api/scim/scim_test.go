@@ -1,0 +1,233 @@
+package scim
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+)
+
+func TestParseFilter(t *testing.T) {
+	for text, want := range map[string]string{
+		`userName eq "ada@example.com"`:                                                   "ada@example.com",
+		`  USERNAME   Eq   "ada@example.com"  `:                                           "ada@example.com",
+		`urn:ietf:params:scim:schemas:core:2.0:User:userName eq "ada@example.com"`:        "ada@example.com",
+		`URN:IETF:params:scim:schemas:core:2.0:user:username eq "ada@example.com"`:        "ada@example.com",
+		`userName eq "a b@example.com"`:                                                   "a+b@example.com",
+		`userName eq "a+b@example.com"`:                                                   "a+b@example.com",
+		`userName eq "\u0061\"\\\/@example.com"`:                                          `a"\/@example.com`,
+		`userName eq "jürgen@example.com"`:                                                "jürgen@example.com",
+		`userName eq ""`:                                                                  "",
+		`userName eq "x" `:                                                                "x",
+		`userName eq "` + strings.Repeat("x", maxFilterBytes-len(`userName eq ""`)) + `"`: strings.Repeat("x", maxFilterBytes-len(`userName eq ""`)),
+	} {
+		name, err := ParseFilter(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, name, text)
+	}
+	for _, text := range []string{
+		"", " ", `"`, "userName", "userName eq", `userName eq `, `userName eq ada@example.com`, `userName eq 'x'`, `userName eq "x`, `userName eq x"`, `userName eq "x" y`, `eq "x"`,
+		`userName ne "x"`, `userName co "x"`, `userName sw "x"`, `userName ew "x"`, `userName gt "x"`, `userName pr`, `userName eq 7`, `userName eq true`, `userName eq null`, `userName eq "a" or userName eq "b"`,
+		`userName eq "a" and userName eq "a"`, `not (userName eq "a")`, `(userName eq "a")`, `name.givenName eq "x"`, `userName.x eq "x"`, `userNames eq "x"`, `$userName eq "x"`, `emails[type eq "work"]`, `id eq "x"`,
+		`urn:ietf:params:scim:schemas:core:2.0:Group:userName eq "x"`, `x:userName eq "x"`, "userName eq \"a\x00b\"", "userName eq \"\xff\"", `userName eq "\x"`, "userName\teq\t\"x\"", "userName eq \"a\nb\"",
+		`userName eq "` + strings.Repeat("x", maxFilterBytes) + `"`, strings.Repeat("(", 500), strings.Repeat(`not (`, 100),
+	} {
+		_, err := ParseFilter(text)
+		require.Equal(t, errFilter, err, text)
+	}
+}
+
+// Whatever stands in a filter: an answer within a millisecond (the longest of several tries is not held against it: the machine may be busy), no panic, and
+// a name that a user could have asked for.
+func FuzzParseFilter(f *testing.F) {
+	for _, seed := range []string{`userName eq "ada@example.com"`, `userName eq "\ud800"`, `USERNAME EQ ""`, `emails[type eq "work" and value co "@"]`, strings.Repeat("(", 512), `not (a pr)`,
+		strings.Repeat(`a.`, 256), strings.Repeat(`a:`, 256), `userName eq ` + strings.Repeat(`"`, 400), `userName eq "` + strings.Repeat(`\u0000`, 80) + `"`, "userName eq -1e" + strings.Repeat("9", 400)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		fastest := time.Hour
+		for range 3 {
+			start := time.Now()
+			name, err := ParseFilter(text)
+			fastest = min(fastest, time.Since(start))
+			require.True(t, utf8.ValidString(name))
+			require.True(t, (err == nil) || name == "")
+			if err == nil {
+				require.True(t, strings.HasSuffix(strings.TrimRight(text, " "), `"`) && strings.Contains(strings.ToLower(text), "username"))
+			}
+		}
+		require.Less(t, fastest, time.Millisecond)
+	})
+}
+
+// What RFC 7643 and RFC 7644 require of the documents, member by member.
+func TestDiscoveryDocuments(t *testing.T) {
+	read := func(document []byte) (v map[string]any) {
+		require.NoError(t, json.Unmarshal(document, &v), string(document))
+		return v
+	}
+	object := func(v any) map[string]any { m, _ := v.(map[string]any); return m }
+
+	config := read(ServiceProviderConfig()) // RFC 7643 5
+	require.Equal(t, []any{configSchema}, config["schemas"])
+	for _, feature := range []string{"patch", "bulk", "changePassword", "sort", "etag"} {
+		require.Equal(t, false, object(config[feature])["supported"], feature)
+	}
+	for _, number := range []string{"maxOperations", "maxPayloadSize"} {
+		require.IsType(t, 0.0, object(config["bulk"])[number])
+	}
+	require.Equal(t, map[string]any{"supported": true, "maxResults": 1.0}, config["filter"])
+	for _, scheme := range config["authenticationSchemes"].([]any) {
+		for _, member := range []string{"type", "name", "description"} {
+			require.NotEmpty(t, object(scheme)[member], member)
+		}
+		require.Contains(t, []any{"oauth", "oauth2", "oauthbearertoken", "httpbasic", "httpdigest"}, object(scheme)["type"])
+	}
+
+	list := func(document []byte) map[string]any { // RFC 7644 3.4.2
+		v := read(document)
+		require.Equal(t, []any{listSchema}, v["schemas"])
+		require.Equal(t, 1.0, v["totalResults"])
+		return object(v["Resources"].([]any)[0])
+	}
+	kind := list(ResourceTypes()) // RFC 7643 6
+	require.Equal(t, read(ResourceType("User")), kind)
+	require.Equal(t, []any{typeSchema}, kind["schemas"])
+	for member, want := range map[string]string{"name": "User", "endpoint": "/Users", "schema": UserSchema, "id": "User"} {
+		require.Equal(t, want, kind[member])
+	}
+	require.Nil(t, ResourceType("user"))
+	require.Nil(t, ResourceType("Group"))
+
+	schema := list(Schemas()) // RFC 7643 7
+	require.Equal(t, read(Schema(UserSchema)), schema)
+	require.Equal(t, UserSchema, schema["id"])
+	require.Nil(t, Schema("User"))
+	var walk func(path string, attributes []any)
+	paths := map[string]map[string]any{}
+	walk = func(path string, attributes []any) {
+		for _, a := range attributes {
+			a := object(a)
+			name := path + a["name"].(string)
+			paths[name] = a
+			require.NotEmpty(t, a["description"], name)
+			require.Contains(t, []any{"string", "complex"}, a["type"], name)
+			require.Contains(t, []any{"readOnly", "readWrite", "immutable", "writeOnly"}, a["mutability"], name)
+			require.Contains(t, []any{"always", "never", "default", "request"}, a["returned"], name)
+			require.Contains(t, []any{"none", "server", "global"}, a["uniqueness"], name)
+			for _, member := range []string{"multiValued", "required", "caseExact"} {
+				require.IsType(t, true, a[member], name)
+			}
+			sub, _ := a["subAttributes"].([]any)
+			require.Equal(t, a["type"] == "complex", len(sub) > 0, name)
+			walk(name+".", sub)
+		}
+	}
+	walk("", schema["attributes"].([]any))
+	require.Equal(t, "immutable", paths["userName"]["mutability"])
+	require.Equal(t, "server", paths["userName"]["uniqueness"])
+	require.Equal(t, false, paths["userName"]["caseExact"])
+	require.Equal(t, "readOnly", paths["lastSignInAt"]["mutability"])
+	require.Len(t, paths["department"]["canonicalValues"], 7)
+
+	// A user that is answered has no member that the schema doesn't know, apart from those of every resource.
+	var known func(path string, v any)
+	known = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, m := range v {
+				if path == "" && slices.Contains([]string{"schemas", "id", "meta"}, name) {
+					continue
+				}
+				require.Contains(t, paths, path+name)
+				known(path+name+".", m)
+			}
+		case []any:
+			for _, e := range v {
+				known(path, e)
+			}
+		}
+	}
+	known("", read(AppendUser(nil, &control.SCIMUser{Permissions: control.SCIMPermissions{Roles: []control.SCIMRole{{ID: "a", Name: "b"}}, AppGroups: []control.SCIMAppGroup{
+		{Permissions: []string{"a"}, PermissionSets: []control.SCIMPermissionSet{{ID: "a", Name: "b"}}, Teams: []control.SCIMTeam{{Name: "x"}}}}}})))
+}
+
+func TestPermissionNames(t *testing.T) {
+	for _, name := range []string{"basic_access", "send_campaigns_canvases", "export_user_data", "archive_campaigns", "view_email_settings", "export_promotion_codes", "blocklist_custom_events", "delete_tags",
+		"view_decisioning_studio_guardrails", "manage_catalogs_dashboard_permission"} {
+		require.True(t, isAppGroupPermission(name), name)
+	}
+	for _, name := range []string{"", "view_", "blocklist_tags", "archive_tags", "view,edit", "send_campaign_canvases"} {
+		require.False(t, isAppGroupPermission(name), name)
+	}
+	require.True(t, isTeamPermission("view_segments"))
+	require.False(t, isTeamPermission("manage_teams"))
+	require.True(t, isCompanyPermission("add_remove_app_groups"))
+	for _, list := range [][]string{appGroupPermissions, teamPermissions} {
+		require.Len(t, slices.Compact(slices.Clone(list)), len(list), "no name twice")
+	}
+}
+
+func TestErrors(t *testing.T) {
+	require.Equal(t, `{"schemas":["urn:ietf:params:scim:api:messages:2.0:Error"],"detail":"User already exists in the database.","status":409}`, string(AppendError(nil, errExists)))
+	require.Equal(t, `x{"schemas":["urn:ietf:params:scim:api:messages:2.0:Error"],"detail":"a \"<b>","status":400,"scimType":"invalidValue"}`,
+		string(AppendError([]byte("x"), &Error{Status: 400, Type: invalidValue, Detail: `a "<b>`})))
+}
+
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := newID()
+		require.Regexp(t, `^[0-9a-f]{8}(-[0-9a-f]{8}){3}$`, id)
+		require.False(t, seen[id])
+		seen[id] = true
+	}
+	require.Equal(t, derivedID("a", "b"), derivedID("a", "b"))
+	require.NotEqual(t, derivedID("a", "b"), derivedID("ab"))
+}
+
+// store applies documents at once, as the engine does in the end.
+type store struct{ control *control.Control }
+
+func (s *store) PutDocuments(_ uint32, changes []control.Change, _ []byte) error {
+	for _, c := range changes {
+		s.control.Apply(c.Key, c.Doc)
+	}
+	return nil
+}
+
+// There is room for so many users; a deleted one makes room.
+func TestUserBound(t *testing.T) {
+	c := control.New(control.Options{Now: func() int64 { return 0 }, Logger: slog.New(slog.DiscardHandler)})
+	c.Start(&store{c})
+	u := NewUsers(c, func() int64 { return 1 })
+	require.Equal(t, control.MaxDocuments, u.max)
+	u.max = 3
+	body := func(i int) []byte {
+		return fmt.Appendf(nil, `{"schemas":[%q],"userName":"u%d@example.com","name":{"givenName":"A","familyName":"B"},"department":"bi","permissions":{}}`, UserSchema, i)
+	}
+	var last *control.SCIMUser
+	for i := range 3 {
+		user, err := u.Create(control.Actor{}, body(i))
+		require.NoError(t, err)
+		last = user
+	}
+	_, err := u.Create(control.Actor{}, body(3))
+	require.Equal(t, errTooMany, err)
+	_, err = u.Create(control.Actor{}, body(2))
+	require.Equal(t, errExists, err)
+	require.NoError(t, u.Delete(control.Actor{}, last.ID))
+	require.Equal(t, errNotFound, u.Delete(control.Actor{}, last.ID))
+	_, err = u.Create(control.Actor{}, body(3))
+	require.NoError(t, err)
+	_, err = u.Create(control.Actor{}, []byte(`[`))
+	require.Equal(t, invalidSyntax, err.(*Error).Type)
+}
