@@ -300,7 +300,7 @@ func (c *Campaign) validate() error {
 	if err := checkID("id", c.ID); err != nil {
 		return err
 	}
-	return checkMessages(c.Messages)
+	return checkMessages(c.Messages, set{})
 }
 
 func (c *Canvas) ensureDefaults() { ensureID(&c.ID) }
@@ -311,20 +311,29 @@ func (c *Canvas) validate() error {
 	if err := checkID("id", c.ID); err != nil {
 		return err
 	}
+	seen := set{}
 	for i, s := range c.Steps {
-		if err := checkID("id", s.ID); err != nil {
+		if err := first(checkID("id", s.ID), func() error { return once(seen, "step", s.ID) }); err != nil {
 			return fmt.Errorf("steps[%d]: %w", i, err)
 		}
-		if err := checkMessages(s.Messages); err != nil {
+		if err := checkMessages(s.Messages, seen); err != nil {
 			return fmt.Errorf("steps[%d]: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func checkMessages(messages []Message) error {
+// once finds an id that stands twice in one document.
+func once(seen set, what, id string) error {
+	if seen.add(what, id) != nil {
+		return invalid("%s id %q stands twice", what, id)
+	}
+	return nil
+}
+
+func checkMessages(messages []Message, seen set) error {
 	for i, m := range messages {
-		if err := checkID("id", m.ID); err != nil {
+		if err := first(checkID("id", m.ID), func() error { return once(seen, "message", m.ID) }); err != nil {
 			return fmt.Errorf("messages[%d]: %w", i, err)
 		}
 		if m.Channel == "" {

@@ -45,8 +45,8 @@ func TestParseFilter(t *testing.T) {
 	}
 }
 
-// Whatever stands in a filter: an answer within a millisecond (the longest of several tries is not held against it: the machine may be busy), no panic, and
-// a name that a user could have asked for.
+// Whatever stands in a filter: an answer within a millisecond (of many tries the fastest counts, as the machine may be busy), no panic, and a name that a user
+// could have asked for.
 func FuzzParseFilter(f *testing.F) {
 	for _, seed := range []string{`userName eq "ada@example.com"`, `userName eq "\ud800"`, `USERNAME EQ ""`, `emails[type eq "work" and value co "@"]`, strings.Repeat("(", 512), `not (a pr)`,
 		strings.Repeat(`a.`, 256), strings.Repeat(`a:`, 256), `userName eq ` + strings.Repeat(`"`, 400), `userName eq "` + strings.Repeat(`\u0000`, 80) + `"`, "userName eq -1e" + strings.Repeat("9", 400)} {
@@ -54,16 +54,15 @@ func FuzzParseFilter(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		fastest := time.Hour
-		for range 3 {
+		for try := 0; try < 30 && fastest >= time.Millisecond; try++ {
 			start := time.Now()
-			name, err := ParseFilter(text)
+			_, _ = ParseFilter(text)
 			fastest = min(fastest, time.Since(start))
-			require.True(t, utf8.ValidString(name))
-			require.True(t, (err == nil) || name == "")
-			if err == nil {
-				require.True(t, strings.HasSuffix(strings.TrimRight(text, " "), `"`) && strings.Contains(strings.ToLower(text), "username"))
-			}
 		}
+		name, err := ParseFilter(text)
+		require.True(t, utf8.ValidString(name))
+		require.True(t, err == nil || name == "")
+		require.False(t, err == nil && !strings.Contains(strings.ToLower(text), "username"))
 		require.Less(t, fastest, time.Millisecond)
 	})
 }
