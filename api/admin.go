@@ -2,19 +2,18 @@ package api
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/keys"
-	"millrace/api/ratelimit"
 )
 
 // adminTokenFile is where the admin token lies in the data directory.
@@ -88,10 +86,7 @@ func (s *Server) AdminServer() *http.Server {
 	for pattern, handler := range s.options.AdminHandlers {
 		closed.HandleFunc(pattern, handler)
 	}
-	closed.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		adminAnswer(w, http.StatusNotFound, failure{textNotFound})
-	})
-	mux.Handle("/", s.requireToken(closed))
+	mux.Handle("/", s.requireToken(withoutSlash(closed)))
 	return &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
 		ReadHeaderTimeout: s.options.ReadTimeout,
@@ -102,145 +97,41 @@ func (s *Server) AdminServer() *http.Server {
 	}
 }
 
+// withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no pattern for: 405 when another method
+// of the path has one.
+func withoutSlash(next *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") && len(path) > len("/admin/") {
+			u := *r.URL
+			u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), strings.TrimSuffix(u.RawPath, "/")
+			r = r.Clone(r.Context())
+			r.URL = &u
+		}
+		if _, pattern := next.Handler(r); pattern != "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		var allowed []string
+		for _, method := range [...]string{"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"} {
+			other := r.Clone(r.Context())
+			other.Method = method
+			if _, pattern := next.Handler(other); pattern != "" {
+				allowed = append(allowed, method)
+			}
+		}
+		if len(allowed) == 0 {
+			adminAnswer(w, http.StatusNotFound, failure{textNotFound})
+			return
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		adminAnswer(w, http.StatusMethodNotAllowed, failure{textMethod})
+	})
+}
+
+// adminRoute is a line of the admin API; the lines stand in adminRoutes. What a handler returns is the answer: a struct, or one of the types below.
 type adminRoute struct {
 	pattern string
 	handler func(by control.Actor, r *http.Request) (any, error)
-}
-
-// adminRoutes is the admin API. Settings are read and written as JSON in the shape of the bootstrap file (D7).
-func (s *Server) adminRoutes() []adminRoute {
-	c := s.options.Control
-	return []adminRoute{
-		{"GET /admin/workspaces", func(_ control.Actor, r *http.Request) (any, error) {
-			return struct {
-				Workspaces []control.Settings `json:"workspaces"`
-			}{Workspaces: mapSlice(c.Snapshot().Workspaces(), func(w *Workspace) control.Settings { return w.Settings })}, nil
-		}},
-		{"POST /admin/workspaces", func(by control.Actor, r *http.Request) (any, error) {
-			settings, err := readAdmin[control.Settings](s, r)
-			if err != nil {
-				return nil, err
-			}
-			w, err := c.CreateWorkspace(by, settings)
-			if err != nil {
-				return nil, err
-			}
-			return created{w.Settings}, nil
-		}},
-		{"GET /admin/workspaces/{workspace}", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
-			if err != nil {
-				return nil, err
-			}
-			return describe(w), nil
-		}},
-		{"PATCH /admin/workspaces/{workspace}", s.patchWorkspace},
-		{"GET /admin/workspaces/{workspace}/apps", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
-			if err != nil {
-				return nil, err
-			}
-			return struct {
-				Apps []*control.App `json:"apps"`
-			}{Apps: sortedValues(w.Apps)}, nil
-		}},
-		{"POST /admin/workspaces/{workspace}/apps", func(by control.Actor, r *http.Request) (any, error) {
-			app, err := readAdmin[control.App](s, r)
-			if err == nil {
-				var made *control.App
-				if made, err = c.Apps.Create(by, r.PathValue("workspace"), app); err == nil {
-					return created{made}, nil
-				}
-			}
-			return nil, err
-		}},
-		{"GET /admin/workspaces/{workspace}/subscription_groups", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
-			if err != nil {
-				return nil, err
-			}
-			return struct {
-				Groups []*control.Group `json:"subscription_groups"`
-			}{Groups: sortedValues(w.Groups)}, nil
-		}},
-		{"POST /admin/workspaces/{workspace}/subscription_groups", func(by control.Actor, r *http.Request) (any, error) {
-			group, err := readAdmin[control.Group](s, r)
-			if err == nil {
-				var made *control.Group
-				if made, err = c.Groups.Create(by, r.PathValue("workspace"), group); err == nil {
-					return created{made}, nil
-				}
-			}
-			return nil, err
-		}},
-		{"GET /admin/workspaces/{workspace}/api_keys", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
-			if err != nil {
-				return nil, err
-			}
-			return struct {
-				Keys []adminKey `json:"api_keys"`
-			}{Keys: mapSlice(w.Keys, s.describeKey)}, nil
-		}},
-		{"POST /admin/workspaces/{workspace}/api_keys", s.createKey},
-		{"DELETE /admin/workspaces/{workspace}/api_keys/{key}", func(by control.Actor, r *http.Request) (any, error) {
-			return success{}, c.RevokeKey(by, r.PathValue("workspace"), r.PathValue("key"))
-		}},
-		{"POST /admin/bootstrap", s.bootstrap},
-	}
-}
-
-// createKey answers with the token, this once.
-func (s *Server) createKey(by control.Actor, r *http.Request) (any, error) {
-	spec, err := readAdmin[control.KeySpec](s, r)
-	if err != nil {
-		return nil, err
-	}
-	d, token, err := s.options.Control.CreateKey(by, r.PathValue("workspace"), spec)
-	if err != nil {
-		return nil, err
-	}
-	return created{struct {
-		adminKey
-		Token string `json:"key"`
-	}{s.describeKey(&d), token}}, nil
-}
-
-// bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made.
-func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
-	text, err := s.readAll(r)
-	if err != nil {
-		return nil, err
-	}
-	file, err := control.ParseBootstrap(text)
-	if err != nil {
-		return nil, err
-	}
-	made, err := s.options.Control.Bootstrap(by, file)
-	return struct {
-		Made []control.MadeKey `json:"made_keys"`
-	}{Made: made}, err
-}
-
-func (s *Server) patchWorkspace(by control.Actor, r *http.Request) (any, error) {
-	text, err := s.readAll(r)
-	if err != nil {
-		return nil, err
-	}
-	w, err := s.options.Control.UpdateSettings(by, r.PathValue("workspace"), func(settings *control.Settings) error {
-		return settings.Patch(text)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return describe(w), nil
-}
-
-func (s *Server) adminWorkspace(r *http.Request) (*Workspace, error) {
-	if w := s.options.Control.Snapshot().Lookup(r.PathValue("workspace")); w != nil {
-		return w, nil
-	}
-	return nil, fmt.Errorf("workspace %q %w", r.PathValue("workspace"), control.ErrNotFound)
 }
 
 // Answers of the admin API: objects with a string message, like all others.
@@ -249,61 +140,43 @@ type (
 	failure struct {
 		Message string `json:"message"`
 	}
+	// created is answered with 201.
 	created struct{ v any }
-
-	adminKey struct {
-		ID          string   `json:"id"`
-		Name        string   `json:"name"`
-		Hint        string   `json:"hint"`
-		Permissions []string `json:"permissions"`
-		IPAllowList []string `json:"ip_allowlist"`
-		CreatedAt   string   `json:"created_at"`
-		LastUsedAt  string   `json:"last_used_at,omitempty"` // to the minute
-		RevokedAt   string   `json:"revoked_at,omitempty"`
-	}
-	adminWorkspace struct {
-		control.Settings
-		Limits map[string]string `json:"effective_rate_limits"`
+	// tagged is a document that If-Match can name: the answer has its ETag.
+	tagged struct {
+		v     any // the answer
+		tag   any // what the ETag is of
+		isNew bool
 	}
 )
 
-func describe(w *Workspace) adminWorkspace {
-	limits := map[string]string{}
-	for b := ratelimit.None + 1; int(b) < len(w.Limits); b++ {
-		limits[b.String()] = w.Limits[b].String()
-		if w.Limits[b].Burst != 0 {
-			limits[b.String()+".burst"] = w.Limits[b].BurstString()
-		}
-	}
-	return adminWorkspace{Settings: w.Settings, Limits: limits}
-}
+// errStale is the answer to an If-Match that is not the document's ETag any more.
+var errStale = errors.New("the document has changed since it was read: read it again")
 
-func (s *Server) describeKey(d *control.KeyDocument) adminKey {
-	return adminKey{ID: d.ID, Name: d.Name, Hint: d.Hint, Permissions: d.Permissions, IPAllowList: d.IPAllowList, CreatedAt: timeText(d.CreatedAt),
-		LastUsedAt: timeText(s.options.Control.LastUsed(d.Number) * 60_000), RevokedAt: timeText(d.RevokedAt)}
-}
-
-func timeText(millis int64) string {
-	if millis == 0 {
+// etag is the ETag of a value: a digest of its JSON.
+func etag(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
 		return ""
 	}
-	return time.UnixMilli(millis).UTC().Format(time.RFC3339)
+	sum := sha256.Sum256(text)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
-func mapSlice[A, B any](list []A, f func(A) B) []B {
-	out := make([]B, 0, len(list))
-	for _, a := range list {
-		out = append(out, f(a))
+// checkMatch is errStale unless the request's If-Match, when it has one, names v; nil when v isn't there.
+func checkMatch[T any](r *http.Request, v *T) error {
+	want := r.Header.Get("If-Match")
+	if want == "" {
+		return nil
 	}
-	return out
-}
-
-func sortedValues[V any](m map[string]V) []V {
-	out := make([]V, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, m[k])
+	if v != nil {
+		for tag := range strings.SplitSeq(want, ",") {
+			if tag = strings.TrimSpace(tag); tag == "*" || tag == etag(v) {
+				return nil
+			}
+		}
 	}
-	return out
+	return errStale
 }
 
 // requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys.
@@ -339,16 +212,27 @@ func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, err
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()
-		v, err := handler(control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr}, r)
+		id := r.Header.Get("X-Request-Id")
+		if !saneRequestID([]byte(id)) {
+			id = string(s.appendRequestID(nil))
+		}
+		w.Header().Set("X-Request-Id", id)
+		v, err := handler(control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: id}, r)
 		if err != nil {
 			s.failAdmin(w, r, err)
 			return
 		}
-		if c, ok := v.(created); ok {
-			adminAnswer(w, http.StatusCreated, c.v)
-			return
+		status := http.StatusOK
+		switch t := v.(type) {
+		case created:
+			status, v = http.StatusCreated, t.v
+		case tagged:
+			w.Header().Set("ETag", etag(t.tag))
+			if v = t.v; t.isNew {
+				status = http.StatusCreated
+			}
 		}
-		adminAnswer(w, http.StatusOK, v)
+		adminAnswer(w, status, v)
 	}
 }
 
@@ -364,6 +248,8 @@ func (s *Server) failAdmin(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, control.ErrExists), errors.Is(err, control.ErrConflict):
 		status = http.StatusConflict
+	case errors.Is(err, errStale):
+		status = http.StatusPreconditionFailed
 	default:
 		s.options.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
 		for _, a := range answers {
@@ -402,14 +288,6 @@ func withSuccess(object []byte) []byte {
 		out = append(out, ',')
 	}
 	return append(out, `"message":"success"}`...)
-}
-
-func readAdmin[T any](s *Server, r *http.Request) (v T, err error) {
-	text, err := s.readAll(r)
-	if err != nil {
-		return v, err
-	}
-	return v, control.DecodeStrict(text, &v)
 }
 
 func (s *Server) readAll(r *http.Request) ([]byte, error) {

@@ -111,6 +111,12 @@ func (m *memoryStore) PutDocuments(actor uint32, changes []control.Change, audit
 	return nil
 }
 
+func (m *memoryStore) AuditEnd() (seq uint64, hash [32]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return uint64(len(m.audit)), hash
+}
+
 func (m *memoryStore) Audit(seq uint64, f func(shard.AuditEntry) bool) error {
 	m.mu.Lock()
 	entries := m.audit

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 
 	"millrace/api/control"
@@ -36,6 +36,8 @@ type Store interface {
 	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.
 	BlockedAddresses(workspace uint32, cursor string, limit int) (list []shard.BlockedAddress, next string, err error)
 	Audit(seq uint64, f func(shard.AuditEntry) bool) error
+	AuditEnd() (seq uint64, hash [32]byte)
+	VerifyAudit() (entries uint64, err error)
 }
 
 // Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is and writes ops into it.
@@ -86,15 +88,14 @@ type controlStore struct{ engine *shard.Engine }
 
 // PutDocuments passes changes on; control doesn't know the engine.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
-	for _, c := range changes {
-		if c.Check && !bytes.Equal(s.engine.Document(c.Key), c.Was) {
-			return fmt.Errorf("%w: %q", control.ErrConflict, c.Key)
-		}
+	of := make([]shard.DocumentChange, len(changes))
+	for i, c := range changes {
+		of[i] = shard.DocumentChange(c)
 	}
-	for _, c := range changes {
-		if err := s.engine.PutDocument(actor, c.Key, c.Doc); err != nil {
-			return err
-		}
+	if err := s.engine.PutDocuments(actor, of, audit); errors.Is(err, shard.ErrConflict) {
+		return fmt.Errorf("%w: %w", control.ErrConflict, err)
+	} else if err != nil {
+		return err
 	}
 	return nil
 }

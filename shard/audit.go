@@ -98,6 +98,14 @@ func (e *Engine) Audit(seq uint64, f func(AuditEntry) bool) error {
 	}
 }
 
+// AuditEnd is the sequence number and the hash of the last entry; 0 and zeros before the first.
+func (e *Engine) AuditEnd() (seq uint64, hash [32]byte) {
+	w := e.owner[0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return e.audit.seq, e.audit.hash
+}
+
 // errEnough ends a scan of the store.
 var errEnough = errors.New("enough")
 
@@ -151,10 +159,7 @@ var ErrAudit = errors.New("the audit log is not what was written")
 // VerifyAudit reads the whole audit log, recomputes its chain and says how many entries are as they were written; the error names the first that
 // is not. Who can write the store's files can forge a whole chain: keep a Hash elsewhere to tell.
 func (e *Engine) VerifyAudit() (entries uint64, err error) {
-	w := e.owner[0]
-	w.mu.Lock()
-	end, endHash := e.audit.seq, e.audit.hash
-	w.mu.Unlock()
+	end, endHash := e.AuditEnd()
 	var hash [32]byte
 	var wrong error
 	err = e.Audit(1, func(a AuditEntry) bool {

@@ -268,9 +268,9 @@ const minTokenBytes = 20
 
 // bootstrapSCIM returns the token when it was made here.
 func (c *Control) bootstrapSCIM(by Actor, s SCIM) (made string, err error) {
-	err = c.ensure(by, "", kindSCIM, "", s, func(d *draft) error {
-		return d.updateSCIM(func(old *SCIM) error {
-			*old = s
+	err = c.ensure(by, "", kindSCIM, "", s.SCIMSettings, func(d *draft) error {
+		return d.updateSCIM(func(old *SCIMSettings) error {
+			*old = s.SCIMSettings
 			return nil
 		})
 	})

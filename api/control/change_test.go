@@ -82,8 +82,8 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 		return []byte(strings.Replace(string(old), `"messages":null`, `"messages":[]`, 1)), nil
 	}))
 	require.JSONEq(t, `{"id":"c","name":"B","messages":[]}`, m.docs["campaign/w/c"])
-	overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c")) })
-	require.ErrorIs(t, a.Campaigns.Remove(tester, "w", "c"), ErrNotFound)
+	overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c", nil)) })
+	require.ErrorIs(t, a.Campaigns.Remove(tester, "w", "c", nil), ErrNotFound)
 
 	// Whoever is always overtaken gives up.
 	n := 0
@@ -206,7 +206,7 @@ func TestAuditEntries(t *testing.T) {
 	require.ErrorIs(t, err, ErrConflict)
 
 	step("SCIM access changed", func() error {
-		return c.UpdateSCIM(tester, func(s *SCIM) error { s.RequestOrigin = "o"; return nil })
+		return c.UpdateSCIM(tester, func(s *SCIMSettings) error { s.RequestOrigin = "o"; return nil })
 	})
 	var scim string
 	var made SCIMToken
@@ -239,7 +239,7 @@ func TestAuditEntries(t *testing.T) {
 		return err
 	})
 	require.Equal(t, []string{"preference_center_page_html"}, e.Changed)
-	step("preference center removed", func() error { return c.PreferenceCenters.Remove(tester, "w", "p") })
+	step("preference center removed", func() error { return c.PreferenceCenters.Remove(tester, "w", "p", nil) })
 	for _, text := range append(m.audit, log.String()) {
 		for _, secret := range []string{token, scim, "hostile"} {
 			require.NotContains(t, text, secret)

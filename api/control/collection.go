@@ -51,6 +51,9 @@ func newCollection[T any, D document[T]](c *Control, kind, noun string) *Collect
 // Noun is what one of the documents is called in texts: "subscription group".
 func (l *Collection[T]) Noun() string { return l.noun }
 
+// ID is where a document has its id.
+func (l *Collection[T]) ID(v *T) *string { return l.id(v) }
+
 // Get returns a document, nil when there is none.
 func (l *Collection[T]) Get(workspace, id string) *T {
 	v, _ := l.docs.Load(workspace + "/" + id)
@@ -106,9 +109,23 @@ func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T)
 	return v, err
 }
 
-// Remove removes a document.
-func (l *Collection[T]) Remove(by Actor, workspace, id string) error {
-	_, err := l.Change(by, workspace, id, func(*T) (*T, error) { return nil, nil })
+// Remove removes a document, or archives it when its kind is not removed. check, when it is not nil, may refuse that: it gets the present document.
+func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T) error) error {
+	_, err := l.Change(by, workspace, id, func(old *T) (*T, error) {
+		if old == nil {
+			return nil, nil
+		}
+		if check != nil {
+			if err := check(old); err != nil {
+				return nil, err
+			}
+		}
+		if a, ok := any(old).(interface{ archive() }); ok {
+			a.archive()
+			return old, nil
+		}
+		return nil, nil
+	})
 	return err
 }
 

@@ -187,6 +187,9 @@ func (g *Group) ensureDefaults() {
 
 func (g *Group) documentID() *string { return &g.ID }
 
+// archive is what becomes of a group instead of being removed: the states that users have in it belong to its channel.
+func (g *Group) archive() { g.Archived = true }
+
 // keep keeps what the bootstrap file can't say.
 func (g *Group) keep(old *Group) { g.Archived = old.Archived }
 

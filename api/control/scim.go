@@ -15,17 +15,20 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// SCIM is the company's access for dashboard-user provisioning (D6), and how the bootstrap file gives it.
-type SCIM struct {
-	Token         string   `json:"-" yaml:"token"`                       // from the bootstrap file only; empty: made
+// SCIMSettings are those of the company's access for dashboard-user provisioning (D6).
+type SCIMSettings struct {
 	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: any
-	IPAllowList   []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
+	IPAllowList   []string `json:"ip_allowlist" yaml:"ip_allowlist"`
 	RateLimit     string   `json:"rate_limit,omitempty" yaml:"rate_limit"` // of all operations on users together; empty: 5000/24h
+}
+
+// SCIM is the company's SCIM access: how the bootstrap file gives it, and in a Snapshot.
+type SCIM struct {
+	SCIMSettings `yaml:",inline"`
+	Token        string `json:"-" yaml:"token"` // from the bootstrap file only; empty: made
 
 	// Tokens are all that were made, in order of their numbers, revoked ones too. In a Snapshot only.
 	Tokens []*SCIMToken `json:"-" yaml:"-"`
-	// Digest is that of the newest valid token, hexadecimal. In a Snapshot only.
-	Digest string `json:"-" yaml:"-"`
 }
 
 // SCIMToken is a token of the company's SCIM access as it is stored.
@@ -48,6 +51,10 @@ func (s *SCIM) validate() error {
 	if len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") || !keys.WellFormed([]byte(s.Token)) {
 		return invalid("scim.token: want at most %d characters without spaces (and the right checksum, when it begins with %s)", keys.MaxTokenBytes, keys.SCIMPrefix)
 	}
+	return s.SCIMSettings.validate()
+}
+
+func (s *SCIMSettings) validate() error {
 	if len(s.RequestOrigin) > maxNameBytes || !printable(s.RequestOrigin) {
 		return invalid("scim.request_origin: want at most %d bytes without control characters", maxNameBytes)
 	}
@@ -102,12 +109,12 @@ func (s *Snapshot) FindSCIMToken(token []byte) (found *SCIMToken) {
 }
 
 // UpdateSCIM changes request origin and allow-list of the SCIM access: edit gets them and changes what it wants to.
-func (c *Control) UpdateSCIM(by Actor, edit func(*SCIM) error) error {
+func (c *Control) UpdateSCIM(by Actor, edit func(*SCIMSettings) error) error {
 	return c.do(by, func(d *draft) error { return d.updateSCIM(edit) })
 }
 
-func (d *draft) updateSCIM(edit func(*SCIM) error) error {
-	var s SCIM
+func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
+	var s SCIMSettings
 	if text := d.get(joinKey(kindSCIM, "", "")); text != nil {
 		if err := json.Unmarshal(text, &s); err != nil {
 			return fmt.Errorf("SCIM access: %w", err)
@@ -186,7 +193,7 @@ func (c *Control) rebuildSCIM(next *Snapshot) {
 	for name, text := range c.docs[""] {
 		switch kind, _, _ := strings.Cut(name, "/"); kind {
 		case kindSCIM:
-			isSetUp = c.decode(joinKey(kind, "", ""), text, s) || isSetUp
+			isSetUp = c.decode(joinKey(kind, "", ""), text, &s.SCIMSettings) || isSetUp
 		case kindSCIMToken:
 			if t := new(SCIMToken); c.decode(name, text, t) {
 				t.Usage = c.usageOf(t.Number)
@@ -199,10 +206,5 @@ func (c *Control) rebuildSCIM(next *Snapshot) {
 		return
 	}
 	slices.SortFunc(s.Tokens, func(a, b *SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
-	for _, t := range s.Tokens {
-		if t.RevokedAt == 0 {
-			s.Digest = t.Digest
-		}
-	}
 	next.SCIM = s
 }

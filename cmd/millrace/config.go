@@ -22,7 +22,7 @@ type cli struct {
 	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
 	Export   exportCommand    `cmd:"" help:"Write the events and purchases of a running server."`
 	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
-	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys, apps and groups of a running server."`
+	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }
 

@@ -1,0 +1,177 @@
+package api
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/goccy/go-json"
+
+	"millrace/api/control"
+	"millrace/shard"
+)
+
+// The audit log, for reading only: no route changes or removes an entry.
+
+// auditEntry is an entry as it is shown.
+type auditEntry struct {
+	Seq   uint64 `json:"seq"`
+	Time  string `json:"time"`            // to the microsecond
+	Actor uint32 `json:"actor,omitempty"` // number of the API key or SCIM token
+	control.Entry
+	Hash string `json:"hash"` // of the chain up to here
+}
+
+// Paging of the audit log.
+const (
+	defaultAuditLimit = 100
+	maxAuditLimit     = 1000
+	maxAuditScan      = 100_000 // entries that one request looks at, when it asks for some of them only
+)
+
+func (s *Server) auditRoutes() []adminRoute {
+	return []adminRoute{
+		{"GET /admin/audit", s.listAudit},
+		{"GET /admin/audit/verify", s.verifyAudit},
+	}
+}
+
+// listAudit answers with entries in order: from a sequence number on, or the newest; of one workspace or all.
+func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
+	query := r.URL.Query()
+	limit, err := queryNumber(query, "limit", defaultAuditLimit, maxAuditLimit)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Entries []auditEntry `json:"entries"`
+		Next    uint64       `json:"next,omitempty"` // from where to read on; none at the end
+	}{Entries: []auditEntry{}}
+	if !query.Has("from") {
+		answer.Entries, err = s.newestEntries(query, limit)
+		return answer, err
+	}
+	from, err := queryNumber(query, "from", 1, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	scanned := 0
+	err = s.options.Store.Audit(from, func(e shard.AuditEntry) bool {
+		if uint64(len(answer.Entries)) == limit || scanned == maxAuditScan {
+			answer.Next = e.Seq
+			return false
+		}
+		scanned++
+		if shown := describeEntry(e); shown.matches(query) {
+			answer.Entries = append(answer.Entries, shown)
+		}
+		return true
+	})
+	return answer, err
+}
+
+// newestEntries are the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps, each as long as all before it.
+func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEntry, err error) {
+	end, _ := s.options.Store.AuditEnd()
+	found = []auditEntry{}
+	for first, step := end+1, limit; first > 1 && uint64(len(found)) < limit && end+1-first < maxAuditScan; step *= 2 {
+		last := first - 1
+		first = max(first, step+1) - step
+		var older []auditEntry
+		if err := s.options.Store.Audit(first, func(e shard.AuditEntry) bool {
+			if e.Seq > last {
+				return false
+			}
+			if shown := describeEntry(e); shown.matches(query) {
+				older = append(older, shown)
+			}
+			return true
+		}); err != nil {
+			return nil, err
+		}
+		found = append(older, found...)
+	}
+	return found[max(uint64(len(found)), limit)-limit:], nil
+}
+
+// matches says whether the query asks for the entry.
+func (e *auditEntry) matches(query url.Values) bool {
+	is := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
+	return is("workspace", e.Workspace) && is("kind", e.Kind) && is("id", e.ID)
+}
+
+func describeEntry(e shard.AuditEntry) auditEntry {
+	shown := auditEntry{Seq: e.Seq, Time: time.UnixMicro(e.Time).UTC().Format("2006-01-02T15:04:05.000000Z"), Hash: hex.EncodeToString(e.Hash[:])}
+	if e.Actor != control.AdminActor {
+		shown.Actor = e.Actor
+	}
+	if err := json.Unmarshal(e.Body, &shown.Entry); err != nil {
+		shown.What = "entry that can't be read"
+	}
+	return shown
+}
+
+// verifyAudit computes the chain of hashes anew. With seq and hash of an entry that was noted earlier, elsewhere, it also finds a log that was written anew
+// as a whole, or cut short.
+func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
+	query := r.URL.Query()
+	if query.Has("seq") != query.Has("hash") {
+		return nil, fmt.Errorf("%w: seq and hash go together", control.ErrInvalid)
+	}
+	noted, err := queryNumber(query, "seq", 0, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		IsIntact bool   `json:"intact"`
+		Problem  string `json:"problem,omitempty"`
+		Seq      uint64 `json:"seq"`            // so many entries are as they were written
+		Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
+	}{IsIntact: true}
+	answer.Seq, err = s.options.Store.VerifyAudit()
+	if errors.Is(err, shard.ErrAudit) {
+		answer.IsIntact, answer.Problem = false, err.Error()
+		return answer, nil
+	}
+	if err != nil || answer.Seq == 0 && noted == 0 {
+		return answer, err
+	}
+	hashOf := func(seq uint64) (hash string, err error) {
+		err = s.options.Store.Audit(seq, func(e shard.AuditEntry) bool {
+			if e.Seq == seq {
+				hash = hex.EncodeToString(e.Hash[:])
+			}
+			return false
+		})
+		return hash, err
+	}
+	if noted > 0 {
+		switch hash, err := hashOf(noted); {
+		case err != nil:
+			return nil, err
+		case noted > answer.Seq:
+			answer.IsIntact, answer.Problem = false, fmt.Sprintf("entry %d is missing", noted)
+		case hash != query.Get("hash"):
+			answer.IsIntact, answer.Problem = false, fmt.Sprintf("entry %d has another hash than was noted", noted)
+		}
+	}
+	answer.Hash, err = hashOf(answer.Seq)
+	return answer, err
+}
+
+// queryNumber reads a number of a query; the default is returned when it isn't there.
+func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {
+	if !query.Has(name) {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(query.Get(name), 10, 64)
+	if err != nil || n == 0 || n > most {
+		return 0, fmt.Errorf("%w: %s: want a number from 1 to %d", control.ErrInvalid, name, most)
+	}
+	return n, nil
+}

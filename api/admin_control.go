@@ -1,0 +1,385 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"millrace/api/control"
+	"millrace/api/ratelimit"
+)
+
+// The admin API of the control data (decisions.md D7): what the bootstrap file can say, in the same shapes, by the same verbs of package control.
+
+func (s *Server) adminRoutes() []adminRoute {
+	c := s.options.Control
+	return slices.Concat(
+		s.workspaceRoutes(),
+		documentRoutes(s, "apps", c.Apps, nil),
+		documentRoutes(s, "subscription_groups", c.Groups, nil),
+		s.keyRoutes(),
+		documentRoutes(s, "preference_centers", c.PreferenceCenters, summariseCenter),
+		documentRoutes(s, "campaigns", c.Campaigns, summariseCampaign),
+		documentRoutes(s, "canvases", c.Canvases, summariseCanvas),
+		s.scimRoutes(),
+		s.auditRoutes(),
+		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},
+	)
+}
+
+// bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made.
+func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
+	text, err := s.readAll(r)
+	if err != nil {
+		return nil, err
+	}
+	file, err := control.ParseBootstrap(text)
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.options.Control.Bootstrap(by, file)
+	if len(made) == 0 {
+		made = []control.MadeKey{}
+	}
+	return struct {
+		Made []control.MadeKey `json:"made_keys"`
+	}{Made: made}, err
+}
+
+func readAdmin[T any](s *Server, r *http.Request) (v T, err error) {
+	text, err := s.readAll(r)
+	if err != nil {
+		return v, err
+	}
+	return v, control.DecodeStrict(text, &v)
+}
+
+// Workspaces.
+
+type adminWorkspace struct {
+	control.Settings
+	Limits map[string]string `json:"effective_rate_limits"`
+}
+
+func (s *Server) workspaceRoutes() []adminRoute {
+	c := s.options.Control
+	return []adminRoute{
+		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
+			return struct {
+				Workspaces []control.Settings `json:"workspaces"`
+			}{mapSlice(c.Snapshot().Workspaces(), func(w *Workspace) control.Settings { return w.Settings })}, nil
+		}},
+		{"POST /admin/workspaces", func(by control.Actor, r *http.Request) (any, error) {
+			settings, err := readAdmin[control.Settings](s, r)
+			if err != nil {
+				return nil, err
+			}
+			w, err := c.CreateWorkspace(by, settings)
+			if err != nil {
+				return nil, err
+			}
+			return describeWorkspace(w, true), nil
+		}},
+		{"GET /admin/workspaces/{workspace}", func(_ control.Actor, r *http.Request) (any, error) {
+			w, err := s.adminWorkspace(r)
+			if err != nil {
+				return nil, err
+			}
+			return describeWorkspace(w, false), nil
+		}},
+		{"PATCH /admin/workspaces/{workspace}", func(by control.Actor, r *http.Request) (any, error) {
+			text, err := s.readAll(r)
+			if err != nil {
+				return nil, err
+			}
+			w, err := c.UpdateSettings(by, r.PathValue("workspace"), func(settings *control.Settings) error {
+				if err := checkMatch(r, settings); err != nil {
+					return err
+				}
+				return settings.Patch(text)
+			})
+			if err != nil {
+				return nil, err
+			}
+			return describeWorkspace(w, false), nil
+		}},
+	}
+}
+
+func describeWorkspace(w *Workspace, isNew bool) tagged {
+	limits := map[string]string{}
+	for b := ratelimit.None + 1; int(b) < len(w.Limits); b++ {
+		limits[b.String()] = w.Limits[b].String()
+		if w.Limits[b].Burst != 0 {
+			limits[b.String()+".burst"] = w.Limits[b].BurstString()
+		}
+	}
+	return tagged{v: adminWorkspace{Settings: w.Settings, Limits: limits}, tag: w.Settings, isNew: isNew}
+}
+
+func (s *Server) adminWorkspace(r *http.Request) (*Workspace, error) {
+	if w := s.options.Control.Snapshot().Lookup(r.PathValue("workspace")); w != nil {
+		return w, nil
+	}
+	return nil, fmt.Errorf("workspace %q %w", r.PathValue("workspace"), control.ErrNotFound)
+}
+
+// Apps, subscription groups, preference centers, campaigns, canvases: documents that are changed as a whole.
+
+// documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are sent, remove. summarise, when it is
+// not nil, makes of a document what the list has of it.
+func documentRoutes[T any](s *Server, name string, l *control.Collection[T], summarise func(*T) any) []adminRoute {
+	all, one := "/admin/workspaces/{workspace}/"+name, "/admin/workspaces/{workspace}/"+name+"/{id}"
+	return []adminRoute{
+		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
+			if _, err := s.adminWorkspace(r); err != nil {
+				return nil, err
+			}
+			list := mapSlice(l.List(r.PathValue("workspace")), func(v *T) any {
+				if summarise == nil {
+					return v
+				}
+				return summarise(v)
+			})
+			return map[string][]any{name: list}, nil
+		}},
+		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
+			v, err := readAdmin[T](s, r)
+			if err != nil {
+				return nil, err
+			}
+			made, err := l.Create(by, r.PathValue("workspace"), v)
+			return tagged{v: made, tag: made, isNew: true}, err
+		}},
+		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
+			if _, err := s.adminWorkspace(r); err != nil {
+				return nil, err
+			}
+			v := l.Get(r.PathValue("workspace"), r.PathValue("id"))
+			if v == nil {
+				return nil, notFound(l, r)
+			}
+			return tagged{v: v, tag: v}, nil
+		}},
+		{"PUT " + one, func(by control.Actor, r *http.Request) (any, error) {
+			sent, err := readAdmin[T](s, r)
+			if err != nil {
+				return nil, err
+			}
+			if id := l.ID(&sent); *id == "" {
+				*id = r.PathValue("id")
+			}
+			isNew := false
+			v, err := l.Change(by, r.PathValue("workspace"), r.PathValue("id"), func(old *T) (*T, error) {
+				isNew = old == nil
+				next := sent
+				return &next, checkMatch(r, old)
+			})
+			return tagged{v: v, tag: v, isNew: isNew}, err
+		}},
+		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
+			text, err := s.readAll(r)
+			if err != nil {
+				return nil, err
+			}
+			v, err := l.Change(by, r.PathValue("workspace"), r.PathValue("id"), func(old *T) (*T, error) {
+				if old == nil {
+					return nil, notFound(l, r)
+				}
+				if err := checkMatch(r, old); err != nil {
+					return nil, err
+				}
+				return old, control.PatchStrict(text, old)
+			})
+			return tagged{v: v, tag: v}, err
+		}},
+		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
+			return success{}, l.Remove(by, r.PathValue("workspace"), r.PathValue("id"), func(old *T) error { return checkMatch(r, old) })
+		}},
+	}
+}
+
+func notFound[T any](l *control.Collection[T], r *http.Request) error {
+	return fmt.Errorf("%s %q %w", l.Noun(), r.PathValue("id"), control.ErrNotFound)
+}
+
+func summariseCenter(p *control.PreferenceCenter) any {
+	return struct {
+		ID    string `json:"id"`
+		Name  string `json:"name"`
+		State string `json:"state"`
+	}{p.ID, p.Name, p.State}
+}
+
+func summariseCampaign(c *control.Campaign) any {
+	return struct {
+		ID       string `json:"id"`
+		Name     string `json:"name,omitempty"`
+		Messages int    `json:"messages"`
+	}{c.ID, c.Name, len(c.Messages)}
+}
+
+func summariseCanvas(c *control.Canvas) any {
+	messages := 0
+	for _, step := range c.Steps {
+		messages += len(step.Messages)
+	}
+	return struct {
+		ID       string `json:"id"`
+		Name     string `json:"name,omitempty"`
+		Steps    int    `json:"steps"`
+		Messages int    `json:"messages"`
+	}{c.ID, c.Name, len(c.Steps), messages}
+}
+
+// API keys.
+
+type adminKey struct {
+	ID          string   `json:"id"`
+	Name        string   `json:"name"`
+	Hint        string   `json:"hint"`
+	Permissions []string `json:"permissions"`
+	IPAllowList []string `json:"ip_allowlist"`
+	CreatedAt   string   `json:"created_at"`
+	LastUsedAt  string   `json:"last_used_at,omitempty"` // to the minute
+	RevokedAt   string   `json:"revoked_at,omitempty"`
+}
+
+// madeKey is a key with its token, this once.
+type madeKey struct {
+	adminKey
+	Token string `json:"key"`
+}
+
+func (s *Server) describeKey(k *control.KeyDocument) adminKey {
+	return adminKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions), IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
+		LastUsedAt: timeText(s.options.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
+}
+
+func (s *Server) keyRoutes() []adminRoute {
+	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
+	c := s.options.Control
+	return []adminRoute{
+		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
+			w, err := s.adminWorkspace(r)
+			if err != nil {
+				return nil, err
+			}
+			return struct {
+				Keys []adminKey `json:"api_keys"`
+			}{mapSlice(w.Keys, s.describeKey)}, nil
+		}},
+		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
+			spec, err := readAdmin[control.KeySpec](s, r)
+			if err != nil {
+				return nil, err
+			}
+			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
+			return created{madeKey{s.describeKey(&k), token}}, err
+		}},
+		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
+			w, err := s.adminWorkspace(r)
+			if err != nil {
+				return nil, err
+			}
+			for _, k := range w.Keys {
+				if k.ID == r.PathValue("key") {
+					return s.describeKey(k), nil
+				}
+			}
+			return nil, fmt.Errorf("API key %q %w", r.PathValue("key"), control.ErrNotFound)
+		}},
+		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
+			text, err := s.readAll(r)
+			if err != nil {
+				return nil, err
+			}
+			k, err := c.UpdateKey(by, r.PathValue("workspace"), r.PathValue("key"), func(spec *control.KeySpec) error {
+				return control.PatchStrict(text, spec)
+			})
+			return s.describeKey(&k), err
+		}},
+		{"POST " + one + "/rotate", func(by control.Actor, r *http.Request) (any, error) {
+			k, token, err := c.RotateKey(by, r.PathValue("workspace"), r.PathValue("key"))
+			return created{madeKey{s.describeKey(&k), token}}, err
+		}},
+		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
+			return success{}, c.RevokeKey(by, r.PathValue("workspace"), r.PathValue("key"))
+		}},
+	}
+}
+
+// SCIM access of the company.
+
+type adminToken struct {
+	ID         string `json:"id"`
+	Hint       string `json:"hint"`
+	CreatedAt  string `json:"created_at"`
+	LastUsedAt string `json:"last_used_at,omitempty"` // to the minute
+	RevokedAt  string `json:"revoked_at,omitempty"`
+}
+
+func (s *Server) describeToken(t *control.SCIMToken) adminToken {
+	return adminToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
+		LastUsedAt: timeText(s.options.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
+}
+
+func (s *Server) scimRoutes() []adminRoute {
+	c := s.options.Control
+	describe := func() any {
+		access := c.Snapshot().SCIM
+		if access == nil {
+			access = new(control.SCIM)
+		}
+		return struct {
+			control.SCIMSettings
+			Tokens []adminToken `json:"tokens"`
+		}{access.SCIMSettings, mapSlice(access.Tokens, s.describeToken)}
+	}
+	return []adminRoute{
+		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
+		{"PATCH /admin/scim", func(by control.Actor, r *http.Request) (any, error) {
+			text, err := s.readAll(r)
+			if err != nil {
+				return nil, err
+			}
+			if err := c.UpdateSCIM(by, func(settings *control.SCIMSettings) error { return control.PatchStrict(text, settings) }); err != nil {
+				return nil, err
+			}
+			return describe(), nil
+		}},
+		{"POST /admin/scim/tokens", func(by control.Actor, _ *http.Request) (any, error) {
+			t, token, err := c.CreateSCIMToken(by)
+			return created{struct {
+				adminToken
+				Token string `json:"token"`
+			}{s.describeToken(&t), token}}, err
+		}},
+		{"DELETE /admin/scim/tokens/{token}", func(by control.Actor, r *http.Request) (any, error) {
+			return success{}, c.RevokeSCIMToken(by, r.PathValue("token"))
+		}},
+	}
+}
+
+func timeText(millis int64) string {
+	if millis == 0 {
+		return ""
+	}
+	return time.UnixMilli(millis).UTC().Format(time.RFC3339)
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func mapSlice[A, B any](list []A, f func(A) B) []B {
+	out := make([]B, 0, len(list))
+	for _, a := range list {
+		out = append(out, f(a))
+	}
+	return out
+}
