@@ -188,6 +188,10 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 			token = password
 		}
 		have := keys.DigestOf([]byte(token))
+		if !saneRequestID([]byte(r.Header.Get("X-Request-Id"))) {
+			r.Header.Set("X-Request-Id", string(s.appendRequestID(nil)))
+		}
+		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
 		if s.options.AdminToken != "" && subtle.ConstantTimeCompare(have[:], want[:]) == 1 {
 			next.ServeHTTP(w, r)
 			return
@@ -203,6 +207,11 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 	})
 }
 
+// AdminActor is who makes a request of the admin listener that has come with the token.
+func AdminActor(r *http.Request) control.Actor {
+	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: r.Header.Get("X-Request-Id")}
+}
+
 func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -212,12 +221,7 @@ func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, err
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()
-		id := r.Header.Get("X-Request-Id")
-		if !saneRequestID([]byte(id)) {
-			id = string(s.appendRequestID(nil))
-		}
-		w.Header().Set("X-Request-Id", id)
-		v, err := handler(control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: id}, r)
+		v, err := handler(AdminActor(r), r)
 		if err != nil {
 			s.failAdmin(w, r, err)
 			return

@@ -164,6 +164,12 @@ func (b *memoryBatch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answ
 	b.effects = append(b.effects, func() { b.store.answers[k] = a })
 }
 
+func (b *memoryBatch) Audit(entry []byte) {
+	b.effects = append(b.effects, func() {
+		b.store.audit = append(b.store.audit, shard.AuditEntry{Seq: uint64(len(b.store.audit) + 1), Body: bytes.Clone(entry)})
+	})
+}
+
 func (b *memoryBatch) Commit() error {
 	if b.store.commit != nil {
 		if err := b.store.commit(); err != nil {

@@ -364,12 +364,12 @@ func TestSCIMAccess(t *testing.T) {
 	denied(twice[0])
 
 	by := control.Actor{Name: "test"}
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIM) error { s.IPAllowList = []string{"10.0.0.0/8"}; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.IPAllowList = []string{"10.0.0.0/8"}; return nil }))
 	denied(ask(scimToken, "X-Request-Origin", scimOrigin))
 	denied(ask(scimToken, "X-Request-Origin", scimOrigin, "X-Forwarded-For", "11.0.0.1"))
 	require.Equal(t, 200, ask(scimToken, "X-Request-Origin", scimOrigin, "X-Forwarded-For", "10.0.0.1").status)
 
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIM) error { s.IPAllowList, s.RequestOrigin = nil, ""; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.IPAllowList, s.RequestOrigin = nil, ""; return nil }))
 	denied(ask(scimToken))
 	denied(ask(scimToken, "X-Request-Origin", ""))
 	require.Equal(t, 200, ask(scimToken, "X-Request-Origin", "anything").status)
@@ -415,8 +415,8 @@ func TestSCIMRateLimit(t *testing.T) {
 	d := open(t, nil)
 	defer testClock.Store(testClock.Load())
 	by := control.Actor{Name: "test"}
-	require.Error(t, d.control.UpdateSCIM(by, func(s *control.SCIM) error { s.RateLimit = "many"; return nil }))
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIM) error { s.RateLimit = "5/1d"; return nil }))
+	require.Error(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.RateLimit = "many"; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.RateLimit = "5/1d"; return nil }))
 	_, err := d.control.UpdateSettings(by, "demo", func(s *control.Settings) error { s.RateLimits = map[string]string{"scim": "9/1d"}; return nil })
 	require.ErrorContains(t, err, "the company's")
 	testClock.Add(86_400_000)

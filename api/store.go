@@ -46,6 +46,8 @@ type Batch interface {
 	Count() int
 	// Delete removes a profile.
 	Delete(number uint64)
+	// Audit writes an entry of the audit log in the same record: what control.Control.Entry has made.
+	Audit(entry []byte)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
 	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
 	// SetSource says through which endpoint the request came.

@@ -369,15 +369,17 @@ func (x *exchange) delete(named []namedUser) {
 		}
 	}
 	if len(seen) > 0 {
+		entry := x.s.options.Control.Entry(x.actor(), "users deleted", x.ws.ID, "count", len(seen))
+		batch.Audit(entry.Encode())
 		if err := batch.Commit(); err != nil {
 			x.failEngine(err)
 			return
 		}
+		x.s.options.Control.Log(entry)
 	}
 	x.reply = append(x.reply[:0], `{"deleted":`...)
 	x.reply = strconv.AppendInt(x.reply, int64(len(seen)), 10)
 	x.reply = appendStrings(x.reply, `,"invalid_user_ids":`, unknown)
 	x.reply = append(x.reply, `,"message":"success"}`...)
-	x.s.options.Logger.Info("audit: users deleted", "workspace", x.ws.ID, "key", x.key.ID, "request_id", string(x.requestID), "count", len(seen))
 	x.send(fasthttp.StatusCreated, x.reply)
 }

@@ -32,7 +32,7 @@ type Batch struct {
 	commit    commit
 	keep      []byte
 	merges    int
-	deletes   int // ops that only delete: a batch of them is taken when the disk is full, too
+	deletes   int // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
 	given     []given
 }
 

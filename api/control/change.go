@@ -145,18 +145,10 @@ func (d *draft) commit() error {
 // record stores changes with their entry of the audit log, and logs the entry.
 func (c *Control) record(by Actor, changes []Change, e Entry) error {
 	e.By, e.Address, e.RequestID = by.Name, by.Address, by.RequestID
-	text, err := encode(e)
-	if err != nil {
-		return fmt.Errorf("encode the audit entry: %w", err)
-	}
-	if err := c.store.PutDocuments(by.number(), changes, text); err != nil {
+	if err := c.store.PutDocuments(by.number(), changes, e.Encode()); err != nil {
 		return err
 	}
-	args := []any{"workspace", e.Workspace, "kind", e.Kind, "id", e.ID}
-	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
-		args = append(args, name, e.Details[name])
-	}
-	c.options.Logger.Info("audit: "+e.What, append(args, "by", e.By, "address", e.Address, "request_id", e.RequestID)...)
+	c.Log(e)
 	return nil
 }
 
@@ -186,10 +178,30 @@ func (c *Control) Edit(by Actor, kind, workspace, id, what string, edit func(old
 	})
 }
 
-// Audit writes an entry of the audit log about what is no document: users were deleted, events exported, profiles imported. The entry is durable when it
-// returns nil. workspace is empty for the company; details are pairs of names and values; no secrets, no personal data.
+// Audit writes an entry of the audit log about what is no document: events were exported, profiles imported. The entry is durable when it returns nil.
+// See Entry for the arguments.
 func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
-	return c.record(by, nil, Entry{What: what, Workspace: workspace, Details: pairs(details)})
+	return c.record(by, nil, c.Entry(by, what, workspace, details...))
+}
+
+// Entry makes an entry for whoever writes it in a record of his own, and then logs it by Log. workspace is empty for the company; details are pairs of
+// names and values; no secrets, no personal data.
+func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry {
+	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address, RequestID: by.RequestID}
+}
+
+// Log logs an entry that is in the audit log.
+func (c *Control) Log(e Entry) {
+	var args []any
+	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID}} {
+		if a.value != "" {
+			args = append(args, a.name, a.value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
+		args = append(args, name, e.Details[name])
+	}
+	c.options.Logger.Info("audit: "+e.What, append(args, "by", e.By, "address", e.Address, "request_id", e.RequestID)...)
 }
 
 // Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to what, by whom, from where. It has
@@ -207,6 +219,15 @@ type Entry struct {
 	After   string         `json:"after,omitempty"`
 	Changed []string       `json:"changed,omitempty"` // names of the members that are not as before
 	Details map[string]any `json:"details,omitempty"`
+}
+
+// Encode is the entry as it is stored: JSON.
+func (e Entry) Encode() []byte {
+	text, err := encode(e)
+	if err != nil {
+		panic("BUG: " + err.Error()) // details are strings, numbers and booleans
+	}
+	return text
 }
 
 func publicKind(kind string) string {

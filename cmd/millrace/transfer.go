@@ -42,6 +42,11 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	if err := n.control.Audit(api.AdminActor(r), "events exported", r.URL.Query().Get("workspace"), "format", string(format), "since", r.URL.Query().Get("since"),
+		"until", r.URL.Query().Get("until"), "names", len(q.Names)); err != nil {
+		answer(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
 	w.Header().Set("Content-Type", map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson", eventlog.Parquet: "application/vnd.apache.parquet"}[format])
 	if err := n.events.Write(r.Context(), w, format, q, n.engine.AppendSvcID); err != nil {
@@ -109,7 +114,13 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
+	// Two entries: one before anything is imported, one that says how much it was.
+	if err := n.control.Audit(api.AdminActor(r), "profile import begun", ws.ID); err != nil {
+		answer(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
 	result, err := n.importLines(ws, r.Body, phones)
+	err = errors.Join(err, n.control.Audit(api.AdminActor(r), "profiles imported", ws.ID, "imported", result.Imported, "refused", result.Refused))
 	if err != nil {
 		answer(w, http.StatusInternalServerError, fmt.Sprintf("after %d profiles: %v", result.Imported, err))
 		return
