@@ -193,15 +193,15 @@ func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry 
 // Log logs an entry that is in the audit log.
 func (c *Control) Log(e Entry) {
 	var args []any
-	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID}} {
+	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
+		args = append(args, name, e.Details[name])
+	}
+	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID}, {"by", e.By}, {"address", e.Address}, {"request_id", e.RequestID}} {
 		if a.value != "" {
 			args = append(args, a.name, a.value)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
-		args = append(args, name, e.Details[name])
-	}
-	c.options.Logger.Info("audit: "+e.What, append(args, "by", e.By, "address", e.Address, "request_id", e.RequestID)...)
+	c.options.Logger.Info("audit: "+e.What, args...)
 }
 
 // Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to what, by whom, from where. It has

@@ -221,7 +221,7 @@ type settings struct {
 	Currency             *string           `env:"-" help:"Of total_revenue."`
 	ExchangeRates        map[string]string `env:"-" help:"Units of that currency for one of another: USD=0.92;JPY=0.0061."`
 	RateLimits           map[string]string `env:"-" help:"users.track=6000/3s;users.merge=100/1m."`
-	BlockedExternalIDs   []string          `env:"-" help:"Refused by /users/track." placeholder:"ID"`
+	BlockedExternalIDs   []string          `name:"blocked-external-ids" env:"-" help:"Refused by /users/track." placeholder:"ID"`
 	RequestErrorShape    *string           `env:"-" help:"strings or objects."`
 	MaxCustomArrayLength *int              `env:"-" help:"Elements that a custom array keeps."`
 	Settings             input             `env:"-" help:"Any settings as a JSON object; @FILE reads a file, - standard input. Flags go before it." placeholder:"JSON"`

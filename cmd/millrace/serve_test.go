@@ -246,11 +246,11 @@ func TestReload(t *testing.T) {
 			Name string `json:"name"`
 		} `json:"api_keys"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(admin("get", "workspaces/test/api_keys")), &list))
+	require.NoError(t, json.Unmarshal([]byte(admin("call", "get", "workspaces/test/api_keys")), &list))
 	require.Len(t, list.Keys, 3)
 	for _, k := range list.Keys {
 		if k.Name == "new" {
-			admin("delete", "workspaces/test/api_keys/"+k.ID)
+			admin("call", "delete", "workspaces/test/api_keys/"+k.ID)
 		}
 	}
 	require.Equal(t, 401, status(newKey), "revoked at once")
@@ -259,7 +259,7 @@ func TestReload(t *testing.T) {
 	reload("workspaces: [{id: test, no_such_field: 1}]", `"reload"`)
 	require.Equal(t, 201, status(trackKey))
 	require.Equal(t, 401, status(newKey))
-	require.Contains(t, refused(t, nil, "admin", "--server", "http://"+s.admin, "--token", "wrong-token-0123456789", "get", "workspaces"), "401")
+	require.Contains(t, refused(t, nil, "admin", "--server", "http://"+s.admin, "--token", "wrong-token-0123456789", "workspaces", "list"), "401")
 
 	p.kill()
 	require.NoError(t, os.WriteFile(s.bootstrap, []byte(more), 0o600))
