@@ -85,6 +85,14 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 	overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c", nil)) })
 	require.ErrorIs(t, a.Campaigns.Remove(tester, "w", "c", nil), ErrNotFound)
 
+	// Two preference centers of one name: the second sees the first.
+	overtake(func() {
+		_, err := b.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p1", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
+		require.NoError(t, err)
+	})
+	_, err = a.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p2", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
+	require.ErrorIs(t, err, ErrInvalid)
+
 	// Whoever is always overtaken gives up.
 	n := 0
 	m.before = func([]Change) {

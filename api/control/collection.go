@@ -149,6 +149,7 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 		return nil, err
 	}
 	if r, ok := any(v).(interface{ fits(others []*T) error }); ok && text == nil {
+		d.number(l.kind+"/"+workspace, func() uint32 { return 0 }) // two that are made at once exclude one another: each must see the other
 		if err := r.fits(l.List(workspace)); err != nil {
 			return nil, err
 		}

@@ -77,7 +77,7 @@ func TestCollectionByOtherID(t *testing.T) {
 }
 
 func TestSCIMOriginAndAddresses(t *testing.T) {
-	s := &SCIM{RequestOrigin: "https://idp.example.com"}
+	s := &SCIM{SCIMSettings: SCIMSettings{RequestOrigin: "https://idp.example.com"}}
 	for origin, want := range map[string]bool{"https://idp.example.com": true, "": false, "https://idp.example.com/": false, "https://IDP.example.com": false, "https://idp.example.co": false} {
 		require.Equal(t, want, s.AllowsOrigin([]byte(origin)), origin)
 	}
