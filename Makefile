@@ -22,7 +22,7 @@ run: build ## build and serve on 127.0.0.1:8080, with ./data and a demo workspac
 	./$(BIN) serve --data ./data --demo
 
 .PHONY: test
-test: build vet lint unit race fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
+test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
 
 .PHONY: unit
 unit: ## the tests alone
@@ -57,6 +57,17 @@ fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
 		echo "fuzz $$package $$name"; \
 		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
 	done
+
+CLIENTS := $(CURDIR)/bin/clients
+.PHONY: test-clients
+test-clients: ## the clients from npm, unchanged, against the real server (needs node and npm)
+	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
+		echo 'test-clients: SKIPPED, it needs node and npm'; \
+	elif cmp -s loadtest/clients/package-lock.json $(CLIENTS)/installed || loadtest/clients/install $(CLIENTS); then \
+		echo '$(GO) test -count 1 -run ^TestClients ./cmd/millrace'; MILLRACE_CLIENTS=$(CLIENTS) $(GO) test -count 1 -run '^TestClients' ./cmd/millrace; \
+	else \
+		test $$? -eq 75 && echo 'test-clients: SKIPPED, the npm registry is out of reach'; \
+	fi
 
 .PHONY: check
 check: test ## the same as test

@@ -53,7 +53,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true}
+var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true, "MILLRACE_CLIENTS": true}
 
 func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
 
