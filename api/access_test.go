@@ -23,6 +23,13 @@ var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
 	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 
+	"POST /users/alias/new":           {body: `{"user_aliases":[{"external_id":"a","alias_label":"l","alias_name":"n"}]}`},
+	"POST /users/alias/update":        {body: `{"alias_updates":[{"alias_label":"l","old_alias_name":"n","new_alias_name":"n"}]}`},
+	"POST /users/identify":            {body: `{"aliases_to_identify":[{"external_id":"b","user_alias":{"alias_label":"l","alias_name":"n"}}]}`},
+	"POST /users/merge":               {body: `{"merge_updates":[{"identifier_to_merge":{"external_id":"b"},"identifier_to_keep":{"external_id":"a"}}]}`},
+	"POST /users/external_ids/rename": {body: `{"external_id_renames":[{"current_external_id":"a","new_external_id":"c"}]}`},
+	"POST /users/external_ids/remove": {body: `{"external_ids":["a"]}`},
+
 	"POST /subscription/status/set":    {body: `{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","external_id":"a"}`},
 	"POST /v2/subscription/status/set": {body: `{"subscription_groups":[{"subscription_group_id":"` + newsGroup + `","subscription_state":"subscribed","emails":["ada@example.com"]}]}`},
 	"GET /subscription/status/get":     {target: "/subscription/status/get?external_id=a&subscription_group_id=" + newsGroup},

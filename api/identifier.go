@@ -68,10 +68,18 @@ func (u *namedUser) findOne(x *exchange) ([]User, error) {
 	return prioritize(users, u.prioritization), err
 }
 
-// readExternalID reads an external_id: a string, or an integer as its digits (D3). text says what is wrong with it.
+// readExternalID reads an external_id that a user may have or get; text says what is wrong with it.
 func (x *exchange) readExternalID(v value, member string) (id, text string) {
+	id, text = readExternalIDText(v, member)
+	if _, blocked := x.ws.Blocked[id]; blocked {
+		return "", "provided external_id is blacklisted and disallowed"
+	}
+	return id, text
+}
+
+// readExternalIDText reads an external_id, blocked or not: a string, or an integer as its digits (D3).
+func readExternalIDText(v value, member string) (id, text string) {
 	id, ok := v.id()
-	_, blocked := x.ws.Blocked[id]
 	switch {
 	case v.absent():
 		return "", "'" + member + "' is required"
@@ -81,8 +89,6 @@ func (x *exchange) readExternalID(v value, member string) (id, text string) {
 		return "", "'" + member + "' must not be empty"
 	case !field.ExternalID([]byte(id)):
 		return "", "'" + member + "' must be fewer than 988 bytes"
-	case blocked:
-		return "", "provided external_id is blacklisted and disallowed"
 	}
 	return id, ""
 }

@@ -1,0 +1,195 @@
+package api
+
+import (
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// POST /users/alias/new and POST /users/alias/update (service.md 4.9, reference.md 4.1 and 4.4).
+
+// newAliases serves POST /users/alias/new.
+func (s *Server) newAliases(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	l := elements{x: x}
+	for member, m := range body.members() {
+		if member == "user_aliases" {
+			l.readObjects(member, m, x.readNewAlias)
+		}
+	}
+	if l.apply("'user_aliases' is required", op.SourceServer) {
+		l.succeed()
+	}
+}
+
+// newAlias gives a user an alias, or makes an alias-only user.
+type newAlias struct {
+	label, name string
+	of          *namedUser // nil: an alias-only user
+	number      uint64     // of the user
+	nobody      bool       // of is nobody
+}
+
+// readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias as a `user_alias` object inside, and the real service takes it.
+func (x *exchange) readNewAlias(v value) (change, string) {
+	c := &newAlias{}
+	alias := v
+	var externalID, svcID value
+	flat, two := false, false
+	for member, m := range v.members() {
+		switch {
+		case m.absent():
+		case member == "external_id":
+			externalID = m
+		case member == "svc_id", member == "braze_id":
+			two = svcID != nil
+			svcID = m
+		case member == "alias_name", member == "alias_label":
+			flat = true
+		case member == "user_alias" && m.isObject():
+			alias = m
+		}
+	}
+	if flat {
+		alias = v
+	}
+	switch {
+	case two || externalID != nil && svcID != nil:
+		return nil, "You must specify only one of 'external_id' or 'svc_id'"
+	case externalID != nil:
+		id, text := x.readExternalID(externalID, "external_id")
+		if text != "" {
+			return nil, text
+		}
+		u := externalIDUser(id)
+		c.of = &u
+	case svcID != nil:
+		id, ok := svcID.str()
+		if !ok {
+			return nil, "'svc_id' must be a String"
+		}
+		u := x.svcIDUser(id)
+		c.of = &u
+	}
+	var text string
+	c.label, c.name, text = readAlias(alias)
+	return c, text
+}
+
+func (c *newAlias) resolve(x *exchange) ([]subject, error) {
+	subjects := []subject{aliasSubject(c.label, c.name)}
+	if c.of == nil {
+		return subjects, nil
+	}
+	users, err := c.of.find(x)
+	if c.nobody = len(users) == 0; c.nobody {
+		return subjects, err
+	}
+	c.number = users[0].Number
+	return append(subjects, labelSubject(c.number, c.label)), nil
+}
+
+func (c *newAlias) put(b Batch) (ref int, ok bool) {
+	if c.nobody {
+		return 0, false
+	}
+	return b.AddAlias(c.number, []byte(c.label), []byte(c.name)), true
+}
+
+// refusal: an alias for an external id that nobody has is added to nobody, and that is no error (service.md 4.9).
+func (c *newAlias) refusal(o shard.Outcome) string {
+	switch o {
+	case shard.Taken:
+		return "'alias_name' is already in use"
+	case shard.LabelTaken:
+		return "the user already has an alias with this 'alias_label'"
+	}
+	return ""
+}
+
+func aliasSubject(label, name string) subject {
+	return subject{kind: op.Alias, key: string(op.AppendAliasKey(nil, []byte(label), []byte(name)))}
+}
+
+// labelSubject is the name that a user has under a label.
+func labelSubject(number uint64, label string) subject { return subject{number: number, key: label} }
+
+// updateAliases serves POST /users/alias/update.
+func (s *Server) updateAliases(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	l := elements{x: x}
+	for member, m := range body.members() {
+		if member == "alias_updates" {
+			l.readObjects(member, m, readAliasUpdate)
+		}
+	}
+	if l.apply("'alias_updates' is required", op.SourceServer) {
+		l.succeed()
+	}
+}
+
+// aliasUpdate gives an alias another name under its label.
+type aliasUpdate struct {
+	label, current, name string
+	number               uint64 // of the user, 0: nobody
+}
+
+func readAliasUpdate(v value) (change, string) {
+	c := &aliasUpdate{}
+	var label, current, name value
+	for member, m := range v.members() {
+		switch member {
+		case "alias_label":
+			label = m
+		case "old_alias_name":
+			current = m
+		case "new_alias_name":
+			name = m
+		}
+	}
+	var text string
+	for _, part := range []struct {
+		v      value
+		member string
+		to     *string
+	}{{label, "alias_label", &c.label}, {current, "old_alias_name", &c.current}, {name, "new_alias_name", &c.name}} {
+		if *part.to, text = readAliasPart(part.v, part.member); text != "" {
+			return nil, text
+		}
+	}
+	return c, ""
+}
+
+func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
+	subjects := []subject{aliasSubject(c.label, c.current), aliasSubject(c.label, c.name)}
+	u := aliasUser(c.label, c.current)
+	users, err := u.find(x)
+	c.number = 0
+	if len(users) > 0 {
+		c.number = users[0].Number
+		subjects = append(subjects, labelSubject(c.number, c.label))
+	}
+	return subjects, err
+}
+
+func (c *aliasUpdate) put(b Batch) (ref int, ok bool) {
+	if c.number == 0 {
+		return 0, false
+	}
+	return b.RenameAlias(c.number, []byte(c.label), []byte(c.current), []byte(c.name)), true
+}
+
+func (c *aliasUpdate) refusal(o shard.Outcome) string {
+	switch o {
+	case shard.Done:
+		return ""
+	case shard.Taken, shard.LabelTaken:
+		return "'new_alias_name' is already in use"
+	}
+	return "nobody has an alias with this 'alias_label' and 'old_alias_name'"
+}

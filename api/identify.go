@@ -1,0 +1,149 @@
+package api
+
+import (
+	"github.com/valyala/fasthttp"
+
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// identify serves POST /users/identify (service.md 4.10, decisions.md D4).
+func (s *Server) identify(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	mode, ok := readMergeBehavior(body)
+	if !ok {
+		x.fail(fasthttp.StatusBadRequest, "'merge_behavior' must be 'none' or 'merge'")
+		return
+	}
+	l := elements{x: x}
+	for member, m := range body.members() {
+		switch member {
+		case "aliases_to_identify":
+			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "user_alias") })
+		case "emails_to_identify":
+			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "email") })
+		case "phone_numbers_to_identify":
+			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "phone") })
+		}
+	}
+	if l.apply("One of 'aliases_to_identify', 'emails_to_identify' or 'phone_numbers_to_identify' is required", op.SourceIdentify) {
+		l.succeed()
+	}
+}
+
+func readMergeBehavior(body value) (mode profile.MergeMode, ok bool) {
+	mode = profile.MergeIdentify
+	for member, m := range body.members() {
+		if member != "merge_behavior" || m.absent() {
+			continue
+		}
+		switch behavior, _ := m.str(); behavior {
+		case "merge":
+		case "none":
+			mode = profile.MergeNone
+		default:
+			return 0, false
+		}
+	}
+	return mode, true
+}
+
+// identification gives an external id to the user that an alias, email or phone names; or, when somebody has the external id, merges that user away.
+type identification struct {
+	user       namedUser
+	externalID string
+	mode       profile.MergeMode
+	number     uint64 // of the user, 0: nobody, or somebody who is identified
+}
+
+// readIdentification reads an alias, email or phone to identify (service.md 2.11); by is the member that names the user. An invalid prioritization spoils the
+// request (D4), a missing one the element (D9).
+func (l *elements) readIdentification(v value, mode profile.MergeMode, by string) (change, string) {
+	var externalID, named, prioritization value
+	for member, m := range v.members() {
+		switch member {
+		case "external_id":
+			externalID = m
+		case by:
+			named = m
+		case "prioritization":
+			prioritization = m
+		}
+	}
+	order, wrong := "", ""
+	if by != "user_alias" {
+		if order, wrong = readPrioritization(prioritization); wrong != "" {
+			l.fail(wrong)
+		}
+	}
+	c := &identification{mode: mode}
+	var text string
+	if c.externalID, text = l.x.readExternalID(externalID, "external_id"); text != "" {
+		return nil, text
+	}
+	if c.user, text = l.x.readNamed(by, named); text != "" {
+		return nil, text
+	}
+	if by != "user_alias" && prioritization.absent() {
+		return nil, "'prioritization' is required"
+	}
+	c.user.prioritization = order
+	return c, ""
+}
+
+// readNamed reads a user_alias, email or phone that names a user; text says what is wrong with it.
+func (x *exchange) readNamed(by string, v value) (u namedUser, text string) {
+	if by == "user_alias" {
+		if !v.isObject() {
+			return u, "'user_alias' must be an object with 'alias_name' and 'alias_label'"
+		}
+		label, name, text := readAlias(v)
+		return aliasUser(label, name), text
+	}
+	id, ok := v.str()
+	switch {
+	case v.absent() || ok && id == "":
+		return u, "'" + by + "' is required"
+	case !ok:
+		return u, "'" + by + "' must be a String"
+	case by == "email":
+		return emailUser(id), ""
+	}
+	return x.phoneUser(id), ""
+}
+
+// resolve looks the user up, and who has the external id. All who share the address count: a change to one may change who is chosen.
+func (c *identification) resolve(x *exchange) ([]subject, error) {
+	c.number = 0
+	subjects := []subject{{kind: op.ExternalID, key: c.externalID}}
+	holder := externalIDUser(c.externalID)
+	holders, err := holder.find(x)
+	if err != nil {
+		return nil, err
+	}
+	users, err := c.user.find(x)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range append(holders, users...) {
+		subjects = append(subjects, subject{number: u.Number})
+	}
+	if users = prioritize(users, c.user.prioritization); len(users) == 1 && len(profile.ExternalID(users[0].Blob)) == 0 {
+		c.number = users[0].Number
+	}
+	return subjects, nil
+}
+
+func (c *identification) put(b Batch) (ref int, ok bool) {
+	if c.number == 0 {
+		return 0, false
+	}
+	return b.Identify(c.number, []byte(c.externalID), c.mode), true
+}
+
+// refusal: who is not there, not the only one or identified already stays as he is, and that is no error (service.md 2.10).
+func (c *identification) refusal(shard.Outcome) string { return "" }

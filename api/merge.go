@@ -1,0 +1,166 @@
+package api
+
+import (
+	"github.com/valyala/fasthttp"
+
+	"millrace/ingest/field"
+	"millrace/shard/op"
+)
+
+// Texts of POST /users/merge, letter by letter those of service.md 7.
+const (
+	textMergeArray      = "'merge_updates' must be an array of objects"
+	textMergeTooMany    = "a single request may not contain more than 50 merge updates"
+	textMergeIdentifier = "identifiers must be objects with an 'external_id' property that is a string, 'user_alias' property that is an object, or 'email' property that is a string"
+	textMergeMembers    = "'merge_updates' must only have 'identifier_to_merge' and 'identifier_to_keep'"
+)
+
+// maxMergeUpdates is how many merges a request may ask for (service.md 2.9).
+const maxMergeUpdates = 50
+
+// merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the identifiers name is looked up now, so a
+// merge concerns those who had them when it was accepted, whatever happens until it is applied.
+func (s *Server) merge(x *exchange) {
+	body, ok := x.object()
+	if !ok {
+		return
+	}
+	updates, text := x.readMergeUpdates(body)
+	if text != "" {
+		x.fail(fasthttp.StatusBadRequest, text)
+		return
+	}
+	batch := s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+	defer batch.Release()
+	batch.SetSource(op.SourceMerge)
+	for i := range updates {
+		if err := updates[i].put(x, batch); err != nil {
+			x.failEngine(err)
+			return
+		}
+	}
+	merges := batch.Count()
+	if merges > 0 {
+		if err := batch.Commit(); err != nil {
+			x.failEngine(err)
+			return
+		}
+	}
+	s.options.Logger.Info("audit: users merged", "workspace", x.ws.ID, "key", x.key.ID, "request_id", string(x.requestID), "count", merges)
+	x.succeed(fasthttp.StatusAccepted)
+}
+
+// mergeUpdate is a merge update object (service.md 2.9).
+type mergeUpdate struct{ gone, keep namedUser }
+
+// put queues the merge, when it is one of two users.
+func (u *mergeUpdate) put(x *exchange, b Batch) error {
+	gone, err := u.gone.findOne(x)
+	if err != nil {
+		return err
+	}
+	keep, err := u.keep.findOne(x)
+	if err != nil {
+		return err
+	}
+	if len(gone) == 1 && len(keep) == 1 && gone[0].Number != keep[0].Number {
+		b.Merge(gone[0].Number, keep[0].Number)
+	}
+	return nil
+}
+
+// readMergeUpdates reads the request; text is the first thing that is wrong with it: the array, its length, then one update after the other.
+func (x *exchange) readMergeUpdates(body value) (updates []mergeUpdate, text string) {
+	var list value
+	for member, m := range body.members() {
+		if member == "merge_updates" {
+			list = m
+		}
+	}
+	if !list.isArray() {
+		return nil, textMergeArray
+	}
+	for _, e := range list.elements() {
+		if !e.isObject() {
+			return nil, textMergeArray
+		}
+	}
+	if list.count(maxMergeUpdates) > maxMergeUpdates {
+		return nil, textMergeTooMany
+	}
+	for _, e := range list.elements() {
+		u, text := x.readMergeUpdate(e)
+		if text != "" {
+			return nil, text
+		}
+		updates = append(updates, u)
+	}
+	return updates, ""
+}
+
+func (x *exchange) readMergeUpdate(v value) (u mergeUpdate, text string) {
+	if what := v.unsafe(); what != "" {
+		return u, "Invalid JSON: " + what
+	}
+	var gone, keep value
+	for member, m := range v.members() {
+		switch member {
+		case "identifier_to_merge":
+			gone = m
+		case "identifier_to_keep":
+			keep = m
+		default:
+			return u, textMergeMembers
+		}
+	}
+	if gone == nil || keep == nil {
+		return u, textMergeMembers
+	}
+	if u.gone, text = x.readMergeIdentifier(gone); text != "" {
+		return u, text
+	}
+	u.keep, text = x.readMergeIdentifier(keep)
+	return u, text
+}
+
+// readMergeIdentifier reads an identifier object: exactly one of external_id, user_alias, phone and email, the last two with a prioritization (D9). Other
+// members are ignored.
+func (x *exchange) readMergeIdentifier(v value) (u namedUser, text string) {
+	if !v.isObject() {
+		return u, textMergeIdentifier
+	}
+	var id, prioritization value
+	by, n := "", 0
+	for member, m := range v.members() {
+		switch member {
+		case "external_id", "user_alias", "phone", "email":
+			if !m.absent() {
+				id, by = m, member
+				n++
+			}
+		case "prioritization":
+			prioritization = m
+		}
+	}
+	if n != 1 {
+		return u, textMergeIdentifier
+	}
+	if by == "external_id" {
+		text, ok := id.str()
+		if !ok || !field.ExternalID([]byte(text)) {
+			return u, textMergeIdentifier
+		}
+		return externalIDUser(text), ""
+	}
+	if u, text = x.readNamed(by, id); text != "" {
+		return u, textMergeIdentifier
+	}
+	if by == "user_alias" {
+		return u, ""
+	}
+	if prioritization.absent() {
+		return u, textMergeIdentifier
+	}
+	u.prioritization, text = readPrioritization(prioritization)
+	return u, text
+}
