@@ -74,6 +74,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	served := make(chan error, 1)
 	go func() { served <- d.Serve(ln) }()
 	return d, func() {
+		client.CloseIdleConnections() // one that it has dialled and not used would be waited for
 		require.NoError(t, d.Shutdown(context.Background()))
 		require.NoError(t, <-served)
 		require.NoError(t, d.control.FlushUsage())

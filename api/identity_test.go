@@ -146,6 +146,13 @@ func TestNewAliases(t *testing.T) {
 	require.Equal(t, []string{"l/one", "m/other", "o/1", "p/1"}, aliasesOf(d.user(t, byID("a"))))
 	require.NotContains(t, d.user(t, byAlias("o", "2")), "external_id")
 
+	d.tracks(t, `{"attributes":[`+many(25, `{"external_id":"first#","x":1}`)+`]}`)
+	a := d.call("POST", path, demoKey, `{"user_aliases":[`+many(25, `{"external_id":"first#","alias_label":"l","alias_name":"first#"},{"external_id":"first#","alias_label":"l","alias_name":"second#"}`)+`]}`)
+	require.Equal(t, 25.0, a.json(t)["aliases_processed"], a.body)
+	for i := range 25 {
+		require.Equal(t, []string{fmt.Sprint("l/first", i)}, aliasesOf(d.user(t, byID(fmt.Sprint("first", i)))))
+	}
+
 	// The shape of a client library, which the real service takes.
 	d.answers(t, path, `{"user_aliases":[{"user_alias":{"alias_name":"abc","alias_label":"foo"}}]}`, 201, processed(1))
 	require.Equal(t, []string{"foo/abc"}, aliasesOf(d.user(t, byAlias("foo", "abc"))))
@@ -602,10 +609,11 @@ func TestIdentifyWhileTracking(t *testing.T) {
 	}
 }
 
-// brokenStore fails a batch of elements as an engine may.
+// brokenStore fails to commit, as an engine may.
 type brokenStore struct {
 	Store
-	commits int   // that succeed
+	armed   bool
+	commits int   // that succeed, when it is armed
 	err     error // of the others
 }
 
@@ -614,7 +622,12 @@ type brokenBatch struct {
 	s *brokenStore
 }
 
+func (s *brokenStore) arm(commits int, err error) { s.armed, s.commits, s.err = true, commits, err }
+
 func (s *brokenStore) NewBatch(workspace, actor uint32) Batch {
+	if !s.armed {
+		return s.Store.NewBatch(workspace, actor)
+	}
 	return brokenBatch{s.Store.NewBatch(workspace, actor), s}
 }
 
@@ -645,9 +658,9 @@ func TestElementsThatTheEngineRefuses(t *testing.T) {
 		{1, shard.ErrFailed, 503, message("The service has failed. Whether the data were stored is unknown; please try again later.")}, {1, fmt.Errorf("unheard of"), 500, message("Internal Server Error")},
 		{2, nil, 201, refusedWith("user_aliases", 2, "", "'alias_name' is already in use")},
 	} {
-		broken.commits, broken.err = c.commits, c.err
+		broken.arm(c.commits, c.err)
 		d.answers(t, "/users/alias/new", fmt.Sprintf(body, i), c.status, c.want)
-		broken.commits = 1 << 30
+		broken.armed = false
 		require.Len(t, d.users(t, byAlias("l", fmt.Sprint(i))), min(c.commits, 1), i)
 	}
 	for path, body := range map[string]string{
@@ -656,8 +669,8 @@ func TestElementsThatTheEngineRefuses(t *testing.T) {
 		"/users/identify":            toIdentify("l", "1", "x", ""),
 	} {
 		d.tracks(t, `{"attributes":[{"external_id":"a","x":1}]}`)
-		broken.commits, broken.err = 0, shard.ErrBusy
+		broken.arm(0, shard.ErrBusy)
 		d.answers(t, path, body, 503, message(busy))
-		broken.commits = 1 << 30
+		broken.armed = false
 	}
 }
