@@ -37,7 +37,6 @@ func (s *Server) renameExternalIDs(x *exchange) {
 		return append(dst, '}')
 	})
 	x.reply = append(x.reply, `],"message":"success"}`...)
-	x.s.options.Logger.Info("audit: external ids renamed", "workspace", x.ws.ID, "key", x.key.ID, "request_id", string(x.requestID), "count", l.accepted())
 	x.send(fasthttp.StatusCreated, x.reply)
 }
 
@@ -153,7 +152,6 @@ func (s *Server) removeExternalIDs(x *exchange) {
 	x.reply = l.appendAccepted(x.reply, func(dst []byte, c change) []byte { return appendQuoted(dst, c.(*externalIDRemoval).id) })
 	x.reply = l.appendRefusals(append(x.reply, ']', ','), "removal_errors")
 	x.reply = append(x.reply, `,"message":"success"}`...)
-	x.s.options.Logger.Info("audit: external ids removed", "workspace", x.ws.ID, "key", x.key.ID, "request_id", string(x.requestID), "count", l.accepted())
 	x.send(fasthttp.StatusCreated, x.reply)
 }
 

@@ -39,14 +39,12 @@ func (s *Server) merge(x *exchange) {
 			return
 		}
 	}
-	merges := batch.Count()
-	if merges > 0 {
+	if batch.Count() > 0 {
 		if err := batch.Commit(); err != nil {
 			x.failEngine(err)
 			return
 		}
 	}
-	s.options.Logger.Info("audit: users merged", "workspace", x.ws.ID, "key", x.key.ID, "request_id", string(x.requestID), "count", merges)
 	x.succeed(fasthttp.StatusAccepted)
 }
 
