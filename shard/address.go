@@ -163,17 +163,3 @@ func (e *Engine) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(
 	}
 	return nil
 }
-
-// BlockedAddress is an entry of the block list: an email that is marked as a hard bounce.
-type BlockedAddress struct {
-	Email  string // as the directory has it: lower-cased
-	Since  int64  // Unix µs
-	Actor  uint32 // number of the API key
-	Source op.Source
-}
-
-// BlockedAddresses lists a workspace's block list in the engine's own order: at most limit entries behind cursor ("" for the first), and the cursor for
-// those that follow, "" at the end.
-func (e *Engine) BlockedAddresses(workspace uint32, cursor string, limit int) (list []BlockedAddress, next string, err error) {
-	panic("not built")
-}

@@ -23,6 +23,7 @@ type applying struct {
 	live     bool       // not a replay: messages are sent
 	ticket   *ticket    // who waits for the op and its effects; may be nobody
 	dropped  bool       // the op at hand had no effect
+	noted    uint32     // changes of states that the op at hand has made
 }
 
 // apply does all ops of a record that are addressed to this worker's partitions. The caller holds w.mu.
@@ -37,7 +38,7 @@ func (w *worker) apply(c *commit) error {
 		if w.e.owner[p.id] != w || c.Position <= p.applied {
 			continue
 		}
-		a.dropped = false
+		a.dropped, a.noted = false, 0
 		w.rec.Stamp = c.rec.Stamp + int64(a.ordinal)
 		if c.messages != nil {
 			a.ticket = c.messages[a.ordinal].ticket
@@ -254,6 +255,7 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 	if _, err := w.insert(p, number, w.fresh); err != nil {
 		return err
 	}
+	w.noteAll(p, number, nil, w.fresh)
 	if err := w.addToRow(p, row, id, o.Key(), number); err != nil {
 		return err
 	}
@@ -341,6 +343,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return nil
 	}
 	rec := w.applying.rec
+	p.trail.erased = append(p.trail.erased, s.number)
 	if !bytes.Equal(o.Body(), w.e.appendErased(nil, b, s.number, profile.Place{})) {
 		w.eraseEvents(p, s.number, w.e.appendErased(nil, b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
 	}
@@ -456,9 +459,11 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 	}
 	var before, after rowKeys
 	blob := o.Body()
+	var states []stateChange
 	switch {
 	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
 		before.read(w.entryOf(s))
+		states = statesOf(w.entryOf(s))
 		w.fresh = append(w.fresh[:0], o.Body()...)
 		blob = w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
 		if err := w.update(s, blob); err != nil {
@@ -481,6 +486,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 		profilesCreated.Inc()
 	}
+	w.noteAll(p, number, states, blob)
 	after.read(blob)
 	for _, k := range before.list {
 		if !after.has(k) {

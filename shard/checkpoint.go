@@ -143,7 +143,7 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 	for i := first; i < next; i++ {
 		w := e.owner[i]
 		w.mu.Lock()
-		e.partitions[i].saved()
+		w.saved(e.partitions[i])
 		if i == 0 {
 			e.audit.saved()
 		}

@@ -3,7 +3,6 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -26,7 +25,7 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	}
 	var before rowKeys
 	before.read(w.entryOf(s))
-	hadEmail := before.of(op.Email)
+	hadEmail, had := before.of(op.Email), statesOf(w.entryOf(s))
 
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
@@ -38,6 +37,7 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	set := statesSet(o.Body(), w.applying.rec)
 	out = w.leaveAddress(out, hadEmail, after.of(op.Email), set)
 	offer := statesOf(out)
+	w.noteAll(p, number, had, out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}
@@ -46,14 +46,15 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 			w.tellRow(p, op.RowRemove, k.id, k.key, number, nil)
 		}
 	}
-	for _, k := range after.list {
-		if !before.has(k) {
-			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(offer, k.id))
-		}
-	}
+	// First what the op says of states: it is newer than what an address that it gives knows, which the profile is about to take over.
 	for _, id := range [...]op.IDKind{op.Email, op.Phone} {
 		if changes := forAddress(set, id); len(changes) > 0 && after.of(id) != nil {
 			w.tellRow(p, op.RowState, id, after.of(id), number, changes)
+		}
+	}
+	for _, k := range after.list {
+		if !before.has(k) {
+			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(offer, k.id))
 		}
 	}
 	return nil
@@ -147,11 +148,7 @@ func (w *worker) addMember(p *partition, o op.Op) error {
 		return nil // an external id that has a profile of its own by now
 	}
 	if s != nil {
-		// What the op that gave the address has said of a state is newer than what the address knows, and on its way here.
-		known := slices.DeleteFunc(statesOf(w.entryOf(s)), func(c stateChange) bool {
-			return slices.ContainsFunc(offer, func(own stateChange) bool { return own.Is(c.State) && own.Changed == rec.Stamp })
-		})
-		if len(known) > 0 {
+		if known := statesOf(w.entryOf(s)); len(known) > 0 {
 			w.share(p, o, number, known, true)
 		}
 	}

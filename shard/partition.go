@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -39,6 +40,8 @@ type partition struct {
 	deferred []*deferred
 	released []uint64 // stored deferred rows to delete
 	dropped  []dropped
+	trail    trail
+	blocked  blockIndex
 	inboxNew bool
 	held     map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
 	heldNew  bool
@@ -252,7 +255,11 @@ func (w *worker) save(p *partition, batch *pebble.Batch) error {
 }
 
 // saved: the batch that save filled is in the store.
-func (p *partition) saved() { p.saving, p.deleting = false, nil }
+func (w *worker) saved(p *partition) {
+	p.saving, p.deleting = false, nil
+	p.blocked.saved()
+	w.unwritten -= p.trail.saved()
+}
 
 func (p *partition) saveBooks(batch *pebble.Batch) error {
 	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
@@ -289,6 +296,9 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		if err := set(appendBookKey(nil, p.id, bookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)), nil); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch)); err != nil {
+		return err
 	}
 	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]
 	if p.inboxNew {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -11,7 +12,7 @@ import (
 // States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as lists of stateChange. Each
 // state is a register that the latest change wins, by the stamp of the op that made it: in whatever order messages arrive, all who share an
 // address end with the same state. One exception: who gets an address takes over what the address has, however old, because consent belongs
-// to the address (force), unless the very op that gives the address says otherwise.
+// to the address (force); what the very op that gives the address says of a state, the address hears first.
 type stateChange = profile.StateChange
 
 // appendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for a mark on; changed,
@@ -145,8 +146,20 @@ func (w *worker) setStates(s *slot, changes []stateChange, force bool) (made []s
 			overgrown.Inc()
 			continue
 		}
+		visible := now
+		if c.Kind == Spam { // the attribute may be there by itself
+			_, visible.On = profile.SpamMark(b)
+		}
+		isRow, workspace := profile.Kind(b) == kindRow, profile.Workspace(b)
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
 			return made, err
+		}
+		p := w.e.partitions[identity.Partition(s.number)]
+		if differs(now, known, c.State) || !visible.Same(c.State) {
+			w.note(p, s.number, c)
+		}
+		if isRow && c.Kind == Bounce && now.On != c.On {
+			p.blocked.changes = append(p.blocked.changes, blockChange{s.number, workspace, c.On})
 		}
 		made = append(made, c)
 	}

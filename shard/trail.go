@@ -1,21 +1,219 @@
 package shard
 
-import "millrace/shard/op"
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
 
-// StateChange is one entry of the trail of consent (decisions.md D5): what became of a state, when, by whom, through what.
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// The trail of consent (decisions.md D5): each change of a state that is applied to a profile or to the row of an address, in the order of
+// application. It is a book of the partition that is only ever appended to, except that a user's own trail goes with the user: kept in memory since
+// the last checkpoint, written by it together with the state that it tells of, read when somebody asks. So replay makes exactly the entries that a
+// crash has taken.
+//
+// A state that is set to what it is already makes no entry. An entry takes 34 bytes of key and 24 to 40 of value in the store, before compression;
+// in memory, until the next checkpoint, about 70 bytes, which count to the memory budget.
+
+// StateChange is one entry of the trail: what became of a state, when, by whom, through what. Who gets an address gets its states with the changes that
+// made them, however long ago.
 type StateChange struct {
 	State
-	Changed int64     // Unix µs
+	Changed int64     // when the state was set, Unix µs
 	Actor   uint32    // number of the API key, 0 for the server
 	Source  op.Source // the endpoint
+	Applied int64     // when it reached this user or address, Unix µs
 }
 
-// History is the trail of a user's states, oldest first, those of profiles that were merged into it included.
-func (e *Engine) History(workspace uint32, number uint64) ([]StateChange, error) {
-	panic("not built")
+// History is the trail of a user's states, oldest first, those of profiles that were merged into it included. Nobody has none.
+func (e *Engine) History(workspace uint32, number uint64) (all []StateChange, err error) {
+	var numbers []uint64
+	err = e.viewUser(workspace, number, func(number uint64, blob []byte) {
+		numbers = append(numbers, number)
+		mergedInto(blob, func(number uint64) { numbers = append(numbers, number) })
+	})
+	for i := 0; i < len(numbers) && err == nil; i++ {
+		var some []StateChange
+		some, err = e.trailOf(numbers[i])
+		all = append(all, some...)
+	}
+	if len(numbers) > 1 {
+		slices.SortStableFunc(all, func(a, b StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
+	}
+	return all, err
 }
 
-// AddressHistory is the trail of an address's states, oldest first.
+// AddressHistory is the trail of an address's states, op.Email or op.Phone, oldest first.
 func (e *Engine) AddressHistory(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
-	panic("not built")
+	key = appendKey(nil, id, key)
+	number, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
+	if err != nil || l.blob == nil {
+		return nil, err
+	}
+	isRow := profile.Kind(l.blob) == kindRow
+	l.back()
+	if !isRow {
+		return nil, nil
+	}
+	return e.trailOf(number)
+}
+
+// trailOf reads the trail of the entry at number.
+func (e *Engine) trailOf(number uint64) (all []StateChange, err error) {
+	type place struct {
+		position, index uint64
+		change          StateChange
+	}
+	var found []place
+	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
+	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	w.mu.Lock()
+	for _, t := range p.trail.entries {
+		if t.number == number {
+			found = append(found, place{t.position, t.index, parseTrail(p.trail.values[t.at:t.end])})
+		}
+	}
+	w.mu.Unlock()
+	lower, upper := trailBounds(number)
+	err = e.store.scan(lower, upper, func(k, v []byte) error {
+		if len(k) == 34 && len(v) > 8 {
+			found = append(found, place{binary.BigEndian.Uint64(k[18:]), binary.BigEndian.Uint64(k[26:]), parseTrail(v)})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.index, b.index))
+	})
+	for i, x := range found {
+		if i == 0 || x.position != found[i-1].position || x.index != found[i-1].index {
+			all = append(all, x.change)
+		}
+	}
+	return all, nil
+}
+
+// mergedInto calls f for the numbers of profiles that were merged into one.
+func mergedInto(blob []byte, f func(number uint64)) {}
+
+func trailBounds(number uint64) (lower, upper []byte) {
+	p := identity.Partition(number)
+	return appendBookKey(nil, p, bookTrail, number), appendBookKey(nil, p, bookTrail, number, ^uint64(0), ^uint64(0))
+}
+
+// trail is what a partition has to write of it.
+type trail struct {
+	entries []trailEntry
+	values  []byte   // of entries, one after another
+	erased  []uint64 // users that are gone since
+	// So many entries and erased ones are in a batch on its way to the store.
+	saving, erasing int
+}
+
+type trailEntry struct {
+	number   uint64 // of the profile or row
+	position uint64 // of the record
+	index    uint64 // ordinal of the op in the record, and of the entry in the op: 32 bits each
+	at, end  int    // of its value in values
+}
+
+// appendTrail encodes the value of an entry: when it was applied i64, the change.
+func appendTrail(dst []byte, c stateChange, applied int64) []byte {
+	return appendStates(binary.LittleEndian.AppendUint64(dst, uint64(applied)), []stateChange{c})
+}
+
+func parseTrail(v []byte) StateChange {
+	c, _ := nextState(v[8:])
+	return StateChange{c.State, c.Changed, c.Actor, c.Source, int64(binary.LittleEndian.Uint64(v))}
+}
+
+// note adds a change of a state of the entry at number to the trail.
+func (w *worker) note(p *partition, number uint64, c stateChange) {
+	a, t := &w.applying, &p.trail
+	at := len(t.values)
+	t.values = appendTrail(t.values, c, w.rec.Stamp)
+	t.entries = append(t.entries, trailEntry{number, a.position, uint64(a.ordinal)<<32 | uint64(a.noted), at, len(t.values)})
+	a.noted++
+	w.unwritten += int64(len(t.values) - at + trailEntryBytes)
+	trailEntries.Inc()
+}
+
+const trailEntryBytes = 40
+
+// noteAll adds what has become of the states of the entry at number, which were before, to the trail.
+func (w *worker) noteAll(p *partition, number uint64, before []stateChange, blob []byte) {
+	rec := w.applying.rec
+	after := statesOf(blob)
+	for _, was := range before {
+		if !sets(after, was.State) && differs(was, true, State{Kind: was.Kind}) { // it was left behind with an address
+			w.note(p, number, stateChange{
+				State: State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source,
+			})
+		}
+	}
+	for _, c := range after {
+		i := slices.IndexFunc(before, func(was stateChange) bool { return was.Is(c.State) })
+		was := stateChange{}
+		if i >= 0 {
+			was = before[i]
+		}
+		if differs(was, i >= 0, c.State) {
+			w.note(p, number, c)
+		}
+	}
+}
+
+// differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is the same as not to know;
+// not to be in a group isn't.
+func differs(was stateChange, known bool, now State) bool {
+	return !was.Same(now) || !known && now.Kind == GroupState
+}
+
+// save writes what is new. The number of a profile is never given again, so what is erased stays so.
+func (t *trail) save(partition uint8, batch *pebble.Batch) error {
+	var key []byte
+	for _, x := range t.entries {
+		key = appendBookKey(key[:0], partition, bookTrail, x.number, x.position, x.index)
+		if err := batch.Set(key, t.values[x.at:x.end], nil); err != nil {
+			return err
+		}
+	}
+	for _, number := range t.erased {
+		lower, upper := trailBounds(number)
+		if err := batch.DeleteRange(lower, upper, nil); err != nil {
+			return err
+		}
+	}
+	t.saving, t.erasing = len(t.entries), len(t.erased)
+	return nil
+}
+
+// saved lets go what is in the store, and says how many bytes that was.
+func (t *trail) saved() (freed int64) {
+	if t.saving == 0 && t.erasing == 0 {
+		return 0
+	}
+	done := t.entries[:t.saving]
+	var rest trail
+	if t.saving > 0 {
+		cut := done[t.saving-1].end
+		freed = int64(cut + t.saving*trailEntryBytes)
+		rest.values = append(rest.values, t.values[cut:]...)
+		for _, x := range t.entries[t.saving:] {
+			x.at, x.end = x.at-cut, x.end-cut
+			rest.entries = append(rest.entries, x)
+		}
+	} else {
+		rest.values, rest.entries = t.values, t.entries
+	}
+	rest.erased = append(rest.erased, t.erased[t.erasing:]...)
+	*t = rest
+	return freed
 }

@@ -30,14 +30,16 @@ type worker struct {
 	e  *Engine
 	id int
 
-	mu       sync.Mutex // guards what follows
-	parts    []*partition
-	arena    arena
-	applied  uint64 // position up to which this worker has applied everything that concerns it
-	evictAt  int
-	applying applying
-	rec      op.Record
-	sent     []*message // by the record at hand, for the pump
+	mu    sync.Mutex // guards what follows
+	parts []*partition
+	arena arena
+	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
+	unwritten int64
+	applied   uint64 // position up to which this worker has applied everything that concerns it
+	evictAt   int
+	applying  applying
+	rec       op.Record
+	sent      []*message // by the record at hand, for the pump
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -160,7 +162,7 @@ func (w *worker) do(items []*commit) error {
 		}
 		w.applied = max(w.applied, c.Position)
 	}
-	over := w.arena.used - w.budget()
+	over := w.used() - w.budget()
 	sent := w.sent
 	w.sent = nil
 	w.mu.Unlock()
@@ -187,18 +189,21 @@ func (w *worker) do(items []*commit) error {
 
 func (w *worker) budget() int64 { return w.e.opts.MemoryBytes / int64(len(w.e.workers)) }
 
+// used is what counts to the budget. The caller holds w.mu.
+func (w *worker) used() int64 { return w.arena.used + w.unwritten }
+
 // makeRoom evicts until the arena is within its budget again; when too much is dirty it waits for a checkpoint, which bounds memory and,
 // through MaxInflightBytes, makes the door refuse what can't be taken.
 func (w *worker) makeRoom() {
 	for {
 		w.mu.Lock()
-		over := w.arena.used - w.budget()
+		over := w.used() - w.budget()
 		if over > 0 {
 			freed := w.evict(over + w.budget()/64)
 			evictions.Add(int(freed))
 			over -= freed
 		}
-		hard := w.arena.used > w.budget()+w.budget()/8
+		hard := w.used() > w.budget()+w.budget()/8
 		w.mu.Unlock()
 		if over <= 0 {
 			return
@@ -358,5 +363,6 @@ var (
 	profilesDeleted = metrics.NewCounter("millrace_profiles_deleted_total")
 	readBacks       = metrics.NewCounter("millrace_entries_read_back_total")
 	evictions       = metrics.NewCounter("millrace_evicted_bytes_total")
+	trailEntries    = metrics.NewCounter("millrace_state_changes_total")
 	overgrown       = metrics.NewCounter("millrace_ops_dropped_overgrown_total")
 )

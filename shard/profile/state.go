@@ -54,7 +54,7 @@ func (s State) ForAddress(id op.IDKind) bool {
 	return id == op.Email
 }
 
-// StateOf is the state of blob that is of the same thing as s; ok is false when it was never set.
+// StateOf is the state of blob that is of the same thing as s; ok is false, and c has no value, when it was never set.
 func StateOf(blob []byte, s State) (c StateChange, ok bool) {
 	switch s.Kind {
 	case StateEmail:
@@ -68,7 +68,7 @@ func StateOf(blob []byte, s State) (c StateChange, ok bool) {
 			return splitMark(s.Kind, blob[at.start:at.end]), true
 		}
 	}
-	return StateChange{State: s}, false
+	return StateChange{State: State{Kind: s.Kind, Group: s.Group}}, false
 }
 
 // AppendStates appends all states of blob that were ever set: email, bounce, spam, groups.

@@ -29,8 +29,9 @@ func TestStates(t *testing.T) {
 	require.Empty(t, AppendStates(nil, b))
 	var want []StateChange
 	for i, s := range states {
-		_, ok := StateOf(b, s)
+		none, ok := StateOf(b, s)
 		require.False(t, ok)
+		require.Equal(t, StateChange{State: State{Kind: s.Kind, Group: s.Group}}, none)
 		c := StateChange{s, 1_000_000 + int64(i), uint32(i), op.Source(i + 1)}
 		b = slices.Clone(e.SetState(b, c))
 		want = append(want, c)
