@@ -125,7 +125,7 @@ func (e *Engine) blockedPage(workspace uint32, partition uint8, after uint64) (n
 	return numbers[:i], more, nil
 }
 
-const blockedPageNumbers = 512
+const blockedPageNumbers = 64
 
 // blockIndex is what a partition has to write of it.
 type blockIndex struct {

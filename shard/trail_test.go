@@ -1,0 +1,200 @@
+package shard
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// What the trail says of a few changes, to the letter; a set to what is already makes no entry.
+func TestHistory(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))
+	track(t, e, "bob", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrEmailSubscribe, "subscribed"))
+	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup)
+	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup)
+	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"), State{Kind: Bounce}, State{Kind: Spam})
+	off := emailGroup
+	off.On = false
+	setAddress(t, e, op.Email, "x@example.com", off)
+	setAddress(t, e, op.Email, "x@example.com", off, email(""))
+	track(t, e, "bob", attrField(op.AttrEmail, "y@example.com"))
+	track(t, e, "cy", attrField(op.AttrEmail, "x@example.com"))
+	number := func(user string) uint64 { return first(e.Find(1, op.ExternalID, []byte(user)))[0].Number }
+	text := func(history []StateChange, err error) (lines []string) {
+		require.NoError(t, err)
+		last := int64(0)
+		for _, c := range history {
+			_, value := keyOf(c.State)
+			lines = append(lines, fmt.Sprintf("%d %s %d %s", c.Kind, value, c.Actor, c.Source))
+			require.Positive(t, c.Changed)
+			require.GreaterOrEqual(t, c.Applied, max(c.Changed, last))
+			last = c.Applied
+		}
+		return lines
+	}
+	shared := []string{
+		"1 subscribed 7 /users/track", "1 unsubscribed 7 /subscription/status/set", "2 on 7 /subscription/status/set",
+		"2  7 /email/status", "1  7 /email/status",
+	}
+	for range 3 {
+		require.Equal(t, shared, text(e.AddressHistory(1, op.Email, []byte("X@example.com"))))
+		require.Equal(t, shared, text(e.History(1, number("ann"))))
+		require.Equal(t, shared, text(e.History(1, number("bob"))))
+		require.Equal(t, []string{"2  7 /email/status"}, text(e.History(1, number("cy"))))
+		require.Equal(t, []string{"2  7 /email/status"}, text(e.AddressHistory(1, op.Email, []byte("y@example.com"))))
+		require.Empty(t, text(e.AddressHistory(2, op.Email, []byte("x@example.com"))))
+		require.Empty(t, text(e.AddressHistory(1, op.Email, []byte("z@example.com"))))
+		require.Empty(t, text(e.AddressHistory(1, op.ExternalID, []byte("ann"))))
+		require.Empty(t, text(e.History(2, number("ann"))))
+		require.Empty(t, text(e.History(1, 12345)))
+		require.NoError(t, e.Close())
+		e = openTest(t, testOptions(fs))
+	}
+	// Who leaves an address leaves its states behind.
+	setUser(t, e, op.ExternalID, "ann", email("opted_in"), State{Kind: Bounce, On: true})
+	track(t, e, "ann", attrField(op.AttrEmail, "z@example.com"))
+	require.ElementsMatch(t, []string{"1 opted_in 7 /subscription/status/set", "3 on 7 /subscription/status/set", "1  7 /users/track", "3  7 /users/track"},
+		text(e.History(1, number("ann")))[len(shared):])
+}
+
+// trailRows counts the trail's rows in the store.
+func trailRows(t *testing.T, e *Engine, number uint64) (n int) {
+	lower, upper := trailBounds(number)
+	require.NoError(t, e.store.scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
+	return n
+}
+
+// Deleting a user erases the user's trail, in memory and in the store, and leaves the address's.
+func TestDeleteErasesTrail(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		fs := vfs.NewCrashableMem()
+		e := openTest(t, testOptions(fs))
+		for _, user := range []string{"ann", "bob"} {
+			track(t, e, user, attrField(op.AttrEmail, "x@example.com"))
+			setUser(t, e, op.ExternalID, user, email("unsubscribed"), smsGroup)
+		}
+		ann, bob := first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number, first(e.Find(1, op.ExternalID, []byte("bob")))[0].Number
+		if stored {
+			require.NoError(t, e.Checkpoint())
+			require.Equal(t, 2, trailRows(t, e, ann))
+		}
+		require.Len(t, first(e.History(1, ann)), 2)
+		commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(ann) })
+		for range 3 {
+			require.Empty(t, first(e.History(1, ann)))
+			require.Len(t, first(e.History(1, bob)), 2)
+			require.Len(t, first(e.AddressHistory(1, op.Email, []byte("x@example.com"))), 1)
+			fs = fs.CrashClone(vfs.CrashCloneCfg{})
+			e = openTest(t, testOptions(fs))
+			require.NoError(t, e.Checkpoint())
+			require.Equal(t, []int{0, 2}, []int{trailRows(t, e, ann), trailRows(t, e, bob)})
+		}
+		// A later user of that name has a trail of its own.
+		track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))
+		require.Len(t, first(e.History(1, first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number)), 1)
+	}
+}
+
+// The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when marks are taken back.
+func TestBlockedAddresses(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	on, off := State{Kind: Bounce, On: true}, State{Kind: Bounce}
+	all := func(workspace uint32, limit int) (emails map[string]BlockedAddress) {
+		emails = map[string]BlockedAddress{}
+		for cursor, next := "", ""; ; cursor = next {
+			var list []BlockedAddress
+			var err error
+			list, next, err = e.BlockedAddresses(workspace, cursor, limit)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(list), max(limit, 1))
+			for _, a := range list {
+				_, twice := emails[a.Email]
+				require.False(t, twice)
+				emails[a.Email] = a
+			}
+			if next == "" {
+				return emails
+			}
+		}
+	}
+	track(t, e, "ann", attrField(op.AttrEmail, "ann@example.com"))
+	setAddress(t, e, op.Email, "Ann@example.com", on)
+	setAddress(t, e, op.Email, "lifted@example.com", on)
+	setAddress(t, e, op.Email, "lifted@example.com", off)
+	setAddress(t, e, op.Email, "never@example.com", off)
+	b := e.NewBatch(2, 9)
+	b.SetAddressStates(op.Email, []byte("two@example.com"), on)
+	require.NoError(t, b.Commit())
+	b.Release()
+	commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number) })
+	for range 3 {
+		one := all(1, 10)
+		require.Len(t, one, 1)
+		a := one["ann@example.com"]
+		require.Equal(t, BlockedAddress{"ann@example.com", a.Since, 7, op.SourceEmailStatus}, a)
+		require.Positive(t, a.Since)
+		require.Len(t, all(2, 0), 1)
+		require.Empty(t, all(3, 1))
+		require.NoError(t, e.Close())
+		e = openTest(t, testOptions(fs))
+	}
+	setAddress(t, e, op.Email, "ann@example.com", off)
+	require.Empty(t, all(1, 10))
+	for _, cursor := range []string{"x", "1", "00000000000000zz", "00000000000000001"} {
+		_, _, err := e.BlockedAddresses(1, cursor, 1)
+		require.ErrorIs(t, err, ErrCursor)
+	}
+	list, next, err := e.BlockedAddresses(2, "ffffffffffffffff", 1)
+	require.NoError(t, err)
+	require.Empty(t, list)
+	require.Empty(t, next)
+
+	const many = 300 * blockedPageNumbers
+	for i := 0; i < many; {
+		commitAs(t, e, op.SourceEmailBlocklist, func(b *Batch) {
+			for range 1000 {
+				b.SetAddressStates(op.Email, fmt.Append(nil, "m", i, "@example.com"), on)
+				i++
+			}
+		})
+		if i == many/2000*1000 {
+			require.NoError(t, e.Checkpoint())
+		}
+	}
+	total := len(all(1, 777))
+	require.GreaterOrEqual(t, total, many)
+	require.NoError(t, e.Checkpoint())
+	require.Len(t, all(1, 1000), total)
+}
+
+// What the trail holds in memory counts to the memory budget until a checkpoint has written them.
+func TestTrailIsBounded(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	o.MemoryBytes = 1 << 20
+	e := openTest(t, o)
+	w := e.workers[0]
+	most := int64(0)
+	for i := range 1000 {
+		commitAs(t, e, op.SourceEmailStatus, func(b *Batch) {
+			for user := range 100 {
+				b.SetAddressStates(op.Email, fmt.Append(nil, "m", user, "@example.com"), email([]string{"subscribed", "unsubscribed"}[i%2]))
+			}
+		})
+		w.mu.Lock()
+		most = max(most, w.used())
+		w.mu.Unlock()
+	}
+	require.Less(t, most, 2*o.MemoryBytes)
+	require.NoError(t, e.Checkpoint())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Zero(t, w.unwritten)
+}
