@@ -129,7 +129,7 @@ func (m *statesModel) setUser(u *modelHolder, email, phone string, set map[model
 	same := email == u.email && phone == u.phone
 	for k, s := range set {
 		own, known := u.states[k]
-		same = same && known && own.value == s.value
+		same = same && (known || k.kind == EmailState) && own.value == s.value
 		u.states[k] = s
 	}
 	left := u.email != "" && email != "" && email != u.email

@@ -35,7 +35,7 @@ func (e *Engine) History(workspace uint32, number uint64) (all []StateChange, er
 	var numbers []uint64
 	err = e.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
-		mergedInto(blob, func(number uint64) { numbers = append(numbers, number) })
+		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
 	})
 	for i := 0; i < len(numbers) && err == nil; i++ {
 		var some []StateChange
@@ -99,9 +99,6 @@ func (e *Engine) trailOf(number uint64) (all []StateChange, err error) {
 	}
 	return all, nil
 }
-
-// mergedInto calls f for the numbers of profiles that were merged into one.
-func mergedInto(blob []byte, f func(number uint64)) {}
 
 func trailBounds(number uint64) (lower, upper []byte) {
 	p := identity.Partition(number)
