@@ -92,6 +92,8 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 		return w.absorb(p, o)
 	case op.Unpin:
 		return w.unpin(p, o)
+	case op.Forget:
+		return w.forget(p, o)
 	case op.RowMove:
 		return w.moveMember(p, o)
 	case op.RowAdd:
@@ -344,6 +346,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	}
 	rec := w.applying.rec
 	p.trail.erased = append(p.trail.erased, s.number)
+	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.e.appendErased(nil, b, s.number, profile.Place{})) {
 		w.eraseEvents(p, s.number, w.e.appendErased(nil, b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
 	}

@@ -294,6 +294,7 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 			}
 		}
 		w.eraseEvents(p, gone, appendFormers(nil, theirs))
+		w.forgetMerged(p, theirs)
 	}
 	w.ended(&m, Done, mergesDone)
 	return w.proceed(p, keep)
@@ -311,6 +312,7 @@ func (w *worker) takeIn(p *partition, s *slot, gone uint64, theirs []byte, rows 
 	if profile.Blocked(out) {
 		w.e.block(keep)
 	}
+	w.noteAll(p, keep, statesOf(mine), out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}

@@ -173,6 +173,21 @@ func differs(was stateChange, known bool, now State) bool {
 	return !was.Same(now) || !known && now.Kind == GroupState
 }
 
+// forgetMerged has the trails erased of profiles that were merged into one that is gone for good.
+func (w *worker) forgetMerged(p *partition, blob []byte) {
+	profile.Merged(blob, func(number, _ uint64) {
+		w.send(p, op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil, false)
+	})
+}
+
+func (w *worker) forget(p *partition, o op.Op) error {
+	if _, isUser, err := w.entryAt(p, o.Number()); err != nil || isUser {
+		return err
+	}
+	p.trail.erased = append(p.trail.erased, o.Number())
+	return nil
+}
+
 // save writes what is new. The number of a profile is never given again, so what is erased stays so.
 func (t *trail) save(partition uint8, batch *pebble.Batch) error {
 	var key []byte

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -197,4 +198,47 @@ func TestTrailIsBounded(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.Zero(t, w.unwritten)
+}
+
+// A merged profile's trail is part of the other one's, and goes with it.
+func TestHistoryOfMerged(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	e := openTest(t, testOptions(fs))
+	number := func(user string) uint64 { return first(e.Find(1, op.ExternalID, []byte(user)))[0].Number }
+	for _, user := range []string{"ann", "bob", "cy"} {
+		track(t, e, user)
+	}
+	ann, bob, cy := number("ann"), number("bob"), number("cy")
+	setUser(t, e, op.ExternalID, "ann", emailGroup)
+	setUser(t, e, op.ExternalID, "bob", smsGroup)
+	setUser(t, e, op.ExternalID, "cy", emailGroup)
+	merge := func(gone, keep uint64) {
+		commitAs(t, e, op.SourceMerge, func(b *Batch) { b.Merge(gone, keep) })
+		require.Eventually(t, func() bool { return len(first(e.FindNumber(1, gone))) == 0 && e.Stats().Outbox == 0 }, 10*time.Second, time.Millisecond)
+	}
+	merge(ann, bob)
+	merge(bob, cy)
+	texts := func() (all []string) {
+		history, err := e.History(1, cy)
+		require.NoError(t, err)
+		for i, c := range history {
+			require.True(t, i == 0 || c.Applied >= history[i-1].Applied)
+			all = append(all, fmt.Sprint(c.Group[0], c.On, c.Source))
+		}
+		return all
+	}
+	// Each user's own, then what came to bob with ann, and to cy with bob.
+	want := []string{"1 true /subscription/status/set", "2 true /subscription/status/set", "1 true /subscription/status/set",
+		"1 true /subscription/status/set", "2 true /subscription/status/set"}
+	for range 2 {
+		require.Equal(t, want, texts())
+		require.Empty(t, first(e.History(1, ann)))
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		e = openTest(t, testOptions(fs))
+		require.NoError(t, e.Checkpoint())
+	}
+	require.Equal(t, []int{1, 2, 2}, []int{trailRows(t, e, ann), trailRows(t, e, bob), trailRows(t, e, cy)})
+	commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(cy) })
+	require.NoError(t, e.Checkpoint())
+	require.Equal(t, []int{0, 0, 0}, []int{trailRows(t, e, ann), trailRows(t, e, bob), trailRows(t, e, cy)})
 }

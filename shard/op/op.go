@@ -64,6 +64,7 @@ const (
 	Absorb     Kind = 27 // a profile takes in another one; body: see shard
 	Unpin      Kind = 28 // the other one does not come; body: see shard
 	RowMove    Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
+	Forget     Kind = 30 // erases what is known of the states that a profile had which is merged into one that is deleted; no body
 )
 
 // Source says through which endpoint a request came: the trail of consent keeps it (decisions.md D5).
