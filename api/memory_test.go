@@ -29,6 +29,7 @@ type memoryStore struct {
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
 	audit    []shard.AuditEntry
+	refuse   error // of each change of documents
 }
 
 func newMemoryStore(c *control.Control) *memoryStore {
@@ -91,6 +92,9 @@ func (m *memoryStore) Ready() error {
 }
 
 func (m *memoryStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
+	if m.refuse != nil {
+		return m.refuse
+	}
 	m.mu.Lock()
 	for _, c := range changes {
 		if c.Check && !bytes.Equal(m.docs[c.Key], c.Was) {

@@ -158,7 +158,7 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 		r.stamp(old, l.c.options.Now())
 	}
 	if *l.id(v) != id {
-		return nil, invalid("id: the id of a %s can't be changed", l.noun)
+		return nil, invalid("id: it is %q and can't be changed", id)
 	}
 	what := l.noun + " changed"
 	if text == nil {

@@ -163,6 +163,24 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	require.Equal(t, "New", c.Snapshot().Lookup("demo").Name)
 	require.Equal(t, "base", c.Snapshot().Lookup("demo").Plan)
 
+	// What was archived or removed through the API stays so, until the file says something new of it; then a group stays archived all the same: its states
+	// belong to the operator's decision, as a revoked key does.
+	const news, ios = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55", "11ae5b4b-2445-4440-a04f-bf537764c9ad"
+	require.NoError(t, c.Groups.Remove(by, "demo", news, nil))
+	require.NoError(t, c.Apps.Remove(by, "demo", ios, nil))
+	require.NoError(t, c.Campaigns.Remove(by, "demo", "c1", nil))
+	bootstrap(t, c, full)
+	require.Empty(t, c.Snapshot().Lookup("demo").Groups)
+	require.Empty(t, c.Snapshot().Lookup("demo").Apps)
+	require.Nil(t, c.Campaigns.Get("demo", "c1"))
+	bootstrap(t, c, strings.NewReplacer("name: News", "name: Daily", "name: iOS", "name: Phone", "channel: email, multi_language: true, tr", "channel: email, tr").Replace(full))
+	require.Empty(t, c.Snapshot().Lookup("demo").Groups)
+	require.Equal(t, Group{ID: news, Name: "Daily", Channel: "email", Archived: true}, *c.Groups.Get("demo", news))
+	require.Equal(t, "Phone", c.Snapshot().Lookup("demo").Apps[ios].Name)
+	require.NotNil(t, c.Campaigns.Get("demo", "c1"))
+	_, err = c.Groups.Change(by, "demo", news, func(g *Group) (*Group, error) { g.Archived = false; return g, nil })
+	require.NoError(t, err)
+
 	// What the file no longer names stays.
 	bootstrap(t, c, "workspaces: [{id: demo}]")
 	require.Len(t, c.Snapshot().Lookup("demo").Groups, 1)

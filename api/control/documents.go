@@ -363,6 +363,9 @@ func checkID(field, id string) error {
 	if id == "" || len(id) > maxIDBytes || !printable(id) {
 		return invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
 	}
+	if id == "." || id == ".." {
+		return invalid("%s %q: a path can't name it", field, id)
+	}
 	return nil
 }
 

@@ -62,7 +62,7 @@ func (d *draft) updateSettings(workspace string, edit func(*Settings) error) err
 		return err
 	}
 	if doc.ID != workspace {
-		return invalid("id: the id of a workspace can't be changed")
+		return invalid("id: it is %q and can't be changed", workspace)
 	}
 	doc.ensureDefaults()
 	if err := doc.Settings.validate(); err != nil {

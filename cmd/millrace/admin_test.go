@@ -143,7 +143,7 @@ func TestAdminCommands(t *testing.T) {
 		put := o.feed(got, noun, "put", "shop", "one", "-") // what get prints can be put back
 		updated := regexp.MustCompile(`"updated_at": \d+`)
 		require.Equal(t, updated.ReplaceAllString(got, ""), updated.ReplaceAllString(put, ""))
-		o.run(noun, "put", "shop", "two", strings.Replace(text, `"one"`, `"two"`, 1))
+		o.run(noun, "put", "shop", "two", strings.NewReplacer(`"one"`, `"two"`, `"Main"`, `"Other"`).Replace(text))
 		require.Contains(t, o.refused(noun, "put", "shop", "one", strings.Replace(text, `"id"`, `"no_such":1,"id"`, 1)), "no_such is no member")
 		c := o.command(noun, "edit", "shop", "one", "--editor", "sed -i "+changed)
 		out, err := c.CombinedOutput()
