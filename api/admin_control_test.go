@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -188,7 +189,11 @@ func TestAdminDocuments(t *testing.T) {
 // What a path or method can be.
 func TestAdminRoutes(t *testing.T) {
 	d := open(t, nil)
+	manual, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
 	for _, rt := range d.adminRoutes() {
+		_, documented, _ := strings.Cut(rt.pattern, " ")
+		require.Contains(t, string(manual), "`"+documented+"`", "docs/operations.md lacks it")
 		method, path, ok := strings.Cut(rt.pattern, " ")
 		require.True(t, ok, rt.pattern)
 		path = strings.TrimPrefix(strings.NewReplacer("{workspace}", "demo", "{id}", "x", "{key}", "1", "{token}", "1", "{email}", "a@example.com").Replace(path), "/admin")
