@@ -22,7 +22,7 @@ run: build ## build and serve on 127.0.0.1:8080, with ./data and a demo workspac
 	./$(BIN) serve --data ./data --demo
 
 .PHONY: test
-test: build vet lint unit race fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
+test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
 
 .PHONY: unit
 unit: ## the tests alone

@@ -39,10 +39,11 @@ workspaces:
 	hiddenPhone = "+14155552671"
 )
 
-// attack is a request that names what demo has, and the status that another workspace gets.
+// attack is a request that names what demo has, and the status that another workspace gets, and a text in its answer.
 type attack struct {
 	target, body string // target: the route's path when empty
 	status       int
+	says         string
 }
 
 // attacks are made by route, with the svc_id of demo's user.
@@ -101,23 +102,26 @@ func attacks(svcID string) map[string][]attack {
 	}
 
 	const center = `{"preference_center_page_html":"mine","confirmation_page_html":"mine"}`
-	get("GET /preference_center/v1/list", 200, "")
+	all["GET /preference_center/v1/list"] = []attack{{"", "", 200, `{"preference_centers":[{"name":"main"`}}
 	get("GET /preference_center/v1/{id}", 404, "/preference_center/v1/hidden")
-	all["PUT /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404}}
-	all["POST /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404}}
+	all["PUT /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404, ""}}
+	all["POST /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404, ""}}
 	// Names are unique within a workspace only: the one that demo has is free here, and is told by demo's refusal alone.
-	all["POST /preference_center/v1"] = []attack{{"", `{"name":"hidden",` + center[1:], 201}}
+	all["POST /preference_center/v1"] = []attack{{"", `{"name":"hidden",` + center[1:], 201, ""}}
 	for _, path := range []string{"/preference_center/v1/hidden/url/ada-s3cret", "/preference_center/v1/main/url/ada-s3cret"} {
 		get("GET /preference_center/v1/{id}/url/{user}", 404, path)
-		all["POST /preference_center/v1/{id}/url/{user}"] = append(all["POST /preference_center/v1/{id}/url/{user}"], attack{path, "{}", 404})
+		all["POST /preference_center/v1/{id}/url/{user}"] = append(all["POST /preference_center/v1/{id}/url/{user}"], attack{path, "{}", 404, ""})
 	}
 
 	for _, path := range []string{"/campaigns/translations", "/campaign/translations"} {
 		query := path + "?campaign_id=hidden&message_variation_id=hm"
-		get("GET "+path, 400, query, path+"?campaign_id=c1&message_variation_id=hm")
+		get("GET "+path, 400, query)
 		get("GET "+path+"/source", 400, strings.Replace(query, "?", "/source?", 1))
-		add("PUT "+path, 400, `{"campaign_id":"hidden","message_variation_id":"hm","locale_name":"de","translation_map":{"a":"Mallory"}}`,
-			`{"campaign_id":"c1","message_variation_id":"hm","locale_name":"de","translation_map":{"a":"Mallory"}}`)
+		add("PUT "+path, 400, `{"campaign_id":"hidden","message_variation_id":"hm","locale_name":"de","translation_map":{"a":"Mallory"}}`)
+		// Who has the message hears that it is another campaign's; nobody else hears that it is there.
+		const nobodys = "INVALID_MESSAGE_VARIATION_ID"
+		all["GET "+path] = append(all["GET "+path], attack{path + "?campaign_id=c1&message_variation_id=hm", "", 400, nobodys})
+		all["PUT "+path] = append(all["PUT "+path], attack{"", `{"campaign_id":"c1","message_variation_id":"hm","locale_name":"de","translation_map":{"a":"Mallory"}}`, 400, nobodys})
 	}
 	for _, path := range []string{"/canvases/translations", "/canvas/translations"} {
 		query := path + "?workflow_id=hidden&step_id=hs&message_variation_id=hn"
@@ -201,15 +205,15 @@ func TestWorkspacesAreIsolated(t *testing.T) {
 		for _, a := range list {
 			got := d.call(rt.method, targetOf(rt, a), otherKey, a.body)
 			require.Equal(t, a.status, got.status, "%s %s %s: %s", name, a.target, a.body, got.body)
+			require.Contains(t, got.body, a.says, "%s %s %s", name, a.target, a.body)
 			shown := got.body
 			for _, sent := range []string{"ada-s3cret", "former-s3cret", hiddenEmail, "n-s3cret", "l-s3cret", svcID} { // what was asked for may come back
 				shown = strings.ReplaceAll(shown, `"`+sent+`"`, "")
 			}
 			require.NotContains(t, shown, marker, "%s %s %s", name, a.target, a.body)
-			for _, none := range []string{"Subscribed", "Unsubscribed", hiddenGroup} {
-				if rt.method == "GET" {
-					require.NotContains(t, shown, `"`+none+`"`, "%s %s", name, a.target)
-				}
+			if rt.method == "GET" { // a state that an attack before has set is unsubscribed
+				require.NotContains(t, shown, `"Subscribed"`, "%s %s", name, a.target)
+				require.NotContains(t, shown, hiddenGroup, "%s %s", name, a.target)
 			}
 			require.Equal(t, before, d.view(t, svcID), "%s %s %s", name, a.target, a.body)
 			// What it has made of its own must not be in the way of the next.
@@ -230,7 +234,7 @@ func TestWorkspacesAreIsolated(t *testing.T) {
 			before = d.view(t, svcID)
 			got := d.call(rt.method, targetOf(rt, a), demoKey, a.body)
 			bites := func() bool {
-				return got.status != a.status || strings.Contains(got.body, marker) || strings.Contains(got.body, `"Subscribed"`) || before != d.view(t, svcID)
+				return got.status != a.status || !strings.Contains(got.body, a.says) || strings.Contains(got.body, marker) || strings.Contains(got.body, `"Subscribed"`) || before != d.view(t, svcID)
 			}
 			if rt.path == "/users/merge" {
 				require.Eventually(t, bites, waitLimit, tick, "%s %s", rt.path, a.body)
