@@ -194,7 +194,7 @@ func TestRequestExamplesWork(t *testing.T) {
 		item := spec.Paths.Value(path)
 		for _, method := range []string{"POST", "GET", "PUT", "DELETE"} {
 			operation := item.GetOperation(method)
-			if operation == nil || d.router.find([]byte(path)) == nil {
+			if operation == nil {
 				continue
 			}
 			for _, example := range requestExamples(t, operation) {
@@ -325,7 +325,7 @@ func TestDocumentAndRouter(t *testing.T) {
 		for method, operation := range item.Operations() {
 			rt, ok := routes[method+" "+path]
 			if !ok {
-				t.Logf("%s %s is documented and not served", method, path)
+				t.Errorf("%s %s is documented and not served", method, path)
 				continue
 			}
 			delete(routes, method+" "+path)
@@ -341,6 +341,6 @@ func TestDocumentAndRouter(t *testing.T) {
 		}
 	}
 	for name := range routes {
-		t.Logf("%s is served and not documented", name)
+		t.Errorf("%s is served and not documented", name)
 	}
 }
