@@ -449,3 +449,54 @@ func TestAdminOnAFailingStore(t *testing.T) {
 	d.store.refuse = nil
 	require.Equal(t, 404, d.administer(t, "GET", "/workspaces/demo/apps/x", "").status)
 }
+
+// Changes that come by the API are in the audit log too: by which key or token, on what, without contents.
+func TestAuditOfTheAPI(t *testing.T) {
+	d, stop := openEngine(t, t.TempDir(), withAdmin)
+	defer stop()
+	for _, c := range []struct {
+		what, kind, workspace, id, by string
+		do                            func() answer
+	}{
+		{"preference center changed", "preference_center", "demo", "main", "API key 1 (all)", func() answer {
+			return d.call("PUT", "/preference_center/v1/main", demoKey, `{`+goodCenter+`}`)
+		}},
+		{"translation put", "campaign", "other", "c1", "API key 5 (all)", func() answer {
+			return d.call("PUT", "/campaigns/translations", otherKey, `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-mx","translation_map":{"x":"Secreto"}}`)
+		}},
+		{"SCIM user created", "scim_user", "", "new@example.com", "SCIM token 6", func() answer {
+			return d.provision("POST", "/scim/v2/Users", userBody("new@example.com", "finance", "{}"))
+		}},
+	} {
+		a := c.do()
+		require.Less(t, a.status, 300, "%s: %s", c.what, a.body)
+		entries := d.administer(t, "GET", "/audit?limit=1", "").v["entries"].([]any)
+		e := entries[0].(map[string]any)
+		workspace, _ := e["workspace"].(string)
+		require.Equal(t, []any{c.what, c.kind, c.workspace, c.id, c.by, "127.0.0.1", a.header.Get("X-Request-Id")},
+			[]any{e["what"], e["kind"], workspace, e["id"], e["by"], e["address"], e["request_id"]})
+		require.Contains(t, d.logged(), "audit: "+c.what)
+		for _, secret := range []string{"Secreto", demoKey, otherKey, scimToken, "<form", "<p>"} {
+			require.NotContains(t, fmt.Sprint(e), secret)
+			require.NotContains(t, d.logged(), secret)
+		}
+	}
+}
+
+// Wrong admin tokens are counted per address; the right one always passes.
+func TestAdminTokenIsNotGuessed(t *testing.T) {
+	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 3 })
+	for i := range 6 {
+		status, v, _ := d.admin("GET", "/admin/workspaces", fmt.Sprintf("guess-%d", i), "")
+		want := 401
+		if i >= 3 {
+			want = 429
+		}
+		require.Equal(t, want, status)
+		require.NotContains(t, v["message"], "guess")
+		status, _, _ = d.admin("GET", "/admin/workspaces", "admin-token", "")
+		require.Equal(t, 200, status)
+	}
+	require.NotContains(t, d.logged(), "guess-")
+	require.NotContains(t, d.metricsText(t), "guess-")
+}

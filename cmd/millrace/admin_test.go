@@ -188,6 +188,14 @@ func TestAdminCommands(t *testing.T) {
 	require.Contains(t, o.refused("call", "get", "nowhere"), "404 Not Found: Not Found")
 	require.Contains(t, o.refused("call", "put", "workspaces"), "405 Method Not Allowed")
 
+	profiles := filepath.Join(t.TempDir(), "profiles.ndjson")
+	require.NoError(t, os.WriteFile(profiles, []byte(`{"external_id":"imported"}`+"\n{}\n"), 0o600))
+	for _, a := range [][]string{{"import", "profiles", profiles, "--workspace", "shop"}, {"export", "events", "--workspace", "shop", "--since", "2026-01-01"}} {
+		out, err := exec.Command(binary, append(a, "--server", "http://"+s.admin, "--data", s.dir)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	o.has(args("audit list --limit 3"), "profile import begun shop", "profiles imported shop - - imported=1 refused=1 admin token", "events exported shop - - format=ndjson names=0 since=2026-01-01")
+
 	// All of it is in the audit log, without secrets, also after a restart.
 	o.has(args("audit list --all"), "SEQ TIME WHAT", "workspace created shop", "API key revoked", "subscription group created", "campaign removed", "SCIM token revoked", "admin token 127.0.0.1:", "bootstrap file")
 	lines := strings.Split(strings.TrimSpace(o.run("audit", "list", "--all", "--json")), "\n")
