@@ -93,7 +93,7 @@ workspaces:
   - id: test
     name: Test
     plan: base
-    rate_limits: {users.track: 1000000/1s, users.export.ids: 1000000/1s}
+    rate_limits: {users.track: 1000000/1s, users.export.ids: 1000000/1s, users.merge: 1000000/1s}
     apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
     api_keys:
       - {name: all, key: ` + allKey + `, permissions: ["*"]}
