@@ -146,5 +146,5 @@ func TestSmoke(t *testing.T) {
 			targets[f.Part]++
 		}
 	}
-	require.Equal(t, map[string]int{"endtoend": 6, "decoder": 2, "logbytes": 1, "allocs": 4, "memory": 2, "hot": 1, "cold": 1, "replay": 1}, targets)
+	require.Equal(t, map[string]int{"endtoend": 6, "decoder": 2, "logbytes": 1, "allocs": 4, "memory": 2, "hot": 1, "cold": 1, "merge": 1, "status": 1, "replay": 1}, targets)
 }

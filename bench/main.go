@@ -44,6 +44,8 @@ var parts = []part{
 	{"memory", "memory of a resident profile, and the collector's time with all of them", memory},
 	{"hot", "one user that takes all traffic against many", hot},
 	{"cold", "a state ten times the memory budget against one in memory", cold},
+	{"merge", "merges beside the track load", merge},
+	{"status", "reads of subscription states beside the track load", status},
 	{"replay", "kill -9 and the time until the server is ready again", replay},
 }
 

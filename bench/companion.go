@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/valyala/fasthttp"
+
+	"millrace/loadtest"
+	"millrace/loadtest/body"
+)
+
+// The companion API beside the track load.
+const (
+	mergesPerSecond  = 3000 // asked for beside the track load
+	mergesPerRequest = 50
+	mergeTarget      = 0.8 // of the track rate alone that is to be left then
+	mergesApplied    = "millrace_merges_total"
+	mergesWaiting    = "millrace_merges_waiting"
+
+	statusUsers  = 50
+	statusTarget = 10_000 // requests/s beside half of the track rate
+	statusURIs   = 256    // different requests
+	groupID      = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"
+)
+
+// merge measures what is left of the track rate while 3,000 users a second are merged, each into another one. A merge counts when it has been
+// applied, not when it is accepted.
+func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
+	server, err := startServer(ctx, s, "data")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	track := &httpSide{s: s, process: server, connections: 64, bodies: s.bodies(mix225)}
+	if err := track.warmup(ctx); err != nil {
+		return nil, err
+	}
+	pairs := &pairs{server: server}
+	beside := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill, status: fasthttp.StatusAccepted}
+	var merged []float64
+	rates, err := inTurns(ctx, s.Rounds,
+		func(int) (float64, error) {
+			if err := pairs.make(ctx, int(mergesPerSecond*2*s.Duration.Seconds())+mergesPerRequest); err != nil {
+				return 0, err
+			}
+			var rate float64
+			m, err := pairs.merged(ctx, func() (err error) {
+				_, err = beside.during(ctx, func() (err error) {
+					rate, err = track.measure(ctx)
+					return err
+				})
+				return err
+			})
+			merged = append(merged, m)
+			return rate, err
+		},
+		func(int) (float64, error) { return track.measure(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, newFigure("track beside 3,000 merges/s ÷ track alone, 225 objects, 64 connections", "", ratios(rates[0], rates[1]),
+		Detail{"beside merges", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
+		Detail{"merges applied", median(merged), "merges/s"}).want(atLeast, mergeTarget))
+
+	alone := &traffic{server: server, connections: 8, fill: pairs.fill, status: fasthttp.StatusAccepted}
+	rounds := make([]float64, s.Rounds)
+	for i := range rounds {
+		if err := pairs.make(ctx, int(mergesPerSecond*2*s.Duration.Seconds())+mergesPerRequest); err != nil {
+			return figures, err
+		}
+		if rounds[i], err = pairs.merged(ctx, func() error {
+			_, err := alone.during(ctx, func() error {
+				for pairs.left() && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				return ctx.Err()
+			})
+			return err
+		}); err != nil {
+			return figures, err
+		}
+	}
+	return append(figures, newFigure("merges without other load, 50 a request, 8 connections", "merges/s", rounds)), nil
+}
+
+// pairs makes users for merges, two for each.
+type pairs struct {
+	server *process
+	made   int64        // pairs
+	used   atomic.Int64 // pairs
+}
+
+// make makes n more pairs: users with a name, some attributes and an event.
+func (p *pairs) make(ctx context.Context, n int) error {
+	for ; n > 0 && ctx.Err() == nil; n -= body.MaxPerArray {
+		for _, side := range []string{"from", "into"} {
+			var attributes, events []byte
+			for i := range int64(body.MaxPerArray) {
+				attributes = fmt.Appendf(attributes, `,{"external_id":"%s-%d","first_name":"Ada","home_city":"London","points":%d,"plan":"gold"}`, side, p.made+i, i)
+				events = fmt.Appendf(events, `,{"external_id":"%s-%d","name":"signed up","time":"2026-01-02T03:04:05Z"}`, side, p.made+i)
+			}
+			text := fmt.Appendf(nil, `{"attributes":[%s],"events":[%s]}`, attributes[1:], events[1:])
+			if err := post(p.server, "/users/track", text, fasthttp.StatusCreated); err != nil {
+				return err
+			}
+		}
+		p.made += body.MaxPerArray
+	}
+	return ctx.Err()
+}
+
+// errUsedUp ends a connection's traffic.
+var errUsedUp = errors.New("nothing more to ask for")
+
+// left says whether there are pairs for another request.
+func (p *pairs) left() bool { return p.used.Load()+mergesPerRequest <= p.made }
+
+// fill makes a request of merges.
+func (p *pairs) fill(r *fasthttp.Request) error {
+	first := p.used.Load()
+	for ; ; first = p.used.Load() {
+		if first+mergesPerRequest > p.made {
+			return errUsedUp
+		}
+		if p.used.CompareAndSwap(first, first+mergesPerRequest) {
+			break
+		}
+	}
+	text := append(r.Body()[:0], `{"merge_updates":[`...)
+	for i := first; i < first+mergesPerRequest; i++ {
+		if i > first {
+			text = append(text, ',')
+		}
+		text = fmt.Appendf(text, `{"identifier_to_merge":{"external_id":"from-%d"},"identifier_to_keep":{"external_id":"into-%d"}}`, i, i)
+	}
+	r.Header.SetMethod(fasthttp.MethodPost)
+	r.SetRequestURI("http://" + p.server.address + "/users/merge")
+	r.Header.SetContentType("application/json")
+	r.SetBody(text)
+	return nil
+}
+
+// merged calls f and says how many merges were applied a second until all that f has asked for were.
+func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, err error) {
+	before, err := p.server.metric(ctx, mergesApplied)
+	if err != nil {
+		return 0, err
+	}
+	start, used := time.Now(), p.used.Load()
+	if err := f(); err != nil {
+		return 0, err
+	}
+	for {
+		waiting, err := p.server.metric(ctx, mergesWaiting)
+		if err != nil {
+			return 0, err
+		}
+		if waiting == 0 {
+			break
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(start).Seconds()
+	after, err := p.server.metric(ctx, mergesApplied)
+	if asked := float64(p.used.Load() - used); err == nil && after-before != asked {
+		err = fmt.Errorf("%v merges were asked for and %v applied", asked, after-before)
+	}
+	return (after - before) / took, err
+}
+
+// status measures reads of the subscription states of 50 users a request, while the track load runs at half of its rate.
+func status(ctx context.Context, s *settings) (figures []Figure, err error) {
+	server, err := startServer(ctx, s, "data")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	track := &httpSide{s: s, process: server, connections: 64, bodies: s.bodies(mix225)}
+	if err := track.warmup(ctx); err != nil {
+		return nil, err
+	}
+	full, err := track.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uris, err := subscribe(server, track.bodies)
+	if err != nil {
+		return nil, err
+	}
+	var next atomic.Int64
+	reads := &traffic{server: server, connections: 32, status: fasthttp.StatusOK, fill: func(r *fasthttp.Request) error {
+		r.SetRequestURI(uris[next.Add(1)%int64(len(uris))])
+		return nil
+	}}
+	var rates, p50, p99, tracked []float64
+	perRequest := float64(mix225[body.Attributes] + mix225[body.Events] + mix225[body.Purchases])
+	for range s.Rounds {
+		r, err := reads.during(ctx, func() error {
+			report, err := track.run(ctx, loadtest.Options{Duration: s.Duration, Rate: max(1, full/perRequest/2)})
+			if err == nil {
+				tracked = append(tracked, report.ObjectsPerSecond)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		rates, p50, p99 = append(rates, r.perSecond), append(p50, r.quantile(50)), append(p99, r.quantile(99))
+	}
+	return []Figure{newFigure("subscription/status/get of 50 users, 32 connections, beside half of the track rate", "requests/s", rates,
+		Detail{"p50", median(p50), "ms"}, Detail{"p99", median(p99), "ms"},
+		Detail{"track beside", median(tracked), "objects/s"}, Detail{"track alone", full, "objects/s"}).want(atLeast, statusTarget)}, nil
+}
+
+// subscribe sets a state for every other user that is asked for, and returns the requests that ask.
+func subscribe(server *process, o body.Options) (uris []string, err error) {
+	o.EnsureDefaults()
+	for i := range statusURIs {
+		uri := []byte("http://" + server.address + "/subscription/status/get?subscription_group_id=" + groupID)
+		var ids []byte
+		for j := range statusUsers {
+			id := body.AppendIdentifier(nil, o.Prefix, body.ExternalID, (i*statusUsers+j)%o.Users)
+			uri = append(append(uri, "&external_id[]="...), id...)
+			if j%2 == 0 {
+				ids = append(append(append(ids, ',', '"'), id...), '"')
+			}
+		}
+		uris = append(uris, string(uri))
+		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`, groupID, ids[1:])
+		if err := post(server, "/subscription/status/set", text, fasthttp.StatusCreated); err != nil {
+			return nil, err
+		}
+	}
+	return uris, nil
+}
+
+// traffic is requests to the server over some connections, one after the other on each: as fast as they are answered, or perSecond of them.
+type traffic struct {
+	server      *process
+	connections int
+	perSecond   float64
+	fill        func(*fasthttp.Request) error // called by many goroutines
+	status      int                           // the right one
+}
+
+// answered is what came of traffic.
+type answered struct {
+	perSecond float64
+	latency   *hdrhistogram.Histogram // µs
+}
+
+func (a *answered) quantile(q float64) float64 { return float64(a.latency.ValueAtQuantile(q)) / 1000 }
+
+// during sends traffic while f runs. An answer that is not the right one is an error.
+func (t *traffic) during(ctx context.Context, f func() error) (*answered, error) {
+	client := &fasthttp.HostClient{Addr: t.server.address, MaxConns: t.connections, ReadBufferSize: 8 << 10}
+	stop := make(chan struct{})
+	failed := make(chan error, t.connections)
+	histograms := make([]*hdrhistogram.Histogram, t.connections)
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range histograms {
+		histograms[i] = hdrhistogram.New(1, 60_000_000, 3)
+		wg.Go(func() { failed <- t.send(ctx, client, start, i, stop, histograms[i]) })
+	}
+	err := f()
+	took := time.Since(start)
+	close(stop)
+	wg.Wait()
+	client.CloseIdleConnections()
+	for range t.connections {
+		err = errors.Join(err, <-failed)
+	}
+	a := &answered{latency: histograms[0]}
+	for _, h := range histograms[1:] {
+		a.latency.Merge(h)
+	}
+	a.perSecond = float64(a.latency.TotalCount()) / took.Seconds()
+	return a, err
+}
+
+// send is one connection's part. When paced, a request's latency counts from when it was due.
+func (t *traffic) send(ctx context.Context, client *fasthttp.HostClient, start time.Time, connection int, stop <-chan struct{}, latency *hdrhistogram.Histogram) error {
+	r, a := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(r)
+	defer fasthttp.ReleaseResponse(a)
+	r.Header.Set("Authorization", "Bearer "+apiKey)
+	for n := connection; ; n += t.connections {
+		due := time.Now()
+		if t.perSecond > 0 {
+			due = start.Add(time.Duration(float64(n) / t.perSecond * float64(time.Second)))
+		}
+		select {
+		case <-stop:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Until(due)):
+		}
+		if err := t.fill(r); errors.Is(err, errUsedUp) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := client.DoTimeout(r, a, time.Minute); err != nil {
+			return fmt.Errorf("%s: %w", r.URI().Path(), err)
+		}
+		if a.StatusCode() != t.status {
+			return fmt.Errorf("%s: %d %s", r.URI().Path(), a.StatusCode(), a.Body())
+		}
+		_ = latency.RecordValue(time.Since(due).Microseconds()) // beyond a minute there is no answer
+	}
+}
+
+// post sends one request.
+func post(server *process, path string, text []byte, status int) error {
+	r, a := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(r)
+	defer fasthttp.ReleaseResponse(a)
+	r.Header.SetMethod(fasthttp.MethodPost)
+	r.SetRequestURI("http://" + server.address + path)
+	r.Header.Set("Authorization", "Bearer "+apiKey)
+	r.Header.SetContentType("application/json")
+	r.SetBody(text)
+	if err := fasthttp.DoTimeout(r, a, time.Minute); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if a.StatusCode() != status {
+		return fmt.Errorf("%s: %s %s", path, strconv.Itoa(a.StatusCode()), a.Body())
+	}
+	return nil
+}
+
+// sleep waits, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
