@@ -21,7 +21,7 @@ const (
 	mergesPerSecond  = 3000 // asked for beside the track load
 	mergesPerRequest = 50
 	mergeTarget      = 0.8 // of the track rate alone that is to be left then
-	mergesApplied    = "millrace_merges_total"
+	mergesApplied    = `millrace_merges_total{result="merged"}`
 	mergesWaiting    = "millrace_merges_waiting"
 
 	statusUsers  = 50

@@ -109,6 +109,7 @@ func (n *node) gauges() {
 		"millrace_log_applied_position":     func(s shard.Stats) float64 { return float64(s.AppliedPosition) },
 		"millrace_checkpointed_position":    func(s shard.Stats) float64 { return float64(s.CheckpointedPosition) },
 		"millrace_outbox_messages":          func(s shard.Stats) float64 { return float64(s.Outbox) },
+		"millrace_merges_waiting":           func(s shard.Stats) float64 { return float64(s.MergesWaiting) },
 		"millrace_deferred_waiting_records": func(s shard.Stats) float64 { return float64(s.Deferred) },
 		"millrace_ready": func(shard.Stats) float64 {
 			if n.engine.Ready() != nil {
