@@ -57,7 +57,7 @@ func makeAdminToken(path string) (string, string, error) {
 	return token, path, nil
 }
 
-// AdminServer makes the HTTP server of the second listener: health and metrics for everybody who reaches it, pprof and the admin API for holders of the token
+// AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody who reaches it, pprof and the admin API for holders of the token
 // (Authorization: Bearer, or as the password of Basic). Serve and shut it down like any http.Server.
 func (s *Server) AdminServer() *http.Server {
 	mux := http.NewServeMux()
@@ -74,6 +74,7 @@ func (s *Server) AdminServer() *http.Server {
 		metrics.WritePrometheus(w, true)
 	})
 	mux.HandleFunc("GET /docs", documentPage)
+	mux.HandleFunc("GET /{$}", adminIndex)
 	closed := http.NewServeMux()
 	closed.HandleFunc("/debug/pprof/", pprof.Index)
 	closed.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -55,6 +56,8 @@ type (
 		Required       bool
 		Description    template.HTML
 		Rules          []string
+
+		example string // of a parameter
 	}
 	responseData struct {
 		Status, Media string
@@ -68,6 +71,8 @@ type (
 		Name, Text string
 	}
 )
+
+const formMedia = "application/x-www-form-urlencoded"
 
 // methods of a path, in the order in which the page shows them.
 var methods = []string{"get", "post", "put", "patch", "delete"}
@@ -106,6 +111,7 @@ func operationOf(whole *yaml.Node, path, method string, n *yaml.Node) operationD
 			e, _ = resolve(whole, e)
 			row := fieldOf(whole, text(member(e, "name")), member(e, "schema"), text(member(e, "required")) == "true", 0)
 			row.In = text(member(e, "in"))
+			row.example = append(listOf(member(e, "example")), text(member(e, "example")))[0] // one of a list is enough
 			if d := member(e, "description"); d != nil {
 				row.Description = markup(d)
 			}
@@ -113,16 +119,18 @@ func operationOf(whole *yaml.Node, path, method string, n *yaml.Node) operationD
 		}
 	}
 	body, _ := resolve(whole, member(n, "requestBody"))
+	target := targetOf(path, o.Parameters)
 	for media, content := range members(member(body, "content")) {
 		o.Media = media
 		o.Body = bodyOf(whole, member(content, "schema"))
-		for _, e := range examplesOf(content) {
-			e.Text = curl(&o, e.Text)
+		for _, e := range examplesOf(media, content) {
+			e.Text = curl(&o, target, e.Text)
 			o.Requests = append(o.Requests, e)
 		}
+		break // other media types have the same
 	}
 	if o.Requests == nil {
-		o.Requests = []exampleData{{Text: curl(&o, "")}}
+		o.Requests = []exampleData{{Text: curl(&o, target, "")}}
 	}
 	for status, r := range members(member(n, "responses")) {
 		r, _ = resolve(whole, r)
@@ -138,19 +146,15 @@ func operationOf(whole *yaml.Node, path, method string, n *yaml.Node) operationD
 
 // accessOf says what an operation asks of its caller.
 func accessOf(n *yaml.Node) string {
-	if p := text(member(n, "x-permission")); p != "" {
-		return p
-	}
-	if member(n, "security", "scimToken") != nil {
-		return "the SCIM token"
-	}
 	for _, requirement := range sequence(member(n, "security")) {
 		if member(requirement, "scimToken") != nil {
-			return "the SCIM token"
+			return scimAccess
 		}
 	}
-	return ""
+	return text(member(n, "x-permission"))
 }
+
+const scimAccess = "the SCIM token"
 
 func sequence(n *yaml.Node) []*yaml.Node {
 	if n == nil {
@@ -170,7 +174,7 @@ func responseOf(whole *yaml.Node, status string, n *yaml.Node) responseData {
 	for media, content := range members(member(n, "content")) {
 		r.Media = media
 		r.Body = bodyOf(whole, member(content, "schema"))
-		r.Examples = append(r.Examples, examplesOf(content)...)
+		r.Examples = append(r.Examples, examplesOf(media, content)...)
 		for _, e := range members(member(content, "examples")) {
 			for _, name := range []string{"message", "detail"} {
 				if m := text(member(e, "value", name)); m != "" && !slices.Contains(r.Messages, m) {
@@ -182,11 +186,17 @@ func responseOf(whole *yaml.Node, status string, n *yaml.Node) responseData {
 	return r
 }
 
-func examplesOf(content *yaml.Node) (list []exampleData) {
+func examplesOf(media string, content *yaml.Node) (list []exampleData) {
 	for _, e := range members(member(content, "examples")) {
 		value := member(e, "value")
 		shown := exampleData{Name: text(member(e, "summary")), Text: value.Value}
-		if value.Kind != yaml.ScalarNode {
+		if media == formMedia {
+			form := url.Values{}
+			for name, v := range members(value) {
+				form.Set(name, text(v))
+			}
+			shown.Text = form.Encode()
+		} else if value.Kind != yaml.ScalarNode {
 			var indented bytes.Buffer
 			if err := json.Indent(&indented, appendJSON(nil, value), "", "  "); err != nil {
 				panic(fmt.Sprintf("BUG: %v", err))
@@ -198,26 +208,36 @@ func examplesOf(content *yaml.Node) (list []exampleData) {
 	return list
 }
 
+// targetOf is a path with the examples of its parameters.
+func targetOf(path string, parameters []fieldData) string {
+	query := url.Values{}
+	for _, p := range parameters {
+		switch {
+		case p.example == "":
+		case p.In == "path":
+			path = strings.Replace(path, "{"+p.Name+"}", url.PathEscape(p.example), 1)
+		case p.In == "query":
+			query.Set(p.Name, p.example)
+		}
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return path
+}
+
 // curl is a request as a command for a shell, with the server in $MILLRACE and the key in $KEY.
-func curl(o *operationData, body string) string {
+func curl(o *operationData, target, body string) string {
 	var b strings.Builder
 	b.WriteString("curl -s ")
 	if o.Method != "GET" && (o.Method != "POST" || body == "") {
 		b.WriteString("-X " + o.Method + " ")
 	}
-	target := o.Path
-	separator := "?"
-	for _, p := range o.Parameters {
-		if p.In == "query" && p.Required {
-			target += separator + p.Name + "=…"
-			separator = "&"
-		}
-	}
 	b.WriteString(`"$MILLRACE` + target + `"`)
 	if o.Access != "" {
 		b.WriteString(` -H "Authorization: Bearer $KEY"`)
 	}
-	if o.Access == "the SCIM token" {
+	if o.Access == scimAccess {
 		b.WriteString(` -H "X-Request-Origin: $ORIGIN"`)
 	}
 	if body != "" {
