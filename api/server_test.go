@@ -39,7 +39,7 @@ workspaces:
           - {id: m2, channel: email, multi_language: true, translations: [{locale: {name: fr}, translation_map: {x: Un}}]}
           - &mono {id: m3, channel: email}
           - &sms {id: m4, channel: sms, multi_language: true}
-      - {id: c2, messages: [{id: m5, channel: sms}, {id: m6, channel: email}]}
+      - {id: c2, messages: [{id: m5, channel: sms}, {id: m6, channel: email}, {id: m8, channel: push}]}
       - {id: c3, messages: [{id: m7, channel: push}]}
       - {id: c4, messages: []}
     canvases: &canvases

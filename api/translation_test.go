@@ -208,7 +208,9 @@ func TestPutTranslations(t *testing.T) {
 		found := map[string]any{}
 		for _, v := range a.json(t)["translations"].([]any) {
 			v := v.(map[string]any)
-			found[v["locale"].(map[string]any)["name"].(string)] = v["translation_map"]
+			name := v["locale"].(map[string]any)["name"].(string)
+			require.NotContains(t, found, name, "a locale stands once")
+			found[name] = v["translation_map"]
 		}
 		return found
 	}
@@ -247,6 +249,11 @@ func TestPutTranslations(t *testing.T) {
 	// A locale that only another message has is one of the workspace; a message without a source takes any ids.
 	put("/campaigns/translations", `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-MX","translation_map":{}}`)
 	require.Equal(t, map[string]any{"fr": map[string]any{"x": "Un"}, "es-MX": map[string]any{}}, translations(demoKey, "/campaigns/translations?campaign_id=c1&message_variation_id=m2"))
+
+	// A translation keeps what its own locale says of itself.
+	put("/campaigns/translations", `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"FR","translation_map":{"x":"Deux"}}`)
+	a = d.call("GET", "/campaigns/translations?campaign_id=c1&message_variation_id=m2", demoKey, "")
+	require.Contains(t, uuidForm.ReplaceAllString(a.body, "UUID"), `{"locale":{"uuid":UUID,"name":"fr","country":"","language":"fr","locale_key":"fr"},"translation_map":{"x":"Deux"}}`)
 
 	// Who may read may not write.
 	_, token, err := d.control.CreateKey(control.Actor{}, "demo", control.KeySpec{Name: "reader", Permissions: []string{"campaigns.translations.get"}})
