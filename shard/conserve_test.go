@@ -1,0 +1,500 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Merges conserve (decisions.md D4): whatever is merged into whatever by whomever at the same time, while the merged users are written to under all
+// their identifiers, with crashes and restarts in the middle of it: the sums over all users are what was sent, what was sent to a number or an alias
+// is where that leads to, each name leads to one profile, and nothing is left under way.
+func TestMergesConserve(t *testing.T) {
+	seed := seedOf(t)
+	rounds := short(6, 2)
+	if isStress() {
+		rounds = 300
+	}
+	for round := range rounds {
+		conserve(t, seed, uint64(round))
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// sent is what clients have sent and the engine has acknowledged.
+type sent struct {
+	mu       sync.Mutex
+	numbers  []uint64 // of profiles that are or were there
+	events   int64
+	toNumber map[uint64]int64 // events by svc_id
+	toAlias  map[string]int64 // events by an alias of label l
+	aliases  map[string]bool  // keys that are somebody's
+	bought   int64
+	cents    int64
+	sessions int64
+	merges   int
+	cut      int // how often merges were under way when something happened
+	outcomes [5]int
+}
+
+func (s *sent) number(r *rand.Rand) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.numbers)
+	if r.IntN(2) == 0 { // of these most are still there
+		return s.numbers[n-1-r.IntN(min(n, 12))]
+	}
+	return s.numbers[r.IntN(n)]
+}
+
+func (s *sent) note(f func()) {
+	s.mu.Lock()
+	f()
+	s.mu.Unlock()
+}
+
+func conserve(t *testing.T, seed, round uint64) {
+	r := rand.New(rand.NewPCG(seed, round))
+	fs := vfs.NewCrashableMem()
+	options := func() Options {
+		o := crashOptions(fs, r)
+		if r.IntN(4) == 0 {
+			o.MaxMergesWaiting = int64(1 + r.IntN(8))
+		}
+		if r.IntN(2) == 0 { // so that merges are under way most of the time
+			o.FS, o.Log.MaxRecycled = errorfs.Wrap(fs, slowSync{}), -1
+		}
+		return o
+	}
+	e := openTest(t, options())
+	s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}}
+	users := 3 + r.IntN(12)
+	s.importUsers(t, e, users)
+	clients, requests := 6, 12
+	if r.IntN(3) == 0 { // few users, most of them in one heap
+		users = 3
+	}
+	for phase := range short(10, 6) {
+		s.makeUsers(t, e, fmt.Sprint("f", phase, "-"), 8)
+		var running sync.WaitGroup
+		for c := range clients {
+			running.Go(func() {
+				x := &mergeClient{sent: s, e: e, name: fmt.Sprint(phase, "-", c), users: users, r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
+				for range requests {
+					if err := x.request(); err != nil && !errors.Is(err, ErrBusy) {
+						t.Errorf("round %d phase %d: %v", round, phase, err)
+						return
+					}
+				}
+			})
+		}
+		within(t, time.Minute, "merging clients", running.Wait)
+		if t.Failed() {
+			return
+		}
+		s.storm(t, e, r)
+		switch r.IntN(5) {
+		case 0:
+			require.NoError(t, e.Close())
+			e = openTest(t, options())
+		case 1:
+			settle(t, e)
+		default:
+			before := e
+			fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 100, r.IntN(101)}[r.IntN(3)], RNG: rand.New(rand.NewPCG(seed, uint64(phase)))})
+			e = openTest(t, options())
+			require.NoError(t, before.Close())
+		}
+	}
+	settle(t, e)
+	s.check(t, e)
+	require.NoError(t, e.Close())
+	e = openTest(t, options())
+	s.check(t, e)
+	require.NoError(t, e.Close())
+	t.Logf("round %d: %d numbers, %d merges asked for, cut %d times, %d events, outcomes of claims %v", round, len(s.numbers), s.merges, s.cut, s.events, s.outcomes)
+}
+
+// importUsers makes users with sessions and an email.
+func (s *sent) importUsers(t *testing.T, e *Engine, n int) {
+	var im profile.Importer
+	b := e.NewBatch(1, 0)
+	for i := range n {
+		line := fmt.Sprintf(`{"external_id":"u%d","email":"m%d@example.com","session_count":%d,"apps":[{"app_id":"a%d","sessions":%d,"first":"2024-02-01T00:00:00Z","last":"2024-03-01T00:00:00Z"}]}`,
+			i, i%4, i+1, i%3, i+1)
+		blob, err := im.Import(nil, 1, []byte(line), 1, profile.ImportOptions{})
+		require.NoError(t, err)
+		b.Import(blob)
+		s.sessions += int64(i + 1)
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	for i := range n {
+		s.numbers = append(s.numbers, numberOf(t, e, op.ExternalID, fmt.Sprint("u", i)))
+	}
+}
+
+// slowSync makes each sync take its time.
+type slowSync struct{}
+
+func (slowSync) String() string { return "slow syncs" }
+
+func (slowSync) MaybeError(o errorfs.Op) error {
+	if o.Kind == errorfs.OpFileSync || o.Kind == errorfs.OpFileSyncData || o.Kind == errorfs.OpFileSyncTo {
+		time.Sleep(200 * time.Microsecond)
+	}
+	return nil
+}
+
+// makeUsers makes users by external id.
+func (s *sent) makeUsers(t *testing.T, e *Engine, prefix string, n int) {
+	for i := range n {
+		s.numbers = append(s.numbers, makeUser(t, e, fmt.Sprint(prefix, i)))
+		s.events++
+	}
+}
+
+// storm asks for many merges at once, and returns in the midst of them, often after a checkpoint.
+func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	for range 1 + r.IntN(40) {
+		b.Merge(s.number(r), s.number(r))
+	}
+	asked := b.Count()
+	if err := b.Commit(); err != nil {
+		require.ErrorIs(t, err, ErrBusy)
+		return
+	}
+	s.merges += asked
+	for range r.IntN(4) {
+		time.Sleep(time.Duration(r.IntN(600)) * time.Microsecond)
+		require.NoError(t, e.Checkpoint())
+	}
+	if e.Stats().MergesWaiting > 0 {
+		s.cut++
+	}
+}
+
+type mergeClient struct {
+	*sent
+	e     *Engine
+	r     *rand.Rand
+	name  string
+	users int
+	mine  []string // keys of aliases that this client alone renames
+	made  int
+}
+
+func (x *mergeClient) external() string { return fmt.Sprint("u", x.r.IntN(x.users)) }
+func (x *mergeClient) alias() string    { return aliasKey("l", fmt.Sprint("a", x.r.IntN(8))) }
+
+func (x *mergeClient) request() error {
+	switch x.r.IntN(12) {
+	case 0, 1, 2, 3:
+		return x.track()
+	case 4, 5, 6:
+		return x.merge()
+	case 7:
+		return x.addAlias()
+	case 8:
+		return x.identify()
+	case 9:
+		return x.rename()
+	case 10:
+		return x.renameAlias()
+	}
+	return x.learn()
+}
+
+// track sends some objects under all kinds of identifiers.
+func (x *mergeClient) track() error {
+	b := x.e.NewBatch(1, 0)
+	defer b.Release()
+	var done []func()
+	for range 1 + x.r.IntN(6) {
+		switch x.r.IntN(7) {
+		case 0, 1:
+			n := x.number(x.r)
+			eventNumber(b, n, fmt.Sprint("n", n))
+			done = append(done, func() { x.toNumber[n]++; x.events++ })
+		case 2:
+			key := x.alias()
+			addEvent(b, op.Alias, key, "a"+key, 0)
+			done = append(done, func() { x.toAlias[key]++; x.aliases[key] = true; x.events++ })
+		case 3:
+			addEvent(b, op.ExternalID, x.external(), "x", 0)
+			done = append(done, func() { x.events++ })
+		case 4:
+			addEvent(b, op.Email, fmt.Sprintf("m%d@example.com", x.r.IntN(6)), "m", 0)
+			done = append(done, func() { x.events++ })
+		case 5:
+			addAttributes(b, op.ExternalID, x.external(), op.Contact, attrField(op.AttrEmail, fmt.Sprintf("m%d@example.com", x.r.IntN(6))))
+		default:
+			cents := x.r.Int64N(1000) - 100
+			start := b.Begin()
+			b.Buf = op.AppendPurchaseBody(b.Buf)
+			op.PutPurchase(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, cents, math.Float64bits(1), 2, b.Intern(fmt.Append(nil, "p", x.r.IntN(3))), 0, [3]byte{'U', 'S', 'D'})
+			if x.r.IntN(2) == 0 {
+				key := x.alias()
+				b.Buf = append(b.Buf, key...)
+				b.End(start, op.Purchase, 0, op.Alias, len(key))
+				done = append(done, func() { x.aliases[key] = true })
+			} else {
+				b.EndNumber(start, op.Purchase, 0, x.number(x.r))
+			}
+			done = append(done, func() { x.bought += 2; x.cents += cents })
+		}
+	}
+	err := b.Commit()
+	if err == nil {
+		x.note(func() {
+			for _, f := range done {
+				f()
+			}
+		})
+	}
+	return err
+}
+
+// merge asks for merges at random: single ones, chains, rings, crossing pairs, of a user into itself, of nobody.
+func (x *mergeClient) merge() error {
+	b := x.e.NewBatch(1, 0)
+	defer b.Release()
+	var ring []uint64
+	for range 1 + x.r.IntN(4) {
+		ring = append(ring, x.number(x.r))
+	}
+	switch x.r.IntN(4) {
+	case 0: // ring; of one: into itself
+		for i, n := range ring {
+			b.Merge(n, ring[(i+1)%len(ring)])
+		}
+	case 1: // chain, from its end
+		for i := len(ring) - 1; i > 0; i-- {
+			b.Merge(ring[i-1], ring[i])
+		}
+	case 2: // star
+		for _, n := range ring[1:] {
+			b.Merge(n, ring[0])
+		}
+	default:
+		b.Merge(ring[0], x.r.Uint64())
+		b.Merge(x.r.Uint64(), ring[0])
+	}
+	asked := b.Count()
+	err := b.Commit()
+	if err == nil {
+		x.note(func() { x.merges += asked })
+	}
+	return err
+}
+
+func (x *mergeClient) addAlias() error {
+	key, number := x.alias(), x.number(x.r)
+	switch x.r.IntN(3) {
+	case 0:
+		x.made++
+		key = aliasKey("r"+fmt.Sprint(x.made), x.name)
+	case 1:
+		number = 0
+	}
+	label, name, _ := op.SplitAliasKey([]byte(key))
+	o, err := x.claim(func(b *Batch) int { return b.AddAlias(number, label, name) })
+	if err == nil && o == Done {
+		x.note(func() { x.aliases[key] = true })
+		if label[0] == 'r' {
+			x.mine = append(x.mine, key)
+		}
+	}
+	return err
+}
+
+func (x *mergeClient) claim(fill func(b *Batch) int) (o Outcome, err error) {
+	b := x.e.NewBatch(1, 0)
+	defer b.Release()
+	ref := fill(b)
+	if err = b.Commit(); err == nil {
+		o = b.Outcome(ref)
+		x.note(func() { x.outcomes[o]++ })
+	}
+	return o, err
+}
+
+func (x *mergeClient) identify() error {
+	number := x.number(x.r)
+	if users, err := x.e.Find(1, op.Alias, []byte(x.alias())); err != nil {
+		return err
+	} else if len(users) > 0 {
+		number = users[0].Number
+	}
+	o, err := x.claim(func(b *Batch) int { return b.Identify(number, []byte(x.external()), profile.MergeIdentify) })
+	if err == nil && (o == Taken || o == LabelTaken) {
+		return fmt.Errorf("identify: outcome %d", o)
+	}
+	return err
+}
+
+func (x *mergeClient) rename() error {
+	id := x.external()
+	users, err := x.e.Find(1, op.ExternalID, []byte(id))
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	x.note(func() { x.numbers = append(x.numbers, users[0].Number) })
+	_, err = x.claim(func(b *Batch) int {
+		if x.r.IntN(3) == 0 {
+			return b.RemoveExternalID(users[0].Number, []byte(id))
+		}
+		return b.RenameExternalID(users[0].Number, []byte(id), []byte(x.external()))
+	})
+	return err
+}
+
+func (x *mergeClient) renameAlias() error {
+	if len(x.mine) == 0 {
+		return x.addAlias()
+	}
+	i := x.r.IntN(len(x.mine))
+	users, err := x.e.Find(1, op.Alias, []byte(x.mine[i]))
+	if err != nil {
+		return err
+	}
+	if len(users) == 0 {
+		return fmt.Errorf("alias %q is nobody's", x.mine[i])
+	}
+	label, old, _ := op.SplitAliasKey([]byte(x.mine[i]))
+	name := string(old) + "'"
+	o, err := x.claim(func(b *Batch) int { return b.RenameAlias(users[0].Number, label, old, []byte(name)) })
+	if err != nil {
+		return err
+	}
+	if o != Done {
+		return fmt.Errorf("alias %q is not renamed: outcome %d", x.mine[i], o)
+	}
+	x.note(func() {
+		delete(x.aliases, x.mine[i])
+		x.mine[i] = aliasKey(string(label), name)
+		x.aliases[x.mine[i]] = true
+	})
+	return nil
+}
+
+// learn gets to know the number of a user that somebody has made.
+func (x *mergeClient) learn() error {
+	id, key := op.ExternalID, x.external()
+	switch x.r.IntN(3) {
+	case 0:
+		id, key = op.Alias, x.alias()
+	case 1:
+		id, key = op.Email, fmt.Sprintf("m%d@example.com", x.r.IntN(6))
+	}
+	users, err := x.e.Find(1, id, []byte(key))
+	x.note(func() {
+		for _, u := range users {
+			x.numbers = append(x.numbers, u.Number)
+		}
+	})
+	return err
+}
+
+// check holds all that is there against what was sent.
+func (s *sent) check(t *testing.T, e *Engine) {
+	t.Helper()
+	live := checkDirectory(t, e)
+	var events, bought, cents, sessions int64
+	aliases := map[string]bool{}
+	for _, blob := range live {
+		profile.Events(blob, func(_ []byte, x profile.Summary) { events += int64(x.Count) })
+		profile.Products(blob, func(_ []byte, x profile.Summary) { bought += int64(x.Count) })
+		profile.Revenue(blob, func(_ [3]byte, minor int64) { cents += minor })
+		sessions += int64(profile.Sessions(blob))
+		profile.Aliases(blob, func(label, name []byte) { aliases[aliasKey(string(label), string(name))] = true })
+	}
+	require.Equal(t, []int64{s.events, s.bought, s.cents, s.sessions}, []int64{events, bought, cents, sessions}, "events, purchases, cents, sessions")
+	require.Equal(t, slices.Sorted(maps.Keys(s.aliases)), slices.Sorted(maps.Keys(aliases)))
+	for _, number := range s.numbers {
+		to := number
+		for live[to] == nil {
+			require.NoError(t, e.view(to, func(b []byte) { to, _ = forward(b) }))
+			require.NotZero(t, to, "%x leads nowhere", number)
+		}
+		x, _ := profile.Event(live[to], fmt.Append(nil, "n", number))
+		require.Equal(t, s.toNumber[number], int64(x.Count), "sent to the svc_id of %x, which is %x now", number, to)
+	}
+	for key, n := range s.toAlias {
+		x, _ := profile.Event(live[numberOf(t, e, op.Alias, key)], []byte("a"+key))
+		require.Equal(t, n, int64(x.Count), "sent to alias %q", key)
+	}
+}
+
+// checkDirectory reads the whole store: each row leads to profiles that know its name, each name of a profile leads to it and, but for addresses, to
+// it alone. It returns the profiles by number.
+func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
+	t.Helper()
+	require.NoError(t, e.Checkpoint())
+	live = map[uint64][]byte{}
+	rows := map[string][]byte{}
+	keyOf := func(id op.IDKind, key []byte) string { return id.String() + " " + string(key) }
+	require.NoError(t, e.store.scan([]byte("e"), []byte("f"), func(k, v []byte) error {
+		if len(k) != 9 {
+			return nil
+		}
+		id, key := profile.HomeID(v)
+		number := uint64(0)
+		for _, b := range k[1:] {
+			number = number<<8 | uint64(b)
+		}
+		switch profile.Kind(v) {
+		case profile.KindUser:
+			require.NoError(t, profile.Check(v))
+			live[number] = slices.Clone(v)
+		case kindRow:
+			require.NotContains(t, rows, keyOf(id, key), "two rows")
+			rows[keyOf(id, key)] = slices.Clone(members(v))
+		}
+		return nil
+	}))
+	for number, blob := range live {
+		var keys rowKeys
+		keys.read(blob)
+		for _, k := range keys.list {
+			row := rows[keyOf(k.id, k.key)]
+			if k.id == op.Alias || k.id == op.ExternalID {
+				require.Equal(t, 8, len(row), "%v %q of %x is in a row of %d", k.id, k.key, number, len(row)/8)
+				require.Equal(t, number, member(row, 0), "%v %q", k.id, k.key)
+				continue
+			}
+			require.True(t, slices.ContainsFunc(slices.Collect(slices.Chunk(row, 8)), func(m []byte) bool { return member(m, 0) == number }), "%v %q does not lead to %x", k.id, k.key, number)
+		}
+		if id := profile.ExternalID(blob); id != nil {
+			require.Equal(t, number, numberOf(t, e, op.ExternalID, string(id)))
+		}
+		profile.DeprecatedIDs(blob, func(id []byte) { require.Equal(t, number, numberOf(t, e, op.ExternalID, string(id))) })
+	}
+	for key, row := range rows {
+		for i := range len(row) / 8 {
+			blob := live[member(row, i)]
+			require.NotNil(t, blob, "%s leads to %x, which is nobody", key, member(row, i))
+			var keys rowKeys
+			keys.read(blob)
+			require.True(t, slices.ContainsFunc(keys.list, func(k rowKey) bool { return keyOf(k.id, k.key) == key }), "%s leads to %x, which does not know it", key, member(row, i))
+		}
+	}
+	return live
+}
