@@ -241,10 +241,13 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 // settle waits until nothing is on its way, and sees that the merges have left nothing behind.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
 		s := e.Stats()
-		return s.Outbox == 0 && s.Deferred == 0 && s.MergesWaiting <= 0
-	}, time.Minute, time.Millisecond)
+		if s.Outbox == 0 && s.Deferred == 0 && s.MergesWaiting <= 0 {
+			break
+		}
+		require.Less(t, time.Now(), end, "something stays under way: %+v", s)
+	}
 	require.Zero(t, e.Stats().MergesWaiting)
 	for _, p := range e.partitions {
 		e.owner[p.id].mu.Lock()

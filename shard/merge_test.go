@@ -1,8 +1,11 @@
 package shard
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -124,4 +127,129 @@ func TestMergeRings(t *testing.T) {
 			require.NoError(t, e.Close())
 		}
 	}
+}
+
+// What two profiles have together must fit an entry; and one that grows while it waits is asked again.
+func TestMergeOfLargeProfiles(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	grow := func(id string, megabytes int) {
+		for i := range megabytes {
+			request(t, e, func(b *Batch) {
+				index := b.Intern(fmt.Appendf(nil, "%s %d of %d", id, i, megabytes))
+				addAttributes(b, op.ExternalID, id, 0, op.AppendString(binary.AppendUvarint(nil, uint64(op.ReservedCodes+index)), make([]byte, 1<<20)))
+			})
+		}
+	}
+	for _, id := range []string{"a", "b", "c", "d"} {
+		makeUser(t, e, id)
+	}
+	number := func(id string) uint64 { return numberOf(t, e, op.ExternalID, id) }
+	a, b, c, d := number("a"), number("b"), number("c"), number("d")
+	grow("a", 4)
+	grow("b", 4)
+	grow("c", 4)
+	grow("d", 1)
+	merge(t, e, a, d, b, d, c, d) // at once: at most two of the large ones fit
+	settle(t, e)
+	left := 0
+	for _, id := range []string{"a", "b", "c"} {
+		if number(id) != 0 {
+			left++
+		}
+	}
+	require.Positive(t, left, "three of them can't be in there")
+	require.Equal(t, 4-left, eventCount(t, e, op.ExternalID, "d", "made"), "who has come is there as a whole, the others stay")
+	require.Zero(t, e.partitions[d>>56].reserved(d), "no room is kept for those who did not come")
+	users, err := e.FindNumber(1, d)
+	require.NoError(t, err)
+	n := 0
+	profile.Customs(users[0].Blob, func([]byte, op.Value) { n++ })
+	require.Equal(t, 1+4*(3-left), n)
+}
+
+// A profile that grows beyond the room that was set apart for it, between Pin and Seal, comes all the same.
+func TestMergeOfGrowingProfile(t *testing.T) {
+	var gone, keep uint64
+	x := openStepped(t, func(t *testing.T, e *Engine) {
+		gone, keep = makeUser(t, e, "gone"), makeUser(t, e, "keep")
+	})
+	within(t, 30*time.Second, "merge", func() {
+		x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, gone, keep) })
+		x.step() // Merge; Pin waits
+		x.begin(t, func(t *testing.T, e *Engine) {
+			request(t, e, func(b *Batch) {
+				addAttributes(b, op.ExternalID, "gone", 0, op.AppendString([]byte{byte(op.ReservedCodes + b.Intern([]byte("large")))}, make([]byte, 5000)))
+			})
+		})
+		for x.waiting() {
+			x.step()
+		}
+		x.limit.Store(math.MaxUint64)
+	})
+	settle(t, x.Engine)
+	require.Equal(t, 2, eventCount(t, x.Engine, op.ExternalID, "keep", "made"))
+	require.Zero(t, numberOf(t, x.Engine, op.ExternalID, "gone"))
+}
+
+// Beyond the bound merges are refused before anything is logged; those that wait survive a restart and are counted again.
+func TestMergeBacklog(t *testing.T) {
+	var numbers []uint64
+	x := openStepped(t, func(t *testing.T, e *Engine) {
+		for i := range 6 {
+			numbers = append(numbers, makeUser(t, e, fmt.Sprint("u", i)))
+		}
+	})
+	x.opts.MaxMergesWaiting = 3
+	within(t, 30*time.Second, "merges", func() {
+		done := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, numbers[0], numbers[1], numbers[2], numbers[3]) })
+		require.Equal(t, 2, x.Stats().MergesWaiting)
+		b := x.NewBatch(1, 0)
+		b.Merge(numbers[4], numbers[5])
+		b.Merge(numbers[5], numbers[4])
+		last := x.log.LastPosition()
+		require.ErrorIs(t, b.Commit(), ErrBusy)
+		b.Release()
+		require.Equal(t, last, x.log.LastPosition())
+		require.Equal(t, 2, x.Stats().MergesWaiting)
+		x.step()
+		<-done
+		for range 2 { // the next records are on the disk, and a checkpoint has the books
+			require.True(t, x.waiting())
+			require.Equal(t, 2, x.Stats().MergesWaiting)
+			image := x.fs.CrashClone(vfs.CrashCloneCfg{})
+			e := openTest(t, testOptions(image))
+			settle(t, e)
+			require.Equal(t, 2, eventCount(t, e, op.ExternalID, "u1", "made"))
+			require.Equal(t, 2, eventCount(t, e, op.ExternalID, "u3", "made"))
+			require.NoError(t, e.Close())
+			require.NoError(t, x.Checkpoint())
+			x.step()
+		}
+		x.limit.Store(math.MaxUint64)
+	})
+	settle(t, x.Engine)
+	merge(t, x.Engine, numbers[4], numbers[5])
+	settle(t, x.Engine)
+	require.Equal(t, 2, eventCount(t, x.Engine, op.ExternalID, "u5", "made"))
+}
+
+// A dummy user makes one of whom it is merged into; who comes to its external id next is none.
+func TestMergeOfBlocked(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Limits.MaxEventNames = 2
+	e := openTest(t, o)
+	gone, keep := makeUser(t, e, "gone"), makeUser(t, e, "keep")
+	commitEvent(t, e, op.ExternalID, "gone", "x", 0)
+	commitEvent(t, e, op.ExternalID, "gone", "y", 0)
+	taken := func(id string) bool {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		return addEvent(b, op.ExternalID, id, "x", 0)
+	}
+	require.False(t, taken("gone"))
+	require.True(t, taken("keep"))
+	merge(t, e, gone, keep)
+	settle(t, e)
+	require.False(t, taken("keep"))
+	require.True(t, taken("gone"))
 }

@@ -25,10 +25,12 @@ type model struct {
 }
 
 type modelUser struct {
-	external, alias, email string
-	state                  string // email_subscribe
-	updated                int
-	events                 map[string]int
+	external, email string
+	deprecated      []string // external ids
+	aliases         []string // names under one label
+	state           string   // email_subscribe
+	updated         int
+	events          map[string]int
 }
 
 type modelOp struct {
@@ -45,7 +47,7 @@ func (m *model) find(id op.IDKind, key string) *modelUser {
 	var best *modelUser
 	for _, u := range m.users {
 		switch {
-		case id == op.ExternalID && u.external == key, id == op.Alias && u.alias == key:
+		case id == op.ExternalID && (u.external == key || slices.Contains(u.deprecated, key)), id == op.Alias && slices.Contains(u.aliases, key):
 			return u
 		case id == op.Email && u.email == key:
 			if best == nil || cmp.Or(compareBool(u.external != "", best.external != ""), cmp.Compare(u.updated, best.updated)) > 0 {
@@ -81,7 +83,7 @@ func (m *model) apply(o modelOp, states addressStates) {
 		case op.ExternalID:
 			u.external = o.key
 		case op.Alias:
-			u.alias = o.key
+			u.aliases = []string{o.key}
 		case op.Email:
 			u.email = o.key
 			u.state = states[o.key]
@@ -139,18 +141,18 @@ func (m *model) endRequest(states addressStates) {
 func (m *model) dump() string {
 	var lines []string
 	for _, u := range m.users {
-		lines = append(lines, line(u.external, u.alias, u.email, u.state, u.events))
+		lines = append(lines, line(u.external, u.deprecated, u.aliases, u.email, u.state, u.events))
 	}
 	return sorted(lines)
 }
 
-func line(external, alias, email, state string, events map[string]int) string {
+func line(external string, deprecated, aliases []string, email, state string, events map[string]int) string {
 	names := make([]string, 0, len(events))
 	for name, n := range events {
 		names = append(names, fmt.Sprintf("%s=%d", name, n))
 	}
 	slices.Sort(names)
-	return fmt.Sprintf("%q %q %q %q %v\n", external, alias, email, state, names)
+	return fmt.Sprintf("%q %q %q %q %q %v\n", external, slices.Sorted(slices.Values(deprecated)), slices.Sorted(slices.Values(aliases)), email, state, names)
 }
 
 func sorted(lines []string) string {
@@ -168,8 +170,10 @@ func dumpEngine(t *testing.T, e *Engine) string {
 			return nil
 		}
 		require.NoError(t, profile.Check(v))
-		var alias, email, state string
-		profile.Aliases(v, func(_, name []byte) { alias = string(name) })
+		var deprecated, aliases []string
+		var email, state string
+		profile.Aliases(v, func(_, name []byte) { aliases = append(aliases, string(name)) })
+		profile.DeprecatedIDs(v, func(id []byte) { deprecated = append(deprecated, string(id)) })
 		if a, ok := profile.Attr(v, op.AttrEmail); ok {
 			email = string(op.AppendEmailKey(nil, a.Bytes()))
 		}
@@ -178,7 +182,7 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		}
 		events := map[string]int{}
 		profile.Events(v, func(name []byte, s profile.Summary) { events[string(name)] = int(s.Count) })
-		lines = append(lines, line(string(profile.ExternalID(v)), alias, email, state, events))
+		lines = append(lines, line(string(profile.ExternalID(v)), deprecated, aliases, email, state, events))
 		return nil
 	}))
 	return sorted(lines)
@@ -273,6 +277,16 @@ func TestModel(t *testing.T) {
 		states := addressStates{}
 		var last []modelOp
 		for step := range 150 {
+			if r.IntN(3) == 0 {
+				what := m.rename(t, r, e, states)
+				settle(t, e)
+				if r.IntN(8) == 0 {
+					checkDirectory(t, e)
+				}
+				if r.IntN(3) == 0 {
+					require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, %s", round, step, what)
+				}
+			}
 			b := e.NewBatch(1, 0)
 			last = last[:0]
 			n, mode := 1+r.IntN(6), r.IntN(2) == 0
