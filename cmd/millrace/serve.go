@@ -56,6 +56,7 @@ type serveCommand struct {
 	Memory             byteSize      `default:"4GiB" help:"Budget for profiles in memory; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
 	MaxInflight        byteSize      `default:"256MiB" help:"Records between accepted and applied; beyond it: 503."`
+	MaxMergesWaiting   int64         `default:"100000" help:"Merges of users between accepted and done; beyond it: 503."`
 	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" help:"The same, in time."`
 	SegmentBytes       byteSize      `default:"128MiB" help:"Size of a log segment."`
@@ -316,7 +317,7 @@ func (c *serveCommand) logger() (*slog.Logger, error) {
 func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
 		Dir: c.Data, Workers: c.Workers, MemoryBytes: int64(c.Memory), StoreCacheBytes: int64(c.StoreCache),
-		MaxInflightBytes: int64(c.MaxInflight), CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
+		MaxInflightBytes: int64(c.MaxInflight), MaxMergesWaiting: c.MaxMergesWaiting, CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
