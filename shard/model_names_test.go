@@ -134,7 +134,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStat
 	}
 	u := m.find(id, key)
 	number := uint64(r.Uint64()) // of nobody
-	if found := numberOf(t, e, id, keyOf(id, key)); found != 0 {
+	if found := numberOf(t, e, id, canonicalKey(id, key)); found != 0 {
 		number = found
 	}
 	mode := profile.MergeIdentify
@@ -207,7 +207,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStat
 	return what
 }
 
-func keyOf(id op.IDKind, key string) string {
+func canonicalKey(id op.IDKind, key string) string {
 	if id == op.Alias {
 		return aliasKey("label", key)
 	}
