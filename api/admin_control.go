@@ -23,6 +23,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		documentRoutes(s, "campaigns", c.Campaigns, summariseCampaign),
 		documentRoutes(s, "canvases", c.Canvases, summariseCanvas),
 		s.scimRoutes(),
+		s.consentRoutes(),
 		s.auditRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},
 	)

@@ -1,0 +1,207 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"millrace/api/control"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// What an operator may ask about consent, on the admin listener: the trail of a user's or an address's states (decisions.md D5), and the block list.
+
+func (s *Server) consentRoutes() []adminRoute {
+	return []adminRoute{
+		{"GET /admin/workspaces/{workspace}/subscription_history", s.subscriptionHistory},
+		{"GET /admin/workspaces/{workspace}/blocklist", s.listBlocked},
+		{"DELETE /admin/workspaces/{workspace}/blocklist/{email}", s.liftBlock},
+	}
+}
+
+// consentChange is an entry of a trail: what was set, when, by whom, through what.
+type consentChange struct {
+	ChangedAt string `json:"changed_at"` // to the microsecond
+	State     string `json:"state"`      // email_subscribe | subscription_group | hard_bounce | email_spam
+	Value     string `json:"value"`      // opted_in, subscribed, unsubscribed | marked | removed
+	GroupID   string `json:"subscription_group_id,omitempty"`
+	GroupName string `json:"subscription_group_name,omitempty"`
+	Channel   string `json:"channel,omitempty"`
+	changedBy
+}
+
+// changedBy says who set something, and through what.
+type changedBy struct {
+	Source string `json:"source"`           // path of the endpoint, preference center, …
+	Actor  string `json:"actor"`            // api key | admin | server
+	KeyID  string `json:"key_id,omitempty"` // of an API key
+	Key    string `json:"key_name,omitempty"`
+}
+
+// subscriptionHistory answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address (email, phone), oldest first.
+func (s *Server) subscriptionHistory(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	changes, err := s.history(w, r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	show := mapSlice(changes, func(c shard.StateChange) consentChange { return describeChange(w, c) })
+	return struct {
+		Changes []consentChange `json:"changes"`
+	}{show}, nil
+}
+
+// history finds whom the query is about; exactly one identifier must be there.
+func (s *Server) history(w *Workspace, query url.Values) (changes []shard.StateChange, err error) {
+	var sent []string
+	for _, name := range []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"} {
+		if query.Get(name) != "" {
+			sent = append(sent, name)
+		}
+	}
+	store := s.options.Store
+	var users []User
+	switch strings.Join(sent, " ") {
+	case "external_id":
+		users, err = store.Find(w.Number, op.ExternalID, []byte(query.Get("external_id")))
+	case "svc_id", "braze_id":
+		if number, ok := store.ParseSvcID(w.Number, []byte(query.Get(sent[0]))); ok {
+			users, err = store.FindNumber(w.Number, number)
+		}
+	case "alias_label alias_name":
+		users, err = store.Find(w.Number, op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name"))))
+	case "email":
+		return store.AddressHistory(w.Number, op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email")))))
+	case "phone":
+		key, ok := s.appendE164(nil, plusForSpace([]byte(query.Get("phone"))))
+		if !ok {
+			return nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
+		}
+		return store.AddressHistory(w.Number, op.Phone, key)
+	default:
+		return nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone", control.ErrInvalid)
+	}
+	if err == nil && len(users) == 0 {
+		err = fmt.Errorf("user %w", control.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return store.History(w.Number, users[0].Number)
+}
+
+func describeChange(w *Workspace, c shard.StateChange) consentChange {
+	out := consentChange{ChangedAt: microText(c.Changed), changedBy: describeActor(w, c.Actor, c.Source)}
+	switch c.Kind {
+	case shard.EmailState:
+		if out.State, out.Value = "email_subscribe", c.Value; c.Value == "" {
+			out.Value = "removed"
+		}
+	case shard.GroupState:
+		out.State, out.Value, out.GroupID = "subscription_group", "unsubscribed", uuid.UUID(c.Group).String()
+		if c.On {
+			out.Value = "subscribed"
+		}
+		if g := w.Groups[out.GroupID]; g != nil {
+			out.GroupName, out.Channel = g.Name, g.Channel
+		}
+	case shard.Bounce, shard.Spam:
+		if out.State = "hard_bounce"; c.Kind == shard.Spam {
+			out.State = "email_spam"
+		}
+		if out.Value = "removed"; c.On {
+			out.Value = "marked"
+		}
+	}
+	return out
+}
+
+func describeActor(w *Workspace, actor uint32, source op.Source) changedBy {
+	by := changedBy{Source: source.String(), Actor: "server"}
+	if actor == control.AdminActor {
+		by.Actor = "admin"
+	}
+	for _, k := range w.Keys {
+		if k.Number == actor {
+			by.Actor, by.KeyID, by.Key = "api key", k.ID, k.Name
+		}
+	}
+	return by
+}
+
+func microText(micros int64) string {
+	return time.UnixMicro(micros).UTC().Format("2006-01-02T15:04:05.000000Z")
+}
+
+// Paging of the block list.
+const (
+	defaultBlockedLimit = 100
+	maxBlockedLimit     = 1000
+)
+
+// blockedEmail is an entry of the block list.
+type blockedEmail struct {
+	Email string `json:"email"`
+	Since string `json:"since"`
+	changedBy
+}
+
+// listBlocked answers with a page of the block list; next, when it is there, leads to the page behind it.
+func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	limit := defaultBlockedLimit
+	if text := r.URL.Query().Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxBlockedLimit {
+			return nil, fmt.Errorf("%w: limit %q: want 1 to %d", control.ErrInvalid, text, maxBlockedLimit)
+		}
+	}
+	list, next, err := s.options.Store.BlockedAddresses(w.Number, r.URL.Query().Get("cursor"), limit)
+	if err != nil {
+		return nil, err
+	}
+	show := mapSlice(list, func(b shard.BlockedAddress) blockedEmail {
+		return blockedEmail{Email: b.Email, Since: microText(b.Since), changedBy: describeActor(w, b.Actor, b.Source)}
+	})
+	return struct {
+		Emails []blockedEmail `json:"blocklist"`
+		Next   string         `json:"next,omitempty"`
+	}{show, next}, nil
+}
+
+// liftBlock takes an address off the block list. It stays unsubscribed: consent doesn't come back by itself.
+func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	key := op.AppendEmailKey(nil, []byte(r.PathValue("email")))
+	blocked := false
+	err = s.options.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) { _, blocked = profile.HardBounce(blob) })
+	if err != nil {
+		return nil, err
+	}
+	if !blocked {
+		return nil, fmt.Errorf("blocked address %w", control.ErrNotFound)
+	}
+	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	defer batch.Release()
+	batch.SetSource(op.SourceAdmin)
+	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
+	if err := batch.Commit(); err != nil {
+		return nil, err
+	}
+	return success{}, s.options.Control.Audit(by, "block of an email address lifted", w.ID) // whose, the trail of the address knows
+}
