@@ -28,7 +28,8 @@ func (s *Server) consentRoutes() []adminRoute {
 
 // consentChange is an entry of a trail: what was set, when, by whom, through what.
 type consentChange struct {
-	ChangedAt string `json:"changed_at"` // to the microsecond
+	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
+	AppliedAt string `json:"applied_at"` // when it reached this user or address: who gets an address gets states that are older
 	State     string `json:"state"`      // email_subscribe | subscription_group | hard_bounce | email_spam
 	Value     string `json:"value"`      // opted_in, subscribed, unsubscribed | marked | removed
 	GroupID   string `json:"subscription_group_id,omitempty"`
@@ -55,7 +56,7 @@ func (s *Server) subscriptionHistory(_ control.Actor, r *http.Request) (any, err
 	if err != nil {
 		return nil, err
 	}
-	show := mapSlice(changes, func(c shard.StateChange) consentChange { return describeChange(w, c) })
+	show := mapSlice(changes, func(c shard.StateChange) consentChange { return s.describeChange(w, c) })
 	return struct {
 		Changes []consentChange `json:"changes"`
 	}{show}, nil
@@ -100,8 +101,8 @@ func (s *Server) history(w *Workspace, query url.Values) (changes []shard.StateC
 	return store.History(w.Number, users[0].Number)
 }
 
-func describeChange(w *Workspace, c shard.StateChange) consentChange {
-	out := consentChange{ChangedAt: microText(c.Changed), changedBy: describeActor(w, c.Actor, c.Source)}
+func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {
+	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), changedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
 		if out.State, out.Value = "email_subscribe", c.Value; c.Value == "" {
@@ -112,7 +113,7 @@ func describeChange(w *Workspace, c shard.StateChange) consentChange {
 		if c.On {
 			out.Value = "subscribed"
 		}
-		if g := w.Groups[out.GroupID]; g != nil {
+		if g := s.options.Control.Groups.Get(w.ID, out.GroupID); g != nil { // an archived one too
 			out.GroupName, out.Channel = g.Name, g.Channel
 		}
 	case shard.Bounce, shard.Spam:

@@ -82,12 +82,34 @@ func TestSubscriptionHistory(t *testing.T) {
 	d.must(t, "/users/track", `{"attributes":[{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"subscription_groups":[{"subscription_group_id":"`+newsGroup+`","subscription_state":"subscribed"}]}]}`)
 	require.NotNil(t, find(d.history(t, "alias_label=l&alias_name=n"), "/users/track", "subscription_group", "subscribed", newsGroup))
 
+	// Who gets an address gets what is known of it, older than the user.
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"late","email":"a@example.com"}]}`)
+	inherited := find(d.history(t, "external_id=late"), "/email/status", "email_subscribe", "opted_in", "")
+	require.Nil(t, inherited, "what has been replaced since is the address's")
+	inherited = find(d.history(t, "external_id=late"), "/v2/subscription/status/set", "subscription_group", "unsubscribed", newsGroup)
+	require.NotNil(t, inherited)
+	require.Less(t, inherited["changed_at"], inherited["applied_at"])
+
+	// A group that is archived is unknown to the API; its trail stays.
+	status, _, text := d.admin("DELETE", "/admin/workspaces/demo/subscription_groups/"+newsGroup, "admin-token", "")
+	require.Equal(t, 200, status, text)
+	require.Equal(t, ofUser, d.history(t, "external_id=a"))
+	for path, body := range map[string]string{"/subscription/status/set": set(newsGroup, "subscribed", `"external_id":"a"`), "/subscription/status/get?external_id=a&subscription_group_id=" + newsGroup: ""} {
+		method := "POST"
+		if body == "" {
+			method = "GET"
+		}
+		require.Equal(t, "Invalid subscription group ID", d.call(method, path, demoKey, body).json(t)["message"])
+	}
+	users, _ := d.userStatus(t, "external_id=late")
+	require.Empty(t, users[0].(map[string]any)["subscription_groups"])
+
 	for query, want := range map[string]int{"": 400, "external_id=a&email=a@example.com": 400, "alias_name=n": 400, "phone=4155552671": 400, "external_id=nobody": 404, "svc_id=x": 404, "alias_label=l&alias_name=x": 404} {
 		status, v, _ := d.admin("GET", "/admin/workspaces/demo/subscription_history?"+query, "admin-token", "")
 		require.Equal(t, want, status, query)
 		require.NotEmpty(t, v["message"])
 	}
-	status, _, _ := d.admin("GET", "/admin/workspaces/nowhere/subscription_history?external_id=a", "admin-token", "")
+	status, _, _ = d.admin("GET", "/admin/workspaces/nowhere/subscription_history?external_id=a", "admin-token", "")
 	require.Equal(t, 404, status)
 	status, _, _ = d.admin("GET", "/admin/workspaces/other/subscription_history?external_id=a", "admin-token", "")
 	require.Equal(t, 404, status, "another workspace's user")
@@ -97,7 +119,7 @@ func TestSubscriptionHistory(t *testing.T) {
 }
 
 func timeOf(t *testing.T, c map[string]any) time.Time {
-	at, err := time.Parse(time.RFC3339Nano, c["changed_at"].(string))
+	at, err := time.Parse(time.RFC3339Nano, c["applied_at"].(string))
 	require.NoError(t, err)
 	return at
 }
