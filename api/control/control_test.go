@@ -148,7 +148,7 @@ func TestBootstrap(t *testing.T) {
 }
 
 func TestBootstrapAfterChanges(t *testing.T) {
-	c, _, _ := start(t, map[string]string{})
+	c, m, _ := start(t, map[string]string{})
 	bootstrap(t, c, full)
 	by := Actor{Name: "test"}
 
@@ -162,6 +162,14 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: New", 1))
 	require.Equal(t, "New", c.Snapshot().Lookup("demo").Name)
 	require.Equal(t, "base", c.Snapshot().Lookup("demo").Plan)
+
+	// What the file says anew is so already: noted, but no change, so no entry.
+	entries, puts := len(m.audit), m.puts
+	_, err = c.UpdateSettings(by, "demo", func(s *Settings) error { s.Name = "Newer"; return nil })
+	require.NoError(t, err)
+	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: Newer", 1))
+	require.Equal(t, entries+1, len(m.audit))
+	require.Equal(t, puts+2, m.puts)
 
 	// What was archived or removed through the API stays so, until the file says something new of it; then a group stays archived all the same: its states
 	// belong to the operator's decision, as a revoked key does.

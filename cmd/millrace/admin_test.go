@@ -150,6 +150,11 @@ func TestAdminCommands(t *testing.T) {
 		require.NoError(t, err, string(out))
 		require.NotEqual(t, got, o.run(noun, "get", "shop", "one"))
 		o.has([]string{noun, "edit", "shop", "one", "--editor", "true"}, "nothing has changed")
+		// Somebody else is faster than the editor.
+		script := filepath.Join(t.TempDir(), "slow-editor")
+		faster := o.command(noun, "put", "shop", "one", "@"+file).Args
+		require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n'"+strings.Join(faster, "' '")+"' >&2 && sed -i s/one/one/ $1 && echo >>$1\n"), 0o700))
+		require.Contains(t, o.refused(noun, "edit", "shop", "one", "--editor", script), "412 Precondition Failed: the document has changed since it was read")
 		o.has([]string{noun, "remove", "shop", "two"}, "two is removed")
 		require.Contains(t, o.refused(noun, "get", "shop", "two"), `"two" not found`)
 	}
