@@ -842,7 +842,7 @@ type blocksList struct{ inOne }
 
 // Run lists the block list, page by page.
 func (c *blocksList) Run(s *session) error {
-	t := s.newTable([]column{{"EMAIL", "email"}, {"SINCE", "blocked_at"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}})
+	t := s.newTable([]column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}})
 	for cursor := ""; ; {
 		query := url.Values{"limit": {"1000"}}
 		if cursor != "" {
@@ -863,7 +863,7 @@ func (c *blocksList) Run(s *session) error {
 			}
 			t.add(row)
 		}
-		if cursor = answer.text("next_cursor"); cursor == "" {
+		if cursor = answer.text("next"); cursor == "" {
 			break
 		}
 	}
