@@ -201,8 +201,11 @@ func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
+	entry := s.options.Control.Entry(by, "block of an email address lifted", w.ID) // whose, the trail of the address knows
+	batch.Audit(entry.Encode())
 	if err := batch.Commit(); err != nil {
 		return nil, err
 	}
-	return success{}, s.options.Control.Audit(by, "block of an email address lifted", w.ID) // whose, the trail of the address knows
+	s.options.Control.Log(entry)
+	return success{}, nil
 }

@@ -909,7 +909,7 @@ func (c *historyCommand) Run(s *session) error {
 		query.Set("alias_label", label)
 		query.Set("alias_name", name)
 	}
-	return s.list(inWorkspace(c.Workspace, "subscription_history")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
+	return s.list(inWorkspace(c.Workspace, "subscription_history")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
 		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})
 }
 

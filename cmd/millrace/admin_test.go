@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,7 +57,7 @@ func (o *operator) has(args []string, parts ...string) {
 	o.t.Helper()
 	text := strings.Join(strings.Fields(o.run(args...)), " ")
 	for _, part := range parts {
-		require.Contains(o.t, text, part, args)
+		require.True(o.t, strings.Contains(text, part), "%v: no %q in %.1000s", args, part, text)
 	}
 }
 
@@ -131,6 +132,31 @@ func TestAdminCommands(t *testing.T) {
 	require.Contains(t, o.refused("groups", "create", "shop", "x", "fax"), `channel "fax"`)
 	require.Contains(t, o.refused("groups", "create", "shop", "x", "email", "--id", "7"), "want a UUID")
 	o.has([]string{"groups", "get", "shop", group}, "id "+group)
+
+	// The block list and the trail of consent; more addresses than a page has.
+	var many []string
+	for i := range 21 {
+		many = many[:0]
+		for j := range 50 {
+			many = append(many, fmt.Sprintf("%d.%d@example.com", i, j))
+		}
+		list, err := json.Marshal(many)
+		require.NoError(t, err)
+		require.Equal(t, 201, s.post(t, "/email/blocklist", allKey, `{"email":`+string(list)+`}`).status)
+	}
+	o.has(args("blocks list test"), "EMAIL SINCE SOURCE BY KEY", "7.7@example.com 20", "/email/blocklist api key all")
+	blocked := func() int { return strings.Count(o.run("blocks", "list", "test", "--json"), `"email":`) }
+	require.Equal(t, 21*50, blocked())
+	o.has(args("blocks lift test 7.7@example.com"), "7.7@example.com is off the block list")
+	require.Contains(t, o.refused("blocks", "lift", "test", "7.7@example.com"), "404 Not Found")
+	require.Equal(t, 21*50-1, blocked())
+	o.has(args("history test --email 7.7@example.com"), "CHANGED APPLIED STATE VALUE", "hard_bounce marked", "hard_bounce removed")
+	o.has(args("history shop --external-id ann"), "subscription_group subscribed Daily "+group+" /users/track api key backend")
+	require.Contains(t, o.refused("history", "shop", "--external-id", "nobody"), "404 Not Found: user not found")
+	require.Contains(t, o.refused("history", "shop", "--external-id", "a", "--email", "b"), "can't be used together")
+	require.Contains(t, o.refused("history", "shop"), "--external-id")
+	require.Contains(t, o.refused("history", "shop", "--alias", "x"), "LABEL:NAME")
+	require.Contains(t, o.run("audit", "list", "--limit", "1"), "block of an email address lifted")
 
 	documents := func(noun, text, changed, columns, row string) {
 		t.Helper()
