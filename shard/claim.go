@@ -140,6 +140,9 @@ func (w *worker) claim(p *partition, o op.Op) error {
 		}
 	}
 	switch {
+	case c.profile == 0 && c.kind != claimAlias:
+		w.applying.ticket.report(c.ref, Nobody)
+		return nil
 	case holder == 0 && c.profile == 0:
 		return w.createNamed(p, row, o, c)
 	case holder == 0:

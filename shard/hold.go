@@ -16,6 +16,8 @@ type held struct {
 	waiting []*waiter
 }
 
+// Who waits, waits for pins: without any there is no list.
+
 // waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in turn.
 type waiter struct {
 	record []byte

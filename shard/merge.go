@@ -14,7 +14,7 @@ import (
 // entry of a waiting list (hold.go), so that it happens once or not at all, whatever crashes in between:
 //
 //	Merge   to gone    asks keep to stay where it is
-//	Pin     to keep    keep is pinned: it doesn't leave for anybody else until gone has come, or doesn't come
+//	Pin     to keep    keep is pinned: it doesn't leave for anybody else, and keeps room, until gone has come, or doesn't come
 //	Seal    to gone    gone leaves: its entry becomes a mark that leads to keep, all it has goes along
 //	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
 //	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
@@ -178,6 +178,9 @@ func (w *worker) askFor(p *partition, s *slot, m merging, key []byte) {
 // mergeSlack is by how much, besides a quarter, a profile may grow between Pin and Seal. If it grows more, the merge begins anew.
 const mergeSlack = 1 << 10
 
+// mergeSpare is how much those who are on their way together leave of an entry, for what the profile gets besides.
+const mergeSpare = 1 << 20
+
 // pin: the profile at this number is to take another one in.
 func (w *worker) pin(p *partition, o op.Op) error {
 	m, _, err := parseMerging(o.Body())
@@ -199,13 +202,13 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
 		w.ended(&m, Nobody, mergesIdle)
-	case p.waits(keep):
-		w.park(p, op.Pin, keep, m, o.Key())
-	case s.size()+p.reserved(keep)+int(m.room)+profileSlack > maxEntryBytes:
+	case s.size()+int(m.room)+profileSlack > maxEntryBytes:
 		if w.applying.live {
 			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.room, "keep_bytes", s.size())
 		}
 		w.ended(&m, Taken, mergesTooLarge)
+	case p.waits(keep), p.isPinned(keep) && s.size()+p.reserved(keep)+int(m.room)+mergeSpare > maxEntryBytes:
+		w.park(p, op.Pin, keep, m, o.Key())
 	default:
 		p.hold(keep, int(m.room))
 		m.other = keep

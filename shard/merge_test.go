@@ -167,6 +167,52 @@ func TestMergeOfLargeProfiles(t *testing.T) {
 	require.Equal(t, 1+4*(3-left), n)
 }
 
+// Many at once that fit only one after the other: all come, and what is sent to the kept user meanwhile is not lost.
+func TestMergeOfManyWaitsForRoom(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	keep := makeUser(t, e, "keep")
+	var pairs []uint64
+	const n = 36
+	for i := range n {
+		id := fmt.Sprint("u", i)
+		request(t, e, func(b *Batch) {
+			index := b.Intern([]byte(id))
+			addAttributes(b, op.ExternalID, id, 0, op.AppendString(binary.AppendUvarint(nil, uint64(op.ReservedCodes+index)), make([]byte, 250<<10)))
+			addEvent(b, op.ExternalID, id, "made", 0)
+		})
+		pairs = append(pairs, numberOf(t, e, op.ExternalID, id), keep)
+	}
+	merge(t, e, pairs...)
+	sent := 0
+	for ; e.Stats().MergesWaiting > 0; sent++ {
+		commitEvent(t, e, op.ExternalID, "keep", "meanwhile", 0)
+	}
+	settle(t, e)
+	require.Equal(t, n+1, eventCount(t, e, op.ExternalID, "keep", "made"))
+	require.Equal(t, sent, eventCount(t, e, op.ExternalID, "keep", "meanwhile"))
+}
+
+// Number 0 is nobody.
+func TestMergeOfNobody(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	a := makeUser(t, e, "a")
+	merge(t, e, 0, a, a, 0, 0, 0)
+	settle(t, e)
+	request(t, e, func(b *Batch) { b.Delete(0) })
+	for name, do := range map[string]func(b *Batch) int{
+		"identify":         func(b *Batch) int { return b.Identify(0, []byte("x"), profile.MergeIdentify) },
+		"identify a":       func(b *Batch) int { return b.Identify(0, []byte("a"), profile.MergeIdentify) },
+		"rename alias":     func(b *Batch) int { return b.RenameAlias(0, []byte("l"), []byte("a"), []byte("b")) },
+		"rename id":        func(b *Batch) int { return b.RenameExternalID(0, []byte("a"), []byte("b")) },
+		"rename to itself": func(b *Batch) int { return b.RenameExternalID(0, []byte("a"), []byte("a")) },
+		"remove id":        func(b *Batch) int { return b.RemoveExternalID(0, []byte("a")) },
+	} {
+		require.Equal(t, Nobody, outcome(t, e, do), name)
+	}
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "a", "made"))
+	require.Len(t, checkDirectory(t, e), 1)
+}
+
 // A profile that grows beyond the room that was set apart for it, between Pin and Seal, comes all the same.
 func TestMergeOfGrowingProfile(t *testing.T) {
 	var gone, keep uint64

@@ -61,6 +61,9 @@ func (w *worker) entryOf(s *slot) []byte {
 
 // lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
 func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
+	if number == 0 { // nobody's; of the table it is an empty slot's
+		return nil, nil
+	}
 	if s := p.find(number); s != nil {
 		s.meta |= metaRef
 		return s, nil

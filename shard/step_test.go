@@ -181,6 +181,9 @@ func deeds(c cast) []playedRequest {
 		f("alias crm y for ada", func(b *Batch) { b.AddAlias(c.ada, crm, []byte("y")) }),
 		f("alias x for nobody", func(b *Batch) { b.AddAlias(0, l, []byte("x")) }),
 		f("alias crm ada is x", func(b *Batch) { b.RenameAlias(c.ada, crm, []byte("ada"), []byte("x")) }),
+		f("alias crm x is ada", func(b *Batch) { b.RenameAlias(c.ada, crm, []byte("x"), []byte("ada")) }),
+		f("rename ada back", func(b *Batch) { b.RenameExternalID(c.ada, []byte("new"), []byte("ada")) }),
+		f("remove the id new", func(b *Batch) { b.RemoveExternalID(c.ada, []byte("new")) }),
 		f("alias l al is x", func(b *Batch) { b.RenameAlias(c.al, l, []byte("al"), []byte("x")) }),
 		f("track ada", func(b *Batch) { addEvent(b, op.ExternalID, "ada", "t", 0) }),
 		f("track bob", func(b *Batch) { addEvent(b, op.ExternalID, "bob", "t", 0) }),
@@ -261,7 +264,7 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 		"rename ada new":                    "track new",
 		"new email for al":                  "identify al as bob",
 		"bob gets al's email":               "identify al as bob",
-		"alias crm ada is x":                "track alias crm ada",
+		"alias crm ada is x":                "alias crm x is ada",
 		"identify al as bob, data orphaned": "merge bob into eve",
 	}
 	names := deeds(cast{})

@@ -164,6 +164,9 @@ func (e *Engine) lendHome(home uint64, workspace uint32, id op.IDKind, key []byt
 
 // lend lends the entry at number.
 func (e *Engine) lend(number uint64) (l lent, err error) {
+	if number == 0 { // nobody's
+		return lent{}, nil
+	}
 	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
 	for {
 		w.mu.Lock()

@@ -163,6 +163,28 @@ func TestMergeEvents(t *testing.T) {
 	require.False(t, ok)
 }
 
+// service.md 4.2: 'X times in Y days' goes by what both have had, X at most 50, Y at most 30 before the newest.
+func TestMergeRecent(t *testing.T) {
+	keep, gone := user("k"), user("g")
+	for i := range int64(40) {
+		keep = event(t, buy(t, keep, "sku", noon-2*i*day/4, 1, 1, "USD"), "e", noon-2*i*day/4)
+		gone = event(t, buy(t, gone, "sku", noon-(2*i+1)*day/4, 1, 1, "USD"), "e", noon-(2*i+1)*day/4)
+	}
+	b := merge(t, keep, gone, MergeUsers)
+	e, _ := Event(b, []byte("e"))
+	p, _ := Product(b, []byte("sku"))
+	for _, s := range []Summary{e, p} {
+		recent := s.Recent(nil)
+		require.Equal(t, []any{uint64(80), 50}, []any{s.Count, len(recent)})
+		require.Equal(t, []int64{(noon - 49*day/4) / 1000, noon / 1000}, []int64{recent[0], recent[49]}, "the newest of both, in turn")
+		require.Equal(t, 21, s.Since((noon-5*day)/1000))
+	}
+	old := event(t, event(t, user("o"), "e", noon-31*day), "e", noon-29*day)
+	e, _ = Event(merge(t, event(t, user("n"), "e", noon), old, MergeUsers), []byte("e"))
+	require.Equal(t, []int64{(noon - 29*day) / 1000, noon / 1000}, e.Recent(nil))
+	require.EqualValues(t, 3, e.Count)
+}
+
 func TestMergePurchases(t *testing.T) {
 	keep := buy(t, buy(t, user("k"), "sku", noon, 100, 2, "USD"), "mine", noon+day, math.MaxInt64-5, 1, "CHF")
 	gone := buy(t, buy(t, buy(t, user("g"), "sku", noon-day, -30, 3, "USD"), "sku", noon, 7, 1, "EUR"), "theirs", noon+2*day, 9, 1, "CHF")
