@@ -35,7 +35,7 @@ import (
 // AdminActor is the actor of changes that no API key has made.
 const AdminActor uint32 = math.MaxUint32
 
-// Kinds of documents that this package reads. Others are kept for their own readers; see Documents.
+// Kinds of documents.
 const (
 	kindWorkspace = "workspace"
 	kindApp       = "app"
@@ -58,8 +58,6 @@ const (
 type Options struct {
 	// Prepare makes of a workspace's settings what the track function needs, once per change; it is kept in Workspace.Prepared.
 	Prepare func(*Workspace) any
-	// OnDocument, when set, is called after each document that is not read here, for the snapshots of other resources. Same goroutine as Apply.
-	OnDocument func(kind, workspace, id string, doc []byte)
 	// Now is the clock, Unix milliseconds. Required.
 	Now func() int64
 	// Logger gets an audit line for each change. Default: slog.Default().
@@ -132,9 +130,6 @@ func New(options Options) *Control {
 	if options.Prepare == nil {
 		options.Prepare = func(*Workspace) any { return nil }
 	}
-	if options.OnDocument == nil {
-		options.OnDocument = func(string, string, string, []byte) {}
-	}
 	c := &Control{options: options, docs: map[string]map[string][]byte{}, usage: map[uint32]*keys.Usage{},
 		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
@@ -191,7 +186,6 @@ func (c *Control) Apply(key string, doc []byte) {
 		l.apply(slug, id, of[kind+"/"+id])
 	}
 	switch kind {
-	case kindBootstrap, kindNumber, kindSecret:
 	case kindUsed:
 		c.applyUsed(id, doc)
 	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM, kindSCIMToken:
@@ -201,8 +195,6 @@ func (c *Control) Apply(key string, doc []byte) {
 			c.rebuild(next, slug)
 			c.publish(next)
 		}
-	default:
-		c.options.OnDocument(kind, slug, id, of[kind+"/"+id])
 	}
 }
 
@@ -317,19 +309,6 @@ func (c *Control) publish(next *Snapshot) {
 	}
 	next.Keys = set
 	c.snapshot.Store(next)
-}
-
-// Documents lists the documents of a kind that this package does not read, by id. The bytes are not to be changed.
-func (c *Control) Documents(kind, workspace string) map[string][]byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	found := map[string][]byte{}
-	for name, text := range c.docs[workspace] {
-		if id, ok := strings.CutPrefix(name, kind+"/"); ok {
-			found[id] = text
-		}
-	}
-	return found
 }
 
 func (c *Control) document(kind, slug, id string) []byte {

@@ -120,9 +120,9 @@ func TestBootstrap(t *testing.T) {
 	require.Equal(t, uint32(2), k.Number)
 	require.False(t, k.Allows("users.delete"))
 	require.Equal(t, "https://dashboard.example.com", c.Snapshot().SCIM.RequestOrigin)
-	require.Contains(t, string(c.Documents(KindPreferenceCenter, "demo")["main"]), "width=device-width")
-	require.Contains(t, string(c.Documents(KindCampaign, "demo")["c1"]), "Hola")
-	require.Len(t, c.Documents(KindCanvas, "demo"), 1)
+	require.Contains(t, c.PreferenceCenters.Get("demo", "main").Options.Viewport, "width=device-width")
+	require.Contains(t, fmt.Sprint(c.Campaigns.Get("demo", "c1").Messages[0].Translations), "Hola")
+	require.Len(t, c.Canvases.List("demo"), 1)
 
 	for key, doc := range m.docs { // tokens are nowhere, not in the log either
 		for _, secret := range []string{"secret-token-0123456789", "scim-token-123", made[0].Token} {
@@ -158,7 +158,7 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	require.NoError(t, c.Edit(by, KindPreferenceCenter, "demo", "main", "edited", func([]byte) ([]byte, error) { return []byte(`{"edited":true}`), nil }))
 	bootstrap(t, c, full)
 	require.Equal(t, "mau", c.Snapshot().Lookup("demo").Plan)
-	require.Equal(t, `{"edited":true}`, string(c.Documents(KindPreferenceCenter, "demo")["main"]))
+	require.Equal(t, `{"edited":true}`, m.docs["preference_center/demo/main"])
 	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: New", 1))
 	require.Equal(t, "New", c.Snapshot().Lookup("demo").Name)
 	require.Equal(t, "base", c.Snapshot().Lookup("demo").Plan)
