@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,4 +242,43 @@ func TestHistoryOfMerged(t *testing.T) {
 	commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(cy) })
 	require.NoError(t, e.Checkpoint())
 	require.Equal(t, []int{0, 0, 0}, []int{trailRows(t, e, ann), trailRows(t, e, bob), trailRows(t, e, cy)})
+}
+
+// What a checkpoint is writing is neither missed nor seen twice.
+func TestReadersDuringCheckpoints(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))
+	number := first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := e.Checkpoint(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	}()
+	for i := range short(200, 50) {
+		setAddress(t, e, op.Email, "x@example.com", State{Kind: Bounce, On: i%2 == 0})
+		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
+		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))
+		for range 3 {
+			require.Len(t, first(e.History(1, number)), i+1)
+			require.Len(t, first(e.AddressHistory(1, op.Email, []byte("x@example.com"))), i+1)
+			list, _, err := e.BlockedAddresses(1, "", 1000)
+			require.NoError(t, err)
+			require.Len(t, list, i+1+(i+1)%2)
+			require.Len(t, auditOf(t, e, 1), i+1)
+		}
+	}
+	close(stop)
+	group.Wait()
 }
