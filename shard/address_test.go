@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -117,6 +118,10 @@ func TestSetAddressStates(t *testing.T) {
 	setAddress(t, e, op.Email, "a@example.com", email("opted_in"), off, noGroup)
 	requireStates(t, e, "ann", email("opted_in"), off, noGroup, smsGroup)
 	requireStates(t, e, "imp", email("opted_in"), off, noGroup)
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { b.SetAddressStates(op.Email, []byte("lifted@example.com"), email("opted_in"), off) })
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "lifted@example.com", "opened", 0) })
+	got, _ = statesOfUser(t, e, op.Email, "lifted@example.com")
+	require.Equal(t, []State{email("opted_in")}, got, "no mark is nothing to inherit")
 	// A second import of a user whose address is the same does not undo what the address says.
 	commitAs(t, e, op.SourceImport, func(b *Batch) {
 		var im profile.Importer
@@ -312,4 +317,66 @@ func TestViewAllocates(t *testing.T) {
 		_ = e.ViewAddress(1, op.Email, mail, count)
 	}))
 	require.Equal(t, 101*4, on)
+}
+
+// States of an address that stand behind an object which waits for one before it.
+func TestAddressStatesBehindDeferred(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	commitAs(t, e, op.SourceTrack, func(b *Batch) {
+		addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "x@example.com"))
+		addEvent(b, op.Email, "x@example.com", "opened", 0)
+		b.SetAddressStates(op.Email, []byte("x@example.com"), email("unsubscribed"))
+		b.SetUserStates(op.Email, []byte("x@example.com"), 0, emailGroup)
+		b.SetUserStates(op.ExternalID, []byte("ann"), 0, smsGroup)
+	})
+	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup)
+	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
+	require.ElementsMatch(t, []State{email("unsubscribed"), emailGroup}, got)
+	require.NoError(t, e.ViewAddress(1, op.Email, []byte("x@example.com"), func(blob []byte) {
+		for _, c := range statesOf(blob) {
+			require.Equal(t, []any{uint32(7), op.SourceTrack}, []any{c.Actor, c.Source})
+		}
+	}))
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "ann", "opened"))
+}
+
+// Messages that come late: a profile spoke before it heard of something newer, or said again what the address did not hear of.
+func TestLateStates(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for _, user := range []string{"ann", "bob"} {
+		track(t, e, user, attrField(op.AttrEmail, "x@example.com"))
+	}
+	ann := first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number
+	key := []byte("x@example.com")
+	home := e.hasher.Number(1, op.Email, key)
+	changedBy := func(user string) (at int64) {
+		require.NoError(t, e.View(1, op.ExternalID, []byte(user), func(_ uint64, blob []byte) {
+			c, _ := profile.StateOf(blob, email(""))
+			at = c.Changed
+		}))
+		return at
+	}
+	states := func(value string, changed int64) []byte {
+		return appendStates(nil, []stateChange{{State: email(value), Changed: changed, Actor: 1, Source: op.SourceTrack}})
+	}
+	requireAll := func(want string) {
+		t.Helper()
+		requireStates(t, e, "ann", email(want))
+		requireStates(t, e, "bob", email(want))
+		got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
+		require.Equal(t, []State{email(want)}, got)
+	}
+	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"))
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { // what ann said, later in the log, older by its stamp
+		b.Append(op.ShareState, op.MakeFlags(op.Force, op.Email), ann, states("opted_in", 5), key)
+		b.Append(op.RowState, op.MakeFlags(0, op.Email), home, append(binary.LittleEndian.AppendUint64(nil, ann), states("opted_in", 5)...), key)
+	})
+	requireAll("unsubscribed")
+	set := changedBy("bob")
+	setUser(t, e, op.ExternalID, "bob", email("unsubscribed")) // no news: the address is not told
+	require.Greater(t, changedBy("bob"), set)
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { // said between the two, heard behind them
+		b.Append(op.RowState, op.MakeFlags(0, op.Email), home, append(binary.LittleEndian.AppendUint64(nil, 0), states("opted_in", set+1)...), key)
+	})
+	requireAll("unsubscribed")
 }

@@ -149,6 +149,15 @@ func TestBlockedAddresses(t *testing.T) {
 	}
 	setAddress(t, e, op.Email, "ann@example.com", off)
 	require.Empty(t, all(1, 10))
+	require.NoError(t, e.Checkpoint())
+	rows := 0
+	for i := range e.partitions {
+		require.NoError(t, e.store.scan(appendBookKey(nil, uint8(i), bookBlocked), appendBookKey(nil, uint8(i), bookBlocked+1), func(_, _ []byte) error {
+			rows++
+			return nil
+		}))
+	}
+	require.Equal(t, 1, rows, "what was taken back leaves the index")
 	for _, cursor := range []string{"x", "1", "00000000000000zz", "00000000000000001"} {
 		_, _, err := e.BlockedAddresses(1, cursor, 1)
 		require.ErrorIs(t, err, ErrCursor)
@@ -191,7 +200,7 @@ func TestTrailIsBounded(t *testing.T) {
 			}
 		})
 		w.mu.Lock()
-		most = max(most, w.used())
+		most = max(most, w.arena.used+w.unwritten)
 		w.mu.Unlock()
 	}
 	require.Less(t, most, 2*o.MemoryBytes)
@@ -281,4 +290,47 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 	}
 	close(stop)
 	group.Wait()
+}
+
+// What comes while a checkpoint writes is left for the next one.
+func TestBooksBetweenSaveAndSaved(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	batch := e.store.db.NewBatch()
+	defer batch.Close()
+	w, p := e.workers[0], e.workers[0].parts[0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var audit auditLog
+	add := func(n uint64) {
+		w.applying.position, w.applying.noted = n, 0
+		w.note(p, n, stateChange{State: email("opted_in"), Changed: int64(n)})
+		p.trail.erased = append(p.trail.erased, 100+n)
+		p.blocked.changes = append(p.blocked.changes, blockChange{number: n, on: true})
+		audit.add(int64(n), 1, []byte("entry"))
+	}
+	add(1)
+	add(2)
+	one := w.unwritten / 2
+	require.NoError(t, p.trail.save(p.id, batch))
+	require.NoError(t, p.blocked.save(p.id, batch))
+	require.NoError(t, audit.save(batch))
+	add(3)
+	w.saved(p)
+	audit.saved()
+	require.Equal(t, one, w.unwritten)
+	require.Len(t, p.trail.entries, 1)
+	x := p.trail.entries[0]
+	require.EqualValues(t, 3, x.number)
+	require.EqualValues(t, 3, parseTrail(p.trail.values[x.at:x.end]).Changed)
+	require.Equal(t, []uint64{103}, p.trail.erased)
+	require.Equal(t, []blockChange{{number: 3, on: true}}, p.blocked.changes)
+	require.Len(t, audit.pending, 1)
+	require.EqualValues(t, 3, audit.pending[0].Seq)
+	for range 2 {
+		w.saved(p)
+		audit.saved()
+		require.Len(t, p.trail.entries, 1, "not written yet")
+		require.Len(t, p.blocked.changes, 1)
+		require.Len(t, audit.pending, 1)
+	}
 }
