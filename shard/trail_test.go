@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
@@ -333,4 +334,32 @@ func TestBooksBetweenSaveAndSaved(t *testing.T) {
 		require.Len(t, p.blocked.changes, 1)
 		require.Len(t, audit.pending, 1)
 	}
+}
+
+// A start reads the books that are held in memory, all of them, and none of the others.
+func TestBooksAreLoaded(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	p := &partition{id: 77, books: books{applied: 5, nextMessage: 6, nextDeferred: 7}, inboxNew: true}
+	p.inbox[3] = 9
+	rec := op.Record{Workspace: 1, Stamp: 2}
+	p.outbox = []*message{newMessage(new(op.Builder), p.id, 6, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
+	p.deferred = []*deferred{{seq: 7, record: []byte("record")}}
+	p.dropped = []dropped{{1, 2}}
+	p.blocked.changes = []blockChange{{number: 1, on: true}}
+	batch := e.store.db.NewBatch()
+	defer batch.Close()
+	require.NoError(t, p.saveBooks(batch))
+	require.NoError(t, batch.Commit(pebble.NoSync))
+	q := &partition{id: p.id}
+	require.NoError(t, q.load(e.store, nil))
+	require.Equal(t, p.books, q.books)
+	require.Len(t, q.outbox, 1)
+	require.Equal(t, p.outbox[0].body, q.outbox[0].body)
+	require.True(t, q.outbox[0].stored)
+	require.Equal(t, p.deferred, q.deferred)
+	require.Empty(t, q.dropped)
+	require.NoError(t, e.store.scan(appendBookKey(nil, p.id, bookLazy), appendEntryKey(nil, uint64(p.id)<<56|1), func(k, _ []byte) error {
+		require.Contains(t, []byte{bookTrail, bookAudit, bookBlocked, bookDropped}, k[9])
+		return nil
+	}))
 }
