@@ -147,7 +147,14 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 		}
 		return nil
 	}
-	b := n.engine.NewBatch(ws.Number, 0)
+	groups := forIngest(ws).Groups
+	opt.Channel = func(group [16]byte) byte { return byte(groups[group]) }
+	begin := func() *shard.Batch {
+		b := n.engine.NewBatch(ws.Number, 0)
+		b.SetSource(op.SourceImport)
+		return b
+	}
+	b := begin()
 	defer func() { b.Release() }()
 	commit := func() error {
 		count := b.Count()
@@ -162,7 +169,7 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 			}
 			result.Imported += count
 			b.Release()
-			b = n.engine.NewBatch(ws.Number, 0)
+			b = begin()
 			return nil
 		}
 	}

@@ -25,6 +25,7 @@ type ImportOptions struct {
 	Currency [3]byte                       // of total_revenue where revenue_by_currency is missing; zero: USD
 	Digits   func(currency [3]byte) int    // digits behind the point of a currency; nil: 2
 	AppID    func(name []byte) (id []byte) // the id of an app that is given by name only, nil for unknown; nil: none is known
+	Channel  func(group [16]byte) byte     // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
 }
 
 // Importer reads users back from the shape of the export (decisions.md D9), for one worker; the zero value is ready.
@@ -131,7 +132,11 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 		}
 		switch state := bytes.ToLower(im.text(v.Get("status"), "subscription_groups status")); string(state) {
 		case "subscribed", "unsubscribed":
-			b = e.SetState(b, StateChange{State{Kind: StateGroup, Group: id, On: string(state) == "subscribed"}, stamp, 0, op.SourceImport})
+			set := State{Kind: StateGroup, Group: id, On: string(state) == "subscribed"}
+			if im.opt.Channel != nil {
+				set.Channel = im.opt.Channel(id)
+			}
+			b = e.SetState(b, StateChange{set, stamp, 0, op.SourceImport})
 		default:
 			im.fail("subscription_groups: status %q", state)
 		}

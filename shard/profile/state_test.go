@@ -1,8 +1,10 @@
 package profile
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -106,4 +108,23 @@ func TestStatesForAddress(t *testing.T) {
 	f(State{Kind: StateGroup, Channel: op.ChannelSMS}, false, true)
 	f(State{Kind: StateGroup, Channel: op.ChannelWhatsApp}, false, true)
 	f(State{Kind: StateGroup}, true, true)
+}
+
+// What is imported says so, and a hard bounce is one of an email.
+func TestImportedStates(t *testing.T) {
+	var im Importer
+	opt := ImportOptions{Channel: func(group [16]byte) byte { return group[15] }}
+	line := `{"external_id":"u",%s"email_subscribe":"opted_in","email_hard_bounced_at":"2024-01-04T00:00:00Z",
+		"subscription_groups":[{"id":"00000000-0000-0000-0000-000000000002","status":"Unsubscribed"}]}`
+	f := func(email string, want ...StateChange) {
+		t.Helper()
+		b, err := im.Import(nil, 1, fmt.Appendf(nil, line, email), testStamp, opt)
+		require.NoError(t, err)
+		require.Equal(t, want, AppendStates(nil, b))
+	}
+	state := StateChange{State{Kind: StateEmail, Value: "opted_in"}, testStamp, 0, op.SourceImport}
+	bounce := StateChange{State{Kind: StateBounce, On: true}, time.Date(2024, 1, 4, 0, 0, 0, 0, time.UTC).UnixMicro(), 0, op.SourceImport}
+	sms := StateChange{State{Kind: StateGroup, Group: [16]byte{15: 2}, Channel: op.ChannelSMS}, testStamp, 0, op.SourceImport}
+	f(`"email":"a@x.co",`, state, bounce, sms)
+	f(``, state, sms)
 }
