@@ -104,7 +104,7 @@ func readMultipart(body []byte, boundary string) (map[string]string, error) {
 	r := multipart.NewReader(bytes.NewReader(body), boundary)
 	for range maxFields {
 		part, err := r.NextRawPart()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { // as it is; wrapped, it says that the end is missing
 			return fields, nil
 		}
 		if err != nil {

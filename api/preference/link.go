@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"strings"
 )
 
 // Link is what a link to a page says. Whoever has the link may see and change the states of this one user, until it expires.
@@ -51,7 +52,7 @@ func Sign(secret *[32]byte, l Link) string {
 
 // Open reads the text of a link. The time that it takes does not depend on how much of a forged one is right.
 func Open(secret *[32]byte, text string, nowSeconds int64) (Link, error) {
-	if len(text) > maxLinkText {
+	if len(text) > maxLinkText || strings.ContainsAny(text, "\r\n") { // which the decoder would skip
 		return Link{}, ErrForged
 	}
 	b, err := linkEncoding.DecodeString(text)
