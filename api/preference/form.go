@@ -98,13 +98,13 @@ func readURLEncoded(body string) (map[string]string, error) {
 // readMultipart: RFC 8058 lets mail programs send this form too.
 func readMultipart(body []byte, boundary string) (map[string]string, error) {
 	fields := map[string]string{}
-	if boundary == "" {
+	if boundary == "" || !bytes.Contains(body, []byte("--"+boundary+"--")) { // the reader takes some that are cut off for whole
 		return nil, ErrForm
 	}
 	r := multipart.NewReader(bytes.NewReader(body), boundary)
 	for range maxFields {
 		part, err := r.NextRawPart()
-		if err == io.EOF { // as it is; wrapped, it says that the end is missing
+		if errors.Is(err, io.EOF) {
 			return fields, nil
 		}
 		if err != nil {
