@@ -69,6 +69,19 @@ test-clients: ## the clients from npm, unchanged, against the real server (needs
 		test $$? -eq 75 && echo 'test-clients: SKIPPED, the npm registry is out of reach'; \
 	fi
 
+.PHONY: test-browser
+test-browser: ## the hosted pages in Chromium, which apt-get installs where it is missing
+	@found() { command -v chromium || command -v chromium-browser || command -v google-chrome; }; \
+	if [ -z "$$MILLRACE_BROWSER" ] && ! found >/dev/null; then \
+		echo 'apt-get install chromium'; sudo=; [ "$$(id -u)" = 0 ] || sudo='sudo -n'; \
+		{ $$sudo apt-get -q update && $$sudo apt-get -q -y install --no-install-recommends chromium; } >/dev/null 2>&1 || true; \
+	fi; \
+	if [ -n "$$MILLRACE_BROWSER" ] || found >/dev/null; then \
+		echo '$(GO) test -count 1 -run ^TestBrowser ./api'; MILLRACE_REQUIRE_BROWSER=1 $(GO) test -count 1 -run '^TestBrowser' ./api; \
+	else \
+		echo 'test-browser: SKIPPED, there is no Chromium, and apt-get could not install one'; \
+	fi
+
 .PHONY: check
 check: test ## the same as test
 
