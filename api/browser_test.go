@@ -69,12 +69,14 @@ func run[T any](b tab, action chromedp.Action[T]) T {
 // open loads a page and waits until it is there.
 func (b tab) open(url string) { b.t.Helper(); run(b, chromedp.Navigate(url)) }
 
-// click clicks, and waits for the page that the click loads when there is one to come.
 func (b tab) click(selector string) { b.t.Helper(); run(b, chromedp.Click(chromedp.CSS(selector))) }
 
+// submit clicks, and waits for the page that comes of it.
 func (b tab) submit(selector string) (status int64) {
 	b.t.Helper()
-	response, err := chromedp.RunResponse(b.ctx, chromedp.Click(chromedp.CSS(selector)))
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	response, err := chromedp.RunResponse(ctx, chromedp.Click(chromedp.CSS(selector)))
 	require.NoError(b.t, err)
 	return response.Status
 }
