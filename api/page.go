@@ -134,7 +134,7 @@ func (x *exchange) openLink() (v visit, ok bool) {
 		x.failExpired(&v)
 		return v, false
 	}
-	users, err := x.s.options.Store.FindNumber(v.link.Workspace, v.link.User)
+	users, err := x.s.options.Store.FindMerged(v.link.Workspace, v.link.User)
 	if err != nil {
 		x.failEngine(err)
 		return v, false
@@ -225,7 +225,7 @@ func (s *Server) sendForm(x *exchange) {
 	case !choices.OneClick && v.center.State != "active":
 		x.fail(fasthttp.StatusNotFound, "")
 		return
-	case !s.pageForms.take(s.pageForms.hash(v.link.User), x.now, maxFormsPerMinute):
+	case !s.pageForms.take(s.pageForms.hash(v.user.Number), x.now, maxFormsPerMinute):
 		x.tooManyPages()
 		return
 	}
@@ -267,7 +267,7 @@ func (s *Server) choose(v *visit, c preference.Choices) error {
 	batch := s.options.Store.NewBatch(v.link.Workspace, 0)
 	defer batch.Release()
 	batch.SetSource(source)
-	batch.SetUserStates(op.SvcID, nil, v.link.User, states...)
+	batch.SetUserStates(op.SvcID, nil, v.user.Number, states...)
 	return batch.Commit()
 }
 

@@ -359,6 +359,31 @@ func TestLinks(t *testing.T) {
 	checkPage(t, h.call("GET", h.link("ada"), "", ""), 200)
 }
 
+// A user who was merged into another one is that one now: the link in an old mail still unsubscribes.
+func TestLinkOfAMergedUser(t *testing.T) {
+	h := openHosting(t, pagePreferences)
+	path := h.link("ada")
+	for _, into := range []string{"second", "third"} {
+		h.user(into, into+"@example.com")
+		from := map[string]string{"second": "ada", "third": "second"}[into]
+		a := h.call("POST", "/users/merge", demoKey, fmt.Sprintf(`{"merge_updates":[{"identifier_to_merge":{"external_id":%q},"identifier_to_keep":{"external_id":%q}}]}`, from, into))
+		require.Equal(t, 202, a.status, a.body)
+		require.Eventually(t, func() bool {
+			return strings.Contains(h.call("POST", "/users/export/ids", demoKey, fmt.Sprintf(`{"external_ids":[%q]}`, from)).body, "invalid_user_ids")
+		}, time.Minute, 10*time.Millisecond)
+		a = h.call("GET", path, "", "")
+		checkPage(t, a, 200)
+		require.Contains(t, a.body, into+"&#64;example")
+	}
+	checkPage(t, h.send(path, "List-Unsubscribe=One-Click"), 200)
+	email, _ := h.states("third")
+	require.Equal(t, "unsubscribed", email)
+	h.user("ada", "new@example.com") // somebody else
+	require.Contains(t, h.call("GET", path, "", "").body, "third&#64;example")
+	require.Equal(t, 201, h.call("POST", "/users/delete", demoKey, `{"external_ids":["third"]}`).status)
+	checkPage(t, h.call("GET", path, "", ""), 404)
+}
+
 // The secret stays through a restart, and nothing shows it.
 func TestLinksAfterARestart(t *testing.T) {
 	dir := t.TempDir()

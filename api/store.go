@@ -19,6 +19,8 @@ type Store interface {
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	// FindNumber returns the profile with this number: none or one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
+	// FindMerged returns the profile with this number, or the one that it was merged into.
+	FindMerged(workspace uint32, number uint64) ([]User, error)
 	// ParseSvcID reads a svc_id; ok is false for one that is not of this store and workspace.
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.

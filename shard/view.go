@@ -66,6 +66,24 @@ func (e *Engine) FindNumber(workspace uint32, number uint64) (users []User, err 
 	return users, err
 }
 
+// FindMerged returns the user with this number, or else the one whom that user was merged into: what was given out for somebody, such as a link in a
+// mail, stays good for who they are now.
+func (e *Engine) FindMerged(workspace uint32, number uint64) (users []User, err error) {
+	for merged := true; merged && err == nil; {
+		merged = false
+		err = e.view(number, func(blob []byte) {
+			switch {
+			case profile.Workspace(blob) != workspace:
+			case profile.Kind(blob) == profile.KindUser:
+				users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
+			default:
+				number, merged = forward(blob)
+			}
+		})
+	}
+	return users, err
+}
+
 // Answer is a kept answer to a request with an Idempotency-Key.
 type Answer struct {
 	BodyHash [32]byte
