@@ -282,7 +282,7 @@ func TestPreferenceURL(t *testing.T) {
 		return a.json(t)["preference_center_url"].(string)
 	}
 	// External ids of all sorts; the last two would be one in a path that is normalised.
-	ids := []string{"ada", "a/b", "a//b", "a+b=", "é", "a b", "%41", "a%2Fb", "..x", "a?b#c"}
+	ids := []string{"ada", "a/b", "a//b", "a+b=", "é", "a b", "%41", "a%2Fb", "..x", "a?b#c", "url/ada"}
 	for _, id := range ids {
 		require.Equal(t, 201, d.track(demoKey, id).status)
 	}
