@@ -93,8 +93,8 @@ func conserve(t *testing.T, seed, round uint64) {
 		s.makeUsers(t, e, fmt.Sprint("f", phase, "-"), 8)
 		var running sync.WaitGroup
 		for c := range clients {
+			x := &mergeClient{sent: s, e: e, name: fmt.Sprint(phase, "-", c), users: users, r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
 			running.Go(func() {
-				x := &mergeClient{sent: s, e: e, name: fmt.Sprint(phase, "-", c), users: users, r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
 				for range requests {
 					if err := x.request(); err != nil && !errors.Is(err, ErrBusy) {
 						t.Errorf("round %d phase %d: %v", round, phase, err)
