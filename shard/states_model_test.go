@@ -569,10 +569,10 @@ func TestStatesConverge(t *testing.T) {
 		}
 		run(requests)
 		var crashed *vfs.MemFS
-		done := make(chan struct{})
+		done, wait := make(chan struct{}), time.Duration(r.IntN(3000))*time.Microsecond
 		go func() {
 			defer close(done)
-			time.Sleep(time.Duration(r.IntN(3000)) * time.Microsecond)
+			time.Sleep(wait)
 			crashed = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, 1))})
 		}()
 		run(requests)
