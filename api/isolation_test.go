@@ -37,6 +37,9 @@ workspaces:
 	hiddenAlias = `"alias_label":"l-s3cret","alias_name":"n-s3cret"`
 	hiddenEmail = "ada-s3cret@example.com"
 	hiddenPhone = "+14155552671"
+	// Those of demo, and those that attacks would make.
+	allAliases = `{"user_aliases":[{` + hiddenAlias + `},{"alias_label":"cookie-s3cret","alias_name":"c"},{"alias_label":"l-s3cret","alias_name":"taken"},
+		{"alias_label":"new","alias_name":"a"},{"alias_label":"new","alias_name":"b"},{"alias_label":"new","alias_name":"nobody's"}]}`
 )
 
 // attack is a request that names what demo has, and the status that another workspace gets, and a text in its answer.
@@ -73,7 +76,7 @@ func attacks(svcID string) map[string][]attack {
 	add("POST /users/delete", 201, `{"external_ids":["ada-s3cret"]}`, fmt.Sprintf(`{"svc_ids":[%q]}`, svcID), `{"user_aliases":[{`+hiddenAlias+`}]}`,
 		`{"email_addresses":["`+hiddenEmail+`"]}`, `{"phone_numbers":["`+hiddenPhone+`"]}`)
 	add("POST /users/alias/new", 201, `{"user_aliases":[{"external_id":"ada-s3cret","alias_label":"new","alias_name":"a"}]}`,
-		fmt.Sprintf(`{"user_aliases":[{"svc_id":%q,"alias_label":"new","alias_name":"b"}]}`, svcID))
+		fmt.Sprintf(`{"user_aliases":[{"svc_id":%q,"alias_label":"new","alias_name":"b"}]}`, svcID), `{"user_aliases":[{"alias_label":"new","alias_name":"nobody's"}]}`)
 	add("POST /users/alias/update", 201, `{"alias_updates":[{"alias_label":"l-s3cret","old_alias_name":"n-s3cret","new_alias_name":"taken"}]}`)
 	add("POST /users/identify", 201, `{"aliases_to_identify":[{"external_id":"mallory","user_alias":{"alias_label":"cookie-s3cret","alias_name":"c"}}]}`,
 		`{"emails_to_identify":[{"external_id":"mallory","email":"nameless-s3cret@example.com","prioritization":["unidentified"]}]}`)
@@ -93,9 +96,10 @@ func attacks(svcID string) map[string][]attack {
 	for _, query := range []string{"external_id=ada-s3cret", "email=" + hiddenEmail} {
 		get("GET /subscription/status/get", 200, "/subscription/status/get?subscription_group_id="+newsGroup+"&"+query)
 		get("GET /subscription/status/get", 400, "/subscription/status/get?subscription_group_id="+hiddenGroup+"&"+query)
-		get("GET /subscription/user/status", 200, "/subscription/user/status?"+query)
 	}
-	get("GET /subscription/user/status", 200, "/subscription/user/status?phone="+url.QueryEscape(hiddenPhone))
+	for _, query := range []string{"external_id=ada-s3cret", "email=" + hiddenEmail, "phone=" + url.QueryEscape(hiddenPhone)} {
+		all["GET /subscription/user/status"] = append(all["GET /subscription/user/status"], attack{"/subscription/user/status?" + query, "", 200, `{"users":[],"total_count":0,`})
+	}
 	add("POST /email/status", 201, `{"email":"`+hiddenEmail+`","subscription_state":"unsubscribed"}`)
 	for _, route := range []string{"POST /email/blocklist", "POST /email/blacklist", "POST /email/bounce/remove", "POST /email/spam/remove"} {
 		add(route, 201, `{"email":"`+hiddenEmail+`"}`)
@@ -145,7 +149,7 @@ func (d *door) seed(t *testing.T) (svcID string) {
 	}
 	must("/users/delete", `{"external_ids":["ada-s3cret","stolen","mallory","keeper","goner"]}`)
 	must("/users/delete", `{"email_addresses":["`+hiddenEmail+`","nameless-s3cret@example.com"]}`)
-	must("/users/delete", `{"user_aliases":[{`+hiddenAlias+`},{"alias_label":"cookie-s3cret","alias_name":"c"},{"alias_label":"new","alias_name":"a"},{"alias_label":"new","alias_name":"b"},{"alias_label":"l-s3cret","alias_name":"taken"}]}`)
+	must("/users/delete", allAliases)
 	must("/users/track", `{"attributes":[{"external_id":"former-s3cret","first_name":"Ada-s3cret","email":"`+hiddenEmail+`","phone":"`+hiddenPhone+`","x":"value-s3cret","marked_email_as_spam_at":"2026-01-31T09:30:00Z"},
 		{"external_id":"keeper","y":1},{"external_id":"goner","z":1},{"user_alias":{"alias_label":"cookie-s3cret","alias_name":"c"},"_update_existing_only":false,"x":1},{"email":"nameless-s3cret@example.com","x":1}]}`)
 	must("/users/external_ids/rename", `{"external_id_renames":[{"current_external_id":"former-s3cret","new_external_id":"ada-s3cret"}]}`)
@@ -164,7 +168,7 @@ func (d *door) seed(t *testing.T) (svcID string) {
 func (d *door) view(t *testing.T, svcID string) string {
 	var b strings.Builder
 	for _, body := range []string{`{"external_ids":["ada-s3cret","former-s3cret","stolen","mallory","keeper","goner"]}`, fmt.Sprintf(`{"svc_id":%q}`, svcID),
-		`{"user_aliases":[{` + hiddenAlias + `},{"alias_label":"cookie-s3cret","alias_name":"c"},{"alias_label":"new","alias_name":"a"},{"alias_label":"new","alias_name":"b"},{"alias_label":"l-s3cret","alias_name":"taken"}]}`,
+		allAliases,
 		`{"email_address":"` + hiddenEmail + `","phone":"` + hiddenPhone + `"}`, `{"email_address":"nameless-s3cret@example.com"}`} {
 		b.WriteString(d.call("POST", "/users/export/ids", demoKey, body).body + "\n")
 	}
@@ -224,6 +228,16 @@ func TestWorkspacesAreIsolated(t *testing.T) {
 	for name := range attacks(svcID) {
 		require.True(t, known[name], "%s is no route", name)
 	}
+
+	// What the other workspace does to its own happens there, under the same names.
+	require.Equal(t, 201, d.call("POST", "/users/track", otherKey, `{"attributes":[{"external_id":"keeper","mine":1},{"external_id":"goner","mine":2,"gone":1}]}`).status)
+	require.Equal(t, 202, d.call("POST", "/users/merge", otherKey, `{"merge_updates":[{"identifier_to_merge":{"external_id":"goner"},"identifier_to_keep":{"external_id":"keeper"}}]}`).status)
+	require.Eventually(t, func() bool {
+		a := d.call("POST", "/users/export/ids", otherKey, `{"external_ids":["keeper","goner"],"fields_to_export":["custom_attributes"]}`)
+		return a.body == `{"users":[{"custom_attributes":{"mine":1,"gone":1}}],"invalid_user_ids":["goner"],"message":"success"}`
+	}, waitLimit, tick)
+	require.Len(t, d.call("POST", "/users/export/ids", otherKey, `{"user_aliases":[{"alias_label":"new","alias_name":"nobody's"}]}`).json(t)["users"], 1)
+	require.Equal(t, before, d.view(t, svcID))
 
 	// An attack that would do nothing with demo's own key either proves nothing.
 	for i := range routes {
