@@ -112,7 +112,7 @@ func attacks(svcID string) map[string][]attack {
 	all["POST /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404, ""}}
 	// Names are unique within a workspace only: the one that demo has is free here, and is told by demo's refusal alone.
 	all["POST /preference_center/v1"] = []attack{{"", `{"name":"hidden",` + center[1:], 201, ""}}
-	for _, path := range []string{"/preference_center/v1/hidden/url/ada-s3cret", "/preference_center/v1/main/url/ada-s3cret"} {
+	for _, path := range []string{"/preference_center/v1/hidden/url/ada-s3cret", "/preference_center/v1/main/url/ada-s3cret", "/preference_center/v1/hidden/url/reader"} {
 		get("GET /preference_center/v1/{id}/url/{user}", 404, path)
 		all["POST /preference_center/v1/{id}/url/{user}"] = append(all["POST /preference_center/v1/{id}/url/{user}"], attack{path, "{}", 404, ""})
 	}
@@ -122,6 +122,8 @@ func attacks(svcID string) map[string][]attack {
 		get("GET "+path, 400, query)
 		get("GET "+path+"/source", 400, strings.Replace(query, "?", "/source?", 1))
 		add("PUT "+path, 400, `{"campaign_id":"hidden","message_variation_id":"hm","locale_name":"de","translation_map":{"a":"Mallory"}}`)
+		// The same ids lead to something of its own.
+		add("PUT "+path, 200, fmt.Sprintf(`{"campaign_id":"c1","message_variation_id":"m2","locale_name":"fr","translation_map":{"x":"Mallory by %s"}}`, path))
 		// Who has the message hears that it is another campaign's; nobody else hears that it is there.
 		const nobodys = "INVALID_MESSAGE_VARIATION_ID"
 		all["GET "+path] = append(all["GET "+path], attack{path + "?campaign_id=c1&message_variation_id=hm", "", 400, nobodys})
@@ -131,6 +133,7 @@ func attacks(svcID string) map[string][]attack {
 		query := path + "?workflow_id=hidden&step_id=hs&message_variation_id=hn"
 		get("GET "+path, 404, query)
 		get("GET "+path+"/source", 404, strings.Replace(query, "?", "/source?", 1))
+		add("PUT "+path, 200, fmt.Sprintf(`{"workflow_id":"w1","step_id":"s2","message_variation_id":"n2","locale_name":"fr","translation_map":{"id_0":"Mallory by %s","id_1":""}}`, path))
 		add("PUT "+path, 404, `{"workflow_id":"hidden","step_id":"hs","message_variation_id":"hn","locale_name":"de","translation_map":{"a":"Mallory"}}`)
 	}
 	return all
@@ -150,7 +153,7 @@ func (d *door) seed(t *testing.T) (svcID string) {
 	must("/users/delete", `{"external_ids":["ada-s3cret","stolen","mallory","keeper","goner"]}`)
 	must("/users/delete", `{"email_addresses":["`+hiddenEmail+`","nameless-s3cret@example.com"]}`)
 	must("/users/delete", allAliases)
-	must("/users/track", `{"attributes":[{"external_id":"former-s3cret","first_name":"Ada-s3cret","email":"`+hiddenEmail+`","phone":"`+hiddenPhone+`","x":"value-s3cret","marked_email_as_spam_at":"2026-01-31T09:30:00Z"},
+	must("/users/track", `{"attributes":[{"external_id":"reader"},{"external_id":"former-s3cret","first_name":"Ada-s3cret","email":"`+hiddenEmail+`","phone":"`+hiddenPhone+`","x":"value-s3cret","marked_email_as_spam_at":"2026-01-31T09:30:00Z"},
 		{"external_id":"keeper","y":1},{"external_id":"goner","z":1},{"user_alias":{"alias_label":"cookie-s3cret","alias_name":"c"},"_update_existing_only":false,"x":1},{"email":"nameless-s3cret@example.com","x":1}]}`)
 	must("/users/external_ids/rename", `{"external_id_renames":[{"current_external_id":"former-s3cret","new_external_id":"ada-s3cret"}]}`)
 	must("/users/alias/new", `{"user_aliases":[{"external_id":"ada-s3cret",`+hiddenAlias+`}]}`)
@@ -175,7 +178,7 @@ func (d *door) view(t *testing.T, svcID string) string {
 	for _, target := range []string{"/preference_center/v1/list", "/preference_center/v1/hidden", "/preference_center/v1/main", "/subscription/user/status?external_id=ada-s3cret",
 		"/subscription/status/get?subscription_group_id=" + newsGroup + "&email=" + hiddenEmail,
 		"/campaigns/translations?campaign_id=hidden", "/campaigns/translations/source?campaign_id=hidden&message_variation_id=hm", "/campaigns/translations?campaign_id=c1",
-		"/canvases/translations?workflow_id=hidden&step_id=hs&message_variation_id=hn"} {
+		"/canvases/translations?workflow_id=hidden&step_id=hs&message_variation_id=hn", "/canvases/translations?workflow_id=w1&step_id=s2&message_variation_id=n2"} {
 		a := d.call("GET", target, demoKey, "")
 		require.Equal(t, 200, a.status, target)
 		b.WriteString(a.body + "\n")
@@ -187,6 +190,7 @@ func TestWorkspacesAreIsolated(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
 	svcID := d.seed(t)
+	require.Equal(t, 201, d.track(otherKey, "reader").status)
 	before := d.view(t, svcID)
 	require.Equal(t, before, d.view(t, svcID))
 	targetOf := func(rt *route, a attack) string {
