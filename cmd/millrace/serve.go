@@ -257,7 +257,9 @@ Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
   curl -s http://%[1]s/users/track -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' \
     -d '{"attributes":[{"external_id":"ada","first_name":"Ada","email":"ada@example.com","plan":"pro"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}'
   curl -s http://%[1]s/users/export/ids -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"external_ids":["ada"]}'
-  curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'    # a page to open in a browser
+  curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'
+
+The last one answers with a link: Ada's preference page, to open in a browser.
 
 `, address, demoKey)
 }

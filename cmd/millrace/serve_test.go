@@ -118,9 +118,9 @@ func TestPrintedCommandsWork(t *testing.T) {
 	s := newSite(t)
 	p := startProcess(t, binary, "serve", "--data", s.dir, "--listen", s.addr, "--admin", "off", "--demo", "--min-free-bytes", "0", "--min-free-percent", "0")
 	p.waitReady(s.url("/readyz"))
-	require.Eventually(t, func() bool { return strings.Contains(p.out.String(), "export/ids") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.out.String(), "/url/ada") }, 10*time.Second, time.Millisecond)
 	commands := curls(p.out.String())
-	require.Len(t, commands, 2, p.out.String())
+	require.Len(t, commands, 3, p.out.String())
 	track, err := commands[0].run()
 	require.NoError(t, err)
 	require.Equal(t, 201, track.status, track.body)
@@ -131,6 +131,17 @@ func TestPrintedCommandsWork(t *testing.T) {
 		require.Equal(t, 201, export.status, export.body)
 		require.Contains(t, export.body, `"first_name":"Ada"`)
 		require.Contains(t, export.body, `"signed_up"`)
+		link, err := commands[2].run()
+		require.NoError(t, err)
+		require.Equal(t, 200, link.status, link.body)
+		var answer struct {
+			URL string `json:"preference_center_url"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(link.body), &answer))
+		page, err := call(patient, http.MethodGet, answer.URL, "", "")
+		require.NoError(t, err)
+		require.Equal(t, 200, page.status, page.body)
+		require.Contains(t, page.body, "For <b>ada&#64;example&#46;com</b>")
 	}
 	check()
 	p.stop()
@@ -162,23 +173,23 @@ func TestPrintedCommandsWork(t *testing.T) {
 		c.url = strings.Replace(c.url, "127.0.0.1:8080", s.addr, 1)
 		a, err := c.run()
 		require.NoError(t, err)
-		require.Equal(t, 201, a.status, "%s: %s", c.url, a.body)
+		require.Equal(t, map[string]int{http.MethodPost: 201, http.MethodGet: 200}[c.method], a.status, "%s: %s", c.url, a.body)
 	}
 	p.stop()
 
 	for i := range commands {
 		commands[i].url = strings.Replace(commands[i].url, s.addr, "127.0.0.1:8080", 1)
 	}
-	require.Equal(t, commands, written[:2], "README and server print different commands")
+	require.Equal(t, commands, written[:3], "README and server print different commands")
 }
 
 type curl struct {
-	url, body string
-	headers   []string // name, value
+	method, url, body string
+	headers           []string // name, value
 }
 
 func (c curl) run() (reply, error) {
-	return call(patient, http.MethodPost, c.url, "", c.body, c.headers...)
+	return call(patient, c.method, c.url, "", c.body, c.headers...)
 }
 
 // curls finds the curl commands in a text.
@@ -188,7 +199,7 @@ func curls(text string) (found []curl) {
 		if len(words) == 0 || words[0] != "curl" {
 			continue
 		}
-		var c curl
+		c := curl{method: http.MethodGet}
 		for i := 1; i < len(words); i++ {
 			switch words[i] {
 			case "-s":
@@ -198,7 +209,7 @@ func curls(text string) (found []curl) {
 				c.headers = append(c.headers, name, value)
 			case "-d":
 				i++
-				c.body = words[i]
+				c.method, c.body = http.MethodPost, words[i]
 			default:
 				c.url = words[i]
 			}
