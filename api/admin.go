@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -97,6 +99,31 @@ func (s *Server) AdminServer() *http.Server {
 		MaxHeaderBytes:    s.options.MaxHeaderBytes,
 	}
 }
+
+// adminIndex serves GET / of the admin listener: what there is.
+func adminIndex(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = io.WriteString(w, adminIndexPage)
+}
+
+const adminIndexPage = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Millrace</title>
+<h1>Millrace</h1>
+<ul>
+<li><a href="/docs">The API of the public listener</a></li>
+<li><a href="/metrics">Metrics</a></li>
+<li><a href="/livez">Does the process live?</a></li>
+<li><a href="/readyz">Are requests served?</a></li>
+<li><a href="/debug/pprof/">Profiles</a>, with the admin token as the password</li>
+</ul>
+</html>
+`
 
 // withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no pattern for: 405 when another method
 // of the path has one.
@@ -301,4 +328,28 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("read the body: %w", err)
 	}
 	return text, nil
+}
+
+// queryNumber reads a number of a query; the default is returned when it isn't there.
+func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {
+	if !query.Has(name) {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(query.Get(name), 10, 64)
+	if err != nil || n == 0 || n > most {
+		return 0, fmt.Errorf("%w: %s: want a number from 1 to %d", control.ErrInvalid, name, most)
+	}
+	return n, nil
+}
+
+// timeText shows Unix ms to the second, nothing for 0; microText shows Unix µs.
+func timeText(millis int64) string {
+	if millis == 0 {
+		return ""
+	}
+	return time.UnixMilli(millis).UTC().Format(time.RFC3339)
+}
+
+func microText(micros int64) string {
+	return time.UnixMicro(micros).UTC().Format("2006-01-02T15:04:05.000000Z")
 }

@@ -7,8 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"strconv"
-	"time"
 
 	"github.com/goccy/go-json"
 
@@ -106,7 +104,7 @@ func (e *auditEntry) matches(query url.Values) bool {
 }
 
 func describeEntry(e shard.AuditEntry) auditEntry {
-	shown := auditEntry{Seq: e.Seq, Time: time.UnixMicro(e.Time).UTC().Format("2006-01-02T15:04:05.000000Z"), Hash: hex.EncodeToString(e.Hash[:])}
+	shown := auditEntry{Seq: e.Seq, Time: microText(e.Time), Hash: hex.EncodeToString(e.Hash[:])}
 	if e.Actor != control.AdminActor {
 		shown.Actor = e.Actor
 	}
@@ -162,16 +160,4 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	}
 	answer.Hash, err = hashOf(answer.Seq)
 	return answer, err
-}
-
-// queryNumber reads a number of a query; the default is returned when it isn't there.
-func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {
-	if !query.Has(name) {
-		return otherwise, nil
-	}
-	n, err := strconv.ParseUint(query.Get(name), 10, 64)
-	if err != nil || n == 0 || n > most {
-		return 0, fmt.Errorf("%w: %s: want a number from 1 to %d", control.ErrInvalid, name, most)
-	}
-	return n, nil
 }

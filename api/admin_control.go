@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"millrace/api/control"
 	"millrace/api/ratelimit"
@@ -361,13 +360,6 @@ func (s *Server) scimRoutes() []adminRoute {
 			return success{}, c.RevokeSCIMToken(by, r.PathValue("token"))
 		}},
 	}
-}
-
-func timeText(millis int64) string {
-	if millis == 0 {
-		return ""
-	}
-	return time.UnixMilli(millis).UTC().Format(time.RFC3339)
 }
 
 func orEmpty[T any](list []T) []T {

@@ -43,18 +43,11 @@ type subject struct {
 	key    string
 }
 
-// elements collects the elements of a request; the first thing that spoils all of it is bad.
+// elements collects the elements of a request; the verdict is what spoils all of it.
 type elements struct {
+	verdict
 	x    *exchange
 	list []element
-	bad  string
-}
-
-// fail keeps the first text.
-func (l *elements) fail(text string) {
-	if l.bad == "" {
-		l.bad = text
-	}
 }
 
 // read reads an array of the request. what says what it is an array of; one says what an element wants, or what is wrong with it.

@@ -97,8 +97,11 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
+// hostPattern is a name or an address, and a port.
+const hostPattern = `([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?`
+
 // publicURLForm: its path is put into pages, so it has no other characters than package preference wants there.
-var publicURLForm = regexp.MustCompile(`^(https?://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
+var publicURLForm = regexp.MustCompile(`^(https?://` + hostPattern + `(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
 
 func setDefault[T comparable](field *T, v T) {
 	var zero T

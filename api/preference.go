@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"net/url"
 	"regexp"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// Preference centers by the API (service.md 2.14, 4.13–4.15, decisions.md D6). The pages are in page.go.
+// Preference centers by the API (service.md 2.14, 4.13–4.15, decisions.md D6). The pages are in preference_page.go.
 
 const (
 	textNoCenter = "Preference center not found"
@@ -136,7 +135,7 @@ func (s *Server) updatePreferenceCenter(x *exchange) {
 func (x *exchange) failCenter(err error) {
 	switch {
 	case errors.Is(err, control.ErrInvalid):
-		x.fail(fasthttp.StatusBadRequest, strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": "))
+		x.fail(fasthttp.StatusBadRequest, reason(err))
 	case errors.Is(err, control.ErrNotFound):
 		x.fail(fasthttp.StatusNotFound, textNoCenter)
 	case errors.Is(err, control.ErrConflict):
@@ -146,11 +145,16 @@ func (x *exchange) failCenter(err error) {
 	}
 }
 
+// reason is what control says of a value, for whoever sent it.
+func reason(err error) string {
+	return strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": ")
+}
+
 // centerRequest is the body of create and update.
 type centerRequest struct {
+	verdict
 	center                  control.PreferenceCenter
 	hasOptions, hasRedirect bool
-	bad                     string // what is wrong; the first
 }
 
 // readPreferenceCenter reads the types; control judges the values.
@@ -182,13 +186,12 @@ func readPreferenceCenter(body value, create bool) (r centerRequest) {
 		}
 	}
 	switch {
-	case r.bad != "":
 	case create && p.Name == "":
-		r.bad = "'name' is required"
+		r.fail("'name' is required")
 	case p.PageHTML == "":
-		r.bad = "'preference_center_page_html' is required"
+		r.fail("'preference_center_page_html' is required")
 	case p.ConfirmationHTML == "":
-		r.bad = "'confirmation_page_html' is required"
+		r.fail("'confirmation_page_html' is required")
 	}
 	return r
 }
@@ -199,8 +202,8 @@ func (r *centerRequest) text(field string, v value, into *string) {
 		return
 	}
 	var ok bool
-	if *into, ok = v.str(); !ok && r.bad == "" {
-		r.bad = "'" + field + "' must be a string"
+	if *into, ok = v.str(); !ok {
+		r.fail("'" + field + "' must be a string")
 	}
 }
 
@@ -251,12 +254,6 @@ func (r *centerRequest) links(field string, v value) {
 			}
 		}
 		r.center.Options.Links = append(r.center.Options.Links, l)
-	}
-}
-
-func (r *centerRequest) fail(text string) {
-	if r.bad == "" {
-		r.bad = text
 	}
 }
 
@@ -337,16 +334,14 @@ func (x *exchange) viewport() (content, bad string) {
 			}
 		}
 	}
-	if r.bad == "" {
-		if err := control.CheckViewport(r.center.Options.Viewport); err != nil {
-			r.bad = strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": ")
-		}
+	if err := control.CheckViewport(r.center.Options.Viewport); err != nil {
+		r.fail(reason(err))
 	}
 	return r.center.Options.Viewport, r.bad
 }
 
-// hostForm is what a Host header may be to stand in a link: a name or address, and a port.
-var hostForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?$`)
+// hostForm is what a Host header may be to stand in a link.
+var hostForm = regexp.MustCompile(`^` + hostPattern + `$`)
 
 // publicURL is the address that links begin with: the setting, or else that of the request, which only the caller itself gets to see (so it can fool nobody
 // but itself with a made-up Host). X-Forwarded headers are not read.
@@ -360,25 +355,4 @@ func (x *exchange) publicURL() (base string, ok bool) {
 	}
 	host := string(x.ctx.Host())
 	return scheme + host, hostForm.MatchString(host)
-}
-
-// param is a segment of the path, by its name in the route.
-func (x *exchange) param(name string) string { return x.route.param(string(x.ctx.Path()), name) }
-
-// lastSegment is the rest of the path that stands where the route's last segment does, as the caller wrote it: an identifier may hold slashes (%2F), of
-// which the normalised path that was routed on would lose some. ok is false unless everything before it is literally what was routed on.
-func (x *exchange) lastSegment() (segment string, ok bool) {
-	n := strings.Count(x.route.path, "/")
-	raw := strings.SplitN(string(x.ctx.URI().PathOriginal()), "/", n+1)
-	routed := strings.SplitN(string(x.ctx.Path()), "/", n+1)
-	if len(raw) != n+1 || len(routed) != n+1 {
-		return "", false
-	}
-	for i := range n {
-		if part, err := url.PathUnescape(raw[i]); err != nil || part != routed[i] {
-			return "", false
-		}
-	}
-	segment, err := url.PathUnescape(strings.TrimSuffix(raw[n], "/"))
-	return segment, err == nil && segment != ""
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -368,6 +369,27 @@ func (x *exchange) actor() control.Actor {
 	return by
 }
 
+// param is a segment of the path, by its name in the route: {id}.
+func (x *exchange) param(name string) string { return x.route.param(string(x.ctx.Path()), name) }
+
+// lastSegment is the rest of the path that stands where the route's last segment does, as the caller wrote it: an identifier may hold slashes (%2F), of
+// which the normalised path that was routed on would lose some. ok is false unless everything before it is literally what was routed on.
+func (x *exchange) lastSegment() (segment string, ok bool) {
+	n := strings.Count(x.route.path, "/")
+	raw := strings.SplitN(string(x.ctx.URI().PathOriginal()), "/", n+1)
+	routed := strings.SplitN(string(x.ctx.Path()), "/", n+1)
+	if len(raw) != n+1 || len(routed) != n+1 {
+		return "", false
+	}
+	for i := range n {
+		if part, err := url.PathUnescape(raw[i]); err != nil || part != routed[i] {
+			return "", false
+		}
+	}
+	segment, err := url.PathUnescape(strings.TrimSuffix(raw[n], "/"))
+	return segment, err == nil && segment != ""
+}
+
 // readBody checks the media type and undoes the content coding, within the limit.
 func (x *exchange) readBody() bool {
 	if x.ctx.IsGet() || x.ctx.IsHead() {
@@ -452,6 +474,15 @@ func (x *exchange) succeed(status int) { x.send(status, []byte(`{"message":"succ
 func (x *exchange) fail(status int, text string) {
 	x.reply = x.shape.append(x.reply[:0], status, text)
 	x.send(status, x.reply)
+}
+
+// verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the answer.
+type verdict struct{ bad string }
+
+func (v *verdict) fail(text string) {
+	if v.bad == "" {
+		v.bad = text
+	}
 }
 
 // object proves that the body is a JSON object that may be walked; else it has answered 400.

@@ -89,7 +89,7 @@ func (s *Server) createSCIMUser(x *exchange) {
 }
 
 func (s *Server) getSCIMUser(x *exchange) {
-	user, err := s.scim.Get(x.pathID())
+	user, err := s.scim.Get(x.param("{id}"))
 	if err != nil {
 		x.failSCIM(err)
 		return
@@ -102,7 +102,7 @@ func (s *Server) replaceSCIMUser(x *exchange) {
 	if !ok {
 		return
 	}
-	user, err := s.scim.Replace(x.actor(), x.pathID(), body)
+	user, err := s.scim.Replace(x.actor(), x.param("{id}"), body)
 	if err != nil {
 		x.failSCIM(err)
 		return
@@ -111,7 +111,7 @@ func (s *Server) replaceSCIMUser(x *exchange) {
 }
 
 func (s *Server) deleteSCIMUser(x *exchange) {
-	if err := s.scim.Delete(x.actor(), x.pathID()); err != nil {
+	if err := s.scim.Delete(x.actor(), x.param("{id}")); err != nil {
 		x.failSCIM(err)
 		return
 	}
@@ -150,14 +150,11 @@ func (x *exchange) sendSCIMUser(status int, user *control.SCIMUser) {
 	x.send(status, x.reply)
 }
 
-// pathID is the segment of the path that stands for {id}.
-func (x *exchange) pathID() string { return x.route.param(string(x.ctx.Path()), "{id}") }
-
 func (s *Server) scimConfig(x *exchange)        { x.sendDiscovery(scim.ServiceProviderConfig()) }
 func (s *Server) scimResourceTypes(x *exchange) { x.sendDiscovery(scim.ResourceTypes()) }
-func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceType(x.pathID())) }
+func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceType(x.param("{id}"))) }
 func (s *Server) scimSchemas(x *exchange)       { x.sendDiscovery(scim.Schemas()) }
-func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.pathID())) }
+func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.param("{id}"))) }
 
 // sendDiscovery answers with a document; nil is none.
 func (x *exchange) sendDiscovery(document []byte) {

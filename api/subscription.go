@@ -30,11 +30,11 @@ const (
 	textNoTarget     = "One of 'external_id', 'email' or 'phone' is required"
 )
 
-// consent is a request that sets states, as it is read. The first thing that is wrong is the request's answer.
+// consent is a request that sets states, as it is read.
 type consent struct {
+	verdict
 	x       *exchange
 	targets []target
-	bad     string
 }
 
 // target is one user or address and what becomes of its states.
@@ -42,13 +42,6 @@ type target struct {
 	kind   op.IDKind // op.ExternalID, op.Email or op.Phone
 	key    []byte    // as the engine wants it
 	states []shard.State
-}
-
-// fail keeps the first error.
-func (c *consent) fail(text string) {
-	if c.bad == "" {
-		c.bad = text
-	}
 }
 
 // setStatus serves POST /subscription/status/set: one group.
@@ -289,10 +282,10 @@ func (c *consent) commit(source op.Source) {
 
 // query is the parameters of GET /subscription/status/get and /subscription/user/status: views of the request's memory.
 type query struct {
+	verdict
 	ids                  []queried
 	count                [op.Phone + 1]int
 	group, limit, offset []byte
-	bad                  string
 }
 
 // queried is one identifier, as it was queried.
@@ -357,11 +350,10 @@ func plusForSpace(text []byte) []byte {
 
 func (q *query) add(field string, kind op.IDKind, text []byte) {
 	switch {
-	case q.bad != "":
 	case !utf8.Valid(text): // shown as U+FFFD, two ids would have one name in the answer
-		q.bad = "'" + field + "' is not valid UTF-8"
+		q.fail("'" + field + "' is not valid UTF-8")
 	case q.count[kind] == maxIDs:
-		q.bad = textTooManyIDs
+		q.fail(textTooManyIDs)
 	default:
 		q.count[kind]++
 		q.ids = append(q.ids, queried{kind, text})
@@ -369,8 +361,8 @@ func (q *query) add(field string, kind op.IDKind, text []byte) {
 }
 
 func (q *query) once(field string, into *[]byte, text []byte) {
-	if *into != nil && q.bad == "" {
-		q.bad = "'" + field + "' may be sent once only"
+	if *into != nil {
+		q.fail("'" + field + "' may be sent once only")
 	}
 	*into = text
 }

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -382,14 +380,14 @@ func (x *exchange) answerSource(p *messagePlace, err error) {
 // putCampaignTranslation serves PUT /campaigns/translations.
 func (s *Server) putCampaignTranslation(x *exchange) {
 	if p, texts, ok := x.written(func(p *messagePlace) error { return p.checkCampaign(true) }); ok {
-		putTranslation(x, &p, texts, control.KindCampaign, p.campaign, campaignMessages)
+		putTranslation(x, &p, texts, s.options.Control.Campaigns, p.campaign, campaignMessages)
 	}
 }
 
 // putCanvasTranslation serves PUT /canvases/translations.
 func (s *Server) putCanvasTranslation(x *exchange) {
 	if p, texts, ok := x.written((*messagePlace).checkCanvas); ok {
-		putTranslation(x, &p, texts, control.KindCanvas, p.canvas, p.canvasMessages)
+		putTranslation(x, &p, texts, s.options.Control.Canvases, p.canvas, p.canvasMessages)
 	}
 }
 
@@ -440,7 +438,7 @@ func (x *exchange) written(check func(*messagePlace) error) (p messagePlace, tex
 
 // putTranslation gives a message's translation into a locale the texts, all of them. The request is judged on what is there now, and once more on the document that it
 // changes, which nobody else changes meanwhile.
-func putTranslation[T any](x *exchange, p *messagePlace, texts value, kind, id string, messagesOf func(*T) ([]control.Message, error)) {
+func putTranslation[T any](x *exchange, p *messagePlace, texts value, l *control.Collection[T], id string, messagesOf func(*T) ([]control.Message, error)) {
 	messages, err := p.messages(x)
 	var m *control.Message
 	if err == nil {
@@ -461,14 +459,7 @@ func putTranslation[T any](x *exchange, p *messagePlace, texts value, kind, id s
 		x.failTranslation(err)
 		return
 	}
-	err = x.s.options.Control.Edit(x.actor(), kind, x.ws.ID, id, "translation put", func(doc []byte) ([]byte, error) {
-		var document *T
-		if len(doc) > 0 {
-			document = new(T)
-			if err := json.Unmarshal(doc, document); err != nil {
-				return nil, fmt.Errorf("%s %q can't be read: %w", kind, id, err)
-			}
-		}
+	err = l.Edit(x.actor(), x.ws.ID, id, "translation put", func(document *T) (*T, error) {
 		messages, err := messagesOf(document)
 		if err != nil {
 			return nil, err
@@ -481,7 +472,7 @@ func putTranslation[T any](x *exchange, p *messagePlace, texts value, kind, id s
 			return nil, err
 		}
 		m.Translations = withTranslation(m.Translations, control.Translation{Locale: locale, Map: translated})
-		return json.Marshal(document)
+		return document, nil
 	}, "message", p.variation, "locale", locale.Name)
 	if err != nil {
 		x.failTranslation(err)

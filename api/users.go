@@ -13,26 +13,19 @@ import (
 
 // POST /users/export/ids and POST /users/delete (decisions.md D4, reference.md 4.4): both name users, one finds them, the other removes them.
 
-// names collects the identifiers of a request; the first that is malformed is the request's error.
+// names collects the identifiers of a request.
 type names struct {
+	verdict
 	x     *exchange
 	users []namedUser
-	bad   string
 }
 
 func (n *names) add(u namedUser) {
 	if len(n.users) == maxIDs {
-		n.bad = textTooMany
+		n.fail(textTooMany)
 		return
 	}
 	n.users = append(n.users, u)
-}
-
-// fail keeps the first error.
-func (n *names) fail(text string) {
-	if n.bad == "" {
-		n.bad = text
-	}
 }
 
 // list reads an array of identifiers: strings, or integers taken as their digits (D3).

@@ -100,10 +100,6 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 			return fmt.Errorf("encode %s: %w", joinKey(kind, workspace, id), err)
 		}
 	}
-	return d.replaceText(what, kind, workspace, id, doc, details...)
-}
-
-func (d *draft) replaceText(what, kind, workspace, id string, doc []byte, details ...any) error {
 	was := d.set(joinKey(kind, workspace, id), doc)
 	if bytes.Equal(was, doc) {
 		return nil
@@ -161,22 +157,6 @@ func (a Actor) number() uint32 {
 
 // encode writes a document: members in the order of their fields, those of maps sorted, so that equal values are equal documents.
 func encode(v any) ([]byte, error) { return json.Marshal(v) }
-
-// Edit changes a document of a Collection: edit gets the present one (nil: there is none) and returns what it shall be (nil: removed), or an error, which
-// is Edit's. It is called again when another node was faster. what and details (pairs of names and values) are for the audit log: "preference center
-// updated", "locale", "es-MX"; no secrets, no contents.
-func (c *Control) Edit(by Actor, kind, workspace, id, what string, edit func(old []byte) ([]byte, error), details ...any) error {
-	if c.collections[kind] == nil {
-		return invalid("documents of kind %q have their own verbs", kind)
-	}
-	return c.do(by, func(d *draft) error {
-		doc, err := edit(d.get(joinKey(kind, workspace, id)))
-		if err != nil {
-			return err
-		}
-		return d.replaceText(what, kind, workspace, id, doc, details...)
-	})
-}
 
 // Audit writes an entry of the audit log about what is no document: events were exported, profiles imported. The entry is durable when it returns nil.
 // See Entry for the arguments.

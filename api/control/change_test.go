@@ -78,8 +78,9 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 		_, err := b.Campaigns.Change(tester, "w", "c", func(c *Campaign) (*Campaign, error) { c.Name = "B"; return c, nil })
 		require.NoError(t, err)
 	})
-	require.NoError(t, a.Edit(tester, KindCampaign, "w", "c", "edited", func(old []byte) ([]byte, error) {
-		return []byte(strings.Replace(string(old), `"messages":null`, `"messages":[]`, 1)), nil
+	require.NoError(t, a.Campaigns.Edit(tester, "w", "c", "edited", func(old *Campaign) (*Campaign, error) {
+		old.Messages = []Message{}
+		return old, nil
 	}))
 	require.JSONEq(t, `{"id":"c","name":"B","messages":[]}`, m.docs["campaign/w/c"])
 	overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c", nil)) })
@@ -259,8 +260,7 @@ func TestAuditEntries(t *testing.T) {
 	// An edit that fails, or a store that does, leaves nothing behind.
 	puts := m.puts
 	no := errors.New("no")
-	require.ErrorIs(t, c.Edit(tester, KindCampaign, "w", "c", "x", func([]byte) ([]byte, error) { return nil, no }), no)
-	require.ErrorIs(t, c.Edit(tester, "key", "w", "1", "x", nil), ErrInvalid)
+	require.ErrorIs(t, c.Campaigns.Edit(tester, "w", "c", "x", func(*Campaign) (*Campaign, error) { return nil, no }), no)
 	require.Equal(t, puts, m.puts)
 
 	// Numbers go on after a restart, also those of tokens.

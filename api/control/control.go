@@ -37,21 +37,20 @@ const AdminActor uint32 = math.MaxUint32
 
 // Kinds of documents.
 const (
-	kindWorkspace = "workspace"
-	kindApp       = "app"
-	kindKey       = "key"
-	kindGroup     = "group"
-	kindUsed      = "key_used"
-	kindBootstrap = "bootstrap" // digest of what the bootstrap file last said about a document
-	kindSCIM      = "scim"
-	kindSCIMToken = "scim_token"
-	kindNumber    = "number" // counters, of the company
-	kindSecret    = "secret" // of the company: see Secret
-	// The kinds below are in Collections, and may be changed by Edit.
-	KindPreferenceCenter = "preference_center"
-	KindCampaign         = "campaign"
-	KindCanvas           = "canvas"
-	KindSCIMUser         = "scim_user" // of the company; by user name in lower case, so that a name can't be there twice
+	kindWorkspace        = "workspace"
+	kindApp              = "app"
+	kindKey              = "key"
+	kindGroup            = "group"
+	kindUsed             = "key_used"
+	kindBootstrap        = "bootstrap" // digest of what the bootstrap file last said about a document
+	kindSCIM             = "scim"
+	kindSCIMToken        = "scim_token"
+	kindNumber           = "number" // counters, of the company
+	kindSecret           = "secret" // of the company: see Secret
+	kindPreferenceCenter = "preference_center"
+	kindCampaign         = "campaign"
+	kindCanvas           = "canvas"
+	kindSCIMUser         = "scim_user" // of the company; by user name in lower case, so that a name can't be there twice
 )
 
 // Options of a Control.
@@ -135,13 +134,13 @@ func New(options Options) *Control {
 	c.snapshot.Store(&Snapshot{})
 	c.Apps = newCollection[App](c, kindApp, "app")
 	c.Groups = newCollection[Group](c, kindGroup, "subscription group")
-	c.PreferenceCenters = newCollection[PreferenceCenter](c, KindPreferenceCenter, "preference center")
-	c.Campaigns = newCollection[Campaign](c, KindCampaign, "campaign")
-	c.Canvases = newCollection[Canvas](c, KindCanvas, "canvas")
-	c.SCIMUsers = &Collection[SCIMUser]{kind: KindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
+	c.PreferenceCenters = newCollection[PreferenceCenter](c, kindPreferenceCenter, "preference center")
+	c.Campaigns = newCollection[Campaign](c, kindCampaign, "campaign")
+	c.Canvases = newCollection[Canvas](c, kindCanvas, "canvas")
+	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
-		KindPreferenceCenter: c.PreferenceCenters, KindCampaign: c.Campaigns, KindCanvas: c.Canvases, KindSCIMUser: c.SCIMUsers}
+		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindSCIMUser: c.SCIMUsers}
 	return c
 }
 

@@ -155,10 +155,13 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	// A change through the API stays, until the file says something else.
 	_, err := c.UpdateSettings(by, "demo", func(s *Settings) error { s.Plan = "mau"; return nil })
 	require.NoError(t, err)
-	require.NoError(t, c.Edit(by, KindPreferenceCenter, "demo", "main", "edited", func([]byte) ([]byte, error) { return []byte(`{"edited":true}`), nil }))
+	require.NoError(t, c.PreferenceCenters.Edit(by, "demo", "main", "edited", func(p *PreferenceCenter) (*PreferenceCenter, error) {
+		p.Title = "Edited"
+		return p, nil
+	}))
 	bootstrap(t, c, full)
 	require.Equal(t, "mau", c.Snapshot().Lookup("demo").Plan)
-	require.Equal(t, `{"edited":true}`, m.docs["preference_center/demo/main"])
+	require.Equal(t, "Edited", c.PreferenceCenters.Get("demo", "main").Title)
 	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: New", 1))
 	require.Equal(t, "New", c.Snapshot().Lookup("demo").Name)
 	require.Equal(t, "base", c.Snapshot().Lookup("demo").Plan)

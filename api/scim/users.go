@@ -3,7 +3,6 @@ package scim
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -93,20 +92,7 @@ func (u *Users) Named(userName string) *control.SCIMUser {
 
 // edit changes one document. change gets the present user, nil for none, and returns what it shall be, nil for removed.
 func (u *Users) edit(by control.Actor, key, what, id string, unknownPermissions int, change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
-	return u.control.Edit(by, control.KindSCIMUser, "", key, what, func(doc []byte) ([]byte, error) {
-		var old *control.SCIMUser
-		if len(doc) > 0 {
-			old = new(control.SCIMUser)
-			if err := json.Unmarshal(doc, old); err != nil {
-				return nil, fmt.Errorf("SCIM user can't be read: %w", err)
-			}
-		}
-		next, err := change(old)
-		if err != nil || next == nil {
-			return nil, err
-		}
-		return json.Marshal(next)
-	}, "scim_id", id, "unknown_permissions", unknownPermissions)
+	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", unknownPermissions)
 }
 
 // key is how userNames are compared: without regard to case.

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -140,10 +138,6 @@ func describeActor(w *Workspace, actor uint32, source op.Source) changedBy {
 	return by
 }
 
-func microText(micros int64) string {
-	return time.UnixMicro(micros).UTC().Format("2006-01-02T15:04:05.000000Z")
-}
-
 // Paging of the block list.
 const (
 	defaultBlockedLimit = 100
@@ -163,13 +157,12 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := defaultBlockedLimit
-	if text := r.URL.Query().Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxBlockedLimit {
-			return nil, fmt.Errorf("%w: limit %q: want 1 to %d", control.ErrInvalid, text, maxBlockedLimit)
-		}
+	query := r.URL.Query()
+	limit, err := queryNumber(query, "limit", defaultBlockedLimit, maxBlockedLimit)
+	if err != nil {
+		return nil, err
 	}
-	list, next, err := s.options.Store.BlockedAddresses(w.Number, r.URL.Query().Get("cursor"), limit)
+	list, next, err := s.options.Store.BlockedAddresses(w.Number, query.Get("cursor"), int(limit))
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"io"
 	"net/http"
 
 	"github.com/valyala/fasthttp"
@@ -42,28 +41,3 @@ func documentPage(w http.ResponseWriter, _ *http.Request) {
 	h.Set("Cache-Control", "no-cache")
 	_, _ = w.Write(openapi.Page())
 }
-
-// adminIndex serves GET / of the admin listener: what there is.
-func adminIndex(w http.ResponseWriter, _ *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = io.WriteString(w, adminIndexPage)
-}
-
-const adminIndexPage = `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Millrace</title>
-<h1>Millrace</h1>
-<ul>
-<li><a href="/docs">The API of the public listener</a></li>
-<li><a href="/metrics">Metrics</a></li>
-<li><a href="/livez">Does the process live?</a></li>
-<li><a href="/readyz">Are requests served?</a></li>
-<li><a href="/debug/pprof/">Profiles</a>, with the admin token as the password</li>
-</ul>
-</html>
-`
