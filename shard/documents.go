@@ -68,11 +68,6 @@ func (b *Batch) Audit(entry []byte) {
 	b.deletes++ // a batch that deletes is one also with its entry
 }
 
-// PutDocument stores one control document, or removes it when doc is empty, whatever it was.
-func (e *Engine) PutDocument(actor uint32, key string, doc []byte) error {
-	return e.PutDocuments(actor, []DocumentChange{{Key: key, Doc: doc}}, nil)
-}
-
 // Document is the control document with this key, nil when there is none. It must not be changed.
 func (e *Engine) Document(key string) []byte {
 	e.documentsMu.Lock()

@@ -48,7 +48,7 @@ func TestPutDocuments(t *testing.T) {
 	f(nil, "")
 	require.Equal(t, map[string]string{"a": "1", "b": "", "c": "4", "nobody": ""}, seen)
 	require.Nil(t, e.Document("b"))
-	require.Error(t, e.PutDocument(0, "", nil))
+	require.Error(t, e.PutDocuments(0, []DocumentChange{{}}, nil))
 	require.ErrorContains(t, e.PutDocuments(0, []DocumentChange{doc("a", "5"), doc("a", "6")}, nil), "twice")
 
 	before := auditOf(t, e, 0)

@@ -52,10 +52,6 @@ func addAttributes(b *Batch, id op.IDKind, key string, flags op.Flags, fields ..
 
 func attrField(code byte, value string) []byte { return op.AppendString([]byte{code}, []byte(value)) }
 
-func customField(b *Batch, name string, v int64) []byte {
-	return op.AppendInt([]byte{byte(op.ReservedCodes + b.Intern([]byte(name)))}, v)
-}
-
 func commitEvent(t *testing.T, e *Engine, id op.IDKind, key, name string, flags op.Flags) {
 	t.Helper()
 	b := e.NewBatch(1, 0)
@@ -247,9 +243,9 @@ func TestDocuments(t *testing.T) {
 	o := testOptions(fs)
 	o.OnDocument = func(key string, doc []byte) { seen[key] = string(doc) }
 	e := openTest(t, o)
-	require.NoError(t, e.PutDocument(0, "a", []byte("1")))
-	require.NoError(t, e.PutDocument(0, "b", []byte("2")))
-	require.NoError(t, e.PutDocument(0, "a", nil))
+	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "a", Doc: []byte("1")}}, nil))
+	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "b", Doc: []byte("2")}}, nil))
+	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "a", Doc: nil}}, nil))
 	require.Equal(t, map[string]string{"a": "", "b": "2"}, seen)
 	require.NoError(t, e.Close())
 	clear(seen)

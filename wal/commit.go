@@ -166,14 +166,10 @@ func (l *Log) sync() error {
 }
 
 // latency gets the duration of each fsync from Pebble's flush loop; of the histogram, only Observe is ever called.
-type latency struct {
-	prometheus.Histogram
-	log *Log
-}
+type latency struct{ prometheus.Histogram }
 
 // Observe takes nanoseconds.
-func (h latency) Observe(ns float64) {
-	h.log.syncNs.Store(int64(ns))
+func (latency) Observe(ns float64) {
 	syncsTotal.Inc()
 	syncSeconds.Update(ns / 1e9)
 }

@@ -165,7 +165,6 @@ type Log struct {
 	durable atomic.Uint64
 	full    atomic.Bool  // the disk is
 	ioStart atomic.Int64 // since when the committer is at the disk, in ns since started; 0: it isn't
-	syncNs  atomic.Int64 // the last fsync of a segment
 
 	segMu    sync.Mutex // guards the list and the segments in it
 	segments []*segment // by number, without a gap
@@ -226,7 +225,7 @@ func (l *Log) open() (err error) {
 		Primary:              pebblewal.Dir{FS: fs, Dirname: dir},
 		MaxNumRecyclableLogs: max(l.opts.MaxRecycled, 0),
 		PreallocateSize:      func() int { return int(min(l.opts.SegmentBytes, maxPreallocate)) },
-		FsyncLatency:         latency{log: l},
+		FsyncLatency:         latency{},
 		Logger:               l.events,
 		EventListener:        l.events,
 		WriteWALSyncOffsets:  func() bool { return false }, // our lag does it, across segments too
@@ -294,11 +293,6 @@ func (l *Log) DurablePosition() uint64 { return l.durable.Load() }
 
 // Stalled reports whether the disk has been at one group for longer than StallAfter.
 func (l *Log) Stalled() bool { return l.atDisk() > l.opts.StallAfter }
-
-// SyncLatency is how long the last fsync took or, when that is longer already, how long the disk has been at the present group.
-func (l *Log) SyncLatency() time.Duration {
-	return max(time.Duration(l.syncNs.Load()), l.atDisk())
-}
 
 func (l *Log) atDisk() time.Duration {
 	start := l.ioStart.Load()

@@ -41,12 +41,6 @@ func Name(b []byte) bool {
 	return len(b) > 0 && Runes255(b)
 }
 
-// PropertyName reports whether b may name a property of an event or a purchase: 1 to 255 characters, no dollar sign
-// in front (service.md 2.7). The reserved names are not looked at.
-func PropertyName(b []byte) bool {
-	return Name(b) && b[0] != '$'
-}
-
 // AttributeName returns the name of a custom attribute as it is stored, without leading and trailing blanks, and
 // whether 1 to 255 characters are left of it (reference.md 3). The result is a part of b.
 func AttributeName(b []byte) (trimmed []byte, ok bool) {
@@ -65,13 +59,7 @@ func NestedKey(b []byte) bool {
 	return Name(b)
 }
 
-// Blank reports whether b is empty or consists of blanks (ASCII white space) alone.
-func Blank(b []byte) bool {
-	return len(trim(b)) == 0
-}
-
-// ExternalID reports whether b has the length of an external_id: 1 to 987 bytes. Every byte counts, blanks too; a
-// caller who wants no invisible ids asks Blank as well.
+// ExternalID reports whether b has the length of an external_id: 1 to 987 bytes. Every byte counts, blanks too.
 func ExternalID(b []byte) bool {
 	return len(b) >= 1 && len(b) <= MaxExternalIDBytes
 }

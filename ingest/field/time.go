@@ -59,29 +59,6 @@ func DateOfBirth(b []byte) bool {
 	return ok
 }
 
-// AppendTime appends an instant as ISO 8601 in UTC with milliseconds, like 2026-11-21T04:23:01.123Z. Time reads it back.
-// A year outside of 0 to 9999, which Time never returns, gets a sign and as many digits as it needs.
-func AppendTime(dst []byte, unixMillis int64) []byte {
-	day, rest := unixMillis/dayMillis, unixMillis%dayMillis
-	if rest < 0 {
-		day, rest = day-1, rest+dayMillis
-	}
-	year, month, monthDay := civilDate(day)
-	dst = appendYear(dst, year)
-	dst = append(dst, '-')
-	dst = appendPair(dst, month)
-	dst = append(dst, '-')
-	dst = appendPair(dst, monthDay)
-	dst = append(dst, 'T')
-	dst = appendPair(dst, rest/hourMillis)
-	dst = append(dst, ':')
-	dst = appendPair(dst, rest/minuteMillis%60)
-	dst = append(dst, ':')
-	dst = appendPair(dst, rest/1000%60)
-	dst = append(dst, '.', byte('0'+rest/100%10), byte('0'+rest/10%10), byte('0'+rest%10), 'Z')
-	return dst
-}
-
 const (
 	minuteMillis = 60 * 1000
 	hourMillis   = 60 * minuteMillis
@@ -425,50 +402,4 @@ func epochDay(year, month, day int) int64 {
 	year += 400 // keeps January and February of year 0 above zero
 	yearDay := (153*(month-3)+2)/5 + day - 1
 	return int64(365*year+year/4-year/100+year/400+yearDay) - 146097 - 719468
-}
-
-// civilDate is the inverse of epochDay, for all days that fit into milliseconds.
-func civilDate(epochDay int64) (year, month, day int64) {
-	epochDay += 719468
-	era := epochDay / 146097
-	if epochDay < 0 {
-		era = (epochDay - 146096) / 146097
-	}
-	eraDay := epochDay - era*146097
-	eraYear := (eraDay - eraDay/1460 + eraDay/36524 - eraDay/146096) / 365
-	yearDay := eraDay - (365*eraYear + eraYear/4 - eraYear/100)
-	fromMarch := (5*yearDay + 2) / 153
-	day = yearDay - (153*fromMarch+2)/5 + 1
-	year, month = era*400+eraYear, fromMarch+3
-	if month > 12 {
-		year, month = year+1, month-12
-	}
-	return year, month, day
-}
-
-func appendYear(dst []byte, year int64) []byte {
-	switch {
-	case year < 0:
-		dst = append(dst, '-')
-		year = -year
-	case year > 9999:
-		dst = append(dst, '+')
-	}
-	if year > 9999 {
-		dst = appendYearHigh(dst, year/10000)
-		year %= 10000
-	}
-	dst = appendPair(dst, year/100)
-	return appendPair(dst, year%100)
-}
-
-func appendYearHigh(dst []byte, tenThousands int64) []byte {
-	if tenThousands >= 10 {
-		dst = appendYearHigh(dst, tenThousands/10)
-	}
-	return append(dst, byte('0'+tenThousands%10))
-}
-
-func appendPair(dst []byte, value int64) []byte {
-	return append(dst, byte('0'+value/10), byte('0'+value%10))
 }

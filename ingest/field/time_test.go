@@ -1,7 +1,6 @@
 package field
 
 import (
-	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ func TestTimeShapes(t *testing.T) {
 		t.Helper()
 		millis, ok := Time([]byte(in))
 		require.True(t, ok, in)
-		require.Equal(t, want, string(AppendTime(nil, millis)), in)
+		require.Equal(t, want, written(millis), in)
 		require.True(t, LooksLikeTime([]byte(in)), in)
 	}
 	// ISO 8601
@@ -157,34 +156,31 @@ func TestTimeAgreesOnDamagedText(t *testing.T) {
 	}
 }
 
-func TestAppendTimeAgreesWithStandardLibrary(t *testing.T) {
+// Whatever the standard library writes is read as what was written, up to both ends of the calendar.
+func TestTimesOfTheStandardLibrary(t *testing.T) {
 	random := newRand(t)
 	for range 50_000 {
 		millis := random.Int64N(maxUnixMillis-minUnixMillis+1) + minUnixMillis
-		text := AppendTime(nil, millis)
-		require.Equal(t, time.UnixMilli(millis).UTC().Format("2006-01-02T15:04:05.000Z"), string(text))
-		back, ok := Time(text)
+		back, ok := Time([]byte(written(millis)))
 		require.True(t, ok)
 		require.Equal(t, millis, back)
 	}
-	require.Equal(t, "0000-01-01T00:00:00.000Z", string(AppendTime(nil, minUnixMillis)))
-	require.Equal(t, "-0001-12-31T23:59:59.999Z", string(AppendTime(nil, minUnixMillis-1)))
-	require.Equal(t, "+10000-01-01T00:00:00.000Z", string(AppendTime(nil, maxUnixMillis+1)))
-	require.Equal(t, "+292278994-08-17T07:12:55.807Z", string(AppendTime(nil, math.MaxInt64)))
-	require.Equal(t, "-292275055-05-16T16:47:04.192Z", string(AppendTime(nil, math.MinInt64)))
+	require.Equal(t, "0000-01-01T00:00:00.000Z", written(minUnixMillis))
+	require.Equal(t, "9999-12-31T23:59:59.999Z", written(maxUnixMillis))
+}
+
+func written(millis int64) string {
+	return time.UnixMilli(millis).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
 func TestEveryDayOfTheCalendar(t *testing.T) {
 	at := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
 	for day := int64(minUnixMillis / dayMillis); day <= maxUnixMillis/dayMillis; day++ {
-		year, month, monthDay := civilDate(day)
-		if day != epochDay(int(year), int(month), int(monthDay)) {
-			t.Fatalf("day %d is %d-%d-%d, which is day %d", day, year, month, monthDay, epochDay(int(year), int(month), int(monthDay)))
+		year, month, monthDay := at.Date()
+		if got := epochDay(year, int(month), monthDay); got != day {
+			t.Fatalf("%d-%d-%d is day %d, not day %d", year, month, monthDay, got, day)
 		}
-		if monthDay == 1 { // the standard library is slow, and a wrong month shows on its first day
-			y, m, d := at.AddDate(0, 0, int(day-minUnixMillis/dayMillis)).Date()
-			require.Equal(t, [3]int64{int64(y), int64(m), int64(d)}, [3]int64{year, month, monthDay})
-		}
+		at = at.AddDate(0, 0, 1)
 	}
 }
 
@@ -197,7 +193,7 @@ func FuzzTime(f *testing.F) {
 		if !ok {
 			return
 		}
-		again, ok := Time(AppendTime(nil, millis))
+		again, ok := Time([]byte(written(millis)))
 		if !ok || again != millis {
 			t.Fatalf("%q is %d, then %d %v", in, millis, again, ok)
 		}
@@ -213,13 +209,5 @@ func BenchmarkTime(b *testing.B) {
 				Time(text)
 			}
 		})
-	}
-}
-
-func BenchmarkAppendTime(b *testing.B) {
-	buf := make([]byte, 0, 32)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = AppendTime(buf[:0], 1795234981123)
 	}
 }

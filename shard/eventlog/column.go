@@ -31,13 +31,6 @@ func (c *cursor) byte() byte {
 	return 0
 }
 
-func (c *cursor) u16() uint16 {
-	if v := c.take(2); v != nil {
-		return binary.LittleEndian.Uint16(v)
-	}
-	return 0
-}
-
 func (c *cursor) u32() uint32 {
 	if v := c.take(4); v != nil {
 		return binary.LittleEndian.Uint32(v)

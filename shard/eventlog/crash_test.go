@@ -97,7 +97,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	w.requireExact()
 	on = true
 	require.NoError(t, w.l.Pack())
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	on = false
 	w.requireExact()
 	require.Zero(t, w.l.Stats().Deletions)
@@ -111,7 +111,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		c.open(manual())
 		c.requireExact()
 		require.NoError(t, c.l.Pack())
-		require.NoError(t, c.l.Maintain())
+		require.NoError(t, c.l.maintain(true))
 		c.requireExact()
 		require.Zero(t, c.l.Stats().Deletions)
 		require.NoError(t, c.l.Verify(context.Background()))
@@ -146,7 +146,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	w.pack()
 	w.acked = map[int64]bool{}
 	on = true
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	on = false
 	require.Zero(t, w.l.Stats().Blocks)
 	for _, clone := range clones {
@@ -172,7 +172,7 @@ func TestEveryStepFails(t *testing.T) {
 			return nil
 		})
 		armed = true
-		err := errors.Join(w.l.Pack(), w.l.Maintain())
+		err := errors.Join(w.l.Pack(), w.l.maintain(true))
 		armed = false
 		w.requireExact()
 		if n < k {
@@ -188,7 +188,7 @@ func TestEveryStepFails(t *testing.T) {
 			w.requireExact()
 		}
 		require.NoError(t, w.l.Pack())
-		require.NoError(t, w.l.Maintain())
+		require.NoError(t, w.l.maintain(true))
 		w.requireExact()
 		require.Zero(t, w.l.Stats().Deletions)
 		w.reopen(manual())
@@ -284,7 +284,7 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	w.deleteUser(op.ExternalID, "u7")
 	w.requireExact()
 	w.pack()
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	require.Zero(t, w.onDisk("u7"))
 	w.requireExact()
 }
@@ -312,7 +312,7 @@ func TestBlockOfDeletedUserGoes(t *testing.T) {
 	w.deleteUser(op.ExternalID, "only")
 	w.acked = map[int64]bool{}
 	w.pack()
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	require.Zero(t, w.l.Stats().Blocks)
 	w.requireExact()
 	w.reopen(manual())

@@ -48,7 +48,7 @@ var (
 	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is affected. Restore the
 	// file, or wait until it expires.
 	ErrCorrupt = errors.New("event log: damaged file")
-	// ErrFailed is returned by Pack and Maintain after the disk has failed. Reads go on; the next Open packs on.
+	// ErrFailed is returned by Pack after the disk has failed. Reads go on; the next Open packs on.
 	ErrFailed = errors.New("event log: the disk has failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("event log: closed")

@@ -290,11 +290,11 @@ func TestRetention(t *testing.T) {
 	w.commitMore(40, 9)
 	w.pack()
 	w.clock.move(9 * 24 * time.Hour)
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	blocks := w.l.Stats().Blocks
 	require.Greater(t, blocks, old)
 	w.clock.move(36 * time.Hour)
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	require.Equal(t, blocks-old, w.l.Stats().Blocks)
 	w.requireExact() // the second half
 	w.reopen(manual())
@@ -302,7 +302,7 @@ func TestRetention(t *testing.T) {
 	// What expires before it is packed never becomes a block, and the log is let go all the same.
 	w.commitMore(10, 9)
 	w.clock.move(40 * 24 * time.Hour)
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	w.pack()
 	require.Zero(t, w.l.Stats().Blocks)
 	w.acked = map[int64]bool{}
@@ -377,5 +377,5 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, w.l.Close())
 	require.NoError(t, w.l.Close())
 	require.ErrorIs(t, w.l.Pack(), ErrClosed)
-	require.ErrorIs(t, w.l.Maintain(), ErrClosed)
+	require.ErrorIs(t, w.l.maintain(true), ErrClosed)
 }

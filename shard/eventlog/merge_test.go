@@ -116,7 +116,7 @@ func stages(t *testing.T, f func(t *testing.T, w *world, pack func())) {
 			require.Equal(t, want, w.exportedNames())
 			w.pack()
 			require.Equal(t, want, w.exportedNames())
-			require.NoError(t, w.l.Maintain())
+			require.NoError(t, w.l.maintain(true))
 			require.Equal(t, want, w.exportedNames())
 			require.Equal(t, want, w.onDiskNames())
 		})
@@ -243,7 +243,7 @@ func TestDeletionDuringMerge(t *testing.T) {
 	t.Logf("%d were merged before, or while, the other one was deleted", gone)
 	require.Equal(t, want, w.exportedNames())
 	w.pack()
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	require.Equal(t, want, w.onDiskNames())
 }
 
@@ -277,6 +277,6 @@ func TestDeletionOfMany(t *testing.T) {
 	w.pack()
 	w.reopen(manual())
 	require.Empty(t, w.exportedNames())
-	require.NoError(t, w.l.Maintain())
+	require.NoError(t, w.l.maintain(true))
 	require.Empty(t, w.onDiskNames())
 }

@@ -314,10 +314,7 @@ func (l *Log) replaceFile(path string, data []byte) error {
 	return err
 }
 
-// Maintain removes blocks that have expired, and rewrites those that hold events of deleted users, at once.
-func (l *Log) Maintain() error { return l.maintain(true) }
-
-// maintain does what is due, with now set also what is not.
+// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due, with now set also what is not.
 func (l *Log) maintain(now bool) error {
 	l.work.Lock()
 	defer l.work.Unlock()

@@ -123,9 +123,6 @@ func (b *Builder) Finish(workspace, actor uint32, stamp int64) []byte {
 	return b.Buf
 }
 
-// SetStamp stamps a finished record (data without headroom).
-func SetStamp(data []byte, stamp int64) { binary.LittleEndian.PutUint64(data[8:], uint64(stamp)) }
-
 // internTable is a direct-mapped cache: a lost entry costs a repeated name, never a wrong one.
 type internTable struct {
 	gen     uint32

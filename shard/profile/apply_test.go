@@ -338,7 +338,7 @@ func TestIdentifiers(t *testing.T) {
 	require.True(t, ok)
 	b, ok = e.AddAlias(b, []byte("crm"), []byte("2"))
 	require.False(t, ok)
-	name, _ := Alias(b, []byte("crm"))
+	name, _ := aliasOf(b, []byte("crm"))
 	require.Equal(t, "1", string(name))
 	require.True(t, HasAlias(b, []byte("cr"), []byte("m1")))
 	b, ok = e.RenameAlias(b, []byte("crm"), []byte("1"), []byte("one"))
@@ -352,7 +352,7 @@ func TestIdentifiers(t *testing.T) {
 	require.True(t, HasAlias(b, []byte("crm"), []byte("one")))
 	b = e.RemoveAlias(b, []byte("crm"), []byte("one"))
 	require.False(t, HasAlias(b, []byte("crm"), []byte("one")))
-	_, ok = Alias(b, []byte("crm"))
+	_, ok = aliasOf(b, []byte("crm"))
 	require.False(t, ok)
 }
 
@@ -364,7 +364,7 @@ const (
 
 func recent(b []byte, tag byte, name string) []int64 {
 	s, _ := summaryOf(b, tag, []byte(name))
-	return s.Recent(nil)
+	return occurrences(s)
 }
 
 func TestEvents(t *testing.T) {
@@ -380,11 +380,7 @@ func TestEvents(t *testing.T) {
 	s, _ = Event(b, []byte("open"))
 	require.Equal(t, []any{uint64(5), noon - 31*day, noon + 10*second}, []any{s.Count, s.First, s.Last})
 	at := noon / 1000
-	require.Equal(t, []int64{at - 29*86400, at - 3, at, at + 10}, s.Recent(nil))
-	require.Equal(t, 3, s.Since(at-3))
-	require.Equal(t, 2, s.Since(at-2))
-	require.Equal(t, 0, s.Since(at+11))
-	require.Equal(t, 4, s.RecentCount())
+	require.Equal(t, []int64{at - 29*86400, at - 3, at, at + 10}, occurrences(s))
 	b = event(t, b, "open", noon+20*day) // moves the window
 	require.Equal(t, []int64{at - 3, at, at + 10, at + 20*86400}, recent(b, tagEvent, "open"))
 	b = event(t, b, "open", noon+90*day)
@@ -445,8 +441,8 @@ func TestPurchases(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, []any{uint64(6), noon, noon + day}, []any{s.Count, s.First, s.Last})
 	at := noon / 1000
-	require.Equal(t, []int64{at, at, at, at + 86400, at + 86400, at + 86400}, s.Recent(nil))
-	count, first, last := Purchases(b)
+	require.Equal(t, []int64{at, at, at, at + 86400, at + 86400, at + 86400}, occurrences(s))
+	count, first, last := purchases(b)
 	require.Equal(t, []any{uint64(7), noon - day, noon + day}, []any{count, first, last})
 	money := map[string]int64{}
 	Revenue(b, func(c [3]byte, minor int64) { money[string(c[:])] = minor })

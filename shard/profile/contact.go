@@ -122,15 +122,6 @@ func Aliases(blob []byte, f func(label, name []byte)) {
 	})
 }
 
-// Alias is the first name under label.
-func Alias(blob, label []byte) (name []byte, ok bool) {
-	s := findAlias(blob, label)
-	if s.none() {
-		return nil, false
-	}
-	return blob[s.start+2+len(label) : s.end : s.end], true
-}
-
 func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } // the key begins as a named field does
 
 // HasAlias says whether the profile holds this alias.

@@ -365,10 +365,8 @@ func appendAmount(dst []byte, minor int64, digits int) []byte {
 	return append(dst, text...)
 }
 
-// AppendValueJSON appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent, text that was kept
+// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent, text that was kept
 // as JSON as that JSON.
-func AppendValueJSON(dst []byte, v op.Value) []byte { return appendJSONValue(dst, v) }
-
 func appendJSONValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:

@@ -48,9 +48,9 @@ func imported(t testing.TB, line string) []byte {
 func TestExportOfImport(t *testing.T) {
 	b := imported(t, fullUser)
 	require.Equal(t, fullUser, export(t, b, Export{Digits: digits}))
-	v, _ := Custom(b, []byte("when"))
+	v, _ := customOf(b, []byte("when"))
 	require.Equal(t, op.Time, v.Tag())
-	v, _ = Custom(b, []byte("whole"))
+	v, _ = customOf(b, []byte("whole"))
 	require.Equal(t, op.Float, v.Tag())
 	require.EqualValues(t, 3, Workspace(b))
 	require.Equal(t, testStamp, Updated(b))
@@ -135,7 +135,7 @@ func TestJSONStrings(t *testing.T) {
 func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
-		require.Equal(t, want, string(AppendValueJSON(nil, val(jsonText(text)))))
+		require.Equal(t, want, string(appendJSONValue(nil, val(jsonText(text)))))
 	}
 	f("[1,\r\n\t 2]", `[1, 2]`)
 	f("[1,", `"[1,"`)

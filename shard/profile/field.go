@@ -263,16 +263,6 @@ func Attr(blob []byte, code uint32) (op.Value, bool) {
 	return blob[s.start:s.end:s.end], !s.none()
 }
 
-// Custom is the custom attribute called name.
-func Custom(blob, name []byte) (op.Value, bool) {
-	s := findNamed(blob, tagCustom, name)
-	if s.none() {
-		return nil, false
-	}
-	_, v := splitName(blob[s.start:s.end:s.end])
-	return v, true
-}
-
 // Customs calls f for each custom attribute.
 func Customs(blob []byte, f func(name []byte, v op.Value)) {
 	each(blob, tagCustom, func(payload []byte) {
@@ -306,15 +296,6 @@ func (e *Editor) RemoveAttr(blob []byte, code uint32) []byte {
 		return blob
 	}
 	return e.remove(blob, find(blob, reservedTag(code)))
-}
-
-// SetCustom sets the custom attribute called name to v as it is; op.Null removes. name has at most 65,535 bytes.
-func (e *Editor) SetCustom(blob, name []byte, v op.Value) []byte {
-	s := findNamed(blob, tagCustom, name)
-	if v.Tag() == op.Null {
-		return e.remove(blob, s)
-	}
-	return e.setNamed(blob, s, tagCustom, name, v)
 }
 
 // setNamed sets the rest of the named field at s, or of a new one.

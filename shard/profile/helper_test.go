@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
@@ -197,13 +198,54 @@ func event(t testing.TB, blob []byte, name string, millis int64) []byte {
 	return out
 }
 
+// customOf is the custom attribute called name.
+func customOf(blob, name []byte) (op.Value, bool) {
+	s := findNamed(blob, tagCustom, name)
+	if s.none() {
+		return nil, false
+	}
+	_, v := splitName(blob[s.start:s.end:s.end])
+	return v, true
+}
+
+// aliasOf is the first name under label.
+func aliasOf(blob, label []byte) (name []byte, ok bool) {
+	s := findAlias(blob, label)
+	if s.none() {
+		return nil, false
+	}
+	return blob[s.start+2+len(label) : s.end : s.end], true
+}
+
+// occurrences are the recent occurrences (Unix seconds, ascending), the newest included.
+func occurrences(s Summary) (list []int64) {
+	for r := s.recent; len(r) >= 4; r = r[4:] {
+		list = append(list, int64(binary.LittleEndian.Uint32(r)))
+	}
+	return append(list, int64(seconds(s.Last)))
+}
+
+// purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is none).
+func purchases(blob []byte) (count uint64, first, last int64) {
+	Products(blob, func(_ []byte, s Summary) {
+		if count == 0 || s.First < first {
+			first = s.First
+		}
+		if count == 0 || s.Last > last {
+			last = s.Last
+		}
+		count += s.Count
+	})
+	return count, first, last
+}
+
 func custom(t testing.TB, blob []byte, name string) string {
 	t.Helper()
-	v, ok := Custom(blob, []byte(name))
+	v, ok := customOf(blob, []byte(name))
 	if !ok {
 		return ""
 	}
-	return string(AppendValueJSON(nil, v))
+	return string(appendJSONValue(nil, v))
 }
 
 func attr(t testing.TB, blob []byte, code uint32) string {
@@ -212,7 +254,7 @@ func attr(t testing.TB, blob []byte, code uint32) string {
 	if !ok {
 		return ""
 	}
-	return string(AppendValueJSON(nil, v))
+	return string(appendJSONValue(nil, v))
 }
 
 func export(t testing.TB, blob []byte, x Export) string {
@@ -222,15 +264,15 @@ func export(t testing.TB, blob []byte, x Export) string {
 	return string(out)
 }
 
-// seeded prints the seed of a random test; SEED replays it.
+// seeded prints the seed of a random test; MILLRACE_SEED replays it.
 func seeded(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("SEED"); s != "" {
+	if s := os.Getenv("MILLRACE_SEED"); s != "" {
 		var err error
 		seed, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
 	}
-	t.Logf("SEED=%d", seed)
+	t.Logf("again: MILLRACE_SEED=%d go test ./shard/profile -run '^%s$'", seed, t.Name())
 	return rand.New(rand.NewPCG(seed, 1))
 }

@@ -151,7 +151,7 @@ func TestMergeEvents(t *testing.T) {
 	b := merge(t, keep, gone, MergeUsers)
 	s, _ := Event(b, []byte("both"))
 	require.Equal(t, []any{uint64(4), noon - 40*day, noon + 2*second}, []any{s.Count, s.First, s.Last})
-	require.Equal(t, []int64{noon / 1000, noon/1000 + 1, noon/1000 + 2}, s.Recent(nil))
+	require.Equal(t, []int64{noon / 1000, noon/1000 + 1, noon/1000 + 2}, occurrences(s))
 	_, ok := Event(b, []byte("mine"))
 	require.True(t, ok)
 	_, ok = Event(b, []byte("theirs"))
@@ -174,14 +174,14 @@ func TestMergeRecent(t *testing.T) {
 	e, _ := Event(b, []byte("e"))
 	p, _ := Product(b, []byte("sku"))
 	for _, s := range []Summary{e, p} {
-		recent := s.Recent(nil)
+		recent := occurrences(s)
 		require.Equal(t, []any{uint64(80), 50}, []any{s.Count, len(recent)})
 		require.Equal(t, []int64{(noon - 49*day/4) / 1000, noon / 1000}, []int64{recent[0], recent[49]}, "the newest of both, in turn")
-		require.Equal(t, 21, s.Since((noon-5*day)/1000))
+		require.Equal(t, (noon-5*day)/1000, recent[29], "twenty in five days")
 	}
 	old := event(t, event(t, user("o"), "e", noon-31*day), "e", noon-29*day)
 	e, _ = Event(merge(t, event(t, user("n"), "e", noon), old, MergeUsers), []byte("e"))
-	require.Equal(t, []int64{(noon - 29*day) / 1000, noon / 1000}, e.Recent(nil))
+	require.Equal(t, []int64{(noon - 29*day) / 1000, noon / 1000}, occurrences(e))
 	require.EqualValues(t, 3, e.Count)
 }
 
@@ -191,13 +191,13 @@ func TestMergePurchases(t *testing.T) {
 	b := merge(t, keep, gone, MergeUsers)
 	s, _ := Product(b, []byte("sku"))
 	require.Equal(t, []any{uint64(6), noon - day, noon}, []any{s.Count, s.First, s.Last})
-	require.Len(t, s.Recent(nil), 6)
-	count, first, last := Purchases(b)
+	require.Len(t, occurrences(s), 6)
+	count, first, last := purchases(b)
 	require.Equal(t, []any{uint64(8), noon - day, noon + 2*day}, []any{count, first, last})
 	money := map[string]int64{}
 	Revenue(b, func(c [3]byte, minor int64) { money[string(c[:])] = minor })
 	require.Equal(t, map[string]int64{"USD": 70, "EUR": 7, "CHF": math.MaxInt64}, money)
-	count, _, _ = Purchases(merge(t, keep, gone, MergeNone))
+	count, _, _ = purchases(merge(t, keep, gone, MergeNone))
 	require.EqualValues(t, 3, count)
 }
 
@@ -288,7 +288,7 @@ func (x *totals) add(t testing.TB, b []byte) {
 	}
 	collect := func(m map[string]Summary, kind string) func([]byte, Summary) {
 		return func(name []byte, s Summary) {
-			x.recent[kind+string(name)] = s.Recent(nil)
+			x.recent[kind+string(name)] = occurrences(s)
 			s.recent = nil
 			s.Count += m[string(name)].Count
 			m[string(name)] = s

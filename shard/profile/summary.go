@@ -30,32 +30,6 @@ type Summary struct {
 	recent      []byte
 }
 
-// RecentCount is how many occurrences Recent knows.
-func (s Summary) RecentCount() int { return len(s.recent)/4 + 1 }
-
-// Recent appends the recent occurrences (Unix seconds, ascending, the newest included): at most Limits.RecentMax within Limits.RecentDays
-// before the newest.
-func (s Summary) Recent(dst []int64) []int64 {
-	for r := s.recent; len(r) >= 4; r = r[4:] {
-		dst = append(dst, int64(binary.LittleEndian.Uint32(r)))
-	}
-	return append(dst, int64(seconds(s.Last)))
-}
-
-// Since counts the recent occurrences at or after a time (Unix seconds): 'X times in Y days'.
-func (s Summary) Since(unixSeconds int64) int {
-	n := 0
-	for r := s.recent; len(r) >= 4; r = r[4:] {
-		if int64(binary.LittleEndian.Uint32(r)) >= unixSeconds {
-			n++
-		}
-	}
-	if int64(seconds(s.Last)) >= unixSeconds {
-		n++
-	}
-	return n
-}
-
 // Event and Product are the summaries of a custom event and of a product, App that of an app by its id.
 func Event(blob, name []byte) (Summary, bool)   { return summaryOf(blob, tagEvent, name) }
 func Product(blob, name []byte) (Summary, bool) { return summaryOf(blob, tagProduct, name) }
@@ -84,20 +58,6 @@ func eachSummary(b []byte, tag byte, f func([]byte, Summary)) {
 func readSummary(p []byte) Summary {
 	n := int(p[18])
 	return Summary{get48(p), getMillis(p[6:]), getMillis(p[12:]), p[summaryFixed : summaryFixed+4*n : summaryFixed+4*n]}
-}
-
-// Purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is none).
-func Purchases(blob []byte) (count uint64, first, last int64) {
-	Products(blob, func(_ []byte, s Summary) {
-		if count == 0 || s.First < first {
-			first = s.First
-		}
-		if count == 0 || s.Last > last {
-			last = s.Last
-		}
-		count += s.Count
-	})
-	return count, first, last
 }
 
 // Revenue calls f for each currency with the sum of all purchases in minor units.
