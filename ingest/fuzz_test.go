@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/loadtest/body"
 	"millrace/shard/op"
 )
@@ -43,18 +44,6 @@ func unlearned() *Decoder {
 	d := testDecoder()
 	d.learning = 0
 	return d
-}
-
-// testSeed is a new seed, or the one in MILLRACE_SEED.
-func testSeed(t *testing.T) uint64 {
-	seed := rand.Uint64()
-	if text := os.Getenv("MILLRACE_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("MILLRACE_SEED=%d", seed)
-	return seed
 }
 
 func seeds() []string {
@@ -92,7 +81,7 @@ func FuzzTrack(f *testing.F) {
 
 // Bytes of good bodies are changed at random.
 func TestMutations(t *testing.T) {
-	seed := testSeed(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	learned, never := testDecoder(), unlearned()
 	all := seeds()
@@ -122,7 +111,7 @@ func TestMutations(t *testing.T) {
 
 // Objects are put together at random from names and values that mean something.
 func TestRandomObjects(t *testing.T) {
-	seed := testSeed(t)
+	seed := testseed.Of(t)
 	g := objectMaker{rand.New(rand.NewPCG(seed, 2))}
 	learned, never := testDecoder(), unlearned()
 	accepted := 0
@@ -317,7 +306,7 @@ func TestAllocations(t *testing.T) {
 
 // What the load generator takes for good and for bad is so, object by object.
 func TestGenerator(t *testing.T) {
-	seed := testSeed(t)
+	seed := testseed.Of(t)
 	g, err := body.New(body.Options{Seed: seed, EmailShare: 0.1, AliasShare: 0.1, UnicodeShare: 0.2, EscapeShare: 0.2, ErrorShare: 0.2})
 	require.NoError(t, err)
 	learned, never := testDecoder(), unlearned()

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -23,7 +24,7 @@ import (
 // their identifiers, with crashes and restarts in the middle of it: the sums over all users are what was sent, what was sent to a number or an alias
 // is where that leads to, each name leads to one profile, and nothing is left under way.
 func TestMergesConserve(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	rounds := short(6, 2)
 	if isStress() {
 		rounds = 300

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"millrace/internal/testseed"
+
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -114,7 +116,7 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 
 // Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were acknowledged.
 func TestDocumentsModel(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))

@@ -12,13 +12,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
 // F2: power is lost at random moments under concurrent clients, with any share of what was not synced on the disk. In every image, what
 // was acknowledged is there exactly once, and no request by half; also when power is lost again while that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	engines, images := 4, short(40, 5)
 	if isStress() {
 		engines, images = 40, 300

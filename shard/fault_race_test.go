@@ -11,13 +11,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
 // Many clients write the same users under all identifiers, in random requests, with checkpoints and reads in between and too little memory
 // for all of them: at the end every user shows exactly what was acknowledged, and so after a restart.
 func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	const clients, users = 16, 40
 	requests := short(60, 30)
 	if isStress() {
@@ -123,7 +124,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 
 // State of many times the memory: counters are right, and memory stays near its budget.
 func TestFaultMemoryBudget(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 17))
 	const passes, perRequest = 3, 75
 	users := short(6000, 3000)

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -246,7 +247,7 @@ func reopen(fs vfs.FS, clients []*client) error {
 // F6: whichever write or sync fails, of the log or of the store, once or for good: nothing is acknowledged after the failure, it is told
 // once, nothing hangs, and what was acknowledged is there when the disk works again.
 func TestFaultEveryWriteFails(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	var none faults
 	require.NoError(t, runWithFaults(t, &none))
 	total := none.count.Load()
@@ -437,7 +438,7 @@ func TestFaultFullDisk(t *testing.T) {
 
 // F11: whatever the clock does, and over restarts and crashes, the stamps of a profile rise, so that what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 11))
 	var clock atomic.Int64
 	clock.Store(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC).UnixMicro())

@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -246,21 +244,9 @@ func (o modelOp) write(b *Batch) {
 	addAttributes(b, o.id, key, flags, fields...)
 }
 
-// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
-func seedOf(t *testing.T) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-		seed = n
-	}
-	t.Logf("again: MILLRACE_SEED=%d go test ./shard -run '^%s$'", seed, t.Name())
-	return seed
-}
-
 // Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
 func TestModel(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	for round := range 12 {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -481,7 +482,7 @@ func (m *statesModel) randomStep(t testing.TB, e *Engine, r *rand.Rand) string {
 // Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little memory in between: states, who set
 // them and when, every trail and the block list are those of the model.
 func TestStatesModel(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	for round := range short(10, 2) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
@@ -526,7 +527,7 @@ func TestStatesModel(t *testing.T) {
 // Clients that set states of the same addresses at once, through users and for the addresses themselves, with a crash in the middle: in the end all
 // who share an address have what it has, and each trail tells of changes only, down to the state that is.
 func TestStatesConverge(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	for round := range short(6, 2) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()

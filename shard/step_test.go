@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -244,7 +245,7 @@ func seen(t *testing.T, e *Engine) string {
 // Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after the other would have given,
 // and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	n := len(deeds(cast{}))
 	share := short(40, 120) // one pair of so many

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"millrace/internal/testseed"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 )
@@ -21,8 +23,7 @@ func TestPowerLoss(t *testing.T) {
 	if testing.Short() { // under the race detector
 		clones = 200
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()
 	slow := syncFS{fs, func() { time.Sleep(300 * time.Microsecond) }} // so that there is something to lose

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"millrace/internal/testseed"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 )
@@ -198,8 +200,7 @@ func (h *harness) liveEnd(t testing.TB) int64 {
 }
 
 func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var harmless, refusals int
 	for _, name := range append(m.segments(), witnessName) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"millrace/internal/testseed"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 )
@@ -302,8 +304,7 @@ func TestHold(t *testing.T) {
 // A reader follows the log while it is written, trimmed and recycled, and begins at places all over the segments.
 func TestReadBesideTrim(t *testing.T) {
 	const total = 4000
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	h := mustOpen(t, vfs.NewMem(), func(o *Options) { o.SegmentBytes = 256 << 10; o.MaxRecycled = 2 })
 	h.Hold("reader", 1)
@@ -452,8 +453,7 @@ func TestReadPins(t *testing.T) {
 
 // Whatever a loss of power makes of the witness's writes since the last sync, what was synced is still known, and nothing is made up.
 func TestWitnessTornWrites(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewMem()
 	require.NoError(t, fs.MkdirAll(testDir, 0o755))

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"millrace/internal/testseed"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -249,7 +251,7 @@ func (c *crowd) check(t *testing.T) {
 // Whatever is merged into whatever, at once, in chains and in circles, with the server killed in between and users tracked meanwhile: the sums over all
 // users stay what was sent (issue of merges, FAULTS.md F19).
 func TestMergesConserve(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	merges, users, clients, kills := int64(short(10_000, 1500)), short(2000, 300), 16, short(10, 3)
 	if isStress() {
 		merges, kills = 500_000, 200

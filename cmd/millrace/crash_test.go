@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
 )
@@ -82,7 +83,7 @@ func bounds(r *rand.Rand) []string {
 
 // F1: kill -9 under load, again and again. Nothing that was acknowledged is lost, no request is there by half.
 func TestKillUnderLoad(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	s := newSite(t)
 	kills := short(20, 4)
 	if isStress() {
@@ -110,7 +111,7 @@ func TestKillUnderLoad(t *testing.T) {
 
 // The same with Idempotency-Keys: requests without an answer are sent again, and every one of them has its effect exactly once.
 func TestKillUnderLoadWithIdempotencyKeys(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	s := newSite(t)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) {
@@ -156,7 +157,7 @@ func TestIdempotencyKeyOverKill(t *testing.T) {
 
 // F22: SIGTERM under load. What is under way is answered, nothing acknowledged is lost, the exit code is 0.
 func TestStopUnderLoad(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	s := newSite(t)
 	stops := short(5, 2)
 	if isStress() {
@@ -262,7 +263,7 @@ func TestSyncFails(t *testing.T) {
 	if err != nil {
 		t.Skip("strace is not on this machine")
 	}
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	runs := short(3, 1)
 	if isStress() {
 		runs = 100

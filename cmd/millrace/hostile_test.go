@@ -13,12 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"millrace/internal/testseed"
+
 	"github.com/stretchr/testify/require"
 )
 
 // Slow clients and garbage, while a good client works: its requests all succeed, the process lives, and its memory stays bounded.
 func TestHostileClients(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	s := newSite(t, "--read-timeout", "2s", "--max-bad-keys-per-minute", "1000000")
 	p := s.start(t)
 	for i := range 300 {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -63,18 +62,6 @@ func short(often, seldom int) int {
 		return seldom
 	}
 	return often
-}
-
-// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
-func seedOf(t *testing.T) *rand.Rand {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-		seed = n
-	}
-	t.Logf("again: MILLRACE_SEED=%d go test ./cmd/millrace -run '^%s$'", seed, t.Name())
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // site is a data directory with the addresses and the bootstrap file of its server, from start to start.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"millrace/internal/testseed"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/publicsuffix"
 )
@@ -99,7 +101,7 @@ func randomEmail(random *rand.Rand) []byte {
 }
 
 func TestEmailAgreesWithReference(t *testing.T) {
-	random := newRand(t)
+	random := testseed.Rand(t)
 	good := 0
 	for range 200_000 {
 		in := randomEmail(random)

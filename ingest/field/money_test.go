@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"millrace/internal/testseed"
+
 	"github.com/bojanz/currency"
 	"github.com/stretchr/testify/require"
 )
@@ -128,7 +130,7 @@ func randomPrice(random *rand.Rand) string {
 }
 
 func TestMinorUnitsAgreesWithRat(t *testing.T) {
-	random := newRand(t)
+	random := testseed.Rand(t)
 	good := 0
 	for range 60_000 {
 		price, digits := randomPrice(random), uint8(random.IntN(5))

@@ -1,20 +1,14 @@
 package field
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"millrace/internal/testseed"
+
 	"github.com/stretchr/testify/require"
 )
-
-// newRand returns a random source whose seed is in the output of a test that fails.
-func newRand(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 func TestTimeShapes(t *testing.T) {
 	read := func(in, want string) {
@@ -110,7 +104,7 @@ func TestDateOfBirth(t *testing.T) {
 
 // The standard library is the judge for random instants, in every layout that it can express.
 func TestTimeAgreesWithStandardLibrary(t *testing.T) {
-	random := newRand(t)
+	random := testseed.Rand(t)
 	layouts := []string{
 		time.RFC3339, "2006-01-02T15:04:05.000Z07:00", "2006-01-02T15:04:05.000000000-0700", "2006-01-02T15:04:05-07", "2006-01-02T15:04:05", "2006-01-02 15:04:05",
 		"2006-01-02 15:04:05 -0700", "2006-01-02 15:04:05.000", "2006-01-02T15:04Z07:00", "2006-01-02", "01/02/2006", "1/2/2006", "20060102T150405Z0700",
@@ -135,7 +129,7 @@ func TestTimeAgreesWithStandardLibrary(t *testing.T) {
 
 // One changed byte mustn't be read differently from what time.Parse says, where time.Parse is as strict as we are.
 func TestTimeAgreesOnDamagedText(t *testing.T) {
-	random := newRand(t)
+	random := testseed.Rand(t)
 	const layout = "2006-01-02T15:04:05.000Z"
 	for range 50_000 {
 		text := []byte(time.UnixMilli(random.Int64N(4e12)).UTC().Format(layout))
@@ -158,7 +152,7 @@ func TestTimeAgreesOnDamagedText(t *testing.T) {
 
 // Whatever the standard library writes is read as what was written, up to both ends of the calendar.
 func TestTimesOfTheStandardLibrary(t *testing.T) {
-	random := newRand(t)
+	random := testseed.Rand(t)
 	for range 50_000 {
 		millis := random.Int64N(maxUnixMillis-minUnixMillis+1) + minUnixMillis
 		back, ok := Time([]byte(written(millis)))

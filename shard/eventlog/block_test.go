@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -98,7 +99,7 @@ func plain(rs *rows) (list []plainRow) {
 }
 
 func TestBlockGivesBackItsRows(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	fs := vfs.NewMem()
 	w := newTestWriter()
 	for i := range uint64(60) {
@@ -125,7 +126,7 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 
 // Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
 func TestDamageIsFound(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewMem()
 	data, _, err := newTestWriter().write(randomRows(r, 150), 100, 500)
@@ -162,7 +163,7 @@ func TestDamageIsFound(t *testing.T) {
 
 // A block that was damaged by one who repairs the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	rs := randomRows(r, 200)
 	rs.sort()

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
@@ -84,7 +85,7 @@ func filled(t *testing.T, step func(w *world, what string) error) *world {
 
 // Power is lost before every single change of the file system while blocks are packed and rewritten.
 func TestCrashAtEveryStep(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
 	on := false
@@ -123,7 +124,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 // A block that goes as a whole doesn't come back when its deletion is forgotten.
 func TestCrashWhileBlockGoes(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
 	on := false

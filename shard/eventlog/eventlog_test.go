@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -214,7 +215,7 @@ func TestExportWaitsForTheEngine(t *testing.T) {
 
 // After a loss of power at any moment, all that was acknowledged is there once.
 func TestCrash(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := newWorld(t, vfs.NewCrashableMem(), busy())
 	rounds := 12

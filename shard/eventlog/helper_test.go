@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -377,16 +375,4 @@ func (w *world) requireExact() {
 		want[n] = 1
 	}
 	require.Equal(w.t, want, counts)
-}
-
-// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
-func seedOf(t *testing.T) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("MILLRACE_SEED=%d", seed)
-	return seed
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
@@ -253,7 +254,7 @@ func TestDecimals(t *testing.T) {
 
 // Any profile that ops can make goes out and comes in again.
 func TestRoundTripOfRandomProfiles(t *testing.T) {
-	rng := seeded(t)
+	rng := testseed.Rand(t)
 	var im Importer
 	for i := range 100 {
 		b := randomProfile(t, rng, i)

@@ -3,10 +3,7 @@ package profile
 import (
 	"encoding/binary"
 	"encoding/json"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -262,17 +259,4 @@ func export(t testing.TB, blob []byte, x Export) string {
 	out := AppendJSON(nil, blob, 0, x)
 	require.True(t, json.Valid(out), "%s", out)
 	return string(out)
-}
-
-// seeded prints the seed of a random test; MILLRACE_SEED replays it.
-func seeded(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("again: MILLRACE_SEED=%d go test ./shard/profile -run '^%s$'", seed, t.Name())
-	return rand.New(rand.NewPCG(seed, 1))
 }

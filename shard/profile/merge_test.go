@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
@@ -250,7 +251,7 @@ func TestMergeBlocks(t *testing.T) {
 
 // Totals of three random profiles are the same whoever is merged into whom, and nothing is lost: counts, revenue, sessions, aliases.
 func TestMergeConserves(t *testing.T) {
-	rng := seeded(t)
+	rng := testseed.Rand(t)
 	for range 60 {
 		profiles := make([][]byte, 3)
 		var total totals

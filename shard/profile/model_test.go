@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/internal/testseed"
 	"millrace/shard/op"
 )
 
@@ -312,7 +313,7 @@ func randomValue(rng *rand.Rand) any {
 // TestModel applies random ops to a profile, which has now much and now little room, and to a model. Exports and recent occurrences must
 // be equal at every step.
 func TestModel(t *testing.T) {
-	rng := seeded(t)
+	rng := testseed.Rand(t)
 	for range 40 {
 		var e, e2 Editor
 		m, b := newModel(), user("u")
