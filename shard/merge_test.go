@@ -213,28 +213,56 @@ func TestMergeOfNobody(t *testing.T) {
 	require.Len(t, checkDirectory(t, e), 1)
 }
 
-// A profile that grows beyond the room that was set apart for it, between Pin and Seal, comes all the same.
+// A profile that grows beyond the room that was set apart for it, between Pin and Seal, is asked about anew: it comes if there is room, else both
+// stay as they are.
 func TestMergeOfGrowingProfile(t *testing.T) {
-	var gone, keep uint64
-	x := openStepped(t, func(t *testing.T, e *Engine) {
-		gone, keep = makeUser(t, e, "gone"), makeUser(t, e, "keep")
-	})
-	within(t, 30*time.Second, "merge", func() {
-		x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, gone, keep) })
-		x.step() // Merge; Pin waits
-		x.begin(t, func(t *testing.T, e *Engine) {
+	large := func(id string, megabytes int) func(t *testing.T, e *Engine) {
+		return func(t *testing.T, e *Engine) {
 			request(t, e, func(b *Batch) {
-				addAttributes(b, op.ExternalID, "gone", 0, op.AppendString([]byte{byte(op.ReservedCodes + b.Intern([]byte("large")))}, make([]byte, 5000)))
+				for i := range megabytes {
+					index := b.Intern(fmt.Appendf(nil, "%s %d", id, i))
+					addAttributes(b, op.ExternalID, id, 0, op.AppendString(binary.AppendUvarint(nil, uint64(op.ReservedCodes+index)), make([]byte, 1<<20)))
+				}
 			})
-		})
-		for x.waiting() {
-			x.step()
 		}
-		x.limit.Store(math.MaxUint64)
-	})
-	settle(t, x.Engine)
-	require.Equal(t, 2, eventCount(t, x.Engine, op.ExternalID, "keep", "made"))
-	require.Zero(t, numberOf(t, x.Engine, op.ExternalID, "gone"))
+	}
+	for megabytes, merged := range map[int]bool{3: true, 7: false} {
+		var gone, keep uint64
+		x := openStepped(t, func(t *testing.T, e *Engine) {
+			gone, keep = makeUser(t, e, "gone"), makeUser(t, e, "keep")
+			large("keep", 6)(t, e)
+		})
+		within(t, 30*time.Second, "merge", func() {
+			merging := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, gone, keep) })
+			x.step()
+			require.True(t, x.waiting(), "Pin waits")
+			growing := x.begin(t, large("gone", megabytes))
+			for x.waiting() {
+				x.step()
+			}
+			x.limit.Store(math.MaxUint64)
+			<-merging
+			<-growing
+		})
+		settle(t, x.Engine)
+		customs := func(number uint64) (n int) {
+			users, err := x.FindNumber(1, number)
+			require.NoError(t, err)
+			for _, u := range users {
+				profile.Customs(u.Blob, func([]byte, op.Value) { n++ })
+			}
+			return n
+		}
+		if merged {
+			require.Equal(t, []int{0, 9}, []int{customs(gone), customs(keep)})
+			require.Equal(t, 2, eventCount(t, x.Engine, op.ExternalID, "keep", "made"))
+		} else {
+			require.Equal(t, []int{7, 6}, []int{customs(gone), customs(keep)})
+			require.Equal(t, 1, eventCount(t, x.Engine, op.ExternalID, "keep", "made"))
+			require.Equal(t, 1, eventCount(t, x.Engine, op.ExternalID, "gone", "made"))
+		}
+		require.NoError(t, x.Close())
+	}
 }
 
 // Beyond the bound merges are refused before anything is logged; those that wait survive a restart and are counted again.
