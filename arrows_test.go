@@ -41,13 +41,13 @@ var arrows = map[string][]string{
 	"shard/profile":  {"shard/op"},
 	"wal":            {},
 
-	"loadtest":      {"loadtest/body"}, // knows the server by HTTP only
-	"loadtest/body": {},
+	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
+	"loadtest/body":     {},
+	"loadtest/testseed": {}, // nobody but tests
 
-	"internal/testseed": {},
 }
 
-// testArrows are those that tests have besides; all have one to internal/testseed.
+// testArrows are those that tests have besides; all have one to loadtest/testseed.
 var testArrows = map[string][]string{
 	"api":            {"ingest", "wal"},
 	"ingest":         {"loadtest/body"},
@@ -80,7 +80,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "internal/testseed"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testseed"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

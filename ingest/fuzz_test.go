@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/testseed"
 	"millrace/loadtest/body"
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 )
 

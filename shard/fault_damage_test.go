@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 )
 

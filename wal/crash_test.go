@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"

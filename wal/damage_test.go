@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"

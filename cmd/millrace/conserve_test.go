@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/stretchr/testify/require"
 )

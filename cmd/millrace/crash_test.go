@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/testseed"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/loadtest/testseed"
 )
 
 // load is a load test that goes on whatever happens to the server, and at the end knows what that owes.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/stretchr/testify/require"
 )

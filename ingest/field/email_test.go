@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/publicsuffix"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 
 	"github.com/bojanz/currency"
 	"github.com/stretchr/testify/require"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/testseed"
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 )
 

@@ -10,7 +10,7 @@ func TestSeed(t *testing.T) {
 	t.Setenv("MILLRACE_SEED", "7")
 	require.EqualValues(t, 7, Of(t))
 	require.Equal(t, Rand(t).Uint64(), Rand(t).Uint64())
-	require.Equal(t, "./internal/testseed", folder())
+	require.Equal(t, "./loadtest/testseed", folder())
 	t.Setenv("MILLRACE_SEED", "")
 	require.NotEqual(t, Of(t), Of(t))
 }
