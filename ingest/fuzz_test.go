@@ -446,7 +446,7 @@ func TestCollidingNames(t *testing.T) {
 	}
 }
 
-// Recorded requests of real clients, with the statuses that the real service gave.
+// Recorded requests of real clients, with the statuses that the real service gave. A mock that answered 201 to whatever came has nothing to say.
 func TestCorpus(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CORPUS")
 	if dir == "" {
@@ -483,7 +483,7 @@ func TestCorpus(t *testing.T) {
 			sent++
 			agree(t, body, d)
 			reply, status, _ := track(t, d, testWorkspace(), body)
-			if rec.Status == 201 || rec.Status == 400 {
+			if (rec.Status == 201 || rec.Status == 400) && rec.Kind != "client-emitted-under-mock" {
 				compared++
 				require.Equal(t, rec.Status, status, "%s\n%s\n%s", rec.Source, body, reply)
 			}
