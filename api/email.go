@@ -15,7 +15,7 @@ func (s *Server) emailStatus(x *exchange) {
 		return
 	}
 	c := consent{x: x}
-	state := shard.State{Kind: shard.EmailState, Value: c.required(body, "subscription_state")}
+	state := shard.State{Kind: shard.EmailState, Value: c.required("subscription_state", body.member("subscription_state"))}
 	switch state.Value {
 	case "subscribed", "unsubscribed", "opted_in":
 	default:

@@ -433,62 +433,132 @@ func skip(v value, i int) int {
 }
 
 // unsafe says what is grammatical but not to be trusted in v (D1): a member name twice, a lone surrogate, nesting deeper than 32. Empty: nothing.
-func (v value) unsafe() string { return v.unsafeAt(1) }
-
-func (v value) unsafeAt(depth int) string {
-	switch {
-	case depth > maxNesting+1:
-		return "nested too deeply"
-	case v.isString():
-		if _, ok := v.str(); !ok {
-			return "a lone surrogate in a string"
-		}
-	case v.isArray():
-		for _, e := range v.elements() {
-			if what := e.unsafeAt(depth + 1); what != "" {
-				return what
-			}
-		}
-	case v.isObject():
-		return v.unsafeMembers(func(m value) string { return m.unsafeAt(depth + 1) })
-	}
-	return ""
-}
-
-func (v value) unsafeMembers(member func(value) string) string {
-	seen := map[string]struct{}{}
-	for quoted, m := range v.pairs() {
-		name, ok := quoted.str()
-		if !ok {
-			return "a lone surrogate in a member name"
-		}
-		if _, twice := seen[name]; twice {
-			return "a member name stands twice"
-		}
-		seen[name] = struct{}{}
-		if what := member(m); what != "" {
-			return what
-		}
-	}
-	return ""
+func (v value) unsafe() string {
+	c := inspector{text: v}
+	c.value(0, 1)
+	return c.what
 }
 
 // unsafeRequest is unsafe for a whole body, apart from objects in its arrays: those are judged one by one, by whoever reads the array.
 func (v value) unsafeRequest() string {
-	return v.unsafeMembers(func(m value) string {
-		if !m.isArray() {
-			return m.unsafeAt(2)
+	c := inspector{text: v}
+	element := func(i int) int {
+		if v[i] == '{' {
+			return skip(v, i)
 		}
-		for _, e := range m.elements() {
-			if e.isObject() {
-				continue
-			}
-			if what := e.unsafeAt(3); what != "" {
-				return what
-			}
+		return c.value(i, 3)
+	}
+	c.object(0, func(i int) int {
+		if v[i] == '[' {
+			return c.array(i, element)
 		}
-		return ""
+		return c.value(i, 2)
 	})
+	return c.what
+}
+
+// inspector finds what is unsafe in a checked text. It goes over each byte once: walking with members and elements would go over a value again for every
+// value that it is nested in.
+type inspector struct {
+	text    value
+	what    string   // the first thing found; then indexes mean nothing
+	names   [][]byte // of the objects under inspection, the innermost last; see isNew
+	scratch []byte
+}
+
+// value inspects the value at i and returns the index behind it.
+func (c *inspector) value(i, depth int) int {
+	switch {
+	case depth > maxNesting+1:
+		c.what = "nested too deeply"
+		return i
+	case c.text[i] == '[':
+		return c.array(i, func(i int) int { return c.value(i, depth+1) })
+	case c.text[i] == '{':
+		return c.object(i, func(i int) int { return c.value(i, depth+1) })
+	}
+	end := skip(c.text, i)
+	if c.text[i] == '"' {
+		if _, ok := c.str(c.text[i:end]); !ok {
+			c.what = "a lone surrogate in a string"
+		}
+	}
+	return end
+}
+
+// str is the text of a string, until the next call.
+func (c *inspector) str(quoted value) (text []byte, ok bool) {
+	text = quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(text, '\\') < 0 {
+		return text, true
+	}
+	c.scratch, ok = appendUnquoted(c.scratch[:0], text)
+	return c.scratch, ok
+}
+
+func (c *inspector) array(i int, element func(i int) int) int {
+	for i = skipSpace(c.text, i+1); c.text[i] != ']'; {
+		if i = element(i); c.what != "" {
+			return i
+		}
+		if i = skipSpace(c.text, i); c.text[i] == ',' {
+			i = skipSpace(c.text, i+1)
+		}
+	}
+	return i + 1
+}
+
+func (c *inspector) object(i int, member func(i int) int) int {
+	first := len(c.names)
+	var many map[string]struct{}
+	for i = skipSpace(c.text, i+1); c.text[i] != '}'; {
+		end := skip(c.text, i)
+		name, ok := c.str(c.text[i:end])
+		switch {
+		case !ok:
+			c.what = "a lone surrogate in a member name"
+		case !c.isNew(name, first, &many):
+			c.what = "a member name stands twice"
+		default:
+			i = member(skipSpace(c.text, skipSpace(c.text, end)+1))
+		}
+		if c.what != "" {
+			return i
+		}
+		if i = skipSpace(c.text, i); c.text[i] == ',' {
+			i = skipSpace(c.text, i+1)
+		}
+	}
+	c.names = c.names[:first]
+	return i + 1
+}
+
+// fewNames is up to how many names of an object are compared one by one, as views of the text: most objects are small.
+const fewNames = 16
+
+// isNew notes a member's name, and says whether its object, whose names begin at first, has none like it so far.
+func (c *inspector) isNew(name []byte, first int, many *map[string]struct{}) bool {
+	if *many == nil {
+		for _, other := range c.names[first:] {
+			if bytes.Equal(other, name) {
+				return false
+			}
+		}
+		if len(c.names)-first < fewNames {
+			if len(c.scratch) > 0 && len(name) > 0 && &name[0] == &c.scratch[0] {
+				name = bytes.Clone(name) // it was written with an escape
+			}
+			c.names = append(c.names, name)
+			return true
+		}
+		*many = map[string]struct{}{}
+		for _, other := range c.names[first:] {
+			(*many)[string(other)] = struct{}{}
+		}
+	}
+	n := len(*many)
+	(*many)[string(name)] = struct{}{}
+	return len(*many) > n
 }
 
 // appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.

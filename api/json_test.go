@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +36,7 @@ func TestCheckJSON(t *testing.T) {
 func TestUnsafe(t *testing.T) {
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
 	for text, want := range map[string]string{
-		deep(32): "", deep(34): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "twice", `{"a":1,"\u0061":1}`: "twice", `{"a":[{"b":1,"b":1}]}`: "twice", `{"a":"\ud800"}`: "surrogate",
+		deep(32): "", deep(33): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "twice", `{"a":1,"\u0061":1}`: "twice", `{"a":[{"b":1,"b":1}]}`: "twice", `{"a":"\ud800"}`: "surrogate",
 		`{"\udc00":1}`: "surrogate", `{"a":"\ud83d\ude00"}`: "", `{"a":"\ud83dx"}`: "surrogate", `{"a":"\ud83d\u0041"}`: "surrogate", `{"\"\\":1,"x":"\""}`: "",
 	} {
 		v, err := checkJSON([]byte(text))
@@ -48,6 +50,49 @@ func TestUnsafe(t *testing.T) {
 	v, err := checkJSON([]byte(`{"a":[{"b":1,"b":1},{}]}`))
 	require.NoError(t, err)
 	require.Empty(t, v.unsafeRequest(), "objects in arrays are judged by who reads them")
+	for n, want := range map[int]string{31: "", 32: "nested too deeply"} { // the body counts
+		for _, of := range [][2]string{{"[", "]"}, {`{"a":`, "}"}} {
+			v, err := checkJSON([]byte(`{"a":` + strings.Repeat(of[0], n) + "1" + strings.Repeat(of[1], n) + `}`))
+			require.NoError(t, err)
+			require.Equal(t, want, v.unsafeRequest())
+			require.Equal(t, want, v.unsafe())
+		}
+	}
+}
+
+// Names are told apart within their object, however many it has, and however they are written.
+func TestUnsafeNames(t *testing.T) {
+	for n := range 40 {
+		var names, inner []string
+		for i := range n {
+			names = append(names, fmt.Sprintf(`"n\u0030%d":{"x":[{"n0%d":1}]}`, i, i))
+			inner = append(inner, fmt.Sprintf(`"i%d":0`, i))
+		}
+		object := `"o":{` + strings.Join(inner, ",") + `}`
+		for _, more := range []string{"", object, `"x":1`, `"n":{},"n0":{}`} {
+			text := `{` + strings.Trim(strings.Join(append(slices.Clone(names), more), ","), ",") + `}`
+			v, err := checkJSON([]byte(text))
+			require.NoError(t, err, text)
+			require.Empty(t, v.unsafe(), text)
+			require.Empty(t, v.unsafeRequest(), text)
+		}
+		for i := range n {
+			for _, twice := range []string{fmt.Sprintf(`"n0%d":1`, i), fmt.Sprintf(`"\u006e0%d":1`, i), fmt.Sprintf(`"o":{%s,"\u0069%d":1}`, strings.Join(inner, ","), i)} {
+				text := `{` + strings.Join(append(slices.Clone(names), twice), ",") + `}`
+				v, err := checkJSON([]byte(text))
+				require.NoError(t, err, text)
+				require.Contains(t, v.unsafe(), "twice", text)
+				require.Contains(t, v.unsafeRequest(), "twice", text)
+			}
+		}
+	}
+}
+
+// What is read of every request of the companion API is read without a tree of it.
+func TestUnsafeAllocations(t *testing.T) {
+	v, err := checkJSON([]byte(`{"subscription_group_id":"5a3cc8ff","subscription_state":"subscribed","external_id":["ada","bob"],"x":{"a":[[{"b":"c"}]],"d":"e"}}`))
+	require.NoError(t, err)
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _ = v.unsafeRequest() }), 10.0) // the names, and a function for each level
 }
 
 // The walker agrees with encoding/json about everything that both accept, and neither panics.

@@ -96,19 +96,36 @@ func (c *consent) groups(v value) {
 // group reads a subscription group reference (service.md 2.12). Both endpoints take the members' names of both, and one identifier where an array of them is
 // due: real clients send either.
 func (c *consent) group(v value) {
-	id, g := findGroup(c.x.ws, c.required(v, "subscription_group_id"))
+	var groupID, stateText, optIn value
+	var targets [len(targetMembers)]value
+	for name, m := range v.members() {
+		switch name {
+		case "subscription_group_id":
+			groupID = m
+		case "subscription_state":
+			stateText = m
+		case "use_double_opt_in_logic":
+			optIn = m
+		}
+		for i := range targetMembers {
+			if targetMembers[i].name == name {
+				targets[i] = m
+			}
+		}
+	}
+	id, g := findGroup(c.x.ws, c.required("subscription_group_id", groupID))
 	if g == nil {
 		c.fail(textInvalidGroup)
 	}
 	state := shard.State{Kind: shard.GroupState, Group: id}
-	switch text := c.required(v, "subscription_state"); text {
+	switch text := c.required("subscription_state", stateText); text {
 	case "subscribed", "unsubscribed":
 		state.On = text == "subscribed"
 	default:
 		c.fail("'subscription_state' must be 'subscribed' or 'unsubscribed'")
 	}
 	// The opt-in by a second message is the sender's business; whoever sets a state here has it set.
-	if _, ok := v.member("use_double_opt_in_logic").bool(); !ok && !v.member("use_double_opt_in_logic").absent() {
+	if _, ok := optIn.bool(); !ok && !optIn.absent() {
 		c.fail("'use_double_opt_in_logic' must be a boolean")
 	}
 	if c.bad != "" {
@@ -116,8 +133,8 @@ func (c *consent) group(v value) {
 	}
 	state.Channel = channelOf(g)
 	var has [op.Phone + 1]bool
-	for _, m := range targetMembers {
-		if v.member(m.name).some() {
+	for i, m := range targetMembers {
+		if targets[i].some() {
 			has[m.kind] = true
 		}
 	}
@@ -132,13 +149,13 @@ func (c *consent) group(v value) {
 		c.fail(textNoTarget)
 	}
 	states := []shard.State{state}
-	for _, m := range targetMembers {
-		c.each(m.name, v.member(m.name), m.kind, states)
+	for i, m := range targetMembers {
+		c.each(m.name, targets[i], m.kind, states)
 	}
 }
 
 // targetMembers are the members that name users and addresses, in the order in which they take effect.
-var targetMembers = []struct {
+var targetMembers = [...]struct {
 	name string
 	kind op.IDKind
 }{
@@ -181,8 +198,7 @@ func channelOf(g *control.Group) byte {
 }
 
 // required is the text of a member that must be there. Of another type than a string it is no value that is known.
-func (c *consent) required(v value, name string) string {
-	m := v.member(name)
+func (c *consent) required(name string, m value) string {
 	if m.absent() {
 		c.fail("'" + name + "' is required")
 	}
