@@ -18,7 +18,7 @@ import (
 
 func (s *Server) consentRoutes() []adminRoute {
 	return []adminRoute{
-		{"GET /admin/workspaces/{workspace}/subscription_history", s.subscriptionHistory},
+		{"GET /admin/workspaces/{workspace}/trail", s.showTrail},
 		{"GET /admin/workspaces/{workspace}/blocklist", s.listBlocked},
 		{"DELETE /admin/workspaces/{workspace}/blocklist/{email}", s.liftBlock},
 	}
@@ -44,13 +44,13 @@ type changedBy struct {
 	Key    string `json:"key_name,omitempty"`
 }
 
-// subscriptionHistory answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address (email, phone), oldest first.
-func (s *Server) subscriptionHistory(_ control.Actor, r *http.Request) (any, error) {
+// showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address (email, phone), oldest first.
+func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
 	w, err := s.adminWorkspace(r)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.history(w, r.URL.Query())
+	changes, err := s.trailOf(w, r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +60,8 @@ func (s *Server) subscriptionHistory(_ control.Actor, r *http.Request) (any, err
 	}{show}, nil
 }
 
-// history finds whom the query is about; exactly one identifier must be there.
-func (s *Server) history(w *Workspace, query url.Values) (changes []shard.StateChange, err error) {
+// trailOf finds whom the query is about; exactly one identifier must be there.
+func (s *Server) trailOf(w *Workspace, query url.Values) (changes []shard.StateChange, err error) {
 	var sent []string
 	for _, name := range []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"} {
 		if query.Get(name) != "" {
@@ -80,13 +80,13 @@ func (s *Server) history(w *Workspace, query url.Values) (changes []shard.StateC
 	case "alias_label alias_name":
 		users, err = store.Find(w.Number, op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name"))))
 	case "email":
-		return store.AddressHistory(w.Number, op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email")))))
+		return store.AddressTrail(w.Number, op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email")))))
 	case "phone":
 		key, ok := s.appendE164(nil, plusForSpace([]byte(query.Get("phone"))))
 		if !ok {
 			return nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
 		}
-		return store.AddressHistory(w.Number, op.Phone, key)
+		return store.AddressTrail(w.Number, op.Phone, key)
 	default:
 		return nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone", control.ErrInvalid)
 	}
@@ -96,7 +96,7 @@ func (s *Server) history(w *Workspace, query url.Values) (changes []shard.StateC
 	if err != nil {
 		return nil, err
 	}
-	return store.History(w.Number, users[0].Number)
+	return store.Trail(w.Number, users[0].Number)
 }
 
 func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {

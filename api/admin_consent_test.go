@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// history asks for a trail.
-func (d *door) history(t *testing.T, query string) (changes []map[string]any) {
+// trail asks for a trail.
+func (d *door) trail(t *testing.T, query string) (changes []map[string]any) {
 	t.Helper()
-	status, v, text := d.admin("GET", "/admin/workspaces/demo/subscription_history?"+query, "admin-token", "")
+	status, v, text := d.admin("GET", "/admin/workspaces/demo/trail?"+query, "admin-token", "")
 	require.Equal(t, 200, status, text)
 	require.Equal(t, "success", v["message"])
 	for _, c := range v["changes"].([]any) {
@@ -23,7 +23,7 @@ func (d *door) history(t *testing.T, query string) (changes []map[string]any) {
 }
 
 // Each change is in the trail with its time, its endpoint and its key, whichever way it came, for the user and for the address.
-func TestSubscriptionHistory(t *testing.T) {
+func TestTrail(t *testing.T) {
 	d := openDoor(t)
 	began := time.Now().UTC()
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","email":"a@example.com","phone":"+14155552671"}]}`)
@@ -50,8 +50,8 @@ func TestSubscriptionHistory(t *testing.T) {
 		d.must(t, s.path, s.body)
 	}
 	d.must(t, "/subscription/status/set", set(alertsGroup, "subscribed", `"phone":"+14155552671"`))
-	ofUser := d.history(t, "external_id=a")
-	ofEmail := d.history(t, "email=A%40example.com")
+	ofUser := d.trail(t, "external_id=a")
+	ofEmail := d.trail(t, "email=A%40example.com")
 	for _, changes := range [][]map[string]any{ofUser, ofEmail} {
 		for _, s := range steps {
 			c := find(changes, s.path, s.state, s.value, s.group)
@@ -72,28 +72,28 @@ func TestSubscriptionHistory(t *testing.T) {
 		}), "oldest first")
 	}
 	require.NotNil(t, find(ofUser, "/subscription/status/set", "subscription_group", "subscribed", alertsGroup), "of the phone too")
-	ofPhone := d.history(t, "phone=+14155552671")
+	ofPhone := d.trail(t, "phone=+14155552671")
 	require.NotNil(t, find(ofPhone, "/subscription/status/set", "subscription_group", "subscribed", alertsGroup))
 	require.Nil(t, find(ofPhone, "/email/status", "email_subscribe", "opted_in", ""))
-	require.Equal(t, ofUser, d.history(t, "svc_id="+svcID))
-	require.Equal(t, ofUser, d.history(t, "braze_id="+svcID))
-	require.Empty(t, d.history(t, "email=nobody@example.com"))
+	require.Equal(t, ofUser, d.trail(t, "svc_id="+svcID))
+	require.Equal(t, ofUser, d.trail(t, "braze_id="+svcID))
+	require.Empty(t, d.trail(t, "email=nobody@example.com"))
 
 	d.must(t, "/users/track", `{"attributes":[{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"subscription_groups":[{"subscription_group_id":"`+newsGroup+`","subscription_state":"subscribed"}]}]}`)
-	require.NotNil(t, find(d.history(t, "alias_label=l&alias_name=n"), "/users/track", "subscription_group", "subscribed", newsGroup))
+	require.NotNil(t, find(d.trail(t, "alias_label=l&alias_name=n"), "/users/track", "subscription_group", "subscribed", newsGroup))
 
 	// Who gets an address gets what is known of it, older than the user.
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"late","email":"a@example.com"}]}`)
-	inherited := find(d.history(t, "external_id=late"), "/email/status", "email_subscribe", "opted_in", "")
+	inherited := find(d.trail(t, "external_id=late"), "/email/status", "email_subscribe", "opted_in", "")
 	require.Nil(t, inherited, "what has been replaced since is the address's")
-	inherited = find(d.history(t, "external_id=late"), "/v2/subscription/status/set", "subscription_group", "unsubscribed", newsGroup)
+	inherited = find(d.trail(t, "external_id=late"), "/v2/subscription/status/set", "subscription_group", "unsubscribed", newsGroup)
 	require.NotNil(t, inherited)
 	require.Less(t, inherited["changed_at"], inherited["applied_at"])
 
 	// A group that is archived is unknown to the API; its trail stays.
 	status, _, text := d.admin("DELETE", "/admin/workspaces/demo/subscription_groups/"+newsGroup, "admin-token", "")
 	require.Equal(t, 200, status, text)
-	require.Equal(t, ofUser, d.history(t, "external_id=a"))
+	require.Equal(t, ofUser, d.trail(t, "external_id=a"))
 	for path, body := range map[string]string{"/subscription/status/set": set(newsGroup, "subscribed", `"external_id":"a"`), "/subscription/status/get?external_id=a&subscription_group_id=" + newsGroup: ""} {
 		method := "POST"
 		if body == "" {
@@ -105,15 +105,15 @@ func TestSubscriptionHistory(t *testing.T) {
 	require.Empty(t, users[0].(map[string]any)["subscription_groups"])
 
 	for query, want := range map[string]int{"": 400, "external_id=a&email=a@example.com": 400, "alias_name=n": 400, "phone=4155552671": 400, "external_id=nobody": 404, "svc_id=x": 404, "alias_label=l&alias_name=x": 404} {
-		status, v, _ := d.admin("GET", "/admin/workspaces/demo/subscription_history?"+query, "admin-token", "")
+		status, v, _ := d.admin("GET", "/admin/workspaces/demo/trail?"+query, "admin-token", "")
 		require.Equal(t, want, status, query)
 		require.NotEmpty(t, v["message"])
 	}
-	status, _, _ = d.admin("GET", "/admin/workspaces/nowhere/subscription_history?external_id=a", "admin-token", "")
+	status, _, _ = d.admin("GET", "/admin/workspaces/nowhere/trail?external_id=a", "admin-token", "")
 	require.Equal(t, 404, status)
-	status, _, _ = d.admin("GET", "/admin/workspaces/other/subscription_history?external_id=a", "admin-token", "")
+	status, _, _ = d.admin("GET", "/admin/workspaces/other/trail?external_id=a", "admin-token", "")
 	require.Equal(t, 404, status, "another workspace's user")
-	status, v, _ := d.admin("GET", "/admin/workspaces/other/subscription_history?email=a@example.com", "admin-token", "")
+	status, v, _ := d.admin("GET", "/admin/workspaces/other/trail?email=a@example.com", "admin-token", "")
 	require.Equal(t, 200, status)
 	require.Empty(t, v["changes"])
 }
@@ -177,7 +177,7 @@ func TestBlocklistOfTheOperator(t *testing.T) {
 	all, _ = list("limit=1000")
 	require.Len(t, all, 44)
 	require.NotContains(t, all, "m7@example.com")
-	changes := d.history(t, "email=m7@example.com")
+	changes := d.trail(t, "email=m7@example.com")
 	last := changes[len(changes)-1]
 	require.Equal(t, []any{"hard_bounce", "removed", "admin", "admin"}, []any{last["state"], last["value"], last["source"], last["actor"]})
 

@@ -30,11 +30,11 @@ type Store interface {
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// View and ViewAddress read without a copy; History and AddressHistory are the trails of states. See shard.Engine.
+	// View and ViewAddress read without a copy; Trail and AddressTrail are the trails of states. See shard.Engine.
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
-	History(workspace uint32, number uint64) ([]shard.StateChange, error)
-	AddressHistory(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
+	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
+	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
 	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.
 	BlockedAddresses(workspace uint32, cursor string, limit int) (list []shard.BlockedAddress, next string, err error)
 	Audit(seq uint64, f func(shard.AuditEntry) bool) error

@@ -268,9 +268,9 @@ func printTrail(trail []modelEntry) string {
 	return fmt.Sprint(trail)
 }
 
-func trailOfEngine(history []StateChange) string {
+func trailOfEngine(changes []StateChange) string {
 	var trail []modelEntry
-	for _, c := range history {
+	for _, c := range changes {
 		k, value := keyOf(c.State)
 		trail = append(trail, modelEntry{c.Applied / 1e6, k, modelState{value, c.Changed / 1e6, c.Actor, c.Source}})
 	}
@@ -286,10 +286,10 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 			at, bounced := profile.HardBounce(blob)
 			require.Equal(t, u.states[modelKey{kind: Bounce}].value == "on", bounced && at > 0)
 		}))
-		history, err := e.History(1, u.number)
+		trail, err := e.Trail(1, u.number)
 		require.NoError(t, err)
-		require.Equal(t, printTrail(u.trail), trailOfEngine(history), "%s: trail of user %s", what, name)
-		other, err := e.History(2, u.number)
+		require.Equal(t, printTrail(u.trail), trailOfEngine(trail), "%s: trail of user %s", what, name)
+		other, err := e.Trail(2, u.number)
 		require.NoError(t, err)
 		require.Empty(t, other)
 	}
@@ -302,9 +302,9 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 		got := "[]"
 		require.NoError(t, e.ViewAddress(1, id, []byte(address), func(blob []byte) { got = statesOfBlob(t, blob) }))
 		require.Equal(t, printStates(a.states), got, "%s: address %s", what, address)
-		history, err := e.AddressHistory(1, id, []byte(address))
+		trail, err := e.AddressTrail(1, id, []byte(address))
 		require.NoError(t, err)
-		require.Equal(t, printTrail(a.trail), trailOfEngine(history), "%s: trail of address %s", what, address)
+		require.Equal(t, printTrail(a.trail), trailOfEngine(trail), "%s: trail of address %s", what, address)
 		if s := a.states[modelKey{kind: Bounce}]; s.value == "on" {
 			blocked[address] = fmt.Sprint(s.changed, s.actor, s.source)
 		}
@@ -591,9 +591,9 @@ func TestStatesConverge(t *testing.T) {
 			key := []byte(addressOf(a))
 			require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { row = statesOf(blob) }))
 			require.NotEmpty(t, row)
-			history, err := e.AddressHistory(1, op.Email, key)
+			trail, err := e.AddressTrail(1, op.Email, key)
 			require.NoError(t, err)
-			requireTrail(t, history, row, true)
+			requireTrail(t, trail, row, true)
 			found, err := e.Find(1, op.Email, key)
 			require.NoError(t, err)
 			require.Len(t, found, users/3)
@@ -603,9 +603,9 @@ func TestStatesConverge(t *testing.T) {
 					require.True(t, known)
 					require.True(t, own.Same(c.State), "address %d: %+v, user %s: %+v", a, c, profile.ExternalID(u.Blob), own)
 				}
-				history, err := e.History(1, u.Number)
+				trail, err := e.Trail(1, u.Number)
 				require.NoError(t, err)
-				requireTrail(t, history, statesOf(u.Blob), false)
+				requireTrail(t, trail, statesOf(u.Blob), false)
 			}
 		}
 		require.NoError(t, e.Close())
@@ -613,10 +613,10 @@ func TestStatesConverge(t *testing.T) {
 }
 
 // requireTrail: every entry is a change, the last ones lead to the states that are, and those of a row come by the stamps of their changes.
-func requireTrail(t *testing.T, history []StateChange, states []stateChange, isRow bool) {
+func requireTrail(t *testing.T, trail []StateChange, states []stateChange, isRow bool) {
 	t.Helper()
 	last := map[modelKey]StateChange{}
-	for _, c := range history {
+	for _, c := range trail {
 		k, value := keyOf(c.State)
 		before, known := last[k]
 		_, was := keyOf(before.State)

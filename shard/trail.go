@@ -30,8 +30,8 @@ type StateChange struct {
 	Applied int64     // when it reached this user or address, Unix µs
 }
 
-// History is the trail of a user's states, oldest first, those of profiles that were merged into it included. Nobody has none.
-func (e *Engine) History(workspace uint32, number uint64) (all []StateChange, err error) {
+// Trail is the trail of a user's states, oldest first, those of profiles that were merged into it included. Nobody has none.
+func (e *Engine) Trail(workspace uint32, number uint64) (all []StateChange, err error) {
 	var numbers []uint64
 	err = e.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
@@ -48,8 +48,8 @@ func (e *Engine) History(workspace uint32, number uint64) (all []StateChange, er
 	return all, err
 }
 
-// AddressHistory is the trail of an address's states, op.Email or op.Phone, oldest first.
-func (e *Engine) AddressHistory(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
+// AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
+func (e *Engine) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
 	key = appendKey(nil, id, key)
 	number, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.blob == nil {

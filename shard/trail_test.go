@@ -14,7 +14,7 @@ import (
 )
 
 // What the trail says of a few changes, to the letter; a set to what is already makes no entry.
-func TestHistory(t *testing.T) {
+func TestTrail(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))
@@ -29,10 +29,10 @@ func TestHistory(t *testing.T) {
 	track(t, e, "bob", attrField(op.AttrEmail, "y@example.com"))
 	track(t, e, "cy", attrField(op.AttrEmail, "x@example.com"))
 	number := func(user string) uint64 { return first(e.Find(1, op.ExternalID, []byte(user)))[0].Number }
-	text := func(history []StateChange, err error) (lines []string) {
+	text := func(trail []StateChange, err error) (lines []string) {
 		require.NoError(t, err)
 		last := int64(0)
-		for _, c := range history {
+		for _, c := range trail {
 			_, value := keyOf(c.State)
 			lines = append(lines, fmt.Sprintf("%d %s %d %s", c.Kind, value, c.Actor, c.Source))
 			require.Positive(t, c.Changed)
@@ -46,16 +46,16 @@ func TestHistory(t *testing.T) {
 		"2  7 /email/status", "1  7 /email/status",
 	}
 	for range 3 {
-		require.Equal(t, shared, text(e.AddressHistory(1, op.Email, []byte("X@example.com"))))
-		require.Equal(t, shared, text(e.History(1, number("ann"))))
-		require.Equal(t, shared, text(e.History(1, number("bob"))))
-		require.Equal(t, []string{"2  7 /email/status"}, text(e.History(1, number("cy"))))
-		require.Equal(t, []string{"2  7 /email/status"}, text(e.AddressHistory(1, op.Email, []byte("y@example.com"))))
-		require.Empty(t, text(e.AddressHistory(2, op.Email, []byte("x@example.com"))))
-		require.Empty(t, text(e.AddressHistory(1, op.Email, []byte("z@example.com"))))
-		require.Empty(t, text(e.AddressHistory(1, op.ExternalID, []byte("ann"))))
-		require.Empty(t, text(e.History(2, number("ann"))))
-		require.Empty(t, text(e.History(1, 12345)))
+		require.Equal(t, shared, text(e.AddressTrail(1, op.Email, []byte("X@example.com"))))
+		require.Equal(t, shared, text(e.Trail(1, number("ann"))))
+		require.Equal(t, shared, text(e.Trail(1, number("bob"))))
+		require.Equal(t, []string{"2  7 /email/status"}, text(e.Trail(1, number("cy"))))
+		require.Equal(t, []string{"2  7 /email/status"}, text(e.AddressTrail(1, op.Email, []byte("y@example.com"))))
+		require.Empty(t, text(e.AddressTrail(2, op.Email, []byte("x@example.com"))))
+		require.Empty(t, text(e.AddressTrail(1, op.Email, []byte("z@example.com"))))
+		require.Empty(t, text(e.AddressTrail(1, op.ExternalID, []byte("ann"))))
+		require.Empty(t, text(e.Trail(2, number("ann"))))
+		require.Empty(t, text(e.Trail(1, 12345)))
 		require.NoError(t, e.Close())
 		e = openTest(t, testOptions(fs))
 	}
@@ -63,7 +63,7 @@ func TestHistory(t *testing.T) {
 	setUser(t, e, op.ExternalID, "ann", email("opted_in"), State{Kind: Bounce, On: true})
 	track(t, e, "ann", attrField(op.AttrEmail, "z@example.com"))
 	require.ElementsMatch(t, []string{"1 opted_in 7 /subscription/status/set", "3 on 7 /subscription/status/set", "1  7 /users/track", "3  7 /users/track"},
-		text(e.History(1, number("ann")))[len(shared):])
+		text(e.Trail(1, number("ann")))[len(shared):])
 }
 
 // trailRows counts the trail's rows in the store.
@@ -87,12 +87,12 @@ func TestDeleteErasesTrail(t *testing.T) {
 			require.NoError(t, e.Checkpoint())
 			require.Equal(t, 2, trailRows(t, e, ann))
 		}
-		require.Len(t, first(e.History(1, ann)), 2)
+		require.Len(t, first(e.Trail(1, ann)), 2)
 		commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(ann) })
 		for range 3 {
-			require.Empty(t, first(e.History(1, ann)))
-			require.Len(t, first(e.History(1, bob)), 2)
-			require.Len(t, first(e.AddressHistory(1, op.Email, []byte("x@example.com"))), 1)
+			require.Empty(t, first(e.Trail(1, ann)))
+			require.Len(t, first(e.Trail(1, bob)), 2)
+			require.Len(t, first(e.AddressTrail(1, op.Email, []byte("x@example.com"))), 1)
 			fs = fs.CrashClone(vfs.CrashCloneCfg{})
 			e = openTest(t, testOptions(fs))
 			require.NoError(t, e.Checkpoint())
@@ -100,7 +100,7 @@ func TestDeleteErasesTrail(t *testing.T) {
 		}
 		// A later user of that name has a trail of its own.
 		track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))
-		require.Len(t, first(e.History(1, first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number)), 1)
+		require.Len(t, first(e.Trail(1, first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number)), 1)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestTrailIsBounded(t *testing.T) {
 }
 
 // A merged profile's trail is part of the other one's, and goes with it.
-func TestHistoryOfMerged(t *testing.T) {
+func TestTrailOfMerged(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	number := func(user string) uint64 { return first(e.Find(1, op.ExternalID, []byte(user)))[0].Number }
@@ -230,10 +230,10 @@ func TestHistoryOfMerged(t *testing.T) {
 	merge(ann, bob)
 	merge(bob, cy)
 	texts := func() (all []string) {
-		history, err := e.History(1, cy)
+		trail, err := e.Trail(1, cy)
 		require.NoError(t, err)
-		for i, c := range history {
-			require.True(t, i == 0 || c.Applied >= history[i-1].Applied)
+		for i, c := range trail {
+			require.True(t, i == 0 || c.Applied >= trail[i-1].Applied)
 			all = append(all, fmt.Sprint(c.Group[0], c.On, c.Source))
 		}
 		return all
@@ -243,7 +243,7 @@ func TestHistoryOfMerged(t *testing.T) {
 		"1 true /subscription/status/set", "2 true /subscription/status/set"}
 	for range 2 {
 		require.Equal(t, want, texts())
-		require.Empty(t, first(e.History(1, ann)))
+		require.Empty(t, first(e.Trail(1, ann)))
 		fs = fs.CrashClone(vfs.CrashCloneCfg{})
 		e = openTest(t, testOptions(fs))
 		require.NoError(t, e.Checkpoint())
@@ -281,8 +281,8 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
 		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))
 		for range 3 {
-			require.Len(t, first(e.History(1, number)), i+1)
-			require.Len(t, first(e.AddressHistory(1, op.Email, []byte("x@example.com"))), i+1)
+			require.Len(t, first(e.Trail(1, number)), i+1)
+			require.Len(t, first(e.AddressTrail(1, op.Email, []byte("x@example.com"))), i+1)
 			list, _, err := e.BlockedAddresses(1, "", 1000)
 			require.NoError(t, err)
 			require.Len(t, list, i+1+(i+1)%2)

@@ -33,8 +33,8 @@ type adminCommand struct {
 	Canvases          documentsCommand  `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
 	SCIM              scimCommand       `cmd:"" name:"scim" help:"SCIM access of the company."`
 	Audit             auditCommand      `cmd:"" help:"Who has changed what."`
-	Blocks            blocksCommand     `cmd:"" help:"Email addresses on the block list of a workspace."`
-	History           historyCommand    `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
+	Blocklist         blocklistCommand  `cmd:"" help:"Email addresses on the block list of a workspace."`
+	Trail             trailCommand      `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
 	Bootstrap         bootstrapCommand  `cmd:"" help:"Apply a bootstrap file."`
 	Call              callCommand       `cmd:"" help:"Any call of the admin API."`
 }
@@ -833,15 +833,15 @@ func (c *auditVerify) Run(s *session) error {
 
 // Block list.
 
-type blocksCommand struct {
-	List blocksList `cmd:"" help:"List them."`
-	Lift blocksLift `cmd:"" help:"Take one off the list, and its hard bounce mark with it."`
+type blocklistCommand struct {
+	List blocklistList `cmd:"" help:"List them."`
+	Lift blocklistLift `cmd:"" help:"Take one off the list, and its hard bounce mark with it."`
 }
 
-type blocksList struct{ inOne }
+type blocklistList struct{ inOne }
 
 // Run lists the block list, page by page.
-func (c *blocksList) Run(s *session) error {
+func (c *blocklistList) Run(s *session) error {
 	t := s.newTable([]column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}})
 	for cursor := ""; ; {
 		query := url.Values{"limit": {"1000"}}
@@ -873,18 +873,18 @@ func (c *blocksList) Run(s *session) error {
 	return t.flush()
 }
 
-type blocksLift struct {
+type blocklistLift struct {
 	inOne
 	Email string `arg:"" help:"Address."`
 }
 
 // Run takes an address off the block list.
-func (c *blocksLift) Run(s *session) error {
+func (c *blocklistLift) Run(s *session) error {
 	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil, "%s is off the block list", c.Email)
 }
 
-// historyCommand shows the trail of subscription states.
-type historyCommand struct {
+// trailCommand shows the trail of subscription states.
+type trailCommand struct {
 	inOne
 	ExternalID string `env:"-" xor:"who" required:"" help:"Of the user with this external id."`
 	SvcID      string `env:"-" xor:"who" required:"" help:"Of the user with this svc_id."`
@@ -894,7 +894,7 @@ type historyCommand struct {
 }
 
 // Run lists the trail, oldest first.
-func (c *historyCommand) Run(s *session) error {
+func (c *trailCommand) Run(s *session) error {
 	query := url.Values{}
 	for name, value := range map[string]string{"external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
 		if value != "" {
@@ -909,7 +909,7 @@ func (c *historyCommand) Run(s *session) error {
 		query.Set("alias_label", label)
 		query.Set("alias_name", name)
 	}
-	return s.list(inWorkspace(c.Workspace, "subscription_history")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
+	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
 		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})
 }
 

@@ -144,18 +144,18 @@ func TestAdminCommands(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 201, s.post(t, "/email/blocklist", allKey, `{"email":`+string(list)+`}`).status)
 	}
-	o.has(args("blocks list test"), "EMAIL SINCE SOURCE BY KEY", "7.7@example.com 20", "/email/blocklist api key all")
+	o.has(args("blocklist list test"), "EMAIL SINCE SOURCE BY KEY", "7.7@example.com 20", "/email/blocklist api key all")
 	blocked := func() int { return strings.Count(o.run("blocks", "list", "test", "--json"), `"email":`) }
 	require.Equal(t, 21*50, blocked())
-	o.has(args("blocks lift test 7.7@example.com"), "7.7@example.com is off the block list")
+	o.has(args("blocklist lift test 7.7@example.com"), "7.7@example.com is off the block list")
 	require.Contains(t, o.refused("blocks", "lift", "test", "7.7@example.com"), "404 Not Found")
 	require.Equal(t, 21*50-1, blocked())
-	o.has(args("history test --email 7.7@example.com"), "CHANGED APPLIED STATE VALUE", "hard_bounce marked", "hard_bounce removed")
-	o.has(args("history shop --external-id ann"), "subscription_group subscribed Daily "+group+" /users/track api key backend")
-	require.Contains(t, o.refused("history", "shop", "--external-id", "nobody"), "404 Not Found: user not found")
-	require.Contains(t, o.refused("history", "shop", "--external-id", "a", "--email", "b"), "can't be used together")
-	require.Contains(t, o.refused("history", "shop"), "--external-id")
-	require.Contains(t, o.refused("history", "shop", "--alias", "x"), "LABEL:NAME")
+	o.has(args("trail test --email 7.7@example.com"), "CHANGED APPLIED STATE VALUE", "hard_bounce marked", "hard_bounce removed")
+	o.has(args("trail shop --external-id ann"), "subscription_group subscribed Daily "+group+" /users/track api key backend")
+	require.Contains(t, o.refused("trail", "shop", "--external-id", "nobody"), "404 Not Found: user not found")
+	require.Contains(t, o.refused("trail", "shop", "--external-id", "a", "--email", "b"), "can't be used together")
+	require.Contains(t, o.refused("trail", "shop"), "--external-id")
+	require.Contains(t, o.refused("trail", "shop", "--alias", "x"), "LABEL:NAME")
 	require.Contains(t, o.run("audit", "list", "--limit", "1"), "block of an email address lifted")
 
 	documents := func(noun, text, changed, columns, row string) {

@@ -14,7 +14,7 @@ func TestAdminConsent(t *testing.T) {
 	s.admin = freeAddr(t)
 	p := s.start(t)
 	o := &operator{t, s}
-	require.Empty(t, o.run(args("blocks list test --json")...))
+	require.Empty(t, o.run(args("blocklist list test --json")...))
 
 	const blocked, each = 1050, 50 // more than a page
 	for i := 0; i < blocked; i += each {
@@ -24,23 +24,23 @@ func TestAdminConsent(t *testing.T) {
 		}
 		require.Equal(t, 201, s.post(t, "/email/blocklist", allKey, `{"email":[`+strings.Join(list, ",")+`]}`).status)
 	}
-	lines := strings.Split(strings.TrimSpace(o.run(args("blocks list test")...)), "\n")
+	lines := strings.Split(strings.TrimSpace(o.run(args("blocklist list test")...)), "\n")
 	require.Len(t, lines, 1+blocked)
 	require.Equal(t, "EMAIL SINCE SOURCE BY KEY", strings.Join(strings.Fields(lines[0]), " "))
 	require.Regexp(t, `^m\d+@example\.com +20\d\d-\S+Z +/email/blocklist +api key +all$`, strings.TrimSpace(lines[1]))
-	require.Len(t, strings.Split(strings.TrimSpace(o.run(args("blocks list test --json")...)), "\n"), blocked)
+	require.Len(t, strings.Split(strings.TrimSpace(o.run(args("blocklist list test --json")...)), "\n"), blocked)
 
-	o.has(args("blocks lift test M7@example.com"), "M7@example.com is off the block list")
+	o.has(args("blocklist lift test M7@example.com"), "M7@example.com is off the block list")
 	require.Contains(t, o.refused("blocks", "lift", "test", "m7@example.com"), "404 Not Found: blocked address not found")
-	require.NotContains(t, o.run(args("blocks list test")...), "m7@example.com")
+	require.NotContains(t, o.run(args("blocklist list test")...), "m7@example.com")
 	o.has(args("audit list"), "block of an email address lifted")
 
-	o.has(args("history test --email m7@example.com"), "email_subscribe unsubscribed", "hard_bounce marked - - /email/blocklist api key all", "hard_bounce removed - - admin admin")
+	o.has(args("trail test --email m7@example.com"), "email_subscribe unsubscribed", "hard_bounce marked - - /email/blocklist api key all", "hard_bounce removed - - admin admin")
 	require.Equal(t, 201, s.post(t, "/users/track", trackKey, `{"attributes":[{"external_id":"ada","phone":"+14155552671",
 		"subscription_groups":[{"subscription_group_id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","subscription_state":"subscribed"}]}]}`).status)
-	o.has(args("history test --external-id ada"), "subscription_group subscribed News 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55 /users/track api key track")
-	o.run(args("history test --phone +14155552671")...)
-	require.Contains(t, o.refused("history", "test", "--external-id", "nobody"), "404 Not Found: user not found")
-	require.Contains(t, o.refused("history", "test", "--phone", "4155552671"), "phone must be in E.164 format")
+	o.has(args("trail test --external-id ada"), "subscription_group subscribed News 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55 /users/track api key track")
+	o.run(args("trail test --phone +14155552671")...)
+	require.Contains(t, o.refused("trail", "test", "--external-id", "nobody"), "404 Not Found: user not found")
+	require.Contains(t, o.refused("trail", "test", "--phone", "4155552671"), "phone must be in E.164 format")
 	p.stop()
 }
