@@ -31,7 +31,7 @@ func TestAdminConsent(t *testing.T) {
 	require.Len(t, strings.Split(strings.TrimSpace(o.run(args("blocklist list test --json")...)), "\n"), blocked)
 
 	o.has(args("blocklist lift test M7@example.com"), "M7@example.com is off the block list")
-	require.Contains(t, o.refused("blocks", "lift", "test", "m7@example.com"), "404 Not Found: blocked address not found")
+	require.Contains(t, o.refused("blocklist", "lift", "test", "m7@example.com"), "404 Not Found: blocked address not found")
 	require.NotContains(t, o.run(args("blocklist list test")...), "m7@example.com")
 	o.has(args("audit list"), "block of an email address lifted")
 
