@@ -25,16 +25,32 @@ func TestDocuments(t *testing.T) {
 	require.True(t, strings.Contains(text(t, "README.md"), "\nmake test "), "the README names the command of .ci/run")
 }
 
-// TestLinks: what the documents link to is there.
+// TestLinks: what the documents link to is there, headings too.
 func TestLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
 	walk(t, ".md", func(file, content string) {
 		dir := file[:strings.LastIndexByte(file, '/')+1]
 		for _, m := range link.FindAllStringSubmatch(content, -1) {
-			_, err := os.Stat(dir + m[1])
+			target := dir + m[1]
+			if m[1] == "" {
+				target = file
+			}
+			_, err := os.Stat(target)
 			require.NoError(t, err, file)
+			if m[2] != "" {
+				require.Contains(t, anchors(text(t, target)), m[2], "%s links to a heading of %s", file, target)
+			}
 		}
 	})
+}
+
+// anchors are the names that headings can be linked by.
+func anchors(markdown string) (list []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(markdown, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		list = append(list, strings.ReplaceAll(name, " ", "-"))
+	}
+	return list
 }
 
 func metricsOf(t *testing.T) map[string]bool {
