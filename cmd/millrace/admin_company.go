@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+)
+
+// millrace admin scim and audit: what belongs to the company, not to a workspace.
+
+// SCIM access.
+
+type scimCommand struct {
+	Get    scimGet    `cmd:"" help:"Show its settings and tokens, without their secrets."`
+	Set    scimSet    `cmd:"" help:"Change its settings."`
+	Rotate scimRotate `cmd:"" help:"Make a token. It is shown once; an old one is valid until it is revoked."`
+	Revoke scimRevoke `cmd:"" help:"End a token, for good; effective at once."`
+}
+
+type scimGet struct{}
+
+// Run shows the SCIM access.
+func (*scimGet) Run(s *session) error {
+	answer, _, err := s.do(http.MethodGet, path("scim"), nil)
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		return s.printJSON(answer)
+	}
+	tokens := members{{Name: "tokens", Value: answer.remove("tokens")}}
+	if err := s.printObject(answer); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out)
+	return s.printList(tokens, "tokens", column{"ID", "id"}, column{"TOKEN", "hint"}, column{"CREATED", "created_at"}, column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
+}
+
+type scimSet struct {
+	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: anything."`
+	IPAllowlist   []string `env:"-" help:"All addresses and subnets that it may be used from; empty: from anywhere." placeholder:"CIDR"`
+}
+
+// Run changes the SCIM access.
+func (c *scimSet) Run(s *session) error {
+	body := map[string]any{}
+	setIf(body, "request_origin", c.RequestOrigin)
+	setList(body, "ip_allowlist", c.IPAllowlist)
+	if _, _, err := s.do(http.MethodPatch, path("scim"), body); err != nil {
+		return err
+	}
+	return (*scimGet)(nil).Run(s)
+}
+
+type scimRotate struct{}
+
+// Run makes a token and prints it.
+func (*scimRotate) Run(s *session) error {
+	return s.made(path("scim", "tokens"), nil, "SCIM token", "token")
+}
+
+type scimRevoke struct {
+	ID string `arg:"" help:"Id of the token, as in scim get."`
+}
+
+// Run ends a token.
+func (c *scimRevoke) Run(s *session) error {
+	return s.say(http.MethodDelete, path("scim", "tokens", c.ID), nil, "SCIM token %s is revoked", c.ID)
+}
+
+// Audit log.
+
+type auditCommand struct {
+	List   auditList   `cmd:"" help:"List entries, oldest first."`
+	Verify auditVerify `cmd:"" help:"Compute the chain of hashes anew. Exit code 1 when an entry was changed or is missing."`
+}
+
+type auditList struct {
+	From      uint64 `env:"-" help:"Sequence number to begin with; else the newest ones are listed."`
+	Limit     int    `env:"-" default:"100" help:"So many entries."`
+	All       bool   `env:"-" help:"All entries, from --from on."`
+	Workspace string `env:"-" help:"Of this workspace."`
+	Kind      string `env:"-" help:"About this kind: workspace, app, api_key, subscription_group, …"`
+	ID        string `env:"-" help:"About the one with this id."`
+}
+
+// Run lists entries; with --json one object a line.
+func (c *auditList) Run(s *session) error {
+	query := url.Values{"limit": {fmt.Sprint(c.Limit)}}
+	for name, value := range map[string]string{"workspace": c.Workspace, "kind": c.Kind, "id": c.ID} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if c.All {
+		query.Set("from", "1")
+		query.Set("limit", "1000")
+	}
+	if c.From > 0 {
+		query.Set("from", fmt.Sprint(c.From))
+	}
+	columns := []column{{"SEQ", "seq"}, {"TIME", "time"}, {"WHAT", "what"}, {"WORKSPACE", "workspace"}, {"ID", "id"}, {"CHANGED", "changed"}, {"DETAILS", "details"}, {"BY", "by"}, {"FROM", "address"}}
+	return s.pages(path("audit"), query, "entries", "from", c.All, columns)
+}
+
+type auditVerify struct {
+	Seq  uint64 `env:"-" help:"An entry whose hash was noted elsewhere."`
+	Hash string `env:"-" help:"That hash."`
+}
+
+// Run verifies the chain.
+func (c *auditVerify) Run(s *session) error {
+	query := url.Values{}
+	if c.Seq > 0 {
+		query.Set("seq", fmt.Sprint(c.Seq))
+	}
+	if c.Hash != "" {
+		query.Set("hash", c.Hash)
+	}
+	answer, _, err := s.do(http.MethodGet, path("audit", "verify")+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		err = s.printJSON(answer)
+	} else if answer.text("intact") == "true" {
+		_, err = fmt.Fprintf(s.out, "the audit log is intact: %s entries, hash %s\n", answer.text("seq"), answer.text("hash"))
+	}
+	if answer.text("intact") != "true" {
+		return fmt.Errorf("the audit log is not intact: %s", answer.text("problem"))
+	}
+	return err
+}

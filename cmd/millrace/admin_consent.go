@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// millrace admin blocklist and trail: what an operator may ask about consent.
+
+// Block list.
+
+type blocklistCommand struct {
+	List blocklistList `cmd:"" help:"List them."`
+	Lift blocklistLift `cmd:"" help:"Take one off the list, and its hard bounce mark with it."`
+}
+
+type blocklistList struct{ inOne }
+
+// Run lists the block list; with --json one object a line.
+func (c *blocklistList) Run(s *session) error {
+	columns := []column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}}
+	return s.pages(inWorkspace(c.Workspace, "blocklist"), url.Values{"limit": {"1000"}}, "blocklist", "cursor", true, columns)
+}
+
+type blocklistLift struct {
+	inOne
+	Email string `arg:"" help:"Address."`
+}
+
+// Run takes an address off the block list.
+func (c *blocklistLift) Run(s *session) error {
+	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil, "%s is off the block list", c.Email)
+}
+
+// trailCommand shows the trail of subscription states.
+type trailCommand struct {
+	inOne
+	ExternalID string `env:"-" xor:"who" required:"" help:"Of the user with this external id."`
+	SvcID      string `env:"-" xor:"who" required:"" help:"Of the user with this svc_id."`
+	Alias      string `env:"-" xor:"who" required:"" help:"Of the user with this alias." placeholder:"LABEL:NAME"`
+	Email      string `env:"-" xor:"who" required:"" help:"Of this address."`
+	Phone      string `env:"-" xor:"who" required:"" help:"Of this phone number."`
+}
+
+// Run lists the trail, oldest first.
+func (c *trailCommand) Run(s *session) error {
+	query := url.Values{}
+	for name, value := range map[string]string{"external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if c.Alias != "" {
+		label, name, ok := strings.Cut(c.Alias, ":")
+		if !ok {
+			return errors.New("--alias: want LABEL:NAME")
+		}
+		query.Set("alias_label", label)
+		query.Set("alias_name", name)
+	}
+	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
+		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Preference centers, campaigns, canvases: documents in JSON.
+
+type documentsCommand struct {
+	List   documentsList   `cmd:"" help:"List them."`
+	Get    documentsGet    `cmd:"" help:"Print one, as JSON."`
+	Create documentsCreate `cmd:"" help:"Create one."`
+	Put    documentsPut    `cmd:"" help:"Create one, or put another in its place."`
+	Edit   documentsEdit   `cmd:"" help:"Change one in $EDITOR. Refused when somebody else has changed it meanwhile."`
+	Remove documentsRemove `cmd:"" help:"Remove one."`
+}
+
+// nounOf is the noun of the command that runs, as routes have it: preference_centers.
+func nounOf(k *kong.Context) string {
+	return strings.ReplaceAll(k.Selected().Parent.Name, "-", "_")
+}
+
+type documentsList struct{ inOne }
+
+// Run lists the documents of a workspace.
+func (c *documentsList) Run(s *session, k *kong.Context) error {
+	columns := []column{{"ID", "id"}, {"NAME", "name"}}
+	switch nounOf(k) {
+	case "preference_centers":
+		columns = append(columns, column{"STATE", "state"})
+	case "canvases":
+		columns = append(columns, column{"STEPS", "steps"}, column{"MESSAGES", "messages"})
+	default:
+		columns = append(columns, column{"MESSAGES", "messages"})
+	}
+	return s.list(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), columns...)
+}
+
+type documentsCreate struct {
+	inOne
+	Document input `arg:"" help:"JSON; @FILE reads a file, - standard input."`
+}
+
+// Run creates a document.
+func (c *documentsCreate) Run(s *session, k *kong.Context) error {
+	text, err := c.Document.read()
+	if err != nil {
+		return err
+	}
+	answer, _, err := s.do(http.MethodPost, inWorkspace(c.Workspace, nounOf(k)), text)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type oneDocument struct {
+	inOne
+	ID string `arg:"" help:"Its id."`
+}
+
+func (c *oneDocument) path(k *kong.Context) string { return inWorkspace(c.Workspace, nounOf(k), c.ID) }
+
+type documentsGet struct{ oneDocument }
+
+// Run prints a document.
+func (c *documentsGet) Run(s *session, k *kong.Context) error {
+	answer, _, err := s.do(http.MethodGet, c.path(k), nil)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type documentsPut struct {
+	oneDocument
+	Document input `arg:"" help:"JSON; @FILE reads a file, - standard input."`
+}
+
+// Run puts a document in its place.
+func (c *documentsPut) Run(s *session, k *kong.Context) error {
+	text, err := c.Document.read()
+	if err != nil {
+		return err
+	}
+	answer, _, err := s.do(http.MethodPut, c.path(k), text)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type documentsEdit struct {
+	oneDocument
+	Editor string `default:"vi" env:"VISUAL,EDITOR" help:"Program that changes a file."`
+}
+
+// Run lets the operator change a document in an editor.
+func (c *documentsEdit) Run(s *session, k *kong.Context) error {
+	answer, etag, err := s.do(http.MethodGet, c.path(k), nil)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "millrace-edit")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "document.json")
+	before := append(answer.indented(), '\n')
+	if err := os.WriteFile(file, before, 0o600); err != nil {
+		return err
+	}
+	words := append(strings.Fields(c.Editor), file)
+	if len(words) == 1 {
+		return errors.New("--editor is empty")
+	}
+	editor := exec.CommandContext(s.ctx, words[0], words[1:]...)
+	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := editor.Run(); err != nil {
+		return fmt.Errorf("%s: %w", c.Editor, err)
+	}
+	after, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(before, after) {
+		_, err = fmt.Fprintln(s.out, "nothing has changed")
+		return err
+	}
+	if answer, _, err = s.doMatching(http.MethodPut, c.path(k), after, etag); err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type documentsRemove struct{ oneDocument }
+
+// Run removes a document.
+func (c *documentsRemove) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodDelete, c.path(k), nil, "%s is removed", c.ID)
+}
