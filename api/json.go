@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"millrace/shard/profile"
 )
 
 // Bodies of the companion API, read strictly and without building a tree (decisions.md D1). A struct decoder would fold the case of member names and
@@ -563,28 +565,7 @@ func (c *inspector) isNew(name []byte, first int, many *map[string]struct{}) boo
 
 // appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendQuoted[T []byte | string](dst []byte, text T) []byte {
-	const hexDigits = "0123456789abcdef"
-	dst = append(dst, '"')
-	for i := 0; i < len(text); {
-		b := text[i]
-		switch {
-		case b == '"' || b == '\\':
-			dst = append(dst, '\\', b)
-		case b < ' ' || b == 0x7f:
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
-		case b < utf8.RuneSelf:
-			dst = append(dst, b)
-		default:
-			var four [4]byte
-			n := copy(four[:], text[i:])
-			r, n := utf8.DecodeRune(four[:n])
-			dst = utf8.AppendRune(dst, r)
-			i += n
-			continue
-		}
-		i++
-	}
-	return append(dst, '"')
+	return profile.AppendJSONString(dst, text)
 }
 
 // appendHex64 appends 16 hexadecimal digits.

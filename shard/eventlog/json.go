@@ -4,9 +4,9 @@ import (
 	"math"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // appendPropertiesJSON appends properties as a JSON object, without line breaks.
@@ -18,7 +18,7 @@ func appendPropertiesJSON(dst, properties []byte, n *names) []byte {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(appendString(dst, n.at(name)), ':')
+		dst = append(profile.AppendJSONString(dst, n.at(name)), ':')
 		dst = appendValue(dst, v)
 	})
 	return append(dst, '}')
@@ -36,7 +36,7 @@ func appendValue(dst []byte, v op.Value) []byte {
 	case op.Float:
 		return appendFloat(dst, v.Float())
 	case op.String:
-		return appendString(dst, v.Bytes())
+		return profile.AppendJSONString(dst, v.Bytes())
 	case op.Time:
 		return appendTime(dst, time.UnixMilli(v.Millis()))
 	case op.JSON:
@@ -65,7 +65,7 @@ func appendValue(dst []byte, v op.Value) []byte {
 			if !first {
 				dst = append(dst, ',')
 			}
-			dst = append(appendString(dst, name), ':')
+			dst = append(profile.AppendJSONString(dst, name), ':')
 			dst = appendValue(dst, e)
 			rest = next
 		}
@@ -88,44 +88,6 @@ func appendFloat(dst []byte, f float64) []byte {
 		format = 'e'
 	}
 	return strconv.AppendFloat(dst, f, format, -1, 64)
-}
-
-// appendString appends a JSON string. Bytes that are no UTF-8 become U+FFFD.
-func appendString(dst, s []byte) []byte {
-	dst = append(dst, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRune(s[i:])
-			if r == utf8.RuneError && n == 1 {
-				dst = append(append(dst, s[start:i]...), "\ufffd"...)
-				start = i + 1
-			}
-			i += n
-			continue
-		}
-		if c >= ' ' && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
-		}
-		i++
-		start = i
-	}
-	return append(append(dst, s[start:]...), '"')
 }
 
 // appendCompact appends JSON text without the white space between its tokens.

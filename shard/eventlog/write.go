@@ -11,6 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // Format is a file format of Write.
@@ -77,18 +78,18 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = append(svcID(append(dst, `,"svc_id":"`...), e.Workspace, e.Number), '"')
 	}
 	if e.Kind == op.Purchase {
-		dst = appendString(append(dst, `,"product_id":`...), e.Name)
-		dst = appendString(append(dst, `,"currency":`...), e.Currency[:])
+		dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
+		dst = profile.AppendJSONString(append(dst, `,"currency":`...), e.Currency[:])
 		dst = appendFloat(append(dst, `,"price":`...), e.Price)
 		dst = strconv.AppendUint(append(dst, `,"quantity":`...), uint64(e.Quantity), 10)
 		dst = strconv.AppendInt(append(dst, `,"total_minor":`...), e.Total, 10)
 	} else {
-		dst = appendString(append(dst, `,"name":`...), e.Name)
+		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
 	}
 	dst = appendTime(append(dst, `,"time":`...), e.Time)
 	dst = appendTime(append(dst, `,"accepted_at":`...), e.AcceptedAt)
 	if len(e.App) > 0 {
-		dst = appendString(append(dst, `,"app_id":`...), e.App)
+		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
 	}
 	if e.Properties != nil {
 		dst = append(append(dst, `,"properties":`...), e.Properties...)
@@ -100,11 +101,11 @@ func appendIdentifier(dst []byte, e *Event) []byte {
 	switch e.ID {
 	case op.ExternalID, op.Email, op.Phone:
 		dst = append(append(append(dst, `,"`...), e.ID.String()...), `":`...)
-		return appendString(dst, e.Key)
+		return profile.AppendJSONString(dst, e.Key)
 	case op.Alias:
 		if label, name, ok := op.SplitAliasKey(e.Key); ok {
-			dst = appendString(append(dst, `,"user_alias":{"alias_name":`...), name)
-			dst = appendString(append(dst, `,"alias_label":`...), label)
+			dst = profile.AppendJSONString(append(dst, `,"user_alias":{"alias_name":`...), name)
+			dst = profile.AppendJSONString(append(dst, `,"alias_label":`...), label)
 			dst = append(dst, '}')
 		}
 	}

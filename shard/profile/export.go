@@ -82,14 +82,14 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	}
 	if id := ExternalID(blob); id != nil && fields.has(fieldExternalID) {
 		w.key("external_id")
-		w.dst = appendJSONString(w.dst, id)
+		w.dst = AppendJSONString(w.dst, id)
 	}
 	if fields.has(fieldUserAliases) {
 		w.aliases(blob)
 	}
 	if len(x.SvcID) > 0 && fields.has(fieldSvcID) {
 		w.key("svc_id")
-		w.dst = appendJSONString(w.dst, x.SvcID)
+		w.dst = AppendJSONString(w.dst, x.SvcID)
 	}
 	if x.Number != 0 && fields.has(fieldRandomBucket) {
 		w.key("random_bucket")
@@ -165,7 +165,7 @@ func (w *jsonWriter) close(first bool) {
 
 func (w *jsonWriter) text(name string, s []byte) {
 	w.key(name)
-	w.dst = appendJSONString(w.dst, s)
+	w.dst = AppendJSONString(w.dst, s)
 }
 
 func (w *jsonWriter) time(name string, millis int64) {
@@ -234,7 +234,7 @@ func (w *jsonWriter) customs(blob []byte) {
 			first = false
 		}
 		w.separate()
-		w.dst = append(appendJSONString(w.dst, name), ':')
+		w.dst = append(AppendJSONString(w.dst, name), ':')
 		w.dst = appendJSONValue(w.dst, v)
 	})
 	if !first {
@@ -291,7 +291,7 @@ func (w *jsonWriter) revenue(blob []byte, fields Fields, x Export) {
 	w.dst = append(w.dst, '{')
 	Revenue(blob, func(currency [3]byte, minor int64) {
 		w.separate()
-		w.dst = append(appendJSONString(w.dst, currency[:]), ':')
+		w.dst = append(AppendJSONString(w.dst, currency[:]), ':')
 		w.dst = appendAmount(w.dst, minor, x.digits(currency))
 	})
 	w.dst = append(w.dst, '}')
@@ -378,7 +378,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 	case op.Float:
 		return appendFloat(dst, v.Float())
 	case op.String:
-		return appendJSONString(dst, v.Bytes())
+		return AppendJSONString(dst, v.Bytes())
 	case op.Time:
 		return appendTimeString(dst, v.Millis())
 	case op.JSON:
@@ -390,7 +390,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 			}
 			return dst
 		}
-		return appendJSONString(dst, v.Bytes())
+		return AppendJSONString(dst, v.Bytes())
 	case op.Array:
 		w := jsonWriter{append(dst, '[')}
 		for rest := v.Bytes(); len(rest) > 0; {
@@ -411,7 +411,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 				break
 			}
 			w.separate()
-			w.dst = append(appendJSONString(w.dst, name), ':')
+			w.dst = append(AppendJSONString(w.dst, name), ':')
 			w.dst = appendJSONValue(w.dst, member)
 			rest = tail
 		}
@@ -459,8 +459,8 @@ func appendUUID(dst []byte, id [16]byte) []byte {
 	return dst
 }
 
-// appendJSONString appends s quoted. What is no UTF-8 becomes U+FFFD.
-func appendJSONString(dst, s []byte) []byte {
+// AppendJSONString appends a JSON string. What is no UTF-8 becomes U+FFFD.
+func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0
@@ -471,11 +471,12 @@ func appendJSONString(dst, s []byte) []byte {
 			continue
 		}
 		if c >= utf8.RuneSelf {
-			if r, size := utf8.DecodeRune(s[i:]); r != utf8.RuneError || size > 1 {
+			var four [utf8.UTFMax]byte
+			if r, size := utf8.DecodeRune(four[:copy(four[:], s[i:])]); r != utf8.RuneError || size > 1 {
 				i += size
 				continue
 			}
-			dst = append(append(dst, s[start:i]...), 0xEF, 0xBF, 0xBD)
+			dst = append(append(dst, s[start:i]...), "\uFFFD"...)
 		} else {
 			dst = append(dst, s[start:i]...)
 			switch c {

@@ -125,7 +125,7 @@ func TestAmounts(t *testing.T) {
 func TestJSONStrings(t *testing.T) {
 	f := func(s, want string) {
 		t.Helper()
-		require.Equal(t, want, string(appendJSONString(nil, []byte(s))))
+		require.Equal(t, want, string(AppendJSONString(nil, []byte(s))))
 	}
 	f("", `""`)
 	f("a\x00\x1f\"\\\n\r\t/\x7f", `"a\u0000\u001f\"\\\n\r\t/`+"\x7f"+`"`)
