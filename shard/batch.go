@@ -323,7 +323,8 @@ func (b *Batch) sharedAddress() (start int, home uint64) {
 }
 
 // dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it gives that very email or phone; it
-// changes the email or phone of a candidate; or it updates one of several candidates, whose order is by time of update.
+// changes the email or phone of a candidate; or it updates one of several candidates, whose order is by time of update. When that is the first
+// one, who stays it, many objects of one address need not wait for one another.
 func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
 	o, _ := op.Next(b.Buf[l.start:])
 	for i := range b.given {
@@ -365,7 +366,7 @@ func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if l.has(number) {
+		if number != l.candidates[0].number && l.has(number) {
 			return true, nil
 		}
 	}

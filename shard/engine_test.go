@@ -182,6 +182,37 @@ func TestSharedEmail(t *testing.T) {
 	require.NoError(t, b.Commit())
 	b.Release()
 	require.Equal(t, 2, eventCount(t, e, op.ExternalID, "b", "e"))
+
+	// Who comes first stays first when updated, so the objects behind do not wait: the request is one record.
+	before := e.AppliedPosition()
+	b = e.NewBatch(1, 0)
+	for range 75 {
+		addEvent(b, op.Email, "x@example.com", "e", 0)
+		addAttributes(b, op.ExternalID, "b", 0, attrField(op.AttrFirstName, "B"))
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.Equal(t, before+1, e.AppliedPosition())
+	require.Equal(t, 77, eventCount(t, e, op.ExternalID, "b", "e"))
+	// Who is updated and was not the first becomes it. States that spread to others are no update of them.
+	b = e.NewBatch(1, 0)
+	addEvent(b, op.ExternalID, "a", "touch", 0)
+	addEvent(b, op.Email, "x@example.com", "later", 0)
+	addAttributes(b, op.Email, "x@example.com", op.Contact, attrField(op.AttrEmailSubscribe, "opted_in"))
+	addEvent(b, op.Email, "x@example.com", "later", 0)
+	addEvent(b, op.ExternalID, "b", "touch", 0)
+	addEvent(b, op.Email, "x@example.com", "last", 0)
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.Equal(t, 2, eventCount(t, e, op.ExternalID, "a", "later"))
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "b", "last"))
+	// Or it is deleted.
+	b = e.NewBatch(1, 0)
+	b.Delete(first(e.Find(1, op.ExternalID, []byte("b")))[0].Number)
+	addEvent(b, op.Email, "x@example.com", "last", 0)
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "a", "last"))
 }
 
 func TestStateOfAddressIsShared(t *testing.T) {
