@@ -78,17 +78,18 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 	return c, text
 }
 
+func (c *newAlias) names() []subject { return []subject{aliasSubject(c.label, c.name)} }
+
 func (c *newAlias) resolve(x *exchange) ([]subject, error) {
-	subjects := []subject{aliasSubject(c.label, c.name)}
 	if c.of == nil {
-		return subjects, nil
+		return nil, nil
 	}
 	users, err := c.of.find(x)
 	if c.nobody = len(users) == 0; c.nobody {
-		return subjects, err
+		return nil, err
 	}
 	c.number = users[0].Number
-	return append(subjects, labelSubject(c.number, c.label)), nil
+	return []subject{labelSubject(c.number, c.label)}, nil
 }
 
 func (c *newAlias) put(b Batch) (ref int, ok bool) {
@@ -165,16 +166,19 @@ func readAliasUpdate(v value) (change, string) {
 	return c, ""
 }
 
+func (c *aliasUpdate) names() []subject {
+	return []subject{aliasSubject(c.label, c.current), aliasSubject(c.label, c.name)}
+}
+
 func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
-	subjects := []subject{aliasSubject(c.label, c.current), aliasSubject(c.label, c.name)}
 	u := aliasUser(c.label, c.current)
 	users, err := u.find(x)
 	c.number = 0
-	if len(users) > 0 {
-		c.number = users[0].Number
-		subjects = append(subjects, labelSubject(c.number, c.label))
+	if len(users) == 0 {
+		return nil, err
 	}
-	return subjects, err
+	c.number = users[0].Number
+	return []subject{labelSubject(c.number, c.label)}, nil
 }
 
 func (c *aliasUpdate) put(b Batch) (ref int, ok bool) {

@@ -102,18 +102,21 @@ func (x *exchange) readExternalIDRename(v value) (change, string) {
 	return c, ""
 }
 
+func (c *externalIDRename) names() []subject {
+	return []subject{{kind: op.ExternalID, key: c.current}, {kind: op.ExternalID, key: c.id}}
+}
+
 func (c *externalIDRename) resolve(x *exchange) ([]subject, error) {
-	subjects := []subject{{kind: op.ExternalID, key: c.current}, {kind: op.ExternalID, key: c.id}}
 	c.number = 0
 	u := externalIDUser(c.current)
 	users, err := u.find(x)
-	if len(users) > 0 {
-		subjects = append(subjects, subject{number: users[0].Number})
-		if string(profile.ExternalID(users[0].Blob)) == c.current {
-			c.number = users[0].Number
-		}
+	if len(users) == 0 {
+		return nil, err
 	}
-	return subjects, err
+	if string(profile.ExternalID(users[0].Blob)) == c.current {
+		c.number = users[0].Number
+	}
+	return []subject{{number: users[0].Number}}, nil
 }
 
 func (c *externalIDRename) put(b Batch) (ref int, ok bool) {
@@ -167,6 +170,8 @@ func readExternalIDRemoval(v value) (change, string) {
 	return &externalIDRemoval{id: id}, text
 }
 
+func (c *externalIDRemoval) names() []subject { return []subject{{kind: op.ExternalID, key: c.id}} }
+
 func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
 	c.number, c.primary = 0, false
 	u := externalIDUser(c.id)
@@ -176,7 +181,7 @@ func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
 			c.number = users[0].Number
 		}
 	}
-	return []subject{{kind: op.ExternalID, key: c.id}}, err
+	return nil, err
 }
 
 func (c *externalIDRemoval) put(b Batch) (ref int, ok bool) {

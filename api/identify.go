@@ -116,10 +116,14 @@ func (x *exchange) readNamed(by string, v value) (u namedUser, text string) {
 	return x.phoneUser(id), ""
 }
 
+func (c *identification) names() []subject {
+	return []subject{{kind: op.ExternalID, key: c.externalID}, {kind: c.user.kind, key: string(c.user.key)}}
+}
+
 // resolve looks the user up, and who has the external id. All who share the address count: a change to one may change who is chosen.
 func (c *identification) resolve(x *exchange) ([]subject, error) {
 	c.number = 0
-	subjects := []subject{{kind: op.ExternalID, key: c.externalID}}
+	var subjects []subject
 	holder := externalIDUser(c.externalID)
 	holders, err := holder.find(x)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard"
+	"millrace/shard/op"
 )
 
 // Tests of the endpoints that change who is who, on the real engine: what one of them does is read back through another.
@@ -638,7 +639,7 @@ func (b brokenBatch) Commit() error {
 	return b.Batch.Commit()
 }
 
-// The engine refuses the second of two elements that wait for one another. The first is done, so the request has not failed.
+// The engine refuses the second of two elements that wait for one another, and those behind. The first is done, so the request has not failed.
 func TestElementsThatTheEngineRefuses(t *testing.T) {
 	var broken *brokenStore
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
@@ -647,14 +648,14 @@ func TestElementsThatTheEngineRefuses(t *testing.T) {
 	})
 	defer done()
 	const body = `{"user_aliases":[{"alias_label":"l","alias_name":"%d"},{"alias_label":"l","alias_name":"%[1]d"},{"alias_label":"l","alias_name":"%[1]d-2"}]}`
-	busy := "The service is busy. Please try again later."
+	busy, full := "The service is busy. Please try again later.", "The service can't store more data at the moment. Please try again later."
 	for i, c := range []struct {
 		commits int
 		err     error
 		status  int
 		want    string
 	}{
-		{0, shard.ErrBusy, 503, message(busy)}, {1, shard.ErrBusy, 201, refusedWith("user_aliases", 2, "", busy)}, {1, fmt.Errorf("x: %w", shard.ErrDiskFull), 201, refusedWith("user_aliases", 2, "", "The service can't store more data at the moment. Please try again later.")},
+		{0, shard.ErrBusy, 503, message(busy)}, {1, shard.ErrBusy, 201, refusedWith("user_aliases", 1, "", busy, busy)}, {1, fmt.Errorf("x: %w", shard.ErrDiskFull), 201, refusedWith("user_aliases", 1, "", full, full)},
 		{1, shard.ErrFailed, 503, message("The service has failed. Whether the data were stored is unknown; please try again later.")}, {1, fmt.Errorf("unheard of"), 500, message("Internal Server Error")},
 		{2, nil, 201, refusedWith("user_aliases", 2, "", "'alias_name' is already in use")},
 	} {
@@ -673,4 +674,43 @@ func TestElementsThatTheEngineRefuses(t *testing.T) {
 		d.answers(t, path, body, 503, message(busy))
 		broken.armed = false
 	}
+}
+
+// findingStore counts the users that are looked up.
+type findingStore struct {
+	Store
+	found int
+}
+
+func (s *findingStore) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+	users, err := s.Store.Find(workspace, id, key)
+	s.found += max(len(users), 1)
+	return users, err
+}
+
+// Elements that wait for one another are not looked up again and again while they wait: what thousands share would make a request of them that takes
+// minutes.
+func TestElementsAreLookedUpAsOften(t *testing.T) {
+	var store *findingStore
+	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+		store = &findingStore{Store: o.Store}
+		o.Store = store
+	})
+	defer done()
+	const sharing = 30
+	d.tracks(t, `{"attributes":[`+many(sharing, `{"external_id":"u#","email":"x@example.com"}`)+`]}`)
+	d.answers(t, "/users/alias/new", `{"user_aliases":[`+many(50, `{"alias_label":"l","alias_name":"n#"}`)+`]}`, 201, processed(50))
+	for _, c := range []struct {
+		body string
+		each int // users that an element has to do with
+	}{
+		{`{"emails_to_identify":[` + many(50, `{"external_id":"i#","email":"X@example.com","prioritization":["unidentified"]}`) + `]}`, sharing + 1},
+		{`{"aliases_to_identify":[` + many(50, `{"external_id":"one","user_alias":{"alias_label":"l","alias_name":"n#"}}`) + `]}`, 2},
+	} {
+		store.found = 0
+		d.answers(t, "/users/identify", c.body, 201, processed(50))
+		require.LessOrEqual(t, store.found, 2*50*c.each)
+		require.GreaterOrEqual(t, store.found, 50*c.each)
+	}
+	require.Len(t, aliasesOf(d.user(t, byID("one"))), 50)
 }
