@@ -138,7 +138,6 @@ type memoryBatch struct {
 	store     *memoryStore
 	workspace uint32
 	effects   []func()
-	ids       [][]byte
 }
 
 func (b *memoryBatch) Count() int { return len(b.effects) }

@@ -17,7 +17,6 @@ import (
 type fakeRouter struct {
 	*op.Builder
 	blocked map[string]bool // keys that are refused
-	ids     []op.IDKind
 }
 
 func (r *fakeRouter) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) bool {

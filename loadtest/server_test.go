@@ -58,7 +58,6 @@ type server struct {
 	afterLimit []time.Time       // requests after the first throttled one
 	encodings  map[string]int
 	exports    int
-	bodies     map[string]bool // distinct external ids seen
 }
 
 type user struct {

@@ -193,14 +193,6 @@ func New(o Options) (*Generator, error) {
 // Options are those of the generator, defaults filled in.
 func (g *Generator) Options() Options { return g.o }
 
-// Identifier is the identifier of an object's user, empty for NoID.
-func (g *Generator) Identifier(o Object) string {
-	if o.ID == NoID {
-		return ""
-	}
-	return string(AppendIdentifier(nil, g.o.Prefix, o.ID, o.User))
-}
-
 // Next writes a body of its own memory.
 func (g *Generator) Next() Body {
 	b, objects := g.AppendTo(make([]byte, 0, g.o.Mix.Total()*300), nil)
