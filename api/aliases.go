@@ -70,7 +70,7 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 		if !ok {
 			return nil, "'svc_id' must be a String"
 		}
-		u := x.svcIDUser(id)
+		u := svcIDUser(id)
 		c.of = &u
 	}
 	var text string
@@ -88,7 +88,7 @@ func (c *newAlias) resolve(x *exchange) ([]subject, error) {
 	if c.nobody = len(users) == 0; c.nobody {
 		return nil, err
 	}
-	c.number = users[0].Number
+	c.number = users[0].number
 	return []subject{labelSubject(c.number, c.label)}, nil
 }
 
@@ -177,7 +177,7 @@ func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
 	if len(users) == 0 {
 		return nil, err
 	}
-	c.number = users[0].Number
+	c.number = users[0].number
 	return []subject{labelSubject(c.number, c.label)}, nil
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4): a user gets another external id, and the old one, which is then
@@ -113,10 +112,10 @@ func (c *externalIDRename) resolve(x *exchange) ([]subject, error) {
 	if len(users) == 0 {
 		return nil, err
 	}
-	if string(profile.ExternalID(users[0].Blob)) == c.current {
-		c.number = users[0].Number
+	if users[0].externalID == c.current {
+		c.number = users[0].number
 	}
-	return []subject{{number: users[0].Number}}, nil
+	return []subject{{number: users[0].number}}, nil
 }
 
 func (c *externalIDRename) put(b Batch) (ref int, ok bool) {
@@ -177,8 +176,8 @@ func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
 	u := externalIDUser(c.id)
 	users, err := u.find(x)
 	if len(users) > 0 {
-		if c.primary = string(profile.ExternalID(users[0].Blob)) == c.id; !c.primary {
-			c.number = users[0].Number
+		if c.primary = users[0].externalID == c.id; !c.primary {
+			c.number = users[0].number
 		}
 	}
 	return nil, err

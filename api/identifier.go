@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 
@@ -23,8 +24,7 @@ const textTooMany = "The max number of external_ids and aliases per request was 
 type namedUser struct {
 	kind           op.IDKind
 	key            []byte // as the engine wants it
-	number         uint64 // of a svc_id
-	known          bool   // false: can't be anybody's (a svc_id that this store has not made, an invalid phone number)
+	known          bool   // false: can't be anybody's (an invalid phone number)
 	sent           string // for invalid_user_ids
 	prioritization string // of an email or phone: see prioritize
 }
@@ -46,26 +46,60 @@ func (x *exchange) phoneUser(phone string) namedUser {
 	return namedUser{kind: op.Phone, key: key, known: ok, sent: phone}
 }
 
-func (x *exchange) svcIDUser(id string) namedUser {
-	number, ok := x.s.options.Store.ParseSvcID(x.ws.Number, []byte(id))
-	return namedUser{kind: op.SvcID, number: number, known: ok, sent: id}
+func svcIDUser(id string) namedUser {
+	return namedUser{kind: op.SvcID, key: []byte(id), known: true, sent: id}
 }
 
-// find returns the profiles that u names, the one that /users/track would update first.
-func (u *namedUser) find(x *exchange) ([]User, error) {
-	switch {
-	case !u.known || len(u.key) > op.MaxKeyBytes:
+// person is what a request that changes users has to know of one. Not the profile: that may have megabytes, and thousands share an address.
+type person struct {
+	number     uint64
+	externalID string // the present one; empty: not identified
+	updated    int64  // Unix µs
+}
+
+// find returns the users that u names, first the one that /users/track would update.
+func (u *namedUser) find(x *exchange) (list []person, err error) {
+	if !u.known || len(u.key) > op.MaxKeyBytes {
 		return nil, nil
-	case u.kind == op.SvcID:
-		return x.s.options.Store.FindNumber(x.ws.Number, u.number)
 	}
-	return x.s.options.Store.Find(x.ws.Number, u.kind, u.key)
+	err = x.s.options.Store.View(x.ws.Number, u.kind, u.key, func(number uint64, blob []byte) {
+		list = append(list, person{number, string(profile.ExternalID(blob)), profile.Updated(blob)})
+	})
+	return list, err
 }
 
-// findOne returns the one profile that u means, or none: of several the prioritization chooses.
-func (u *namedUser) findOne(x *exchange) ([]User, error) {
-	users, err := u.find(x)
-	return prioritize(users, u.prioritization), err
+// users yields the users that u names with a copy of their profiles, one at a time. Who was merged away meanwhile comes as whom they were merged into, when
+// it is by an address, which that one may have now; else they are nobody.
+func (u *namedUser) users(x *exchange) iter.Seq2[User, error] {
+	return func(yield func(User, error) bool) {
+		list, err := u.find(x)
+		if err != nil {
+			yield(User{}, err)
+			return
+		}
+		read := x.s.options.Store.FindNumber
+		if u.kind == op.Email || u.kind == op.Phone {
+			read = x.s.options.Store.FindMerged
+		}
+		for _, p := range list {
+			found, err := read(x.ws.Number, p.number)
+			if err != nil {
+				yield(User{}, err)
+				return
+			}
+			for _, user := range found {
+				if !yield(user, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// findOne returns the one user that u means, or none: of several the prioritization chooses.
+func (u *namedUser) findOne(x *exchange) ([]person, error) {
+	list, err := u.find(x)
+	return prioritize(list, u.prioritization), err
 }
 
 // readExternalID reads an external_id that a user may have or get; text says what is wrong with it.
@@ -154,27 +188,27 @@ func readPrioritization(v value) (prioritization, text string) {
 	return strings.Join(list, " "), ""
 }
 
-// prioritize chooses among several profiles (service.md 2.10). When more than one is left, it returns none: nothing happens to a user who may not be meant (D4).
-func prioritize(users []User, prioritization string) []User {
+// prioritize chooses among several users (service.md 2.10). When more than one is left, it returns none: nothing happens to a user who may not be meant (D4).
+func prioritize(list []person, prioritization string) []person {
 	for rule := range strings.FieldsSeq(prioritization) {
-		if len(users) < 2 {
+		if len(list) < 2 {
 			break
 		}
 		switch rule {
 		case "identified":
-			users = slices.DeleteFunc(users, func(u User) bool { return len(profile.ExternalID(u.Blob)) == 0 })
+			list = slices.DeleteFunc(list, func(p person) bool { return p.externalID == "" })
 		case "unidentified":
-			users = slices.DeleteFunc(users, func(u User) bool { return len(profile.ExternalID(u.Blob)) != 0 })
+			list = slices.DeleteFunc(list, func(p person) bool { return p.externalID != "" })
 		case "most_recently_updated":
-			users = []User{slices.MaxFunc(users, byUpdate)}
+			list = []person{slices.MaxFunc(list, byUpdate)}
 		case "least_recently_updated":
-			users = []User{slices.MinFunc(users, byUpdate)}
+			list = []person{slices.MinFunc(list, byUpdate)}
 		}
 	}
-	if len(users) > 1 {
+	if len(list) > 1 {
 		return nil
 	}
-	return users
+	return list
 }
 
-func byUpdate(a, b User) int { return cmp.Compare(profile.Updated(a.Blob), profile.Updated(b.Blob)) }
+func byUpdate(a, b person) int { return cmp.Compare(a.updated, b.updated) }

@@ -134,10 +134,10 @@ func (c *identification) resolve(x *exchange) ([]subject, error) {
 		return nil, err
 	}
 	for _, u := range append(holders, users...) {
-		subjects = append(subjects, subject{number: u.Number})
+		subjects = append(subjects, subject{number: u.number})
 	}
-	if users = prioritize(users, c.user.prioritization); len(users) == 1 && len(profile.ExternalID(users[0].Blob)) == 0 {
-		c.number = users[0].Number
+	if users = prioritize(users, c.user.prioritization); len(users) == 1 && users[0].externalID == "" {
+		c.number = users[0].number
 	}
 	return subjects, nil
 }

@@ -682,10 +682,14 @@ type findingStore struct {
 	found int
 }
 
-func (s *findingStore) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
-	users, err := s.Store.Find(workspace, id, key)
-	s.found += max(len(users), 1)
-	return users, err
+func (s *findingStore) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+	n := 0
+	err := s.Store.View(workspace, id, key, func(number uint64, blob []byte) {
+		n++
+		f(number, blob)
+	})
+	s.found += max(n, 1)
+	return err
 }
 
 // Elements that wait for one another are not looked up again and again while they wait: what thousands share would make a request of them that takes

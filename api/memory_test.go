@@ -55,6 +55,25 @@ func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []
 	return found, nil
 }
 
+func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+	find := func() ([]User, error) { return m.Find(workspace, id, key) }
+	if id == op.SvcID {
+		find = func() ([]User, error) {
+			number, _ := m.ParseSvcID(workspace, key)
+			return m.FindNumber(workspace, number)
+		}
+	}
+	users, err := find()
+	for _, u := range users {
+		f(u.Number, u.Blob)
+	}
+	return err
+}
+
+func (m *memoryStore) FindMerged(workspace uint32, number uint64) ([]User, error) {
+	return m.FindNumber(workspace, number)
+}
+
 func (m *memoryStore) FindNumber(workspace uint32, number uint64) ([]User, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

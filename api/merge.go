@@ -61,8 +61,8 @@ func (u *mergeUpdate) put(x *exchange, b Batch) error {
 	if err != nil {
 		return err
 	}
-	if len(gone) == 1 && len(keep) == 1 && gone[0].Number != keep[0].Number {
-		b.Merge(gone[0].Number, keep[0].Number)
+	if len(gone) == 1 && len(keep) == 1 && gone[0].number != keep[0].number {
+		b.Merge(gone[0].number, keep[0].number)
 	}
 	return nil
 }

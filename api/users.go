@@ -51,7 +51,7 @@ func (n *names) list(field string, v value, add func(id string)) {
 }
 
 func (n *names) externalID(id string) { n.add(externalIDUser(id)) }
-func (n *names) svcID(id string)      { n.add(n.x.svcIDUser(id)) }
+func (n *names) svcID(id string)      { n.add(svcIDUser(id)) }
 func (n *names) email(id string)      { n.add(emailUser(id)) }
 func (n *names) phone(id string)      { n.add(n.x.phoneUser(id)) }
 
@@ -166,6 +166,11 @@ const noField profile.Fields = 1 << 63
 
 const maxFields = 200
 
+// maxExportBytes bounds an answer: an address may be that of 100,000 users. One user more may stand in it.
+const maxExportBytes = 64 << 20
+
+const textExportTooLarge = "The answer would have more than 64 MiB: name fewer users, or fewer fields in 'fields_to_export'"
+
 // export answers with the users, each once, and the identifiers that are nobody's.
 func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	var unknown []string
@@ -174,15 +179,17 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	show := exportOf(x.ws)
 	x.reply = append(x.reply[:0], `{"users":[`...)
 	for i := range named {
-		users, err := named[i].find(x)
-		if err != nil {
-			x.failEngine(err)
-			return
-		}
-		if len(users) == 0 {
-			unknown = append(unknown, named[i].sent)
-		}
-		for _, u := range users {
+		found := false
+		for u, err := range named[i].users(x) {
+			switch {
+			case err != nil:
+				x.failEngine(err)
+				return
+			case len(x.reply) > maxExportBytes:
+				x.fail(fasthttp.StatusBadRequest, textExportTooLarge)
+				return
+			}
+			found = true
 			if _, twice := seen[u.Number]; twice {
 				continue
 			}
@@ -192,6 +199,9 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 			}
 			show.Number, show.SvcID = u.Number, x.s.options.Store.AppendSvcID(svcID[:0], x.ws.Number, u.Number)
 			x.reply = profile.AppendJSON(x.reply, u.Blob, fields, show)
+		}
+		if !found {
+			unknown = append(unknown, named[i].sent)
 		}
 	}
 	x.reply = append(x.reply, ']')
@@ -355,9 +365,9 @@ func (x *exchange) delete(named []namedUser) {
 			unknown = append(unknown, named[i].sent)
 		}
 		for _, u := range users {
-			if _, twice := seen[u.Number]; !twice {
-				seen[u.Number] = struct{}{}
-				batch.Delete(u.Number)
+			if _, twice := seen[u.number]; !twice {
+				seen[u.number] = struct{}{}
+				batch.Delete(u.number)
 			}
 		}
 	}

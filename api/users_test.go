@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -93,6 +94,21 @@ func TestExport(t *testing.T) {
 	require.Equal(t, "Invalid JSON at byte 5: a value is expected", a.json(t)["message"])
 }
 
+// An address may be that of very many users: the answer is bounded.
+func TestExportBound(t *testing.T) {
+	d := open(t, nil)
+	blob := profile.New(nil, 1, op.ExternalID, bytes.Repeat([]byte("x"), 60_000), 1)
+	for i := range uint64(maxExportBytes/60_000 + 2) {
+		d.store.users[fmt.Sprint(userKey(1, op.Email, []byte("x@example.com")), "#", i)] = User{Number: 1000 + i, Blob: blob}
+	}
+	a := d.call("POST", "/users/export/ids", demoKey, `{"email_address":"x@example.com"}`)
+	require.Equal(t, 400, a.status)
+	require.Equal(t, message(textExportTooLarge), strings.ReplaceAll(a.body, `\u0027`, "'"))
+	a = d.call("POST", "/users/export/ids", demoKey, `{"email_address":"x@example.com","fields_to_export":["svc_id"]}`)
+	require.Equal(t, 201, a.status)
+	require.Len(t, a.json(t)["users"], maxExportBytes/60_000+2)
+}
+
 func TestDelete(t *testing.T) {
 	d := open(t, nil)
 	remove := func(body string, want int) (deleted float64, unknown any) {
@@ -157,13 +173,7 @@ func TestDelete(t *testing.T) {
 }
 
 func TestPrioritize(t *testing.T) {
-	users := func() []User {
-		return []User{
-			{Number: 1, Blob: profile.New(nil, 1, op.ExternalID, []byte("a"), 30)},
-			{Number: 2, Blob: profile.New(nil, 1, op.Email, []byte("m"), 20)},
-			{Number: 3, Blob: profile.New(nil, 1, op.Email, []byte("m"), 10)},
-		}
-	}
+	users := func() []person { return []person{{1, "a", 30}, {2, "", 20}, {3, "", 10}} }
 	for rules, want := range map[string]uint64{"": 0, "identified": 1, "unidentified": 0, "most_recently_updated": 1, "least_recently_updated": 3, "unidentified most_recently_updated": 2, "most_recently_updated unidentified": 1} {
 		left := prioritize(users(), rules)
 		if want == 0 {
@@ -171,6 +181,6 @@ func TestPrioritize(t *testing.T) {
 			continue
 		}
 		require.Len(t, left, 1, rules)
-		require.Equal(t, want, left[0].Number, rules)
+		require.Equal(t, want, left[0].number, rules)
 	}
 }
