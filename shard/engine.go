@@ -151,6 +151,7 @@ type Engine struct {
 	blocked    *xsync.MapOf[uint64, struct{}]
 	anyBlock   atomic.Bool
 	closing    atomic.Bool
+	imaging    atomic.Bool // an Image is there
 	recovering atomic.Bool
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
@@ -198,6 +199,9 @@ func Open(opts Options) (*Engine, error) {
 }
 
 func (e *Engine) open() (err error) {
+	if err := errors.Join(e.checkRestored(), e.removeImage()); err != nil {
+		return err
+	}
 	for _, name := range []string{"state", "log"} {
 		if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, name)); err != nil {
 			return err

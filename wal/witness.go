@@ -87,11 +87,7 @@ func createWitness(fs vfs.FS, dir string) (*witness, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create witness %q: %w", path, err)
 	}
-	content := make([]byte, witnessSlots*slotSpacing)
-	for i := range witnessSlots {
-		encodeSlot(content[i*slotSpacing:], witnessState{generation: uint64(i), segment: 1, first: 1})
-	}
-	if _, err = f.Write(content); err == nil {
+	if _, err = f.Write(newWitness(witnessState{segment: 1, first: 1})); err == nil {
 		err = f.Sync()
 	}
 	if closeErr := f.Close(); err == nil {
@@ -107,6 +103,16 @@ func createWitness(fs vfs.FS, dir string) (*witness, error) {
 		return nil, fmt.Errorf("create witness %q: %w", path, err)
 	}
 	return openWitness(fs, dir)
+}
+
+// newWitness is the content of a witness with that state in all slots.
+func newWitness(s witnessState) []byte {
+	content := make([]byte, witnessSlots*slotSpacing)
+	for i := range witnessSlots {
+		s.generation = uint64(i)
+		encodeSlot(content[i*slotSpacing:], s)
+	}
+	return content
 }
 
 // advance notes, without a sync, that everything up to acked is durable.

@@ -1,0 +1,406 @@
+package backup
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/xxh3"
+)
+
+// An archive is a tar, perhaps compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its last is MANIFEST: a manifest as JSON in
+// one line, then a line with the SHA-256 of that one. Nothing but the end of a tar stands behind it.
+const (
+	formatVersion = 1
+	aboutName     = "BACKUP"
+	manifestName  = "MANIFEST"
+	// copyBytes is how much of a file is in memory at once.
+	copyBytes = 256 << 10
+	// maxAboutBytes and maxManifestBytes bound what is read into memory: some million files.
+	maxAboutBytes    = 64 << 10
+	maxManifestBytes = 512 << 20
+)
+
+// directories are those that the files of an archive lie in.
+var directories = []string{"log", "state", "events"}
+
+var (
+	// ErrArchive is wrapped by errors of what is no whole archive: cut short, changed, or something else. The text names the file in it.
+	ErrArchive = errors.New("the archive is not as it was written")
+	// ErrFormat is wrapped by errors of an archive of another format than this program's. Restore it with the program that wrote it.
+	ErrFormat = errors.New("the archive has another format")
+)
+
+// About is what an archive says of itself.
+type About struct {
+	Format   int       `json:"format"`
+	Program  string    `json:"program"` // version of the server that wrote it
+	Created  time.Time `json:"created"`
+	Position uint64    `json:"position"` // of the last record in it
+}
+
+// manifest lists the files of an archive in order, BACKUP included.
+type manifest struct {
+	Files []entry `json:"files"`
+	// Before is the XXH3 (128 bits, hex) of all bytes of the archive before the manifest: for those that belong to no file.
+	Before string `json:"before"`
+}
+
+type entry struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// writer writes an archive.
+type writer struct {
+	out     *summed
+	tar     *tar.Writer
+	created time.Time
+	files   []entry
+	buf     []byte
+}
+
+func newWriter(w io.Writer, about About) (*writer, error) {
+	a := &writer{out: &summed{w: w, sum: xxh3.New128()}, created: about.Created, buf: make([]byte, copyBytes)}
+	a.tar = tar.NewWriter(a.out)
+	text, err := json.Marshal(about)
+	if err != nil {
+		return a, err
+	}
+	return a, a.add(aboutName, int64(len(text)), bytes.NewReader(text))
+}
+
+func (a *writer) written() int64 { return a.out.n }
+
+func (a *writer) header(name string, size int64) error {
+	return a.tar.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: a.created, Typeflag: tar.TypeReg})
+}
+
+// add writes a file of that size.
+func (a *writer) add(name string, size int64, r io.Reader) error {
+	if err := a.header(name, size); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	n, err := io.CopyBuffer(io.MultiWriter(onlyWriter{a.tar}, sum), onlyReader{io.LimitReader(r, size)}, a.buf)
+	if err == nil && n != size {
+		err = fmt.Errorf("it has %d bytes, not %d", n, size)
+	}
+	a.files = append(a.files, entry{name, size, hex.EncodeToString(sum.Sum(nil))})
+	return err
+}
+
+// close writes the manifest and the end.
+func (a *writer) close() error {
+	m := manifest{Files: a.files, Before: strings.Repeat("0", 32)}
+	text, err := m.encode()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(a.tar.Flush(), a.header(manifestName, int64(len(text)))); err != nil {
+		return err
+	}
+	m.Before = a.out.hex()
+	if text, err = m.encode(); err != nil { // as long as before
+		return err
+	}
+	if _, err := a.tar.Write(text); err != nil {
+		return err
+	}
+	return a.tar.Close()
+}
+
+func (m *manifest) encode() ([]byte, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Appendf(text, "\n%x\n", sum), nil
+}
+
+func decodeManifest(text []byte) (m manifest, err error) {
+	line, rest, _ := bytes.Cut(text, []byte("\n"))
+	sum := sha256.Sum256(line)
+	if string(rest) != hex.EncodeToString(sum[:])+"\n" {
+		return m, fmt.Errorf("%w: %s fails its checksum", ErrArchive, manifestName)
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrArchive, manifestName, err)
+	}
+	return m, nil
+}
+
+// summed is a writer or a reader that counts and sums up what passes.
+type summed struct {
+	w   io.Writer
+	r   io.Reader
+	sum *xxh3.Hasher128
+	n   int64
+}
+
+func (s *summed) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.note(p[:n])
+	return n, err
+}
+
+func (s *summed) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	s.note(p[:n])
+	return n, err
+}
+
+func (s *summed) note(p []byte) {
+	_, _ = s.sum.Write(p) // never fails
+	s.n += int64(len(p))
+}
+
+func (s *summed) hex() string {
+	sum := s.sum.Sum128().Bytes()
+	return hex.EncodeToString(sum[:])
+}
+
+// onlyWriter and onlyReader hide other methods, so that io.CopyBuffer uses its buffer.
+type (
+	onlyWriter struct{ io.Writer }
+	onlyReader struct{ io.Reader }
+)
+
+// read reads an archive to its end, hands each file to create, and says at last whether it was as it was written. Until then, what create got may be
+// anything. A nil create only checks.
+func read(ctx context.Context, r io.Reader, create func(name string) (io.WriteCloser, error)) (about About, err error) {
+	src := &source{r: r, ctx: ctx}
+	defer func() {
+		if src.err != nil { // whatever else is wrong is wrong because of this
+			err = src.err
+		}
+	}()
+	plain, err := decompress(src)
+	if err != nil {
+		return about, err
+	}
+	defer plain.Close()
+	a := &reader{in: &summed{r: plain, sum: xxh3.New128()}, create: create, buf: make([]byte, copyBytes), seen: map[string]struct{}{}}
+	a.tar = tar.NewReader(a.in)
+	if err := a.begin(&about); err != nil {
+		return about, err
+	}
+	for {
+		end, err := a.next()
+		if err != nil || end {
+			return about, err
+		}
+	}
+}
+
+// source reads until its context ends, and remembers an error that is not the archive's.
+type source struct {
+	r   io.Reader
+	ctx context.Context
+	err error
+}
+
+func (s *source) Read(p []byte) (n int, err error) {
+	if err = s.ctx.Err(); err == nil {
+		n, err = s.r.Read(p)
+	}
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// decompress finds out by the first bytes whether the archive is compressed.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	b := bufio.NewReaderSize(r, copyBytes)
+	magic, err := b.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if string(magic) != "\x28\xb5\x2f\xfd" {
+		return io.NopCloser(b), nil
+	}
+	d, err := zstd.NewReader(b)
+	if err != nil {
+		return nil, err
+	}
+	return d.IOReadCloser(), nil
+}
+
+// reader reads an archive, file by file.
+type reader struct {
+	in     *summed
+	tar    *tar.Reader
+	create func(name string) (io.WriteCloser, error)
+	files  []entry
+	seen   map[string]struct{}
+	buf    []byte
+}
+
+// last is the file that was read last, for messages.
+func (a *reader) last() string {
+	if len(a.files) == 0 {
+		return "its beginning"
+	}
+	return fmt.Sprintf("%q", a.files[len(a.files)-1].Name)
+}
+
+// damaged says where an archive ends early or can't be read.
+func damaged(where string, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it ends early, %s", ErrArchive, where)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrArchive, where, err)
+}
+
+func (a *reader) begin(about *About) error {
+	h, err := a.tar.Next()
+	if err != nil {
+		return damaged("at its beginning", err)
+	}
+	if h.Name != aboutName || h.Size > maxAboutBytes {
+		return fmt.Errorf("%w: it begins with %q, so it is no backup of this server", ErrArchive, h.Name)
+	}
+	text, err := a.take(h)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, about); err != nil || about.Format == 0 {
+		return fmt.Errorf("%w: %s can't be read", ErrArchive, aboutName)
+	}
+	if about.Format != formatVersion {
+		return fmt.Errorf("%w: version %d, this program reads version %d", ErrFormat, about.Format, formatVersion)
+	}
+	return nil
+}
+
+// take reads a file into memory.
+func (a *reader) take(h *tar.Header) ([]byte, error) {
+	var text bytes.Buffer
+	err := a.copy(h, &text)
+	return text.Bytes(), err
+}
+
+// copy reads a file and notes what it was.
+func (a *reader) copy(h *tar.Header, w io.Writer) error {
+	sum := sha256.New()
+	if err := a.pump(h, w, sum); err != nil {
+		return err
+	}
+	a.files = append(a.files, entry{h.Name, h.Size, hex.EncodeToString(sum.Sum(nil))})
+	return nil
+}
+
+func (a *reader) pump(h *tar.Header, w io.Writer, sum hash.Hash) error {
+	for left := h.Size; left > 0; {
+		n, err := a.tar.Read(a.buf[:min(left, copyBytes)])
+		_, _ = sum.Write(a.buf[:n]) // never fails
+		if _, err := w.Write(a.buf[:n]); err != nil {
+			return err // of who takes the file, not of the archive
+		}
+		if left -= int64(n); err != nil && left > 0 {
+			return damaged(fmt.Sprintf("in %q", h.Name), err)
+		}
+	}
+	return nil
+}
+
+// next reads one more file; end is true after the last.
+func (a *reader) next() (end bool, err error) {
+	h, err := a.tar.Next()
+	if err != nil {
+		return false, damaged("behind "+a.last(), err)
+	}
+	if h.Name == manifestName {
+		return true, a.finish(h)
+	}
+	if _, twice := a.seen[h.Name]; twice || h.Typeflag != tar.TypeReg || !isOurs(h.Name) {
+		return false, fmt.Errorf("%w: %q does not belong there", ErrArchive, h.Name)
+	}
+	a.seen[h.Name] = struct{}{}
+	if a.create == nil {
+		return false, a.copy(h, io.Discard)
+	}
+	w, err := a.create(h.Name)
+	if err != nil {
+		return false, err
+	}
+	return false, errors.Join(a.copy(h, w), w.Close())
+}
+
+// isOurs says whether a path is that of a file in one of the directories.
+func isOurs(name string) bool {
+	if !fs.ValidPath(name) || strings.Count(name, "/") != 1 {
+		return false
+	}
+	for _, dir := range directories {
+		if strings.HasPrefix(name, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// finish reads the manifest, compares it with what was read, and wants the end of the archive behind it.
+func (a *reader) finish(h *tar.Header) error {
+	if h.Size > maxManifestBytes {
+		return fmt.Errorf("%w: %s of %d bytes", ErrArchive, manifestName, h.Size)
+	}
+	before, found := a.in.hex(), a.files
+	text, err := a.take(h)
+	if err != nil {
+		return err
+	}
+	m, err := decodeManifest(text)
+	if err != nil {
+		return err
+	}
+	for i, want := range m.Files {
+		switch {
+		case i >= len(found):
+			return fmt.Errorf("%w: %q is missing", ErrArchive, want.Name)
+		case found[i].Name != want.Name:
+			return fmt.Errorf("%w: %q stands where %q should", ErrArchive, found[i].Name, want.Name)
+		case found[i] != want:
+			return fmt.Errorf("%w: %q has other contents (SHA-256 %s instead of %s)", ErrArchive, want.Name, found[i].SHA256, want.SHA256)
+		}
+	}
+	if len(found) > len(m.Files) {
+		return fmt.Errorf("%w: %q is one too many", ErrArchive, found[len(m.Files)].Name)
+	}
+	if m.Before != before {
+		return fmt.Errorf("%w: bytes between its files were changed", ErrArchive)
+	}
+	return a.end(h.Size)
+}
+
+// end wants what a tar ends with: zeros up to the end of the block, and two blocks of them.
+func (a *reader) end(size int64) error {
+	const block = 512
+	want := int((block-size%block)%block) + 2*block
+	rest, err := io.ReadAll(io.LimitReader(a.in, int64(want)+1))
+	if err != nil {
+		return damaged("behind "+manifestName, err)
+	}
+	if len(rest) < want {
+		return damaged("behind "+manifestName, io.ErrUnexpectedEOF)
+	}
+	if len(rest) > want || len(bytes.Trim(rest, "\x00")) > 0 {
+		return fmt.Errorf("%w: there is more behind %s", ErrArchive, manifestName)
+	}
+	return nil
+}

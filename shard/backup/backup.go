@@ -1,0 +1,108 @@
+// Package backup takes the data directory of a running node away as one archive, and makes a data directory of one.
+//
+//	Take: log held ▶ store copied ▶ event log copied ▶ position fixed       (shard.Image says why in this order)
+//	Image.Write: BACKUP, log/…, events/…, state/…, MANIFEST                  (archive.go)
+//	Restore: RESTORING set ▶ files written, checked, synced ▶ RESTORING off  (restore.go)
+//
+// Invariants:
+//   - An archive is one moment: all that was acknowledged before Take is in it, and no request by half. A start from it is a start after a loss of power.
+//   - An archive is whole or it is refused. Each byte of it is under a checksum, and what a file must be stands behind the files.
+//   - A directory that a restore has not finished is refused by the engine, until a restore into it ends well.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/wal"
+)
+
+// Image is what a backup has of a node. Release it.
+type Image struct {
+	About About
+	Bytes int64 // of all files
+	image *shard.Image
+	files []wal.File
+}
+
+// Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version of the program, for About. Errors:
+// those of shard.Engine.BeginImage.
+func Take(ctx context.Context, e *shard.Engine, events *eventlog.Log, program string, now time.Time) (*Image, error) {
+	image, err := e.BeginImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := &Image{image: image, About: About{Format: formatVersion, Program: program, Created: now.UTC().Truncate(time.Second)}}
+	if err := i.take(events); err != nil {
+		return nil, errors.Join(err, image.Release())
+	}
+	return i, nil
+}
+
+func (i *Image) take(events *eventlog.Log) error {
+	packed, err := events.Image(i.image.Path("events"))
+	if err != nil {
+		return err
+	}
+	if err := i.image.End(packed); err != nil {
+		return err
+	}
+	if i.files, err = i.image.Files(); err != nil {
+		return err
+	}
+	for _, f := range i.files {
+		i.Bytes += f.Size
+	}
+	i.About.Position = i.image.Position()
+	return nil
+}
+
+// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the node is better off without the image
+// (shard.Image.Err).
+func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
+	a, err := newWriter(w, i.About)
+	if err != nil {
+		return a.written(), err
+	}
+	for _, f := range i.files {
+		if err := i.writeFile(ctx, a, f); err != nil {
+			return a.written(), fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	err = a.close()
+	return a.written(), err
+}
+
+func (i *Image) writeFile(ctx context.Context, a *writer, f wal.File) error {
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.add(f.Name, f.Size, watched{r, ctx, i.image}), r.Close())
+}
+
+// Release ends the image and frees what it takes on the disk.
+func (i *Image) Release() error { return i.image.Release() }
+
+// watched is a reader that ends when there is a reason to.
+type watched struct {
+	io.Reader
+	ctx   context.Context
+	image *shard.Image
+}
+
+// Read reads on while nothing speaks against it.
+func (r watched) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := r.image.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}

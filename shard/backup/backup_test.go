@@ -1,0 +1,180 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+)
+
+// starts opens what an archive holds, and checks it; then it goes on, is closed and opened once more.
+func starts(t *testing.T, archive []byte, moments []moment) {
+	t.Helper()
+	fs := vfs.NewMem()
+	about, err := Restore(context.Background(), fs, "srv/data", bytes.NewReader(archive))
+	require.NoError(t, err)
+	require.Equal(t, "test", about.Program)
+	n := mustOpen(t, fs, "srv/data")
+	require.GreaterOrEqual(t, n.e.AppliedPosition(), about.Position)
+	require.NoError(t, n.settled(moments))
+	more := &client{name: "more"}
+	for range 20 {
+		require.NoError(t, more.request(n))
+	}
+	moments = append(moments[:len(moments):len(moments)], moment{c: more, least: 20, most: 20, ended: 4})
+	require.NoError(t, n.settled(moments))
+	require.NoError(t, n.close())
+	n = mustOpen(t, fs, "srv/data")
+	require.NoError(t, n.settled(moments))
+	require.NoError(t, n.close())
+}
+
+// F21: backups under load, with checkpoints, packing, deletions and trimming all the time. Each has what was acknowledged before it, once, in profiles
+// and event log, and no request by half.
+func TestBackupUnderLoad(t *testing.T) {
+	r := seedOf(t)
+	backups := short(12, 4)
+	if isStress() {
+		backups = 1000
+	}
+	n := mustOpen(t, vfs.NewMem(), "data")
+	l := startLoad(t, n)
+	for k := range backups {
+		if k%100 == 99 { // what is checked must not grow for ever
+			l.stop()
+			require.NoError(t, n.close())
+			n = mustOpen(t, vfs.NewMem(), "data")
+			l = startLoad(t, n)
+		}
+		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
+		moments := l.before()
+		archive := n.take(t)
+		after(moments)
+		if k%2 == 1 {
+			archive = compressed(t, archive)
+		}
+		l.stop()
+		starts(t, archive, moments)
+		l.start(t, n)
+	}
+	l.stop()
+	moments := l.before()
+	after(moments)
+	require.NoError(t, n.settled(moments))
+	starts(t, n.take(t), moments) // of a node at rest
+	require.NoError(t, n.close())
+}
+
+// hookFS calls a function before each hard link.
+type hookFS struct {
+	vfs.FS
+	link atomic.Pointer[func(name string)]
+}
+
+func (fs *hookFS) Unwrap() vfs.FS { return fs.FS }
+
+func (fs *hookFS) Link(from, to string) error {
+	if f := fs.link.Load(); f != nil {
+		(*f)(to)
+	}
+	return fs.FS.Link(from, to)
+}
+
+// Between any two steps of an image the node may checkpoint, pack, and rewrite what deleted users have left. Here it does all of it at every step.
+func TestEverythingHappensBetweenTheSteps(t *testing.T) {
+	fs := &hookFS{FS: vfs.NewMem()}
+	n := mustOpen(t, fs, "data")
+	c := &client{name: "c"}
+	for range 150 {
+		require.NoError(t, c.request(n))
+	}
+	require.NoError(t, n.e.Checkpoint())
+	require.NoError(t, n.l.Pack())
+	steps := 0
+	hook := func(name string) {
+		if fs.PathBase(fs.PathDir(name)) != "events" { // while the store is copied, a checkpoint waits
+			return
+		}
+		if steps++; steps%4 != 1 {
+			return
+		}
+		for range 15 {
+			require.NoError(t, c.request(n))
+		}
+		require.NoError(t, n.e.Checkpoint())
+		require.NoError(t, n.l.Pack())
+		require.NoError(t, n.l.Maintain())
+	}
+	fs.link.Store(&hook)
+	moments := []moment{{c: c, least: c.acked.Load(), ended: c.ended.Load()}}
+	archive := n.take(t)
+	fs.link.Store(nil)
+	after(moments)
+	require.Greater(t, steps, 4)
+	starts(t, archive, moments)
+	require.NoError(t, n.close())
+}
+
+// One image at a time; what it takes is given back when it is released, cancelled, or left behind by a process that was killed.
+func TestImageGoes(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	n := mustOpen(t, fs, "data")
+	l := startLoad(t, n)
+	defer l.stop()
+	for l.clients[0].acked.Load() < 100 {
+		time.Sleep(time.Millisecond)
+	}
+	i, err := Take(context.Background(), n.e, n.l, "test", time.Now())
+	require.NoError(t, err)
+	_, err = Take(context.Background(), n.e, n.l, "test", time.Now())
+	require.ErrorIs(t, err, shard.ErrImage)
+	_, err = fs.Stat("data/image/state")
+	require.NoError(t, err)
+	moments := l.before()
+	killed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))})
+	after(moments)
+	first := n.e.FirstPosition()
+
+	// A cancelled one, half way.
+	ctx, cancel := context.WithCancel(context.Background())
+	_, err = i.Write(ctx, writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }))
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = i.Write(context.Background(), writerFunc(func(p []byte) (int, error) { return 0, io.ErrClosedPipe }))
+	require.ErrorIs(t, err, io.ErrClosedPipe)
+	require.NoError(t, i.Release())
+	_, err = fs.Stat("data/image")
+	require.True(t, oserror.IsNotExist(err))
+	require.Eventually(t, func() bool { return n.e.FirstPosition() > first+500 }, 20*time.Second, time.Millisecond, "the log goes on being trimmed")
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = Take(cancelled, n.e, n.l, "test", time.Now())
+	if err == nil { // the checkpoint had ended before it was looked at
+		t.Skip("not cancelled in time")
+	}
+	require.ErrorIs(t, err, context.Canceled)
+	n.take(t)
+	l.stop()
+	require.NoError(t, n.close())
+	_, err = Take(context.Background(), n.e, n.l, "test", time.Now())
+	require.ErrorIs(t, err, shard.ErrClosed)
+
+	n = mustOpen(t, killed, "data")
+	_, err = killed.Stat("data/image")
+	require.True(t, oserror.IsNotExist(err), "left behind")
+	require.NoError(t, n.settled(moments))
+	starts(t, n.take(t), moments)
+	require.NoError(t, n.close())
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

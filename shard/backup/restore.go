@@ -1,0 +1,191 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard"
+	"millrace/wal"
+)
+
+// ErrNotEmpty is wrapped by Restore when there is something in the directory. Restore into an empty one.
+var ErrNotEmpty = errors.New("the directory is not empty")
+
+// tolerated are files that may be in the directory: the server's lock and token, and what is at the root of a file system.
+var tolerated = []string{"LOCK", "admin-token", "lost+found"}
+
+// Verify reads an archive and checks every byte of it. Errors: ErrArchive, ErrFormat, and those of r.
+func Verify(ctx context.Context, r io.Reader) (About, error) {
+	return read(ctx, r, nil)
+}
+
+// Restore makes a data directory of an archive: all of it, synced, or nothing. The directory is made when it is absent; else it must be empty, or hold
+// what a restore has left that was killed. The caller keeps servers off it.
+//
+// It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that nothing could be renamed to it.
+// Instead a marker (shard.RestoreMarker) that is on disk before the first file and goes after the last keeps the engine from opening it meanwhile.
+// Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of r and of the file system; the directory is then as it was.
+func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
+	s := &restore{fs: fs, dir: dir}
+	if err := s.begin(); err != nil {
+		return about, err
+	}
+	if about, err = read(ctx, r, s.create); err == nil {
+		err = s.end()
+	}
+	if err != nil {
+		return about, errors.Join(err, s.undo())
+	}
+	return about, nil
+}
+
+// restore is one that is under way.
+type restore struct {
+	fs      vfs.FS
+	dir     string
+	isNew   bool // the directory was not there
+	filled  bool // there are, or may be, files of an archive in it
+	created []string
+}
+
+func (s *restore) marker() string { return s.fs.PathJoin(s.dir, shard.RestoreMarker) }
+
+// begin sets the marker.
+func (s *restore) begin() error {
+	names, err := s.fs.List(s.dir)
+	if oserror.IsNotExist(err) {
+		s.isNew = true
+		err = wal.MakeDir(s.fs, s.dir)
+	}
+	if err != nil {
+		return err
+	}
+	unfinished := slices.Contains(names, shard.RestoreMarker)
+	for _, name := range names {
+		if !slices.Contains(tolerated, name) && !(unfinished && (name == shard.RestoreMarker || slices.Contains(directories, name))) {
+			return fmt.Errorf("%w: %q has %q", ErrNotEmpty, s.dir, name)
+		}
+	}
+	s.filled = unfinished
+	if err = s.mark(); err == nil {
+		s.filled = true
+		err = s.clear()
+	}
+	if err != nil {
+		return errors.Join(err, s.undo())
+	}
+	return nil
+}
+
+// mark sets the marker, and returns when it is on disk.
+func (s *restore) mark() error {
+	f, err := s.fs.Create(s.marker(), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("create %q: %w", s.marker(), err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %q: %w", s.marker(), err)
+	}
+	return s.sync(s.dir)
+}
+
+// create makes a file of the archive.
+func (s *restore) create(name string) (io.WriteCloser, error) {
+	path := s.fs.PathJoin(s.dir, name)
+	if dir := s.fs.PathDir(path); !slices.Contains(s.created, dir) {
+		if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make %q: %w", dir, err)
+		}
+		s.created = append(s.created, dir)
+	}
+	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, fmt.Errorf("create %q: %w", path, err)
+	}
+	return &restored{vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 8 << 20}), path}, nil
+}
+
+// restored is a file that is on disk once it is closed without an error.
+type restored struct {
+	vfs.File
+	path string
+}
+
+// Write names the file when it fails: on a full disk, that is.
+func (f *restored) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	if err != nil {
+		err = fmt.Errorf("write %q: %w", f.path, err)
+	}
+	return n, err
+}
+
+// Close syncs.
+func (f *restored) Close() error {
+	if err := errors.Join(f.File.Sync(), f.File.Close()); err != nil {
+		return fmt.Errorf("write %q: %w", f.path, err)
+	}
+	return nil
+}
+
+// end takes the marker away, when all else is on disk.
+func (s *restore) end() error {
+	for _, dir := range append(slices.Clone(s.created), s.dir) {
+		if err := s.sync(dir); err != nil {
+			return err
+		}
+	}
+	if err := s.fs.Remove(s.marker()); err != nil {
+		return err
+	}
+	return s.sync(s.dir)
+}
+
+// clear removes all files of the archive.
+func (s *restore) clear() error {
+	for _, name := range directories {
+		if err := s.fs.RemoveAll(s.fs.PathJoin(s.dir, name)); err != nil && !oserror.IsNotExist(err) {
+			return fmt.Errorf("remove what was restored: %w", err)
+		}
+	}
+	return s.sync(s.dir)
+}
+
+// undo leaves the directory as it was; the marker stays when it can't. It may be gone already, by an end that could not sync.
+func (s *restore) undo() error {
+	if s.filled {
+		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {
+			if err := s.mark(); err != nil {
+				return err
+			}
+		}
+		if err := s.clear(); err != nil {
+			return err
+		}
+	}
+	if err := s.fs.Remove(s.marker()); err != nil && !oserror.IsNotExist(err) {
+		return err
+	}
+	if !s.isNew {
+		return s.sync(s.dir)
+	}
+	_ = s.fs.Remove(s.dir) // unless somebody has put something there
+	return nil
+}
+
+func (s *restore) sync(dir string) error {
+	f, err := s.fs.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", dir, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("sync %q: %w", dir, err)
+	}
+	return nil
+}

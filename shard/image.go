@@ -1,0 +1,190 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/cockroachdb/errors/oserror"
+
+	"millrace/wal"
+)
+
+// ErrImage is returned by BeginImage while another image is being taken. Wait until that is released.
+var ErrImage = errors.New("an image of the engine is being taken already")
+
+// RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it: its files are not complete.
+const RestoreMarker = "RESTORING"
+
+const (
+	imageHold = "image" // name of the hold on the log
+	imageDir  = "image" // in Options.Dir; what an image has of files that would go away
+)
+
+// Image is what Options.Dir holds at one moment, as files that stay as they are while the engine goes on: a start from them is a start after the power
+// was lost at that moment. It is taken in this order, and no other gives a whole:
+//
+//	BeginImage  the log is held, so that nothing that the store lacks goes away; then the store is copied
+//	others      copy what is theirs (package eventlog) to Path. It may be ahead of the copied store: the log has what is between
+//	End         fixes the position at which the log of the image ends. It comes last, since neither store nor event log may be ahead of the log
+//
+// Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release. Not safe for concurrent use.
+type Image struct {
+	e            *Engine
+	dir          string
+	checkpointed uint64 // the copied store has at least the effects up to here
+	position     uint64
+	log          []wal.File
+}
+
+// BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and what the file system says; nothing is left behind then.
+func (e *Engine) BeginImage(ctx context.Context) (*Image, error) {
+	if err := e.Ready(); err != nil {
+		return nil, err
+	}
+	if !e.imaging.CompareAndSwap(false, true) {
+		return nil, ErrImage
+	}
+	i := &Image{e: e, dir: e.opts.FS.PathJoin(e.opts.Dir, imageDir)}
+	if err := i.begin(ctx); err != nil {
+		return nil, errors.Join(err, i.Release())
+	}
+	return i, nil
+}
+
+func (i *Image) begin(ctx context.Context) error {
+	e, fs := i.e, i.e.opts.FS
+	e.log.Hold(imageHold, 0)
+	if err := e.removeImage(); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(i.dir, 0o700); err != nil {
+		return fmt.Errorf("make %q: %w", i.dir, err)
+	}
+	select { // so that the image's start has little to replay
+	case <-e.requestCheckpoint():
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.stop:
+		return ErrClosed
+	case <-e.failure.failed:
+		return e.Failed()
+	}
+	return i.copyStore()
+}
+
+// copyStore copies what the store has flushed: whole batches, in the order in which they were written.
+func (i *Image) copyStore() error {
+	e := i.e
+	e.checkpoints.busy.Lock() // Close waits for it
+	defer e.checkpoints.busy.Unlock()
+	if err := i.Err(); err != nil {
+		return err
+	}
+	i.checkpointed = e.checkpointed.Load()
+	if err := e.store.db.Checkpoint(i.Path("state")); err != nil {
+		return fmt.Errorf("%w: copy: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// Path is where others put what is theirs: a directory of that name in Options.Dir's place. It is theirs to make.
+func (i *Image) Path(name string) string { return i.e.opts.FS.PathJoin(i.dir, name) }
+
+// End fixes the image's position: all that is acknowledged by now is in it. The log of the image has what the copied store lacks, and all records
+// behind position packed, for a reader who has the others.
+func (i *Image) End(packed uint64) (err error) {
+	i.position = i.e.log.DurablePosition()
+	if packed > i.position {
+		return fmt.Errorf("position %d is ahead of the log, which is durable to %d", packed, i.position)
+	}
+	i.log, err = i.e.log.Image(imageHold, min(i.checkpointed, packed)+1, i.position)
+	return err
+}
+
+// Position is the last record in the image.
+func (i *Image) Position() uint64 { return i.position }
+
+// Files lists the files of the image by their paths in Options.Dir. Read them in order: the log comes first, and what was read of it and closed is let
+// go.
+func (i *Image) Files() (files []wal.File, err error) {
+	for _, f := range i.log {
+		f.Name = "log/" + f.Name
+		files = append(files, f)
+	}
+	dirs, err := i.e.opts.FS.List(i.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list %q: %w", i.dir, err)
+	}
+	slices.Sort(dirs)
+	for _, dir := range dirs {
+		if files, err = i.appendFiles(files, dir); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+func (i *Image) appendFiles(files []wal.File, dir string) ([]wal.File, error) {
+	fs := i.e.opts.FS
+	path := i.Path(dir)
+	names, err := fs.List(path)
+	if err != nil {
+		return nil, fmt.Errorf("list %q: %w", path, err)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		f, err := wal.FileAt(fs, fs.PathJoin(path, name))
+		if err != nil {
+			return nil, err
+		}
+		f.Name = dir + "/" + name
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// Err is why the image is better given up: the engine has failed or is closing, or the disk is full, and the image holds space.
+func (i *Image) Err() error {
+	e := i.e
+	switch err := e.Failed(); {
+	case err != nil:
+		return err
+	case e.closing.Load():
+		return ErrClosed
+	case e.log.DiskFull():
+		return ErrDiskFull
+	}
+	return nil
+}
+
+// Release removes the image. Nothing of it is read any more.
+func (i *Image) Release() error {
+	err := i.e.removeImage()
+	i.e.log.Hold(imageHold, math.MaxUint64)
+	i.e.imaging.Store(false)
+	return err
+}
+
+// removeImage removes the copies of an image; those of a process that was killed, too.
+func (e *Engine) removeImage() error {
+	dir := e.opts.FS.PathJoin(e.opts.Dir, imageDir)
+	if err := e.opts.FS.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
+		return fmt.Errorf("remove %q: %w", dir, err)
+	}
+	return nil
+}
+
+// checkRestored refuses a directory that a restore has not finished.
+func (e *Engine) checkRestored() error {
+	path := e.opts.FS.PathJoin(e.opts.Dir, RestoreMarker)
+	switch _, err := e.opts.FS.Stat(path); {
+	case err == nil:
+		return fmt.Errorf("%q is there: a restore into this directory has not ended; restore again", path)
+	case !oserror.IsNotExist(err):
+		return err
+	}
+	return nil
+}
