@@ -99,27 +99,39 @@ func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	}
 	require.NoError(t, n.e.Checkpoint())
 	require.NoError(t, n.l.Pack())
-	steps := 0
-	hook := func(name string) {
-		if fs.PathBase(fs.PathDir(name)) != "events" { // while the store is copied, a checkpoint waits
-			return
-		}
-		if steps++; steps%4 != 1 {
-			return
-		}
-		for range 15 {
+	sent := func(requests int) {
+		for range requests {
 			require.NoError(t, c.request(n))
 		}
-		require.NoError(t, n.e.Checkpoint())
-		require.NoError(t, n.l.Pack())
-		require.NoError(t, n.l.Maintain())
+	}
+	const segment = 300 // more requests than a segment takes
+	state, events := 0, 0
+	hook := func(name string) {
+		switch fs.PathBase(fs.PathDir(name)) {
+		case "state": // a checkpoint would wait for the copy
+			if state++; state == 1 {
+				sent(segment)
+			}
+		case "events":
+			if events++; events == 1 {
+				sent(segment)
+			}
+			if events%8 == 1 {
+				sent(15)
+				require.NoError(t, n.e.Checkpoint())
+				require.NoError(t, n.l.Pack())
+				require.NoError(t, n.l.Maintain())
+				require.NoError(t, n.e.Checkpoint()) // trims what is packed
+			}
+		}
 	}
 	fs.link.Store(&hook)
 	moments := []moment{{c: c, least: c.acked.Load(), ended: c.ended.Load()}}
 	archive := n.take(t)
 	fs.link.Store(nil)
 	after(moments)
-	require.Greater(t, steps, 4)
+	require.Positive(t, state)
+	require.Greater(t, events, 8)
 	starts(t, archive, moments)
 	require.NoError(t, n.close())
 }

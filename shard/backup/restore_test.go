@@ -1,0 +1,369 @@
+package backup
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+)
+
+// someArchive is a small backup, and what it shows.
+func someArchive(t *testing.T) ([]byte, []moment) {
+	n := mustOpen(t, vfs.NewMem(), "data")
+	c := &client{name: "c"}
+	for range 200 {
+		require.NoError(t, c.request(n))
+	}
+	require.NoError(t, n.e.Checkpoint())
+	require.NoError(t, n.l.Pack())
+	archive := n.take(t)
+	require.NoError(t, n.close())
+	return archive, []moment{{c, 200, 200, 40}}
+}
+
+// refuses requires that an archive is refused, by Verify and Restore alike, and that nothing is left in the directory.
+func refuses(t *testing.T, archive []byte, what string) error {
+	t.Helper()
+	_, err := Verify(context.Background(), bytes.NewReader(archive))
+	require.Error(t, err, what)
+	fs := vfs.NewMem()
+	_, restoreErr := Restore(context.Background(), fs, "data", bytes.NewReader(archive))
+	require.Error(t, restoreErr, what)
+	require.Equal(t, err.Error(), restoreErr.Error(), what)
+	_, statErr := fs.Stat("data")
+	require.True(t, oserror.IsNotExist(statErr), "%s: %v", what, statErr)
+	return err
+}
+
+func unpacked(t *testing.T, archive []byte) map[string]string {
+	t.Helper()
+	fs := vfs.NewMem()
+	_, err := Restore(context.Background(), fs, "data", bytes.NewReader(archive))
+	require.NoError(t, err)
+	return contents(t, fs, "data")
+}
+
+// A byte that is not what it was, anywhere: refused, and nothing is left behind.
+func TestFlips(t *testing.T) {
+	r := seedOf(t)
+	plain, _ := someArchive(t)
+	_, err := Verify(context.Background(), bytes.NewReader(plain))
+	require.NoError(t, err)
+	want := unpacked(t, plain)
+	t.Logf("%d bytes, %d files", len(plain), len(want))
+	named := 0
+	flips := short(200, 60)
+	if isStress() {
+		flips = len(plain)
+	}
+	for k := range flips {
+		at := k*len(plain)/flips + r.IntN(max(1, len(plain)/flips))
+		damaged := bytes.Clone(plain)
+		damaged[at] ^= 1 << r.IntN(8)
+		err := refuses(t, damaged, fmt.Sprintf("byte %d", at))
+		require.True(t, errors.Is(err, ErrArchive) || errors.Is(err, ErrFormat), "byte %d: %v", at, err)
+		if strings.Contains(err.Error(), `"`) {
+			named++
+		}
+	}
+	require.Greater(t, named, flips/2, "the message names the file")
+	for _, at := range []int{len(plain) - 1, len(plain) - 513, 600} { // the end, padding
+		damaged := bytes.Clone(plain)
+		damaged[at]++
+		refuses(t, damaged, fmt.Sprintf("byte %d", at))
+	}
+	// Compressed, some bits mean nothing: how large a window the decoder should have, for one. Then all is there all the same.
+	small := compressed(t, plain)
+	harmless := 0
+	for k := range flips {
+		at := k * min(len(small), len(plain)) / flips
+		damaged := bytes.Clone(small)
+		damaged[at] ^= 1 << r.IntN(8)
+		if _, err := Verify(context.Background(), bytes.NewReader(damaged)); err == nil {
+			require.Equal(t, want, unpacked(t, damaged), "byte %d", at)
+			harmless++
+			continue
+		}
+		require.ErrorIs(t, refuses(t, damaged, fmt.Sprintf("byte %d", at)), ErrArchive)
+	}
+	require.Less(t, harmless, 5)
+}
+
+// An archive that ends early, or goes on, is refused; the message says where.
+func TestTruncated(t *testing.T) {
+	r := seedOf(t)
+	plain, _ := someArchive(t)
+	for name, archive := range map[string][]byte{"plain": plain, "compressed": compressed(t, plain)} {
+		lengths := []int{0, 1, 3, 100, 511, 512, 513, len(archive) - 1, len(archive) - 2, len(archive) - 512, len(archive) - 1024, len(archive) - 1025}
+		for range short(100, 30) {
+			lengths = append(lengths, r.IntN(len(archive)))
+		}
+		for _, length := range lengths {
+			err := refuses(t, archive[:length], fmt.Sprintf("%s, %d bytes", name, length))
+			require.ErrorIs(t, err, ErrArchive)
+			require.Contains(t, err.Error(), "it ends early", "%s, %d bytes", name, length)
+		}
+		refuses(t, append(bytes.Clone(archive), 0), name)
+		refuses(t, append(bytes.Clone(archive), archive...), name)
+	}
+	err := refuses(t, plain[:len(plain)/2], "half")
+	require.Regexp(t, `in "(log|state|events)/[^"]+"|behind "`, err.Error())
+}
+
+// rewritten copies an archive file by file; change may alter header and content, and leave the file out.
+func rewritten(t *testing.T, archive []byte, change func(h *tar.Header, text []byte) (newText []byte, keep bool)) []byte {
+	t.Helper()
+	in := tar.NewReader(bytes.NewReader(archive))
+	var b bytes.Buffer
+	out := tar.NewWriter(&b)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		text, err := io.ReadAll(in)
+		require.NoError(t, err)
+		text, keep := change(h, text)
+		if !keep {
+			continue
+		}
+		h.Size = int64(len(text))
+		require.NoError(t, out.WriteHeader(h))
+		_, err = out.Write(text)
+		require.NoError(t, err)
+	}
+	require.NoError(t, out.Close())
+	return b.Bytes()
+}
+
+// What was made on purpose is refused too: other files, other names, another format, no archive at all.
+func TestForeign(t *testing.T) {
+	archive, _ := someArchive(t)
+	same := rewritten(t, archive, func(h *tar.Header, text []byte) ([]byte, bool) { return text, true })
+	require.Equal(t, archive, same)
+	only := func(name string, f func(h *tar.Header, text []byte) ([]byte, bool)) []byte {
+		done := false
+		return rewritten(t, archive, func(h *tar.Header, text []byte) ([]byte, bool) {
+			if done || !strings.HasPrefix(h.Name, name) {
+				return text, true
+			}
+			done = true
+			return f(h, text)
+		})
+	}
+	for _, c := range []struct {
+		archive []byte
+		is      error
+		says    string
+	}{
+		{nil, ErrArchive, "it ends early, at its beginning"},
+		{[]byte("hello"), ErrArchive, "it ends early, at its beginning"},
+		{bytes.Repeat([]byte("hello world, this is no tar. "), 1000), ErrArchive, "invalid tar header"},
+		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) { return nil, false }), ErrArchive, `it begins with "log/WITNESS"`},
+		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) {
+			return []byte(`{"format":2,"news":["unheard of"]}`), true
+		}), ErrFormat, "version 2, this program reads version 1"},
+		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) { return []byte(`{}`), true }), ErrArchive, "BACKUP can't be read"},
+		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) {
+			return bytes.Replace(text, []byte(`"test"`), []byte(`"Test"`), 1), true
+		}), ErrArchive, `"BACKUP" has other contents`},
+		{only("state/MANIFEST", func(h *tar.Header, text []byte) ([]byte, bool) { return nil, false }), ErrArchive, `where "state/MANIFEST`},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { return append(text, 0), true }), ErrArchive, `"events/STATE" has other contents`},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.Name = "events/STATF"; return text, true }), ErrArchive, `"events/STATF" stands where "events/STATE" should`},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.Name = "../../etc/passwd"; return text, true }), ErrArchive, `"../../etc/passwd" does not belong there`},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.Name = "/etc/passwd"; return text, true }), ErrArchive, "does not belong there"},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.Name = "log/WITNESS"; return text, true }), ErrArchive, `"log/WITNESS" does not belong there`},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.Name = "RESTORING"; return text, true }), ErrArchive, "does not belong there"},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) {
+			h.Typeflag, h.Linkname = tar.TypeSymlink, "/etc/passwd"
+			return nil, true
+		}), ErrArchive, "does not belong there"},
+		{only("events/STATE", func(h *tar.Header, text []byte) ([]byte, bool) { h.ModTime = time.Unix(1, 0); return text, true }), ErrArchive, "bytes between its files"},
+		{only("MANIFEST", func(h *tar.Header, text []byte) ([]byte, bool) { return nil, false }), ErrArchive, "it ends early, behind"},
+		{only("MANIFEST", func(h *tar.Header, text []byte) ([]byte, bool) {
+			return bytes.Replace(text, []byte("STATE"), []byte("STATF"), 1), true
+		}), ErrArchive, "MANIFEST fails its checksum"},
+	} {
+		err := refuses(t, c.archive, c.says)
+		require.ErrorIs(t, err, c.is, c.says)
+		require.ErrorContains(t, err, c.says)
+	}
+	_, err := Verify(context.Background(), io.MultiReader(bytes.NewReader(archive[:5000]), iotest.ErrReader(syscall.EIO)))
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NotErrorIs(t, err, ErrArchive, "the archive may be as it was")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = Restore(ctx, vfs.NewMem(), "data", bytes.NewReader(archive))
+	require.ErrorIs(t, err, context.Canceled)
+
+	// Whatever compresses it, and however: the tools' other levels.
+	var b bytes.Buffer
+	w, err := zstd.NewWriter(&b, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderCRC(false))
+	require.NoError(t, err)
+	_, err = w.Write(archive)
+	require.NoError(t, errors.Join(err, w.Close()))
+	require.Equal(t, unpacked(t, archive), unpacked(t, b.Bytes()))
+}
+
+// Only into a directory that is empty, apart from what a server has put there before there was anything in it.
+func TestNotEmpty(t *testing.T) {
+	archive, moments := someArchive(t)
+	write := func(fs vfs.FS, path string) {
+		require.NoError(t, fs.MkdirAll(fs.PathDir(path), 0o755))
+		f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		_, err = f.Write([]byte("mine"))
+		require.NoError(t, errors.Join(err, f.Close()))
+	}
+	for _, path := range []string{"srv/data/notes", "srv/data/log/000001.log", "srv/data/state/CURRENT", "srv/data/events/STATE"} {
+		fs := vfs.NewMem()
+		write(fs, path)
+		_, err := Restore(context.Background(), fs, "srv/data", bytes.NewReader(archive))
+		require.ErrorIs(t, err, ErrNotEmpty)
+		require.Equal(t, map[string]string{"/" + path[len("srv/data/"):]: "mine"}, contents(t, fs, "srv/data"))
+	}
+	fs := vfs.NewMem()
+	for _, name := range []string{"LOCK", "admin-token", "lost+found/x"} {
+		write(fs, "srv/data/"+name)
+	}
+	before := contents(t, fs, "srv/data")
+	_, err := Restore(context.Background(), fs, "srv/data", bytes.NewReader(archive[:len(archive)-1]))
+	require.ErrorIs(t, err, ErrArchive)
+	require.Equal(t, before, contents(t, fs, "srv/data"))
+	_, err = Restore(context.Background(), fs, "srv/data", bytes.NewReader(archive))
+	require.NoError(t, err)
+	require.Equal(t, "mine", contents(t, fs, "srv/data")["/admin-token"])
+	n := mustOpen(t, fs, "srv/data")
+	require.NoError(t, n.settled(moments))
+	require.NoError(t, n.close())
+}
+
+// step calls a function before each change of the disk.
+type step struct{ f func(o errorfs.Op) error }
+
+func (s *step) String() string { return "step" }
+
+func (s *step) MaybeError(o errorfs.Op) error {
+	if o.Kind.ReadOrWrite() != errorfs.OpIsWrite || s.f == nil {
+		return nil
+	}
+	return s.f(o)
+}
+
+// opens says whether a directory is there to be used: as a whole, or not at all.
+func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, what string) (whole bool) {
+	t.Helper()
+	found := contents(t, fs, "srv/data")
+	if _, marked := found["/"+shard.RestoreMarker]; marked {
+		_, err := openNode(fs, "srv/data")
+		require.ErrorContains(t, err, "has not ended", what)
+		return false
+	}
+	if len(found) == 0 {
+		return false
+	}
+	require.Equal(t, want, found, what)
+	n, err := openNode(fs, "srv/data")
+	require.NoError(t, err, what)
+	require.NoError(t, n.settled(moments), what)
+	require.NoError(t, n.close())
+	return true
+}
+
+// The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and restoring again makes it whole.
+func TestRestoreLosesPower(t *testing.T) {
+	r := seedOf(t)
+	archive, moments := someArchive(t)
+	want := unpacked(t, archive)
+	disk := vfs.NewCrashableMem()
+	s := &step{}
+	var images []*vfs.MemFS
+	steps := 0
+	s.f = func(o errorfs.Op) error {
+		steps++
+		if o.Kind == errorfs.OpRemove && disk.PathBase(o.Path) == shard.RestoreMarker { // all else must be on the disk for good by now
+			found := contents(t, disk.CrashClone(vfs.CrashCloneCfg{}), "srv/data")
+			delete(found, "/"+shard.RestoreMarker)
+			require.Equal(t, want, found)
+		}
+		for k := range short(8, 4) {
+			percent := []int{0, 100, r.IntN(101), r.IntN(101)}[k%4]
+			images = append(images, disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(r.Uint64(), 0))}))
+		}
+		return nil
+	}
+	_, err := Restore(context.Background(), errorfs.Wrap(disk, s), "srv/data", bytes.NewReader(archive))
+	require.NoError(t, err)
+	done := disk.CrashClone(vfs.CrashCloneCfg{})
+	require.True(t, opens(t, done, want, moments, "after the end"))
+	whole := 0
+	for i, fs := range images {
+		if opens(t, fs, want, moments, fmt.Sprintf("image %d of %d, %d steps", i, len(images), steps)) {
+			whole++
+			continue
+		}
+		if i%37 == 0 {
+			_, err := Restore(context.Background(), fs, "srv/data", bytes.NewReader(archive))
+			require.NoError(t, err)
+			require.True(t, opens(t, fs, want, moments, "restored again"))
+		}
+	}
+	t.Logf("%d steps, %d images, %d of them whole", steps, len(images), whole)
+	require.Less(t, whole, len(images)/2)
+}
+
+// Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when only its very end failed) whole.
+func TestRestoreFails(t *testing.T) {
+	archive, moments := someArchive(t)
+	want := unpacked(t, archive)
+	for at, failed := 1, true; failed; at++ {
+		if at > 20 && at%short(7, 40) != 0 && !isStress() {
+			continue
+		}
+		failed = false
+		for _, forGood := range []bool{false, true} {
+			disk := vfs.NewMem()
+			n := 0
+			s := &step{f: func(errorfs.Op) error {
+				if n++; n == at || forGood && n > at {
+					return syscall.ENOSPC
+				}
+				return nil
+			}}
+			_, err := Restore(context.Background(), errorfs.Wrap(disk, s), "srv/data", bytes.NewReader(archive))
+			if n < at {
+				require.NoError(t, err)
+				continue
+			}
+			failed = true
+			if err == nil { // closing, or a hint to the disk
+				require.True(t, opens(t, disk, want, moments, "no error"))
+				continue
+			}
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			require.NotErrorIs(t, err, ErrArchive)
+			what := fmt.Sprintf("write %d, for good: %v: %v", at, forGood, err)
+			if whole := opens(t, disk, want, moments, what); !forGood {
+				require.False(t, whole, what)
+				require.Empty(t, contents(t, disk, "srv/data"), what)
+			}
+		}
+	}
+}
