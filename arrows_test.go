@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"ingest/field": {},
 
 	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard/backup":   {"shard", "shard/eventlog", "wal"},
 	"shard/eventlog": {"shard", "shard/op", "shard/profile", "wal"},
 	"shard/identity": {"shard/op"},
 	"shard/op":       {},
@@ -52,6 +53,7 @@ var testArrows = map[string][]string{
 	"api":            {"ingest", "wal"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
+	"shard/backup":   {"shard/op", "shard/profile"},
 	"shard/eventlog": {"ingest", "loadtest/body", "shard/identity"},
 	"loadtest":       {"..."},
 }

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
 )
 
 // copyImage reads the files of an image in order into a file system of its own.
@@ -124,9 +125,7 @@ func TestImageOfDamage(t *testing.T) {
 
 // Images are taken while records are appended and segments are trimmed and written over. What is held stays; what was read is let go.
 func TestImageBesideAppendAndTrim(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t)
 	h := mustOpen(t, vfs.NewMem(), func(o *Options) { o.SegmentBytes = 64 << 10; o.MaxRecycled = 2 })
 	var wg sync.WaitGroup
 	var done atomic.Bool

@@ -416,8 +416,12 @@ func (l *Log) checkDisk() {
 	}
 }
 
-// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take a file by its folder.
+// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take a file by its folder. A
+// nil fs is the operating system's.
 func MakeDir(fs vfs.FS, dir string) error {
+	if fs == nil {
+		fs = vfs.Default
+	}
 	var parents []string
 	for d := dir; ; {
 		if _, err := fs.Stat(d); err == nil {

@@ -22,6 +22,8 @@ type cli struct {
 	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
 	Export   exportCommand    `cmd:"" help:"Write the events and purchases of a running server."`
 	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
+	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
+	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`
 	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }

@@ -24,6 +24,7 @@ type node struct {
 	control *control.Control
 	server  *api.Server
 	events  *eventlog.Log
+	backups *backups
 }
 
 func openNode(engine shard.Options, events eventlog.Options, door api.Options, decoder ingest.Options) (*node, error) {
@@ -31,7 +32,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 	if err := decoder.Validate(); err != nil {
 		return nil, err
 	}
-	n := &node{}
+	n := &node{backups: newBackups(engine.Logger)}
 	n.control = control.New(control.Options{
 		Prepare: func(w *control.Workspace) any { return forIngest(w) },
 		Now:     func() int64 { return time.Now().UnixMilli() },

@@ -157,6 +157,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 			return errors.Join(err, n.close())
 		}
 		admin = n.server.AdminServer()
+		admin.RegisterOnShutdown(n.backups.end) // one may take hours
 		go func() { ended <- admin.Serve(l) }()
 		logger.Info("admin listener", "address", l.Addr().String())
 	}

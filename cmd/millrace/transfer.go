@@ -28,6 +28,7 @@ import (
 func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /admin/events": n.serveEvents,
+		"GET /admin/backup": n.serveBackup,
 		"POST /admin/workspaces/{workspace}/profiles": func(w http.ResponseWriter, r *http.Request) {
 			n.importProfiles(w, r, phones)
 		},
@@ -255,20 +256,29 @@ func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
 		_, err = io.Copy(stdout, body)
 		return err
 	}
-	return writeFile(c.Output, body)
+	return writeFile(c.Output, func(w io.Writer) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
 }
 
-// writeFile writes whole files only.
-func writeFile(path string, from io.Reader) error {
+// writeFile writes whole files only: what write has written is on disk under its name, or nothing is.
+func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(dirOf(path), ".millrace-*")
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, from)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(write(f), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return os.Rename(f.Name(), path)
+	dir, err := os.Open(dirOf(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 func dirOf(path string) string {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,18 +31,6 @@ func short(often, seldom int) int {
 		return seldom
 	}
 	return often
-}
-
-// seedOf is MILLRACE_SEED, or the time; it is printed so that a failure can be had again.
-func seedOf(t *testing.T) *rand.Rand {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-		seed = n
-	}
-	t.Logf("again: MILLRACE_SEED=%d go test ./shard/backup -run '^%s$'", seed, t.Name())
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and go all the time.

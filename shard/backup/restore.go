@@ -26,12 +26,15 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 }
 
 // Restore makes a data directory of an archive: all of it, synced, or nothing. The directory is made when it is absent; else it must be empty, or hold
-// what a restore has left that was killed. The caller keeps servers off it.
+// what a restore has left that was killed. The caller keeps servers off it. A nil fs is the operating system's.
 //
 // It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that nothing could be renamed to it.
 // Instead a marker (shard.RestoreMarker) that is on disk before the first file and goes after the last keeps the engine from opening it meanwhile.
 // Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of r and of the file system; the directory is then as it was.
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
+	if fs == nil {
+		fs = vfs.Default
+	}
 	s := &restore{fs: fs, dir: dir}
 	if err := s.begin(); err != nil {
 		return about, err

@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testseed"
 	"millrace/shard"
 )
 
@@ -61,7 +62,7 @@ func unpacked(t *testing.T, archive []byte) map[string]string {
 
 // A byte that is not what it was, anywhere: refused, and nothing is left behind.
 func TestFlips(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	_, err := Verify(context.Background(), bytes.NewReader(plain))
 	require.NoError(t, err)
@@ -107,7 +108,7 @@ func TestFlips(t *testing.T) {
 
 // An archive that ends early, or goes on, is refused; the message says where.
 func TestTruncated(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	for name, archive := range map[string][]byte{"plain": plain, "compressed": compressed(t, plain)} {
 		lengths := []int{0, 1, 3, 100, 511, 512, 513, len(archive) - 1, len(archive) - 2, len(archive) - 512, len(archive) - 1024, len(archive) - 1025}
@@ -289,7 +290,7 @@ func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, wh
 
 // The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and restoring again makes it whole.
 func TestRestoreLosesPower(t *testing.T) {
-	r := seedOf(t)
+	r := testseed.Rand(t)
 	archive, moments := someArchive(t)
 	want := unpacked(t, archive)
 	disk := vfs.NewCrashableMem()

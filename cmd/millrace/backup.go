@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/klauspost/compress/zstd"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/shard"
+	"millrace/shard/backup"
+	"millrace/wal"
+)
+
+// backups is what a node knows of its backups: one runs at a time.
+type backups struct {
+	running sync.Mutex
+	stop    context.Context // ends with the admin listener
+	end     context.CancelFunc
+	log     *slog.Logger
+}
+
+func newBackups(log *slog.Logger) *backups {
+	b := &backups{log: log}
+	b.stop, b.end = context.WithCancel(context.Background())
+	return b
+}
+
+// backupStall is how long a client may take nothing of a backup. What a backup holds on the disk grows as long as it is under way.
+const backupStall = time.Minute
+
+// backupBytesHeader says about how many bytes an archive will have.
+const backupBytesHeader = "X-Backup-Bytes"
+
+// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has begun, the connection is cut.
+func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
+	if !n.backups.running.TryLock() {
+		answer(w, http.StatusConflict, "another backup is under way")
+		return
+	}
+	defer n.backups.running.Unlock()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	c := http.NewResponseController(w)
+	defer context.AfterFunc(n.backups.stop, func() {
+		cancel()
+		_ = c.SetWriteDeadline(time.Now()) // for a Write that waits
+	})()
+	started, by := time.Now(), api.AdminActor(r)
+	if err := n.control.Audit(by, "backup begun", ""); err != nil {
+		answer(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	image, err := backup.Take(ctx, n.engine, n.events, version, started)
+	if err != nil {
+		n.backups.failed(n.control, by, err)
+		answer(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	w.Header().Set(backupBytesHeader, strconv.FormatInt(image.Bytes, 10))
+	size, err := image.Write(ctx, impatient{w, c, ctx})
+	if err = errors.Join(err, image.Release()); err != nil {
+		n.backups.failed(n.control, by, err)
+		panic(http.ErrAbortHandler)
+	}
+	took := time.Since(started)
+	backupsTotal.Inc()
+	backupTime.Set(float64(started.Unix()))
+	backupDuration.Set(took.Seconds())
+	backupBytes.Set(float64(size))
+	if err := n.control.Audit(by, "backup finished", "", "position", image.About.Position, "bytes", size, "seconds", int64(took.Seconds())); err != nil {
+		n.backups.log.Warn("the end of a backup is not in the audit log", "error", err)
+	}
+}
+
+func (b *backups) failed(c *control.Control, by control.Actor, err error) {
+	backupFailures.Inc()
+	b.log.Error("backup failed", "error", err)
+	if err := c.Audit(by, "backup failed", ""); err != nil && !errors.Is(err, shard.ErrClosed) {
+		b.log.Warn("the end of a backup is not in the audit log", "error", err)
+	}
+}
+
+// impatient gives up on a client that takes nothing for a while.
+type impatient struct {
+	w   io.Writer
+	c   *http.ResponseController
+	ctx context.Context
+}
+
+// Write writes to the client.
+func (i impatient) Write(p []byte) (int, error) {
+	if err := i.c.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
+		return 0, err
+	}
+	if err := i.ctx.Err(); err != nil { // looked at after the deadline is set: who ends it sets another one
+		return 0, err
+	}
+	return i.w.Write(p)
+}
+
+// backupCommand is `millrace backup`.
+type backupCommand struct {
+	adminTarget
+	To          string `arg:"" help:"File to write; a directory, for a file named after the time; or - for standard output."`
+	Compression string `default:"zstd" enum:"zstd,none" help:"${enum}."`
+}
+
+// Run writes the backup, checking it on the way. The file is complete, or there is an error and no file.
+func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
+	response, err := c.request(ctx, http.MethodGet, "/admin/backup", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	total, err := strconv.ParseInt(response.Header.Get(backupBytesHeader), 10, 64)
+	if err != nil {
+		total = -1
+	}
+	body, stop := withProgress(response.Body, total, "backup")
+	defer stop()
+	var about backup.About
+	save := func(w io.Writer) (err error) {
+		about, err = c.save(ctx, w, body)
+		return err
+	}
+	if c.To == "-" {
+		return save(stdout)
+	}
+	path := c.To
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, "millrace-"+time.Now().UTC().Format("20060102T150405Z")+c.suffix())
+	}
+	if err := writeFile(path, save); err != nil {
+		return err
+	}
+	stop()
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, info.Size(), about.Created.Format(time.RFC3339), about.Position)
+	return err
+}
+
+func (c *backupCommand) suffix() string {
+	if c.Compression == "zstd" {
+		return ".tar.zst"
+	}
+	return ".tar"
+}
+
+// save writes the archive to w and checks it by the way.
+func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader) (about backup.About, err error) {
+	if c.Compression == "zstd" {
+		z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+		if err != nil {
+			return about, err
+		}
+		defer func() { err = errors.Join(err, z.Close()) }()
+		w = z
+	}
+	about, err = backup.Verify(ctx, io.TeeReader(archive, w))
+	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, backup.ErrArchive) {
+		err = fmt.Errorf("the server has given the backup up, its log says why: %w", err)
+	}
+	return about, err
+}
+
+// restoreCommand is `millrace restore`.
+type restoreCommand struct {
+	File       string `arg:"" help:"What millrace backup has written; - reads standard input."`
+	Data       string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
+	VerifyOnly bool   `help:"Read all of it and check every byte; write nothing."`
+}
+
+// Run makes a data directory, or none.
+func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
+	if c.Data == "" && !c.VerifyOnly {
+		return errors.New("--data or --verify-only is required")
+	}
+	in, size, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	archive, stop := withProgress(in, size, "restore")
+	defer stop()
+	var about backup.About
+	what := "intact"
+	if c.VerifyOnly {
+		about, err = backup.Verify(ctx, archive)
+	} else {
+		what = "restored to " + c.Data
+		about, err = c.restore(ctx, archive)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	stop()
+	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what, about.Created.Format(time.RFC3339), about.Position, about.Program)
+	return err
+}
+
+func (c *restoreCommand) open() (io.ReadCloser, int64, error) {
+	if c.File == "-" {
+		return io.NopCloser(os.Stdin), -1, nil
+	}
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// restore keeps servers off the directory meanwhile, and leaves nothing behind that was not there.
+func (c *restoreCommand) restore(ctx context.Context, archive io.Reader) (about backup.About, err error) {
+	lock := filepath.Join(c.Data, "LOCK")
+	_, dirErr := os.Stat(c.Data)
+	_, lockErr := os.Stat(lock)
+	if err := wal.MakeDir(nil, c.Data); err != nil {
+		return about, err
+	}
+	unlock, err := lockDir(c.Data)
+	if err != nil {
+		return about, err
+	}
+	about, err = backup.Restore(ctx, nil, c.Data, archive)
+	if errors.Is(lockErr, os.ErrNotExist) {
+		err = errors.Join(err, os.Remove(lock))
+	}
+	unlock()
+	if err != nil && errors.Is(dirErr, os.ErrNotExist) {
+		_ = os.Remove(c.Data) // empty again, unless it could not be cleared: then that is said
+	}
+	return about, err
+}
+
+// withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop takes the bar away; it may be called twice.
+func withProgress(r io.Reader, total int64, what string) (_ io.Reader, stop func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return r, func() {}
+	}
+	bar := progressbar.NewOptions64(total, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
+	return io.TeeReader(r, bar), func() { _ = bar.Clear() }
+}
+
+var (
+	backupsTotal   = metrics.NewCounter("millrace_backups_total")
+	backupFailures = metrics.NewCounter("millrace_backup_failures_total")
+	backupTime     = metrics.NewGauge("millrace_backup_last_time_seconds", nil)
+	backupDuration = metrics.NewGauge("millrace_backup_last_duration_seconds", nil)
+	backupBytes    = metrics.NewGauge("millrace_backup_last_bytes", nil)
+)
