@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -137,7 +138,7 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 	s.flags = append(bounds(r), "--event-pack-after", "100ms", "--event-duty", "1")
 	p := s.start(t)
 	first := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers, o.Body.Prefix = true, 10, "first" })
-	time.Sleep(time.Second)
+	time.Sleep(400 * time.Millisecond)
 	first.verify(t)
 
 	second := s.load(func(o *loadtest.Options) { o.Body.Prefix = "second" })
@@ -180,7 +181,7 @@ func TestBackupOfMerges(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newAdminSite(t)
 	p := s.start(t)
-	c := &crowd{s: s, users: short(400, 200), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	c := &crowd{s: s, users: short(250, 150), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
 	c.found(t, r)
 	for range 100 {
 		c.track(r)
@@ -196,7 +197,7 @@ func TestBackupOfMerges(t *testing.T) {
 		})
 	}
 	var files []string
-	for range short(3, 1) {
+	for range short(2, 1) {
 		before := c.merges.Load()
 		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, 20*time.Second, time.Millisecond)
 		files = append(files, s.backup(t))
@@ -219,8 +220,10 @@ func TestBackupOfMerges(t *testing.T) {
 func TestRestoredIsEqual(t *testing.T) {
 	s := newAdminSite(t)
 	p := s.start(t)
-	l := s.load(func(o *loadtest.Options) { o.Body.EmailShare, o.Body.AliasShare, o.Body.Users, o.Body.Prefix = 0.2, 0.2, 500, "equal" })
-	time.Sleep(300 * time.Millisecond)
+	l := s.load(func(o *loadtest.Options) {
+		o.Body.EmailShare, o.Body.AliasShare, o.Body.Users, o.Body.Prefix = 0.2, 0.2, 500, "equal"
+	})
+	time.Sleep(100 * time.Millisecond)
 	l.verify(t)
 	kept := s.track(t, "ann", "Idempotency-Key", "k1")
 	require.Equal(t, 201, kept.status)
@@ -310,6 +313,8 @@ func (s *site) slow(t *testing.T, path string) io.ReadCloser {
 	return a.Body
 }
 
+var loggedBytes = regexp.MustCompile(`(?m)^millrace_wal_bytes_total (\d+)$`)
+
 func (s *site) metrics(t *testing.T) string {
 	t.Helper()
 	a, err := call(patient, http.MethodGet, "http://"+s.admin+"/metrics", "", "")
@@ -321,8 +326,11 @@ func (s *site) metrics(t *testing.T) string {
 func TestBackupEndsEarly(t *testing.T) {
 	s := newAdminSite(t, "--checkpoint-interval", "100ms", "--read-timeout", "300ms")
 	p := s.start(t)
-	l := s.load(nil)
-	time.Sleep(time.Second) // some 10 MB
+	l := s.load(func(o *loadtest.Options) { o.Connections = 2; o.Body.Users = 500 })
+	require.Eventually(t, func() bool { // more than sockets take up by themselves
+		m := loggedBytes.FindStringSubmatch(s.metrics(t))
+		return m != nil && len(m[1]) >= len("16000000")
+	}, 60*time.Second, 10*time.Millisecond)
 	image := filepath.Join(s.dir, "image")
 
 	slow := s.slow(t, "/admin/backup")
@@ -450,7 +458,10 @@ func TestRestoreRefuses(t *testing.T) {
 	require.NoError(t, c.Start())
 	_, err = in.Write(plain[:len(plain)/2])
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { found, _ := filepath.Glob(filepath.Join(killed.dir, "log", "*.log")); return len(found) > 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		found, _ := filepath.Glob(filepath.Join(killed.dir, "log", "*.log"))
+		return len(found) > 0
+	}, 20*time.Second, time.Millisecond)
 	require.NoError(t, c.Process.Kill())
 	_ = c.Wait()
 	require.Contains(t, refused(t, nil, killed.args()...), "restore again")

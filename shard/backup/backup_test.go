@@ -43,7 +43,7 @@ func starts(t *testing.T, archive []byte, moments []moment) {
 // and event log, and no request by half.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	backups := short(12, 4)
+	backups := short(10, 2)
 	if isStress() {
 		backups = 1000
 	}
