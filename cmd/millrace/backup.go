@@ -212,7 +212,8 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
 	stop()
-	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what, about.Created.Format(time.RFC3339), about.Position, about.Program)
+	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what, about.Created.Format(time.RFC3339), about.Position,
+		about.Program)
 	return err
 }
 
