@@ -25,6 +25,7 @@ type node struct {
 	server  *api.Server
 	events  *eventlog.Log
 	backups *backups
+	log     *slog.Logger
 }
 
 func openNode(engine shard.Options, events eventlog.Options, door api.Options, decoder ingest.Options) (*node, error) {
@@ -32,7 +33,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 	if err := decoder.Validate(); err != nil {
 		return nil, err
 	}
-	n := &node{backups: newBackups(engine.Logger)}
+	n := &node{backups: newBackups(engine.Logger), log: engine.Logger}
 	n.control = control.New(control.Options{
 		Prepare: func(w *control.Workspace) any { return forIngest(w) },
 		Now:     func() int64 { return time.Now().UnixMilli() },
@@ -124,7 +125,7 @@ func (n *node) gauges() {
 }
 
 // keepUsage stores now and then when each API key was last used, until stop is closed.
-func (n *node) keepUsage(stop <-chan struct{}, logger *slog.Logger) {
+func (n *node) keepUsage(stop <-chan struct{}) {
 	tick := time.NewTicker(usageInterval)
 	defer tick.Stop()
 	for {
@@ -134,15 +135,24 @@ func (n *node) keepUsage(stop <-chan struct{}, logger *slog.Logger) {
 		case <-tick.C:
 		}
 		if err := n.control.FlushUsage(); err != nil {
-			logger.Warn("last use of the API keys is not stored", "error", err)
+			n.warnOfUsage(err)
 		}
 	}
 }
 
 const usageInterval = 5 * time.Minute
 
+func (n *node) warnOfUsage(err error) {
+	n.log.Warn("last use of the API keys is not stored", "error", err)
+}
+
+// close ends everything in order. The last use of keys is a convenience: a disk that has no room for it, or is busy, doesn't make the stop a failure.
 func (n *node) close() error {
 	usage := n.control.FlushUsage()
+	if errors.Is(usage, shard.ErrDiskFull) || errors.Is(usage, shard.ErrBusy) {
+		n.warnOfUsage(usage)
+		usage = nil
+	}
 	if err := errors.Join(usage, n.events.Close(), n.engine.Close()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}

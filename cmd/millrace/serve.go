@@ -167,7 +167,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	}
 	stop := make(chan struct{})
 	defer close(stop)
-	go n.keepUsage(stop, logger)
+	go n.keepUsage(stop)
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
