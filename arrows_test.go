@@ -36,11 +36,13 @@ var arrows = map[string][]string{
 
 	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
 	"shard/backup":   {"shard", "shard/eventlog", "wal"},
+	"shard/cluster":  {"shard", "shard/eventlog", "wal/quorum"},
 	"shard/eventlog": {"shard", "shard/op", "shard/profile", "wal"},
 	"shard/identity": {"shard/op"},
 	"shard/op":       {},
 	"shard/profile":  {"shard/op"},
 	"wal":            {},
+	"wal/quorum":     {"wal"},
 
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},

@@ -158,7 +158,7 @@ const checkpointBatchBytes = memTableBytes/2 + 8<<20
 // saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back. Records with later stamps
 // are in the log: it is trimmed to what partition 0 had applied.
 func (e *Engine) saveStamp(batch *pebble.Batch) error {
-	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.stamp.Load())), nil)
+	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.clock.Last())), nil)
 }
 
 var (

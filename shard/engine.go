@@ -42,6 +42,12 @@ var (
 	ErrTooLarge = wal.ErrRecordTooLarge
 	// ErrFailed is returned once the disk has failed. Whether what waited was kept is unknown. The process should exit.
 	ErrFailed = errors.New("the engine has failed")
+	// ErrNotLeader is returned by a replica that doesn't lead its group. Nothing was done.
+	ErrNotLeader = wal.ErrNotLeader
+	// ErrUnavailable is returned in a cluster when too few nodes can be reached. Nothing was done; try again later.
+	ErrUnavailable = errors.New("too few nodes of the cluster can be reached")
+	// ErrUnknown is returned in a cluster when a node was lost while the request was under way: some of it may have been done.
+	ErrUnknown = errors.New("a node was lost meanwhile; whether the request was done is unknown")
 	// ErrClosed is returned after Close has begun.
 	ErrClosed = errors.New("the engine is closed")
 )
@@ -70,6 +76,8 @@ type Options struct {
 	Log              wal.Options // FS, Dir and the callbacks are set by the engine
 	// Readers are the names of readers that hold the log from its first record on until they say otherwise by HoldLog (package eventlog).
 	Readers []string
+	// Group makes the engine a replica of a group of a cluster: then Log and Readers' first holds are the group's owner's. Default nil: alone.
+	Group *Group
 	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty: removed), from one
 	// goroutine at a time. It must not call the engine.
 	OnDocument func(key string, doc []byte)
@@ -137,14 +145,14 @@ const (
 type Engine struct {
 	opts       Options
 	limits     profile.Limits
-	log        *wal.Log
+	log        Log
 	store      *store
 	hasher     *identity.Hasher
 	partitions [identity.Partitions]*partition
 	owner      [identity.Partitions]*worker
 	workers    []*worker
 
-	stamp      atomic.Int64 // of the last record, Unix µs
+	clock      *Clock
 	inflight   atomic.Int64 // bytes between Commit and applied
 	logged     atomic.Int64 // bytes given to the log since Open
 	merges     atomic.Int64 // begun and not ended
@@ -184,7 +192,7 @@ func Open(opts Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		opts: opts, limits: opts.Limits, blocked: xsync.NewMapOf[uint64, struct{}](),
+		opts: opts, limits: opts.Limits, clock: &Clock{Now: opts.Now}, blocked: xsync.NewMapOf[uint64, struct{}](),
 		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
 		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})},
 	}
@@ -224,9 +232,11 @@ func (e *Engine) open() (err error) {
 	lo.Trusted = e.checkpointed.Load()
 	lo.FS, lo.Dir, lo.Logger = e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "log"), e.opts.Logger
 	lo.OnDurable, lo.OnFailure = e.dispatch, e.fail
-	if e.log, err = wal.Open(lo); err != nil {
+	log, err := wal.Open(lo)
+	if err != nil {
 		return err
 	}
+	e.log = log
 	for _, name := range e.opts.Readers {
 		e.log.Hold(name, e.log.FirstPosition())
 	}
@@ -366,18 +376,8 @@ func (e *Engine) Ready() error {
 	return nil
 }
 
-// now is a stamp for a record of n ops: Unix µs, rising whatever the clock does. Each op gets one of its own, counted from the record's, so
-// that of two profiles changed by one request it is known which was changed last.
-func (e *Engine) now(n int) int64 {
-	t := e.opts.Now().UnixMicro()
-	for {
-		last := e.stamp.Load()
-		t = max(t, last+1)
-		if e.stamp.CompareAndSwap(last, t+int64(n)) {
-			return t
-		}
-	}
-}
+// now is a stamp for a record of n ops; see Clock.
+func (e *Engine) now(n int) int64 { return e.clock.Next(n) }
 
 func (e *Engine) block(number uint64) {
 	e.blocked.Store(number, struct{}{})

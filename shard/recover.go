@@ -30,7 +30,7 @@ func (e *Engine) loadStore() error {
 	if err != nil {
 		return err
 	}
-	e.stamp.Store(stamp)
+	e.clock.Observe(stamp)
 	from := uint64(math.MaxUint64)
 	for _, p := range e.partitions {
 		from = min(from, p.applied)
@@ -119,7 +119,7 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 
 // replay applies the records from position from on. No more than replayWindow of them are under way.
 func (e *Engine) replay(from uint64) (records int, err error) {
-	stamp := e.stamp.Load()
+	stamp := e.clock.Last()
 	undelivered := 0
 	idle := make(chan *commit, replayWindow)
 	for range replayWindow {
@@ -160,7 +160,7 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 	}
 	e.drain()
 	e.forgetDelivered()
-	e.stamp.Store(stamp)
+	e.clock.Observe(stamp)
 	return records, e.Failed()
 }
 

@@ -53,6 +53,8 @@ var (
 	ErrFailed = errors.New("wal: the log has failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("wal: the log is closed")
+	// ErrNotLeader is returned by Append of a log that several nodes share (package quorum) where another node leads. Nothing was done.
+	ErrNotLeader = errors.New("wal: another node leads this log")
 	// ErrRecordTooLarge is returned by Append for a record above MaxRecordBytes.
 	ErrRecordTooLarge = errors.New("wal: the record is too large")
 )

@@ -1,0 +1,119 @@
+// Package cluster makes one store of the engines of several nodes: a front where requests come in, a replica of each group that is placed here, calls
+// between nodes, and the reconciler that decides which group is where.
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"time"
+
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/wal/quorum"
+)
+
+// ErrReplaced is returned by Open when this node's number has been used before by a node with another disk: with an empty log it must not vote. Start it under
+// a new number, and remove the old one.
+var ErrReplaced = errors.New("cluster: this node's number was used before, and its data is gone")
+
+// Options configure a Node. The zero value of a field means its default.
+type Options struct {
+	Node    quorum.Node
+	Dir     string
+	Listen  string                 // HOST:PORT between nodes
+	Members map[quorum.Node]string // where nodes are: those that make the cluster, or, for a node that joins, some that are there
+	TLS     *tls.Config
+	// Advertise are the addresses of the API and of the admin listener, for the others.
+	API, Admin string
+	// Groups and Replicas are fixed when the cluster is made. Defaults 16 (of 16 partitions each) and 3 (or as many as there are nodes).
+	Groups, Replicas int
+	Quorum           quorum.Options   // what is alike in all groups: times and bounds
+	Engine           shard.Options    // memory and bounds of the whole node: shared out among the replicas
+	Events           eventlog.Options // Dir is set for each group
+	OnDocument       func(key string, doc []byte)
+	OnFailure        func(error)
+	Program          string // version, for status
+	Logger           *slog.Logger
+}
+
+// Node is this node of the cluster.
+type Node struct{}
+
+// Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are known here. ctx ends the wait.
+func Open(ctx context.Context, o Options) (*Node, error) { panic("not built") }
+
+// Front is the engine that requests go to.
+func (n *Node) Front() *shard.Engine { panic("not built") }
+
+// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches.
+func (n *Node) Ready() error { panic("not built") }
+
+// Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or after a while.
+func (n *Node) Spread() { panic("not built") }
+
+func (n *Node) Close() error { panic("not built") }
+
+// Status of the cluster as this node knows it.
+type Status struct {
+	Cluster  string
+	Node     quorum.Node // that answers
+	Groups   int
+	Replicas int
+	Control  GroupStatus
+	Nodes    []NodeStatus
+	Group    []GroupStatus
+}
+
+// NodeState is what an operator wants of a node.
+type NodeState string
+
+const (
+	Joining  NodeState = "joining" // is known, has never been heard of
+	Active   NodeState = "active"
+	Draining NodeState = "draining" // gives its groups away
+	Drained  NodeState = "drained"  // has none any more
+	Removed  NodeState = "removed"  // its number is not used again
+)
+
+type NodeStatus struct {
+	Node    quorum.Node
+	State   NodeState
+	Address string // between nodes
+	API     string
+	Admin   string
+	Program string
+	Alive   bool
+	Seen    time.Time
+	Leads   int
+	Holds   int
+}
+
+type GroupStatus struct {
+	Group    uint32
+	First    int // partitions
+	Count    int
+	Leader   quorum.Node
+	Term     uint64
+	Replicas []ReplicaStatus
+}
+
+type ReplicaStatus struct {
+	Node      quorum.Node
+	Voter     bool
+	Index     uint64 // of the log
+	Commit    uint64
+	Applied   uint64
+	CommitLag uint64 // entries behind the leader
+	ApplyLag  uint64
+}
+
+func (n *Node) Status(ctx context.Context) (Status, error) { panic("not built") }
+
+// What an operator does. Each is durable when it returns; the reconciler carries it out.
+func (n *Node) Add(ctx context.Context, node quorum.Node, address string) error { panic("not built") }
+func (n *Node) Drain(ctx context.Context, node quorum.Node) error               { panic("not built") }
+
+// Remove takes a node out for good; its groups are placed elsewhere. force: also when it isn't drained (it is gone).
+func (n *Node) Remove(ctx context.Context, node quorum.Node, force bool) error { panic("not built") }

@@ -1,0 +1,136 @@
+package shard
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// An engine holds all partitions, or, in a cluster, some of them or none:
+//
+//	alone      all partitions, a wal.Log, its own store: the whole of a node
+//	replica    the partitions of one group (Options.Group), a replicated log. What it doesn't hold it reaches through the Mesh
+//	front      no partitions, no log, no store (NewFront): where requests come in on a node of a cluster. Everything goes through the Mesh
+//
+// The same code makes batches, resolves, applies and reads in all three. Only what leads or comes from outside passes through this file.
+
+// Group makes an engine a replica of one group of a cluster (Options.Group).
+type Group struct {
+	// Log is the group's log on this node. Its owner opens it before the engine and closes it behind it, starts it after Open has returned, and calls
+	// Dispatch, Lost, Lead and Follow.
+	Log Log
+	// First and Count are the partitions that the group has.
+	First, Count int
+	// Secret is the cluster's, which numbers are made with; equal in all engines of a cluster.
+	Secret [32]byte
+	Mesh   Mesh
+	Clock  *Clock // of the node, shared by all its engines
+}
+
+// Mesh is how an engine reaches partitions that it doesn't hold. Package cluster implements it. Records, bodies and blobs are the callee's for the call only.
+type Mesh interface {
+	// Commit takes a finished record (op.Record, without the log's header) with ops for any partitions, carries each op to the leader of its group, and
+	// returns when all is durable, applied and visible, with what it caused. A Document op goes to the control group. outcomes are filled in. Errors: ErrBusy,
+	// ErrUnavailable (nothing was done), ErrUnknown (some of it may have been done), ErrTooLarge, ErrDiskFull.
+	Commit(record []byte, outcomes []Outcome) error
+	// Deliver carries messages from this group to the partitions of one other group, in their order, and returns when all are applied there, or an error: then
+	// some may be. The sender delivers to each group one call after the other, and tries the same letters again until it is told that they are applied.
+	Deliver(letters []Letter) error
+	// GroupOf is the number of the group that holds a partition: letters are put together by it.
+	GroupOf(partition uint8) int
+	// Local is this node's replica of the group that holds a partition, as far as everything is applied in it that Fence has promised; nil when the node has none.
+	Local(partition uint8) *Engine
+	// Entry returns a copy of the entry at number, as its group's leader has it: linearizable. nil: there is none.
+	Entry(number uint64) ([]byte, error)
+	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this node.
+	Fence() error
+	// Blocked says whether a replica of this node knows the profile at number as a dummy user.
+	Blocked(number uint64) bool
+}
+
+// Letter is a message on its way to another group.
+type Letter struct {
+	Number uint64 // of whom it goes to; the highest byte is the partition
+	Body   []byte // of the Message op
+	// Done, when not nil, is called once after Deliver has returned nil, or before: when all effects of the message are visible. outcomes are those that the
+	// message has reported, by reference.
+	Done func(outcomes []ReportedOutcome)
+}
+
+// ReportedOutcome is an Outcome that is on its way back to the batch that wants it.
+type ReportedOutcome struct {
+	Ref     uint16
+	Outcome Outcome
+}
+
+// Pending is a record that a replica has taken into its log (Engine.Take).
+type Pending struct {
+	engine *Engine
+	commit *commit
+	lost   <-chan struct{} // closed when leadership ends
+}
+
+// Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and gives it a stamp of its own when the group
+// has had a later one. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
+func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) { panic("not built") }
+
+// Wait returns when the record is applied and all that it has caused is visible, apart from deferred, which the caller releases (Release) in this order when the
+// other parts of the same request are visible, too. position is the record's. Errors: ErrUnknown when leadership was lost meanwhile, ErrFailed, ErrClosed.
+func (p *Pending) Wait() (position uint64, deferred []uint64, outcomes []ReportedOutcome, err error) {
+	panic("not built")
+}
+
+// Release lets a deferred record of one of this engine's partitions go and returns when all of it is visible; one that is gone already is no error.
+// ref is what Pending.Wait has returned.
+func (e *Engine) Release(ref uint64) (outcomes []ReportedOutcome, err error) { panic("not built") }
+
+// Receive puts messages of another group into the log, in order, as one record, and returns when they are applied. Those with effects that are still on their
+// way call Done later. Only the leader receives.
+func (e *Engine) Receive(letters []Letter) error { panic("not built") }
+
+// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
+func (e *Engine) Lead() { panic("not built") }
+
+// Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
+func (e *Engine) Follow() { panic("not built") }
+
+// NewFront makes an engine without partitions; of opts only Limits, Logger, MaxInflightBytes, OnFailure and Group (Secret, Mesh, Clock) count.
+func NewFront(opts Options) (*Engine, error) { panic("not built") }
+
+// Fence returns when everything that was acknowledged anywhere before the call is visible to reads on this engine. Alone there is nothing to wait for.
+func (e *Engine) Fence() error {
+	if e.opts.Group == nil {
+		return nil
+	}
+	return e.opts.Group.Mesh.Fence()
+}
+
+// Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that the node has seen.
+type Clock struct {
+	last atomic.Int64
+	Now  func() time.Time // default time.Now
+}
+
+// Next is a stamp for a record of n ops: each has one of its own, counted from the record's.
+func (c *Clock) Next(n int) int64 {
+	now := c.Now
+	if now == nil {
+		now = time.Now
+	}
+	t := now().UnixMicro()
+	for {
+		last := c.last.Load()
+		t = max(t, last+1)
+		if c.last.CompareAndSwap(last, t+int64(n)) {
+			return t
+		}
+	}
+}
+
+// Last is the latest stamp that was given or seen.
+func (c *Clock) Last() int64 { return c.last.Load() }
+
+// Observe makes later stamps later than stamp.
+func (c *Clock) Observe(stamp int64) {
+	for last := c.last.Load(); last < stamp && !c.last.CompareAndSwap(last, stamp); last = c.last.Load() {
+	}
+}

@@ -1,0 +1,36 @@
+package shard
+
+import "millrace/wal"
+
+// Log is what an engine needs of its log. wal.Log keeps it on one disk, quorum.Log (package wal/quorum) on the disks of a majority of nodes.
+//
+//   - Positions rise from record to record; there may be gaps between them. A record gets its position in Append or later, before it is handed back.
+//   - Records are handed back once they are durable, in the order of their positions, from one goroutine: by wal.Options.OnDurable, or Engine.Dispatch.
+//   - Append refuses a record (then nothing was done), or takes it: then it is handed back, or it is reported as lost (Engine.Lost: whether it is in the
+//     log is unknown), or the log fails.
+//   - Replay and Read give records from a position on, those that are there: from need not be a record's position.
+type Log interface {
+	// Append gives a record a place in the log. It never waits for a disk. Errors: wal.ErrBusy, wal.ErrDiskFull, wal.ErrRecordTooLarge, wal.ErrFailed,
+	// wal.ErrClosed, wal.ErrNotLeader.
+	Append(r *wal.Record) error
+	// Replay calls f for the records from position from on that the log will not hand back: all that were there when it was opened (wal.Log), or those that
+	// are known to be decided (quorum.Log).
+	Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error
+	// Read calls f for the durable records from position from to to. payload is lent for the call.
+	Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
+	// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends it.
+	Hold(name string, from uint64)
+	// Trim says that records before this position are not needed by the engine any more.
+	Trim(before uint64) error
+	// FirstPosition is the first record that is still there, LastPosition the last that was taken, DurablePosition the last that was handed back.
+	FirstPosition() uint64
+	LastPosition() uint64
+	DurablePosition() uint64
+	Bytes() int64
+	// Stalled: the disk, or the quorum, has not answered for long. DiskFull: Append returns wal.ErrDiskFull.
+	Stalled() bool
+	DiskFull() bool
+	// Image is for backups; see wal.Log.Image.
+	Image(hold string, from, to uint64) ([]wal.File, error)
+	Close() error
+}
