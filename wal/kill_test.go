@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,23 +26,31 @@ func TestKill(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var acked uint64
-	for range 6 {
+	for round := range 6 {
 		child := exec.Command(os.Args[0], "-test.run=^TestKill$")
 		child.Env = append(os.Environ(), "WAL_TEST_KILL_DIR="+dir)
-		var out strings.Builder
-		child.Stdout, child.Stderr = &out, os.Stderr
+		said := filepath.Join(t.TempDir(), "said")
+		out, err := os.Create(said)
+		require.NoError(t, err)
+		child.Stdout, child.Stderr = out, os.Stderr
 		require.NoError(t, child.Start())
+		require.NoError(t, out.Close())
+		if round == 0 { // the others may die before they have written anything
+			require.Eventually(t, func() bool { i, err := os.Stat(said); return err == nil && i.Size() > 0 }, time.Minute, time.Millisecond)
+		}
 		time.Sleep(time.Duration(100+rand.IntN(200)) * time.Millisecond)
 		require.NoError(t, child.Process.Kill())
 		_ = child.Wait()
-		for line := range strings.Lines(out.String()) {
+		text, err := os.ReadFile(said)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
 			position, err := strconv.ParseUint(strings.TrimSpace(line), 10, 64)
 			require.NoError(t, err, "the child says %q", line)
 			acked = max(acked, position)
 		}
 		h := mustOpen(t, vfs.Default, func(o *Options) { o.Dir = dir })
 		require.GreaterOrEqual(t, h.LastPosition(), acked)
-		_, err := h.content()
+		_, err = h.content()
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 	}
