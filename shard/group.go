@@ -52,8 +52,8 @@ type Letter struct {
 	Number uint64 // of whom it goes to; the highest byte is the partition
 	Body   []byte // of the Message op
 	// Done, when not nil, is called once after Deliver has returned nil, or before: when all effects of the message are visible. outcomes are those that the
-	// message has reported, by reference.
-	Done func(outcomes []ReportedOutcome)
+	// message has reported, by reference. err is ErrUnknown when the node that saw to the effects was lost, or leads no more: they come, nobody knows when.
+	Done func(outcomes []ReportedOutcome, err error)
 }
 
 // ReportedOutcome is an Outcome that is on its way back to the batch that wants it.
@@ -74,8 +74,9 @@ type Pending struct {
 func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) { panic("not built") }
 
 // Wait returns when the record is applied and all that it has caused is visible, apart from deferred, which the caller releases (Release) in this order when the
-// other parts of the same request are visible, too. position is the record's. Errors: ErrUnknown when leadership was lost meanwhile, ErrFailed, ErrClosed.
-func (p *Pending) Wait() (position uint64, deferred []uint64, outcomes []ReportedOutcome, err error) {
+// other parts of the same request are visible, too. position is the record's. end ends the wait; nil: nothing does. Errors: ErrUnknown when leadership was lost
+// meanwhile, an effect's Letter.Done has had an error, or end was closed; ErrFailed, ErrClosed.
+func (p *Pending) Wait(end <-chan struct{}) (position uint64, deferred []uint64, outcomes []ReportedOutcome, err error) {
 	panic("not built")
 }
 
