@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
-	"time"
 
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -35,11 +34,17 @@ type Options struct {
 	OnDocument       func(key string, doc []byte)
 	OnFailure        func(error)
 	Program          string // version, for status
-	Logger           *slog.Logger
+	// Audit makes an entry of the audit log of what the reconciler does by itself; nil: there is none.
+	Audit func(Entry) []byte
+	// MaxMoves is how many groups are moved to other nodes at the same time. Default 2.
+	MaxMoves int
+	Logger   *slog.Logger
 }
 
 // Node is this node of the cluster.
-type Node struct{}
+type Node struct {
+	operator *operator
+}
 
 // Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are known here. ctx ends the wait.
 func Open(ctx context.Context, o Options) (*Node, error) { panic("not built") }
@@ -54,66 +59,3 @@ func (n *Node) Ready() error { panic("not built") }
 func (n *Node) Spread() { panic("not built") }
 
 func (n *Node) Close() error { panic("not built") }
-
-// Status of the cluster as this node knows it.
-type Status struct {
-	Cluster  string
-	Node     quorum.Node // that answers
-	Groups   int
-	Replicas int
-	Control  GroupStatus
-	Nodes    []NodeStatus
-	Group    []GroupStatus
-}
-
-// NodeState is what an operator wants of a node.
-type NodeState string
-
-const (
-	Joining  NodeState = "joining" // is known, has never been heard of
-	Active   NodeState = "active"
-	Draining NodeState = "draining" // gives its groups away
-	Drained  NodeState = "drained"  // has none any more
-	Removed  NodeState = "removed"  // its number is not used again
-)
-
-type NodeStatus struct {
-	Node    quorum.Node
-	State   NodeState
-	Address string // between nodes
-	API     string
-	Admin   string
-	Program string
-	Alive   bool
-	Seen    time.Time
-	Leads   int
-	Holds   int
-}
-
-type GroupStatus struct {
-	Group    uint32
-	First    int // partitions
-	Count    int
-	Leader   quorum.Node
-	Term     uint64
-	Replicas []ReplicaStatus
-}
-
-type ReplicaStatus struct {
-	Node      quorum.Node
-	Voter     bool
-	Index     uint64 // of the log
-	Commit    uint64
-	Applied   uint64
-	CommitLag uint64 // entries behind the leader
-	ApplyLag  uint64
-}
-
-func (n *Node) Status(ctx context.Context) (Status, error) { panic("not built") }
-
-// What an operator does. Each is durable when it returns; the reconciler carries it out.
-func (n *Node) Add(ctx context.Context, node quorum.Node, address string) error { panic("not built") }
-func (n *Node) Drain(ctx context.Context, node quorum.Node) error               { panic("not built") }
-
-// Remove takes a node out for good; its groups are placed elsewhere. force: also when it isn't drained (it is gone).
-func (n *Node) Remove(ctx context.Context, node quorum.Node, force bool) error { panic("not built") }

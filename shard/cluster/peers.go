@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// peers is what the reconciler and the operator's verbs need of the node that they run on. All calls end with their context.
+type peers interface {
+	// Report asks a node, this one too, how it is.
+	Report(ctx context.Context, node quorum.Node) (Report, error)
+	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers,
+	// that it can't be reached, or that nobody knows: the next look will tell.
+	Step(ctx context.Context, node quorum.Node, s Step) error
+	// Fence returns when everything that was acknowledged in the control group before the call is applied in this node's replica, its documents included.
+	Fence(ctx context.Context) error
+	// PutDocuments is the front's.
+	PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error
+}
+
+// Report is what a node says of itself.
+type Report struct {
+	Node       quorum.Node
+	Disk       string // see nodeDocument
+	API, Admin string
+	Program    string
+	Now        time.Time // its clock
+	Started    time.Time
+	Replicas   []ReplicaReport // those that are open, the control group's too
+	// Heard is when it last got a call or an answer of each other node.
+	Heard map[quorum.Node]time.Time
+}
+
+// ReplicaReport is how a node's replica of a group is.
+type ReplicaReport struct {
+	quorum.Status
+	Applied uint64 // index of the last entry whose effects are visible
+}
+
+// Step is one change of a group, on the condition that its members are what they were when it was decided on.
+type Step struct {
+	Group   uint32
+	Verb    Verb
+	Node    quorum.Node
+	Members []quorum.Member // in any order
+}
+
+// Verb is what a step does with a node.
+type Verb uint8
+
+// The verbs of quorum.Log.
+const (
+	AddLearner Verb = iota + 1
+	AddVoter
+	Demote
+	Remove
+	Transfer
+)
+
+func (v Verb) String() string {
+	return [...]string{AddLearner: "add learner", AddVoter: "make voter", Demote: "demote", Remove: "remove", Transfer: "transfer"}[v]
+}
+
+// errMembers is returned by Step when the group's members have changed meanwhile. Nothing was done.
+var errMembers = errors.New("cluster: the group's members have changed")
+
+// do carries a step out on the log of the group that this node leads.
+func (s Step) do(log interface {
+	Status() quorum.Status
+	AddLearner(quorum.Node) error
+	AddVoter(quorum.Node) error
+	Demote(quorum.Node) error
+	Remove(quorum.Node) error
+	Transfer(quorum.Node) error
+}) error {
+	if !sameMembers(log.Status().Members, s.Members) {
+		return errMembers
+	}
+	switch s.Verb {
+	case AddLearner:
+		return log.AddLearner(s.Node)
+	case AddVoter:
+		return log.AddVoter(s.Node)
+	case Demote:
+		return log.Demote(s.Node)
+	case Remove:
+		return log.Remove(s.Node)
+	case Transfer:
+		return log.Transfer(s.Node)
+	}
+	return errors.New("cluster: unknown step")
+}
+
+func sameMembers(a, b []quorum.Member) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	of := map[quorum.Node]quorum.Member{}
+	for _, m := range a {
+		of[m.Node] = m
+	}
+	for _, m := range b {
+		if was, ok := of[m.Node]; !ok || was != m {
+			return false
+		}
+		delete(of, m.Node)
+	}
+	return true
+}
