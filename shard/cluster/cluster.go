@@ -26,6 +26,9 @@ type Options struct {
 	TLS     *tls.Config
 	// Advertise are the addresses of the API and of the admin listener, for the others.
 	API, Admin string
+	// Services are calls of other nodes, by name, that something above this package answers (Node.Call): so rate limits hold for all nodes together. body and the
+	// answer are lent for the call. A service must not wait for long; it may make calls itself.
+	Services map[string]func(from quorum.Node, body []byte) (answer []byte, err error)
 	// Groups and Replicas are fixed when the cluster is made. Defaults 16 (of 16 partitions each) and 3 (or as many as there are nodes).
 	Groups, Replicas int
 	Quorum           quorum.Options   // what is alike in all groups: times and bounds
