@@ -41,7 +41,7 @@ func (e *Engine) BlockedAddresses(workspace uint32, cursor string, limit int) (l
 	for i := int(identity.Partition(after)); i < len(e.partitions); i++ {
 		from := max(after, uint64(i)<<56) // never a row's number itself
 		for {
-			numbers, more, err := e.blockedPage(workspace, uint8(i), from)
+			numbers, more, err := e.BlockedPage(workspace, uint8(i), from)
 			if err != nil {
 				return nil, "", err
 			}
@@ -81,8 +81,8 @@ func (e *Engine) blockedAddress(workspace uint32, number uint64) (a BlockedAddre
 	return BlockedAddress{string(key), c.Changed, c.Actor, c.Source}, c.On, nil
 }
 
-// blockedPage are some numbers of the index behind after, in order, and whether there may be more.
-func (e *Engine) blockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
+// BlockedPage are some numbers of the index behind after, in order, and whether there may be more.
+func (e *Engine) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
 	if after == ^uint64(0) {
 		return nil, false, nil
 	}

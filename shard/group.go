@@ -28,35 +28,51 @@ type Group struct {
 
 // Mesh is how an engine reaches partitions that it doesn't hold. Package cluster implements it. Records, bodies and blobs are the callee's for the call only.
 type Mesh interface {
-	// Commit takes a finished record (op.Record, without the log's header) with ops for any partitions, carries each op to the leader of its group, and
-	// returns when all is durable, applied and visible, with what it caused. A Document op goes to the control group. outcomes are filled in. Errors: ErrBusy,
-	// ErrUnavailable (nothing was done), ErrUnknown (some of it may have been done), ErrTooLarge, ErrDiskFull.
+	// Commit takes a finished record (op.Record, without the log's header) with ops for any partitions, carries each op to the leader of its group (Split, Take,
+	// Wait), and returns when all is durable, applied and visible, with what it caused. What was deferred it releases when all parts are visible: one after the
+	// other, at the group that the reference's highest byte is a partition of, what that defers in turn behind the others. outcomes are filled in by reference.
+	// Errors: ErrBusy, ErrUnavailable (nothing was done), ErrUnknown (some of it may have been done), ErrTooLarge, ErrDiskFull.
 	Commit(record []byte, outcomes []Outcome) error
 	// Deliver carries messages from this group to the partitions of one other group, in their order, and returns when all are applied there, or an error: then
 	// some may be. The sender delivers to each group one call after the other, and tries the same letters again until it is told that they are applied.
 	Deliver(letters []Letter) error
-	// GroupOf is the number of the group that holds a partition: letters are put together by it.
+	// GroupOf is the number of the group that holds a partition: letters are put together by it. It is the same for ever.
 	GroupOf(partition uint8) int
 	// Local is this node's replica of the group that holds a partition, as far as everything is applied in it that Fence has promised; nil when the node has none.
 	Local(partition uint8) *Engine
-	// Entry returns a copy of the entry at number, as its group's leader has it: linearizable. nil: there is none.
-	Entry(number uint64) ([]byte, error)
-	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this node.
+	// Control is this node's replica of the control group. Each node has one.
+	Control() *Engine
+	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this node, and the node's Clock has seen the
+	// stamps of all of it, that of groups without a replica here included.
 	Fence() error
 	// Blocked says whether a replica of this node knows the profile at number as a dummy user.
 	Blocked(number uint64) bool
+
+	// Of partitions without a replica on this node, as their group's leader has it, linearizable: what the Engine's methods of these names return.
+	Entry(number uint64) ([]byte, error)
+	TrailOf(number uint64) ([]StateChange, error)
+	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
 }
 
 // Letter is a message on its way to another group.
 type Letter struct {
 	Number uint64 // of whom it goes to; the highest byte is the partition
 	Body   []byte // of the Message op
-	// Done, when not nil, is called once after Deliver has returned nil, or before: when all effects of the message are visible. outcomes are those that the
-	// message has reported, by reference. err is ErrUnknown when the node that saw to the effects was lost, or leads no more: they come, nobody knows when.
-	Done func(outcomes []ReportedOutcome, err error)
+	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are visible, with what came of them. err is
+	// ErrUnknown when the node that saw to the effects was lost, or leads no more: they come, nobody knows when. Only the first call counts.
+	Done func(effects Effects, err error)
 }
 
-// ReportedOutcome is an Outcome that is on its way back to the batch that wants it.
+// Effects are what has come of a record, or of a message, besides what is visible.
+type Effects struct {
+	// Deferred are references to records that wait (Engine.Release) in the partitions of their highest byte: ops of the request that need to see all of the
+	// others' effects.
+	Deferred []uint64
+	// Outcomes are on their way back to the batch that wants them.
+	Outcomes []ReportedOutcome
+}
+
+// ReportedOutcome is an Outcome by the reference that the batch knows it by.
 type ReportedOutcome struct {
 	Ref     uint16
 	Outcome Outcome
@@ -66,27 +82,43 @@ type ReportedOutcome struct {
 type Pending struct {
 	engine *Engine
 	commit *commit
-	lost   <-chan struct{} // closed when leadership ends
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and gives it a stamp of its own when the group
-// has had a later one. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
+// has had a later one. outcomes is how many the batch waits for. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
 func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) { panic("not built") }
 
-// Wait returns when the record is applied and all that it has caused is visible, apart from deferred, which the caller releases (Release) in this order when the
-// other parts of the same request are visible, too. position is the record's. end ends the wait; nil: nothing does. Errors: ErrUnknown when leadership was lost
-// meanwhile, an effect's Letter.Done has had an error, or end was closed; ErrFailed, ErrClosed.
-func (p *Pending) Wait(end <-chan struct{}) (position uint64, deferred []uint64, outcomes []ReportedOutcome, err error) {
+// Wait returns when the record is applied and all that it has caused is visible, apart from what was deferred: that the caller releases when the other parts of
+// the same request are visible, too. position is the record's. end ends the wait; nil: nothing does. Errors: ErrUnknown when leadership was lost meanwhile, an
+// effect's Letter.Done has had an error, or end was closed; ErrFailed, ErrClosed.
+func (p *Pending) Wait(end <-chan struct{}) (position uint64, effects Effects, err error) {
 	panic("not built")
 }
 
-// Release lets a deferred record of one of this engine's partitions go and returns when all of it is visible; one that is gone already is no error.
-// ref is what Pending.Wait has returned.
-func (e *Engine) Release(ref uint64) (outcomes []ReportedOutcome, err error) { panic("not built") }
+// Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is applied and all that it has caused is visible,
+// apart from what was deferred in turn. end as in Wait. Only the leader releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do);
+// ErrUnknown as in Wait, and when the record is gone already: somebody else has released it, and whether all of it is visible is not known.
+func (e *Engine) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
+	panic("not built")
+}
 
 // Receive puts messages of another group into the log, in order, as one record, and returns when they are applied. Those with effects that are still on their
-// way call Done later. Only the leader receives.
+// way call Done later. Only the leader receives. Errors: those of Log.Append; ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is no
+// message to one of this engine's partitions.
 func (e *Engine) Receive(letters []Letter) error { panic("not built") }
+
+// Part is what one group gets of a record.
+type Part struct {
+	Group  int
+	Record []byte
+}
+
+// Split splits a finished record (op.Record) by the groups that its ops are for: groupOf says which holds a partition, and control is the number of the control
+// group, which gets Document ops. Parts come in the order of their first ops; of one group the ops stay in order. A record that is for one group is that part
+// itself; all other bytes are the caller's.
+func Split(record []byte, groupOf func(partition uint8) int, control int) ([]Part, error) {
+	panic("not built")
+}
 
 // Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
 func (e *Engine) Lead() { panic("not built") }
@@ -135,3 +167,18 @@ func (c *Clock) Observe(stamp int64) {
 	for last := c.last.Load(); last < stamp && !c.last.CompareAndSwap(last, stamp); last = c.last.Load() {
 	}
 }
+
+// What a node answers for others that have no replica of a group (Mesh).
+
+// Entry is a copy of the entry at number, which is of one of this engine's partitions. nil: there is none.
+func (e *Engine) Entry(number uint64) ([]byte, error) {
+	l, err := e.lend(number)
+	if err != nil || l.blob == nil {
+		return nil, err
+	}
+	defer l.back()
+	return append([]byte{}, l.blob...), nil
+}
+
+// Blocked says whether the profile at number is known as a dummy user.
+func (e *Engine) Blocked(number uint64) bool { return e.isBlocked(number) }
