@@ -46,6 +46,7 @@ var arrows = map[string][]string{
 
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},
+	"loadtest/history":  {}, // nobody but tests
 	"loadtest/testseed": {}, // nobody but tests
 
 }
@@ -62,10 +63,11 @@ var testArrows = map[string][]string{
 
 // libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
 var libraries = map[string][]string{
-	"github.com/valyala/fasthttp":      {"api/...", "loadtest/...", "bench/..."},
-	"net/http":                         {"api/...", "cmd/...", "loadtest/...", "bench/..."},
-	"github.com/cockroachdb/pebble/v2": {"wal", "shard/...", "bench/..."},
-	"github.com/alecthomas/kong":       {"cmd/..."},
+	"github.com/valyala/fasthttp":       {"api/...", "loadtest/...", "bench/..."},
+	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
+	"github.com/cockroachdb/pebble/v2":  {"wal", "shard/...", "bench/..."},
+	"github.com/alecthomas/kong":        {"cmd/..."},
+	"github.com/anishathalye/porcupine": {"loadtest/history"},
 }
 
 func TestArrows(t *testing.T) {

@@ -141,7 +141,7 @@ func (h *httpSide) measure(ctx context.Context) (float64, error) {
 
 // run sends a closed loop of load and refuses to call it measured unless every answer was the right one.
 func (h *httpSide) run(ctx context.Context, o loadtest.Options) (*loadtest.Report, error) {
-	o.Target, o.Key, o.Connections, o.Body = "http://"+h.process.address, apiKey, h.connections, h.bodies
+	o.Targets, o.Key, o.Connections, o.Body = []string{"http://" + h.process.address}, apiKey, h.connections, h.bodies
 	o.Timeout = time.Minute
 	r, _, err := loadtest.Run(ctx, o)
 	switch {

@@ -18,9 +18,9 @@ var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowle
 
 // Command is `millrace loadtest`: flags for kong, and what they do.
 type Command struct {
-	Target      string `name:"target" help:"Base URL of the server." default:"http://127.0.0.1:8080"`
-	Key         string `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
-	AllowRemote bool   `name:"allow-remote" help:"Permit a target that is not this machine."`
+	Target      []string `name:"target" help:"Base URL of the server; several, of the nodes of a cluster, get requests in turn." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	Key         string   `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
+	AllowRemote bool     `name:"allow-remote" help:"Permit a target that is not this machine."`
 
 	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s"`
 	Warmup      time.Duration `name:"warmup" help:"Send this long first, outside of the figures." default:"0s"`
@@ -90,7 +90,7 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 }
 
 func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
-	if _, err := parseTarget(c.Target, c.AllowRemote); err != nil {
+	if _, err := parseTargets(c.Target, c.AllowRemote); err != nil {
 		return err
 	}
 	if c.Ledger == "" {
@@ -111,7 +111,7 @@ func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
 
 func (c *Command) options() (Options, error) {
 	o := Options{
-		Target: c.Target, Key: c.Key, AllowRemote: c.AllowRemote,
+		Targets: c.Target, Key: c.Key, AllowRemote: c.AllowRemote,
 		Duration: c.Duration, Warmup: c.Warmup, Requests: c.Requests, Connections: c.Connections, Rate: c.Rate, Backlog: c.Backlog, Timeout: c.Timeout,
 		Gzip: c.Gzip, Pool: c.Pool,
 		Ledger: c.Verify || c.VerifyAtomic || c.Ledger != "", Atomic: c.VerifyAtomic, AtomicUsers: c.AtomicUsers,

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 
 // small are options of a quick run that ends by its number of requests.
 func small(s *server, requests int64) Options {
-	return Options{Target: s.url, Key: testKey, Requests: requests, Duration: 20 * time.Second, Connections: 4, Pool: 8, Ledger: true,
+	return Options{Targets: []string{s.url}, Key: testKey, Requests: requests, Duration: 20 * time.Second, Connections: 4, Pool: 8, Ledger: true,
 		Body: body.Options{Seed: 5, Mix: body.Mix{10, 10, 10}, Users: 200, EmailShare: 0.1, AliasShare: 0.1}}
 }
 
@@ -43,7 +44,7 @@ func run1(t *testing.T, o Options) (*Report, *Ledger) {
 
 func verify(t *testing.T, s *server, l *Ledger) Discrepancies {
 	t.Helper()
-	d, err := l.Verify(t.Context(), s.url, testKey)
+	d, err := l.Verify(t.Context(), []string{s.url}, testKey)
 	require.NoError(t, err)
 	return d
 }
@@ -299,7 +300,7 @@ func TestStopsWhenTheKeyIsWrong(t *testing.T) {
 	_, _, err := Run(t.Context(), o)
 	require.ErrorContains(t, err, "401")
 	_, ledger := run1(t, small(s, 5))
-	_, err = ledger.Verify(t.Context(), s.url, "other")
+	_, err = ledger.Verify(t.Context(), []string{s.url}, "other")
 	require.ErrorContains(t, err, "401")
 }
 
@@ -389,6 +390,37 @@ func TestLedgerFile(t *testing.T) {
 		_, err := ReadLedger(path)
 		require.Error(t, err, "%.60s", bad)
 	}
+}
+
+// Two doors of one server: a connection takes them in turn, and so does reading back; one that is closed keeps nothing from being done.
+func TestTargetsTakeTurns(t *testing.T) {
+	s := newServer(t)
+	var second atomic.Int64
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	door := &fasthttp.Server{Handler: func(ctx *fasthttp.RequestCtx) { second.Add(1); s.handle(ctx) }, CloseOnShutdown: true, Logger: quiet{}}
+	go door.Serve(listener)
+	o := small(s, 60)
+	o.Targets, o.SurviveRestarts = append(o.Targets, "http://"+listener.Addr().String()), true
+	report, ledger := run1(t, o)
+	require.EqualValues(t, 60, report.Acked)
+	require.InDelta(t, 30, second.Load(), 4)
+
+	before := second.Load()
+	d, err := ledger.Verify(t.Context(), o.Targets, testKey)
+	require.NoError(t, err)
+	require.True(t, d.OK(), "%v", d)
+	require.Greater(t, second.Load(), before)
+
+	require.NoError(t, door.Shutdown())
+	listener.Close() // which Shutdown leaves open when Serve had not begun
+	o.Body.Prefix = "second"
+	report, ledger = run1(t, o)
+	require.EqualValues(t, 60, report.Acked+report.UnknownRequests)
+	require.Positive(t, report.Unsent)
+	d, err = ledger.Verify(t.Context(), o.Targets, testKey)
+	require.NoError(t, err)
+	require.True(t, d.OK(), "%v", d)
 }
 
 func TestTargetMustBeThisMachine(t *testing.T) {

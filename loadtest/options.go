@@ -15,11 +15,11 @@ import (
 
 // Options of a run. The JSON form goes into the report: what is needed to repeat the run is in it, the key is not.
 type Options struct {
-	// Target is the server's base URL, http or https.
-	Target string `json:"target"`
+	// Targets are the base URLs, http or https, of the server, or of several nodes that are one: a connection sends its requests to one after the other.
+	Targets []string `json:"targets"`
 	// Key is an API key with the permission users.track; verifying wants users.export.ids too.
 	Key string `json:"-"`
-	// AllowRemote permits a target that is not this machine.
+	// AllowRemote permits targets that are not this machine.
 	AllowRemote bool `json:"allow_remote,omitempty"`
 
 	// Duration of the run after the warm-up. Default 30 s. The run also ends with its context.
@@ -28,7 +28,7 @@ type Options struct {
 	Warmup time.Duration `json:"warmup_ns"`
 	// Requests, when above 0, ends the run after as many, warm-up included, if Duration did not.
 	Requests int64 `json:"requests,omitempty"`
-	// Connections is how many requests are under way at once, each over its own connection. Default 32.
+	// Connections is how many requests are under way at once, each over its own connection (one to each target). Default 32.
 	Connections int `json:"connections"`
 	// Rate, when above 0, makes the run an open loop of as many requests a second: each has an intended start that does not depend
 	// on earlier answers, and its latency counts from there. Otherwise each connection sends the next request after an answer.
@@ -123,7 +123,7 @@ func (o *Options) ensureLedgerDefaults() {
 
 // Validate tells the first thing that keeps a run from starting.
 func (o *Options) Validate() error {
-	if _, err := parseTarget(o.Target, o.AllowRemote); err != nil {
+	if _, err := parseTargets(o.Targets, o.AllowRemote); err != nil {
 		return err
 	}
 	switch {
@@ -170,6 +170,22 @@ type endpoint struct {
 	address string // host:port
 	tls     bool
 	base    string // URL without a trailing slash
+}
+
+// parseTargets is parseTarget of all.
+func parseTargets(targets []string, remote bool) ([]endpoint, error) {
+	if len(targets) == 0 {
+		return nil, errors.New("a target is needed")
+	}
+	var endpoints []endpoint
+	for _, t := range targets {
+		e, err := parseTarget(t, remote)
+		if err != nil {
+			return nil, err
+		}
+		endpoints = append(endpoints, e)
+	}
+	return endpoints, nil
 }
 
 // parseTarget refuses what is not an HTTP URL of this machine, or of any when remote is true. Names other than localhost count as remote:

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -221,7 +222,7 @@ func (p *Report) WriteText(out io.Writer) error {
 	if o.Rate > 0 {
 		kind = fmt.Sprintf("open loop, %g requests/s", o.Rate)
 	}
-	t.line("target", "%s, %d connections, %s, seed %d", o.Target, o.Connections, kind, o.Body.Seed)
+	t.line("target", "%s, %d connections, %s, seed %d", strings.Join(o.Targets, " "), o.Connections, kind, o.Body.Seed)
 	if len(o.Corpus) > 0 {
 		t.line("bodies", "%d from a corpus", len(o.Corpus))
 	} else {

@@ -29,9 +29,9 @@ const maxGroups = 1 << 15
 
 // run is what the workers share.
 type run struct {
-	o        Options
-	endpoint endpoint
-	generate body.Options // those of the bodies, defaults filled in
+	o         Options
+	endpoints []endpoint
+	generate  body.Options // those of the bodies, defaults filled in
 
 	started time.Time
 	measure time.Time // end of the warm-up
@@ -52,7 +52,7 @@ func Run(ctx context.Context, o Options) (*Report, *Ledger, error) {
 		return nil, nil, err
 	}
 	r := &run{o: o}
-	r.endpoint, _ = parseTarget(o.Target, o.AllowRemote)
+	r.endpoints, _ = parseTargets(o.Targets, o.AllowRemote)
 	if err := r.prepare(); err != nil {
 		return nil, nil, err
 	}
@@ -95,7 +95,7 @@ func (r *run) work(ctx context.Context) error {
 	var failed atomic.Pointer[error]
 	for _, w := range r.workers {
 		wg.Go(func() {
-			defer w.client.CloseIdleConnections()
+			defer w.closeIdle()
 			if err := w.loop(ctx); err != nil {
 				failed.CompareAndSwap(nil, &err)
 				cancel(err)

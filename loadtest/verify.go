@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -58,18 +59,21 @@ const outageTime = time.Minute
 // is done.
 const halfSettleTime = 3 * time.Second
 
-// Verify reads every user of the ledger back (POST /users/export/ids, reference.md 4.4) and compares. The error tells that this could not be
-// done; what was found is in the result. The target is not checked for being this machine.
-func (l *Ledger) Verify(ctx context.Context, target, key string) (Discrepancies, error) {
-	e, err := parseTarget(target, true)
+// Verify reads every user of the ledger back (POST /users/export/ids, reference.md 4.4), from one target after the other, and compares. The error
+// tells that this could not be done; what was found is in the result. The targets are not checked for being this machine.
+func (l *Ledger) Verify(ctx context.Context, targets []string, key string) (Discrepancies, error) {
+	endpoints, err := parseTargets(targets, true)
 	if err != nil {
 		return Discrepancies{}, err
 	}
-	v := &verifier{ledger: l, result: Discrepancies{Objects: l.head.Objects, Unknown: len(l.unknown)}, url: e.base + "/users/export/ids", key: key}
-	v.client = &fasthttp.HostClient{Addr: e.address, IsTLS: e.tls, MaxConns: exportReaders, MaxConnWaitTimeout: outageTime,
-		Dial:        func(a string) (net.Conn, error) { return net.DialTimeout("tcp", a, 5*time.Second) },
-		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, MaxIdemponentCallAttempts: 1}
-	defer v.client.CloseIdleConnections()
+	v := &verifier{ledger: l, result: Discrepancies{Objects: l.head.Objects, Unknown: len(l.unknown)}, endpoints: endpoints, key: key}
+	for _, e := range endpoints {
+		c := &fasthttp.HostClient{Addr: e.address, IsTLS: e.tls, MaxConns: exportReaders, MaxConnWaitTimeout: outageTime,
+			Dial:        func(a string) (net.Conn, error) { return net.DialTimeout("tcp", a, 5*time.Second) },
+			ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, MaxIdemponentCallAttempts: 1}
+		defer c.CloseIdleConnections()
+		v.clients = append(v.clients, c)
+	}
 
 	readers, group := errgroup.WithContext(ctx)
 	readers.SetLimit(exportReaders)
@@ -106,11 +110,13 @@ func (l *Ledger) parts() [][]account {
 
 // verifier reads back. The result is guarded by mu.
 type verifier struct {
-	ledger   *Ledger
-	client   *fasthttp.HostClient
-	url, key string
-	mu       sync.Mutex
-	result   Discrepancies
+	ledger    *Ledger
+	endpoints []endpoint
+	clients   []*fasthttp.HostClient // one for each endpoint
+	turn      atomic.Uint64
+	key       string
+	mu        sync.Mutex
+	result    Discrepancies
 }
 
 // check reads a part back and compares it.
@@ -415,14 +421,15 @@ func (v *verifier) question(part []account) []byte {
 func (v *verifier) ask(ctx context.Context, question []byte) ([]byte, error) {
 	var req fasthttp.Request
 	var resp fasthttp.Response
-	req.SetRequestURI(v.url)
 	req.Header.SetMethod(fasthttp.MethodPost)
 	req.Header.SetContentType("application/json")
 	req.Header.Set("Authorization", "Bearer "+v.key)
 	req.SetBodyRaw(question)
 	answered := time.Now()
 	for {
-		err := v.client.Do(&req, &resp)
+		i := int(v.turn.Add(1) % uint64(len(v.clients)))
+		req.SetRequestURI(v.endpoints[i].base + "/users/export/ids")
+		err := v.clients[i].Do(&req, &resp)
 		status, wait := 0, 100*time.Millisecond
 		if err == nil {
 			status = resp.StatusCode()

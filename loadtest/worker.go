@@ -36,8 +36,9 @@ type worker struct {
 	run    *run
 	number int
 
-	client     *fasthttp.HostClient
-	dialFailed bool // set by the dialer: the request never left
+	clients    []*fasthttp.HostClient // one for each target
+	turn       int                    // of the clients
+	dialFailed bool                   // set by the dialer: the request never left
 	req        fasthttp.Request
 	resp       fasthttp.Response
 	parser     fastjson.Parser
@@ -67,8 +68,9 @@ func newWorker(r *run, number int, shared []source) (*worker, error) {
 	if err := w.makeSources(); err != nil {
 		return nil, err
 	}
-	w.newClient()
-	w.req.SetRequestURI(r.endpoint.base + "/users/track")
+	w.newClients()
+	w.turn = number
+	w.req.SetRequestURI(r.endpoints[0].base + "/users/track")
 	w.req.Header.SetMethod(fasthttp.MethodPost)
 	w.req.Header.SetContentType("application/json")
 	w.req.Header.Set("Authorization", "Bearer "+r.o.Key)
@@ -110,30 +112,48 @@ func (w *worker) makeSources() error {
 	return nil
 }
 
-// newClient makes a client of one connection. Its write buffer holds a whole request, which so goes out in one write; it
-// repeats nothing by itself, since a repeated request may count twice.
-func (w *worker) newClient() {
+// newClients makes clients of one connection. Their write buffers hold a whole request, which so goes out in one write; they
+// repeat nothing by themselves, since a repeated request may count twice.
+func (w *worker) newClients() {
 	largest := 0
 	for i := range w.sources {
 		largest = max(largest, len(w.sources[i].raw))
 	}
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	w.client = &fasthttp.HostClient{
-		Addr:                      w.run.endpoint.address,
-		IsTLS:                     w.run.endpoint.tls,
-		MaxConns:                  1,
-		MaxIdleConnDuration:       time.Hour,
-		ReadTimeout:               w.run.o.Timeout,
-		WriteTimeout:              w.run.o.Timeout,
-		WriteBufferSize:           min(largest+4096, 1<<20),
-		MaxIdemponentCallAttempts: 1,
-		NoDefaultUserAgentHeader:  true,
-		Dial: func(address string) (net.Conn, error) {
-			c, err := dialer.Dial("tcp", address)
-			w.dialFailed = err != nil
-			return c, err
-		},
+	for _, e := range w.run.endpoints {
+		w.clients = append(w.clients, &fasthttp.HostClient{
+			Addr:                      e.address,
+			IsTLS:                     e.tls,
+			MaxConns:                  1,
+			MaxIdleConnDuration:       time.Hour,
+			ReadTimeout:               w.run.o.Timeout,
+			WriteTimeout:              w.run.o.Timeout,
+			WriteBufferSize:           min(largest+4096, 1<<20),
+			MaxIdemponentCallAttempts: 1,
+			NoDefaultUserAgentHeader:  true,
+			Dial: func(address string) (net.Conn, error) {
+				c, err := dialer.Dial("tcp", address)
+				w.dialFailed = err != nil
+				return c, err
+			},
+		})
 	}
+}
+
+func (w *worker) closeIdle() {
+	for _, c := range w.clients {
+		c.CloseIdleConnections()
+	}
+}
+
+// do sends the request to the next target, also when it is sent again.
+func (w *worker) do() error {
+	i := w.turn % len(w.clients)
+	w.turn++
+	if len(w.clients) > 1 {
+		w.req.SetRequestURI(w.run.endpoints[i].base + "/users/track")
+	}
+	return w.clients[i].Do(&w.req, &w.resp)
 }
 
 func (w *worker) loop(ctx context.Context) error {
@@ -308,7 +328,7 @@ func retryAfter(resp *fasthttp.Response) time.Duration {
 // there was an answer.
 func (w *worker) exchange(s *source, from time.Time) (outcome, int, error) {
 	w.dialFailed = false
-	err := w.client.Do(&w.req, &w.resp)
+	err := w.do()
 	now := time.Now()
 	measured := !from.Before(w.run.measure)
 	if err != nil {

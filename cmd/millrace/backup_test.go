@@ -161,7 +161,7 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 
 	other := s.restore(t, file)
 	p = other.start(t)
-	d, err := first.ledger.Verify(context.Background(), "http://"+other.addr, allKey)
+	d, err := first.ledger.Verify(context.Background(), []string{"http://" + other.addr}, allKey)
 	require.NoError(t, err)
 	require.True(t, d.OK(), "%s\n%s", d.String(), strings.Join(d.Samples, "\n"))
 	require.Equal(t, want, other.exported(t, "first"))
@@ -443,7 +443,7 @@ func TestRestoreRefuses(t *testing.T) {
 	other := newSite(t)
 	other.dir = target
 	p = other.start(t)
-	d, err := l.ledger.Verify(context.Background(), "http://"+other.addr, allKey)
+	d, err := l.ledger.Verify(context.Background(), []string{"http://" + other.addr}, allKey)
 	require.NoError(t, err)
 	require.True(t, d.OK(), d.String())
 	p.stop()
@@ -493,7 +493,7 @@ func TestRestoreToFullDisk(t *testing.T) {
 	other := newSite(t)
 	other.dir = dir
 	p = other.start(t)
-	d, err := l.ledger.Verify(context.Background(), "http://"+other.addr, allKey)
+	d, err := l.ledger.Verify(context.Background(), []string{"http://" + other.addr}, allKey)
 	require.NoError(t, err)
 	require.True(t, d.OK(), d.String())
 	p.stop()

@@ -34,7 +34,7 @@ type load struct {
 func (s *site) load(change func(*loadtest.Options)) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{s: s, cancel: cancel, ended: make(chan struct{})}
-	o := loadtest.Options{Target: "http://" + s.addr, Key: allKey, Duration: 24 * time.Hour, Connections: 8, Ledger: true, SurviveRestarts: true, Pool: 16}
+	o := loadtest.Options{Targets: []string{"http://" + s.addr}, Key: allKey, Duration: 24 * time.Hour, Connections: 8, Ledger: true, SurviveRestarts: true, Pool: 16}
 	o.Body = body.Options{Mix: body.Mix{30, 30, 30}, Users: 3000}
 	if change != nil {
 		change(&o)
@@ -57,7 +57,7 @@ func (l *load) verify(t *testing.T) {
 		t.Fatal("the load does not end")
 	}
 	require.NoError(t, l.err)
-	d, err := l.ledger.Verify(context.Background(), "http://"+l.s.addr, allKey)
+	d, err := l.ledger.Verify(context.Background(), []string{"http://" + l.s.addr}, allKey)
 	require.NoError(t, err)
 	t.Log(d.String())
 	require.True(t, d.OK(), "%s\n%s", d.String(), strings.Join(d.Samples, "\n"))
