@@ -35,7 +35,7 @@ func (w *worker) apply(c *commit) error {
 		var o op.Op
 		o, rest = op.Next(rest)
 		p := w.e.partitions[o.Partition()]
-		if w.e.owner[p.id] != w || c.Position <= p.applied {
+		if w.e.owner[o.Partition()] != w || c.Position <= p.applied {
 			continue
 		}
 		a.dropped, a.noted = false, 0

@@ -228,7 +228,9 @@ func (e *Engine) concerned(rec *op.Record) (workers uint64) {
 	for rest := rec.Ops; len(rest) > 0; {
 		var o op.Op
 		o, rest = op.Next(rest)
-		workers |= 1 << e.owner[o.Partition()].id
+		if w := e.owner[o.Partition()]; w != nil {
+			workers |= 1 << w.id
+		}
 	}
 	return workers
 }

@@ -96,10 +96,10 @@ func (e *Engine) checkpointAll() error {
 	}
 	start := time.Now()
 	applied := uint64(math.MaxUint64)
-	for i := 0; i < len(e.partitions); {
+	for i := 0; i < len(e.held); {
 		next, at, err := e.checkpointSome(i)
 		if err != nil {
-			return fmt.Errorf("checkpoint from partition %d on: %w", i, err)
+			return fmt.Errorf("checkpoint from partition %d on: %w", e.held[i].id, err)
 		}
 		i, applied = next, min(applied, at)
 	}
@@ -117,20 +117,25 @@ func (e *Engine) checkpointAll() error {
 	return nil
 }
 
-// checkpointSome saves partitions from first on in one batch and returns which is next and up to where those had applied the log. In order,
-// and above half of a memtable: such a batch Pebble takes as it is instead of sorting it in, key by key.
+// checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is next and up to where those had
+// applied the log. In order, and above half of a memtable: such a batch Pebble takes as it is instead of sorting it in, key by key.
 func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error) {
-	batch := e.store.db.NewBatchWithSize(checkpointBatchBytes + checkpointBatchBytes/4)
+	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
+	batch := e.store.db.NewBatchWithSize(enough + enough/4)
 	defer batch.Close()
 	applied = math.MaxUint64
-	for next = first; next < len(e.partitions) && batch.Len() < checkpointBatchBytes; next++ {
-		p, w := e.partitions[next], e.owner[next]
+	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
+		p := e.held[next]
+		w := e.owner[p.id]
 		w.mu.Lock()
 		w.catchUp()
 		err = w.save(p, batch)
 		applied = min(applied, p.applied)
 		if next == 0 && err == nil {
-			err = errors.Join(e.saveDocuments(batch), e.audit.save(batch), e.saveStamp(batch))
+			err = e.saveStamp(batch)
+		}
+		if p.id == 0 && err == nil {
+			err = errors.Join(e.saveDocuments(batch), e.audit.save(batch))
 		}
 		w.mu.Unlock()
 		if err != nil {
@@ -140,11 +145,11 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	for i := first; i < next; i++ {
-		w := e.owner[i]
+	for _, p := range e.held[first:next] {
+		w := e.owner[p.id]
 		w.mu.Lock()
-		w.saved(e.partitions[i])
-		if i == 0 {
+		w.saved(p)
+		if p.id == 0 {
 			e.audit.saved()
 		}
 		w.mu.Unlock()
@@ -153,10 +158,8 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 	return next, applied, nil
 }
 
-const checkpointBatchBytes = memTableBytes/2 + 8<<20
-
 // saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back. Records with later stamps
-// are in the log: it is trimmed to what partition 0 had applied.
+// are in the log: it is trimmed to what the first partition had applied, at most.
 func (e *Engine) saveStamp(batch *pebble.Batch) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.clock.Last())), nil)
 }

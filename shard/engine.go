@@ -15,6 +15,7 @@
 package shard
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,13 +57,19 @@ var (
 type Options struct {
 	FS  vfs.FS // default vfs.Default
 	Dir string // the engine's own: log under log/, store under state/
-	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most 64.
+	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most 64; of a replica 1.
 	Workers int
 	// MemoryBytes is the budget for hot entries over all workers. Default 4 GiB.
 	MemoryBytes int64
-	// StoreCacheBytes is Pebble's block cache. Default 128 MiB.
+	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
 	StoreCacheBytes int64
-	// MaxInflightBytes bounds the records between Commit and applied. Default 256 MiB.
+	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its own.
+	StoreCache *StoreCache
+	// StoreMemTableBytes is how much of what checkpoints write is put together in memory before it becomes a file; up to four such tables wait to be
+	// written. Default 64 MiB, of a replica 16 MiB.
+	StoreMemTableBytes int64
+	// MaxInflightBytes bounds the records between Commit and applied, and again those between Dispatch and applied that were made elsewhere. Default
+	// 256 MiB.
 	MaxInflightBytes int64
 	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 1 GiB.
 	CheckpointBytes int64
@@ -92,9 +99,16 @@ func (o *Options) EnsureDefaults() {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
+	if o.Workers <= 0 && o.Group != nil {
+		o.Workers = 1
+	}
 	if o.Workers <= 0 {
 		o.Workers = min(runtime.GOMAXPROCS(0), maxWorkers)
 	}
+	if o.Group != nil {
+		preset(&o.StoreMemTableBytes, 16<<20)
+	}
+	preset(&o.StoreMemTableBytes, 64<<20)
 	preset(&o.MemoryBytes, 4<<30)
 	preset(&o.StoreCacheBytes, 128<<20)
 	preset(&o.MaxInflightBytes, 256<<20)
@@ -125,6 +139,17 @@ func (o *Options) Validate() error {
 	if o.Workers > maxWorkers {
 		return fmt.Errorf("shard: %d workers, at most %d", o.Workers, maxWorkers)
 	}
+	if o.StoreMemTableBytes < 1<<20 || o.StoreMemTableBytes > 1<<30 {
+		return fmt.Errorf("shard: StoreMemTableBytes %d: must be 1 MiB to 1 GiB", o.StoreMemTableBytes)
+	}
+	if g := o.Group; g != nil {
+		switch {
+		case g.Log == nil || g.Clock == nil:
+			return errors.New("shard: a group without a log or a clock")
+		case g.First < 0 || g.Count < 1 || g.First+g.Count > identity.Partitions:
+			return fmt.Errorf("shard: a group of %d partitions from %d on", g.Count, g.First)
+		}
+	}
 	return nil
 }
 
@@ -148,9 +173,11 @@ type Engine struct {
 	log        Log
 	store      *store
 	hasher     *identity.Hasher
-	partitions [identity.Partitions]*partition
-	owner      [identity.Partitions]*worker
+	partitions [identity.Partitions]*partition // nil: not held by this engine
+	owner      [identity.Partitions]*worker    // of each partition that is held
+	held       []*partition                    // those that are, in order
 	workers    []*worker
+	window     window
 
 	clock      *Clock
 	inflight   atomic.Int64 // bytes between Commit and applied
@@ -161,6 +188,7 @@ type Engine struct {
 	closing    atomic.Bool
 	imaging    atomic.Bool // an Image is there
 	recovering atomic.Bool
+	leading    atomic.Bool // a replica's: between Lead and Follow
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
 
@@ -196,7 +224,11 @@ func Open(opts Options) (*Engine, error) {
 		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
 		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})},
 	}
+	if opts.Group != nil {
+		e.clock = opts.Group.Clock
+	}
 	e.batches.New = func() any { return newBatch(e) }
+	e.window.init(opts.MaxInflightBytes)
 	e.pump.init()
 	e.checkpoints.init()
 	if err := e.open(); err != nil {
@@ -210,28 +242,32 @@ func (e *Engine) open() (err error) {
 	if err := errors.Join(e.checkRestored(), e.removeImage()); err != nil {
 		return err
 	}
-	for _, name := range []string{"state", "log"} {
-		if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, name)); err != nil {
-			return err
-		}
+	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state")); err != nil {
+		return err
+	}
+	if e.opts.Group != nil {
+		return e.openReplica()
+	}
+	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "log")); err != nil {
+		return err
 	}
 	isNew, err := e.isNew()
 	if err != nil {
 		return err
 	}
 	var secret [32]byte
-	if e.store, secret, err = openStore(e, isNew); err != nil {
-		return err
+	if isNew {
+		if _, err := rand.Read(secret[:]); err != nil {
+			return err
+		}
 	}
-	e.hasher = identity.NewHasher(secret)
-	e.hire()
-	if err := e.loadStore(); err != nil {
+	if err := e.openState(isNew, secret); err != nil {
 		return err
 	}
 	lo := e.opts.Log
 	lo.Trusted = e.checkpointed.Load()
 	lo.FS, lo.Dir, lo.Logger = e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "log"), e.opts.Logger
-	lo.OnDurable, lo.OnFailure = e.dispatch, e.fail
+	lo.OnDurable, lo.OnFailure = e.onDurable, e.fail
 	log, err := wal.Open(lo)
 	if err != nil {
 		return err
@@ -240,6 +276,30 @@ func (e *Engine) open() (err error) {
 	for _, name := range e.opts.Readers {
 		e.log.Hold(name, e.log.FirstPosition())
 	}
+	return e.recover()
+}
+
+// openState opens the store, or makes it with this secret, and reads what it has.
+func (e *Engine) openState(isNew bool, secret [32]byte) (err error) {
+	if e.store, err = openStore(e, isNew, secret); err != nil {
+		return err
+	}
+	e.hasher = identity.NewHasher(e.store.secret)
+	e.hire()
+	return e.loadStore()
+}
+
+// openReplica opens the store of a group's replica. Should it be empty, it is the log that says whether it may: Replay returns an error when it has
+// not got all records.
+func (e *Engine) openReplica() error {
+	g := e.opts.Group
+	if err := e.openState(true, g.Secret); err != nil {
+		return err
+	}
+	if e.store.secret != g.Secret {
+		return fmt.Errorf("%w: %q is of another cluster", ErrStore, e.opts.Dir)
+	}
+	e.log = g.Log
 	return e.recover()
 }
 
@@ -258,49 +318,63 @@ func (e *Engine) hire() {
 	for i := range e.opts.Workers {
 		e.workers = append(e.workers, newWorker(e, i))
 	}
-	for i := range e.partitions {
-		w := e.workers[i%len(e.workers)]
-		e.partitions[i] = &partition{id: uint8(i)}
-		e.owner[i] = w
-		w.parts = append(w.parts, e.partitions[i])
+	first, count := 0, identity.Partitions
+	if g := e.opts.Group; g != nil {
+		first, count = g.First, g.Count
+	}
+	for i := range count {
+		p, w := &partition{id: uint8(first + i)}, e.workers[i%len(e.workers)]
+		e.partitions[p.id], e.owner[p.id] = p, w
+		e.held = append(e.held, p)
+		w.parts = append(w.parts, p)
 	}
 }
 
-// Close drains what is under way, writes a checkpoint and closes log and store. Commits that come later return ErrClosed.
+// Close drains what is under way, writes a checkpoint and closes store and log, but the log of a group, of which nothing is taken any more. Commits
+// that come later return ErrClosed.
 func (e *Engine) Close() error {
 	if e.closing.Swap(true) {
 		return nil
 	}
-	e.settle()
+	if e.opts.Group == nil {
+		e.settle()
+	}
 	close(e.stop)
+	e.window.end()
 	e.pump.close()
 	<-e.pump.gone
 	e.background.Wait()
-	var err error
-	if e.Failed() == nil {
+	err := e.Failed()
+	if err == nil {
 		e.quiesce()
-		err = errors.Join(e.checkpoint(), e.log.Close())
-	} else {
-		err = errors.Join(e.Failed(), e.log.Close())
+		err = e.checkpoint()
 	}
+	err = errors.Join(err, e.closeLog())
 	for _, w := range e.workers {
 		w.retire()
 	}
 	return errors.Join(err, e.release0())
 }
 
+// closeLog closes the log unless it is a group's.
+func (e *Engine) closeLog() error {
+	if e.log == nil || e.opts.Group != nil {
+		return nil
+	}
+	return e.log.Close()
+}
+
 // abandon ends what a failed Open has begun.
 func (e *Engine) abandon() {
 	close(e.stop)
+	e.window.end()
 	e.background.Wait()
 	if e.recovering.Load() {
 		for _, w := range e.workers {
 			w.retire()
 		}
 	}
-	if e.log != nil {
-		_ = e.log.Close() // nothing was appended
-	}
+	_ = e.closeLog() // nothing was appended
 	_ = e.release0()
 }
 
@@ -311,9 +385,10 @@ func (e *Engine) settle() {
 	}
 }
 
-// quiesce waits until everything that the log has taken is durable and applied. Nothing is appended any more.
+// quiesce waits until everything that the log has taken is durable and applied. Nothing is appended any more. What a group's log has not handed back,
+// it may not hand back for long.
 func (e *Engine) quiesce() {
-	for e.log.DurablePosition() < e.log.LastPosition() && e.Failed() == nil {
+	for e.opts.Group == nil && e.log.DurablePosition() < e.log.LastPosition() && e.Failed() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	e.drain()
@@ -342,8 +417,11 @@ func (e *Engine) fail(err error) {
 		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
 		close(e.failure.failed)
 		for _, w := range e.workers {
-			w.queue.cond.Broadcast() // for drain
+			w.queue.mu.Lock() // who waits has either seen it, or is woken
+			w.queue.cond.Broadcast()
+			w.queue.mu.Unlock()
 		}
+		e.window.end()
 		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
 		e.opts.OnFailure(e.failure.err)
 	})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -50,8 +49,8 @@ func (e *Engine) Dropped(from, to uint64) ([]Dropped, error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
 	var all []Dropped
-	for i := range e.partitions {
-		p, w := e.partitions[i], e.owner[i]
+	for _, p := range e.held {
+		w := e.owner[p.id]
 		w.mu.Lock()
 		for _, d := range p.dropped {
 			if d.position >= from && d.position <= to {
@@ -83,8 +82,8 @@ func (e *Engine) Dropped(from, to uint64) ([]Dropped, error) {
 func (e *Engine) ForgetDropped(to uint64) error {
 	batch := e.store.db.NewBatch()
 	defer batch.Close()
-	for i := range identity.Partitions {
-		lower, upper := appendBookKey(nil, uint8(i), bookDropped, 0), appendBookKey(nil, uint8(i), bookDropped, to+1)
+	for _, p := range e.held {
+		lower, upper := appendBookKey(nil, p.id, bookDropped, 0), appendBookKey(nil, p.id, bookDropped, to+1)
 		if err := batch.DeleteRange(lower, upper, nil); err != nil {
 			return fmt.Errorf("%w: %w", ErrStore, err)
 		}

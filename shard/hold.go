@@ -167,7 +167,7 @@ func (e *Engine) countMerges() (n int64, err error) {
 			}
 		}
 	}
-	for _, p := range e.partitions {
+	for _, p := range e.held {
 		w := e.owner[p.id]
 		w.mu.Lock()
 		for _, m := range p.outbox {

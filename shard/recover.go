@@ -32,7 +32,7 @@ func (e *Engine) loadStore() error {
 	}
 	e.clock.Observe(stamp)
 	from := uint64(math.MaxUint64)
-	for _, p := range e.partitions {
+	for _, p := range e.held {
 		from = min(from, p.applied)
 	}
 	e.checkpointed.Store(from)
@@ -45,7 +45,7 @@ func (e *Engine) recover() error {
 	start := time.Now()
 	from := e.checkpointed.Load()
 	for _, w := range e.workers {
-		w.applied = from
+		w.applied, w.queue.upTo, w.queue.done = from, from, from
 		w.complete.Store(!slices.ContainsFunc(w.parts, func(p *partition) bool { return !p.complete }))
 		go w.run()
 	}
@@ -57,16 +57,20 @@ func (e *Engine) recover() error {
 		return err
 	}
 	e.recovering.Store(false)
+	e.background.Add(1)
+	go e.runSweeps()
+	e.opts.Logger.Info("recovered", "position", e.log.LastPosition(), "replayed_records", records,
+		"ms", time.Since(start).Milliseconds())
+	if e.opts.Group != nil { // Lead takes up what was under way
+		close(e.pump.gone)
+		return nil
+	}
 	merges, err := e.countMerges()
 	if err != nil {
 		return err
 	}
 	e.merges.Store(merges)
 	e.resend()
-	e.background.Add(1)
-	go e.runSweeps()
-	e.opts.Logger.Info("recovered", "position", e.log.LastPosition(), "replayed_records", records,
-		"ms", time.Since(start).Milliseconds())
 	return nil
 }
 
@@ -117,37 +121,20 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 	})
 }
 
-// replay applies the records from position from on. No more than replayWindow of them are under way.
+// replay applies the records from position from on.
 func (e *Engine) replay(from uint64) (records int, err error) {
-	stamp := e.clock.Last()
 	undelivered := 0
-	idle := make(chan *commit, replayWindow)
-	for range replayWindow {
-		c := &commit{}
-		c.Context, c.finished = c, func() { idle <- c }
-		idle <- c
-	}
 	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
-		var c *commit
-		select {
-		case c = <-idle:
-		case <-e.failure.failed: // by a worker, which gives nothing back
+		c := e.window.take(len(payload))
+		if c == nil {
 			return e.Failed()
 		}
-		c.Position = position
-		c.Data = append(c.Data[:0], payload...)
-		if c.rec, err = op.ParseRecord(c.Data, c.rec.Names); err != nil {
-			return fmt.Errorf("position %d: %w", position, err)
-		}
-		stamp = max(stamp, c.rec.Stamp+int64(c.rec.Count)) // each op has one of its own
-		c.workers = e.concerned(&c.rec)
-		c.left.Store(int32(popcount(c.workers)))
-		if c.workers == 0 {
-			idle <- c
-			return nil
+		c.copied = append(c.copied[:0], payload...)
+		if err := e.adopt(c, position, c.copied); err != nil {
+			return err
 		}
 		records++
-		e.dispatch([]*wal.Record{&c.Record})
+		e.dispatch([]*wal.Record{&c.Record}, position)
 		if undelivered += len(payload); undelivered > replayStretch {
 			undelivered = 0
 			e.drain()
@@ -160,11 +147,9 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 	}
 	e.drain()
 	e.forgetDelivered()
-	e.clock.Observe(stamp)
+	e.window.forget()
 	return records, e.Failed()
 }
-
-const replayWindow = 256
 
 // replayStretch is how many bytes of log are replayed between two looks at the outboxes.
 const replayStretch = 64 << 20
@@ -178,11 +163,11 @@ func (e *Engine) drain() {
 
 // forgetDelivered drops messages from the outboxes that their receivers have had: replay makes them anew. Nothing is applied meanwhile.
 func (e *Engine) forgetDelivered() {
-	for _, p := range e.partitions {
+	for _, p := range e.held {
 		w := e.owner[p.id]
 		w.mu.Lock()
 		for _, m := range p.outbox {
-			if m.seq <= e.partitions[identity.Partition(m.number)].inbox[m.sender] {
+			if to := e.partitions[identity.Partition(m.number)]; to != nil && m.seq <= to.inbox[m.sender] {
 				m.applied.Store(true)
 			}
 		}
@@ -196,7 +181,7 @@ func (e *Engine) resend() {
 	t := newTicket()
 	t.pending.Add(1)
 	var lost []*message
-	for _, p := range e.partitions {
+	for _, p := range e.held {
 		w := e.owner[p.id]
 		w.mu.Lock()
 		for _, m := range p.outbox {
@@ -223,7 +208,7 @@ func (e *Engine) resend() {
 	t.finish(e)
 }
 
-// runSweeps forgets what has expired, partition by partition, through the log like every change.
+// runSweeps forgets what has expired, partition by partition, through the log like every change. Of a group's replicas the one that leads does.
 func (e *Engine) runSweeps() {
 	defer e.background.Done()
 	tick := time.NewTicker(e.opts.SweepInterval)
@@ -236,13 +221,28 @@ func (e *Engine) runSweeps() {
 			return
 		case <-tick.C:
 		}
-		b := e.NewBatch(0, 0)
-		for i := range identity.Partitions {
-			b.Append(op.Sweep, 0, uint64(i)<<56|1, nil, nil)
+		if e.opts.Group != nil && !e.leading.Load() {
+			continue
 		}
-		if err := b.Commit(); err != nil {
+		if err := e.sweep(); err != nil {
 			e.opts.Logger.Warn("sweep", "error", err)
 		}
-		b.Release()
 	}
+}
+
+// sweep puts a Sweep for each partition into the log, and returns when they are applied.
+func (e *Engine) sweep() error {
+	b := e.NewBatch(0, 0)
+	defer b.Release()
+	for _, p := range e.held {
+		b.Append(op.Sweep, 0, uint64(p.id)<<56|1, nil, nil)
+	}
+	if e.opts.Group == nil {
+		return b.Commit()
+	}
+	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count()))[wal.HeaderBytes:], 0)
+	if err == nil {
+		_, _, _, err = pending.Wait()
+	}
+	return err
 }

@@ -2,12 +2,12 @@ package shard
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -29,16 +29,37 @@ import (
 // so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
 type store struct {
 	db     *pebble.DB
+	secret [32]byte
 	log    *slog.Logger
 	events *storeEvents
 	failed <-chan struct{} // the engine's; then cause says why
 	cause  func() error
 }
 
+const storeVersion = 1
+
+// StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it behind the engines.
+type StoreCache struct {
+	blocks *pebble.Cache
+	files  *pebble.FileCache
+}
+
+// NewStoreCache makes a cache of so many bytes of blocks, and of so many open files.
+func NewStoreCache(bytes int64, files int) *StoreCache {
+	return &StoreCache{pebble.NewCache(bytes), pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
+}
+
+// maxFileShards: each shard of a file cache has a goroutine.
 const (
-	storeVersion  = 1
-	memTableBytes = 64 << 20
+	maxFileShards = 8
+	minOpenFiles  = 64
 )
+
+// Close frees the cache once no engine uses it.
+func (c *StoreCache) Close() {
+	c.files.Unref()
+	c.blocks.Unref()
+}
 
 // Kinds of a partition's books. Low numbers of a number's 56 bits are never an entry's (identity: never 0).
 const (
@@ -59,17 +80,21 @@ const (
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
 var ErrStore = errors.New("state store")
 
-// openStore opens e's store, or makes it when isNew. The engine fails when it can't be written any more.
-func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
+// openStore opens e's store, or makes it with this secret when isNew. The engine fails when it can't be written any more.
+func openStore(e *Engine, isNew bool, secret [32]byte) (*store, error) {
 	fs, log := e.opts.FS, e.opts.Logger
 	dir := fs.PathJoin(e.opts.Dir, "state")
 	events := &storeEvents{log: log, fail: e.fail, dead: make(chan struct{})}
-	cache := pebble.NewCache(e.opts.StoreCacheBytes)
-	defer cache.Unref()
 	o := &pebble.Options{
-		FS: storeFS{fs, events}, Cache: cache, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: memTableBytes, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
-		LBaseMaxBytes: 256 << 20, MaxOpenFiles: 1 << 12, Logger: events,
+		FS: storeFS{fs, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
+		MemTableSize: uint64(e.opts.StoreMemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
+		LBaseMaxBytes: 4 * e.opts.StoreMemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
+	}
+	if shared := e.opts.StoreCache; shared != nil {
+		o.Cache, o.FileCache = shared.blocks, shared.files
+	} else {
+		o.Cache = pebble.NewCache(e.opts.StoreCacheBytes)
+		defer o.Cache.Unref()
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
@@ -93,15 +118,14 @@ func openStore(e *Engine, isNew bool) (*store, [32]byte, error) {
 	o.EnsureDefaults()
 	db, err := openPebble(dir, o, events.dead, e.Failed)
 	if err != nil {
-		return nil, [32]byte{}, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
+		return nil, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
 	}
 	s := &store{db: db, log: log, events: events, failed: e.failure.failed, cause: e.Failed}
-	secret, err := s.facts(isNew)
-	if err != nil {
+	if err := s.facts(isNew, secret); err != nil {
 		_ = s.close()
-		return nil, [32]byte{}, err
+		return nil, err
 	}
-	return s, secret, nil
+	return s, nil
 }
 
 // openPebble returns an error where Pebble panics or stands still: when the disk fails while it opens.
@@ -124,31 +148,29 @@ func openPebble(dir string, o *pebble.Options, dead <-chan struct{}, cause func(
 	}
 }
 
-// facts reads, or on the first start makes, the format version and the secret that identity hashes with. A store that has lost them (a manifest
+// facts reads, or on the first start writes, the format version and the secret that identity hashes with. A store that has lost them (a manifest
 // that is cut short looks like an empty store) must not get others: users would be there under numbers that nothing leads to.
-func (s *store) facts(isNew bool) (secret [32]byte, err error) {
+func (s *store) facts(isNew bool, secret [32]byte) error {
 	v, err := s.getCopy([]byte("sfacts"))
 	if err != nil {
-		return secret, err
+		return err
 	}
 	if v == nil && !isNew {
-		return secret, fmt.Errorf("%w: it is empty although there is a log; its files are damaged", ErrStore)
+		return fmt.Errorf("%w: it is empty although there is a log; its files are damaged", ErrStore)
 	}
 	if v == nil {
-		if _, err := rand.Read(secret[:]); err != nil {
-			return secret, err
-		}
+		s.secret = secret
 		v = binary.LittleEndian.AppendUint32(nil, storeVersion)
 		if err := s.db.Set([]byte("sfacts"), append(v, secret[:]...), pebble.NoSync); err != nil {
-			return secret, fmt.Errorf("%w: %w", ErrStore, err)
+			return fmt.Errorf("%w: %w", ErrStore, err)
 		}
-		return secret, s.flush()
+		return s.flush()
 	}
 	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != storeVersion {
-		return secret, fmt.Errorf("%w: its format is version %d, this program reads %d", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), storeVersion)
+		return fmt.Errorf("%w: its format is version %d, this program reads %d", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), storeVersion)
 	}
-	copy(secret[:], v[4:])
-	return secret, nil
+	copy(s.secret[:], v[4:])
+	return nil
 }
 
 // stamp is the stamp that records had come to at the last checkpoint, 0 before the first.

@@ -11,6 +11,7 @@ type ticket struct {
 	pending  atomic.Int32
 	done     chan struct{} // of capacity 1, so that the last worker never waits
 	mu       sync.Mutex    // guards what follows
+	err      error         // ErrUnknown when something that is waited for was lost from sight
 	deferred []deferredRef
 	outcomes []Outcome // by reference; see Batch.Outcome
 }
@@ -44,6 +45,19 @@ func (t *ticket) report(ref uint16, o Outcome) {
 		t.outcomes[ref] = o
 	}
 	t.mu.Unlock()
+}
+
+// lose takes n off that nobody will finish: what becomes of them is unknown here.
+func (t *ticket) lose(e *Engine, n int32) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.err = ErrUnknown
+	t.deferred = t.deferred[:0]
+	t.mu.Unlock()
+	t.pending.Add(1 - n)
+	t.finish(e)
 }
 
 // finish takes one off; the last one releases deferred ops or wakes who waits. A nil ticket is that of an effect that nobody waits for.

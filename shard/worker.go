@@ -23,6 +23,8 @@ type commit struct {
 	ticket   *ticket
 	messages []*message // of a record that the pump has sent: one for each op
 	finished func()     // called once by the last worker; may be nil
+	copied   []byte     // the record, while the log is replayed
+	size     int64      // what it counts of the window
 }
 
 // worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over, in log order.
@@ -64,8 +66,11 @@ type queue struct {
 	cond   sync.Cond
 	items  []*commit
 	upTo   uint64 // position of the newest record that was dispatched to anybody
+	done   uint64 // up to here all is applied; it may be further while the queue is empty
 	busy   bool
 	closed bool
+	// waiters are those of WaitApplied.
+	waiters int
 }
 
 func newWorker(e *Engine, id int) *worker {
@@ -74,10 +79,14 @@ func newWorker(e *Engine, id int) *worker {
 	return w
 }
 
-// dispatch is the log's OnDurable: it hands each record to the workers that it concerns, in order. It sorts them all before the first worker
-// gets any: a record that has been applied may be its owner's again.
-func (e *Engine) dispatch(records []*wal.Record) {
-	last := records[len(records)-1].Position
+// onDurable is that of the log of an engine that is alone: all records are its own.
+func (e *Engine) onDurable(records []*wal.Record) {
+	e.dispatch(records, records[len(records)-1].Position)
+}
+
+// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last. It sorts them all before the
+// first worker gets any: a record that has been applied may be its owner's again.
+func (e *Engine) dispatch(records []*wal.Record, last uint64) {
 	for _, r := range records {
 		c := r.Context.(*commit)
 		for set := c.workers; set != 0; set &= set - 1 {
@@ -88,9 +97,9 @@ func (e *Engine) dispatch(records []*wal.Record) {
 	for _, w := range e.workers {
 		q := &w.queue
 		q.mu.Lock()
-		wake := len(q.items) == 0 && len(w.sorted) > 0
+		wake := len(q.items) == 0 && len(w.sorted) > 0 || q.waiters > 0
 		q.items = append(q.items, w.sorted...)
-		q.upTo = last
+		q.upTo = max(q.upTo, last)
 		q.mu.Unlock()
 		if wake {
 			q.cond.Broadcast()
@@ -104,11 +113,13 @@ func (e *Engine) dispatch(records []*wal.Record) {
 func (w *worker) run() {
 	defer close(w.gone)
 	var items []*commit
+	var upTo uint64
 	for {
 		q := &w.queue
 		q.mu.Lock()
 		q.busy = false
-		q.cond.Broadcast() // for drain
+		q.done = max(q.done, upTo)
+		q.cond.Broadcast() // for drain and waitApplied
 		for len(q.items) == 0 && !q.closed {
 			q.cond.Wait()
 		}
@@ -117,7 +128,7 @@ func (w *worker) run() {
 			return
 		}
 		items, q.items = q.items, items[:0]
-		upTo := q.upTo
+		upTo = q.upTo
 		q.busy = true
 		q.mu.Unlock()
 
@@ -157,7 +168,12 @@ func (w *worker) do(items []*commit) error {
 	w.touch(items)
 	var err error
 	for _, c := range items {
-		if err = w.apply(c); err != nil {
+		if c.size == 0 {
+			err = w.apply(c)
+		} else {
+			err = w.applyOther(c)
+		}
+		if err != nil {
 			break
 		}
 		w.applied = max(w.applied, c.Position)
@@ -272,7 +288,7 @@ func (w *worker) prefetch(items []*commit) error {
 			var o op.Op
 			o, rest = op.Next(rest)
 			p := w.e.partitions[o.Partition()]
-			if w.e.owner[p.id] == w && !p.complete && p.find(o.Number()) == nil && !p.isDeleted(o.Number()) {
+			if w.e.owner[o.Partition()] == w && !p.complete && p.find(o.Number()) == nil && !p.isDeleted(o.Number()) {
 				w.missing = append(w.missing, o.Number())
 			}
 		}
