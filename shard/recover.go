@@ -242,7 +242,7 @@ func (e *Engine) sweep() error {
 	}
 	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count()))[wal.HeaderBytes:], 0)
 	if err == nil {
-		_, _, _, err = pending.Wait()
+		_, _, err = pending.Wait(e.stop)
 	}
 	return err
 }
