@@ -249,7 +249,11 @@ func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, err
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()
-		v, err := handler(AdminActor(r), r)
+		err := s.options.Store.Fence() // all that follows reads, or judges by what is there
+		var v any
+		if err == nil {
+			v, err = handler(AdminActor(r), r)
+		}
 		if err != nil {
 			s.failAdmin(w, r, err)
 			return
@@ -284,14 +288,15 @@ func (s *Server) failAdmin(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusPreconditionFailed
 	default:
 		s.options.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
-		for _, a := range answers {
-			if errors.Is(err, a.err) {
-				status, err = a.status, errors.New(a.text)
-				break
-			}
-		}
-		if status == http.StatusInternalServerError {
+		a := answerTo(err)
+		if a == nil {
 			err = errors.New(textInternal)
+			break
+		}
+		a.count()
+		status, err = a.status, errors.New(a.text)
+		if a.retryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(a.retryAfter))
 		}
 	}
 	adminAnswer(w, status, failure{err.Error()})

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
@@ -106,7 +105,7 @@ func (l *elements) apply(required string, source op.Source) bool {
 		}
 	}
 	for first := true; len(waiting) > 0; first = false {
-		later, err := l.wave(waiting, source)
+		later, err := l.wave(waiting, source, first)
 		text, known := refusalOf(err)
 		switch {
 		case err == nil:
@@ -125,8 +124,13 @@ func (l *elements) apply(required string, source op.Source) bool {
 }
 
 // wave carries out the elements of which none touches what another before it touches, and returns the others. On an error none is.
-func (l *elements) wave(waiting []*element, source op.Source) (later []*element, err error) {
+func (l *elements) wave(waiting []*element, source op.Source, first bool) (later []*element, err error) {
 	x := l.x
+	if !first { // looks at what the wave before has done
+		if err := x.s.options.Store.Fence(); err != nil {
+			return nil, err
+		}
+	}
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()
 	batch.SetSource(source)
@@ -185,12 +189,14 @@ func touch(touched map[subject]struct{}, subjects []subject) (before bool) {
 
 // refusalOf is what an element is refused with that the engine has not taken; known is false when nobody knows whether it has.
 func refusalOf(err error) (text string, known bool) {
-	for _, a := range answers {
-		if errors.Is(err, a.err) {
-			return a.text, a.err != shard.ErrFailed
-		}
+	if err == nil {
+		return "", false
 	}
-	return "", false
+	a := answerTo(err)
+	if a == nil || a.done {
+		return "", false
+	}
+	return a.text, true
 }
 
 // accepted is the number of elements that are not refused.

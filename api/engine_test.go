@@ -49,7 +49,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	}})
 	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: log})
 	require.NoError(t, err)
-	d.control.Start(ControlStore(engine))
+	d.control.Start(ControlStore(engine, nil))
 	file, err := control.ParseBootstrap([]byte(demoYAML))
 	require.NoError(t, err)
 	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)

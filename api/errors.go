@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
@@ -13,20 +14,46 @@ import (
 	"millrace/shard"
 )
 
-// answers says what an error of the engine is to the caller. Everything else is a neutral 500 and a log line.
-var answers = []struct {
+// engineAnswer is what an error of the engine is to the caller.
+type engineAnswer struct {
 	err        error
 	status     int
 	retryAfter int // seconds; 0 for no header
 	text       string
-}{
-	{shard.ErrBusy, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
-	{control.ErrConflict, fasthttp.StatusServiceUnavailable, 1, "The service is busy. Please try again later."},
-	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, 30, "The service can't store more data at the moment. Please try again later."},
-	{shard.ErrTooLarge, fasthttp.StatusRequestEntityTooLarge, 0, "Request Entity Too Large"},
-	{shard.ErrClosed, fasthttp.StatusServiceUnavailable, 1, "The service is stopping. Please try again later."},
-	{shard.ErrFailed, fasthttp.StatusServiceUnavailable, 5, "The service has failed. Whether the data were stored is unknown; please try again later."},
+	// done: the request may have been done, in part or whole. Else nothing was.
+	done    bool
+	refused *metrics.Counter // nil: the engine counts it
 }
+
+// answers has all that are known. Everything else is a neutral 500 and a log line.
+var answers = []engineAnswer{
+	{err: shard.ErrBusy, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is busy. Please try again later."},
+	{err: control.ErrConflict, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is busy. Please try again later.", refused: refusedConflict},
+	{err: shard.ErrDiskFull, status: fasthttp.StatusServiceUnavailable, retryAfter: 30, text: "The service can't store more data at the moment. Please try again later.",
+		refused: refusedDiskFull},
+	{err: shard.ErrTooLarge, status: fasthttp.StatusRequestEntityTooLarge, text: textTooLarge},
+	{err: shard.ErrClosed, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is stopping. Please try again later.", refused: refusedStopping},
+	{err: shard.ErrFailed, status: fasthttp.StatusServiceUnavailable, retryAfter: 5,
+		text: "The service has failed. Whether the data were stored is unknown; please try again later.", done: true, refused: refusedFailed},
+	// Of a cluster.
+	{err: shard.ErrUnknown, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
+		text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; please try again later.", done: true, refused: refusedUnknown},
+	{err: shard.ErrUnavailable, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
+		text: "Too much of the service is out of reach at the moment. Nothing was done; please try again later.", refused: refusedUnavailable},
+	{err: shard.ErrNotLeader, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
+		text: "A part of the service is being handed over. Nothing was done; please try again later.", refused: refusedNotLeader},
+}
+
+// Requests that were refused for what the engine said; those for its bounds it counts itself.
+var (
+	refusedConflict    = metrics.NewCounter(`millrace_refused_total{reason="conflict"}`)
+	refusedDiskFull    = metrics.NewCounter(`millrace_refused_total{reason="disk full"}`)
+	refusedStopping    = metrics.NewCounter(`millrace_refused_total{reason="stopping"}`)
+	refusedFailed      = metrics.NewCounter(`millrace_refused_total{reason="failed"}`)
+	refusedUnknown     = metrics.NewCounter(`millrace_refused_total{reason="unknown"}`)
+	refusedUnavailable = metrics.NewCounter(`millrace_refused_total{reason="unavailable"}`)
+	refusedNotLeader   = metrics.NewCounter(`millrace_refused_total{reason="not leader"}`)
+)
 
 // Texts that stand in more than one place.
 const (
@@ -38,19 +65,36 @@ const (
 	textUnauthorized = "Invalid API key: "
 )
 
-// failEngine answers a request that the engine refused.
-func (x *exchange) failEngine(err error) {
-	for _, a := range answers {
-		if errors.Is(err, a.err) {
-			if a.retryAfter > 0 {
-				x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(a.retryAfter), 10))
-			}
-			x.fail(a.status, a.text)
-			return
+// answerTo is the line of answers for an error of the engine, nil when there is none. Of several, one that leaves open what was done.
+func answerTo(err error) (line *engineAnswer) {
+	for i := range answers {
+		if a := &answers[i]; errors.Is(err, a.err) && (line == nil || a.done && !line.done) {
+			line = a
 		}
 	}
-	x.s.options.Logger.Error("request failed", "route", x.routeName(), "request_id", string(x.requestID), "err", err)
-	x.fail(fasthttp.StatusInternalServerError, textInternal)
+	return line
+}
+
+// count counts a request that is answered so.
+func (a *engineAnswer) count() {
+	if a.refused != nil {
+		a.refused.Inc()
+	}
+}
+
+// failEngine answers a request that the engine refused.
+func (x *exchange) failEngine(err error) {
+	a := answerTo(err)
+	if a == nil {
+		x.s.options.Logger.Error("request failed", "route", x.routeName(), "request_id", string(x.requestID), "err", err)
+		x.fail(fasthttp.StatusInternalServerError, textInternal)
+		return
+	}
+	a.count()
+	if a.retryAfter > 0 {
+		x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(a.retryAfter), 10))
+	}
+	x.fail(a.status, a.text)
 }
 
 // refuse answers a request that never reached the handler because fasthttp could not read it.

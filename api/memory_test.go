@@ -26,6 +26,7 @@ type memoryStore struct {
 
 	commits  atomic.Int64
 	commit   func() error // called before each commit
+	fence    func() error // called by each Fence
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
 	audit    []shard.AuditEntry
@@ -101,6 +102,13 @@ func (m *memoryStore) Answer(workspace uint32, key []byte) (Answer, bool, error)
 	defer m.mu.Unlock()
 	a, ok := m.answers[fmt.Sprintf("%d/%s", workspace, key)]
 	return a, ok, nil
+}
+
+func (m *memoryStore) Fence() error {
+	if m.fence != nil {
+		return m.fence()
+	}
+	return nil
 }
 
 func (m *memoryStore) Ready() error {

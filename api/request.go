@@ -81,10 +81,25 @@ func (x *exchange) serve() {
 	}
 	x.shape = shapeOf(x.ctx.Path())
 	x.setStandardHeaders()
-	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() {
+	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.unfenced && !x.fence() {
 		return
 	}
 	x.route.handler(x)
+}
+
+// fence waits until all that was acknowledged before, by whatever node, is visible here: users and control documents. From then on the handler reads what
+// this node has. It sees its own commits only behind another fence: of several leaders' partitions this node may have followers.
+func (x *exchange) fence() bool {
+	if err := x.s.options.Store.Fence(); err != nil {
+		x.failEngine(err)
+		return false
+	}
+	if x.ws != nil { // as it is now
+		if ws := x.s.options.Control.Snapshot().Workspace(x.ws.Number); ws != nil {
+			x.ws = ws
+		}
+	}
+	return true
 }
 
 // authorize checks the credential that the route wants, what it may do, and the rate limit.

@@ -11,7 +11,7 @@ import (
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a key that holds the permission, a
-// free place in the bucket. A route without a permission must say that it is open, or that it wants the SCIM token.
+// free place in the bucket, and, unless it reads nothing, a fence. A route without a permission must say that it is open, or that it wants the SCIM token.
 type route struct {
 	method     string
 	path       string // exact, or with segments in braces: /scim/v2/Users/{id}
@@ -21,6 +21,7 @@ type route struct {
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	page       bool // open, for people: answers HTML, takes forms
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
+	unfenced   bool // the handler reads nothing that is stored, or sees to it itself; all others see what was acknowledged before, by whatever node: exchange.fence
 	handler    func(*exchange)
 
 	metrics *routeMetrics
@@ -29,7 +30,7 @@ type route struct {
 // routes is the whole public surface. A resource of the companion API is a file with handlers and its lines here.
 func (s *Server) routes() []route {
 	return []route{
-		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, handler: s.track},
+		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, unfenced: true, handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, handler: s.exportIDs},
 		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, handler: s.deleteUsers},
 		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, handler: s.newAliases},
@@ -41,15 +42,15 @@ func (s *Server) routes() []route {
 		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove,
 			handler: s.removeExternalIDs},
 
-		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, handler: s.setStatus},
-		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, handler: s.setStatusV2},
+		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatus},
+		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatusV2},
 		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, handler: s.getStatus},
 		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, handler: s.userStatus},
-		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, handler: s.emailStatus},
-		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, handler: s.blockEmails},
-		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, handler: s.blockEmails},
-		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, handler: s.removeBounces},
-		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, handler: s.removeSpamMarks},
+		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, unfenced: true, handler: s.emailStatus},
+		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},
+		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},
+		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, unfenced: true, handler: s.removeBounces},
+		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, unfenced: true, handler: s.removeSpamMarks},
 
 		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
 		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
@@ -69,11 +70,11 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.getSCIMUser},
 		{method: "PUT", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.replaceSCIMUser},
 		{method: "DELETE", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.deleteSCIMUser},
-		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimConfig},
-		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimResourceTypes},
-		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimResourceType},
-		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchemas},
-		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, handler: s.scimSchema},
+		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimConfig},
+		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimResourceTypes},
+		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimResourceType},
+		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimSchemas},
+		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimSchema},
 
 		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list", bucket: ratelimit.PreferenceCenterList, handler: s.listPreferenceCenters},
 		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.createPreferenceCenter},
@@ -85,9 +86,9 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: s.showPage},
 		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: s.sendForm},
 
-		{method: "GET", path: "/livez", open: true, handler: s.livez},
-		{method: "GET", path: "/readyz", open: true, handler: s.readyz},
-		{method: "GET", path: "/openapi.json", open: true, handler: s.openAPI},
+		{method: "GET", path: "/livez", open: true, unfenced: true, handler: s.livez},
+		{method: "GET", path: "/readyz", open: true, unfenced: true, handler: s.readyz},
+		{method: "GET", path: "/openapi.json", open: true, unfenced: true, handler: s.openAPI},
 	}
 }
 

@@ -15,7 +15,7 @@ type Store interface {
 	// NewBatch begins one request's changes. Release it, always.
 	NewBatch(workspace, actor uint32) Batch
 	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,
-	// the best candidate first (service.md 4.1 rule 3). Linearizable.
+	// the best candidate first (service.md 4.1 rule 3). Linearizable behind a Fence, as are the other reads.
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	// FindNumber returns the profile with this number: none or one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
@@ -27,6 +27,8 @@ type Store interface {
 	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
 	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
+	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone there is nothing to wait for.
+	Fence() error
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
@@ -85,21 +87,46 @@ type engine struct{ *shard.Engine }
 // NewBatch gives the batch as the interface; it is a *shard.Batch.
 func (e engine) NewBatch(workspace, actor uint32) Batch { return e.Engine.NewBatch(workspace, actor) }
 
-// ControlStore is the control.Store of an engine.
-func ControlStore(e *shard.Engine) control.Store { return controlStore{e} }
+// ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know the control documents that are
+// acknowledged by now (cluster.Node.Spread), so that a key works on every node once the answer that shows it is out. nil: alone.
+func ControlStore(e *shard.Engine, spread func()) control.Store { return controlStore{e, spread} }
 
-type controlStore struct{ engine *shard.Engine }
+type controlStore struct {
+	engine *shard.Engine
+	spread func()
+}
 
-// PutDocuments passes changes on; control doesn't know the engine.
+// PutDocuments passes changes on; control doesn't know the engine. Control judges by what this node has applied, so in a cluster the node catches up with the
+// leader before control goes on, whatever has become of the change.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
 	of := make([]shard.DocumentChange, len(changes))
 	for i, c := range changes {
 		of[i] = shard.DocumentChange(c)
 	}
-	if err := s.engine.PutDocuments(actor, of, audit); errors.Is(err, shard.ErrConflict) {
+	err := s.engine.PutDocuments(actor, of, audit)
+	return afterPut(err, s.engine.Fence, s.spread)
+}
+
+func afterPut(err error, fence func() error, spread func()) error {
+	switch {
+	case err == nil:
+		if err := fence(); err != nil {
+			return fmt.Errorf("%w: %w", shard.ErrUnknown, err) // it is done, and not visible here
+		}
+		if spread != nil {
+			spread()
+		}
+		return nil
+	case errors.Is(err, shard.ErrConflict):
+		if fenceErr := fence(); fenceErr != nil {
+			return fenceErr
+		}
 		return fmt.Errorf("%w: %w", control.ErrConflict, err)
-	} else if err != nil {
-		return err
+	case errors.Is(err, shard.ErrUnknown):
+		if fence() != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %w", control.ErrUnknown, err)
 	}
-	return nil
+	return err
 }

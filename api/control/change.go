@@ -34,7 +34,8 @@ type Change struct {
 // Store is what Control needs of the engine.
 type Store interface {
 	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing, durable, and applied (Apply has been called) when it
-	// returns nil. The error wraps ErrConflict when a document is not what a change takes it for; nothing was done then.
+	// returns nil. The error wraps ErrConflict when a document is not what a change takes it for; nothing was done then. It wraps ErrUnknown when the change
+	// may have been made, and what has been made until then is applied.
 	PutDocuments(actor uint32, changes []Change, audit []byte) error
 }
 
@@ -133,15 +134,32 @@ func (d *draft) commit() error {
 		return nil
 	}
 	if d.entry.What == "" {
-		return d.c.store.PutDocuments(d.by.number(), changes, nil)
+		return d.c.put(d.by, changes, nil)
 	}
 	return d.c.record(d.by, changes, d.entry)
+}
+
+// put stores changes. When nobody knows whether it has, the documents tell.
+func (c *Control) put(by Actor, changes []Change, audit []byte) error {
+	err := c.store.PutDocuments(by.number(), changes, audit)
+	if !errors.Is(err, ErrUnknown) || len(changes) == 0 {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, change := range changes {
+		kind, slug, id, _ := splitKey(change.Key)
+		if !bytes.Equal(c.docs[slug][kind+"/"+id], change.Doc) {
+			return err
+		}
+	}
+	return nil
 }
 
 // record stores changes with their entry of the audit log, and logs the entry.
 func (c *Control) record(by Actor, changes []Change, e Entry) error {
 	e.By, e.Address, e.RequestID = by.Name, by.Address, by.RequestID
-	if err := c.store.PutDocuments(by.number(), changes, e.Encode()); err != nil {
+	if err := c.put(by, changes, e.Encode()); err != nil {
 		return err
 	}
 	c.Log(e)

@@ -269,3 +269,21 @@ func TestAuditEntries(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), k.Number)
 }
+
+// A node is lost while a change is under way: when the change is there, it was made, with the key that the answer shows; when it isn't, it may still come.
+func TestUnknownOutcomes(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	m.unknown = true
+	_, err := c.CreateWorkspace(tester, Settings{ID: "w"})
+	require.NoError(t, err)
+	_, token, err := c.CreateKey(tester, "w", KeySpec{Name: "k"})
+	require.NoError(t, err)
+	require.NotNil(t, c.Snapshot().Keys.Find([]byte(token)))
+	require.ErrorIs(t, c.Audit(tester, "something", "w"), ErrUnknown, "an entry alone can't be looked up")
+
+	m.lost = true
+	_, err = c.UpdateSettings(tester, "w", func(s *Settings) error { s.Name = "X"; return nil })
+	require.ErrorIs(t, err, ErrUnknown)
+	require.NotErrorIs(t, err, ErrConflict)
+	require.Equal(t, "w", c.Snapshot().Lookup("w").Name)
+}

@@ -162,8 +162,14 @@ func (c *Control) Start(store Store) {
 // Snapshot is the present state.
 func (c *Control) Snapshot() *Snapshot { return c.snapshot.Load() }
 
+// clusterPrefix begins the keys of documents that are not control's: a cluster keeps its nodes and where its groups are in the same place.
+const clusterPrefix = "cluster/"
+
 // Apply takes a document that the engine has applied; an empty one is gone. Called from one goroutine. The bytes are only read.
 func (c *Control) Apply(key string, doc []byte) {
+	if strings.HasPrefix(key, clusterPrefix) {
+		return
+	}
 	kind, slug, id, ok := splitKey(key)
 	if !ok {
 		c.options.Logger.Error("control document with a strange key", "key", key)

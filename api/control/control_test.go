@@ -20,6 +20,8 @@ type memory struct {
 	audit []string
 	// before, when set, is called before each record, with the documents that it will change.
 	before func(changes []Change)
+	// unknown: nobody is told whether the record was stored; it is not when lost is set, too.
+	unknown, lost bool
 }
 
 func (m *memory) PutDocuments(actor uint32, changes []Change, audit []byte) error {
@@ -31,12 +33,18 @@ func (m *memory) PutDocuments(actor uint32, changes []Change, audit []byte) erro
 			return fmt.Errorf("store: %w", ErrConflict)
 		}
 	}
+	if m.unknown && m.lost {
+		return fmt.Errorf("store: %w", ErrUnknown)
+	}
 	m.puts++
 	if len(audit) > 0 {
 		m.audit = append(m.audit, string(audit))
 	}
 	for _, c := range changes {
 		m.put(c.Key, string(c.Doc))
+	}
+	if m.unknown {
+		return fmt.Errorf("store: %w", ErrUnknown)
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ var (
 	ErrConflict = errors.New("conflict")
 )
 
+// ErrUnknown is wrapped when a change may have been made: a node of the cluster was lost meanwhile.
+var ErrUnknown = errors.New("whether the change was made is unknown")
+
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }

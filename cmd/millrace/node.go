@@ -47,7 +47,7 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 	if n.events, err = eventlog.Open(n.engine, events); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
-	n.control.Start(api.ControlStore(n.engine))
+	n.control.Start(api.ControlStore(n.engine, nil))
 	decoders := ingest.NewPool(decoder)
 	door.Store, door.Control = api.Engine(n.engine), n.control
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {

@@ -1,0 +1,355 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/api/scim"
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// behind is a Store on a node that lags: control documents of others come in with a fence, and it writes down what is asked of it.
+type behind struct {
+	Store
+	control *control.Control
+
+	mu     sync.Mutex
+	calls  []string
+	hidden map[string][]byte // documents that this node hasn't seen yet
+}
+
+func (b *behind) note(what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, what)
+}
+
+// asked returns what was asked since the last time.
+func (b *behind) asked() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	calls := b.calls
+	b.calls = nil
+	return calls
+}
+
+func (b *behind) Fence() error {
+	b.note("fence")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key, doc := range b.hidden {
+		b.control.Apply(key, doc)
+	}
+	b.hidden = nil
+	return b.Store.Fence()
+}
+
+// hide takes documents away until the next fence.
+func (b *behind) hide(keys []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hidden = map[string][]byte{}
+	for _, key := range keys {
+		if doc := b.Store.(engine).Document(key); len(doc) > 0 {
+			b.hidden[key] = doc
+			b.control.Apply(key, nil)
+		}
+	}
+}
+
+func (b *behind) NewBatch(workspace, actor uint32) Batch {
+	return &behindBatch{b.Store.NewBatch(workspace, actor), b}
+}
+
+func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+	b.note("read")
+	return b.Store.Find(workspace, id, key)
+}
+
+func (b *behind) FindNumber(workspace uint32, number uint64) ([]User, error) {
+	b.note("read")
+	return b.Store.FindNumber(workspace, number)
+}
+
+func (b *behind) FindMerged(workspace uint32, number uint64) ([]User, error) {
+	b.note("read")
+	return b.Store.FindMerged(workspace, number)
+}
+
+func (b *behind) View(workspace uint32, id op.IDKind, key []byte, f func(uint64, []byte)) error {
+	b.note("read")
+	return b.Store.View(workspace, id, key, f)
+}
+
+func (b *behind) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func([]byte)) error {
+	b.note("read")
+	return b.Store.ViewAddress(workspace, id, key, f)
+}
+
+func (b *behind) Trail(workspace uint32, number uint64) ([]shard.StateChange, error) {
+	b.note("read")
+	return b.Store.Trail(workspace, number)
+}
+
+func (b *behind) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error) {
+	b.note("read")
+	return b.Store.AddressTrail(workspace, id, key)
+}
+
+func (b *behind) BlockedAddresses(workspace uint32, cursor string, limit int) ([]shard.BlockedAddress, string, error) {
+	b.note("read")
+	return b.Store.BlockedAddresses(workspace, cursor, limit)
+}
+
+func (b *behind) Audit(seq uint64, f func(shard.AuditEntry) bool) error {
+	b.note("read")
+	return b.Store.Audit(seq, f)
+}
+
+func (b *behind) AuditEnd() (uint64, [32]byte) {
+	b.note("read")
+	return b.Store.AuditEnd()
+}
+
+func (b *behind) VerifyAudit() (uint64, error) {
+	b.note("read")
+	return b.Store.VerifyAudit()
+}
+
+type behindBatch struct {
+	Batch
+	b *behind
+}
+
+func (b *behindBatch) Commit() error {
+	b.b.note("commit")
+	return b.Batch.Commit()
+}
+
+func openBehind(t *testing.T) (d *door, b *behind) {
+	b = &behind{}
+	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+		b.Store, b.control, o.Store, o.AdminToken = o.Store, o.Control, b, "admin-token"
+		track := o.Track
+		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64) ([]byte, int) {
+			return track(dst, body, ws, batch.(*behindBatch).Batch, now)
+		}
+	})
+	t.Cleanup(done)
+	return d, b
+}
+
+// controlDocuments are those that handlers read besides the workspaces and their keys, which are known everywhere before a change is answered.
+var controlDocuments = []string{
+	"preference_center/demo/main", "campaign/demo/c1", "canvas/demo/w1", "scim_user//hidden@example.com", "secret//" + linkSecret,
+}
+
+// unfencedRoutes read nothing that is stored: a write is resolved behind the log, or by the engine.
+var unfencedRoutes = []string{
+	"POST /users/track", "POST /subscription/status/set", "POST /v2/subscription/status/set", "POST /email/status", "POST /email/blacklist", "POST /email/blocklist",
+	"POST /email/bounce/remove", "POST /email/spam/remove", "GET /scim/v2/ServiceProviderConfig", "GET /scim/v2/ResourceTypes", "GET /scim/v2/ResourceTypes/{id}",
+	"GET /scim/v2/Schemas", "GET /scim/v2/Schemas/{id}", "GET /livez", "GET /readyz", "GET /openapi.json",
+}
+
+// Every route: it waits for one fence before it reads anything, users or documents; those that read nothing don't.
+func TestRoutesFenceBeforeTheyRead(t *testing.T) {
+	d, b := openBehind(t)
+	require.Equal(t, 201, d.track(demoKey, "reader").status)
+	require.Equal(t, 201, d.track(demoKey, "a").status)
+	scimUser := d.createUser(t, "hidden@example.com")
+	a := d.call("GET", "/preference_center/v1/main/url/reader", demoKey, "")
+	require.Equal(t, 200, a.status, a.body)
+	page := strings.TrimPrefix(a.json(t)["preference_center_url"].(string), "http://"+d.addr)
+	filter := "/scim/v2/Users?filter=" + url.QueryEscape(`userName eq "hidden@example.com"`)
+	special := map[string]struct{ target, body, says string }{
+		"GET /preferences/{token}":        {target: page},
+		"POST /preferences/{token}":       {target: page, body: "List-Unsubscribe=One-Click"},
+		"GET /scim/v2/Users":              {target: filter, says: `"totalResults":1`},
+		"GET /scim/v2/Users/{id}":         {target: "/scim/v2/Users/" + scimUser},
+		"PUT /scim/v2/Users/{id}":         {target: "/scim/v2/Users/" + scimUser, body: userBody("hidden@example.com", "pm", "{}")},
+		"DELETE /scim/v2/Users/{id}":      {target: "/scim/v2/Users/" + scimUser},
+		"POST /scim/v2/Users":             {body: userBody("fence@example.com", "pm", "{}")},
+		"GET /scim/v2/ResourceTypes/{id}": {target: "/scim/v2/ResourceTypes/User"},
+		"GET /scim/v2/Schemas/{id}":       {target: "/scim/v2/Schemas/" + scim.UserSchema},
+		"GET /preference_center/v1/list":  {says: `"main"`},
+	}
+	for _, rt := range d.routes() {
+		name := rt.method + " " + rt.path
+		good := special[name]
+		if g, ok := goodRequests[name]; ok {
+			good.target, good.body = g.target, strings.ReplaceAll(g.body, "{unique}", "fence")
+		}
+		if good.target == "" {
+			good.target = rt.path
+		}
+		require.Equal(t, slices.Contains(unfencedRoutes, name), rt.unfenced, name)
+		if !rt.unfenced {
+			b.hide(controlDocuments)
+		}
+		b.asked()
+		var got answer
+		switch {
+		case rt.scim:
+			got = d.provision(rt.method, good.target, good.body)
+		case rt.page && rt.method == "POST":
+			got = d.call(rt.method, good.target, "", good.body, "Content-Type", "application/x-www-form-urlencoded")
+		default:
+			got = d.call(rt.method, good.target, demoKey, good.body)
+		}
+		require.Less(t, got.status, 400, "%s: %s", name, got.body)
+		require.Contains(t, got.body, good.says, name)
+		asked := b.asked()
+		if rt.unfenced {
+			require.NotContains(t, asked, "fence", name)
+			require.NotContains(t, asked, "read", name)
+			continue
+		}
+		require.NotEmpty(t, asked, name)
+		require.Equal(t, "fence", asked[0], "%s: %q", name, asked)
+		require.NotContains(t, asked[1:], "fence", name)
+	}
+}
+
+// The admin API does the same.
+func TestAdminFences(t *testing.T) {
+	d, b := openBehind(t)
+	for _, target := range []string{"/workspaces", "/workspaces/demo/preference_centers/main", "/audit", "/audit/verify", "/workspaces/demo/blocklist",
+		"/workspaces/demo/trail?email=a@example.com"} {
+		b.hide(controlDocuments)
+		b.asked()
+		require.Equal(t, 200, d.administer(t, "GET", target, "").status, target)
+		asked := b.asked()
+		require.NotEmpty(t, asked, target)
+		require.Equal(t, "fence", asked[0], target)
+		require.NotContains(t, asked[1:], "fence", target)
+	}
+}
+
+// Elements that wait for others see what those have done: a fence before each wave.
+func TestWavesFence(t *testing.T) {
+	d, b := openBehind(t)
+	require.Equal(t, 201, d.track(demoKey, "a").status)
+	b.asked()
+	a := d.call("POST", "/users/external_ids/rename", demoKey, `{"external_id_renames":[
+		{"current_external_id":"a","new_external_id":"b"},{"current_external_id":"b","new_external_id":"c"},{"current_external_id":"c","new_external_id":"d"}]}`)
+	require.Equal(t, 201, a.status)
+	require.Contains(t, a.body, `"new_external_id":"d"`)
+	require.Equal(t, []string{"fence", "commit", "fence", "commit", "fence", "commit"}, slices.DeleteFunc(b.asked(), func(call string) bool { return call == "read" }))
+}
+
+// What the engine of a cluster says, in the shape of each part of the surface: 503, when to come again, and whether something may have been done.
+func TestAnswersOfACluster(t *testing.T) {
+	refused := errors.New("")
+	const unknown, nothing = "unknown", "Nothing was done"
+	for _, c := range []struct {
+		err    error
+		says   string
+		after  string
+		metric interface{ Get() uint64 }
+	}{
+		{shard.ErrUnavailable, nothing, "2", refusedUnavailable},
+		{fmt.Errorf("group 3: %w", shard.ErrNotLeader), nothing, "1", refusedNotLeader},
+		{fmt.Errorf("%w: %w", shard.ErrUnknown, errors.New("connection reset")), unknown, "2", refusedUnknown},
+		{errors.Join(shard.ErrUnavailable, shard.ErrUnknown), unknown, "2", refusedUnknown}, // one group was reached, perhaps
+		{shard.ErrBusy, "busy", "1", nil},
+		{shard.ErrDiskFull, "can't store more", "30", refusedDiskFull},
+	} {
+		d := open(t, nil)
+		refused = c.err
+		check := func(a answer, contentType, shape string) {
+			require.Equal(t, 503, a.status, a.body)
+			require.Equal(t, c.after, a.header.Get("Retry-After"))
+			require.Equal(t, contentType, a.header.Get("Content-Type"))
+			require.Contains(t, strings.ReplaceAll(a.body, "&#39;", "'"), c.says)
+			require.Contains(t, a.body, shape)
+			require.NotContains(t, a.body, "group 3")
+			require.NotContains(t, a.body, "reset")
+		}
+		var before uint64
+		if c.metric != nil {
+			before = c.metric.Get()
+		}
+		d.store.fence = func() error { return refused }
+		check(d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`), "application/json", `{"message":"`)
+		check(d.call("GET", "/campaigns/translations?campaign_id=c1&message_variation_id=m1", demoKey, ""), "application/json", `"code":"SERVICE_UNAVAILABLE"`)
+		check(d.provision("GET", "/scim/v2/Users/00000000-0000-0000-0000", ""), "application/scim+json", `"status":503`)
+		check(d.call("GET", "/preferences/x", "", ""), "text/html; charset=utf-8", "<title>One moment, please</title>")
+		d.store.fence = nil
+		d.store.commit = func() error { return refused }
+		check(d.track(demoKey, "a"), "application/json", `{"message":"`)
+		if c.metric != nil {
+			require.Equal(t, before+5, c.metric.Get())
+		}
+	}
+}
+
+// A fence that fails between two waves: what is done is done, and the others are refused. When nobody knows, the request fails as a whole.
+func TestWavesWithoutAFence(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+	}{{shard.ErrUnavailable, 201}, {shard.ErrUnknown, 503}} {
+		d, b := openBehind(t)
+		require.Equal(t, 201, d.track(demoKey, "a").status)
+		b.asked()
+		b.Store = &failingFence{b.Store, c.err, 1}
+		a := d.call("POST", "/users/external_ids/rename", demoKey,
+			`{"external_id_renames":[{"current_external_id":"a","new_external_id":"b"},{"current_external_id":"b","new_external_id":"c"}]}`)
+		require.Equal(t, c.status, a.status, a.body)
+		if c.status == 201 {
+			require.Equal(t, `{"rename_errors":[[1,"Too much of the service is out of reach at the moment. Nothing was done; please try again later."]],`+
+				`"external_ids":[{"current_external_id":"a","new_external_id":"b"}],"message":"success"}`, a.body)
+		}
+	}
+}
+
+// failingFence fails behind its first fences.
+type failingFence struct {
+	Store
+	err  error
+	good int
+}
+
+func (f *failingFence) Fence() error {
+	if f.good--; f.good < 0 {
+		return f.err
+	}
+	return nil
+}
+
+// What a control change comes to: own reads catch up before anything goes on, others are told of what was acknowledged, an unknown outcome is said to be one.
+func TestAfterPut(t *testing.T) {
+	var calls []string
+	fence := func() error { calls = append(calls, "fence"); return nil }
+	broken := func() error { calls = append(calls, "fence"); return shard.ErrUnavailable }
+	spread := func() { calls = append(calls, "spread") }
+	check := func(err error, want ...string) error {
+		t.Helper()
+		require.Equal(t, want, calls)
+		calls = nil
+		return err
+	}
+	require.NoError(t, check(afterPut(nil, fence, spread), "fence", "spread"))
+	require.NoError(t, check(afterPut(nil, fence, nil), "fence"))
+	err := check(afterPut(nil, broken, spread), "fence")
+	require.ErrorIs(t, err, shard.ErrUnknown)
+	require.NotErrorIs(t, err, control.ErrUnknown, "there is nothing to judge by")
+	require.ErrorIs(t, check(afterPut(shard.ErrConflict, fence, spread), "fence"), control.ErrConflict)
+	err = check(afterPut(shard.ErrConflict, broken, spread), "fence")
+	require.ErrorIs(t, err, shard.ErrUnavailable)
+	require.NotErrorIs(t, err, control.ErrConflict, "judging again would judge by the same")
+	err = check(afterPut(shard.ErrUnknown, fence, spread), "fence")
+	require.ErrorIs(t, err, control.ErrUnknown)
+	require.ErrorIs(t, err, shard.ErrUnknown)
+	require.NotErrorIs(t, check(afterPut(shard.ErrUnknown, broken, spread), "fence"), control.ErrUnknown)
+	require.ErrorIs(t, check(afterPut(shard.ErrBusy, fence, spread)), shard.ErrBusy)
+}
