@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -427,8 +428,9 @@ func (x *exchange) answerStatus(ids []queried, group [16]byte) {
 	ofUser := func(_ uint64, blob []byte) { subscribed, _, _, known = profile.GroupState(blob, group) }
 	ofAddress := func(blob []byte) { ofUser(0, blob) }
 	reply := append(x.reply[:0], `{"status":{`...)
+	var names nameSet
 	for i, id := range ids {
-		if slices.ContainsFunc(ids[:i], func(earlier queried) bool { return bytes.Equal(earlier.text, id.text) }) {
+		if !names.add(ids, i) {
 			continue // a name stands in an object once
 		}
 		key, ok := x.keyOf(id)
@@ -455,6 +457,26 @@ func (x *exchange) answerStatus(ids []queried, group [16]byte) {
 	}
 	x.reply = append(reply, `},"message":"success"}`...)
 	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus one.
+type nameSet [128]uint8
+
+var _ [len(nameSet{}) - 2*maxIDs]struct{} // it has room
+
+var nameSeed = maphash.MakeSeed()
+
+// add adds the text of ids[i]; false when it is there.
+func (s *nameSet) add(ids []queried, i int) bool {
+	for h := maphash.Bytes(nameSeed, ids[i].text); ; h++ {
+		switch slot := &s[h%uint64(len(s))]; {
+		case *slot == 0:
+			*slot = uint8(i + 1)
+			return true
+		case bytes.Equal(ids[*slot-1].text, ids[i].text):
+			return false
+		}
+	}
 }
 
 func statusMember(subscribed, known bool) string {

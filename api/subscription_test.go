@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/control"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // openDoor is openEngine for tests that need no restart. AdminToken is set.
@@ -258,6 +261,8 @@ func TestFifty(t *testing.T) {
 	d.must(t, "/subscription/status/set", set(newsGroup, "subscribed", `"external_id":[`+quoted(50, "u%d")+`]`))
 	require.Equal(t, "Subscribed", d.one(t, newsGroup, "external_id", "u49"))
 	d.must(t, "/v2/subscription/status/set", `{"subscription_groups":[`+set(newsGroup, "unsubscribed", `"emails":[`+quoted(25, "u%d@example.com")+`]`)+","+set(alertsGroup, "subscribed", `"external_ids":[`+quoted(25, "u%d")+`]`)+`]}`)
+	a := d.call("GET", "/subscription/status/get?subscription_group_id="+newsGroup+strings.Repeat("&external_id=u7&external_id[]=u30", 25), demoKey, "")
+	require.Equal(t, `{"status":{"u7":"Unsubscribed","u30":"Subscribed"},"message":"success"}`, a.body, "each once")
 	for _, kind := range []struct{ name, format string }{{"external_id", "u%d"}, {"external_id[]", "u%d"}, {"email", "u%d@example.com"}} {
 		states := d.status(t, newsGroup, parameters(50, kind.name, kind.format))
 		require.Len(t, states, 50)
@@ -553,6 +558,28 @@ func (s lentStore) View(_ uint32, _ op.IDKind, _ []byte, f func(uint64, []byte))
 func (s lentStore) ViewAddress(_ uint32, _ op.IDKind, _ []byte, f func([]byte)) error {
 	f(s.blob)
 	return nil
+}
+
+// BenchmarkGetStatus reads the states of 50 users whose profiles are at hand.
+func BenchmarkGetStatus(b *testing.B) {
+	d := open(b, func(o *Options) {
+		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
+		o.Store = lentStore{o.Store, profile.New(nil, 1, op.ExternalID, []byte("a"), 1)}
+	})
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+		return s.Patch([]byte(`{"rate_limits":{"subscription.status.get":"1000000000/1s"}}`))
+	})
+	require.NoError(b, err)
+	var request fasthttp.Request
+	head := "GET /subscription/status/get?subscription_group_id=" + newsGroup + "&" + parameters(50, "external_id[]", "user-%d") + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + demoKey + "\r\n\r\n"
+	ctx := new(fasthttp.RequestCtx)
+	b.ReportAllocs()
+	for b.Loop() {
+		require.NoError(b, request.Read(bufio.NewReader(strings.NewReader(head)))) // the query is parsed once a request
+		ctx.Init(&request, nil, nil)
+		d.handle(ctx)
+	}
+	require.Equal(b, 200, ctx.Response.StatusCode())
 }
 
 // Reading 50 states allocates no more often than reading one.
