@@ -44,7 +44,7 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
-		echo '$(GO) test -race -short -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -short -timeout 10m $(RACE_PACKAGES); \
+		echo '$(GO) test -race -short -vet=off -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -short -vet=off -timeout 10m $(RACE_PACKAGES); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi
@@ -55,7 +55,7 @@ fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
 	echo "$$list" | awk '/^Fuzz/ {names[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, names[i]; n = 0}' | \
 	while read -r package name; do \
 		echo "fuzz $$package $$name"; \
-		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
+		$(GO) test -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
 	done
 
 CLIENTS := $(CURDIR)/bin/clients

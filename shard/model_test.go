@@ -247,7 +247,7 @@ func (o modelOp) write(b *Batch) {
 // Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
 func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range 12 {
+	for round := range short(12, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
 		options := func() Options {

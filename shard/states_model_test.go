@@ -499,7 +499,7 @@ func TestStatesModel(t *testing.T) {
 		m := &statesModel{users: map[string]*modelHolder{}, addresses: map[string]*modelHolder{}}
 		e := openTest(t, options())
 		var steps []string
-		for step := range 200 {
+		for step := range short(200, 100) {
 			clock.Store(m.step + 1)
 			steps = append(steps, m.randomStep(t, e, r))
 			what := fmt.Sprintf("round %d step %d, %s", round, step, strings.Join(steps[max(0, len(steps)-10):], "\n"))

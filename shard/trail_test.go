@@ -194,7 +194,7 @@ func TestTrailIsBounded(t *testing.T) {
 	e := openTest(t, o)
 	w := e.workers[0]
 	most := int64(0)
-	for i := range 1000 {
+	for i := range short(1000, 500) {
 		commitAs(t, e, op.SourceEmailStatus, func(b *Batch) {
 			for user := range 100 {
 				b.SetAddressStates(op.Email, fmt.Append(nil, "m", user, "@example.com"), email([]string{"subscribed", "unsubscribed"}[i%2]))
@@ -276,7 +276,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 			}
 		}
 	}()
-	for i := range short(200, 50) {
+	for i := range short(200, 20) {
 		setAddress(t, e, op.Email, "x@example.com", State{Kind: Bounce, On: i%2 == 0})
 		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
 		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))

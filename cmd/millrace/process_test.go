@@ -38,6 +38,9 @@ func testMain(m *testing.M) int {
 	build := exec.Command("go", "build", "-o", binary)
 	if underRace {
 		build.Args = append(build.Args, "-race")
+		if os.Getenv("GORACE") == "" { // a program with the race detector sleeps for a second before it ends, and many are started here
+			os.Setenv("GORACE", "atexit_sleep_ms=10")
+		}
 	}
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {

@@ -299,7 +299,7 @@ func TestDamagedState(t *testing.T) {
 // What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed kinds, a random
 // time within the hour.
 func TestBlockSize(t *testing.T) {
-	const n = 100_000
+	n := short(100_000, 25_000)
 	r := rand.New(rand.NewPCG(1, 2))
 	w := newWorld(t, vfs.NewMem(), Options{Interval: time.Hour, BlockBytes: 64 << 20, PackAfter: time.Hour})
 	for done := 0; done < n; done += 150 {
@@ -330,7 +330,7 @@ func TestBlockSize(t *testing.T) {
 		}
 	}
 	for column := range uint32(numCols) {
-		if sizes[column] > n/20 {
+		if sizes[column] > uint64(n)/20 {
 			t.Logf("  column %d: %.2f B", column, float64(sizes[column])/float64(s.Events))
 		}
 	}

@@ -131,7 +131,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	o := manual()
 	o.FS = stepFS{fs, func(string) error {
-		for range 8 {
+		for range short(8, 2) {
 			if on {
 				clones = append(clones, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r}))
 			}
@@ -196,9 +196,7 @@ func TestEveryStepFails(t *testing.T) {
 		w.requireExact()
 		require.NoError(t, w.l.Close())
 		require.NoError(t, w.e.Close())
-		if testing.Short() {
-			k += 4
-		}
+		k += short(1, 9) - 1
 	}
 }
 

@@ -108,7 +108,7 @@ func TestExportWhilePacking(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for range 120 {
+			for range short(120, 40) {
 				if err := w.commit(w.more(7)...); err != nil {
 					t.Error(err)
 					return
@@ -139,7 +139,7 @@ func TestExportWhilePacking(t *testing.T) {
 			}
 		}
 	}()
-	for range 25 {
+	for range short(25, 10) {
 		before := w.snapshot()
 		counts, _ := w.exported(Query{})
 		for n, c := range counts {
@@ -218,11 +218,7 @@ func TestCrash(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := newWorld(t, vfs.NewCrashableMem(), busy())
-	rounds := 12
-	if testing.Short() {
-		rounds = 3
-	}
-	for range rounds {
+	for range short(12, 3) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		for range 2 {
@@ -315,7 +311,7 @@ func TestRetention(t *testing.T) {
 
 func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	o := busy()
-	o.BlockBytes, o.PackAfter = 1<<20, time.Minute
+	o.BlockBytes, o.PackAfter = short[int64](1<<20, 1<<18), time.Minute
 	w := newWorld(t, vfs.NewMem(), o)
 	w.commitMore(10, 9)
 	w.checkpoint()
@@ -325,7 +321,7 @@ func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	require.Eventually(t, func() bool { return w.l.Stats().Packed == w.e.CheckpointedPosition() }, 10*time.Second, time.Millisecond)
 	require.Equal(t, 1, w.l.Stats().Blocks)
 	packed := w.l.Stats().Packed
-	for w.l.Stats().BacklogBytes < 2<<20 { // more than a block
+	for w.l.Stats().BacklogBytes < 2*o.BlockBytes { // more than a block
 		w.commitMore(50, 60)
 	}
 	w.checkpoint()

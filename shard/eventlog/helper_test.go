@@ -37,6 +37,14 @@ type world struct {
 	next  int64
 }
 
+// short is how much of something is done, under -short.
+func short[T int | int64](much, little T) T {
+	if testing.Short() {
+		return little
+	}
+	return much
+}
+
 // clock is real time until it is moved.
 type clock struct {
 	mu    sync.Mutex
