@@ -108,6 +108,8 @@ func (w *worker) applyOther(c *commit) (err error) {
 // Advance says that all records up to a position have been dispatched: the log has none between the last of them and there. So the engine counts as
 // having applied the log that far, once it has applied those.
 func (e *Engine) Advance(position uint64) {
+	for last := e.advanced.Load(); last < position && !e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
+	}
 	for _, w := range e.workers {
 		q := &w.queue
 		q.mu.Lock()

@@ -191,6 +191,7 @@ type Engine struct {
 	leading    atomic.Bool // a replica's: between Lead and Follow
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
+	advanced     atomic.Uint64 // what Advance has said
 
 	batches sync.Pool
 	pump    pump

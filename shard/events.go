@@ -3,7 +3,6 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -28,13 +27,17 @@ func (e *Engine) ReadLog(from, to uint64, f func(position uint64, count uint32, 
 // HoldLog keeps the records from position from on in the log for the reader that calls itself name.
 func (e *Engine) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
 
-// FirstPosition is the first record in the log, AppliedPosition the last that all workers have applied, CheckpointedPosition the last
-// whose effects the store holds: up to there, Dropped is complete on disk and a crash brings nothing back.
+// FirstPosition is where the log begins, AppliedPosition the last record that all workers have applied, CheckpointedPosition the last
+// whose effects the store holds: up to there, Dropped is complete on disk and a crash brings nothing back. The state of a replica may be ahead of the log
+// on its node, when it came from another one; both are what can be read in the log.
 func (e *Engine) FirstPosition() uint64        { return e.log.FirstPosition() }
-func (e *Engine) CheckpointedPosition() uint64 { return e.checkpointed.Load() }
+func (e *Engine) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
+
+// logPosition is a position up to which the log has all that was ever decided.
+func (e *Engine) logPosition() uint64 { return max(e.log.DurablePosition(), e.advanced.Load()) }
 
 func (e *Engine) AppliedPosition() uint64 {
-	applied := uint64(math.MaxUint64)
+	applied := e.logPosition()
 	for _, w := range e.workers {
 		w.mu.Lock()
 		w.catchUp()

@@ -8,7 +8,8 @@ import "millrace/wal"
 //   - Records are handed back once they are durable, in the order of their positions, from one goroutine: by wal.Options.OnDurable, or Engine.Dispatch.
 //   - Append refuses a record (then nothing was done), or takes it: then it is handed back, or it is reported as lost (Engine.Lost: whether it is in the
 //     log is unknown), or the log fails.
-//   - Replay and Read give records from a position on, those that are there: from need not be a record's position.
+//   - Replay and Read give records from a position on: from need not be a record's position, but it must not lie before FirstPosition (wal.ErrMissing).
+//   - Of a record that was made elsewhere, Data is the engine's from Dispatch on; the log does not write to it any more.
 type Log interface {
 	// Append gives a record a place in the log. It never waits for a disk. Errors: wal.ErrBusy, wal.ErrDiskFull, wal.ErrRecordTooLarge, wal.ErrFailed,
 	// wal.ErrClosed, wal.ErrNotLeader.
@@ -22,7 +23,8 @@ type Log interface {
 	Hold(name string, from uint64)
 	// Trim says that records before this position are not needed by the engine any more.
 	Trim(before uint64) error
-	// FirstPosition is the first record that is still there, LastPosition the last that was taken, DurablePosition the last that was handed back.
+	// FirstPosition: all records from there on are there, earlier ones may not be. It is 1 or above, and need not be a record's position. LastPosition is that of
+	// the last record that was taken, DurablePosition of the last that was handed back. The engine's state may be ahead of both, when it came from another node.
 	FirstPosition() uint64
 	LastPosition() uint64
 	DurablePosition() uint64

@@ -108,9 +108,6 @@ func (l *Log) findDeletions(to uint64) error {
 		}
 		found, last, err := l.readDeletions(from, to)
 		l.tail.RUnlock()
-		if err == nil && last < from {
-			err = fmt.Errorf("the log has nothing at %d to %d", from, to)
-		}
 		if err != nil {
 			return err
 		}
@@ -160,5 +157,8 @@ func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err
 		}
 		return nil
 	})
+	if err == nil {
+		last = to // behind the last record there is nothing up to there
+	}
 	return found, last, enough(err)
 }

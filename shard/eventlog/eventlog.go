@@ -72,6 +72,9 @@ const HoldName = "eventlog"
 type Options struct {
 	FS  vfs.FS // default vfs.Default
 	Dir string // the event log's own; made when absent
+	// Group is the name of the group in a cluster whose replica the engine is. It stands in the ids of events. Other than that of an engine that is alone, a
+	// replica's event log may be ahead of the engine, when both came from another node. Default: alone.
+	Group string
 	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. They go block by block.
 	Retention time.Duration
 	// BlockBytes: a block is packed when so many bytes of events, as they are in the log, have come together. Default 32 MiB. Packing
@@ -140,6 +143,8 @@ type Log struct {
 	opts Options
 	src  Source
 	lock io.Closer
+	// counted is what the gauges of the backlog have of this log.
+	counted struct{ positions, bytes float64 }
 
 	mu      sync.Mutex
 	blocks  []*block // by position
@@ -220,7 +225,7 @@ func (l *Log) open() (err error) {
 		return fmt.Errorf("%w: %q is missing, but there are blocks", ErrCorrupt, l.statePath())
 	case !known:
 		s.packed = first - 1
-	case s.packed > l.src.AppliedPosition():
+	case s.packed > l.src.AppliedPosition() && l.opts.Group == "":
 		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together", ErrCorrupt, l.statePath(), s.packed,
 			l.src.AppliedPosition())
 	case s.packed+1 < first:
@@ -308,6 +313,7 @@ func (l *Log) Close() error {
 	l.work.Lock()
 	defer l.work.Unlock()
 	l.countBlocks(-1)
+	l.countBacklog(&Stats{})
 	return l.lock.Close()
 }
 
@@ -318,7 +324,7 @@ type Stats struct {
 	Events           int64 // in the blocks
 	Damaged          int   // blocks that can't be read
 	Packed           uint64
-	BacklogPositions uint64 // applied, but not packed
+	BacklogPositions uint64 // applied, but not packed; of a group, whose positions have gaps, more than there are records
 	BacklogBytes     int64  // about
 	Deletions        int    // whose events are, or may be, still on disk
 	Oldest           time.Time
@@ -456,6 +462,14 @@ func (l *Log) countBlocks(sign int) {
 	for _, b := range l.blocks {
 		countBlock(b.info, sign)
 	}
+}
+
+// countBacklog brings the gauges, which all logs of the process share, up to date. It is called under work, or when no one works any more.
+func (l *Log) countBacklog(s *Stats) {
+	c := &l.counted
+	backlogPositions.Add(float64(s.BacklogPositions) - c.positions)
+	backlogBytes.Add(float64(s.BacklogBytes) - c.bytes)
+	c.positions, c.bytes = float64(s.BacklogPositions), float64(s.BacklogBytes)
 }
 
 func countBlock(info *blockInfo, sign int) {

@@ -167,7 +167,12 @@ func (l *Log) settled(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return end, l.applied(ctx, end)
+	if err := l.applied(ctx, end); err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(end, l.packed), nil // of a replica it may be ahead of the engine
 }
 
 // applied waits until the engine has applied all up to a position.
@@ -255,7 +260,7 @@ func (x *exporter) readTail() error {
 func (x *exporter) gather() error {
 	s := &x.stretch
 	s.begin(x.next)
-	err := enough(x.log.src.ReadLog(x.next, x.end, func(position uint64, _ uint32, payload []byte) error {
+	err := x.log.src.ReadLog(x.next, x.end, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
 		}
@@ -263,12 +268,12 @@ func (x *exporter) gather() error {
 			return errEnough
 		}
 		return x.ctx.Err()
-	}))
-	if err != nil {
-		return err
+	})
+	if err == nil {
+		s.last = x.end // behind the last record there is nothing up to there
 	}
-	if s.last < s.first {
-		return fmt.Errorf("the log has nothing at %d to %d", x.next, x.end)
+	if err = enough(err); err != nil {
+		return err
 	}
 	if err := x.log.applied(x.ctx, s.last); err != nil {
 		return err

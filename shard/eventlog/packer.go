@@ -117,8 +117,7 @@ func (l *Log) packDue() error {
 	defer l.work.Unlock()
 	for {
 		s := l.Stats()
-		backlogPositions.Set(float64(s.BacklogPositions))
-		backlogBytes.Set(float64(s.BacklogBytes))
+		l.countBacklog(&s)
 		l.pack.pace.begin(l.stop, s.BacklogBytes > l.opts.MaxBacklogBytes)
 		packed, err := l.packOne(false)
 		l.pack.pace.end()
@@ -129,11 +128,14 @@ func (l *Log) packDue() error {
 }
 
 // Pack packs all that the engine has checkpointed, at once and at full speed.
-func (l *Log) Pack() error {
+func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint64) }
+
+// PackTo packs at least all up to a position, as far as the engine has checkpointed it, at once and at full speed.
+func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	l.work.Lock()
 	defer l.work.Unlock()
-	for {
-		if err := l.ready(); err != nil {
+	for l.packed < position {
+		if err := errors.Join(l.ready(), ctx.Err()); err != nil {
 			return err
 		}
 		l.pack.pace.begin(l.stop, true)
@@ -143,6 +145,7 @@ func (l *Log) Pack() error {
 			return err
 		}
 	}
+	return nil
 }
 
 // packOne packs one stretch, if there is one that is due; with all set, any.
@@ -152,7 +155,7 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 	if to < from {
 		return false, nil
 	}
-	oldest, err := l.oldestStamp(from)
+	oldest, err := l.oldestStamp(from, to)
 	if err != nil {
 		return false, err
 	}
@@ -175,19 +178,25 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 	return true, nil
 }
 
-// oldestStamp is when the record at a position was accepted.
-func (l *Log) oldestStamp(position uint64) (int64, error) {
-	if p := &l.pack; p.oldestAt != position {
-		err := l.src.ReadLog(position, position, func(_ uint64, _ uint32, payload []byte) error {
-			rec, err := op.ParseRecord(payload, nil)
-			p.oldestAt, p.oldest = position, rec.Stamp
-			return err
-		})
-		if err != nil {
-			return 0, fmt.Errorf("read the log at %d: %w", position, err)
-		}
+// oldestStamp is when the first record from a position on was accepted; 0 when there is none up to to.
+func (l *Log) oldestStamp(from, to uint64) (int64, error) {
+	p := &l.pack
+	if p.oldestAt == from {
+		return p.oldest, nil
 	}
-	return l.pack.oldest, nil
+	oldest := int64(0)
+	err := enough(l.src.ReadLog(from, to, func(_ uint64, _ uint32, payload []byte) error {
+		rec, err := op.ParseRecord(payload, nil)
+		if err != nil {
+			return err
+		}
+		oldest, p.oldestAt, p.oldest = rec.Stamp, from, rec.Stamp
+		return errEnough
+	}))
+	if err != nil {
+		return 0, fmt.Errorf("read the log from %d: %w", from, err)
+	}
+	return oldest, nil
 }
 
 // errEnough ends a read of the log that has had enough.
@@ -218,8 +227,8 @@ func (l *Log) gather(from, to uint64) (full bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read the log from %d: %w", from, err)
 	}
-	if s.last < s.first {
-		return false, fmt.Errorf("the log has nothing at %d to %d", from, to)
+	if !full {
+		s.last = to // behind the last record there is nothing up to there
 	}
 	n := float64(s.last - s.first + 1)
 	l.pack.recordBytes.set(float64(s.bytes) / n)
