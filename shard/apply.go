@@ -350,6 +350,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	if !bytes.Equal(o.Body(), w.e.appendErased(nil, b, s.number, profile.Place{})) {
 		w.eraseEvents(p, s.number, w.e.appendErased(nil, b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
 	}
+	w.eraseElsewhere(p, b)
 	w.e.unblock(s.number)
 	w.eachRow(b, func(id op.IDKind, key []byte) {
 		w.tellRow(p, op.RowRemove, id, key, s.number, nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -138,7 +139,8 @@ func (x Erased) append(dst []byte) []byte {
 	return dst
 }
 
-// appendErased appends where the log has the events of a profile, as far as until.
+// appendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the profile's group; other groups are told
+// by eraseElsewhere.
 func (e *Engine) appendErased(dst, blob []byte, number uint64, until profile.Place) []byte {
 	dst = Erased{Number: number, By: ByProfile, Until: until}.append(dst)
 	if id, key := profile.HomeID(blob); id != op.NoID {
@@ -148,22 +150,66 @@ func (e *Engine) appendErased(dst, blob []byte, number uint64, until profile.Pla
 		}
 		dst = Erased{e.hasher.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.append(dst)
 	}
-	return appendFormers(dst, blob)
+	return e.appendFormers(dst, blob, number)
 }
 
-func appendFormers(dst, blob []byte) []byte {
-	profile.Formers(blob, func(f profile.Former) {
-		if f.Number != 0 {
-			dst = Erased{Number: f.Number, By: ByProfile}.append(dst)
-		}
-		if f.Home != 0 {
-			dst = Erased{f.Home, ByIdentifier, f.Since, f.Until}.append(dst)
+// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that came under an identifier that it has
+// no more. A Former's places are in the log that its own number is in: they mean nothing in another one.
+func (e *Engine) appendFormers(dst, blob []byte, number uint64) []byte {
+	eachFormer(blob, func(x Erased) {
+		if e.oneLog(number, x.Number) {
+			dst = x.append(dst)
 		}
 	})
 	return dst
+}
+
+func eachFormer(blob []byte, f func(Erased)) {
+	profile.Formers(blob, func(x profile.Former) {
+		if x.Number != 0 {
+			f(Erased{Number: x.Number, By: ByProfile})
+		}
+		if x.Home != 0 {
+			f(Erased{x.Home, ByIdentifier, x.Since, x.Until})
+		}
+	})
+}
+
+// oneLog says whether two numbers are in the same log: alone, all are.
+func (e *Engine) oneLog(a, b uint64) bool {
+	g := e.opts.Group
+	if g == nil {
+		return true
+	}
+	return g.Mesh.GroupOf(identity.Partition(a)) == g.Mesh.GroupOf(identity.Partition(b))
 }
 
 // eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody is.
 func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
 	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
 }
+
+// eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its formers.
+func (w *worker) eraseElsewhere(p *partition, blob []byte) {
+	if w.e.opts.Group == nil {
+		return
+	}
+	var partitions []uint8
+	bodies := make(map[uint8][]byte)
+	eachFormer(blob, func(x Erased) {
+		if w.e.oneLog(nobodyIn(p.id), x.Number) {
+			return
+		}
+		to := identity.Partition(x.Number)
+		if bodies[to] == nil {
+			partitions = append(partitions, to)
+		}
+		bodies[to] = x.append(bodies[to])
+	})
+	for _, to := range partitions {
+		w.eraseEvents(p, nobodyIn(to), bodies[to])
+	}
+}
+
+// nobodyIn is a number in a partition that is never anybody's.
+func nobodyIn(partition uint8) uint64 { return uint64(partition) << 56 }

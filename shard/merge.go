@@ -296,11 +296,21 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 				w.tellRow(p, op.RowRemove, k.id, k.key, gone, nil)
 			}
 		}
-		w.eraseEvents(p, gone, appendFormers(nil, theirs))
+		w.eraseFormers(p, gone, theirs)
 		w.forgetMerged(p, theirs)
 	}
 	w.ended(&m, Done, mergesDone)
 	return w.proceed(p, keep)
+}
+
+// eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were merged into it.
+func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
+	if w.e.oneLog(gone, nobodyIn(p.id)) {
+		w.eraseEvents(p, gone, w.e.appendFormers(nil, blob, gone))
+	} else if own := w.e.appendFormers(nil, blob, nobodyIn(p.id)); len(own) > 0 {
+		w.eraseEvents(p, nobodyIn(p.id), own)
+	}
+	w.eraseElsewhere(p, blob)
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
