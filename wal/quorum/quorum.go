@@ -1,15 +1,31 @@
-// Package quorum is the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each Log, any number of groups on one
-// port (Host). It knows bytes and positions, nothing of what the records mean.
+// Package quorum is the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each Log, any number of groups on one port (Host).
+// It knows bytes and positions, nothing of what the records mean. Consensus is the library's; what is here is the glue around it.
+//
+// What always holds:
+//   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one goroutine, and the same records at the
+//     same positions on every node.
+//   - A record that was taken by Append is handed back by identity, or reported as lost (then it may or may not come to be in the log), or the log fails.
+//   - A failed write is final: the node takes no further part in the group, and nothing is acknowledged.
+//   - What this node has promised to the group (entries, votes) is there after the next Open, or Open refuses (wal.ErrCorrupt): a voter that has lost its memory
+//     must not vote.
+//   - What waits is bounded. Append never waits for a disk or a node.
+//
+// Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to raft. Raft's goroutine of the state machine
+// hands back what is committed (handback.go). The log store (store.go) is hashicorp/raft-wal with checksums, a witness, and a say in what may be deleted. A
+// snapshot of raft is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go). lead.go tells the
+// owner whether this node leads.
 package quorum
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
-	"net"
+	"strconv"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"millrace/wal"
 )
@@ -17,59 +33,36 @@ import (
 // Node is a node's number in its cluster: 1, 2, 3, … A number is never given again: a node whose disk was replaced is a new node.
 type Node uint32
 
+// id is what raft knows a node by, as its id and as its address: where the node is, Resolve says when it is dialed.
+func (n Node) id() raft.ServerID           { return raft.ServerID(strconv.FormatUint(uint64(n), 10)) }
+func (n Node) address() raft.ServerAddress { return raft.ServerAddress(n.id()) }
+
+// nodeOf is 0 for what isn't a node's number.
+func nodeOf[T ~string | ~[]byte](id T) Node {
+	n, err := strconv.ParseUint(string(id), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return Node(n)
+}
+
 var (
 	// ErrNotLeader is returned by what only the leader of a group does. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
 	// ErrStranger is returned by connections to or from what is not of this cluster.
 	ErrStranger = errors.New("quorum: the other side is not of this cluster")
+	// ErrUncertain is returned by Fence and by changes of the members when leadership was lost meanwhile: what was asked for may be done, or not.
+	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
 )
-
-// HostOptions configure a Host.
-type HostOptions struct {
-	Node   Node
-	Listen string      // HOST:PORT, for all groups and for calls between nodes
-	TLS    *tls.Config // with certificates for both directions; nil: none, loopback only
-	// Resolve says where a node is.
-	Resolve func(Node) (address string, ok bool)
-	Logger  *slog.Logger
-}
-
-// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each connection says which cluster and node it
-// comes from and what it is for; one of another cluster is closed.
-type Host struct{}
-
-// Listen opens the port.
-func Listen(o HostOptions) (*Host, error) { panic("not built") }
-
-// SetCluster says which cluster this is. Until then, and from nodes that don't know it yet, only connections for calls are let through, and marked
-// (Conn.Cluster is empty).
-func (h *Host) SetCluster(id string) { panic("not built") }
-
-// Calls is where connections for calls come in; each is a *Conn.
-func (h *Host) Calls() net.Listener { panic("not built") }
-
-// DialCalls opens one to a node, DialAddress to an address whose node isn't known yet (0).
-func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) { panic("not built") }
-func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, error) {
-	panic("not built")
-}
-
-func (h *Host) Addr() net.Addr { panic("not built") }
-func (h *Host) Close() error   { panic("not built") }
-
-// Conn is a connection between nodes.
-type Conn struct {
-	net.Conn
-	Node    Node   // the other side
-	Cluster string // as the other side knows it; empty: not yet
-}
 
 // State is what a group's log is about, for a node that lacks so much of the log that it needs the state instead.
 type State interface {
-	// Snapshot writes the state with the effects of at least all records up to position to w; more is fine. Called on the leader, for one receiver.
+	// Snapshot writes the state with the effects of at least all records up to position to w; more is fine. Called on the leader, for one receiver. position
+	// has been handed to OnDurable; Snapshot waits until it is applied, if need be.
 	Snapshot(ctx context.Context, position uint64, w io.Writer) error
 	// Restore puts what Snapshot has written in the place of the state, whole or not at all, also when the process ends in the middle. Records up to position
-	// don't come any more. Nothing is handed back while it runs.
+	// don't come any more; after a crash, some may. Nothing is handed back while it runs. r ends with io.EOF only when all is there and unharmed; after any
+	// other error the state stays as it was. When Restore returns nil, the new state is on disk.
 	Restore(position uint64, r io.Reader) error
 }
 
@@ -80,40 +73,122 @@ type Options struct {
 	Dir   string // the log's own; made when absent
 	// Voters make a new group, the same on each of them; empty: the log waits until the group's leader takes this node in. Ignored when Dir has a log.
 	Voters []Node
-	State  State
-	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others without one. See wal.Options.
+	// Base is for a new group whose state was made elsewhere (imported, or restored from a backup): its records come behind this position. The same on all
+	// voters. Default 0.
+	Base  uint64
+	State State
+	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others without one. The slice is lent for the
+	// call, the records are the caller's. Nothing is handed back while it runs: it should hand over and return. Required.
 	OnDurable func([]*wal.Record)
-	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost. They are the caller's again; should they
-	// be in the log, OnDurable gets them as others'.
+	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost, or the log was closed or has failed. They
+	// are the caller's again; should they be in the log, OnDurable gets them as others'.
 	OnLost func([]*wal.Record)
-	// OnLead: this node leads, and OnDurable has had all records of earlier leaders. OnFollow: it does not any more. From one goroutine, in turns.
+	// OnLead: this node leads, and OnDurable has had all records of earlier leaders. OnFollow: it does not any more. From one goroutine, in turns. Append takes
+	// records before OnLead returns, and may refuse them before OnFollow is called.
 	OnLead, OnFollow func()
-	OnFailure        func(error)
-	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 1 s, 1 s, 500 ms.
+	// OnFailure is called once when the log's disk has failed, or what is on it is damaged. It is final; the process should exit. It must not call Close.
+	OnFailure func(error)
+	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, 500 ms: a leader that is gone is replaced in 1 to 2.5 s.
 	HeartbeatTimeout, ElectionTimeout, LeaseTimeout time.Duration
-	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; MaxRecordBytes a record. MaxEntryBytes: records are put together into one entry of
-	// raft up to this size. MinFreeBytes and MinFreePercent as in wal.Options.
-	MaxPendingRecords             int
-	MaxPendingBytes               int64
-	MaxRecordBytes, MaxEntryBytes int
-	MinFreeBytes                  int64
-	MinFreePercent                float64
-	StallAfter                    time.Duration
-	Logger                        *slog.Logger
+	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed. They learn of commits at once, too;
+	// this is for those that could not be reached then. Default 500 ms.
+	CommitTimeout time.Duration
+	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; beyond them, Append returns ErrBusy. Defaults 4096, 64 MiB.
+	MaxPendingRecords int
+	MaxPendingBytes   int64
+	// MaxRecordBytes bounds len(Record.Data). Default 16 MiB, at most 32 MiB.
+	MaxRecordBytes int
+	// MaxEntryBytes: records are put together into one entry of raft up to this size; a larger record is an entry of its own. A follower that catches up gets up
+	// to 64 entries at once. Default 256 KiB.
+	MaxEntryBytes int
+	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull for records that are not urgent. Defaults 2 GB and 5;
+	// negative: no floor.
+	MinFreeBytes   int64
+	MinFreePercent float64
+	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
+	StallAfter time.Duration
+	// SegmentBytes: the log's files are allocated in this size. Default 16 MiB.
+	SegmentBytes int
+	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as much for a while. Default 32 MiB.
+	KeepBytes int64
+	// FollowerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets the state. Default 512 MiB.
+	FollowerBytes int64
+	Logger        *slog.Logger // default slog.Default()
+
+	hooks hooks
 }
 
-// Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the record's number in the entry.
-type Log struct{}
+// hooks are where tests stop a restore, as a crash would.
+type hooks struct {
+	restore func(step string) error
+}
 
-// Open opens or makes the log and serves nothing yet: the caller replays (Replay), then calls Start.
-func Open(o Options) (*Log, error) { panic("not built") }
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	for _, f := range []*func(){&o.OnLead, &o.OnFollow} {
+		if *f == nil {
+			*f = func() {}
+		}
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	if o.OnLost == nil {
+		o.OnLost = func([]*wal.Record) {}
+	}
+	if o.hooks.restore == nil {
+		o.hooks.restore = func(string) error { return nil }
+	}
+	setDefault(&o.HeartbeatTimeout, 800*time.Millisecond)
+	setDefault(&o.ElectionTimeout, o.HeartbeatTimeout)
+	setDefault(&o.LeaseTimeout, min(500*time.Millisecond, o.HeartbeatTimeout))
+	setDefault(&o.CommitTimeout, 500*time.Millisecond)
+	setDefault(&o.MaxPendingRecords, 4096)
+	setDefault(&o.MaxPendingBytes, 64<<20)
+	setDefault(&o.MaxRecordBytes, 16<<20)
+	setDefault(&o.MaxEntryBytes, 256<<10)
+	setDefault(&o.MinFreeBytes, 2_000_000_000)
+	setDefault(&o.MinFreePercent, 5)
+	setDefault(&o.StallAfter, 5*time.Second)
+	setDefault(&o.SegmentBytes, 16<<20)
+	setDefault(&o.KeepBytes, 32<<20)
+	setDefault(&o.FollowerBytes, 512<<20)
+}
 
-// Start takes part in the group from now on.
-func (l *Log) Start() error { panic("not built") }
+// maxRecordBytes leaves room in the 64 MiB that raft-wal reads back of an entry. It would write more.
+const maxRecordBytes = 32 << 20
 
-// Fence returns a position: everything in the group that was acknowledged before the call stands at or before it, and OnDurable has had it on this node. Only
-// the leader fences: ErrNotLeader, or that leadership was lost meanwhile. Fences that wait share one round of the quorum, with records if there are any.
-func (l *Log) Fence(ctx context.Context) (position uint64, err error) { panic("not built") }
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (o *Options) Validate() error {
+	switch {
+	case o.Host == nil:
+		return errors.New("quorum: Host is not set")
+	case o.Dir == "":
+		return errors.New("quorum: Dir is not set")
+	case o.OnDurable == nil:
+		return errors.New("quorum: OnDurable is not set")
+	case o.State == nil:
+		return errors.New("quorum: State is not set")
+	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.FollowerBytes < 0 || o.StallAfter < 0:
+		return errors.New("quorum: a bound is negative")
+	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
+		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d", o.MaxRecordBytes, o.MaxEntryBytes, maxRecordBytes)
+	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
+		return fmt.Errorf("quorum: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
+	case o.SegmentBytes < 64<<10 || o.SegmentBytes > 1<<30:
+		return fmt.Errorf("quorum: SegmentBytes %d is not between 64 KiB and 1 GiB", o.SegmentBytes)
+	}
+	return nil
+}
+
+func setDefault[T int | int64 | float64 | time.Duration](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
 
 // Role of a node in a group.
 type Role uint8
@@ -125,6 +200,10 @@ const (
 	Learner // has the log but no vote
 	Gone    // is not of the group (any more)
 )
+
+func (r Role) String() string {
+	return [...]string{"follower", "candidate", "leader", "learner", "gone"}[r]
+}
 
 // Member of a group.
 type Member struct {
@@ -148,37 +227,12 @@ type Status struct {
 	Members       []Member
 }
 
-func (l *Log) Status() Status { panic("not built") }
+// A position is the index of an entry in raft and the number of the record in it.
+func position(index uint64, record int) uint64 { return index<<recordBits | uint64(record) }
+func indexOf(position uint64) uint64           { return position >> recordBits }
+func endOf(index uint64) uint64                { return index<<recordBits | maxEntryRecords } // behind all of an entry's records, before the next entry's
 
-// Changes of the members; only the leader does them, one at a time; they return when the change is committed.
-func (l *Log) AddLearner(n Node) error { panic("not built") }
-func (l *Log) AddVoter(n Node) error   { panic("not built") } // also: makes a learner a voter
-func (l *Log) Demote(n Node) error     { panic("not built") }
-func (l *Log) Remove(n Node) error     { panic("not built") }
-
-// Transfer hands leadership to a voter.
-func (l *Log) Transfer(to Node) error { panic("not built") }
-
-// Progress is how far a member has the log, as this leader knows; ok is false when it doesn't (yet).
-func (l *Log) Progress(n Node) (index uint64, ok bool) { panic("not built") }
-
-// The contract of wal; see shard.Log.
-func (l *Log) Append(r *wal.Record) error { panic("not built") }
-func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
-	panic("not built")
-}
-func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
-	panic("not built")
-}
-func (l *Log) Hold(name string, from uint64) { panic("not built") }
-func (l *Log) Trim(before uint64) error      { panic("not built") }
-func (l *Log) FirstPosition() uint64         { panic("not built") }
-func (l *Log) LastPosition() uint64          { panic("not built") }
-func (l *Log) DurablePosition() uint64       { panic("not built") }
-func (l *Log) Bytes() int64                  { panic("not built") }
-func (l *Log) Stalled() bool                 { panic("not built") }
-func (l *Log) DiskFull() bool                { panic("not built") }
-func (l *Log) Image(hold string, from, to uint64) ([]wal.File, error) {
-	panic("not built")
-}
-func (l *Log) Close() error { panic("not built") }
+const (
+	recordBits      = 16
+	maxEntryRecords = 1<<recordBits - 1
+)

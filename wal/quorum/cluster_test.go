@@ -1,0 +1,604 @@
+package quorum
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
+)
+
+// network says where nodes are, and who reaches whom: each pair of nodes has a relay in between, which a partition cuts.
+type network struct {
+	mu     sync.Mutex
+	ports  map[Node]string
+	relays map[[2]Node]*relay
+	cut    map[[2]Node]bool
+}
+
+func newNetwork(t testing.TB) *network {
+	n := &network{ports: map[Node]string{}, relays: map[[2]Node]*relay{}, cut: map[[2]Node]bool{}}
+	t.Cleanup(func() {
+		for _, r := range n.relays {
+			_ = r.listener.Close()
+			r.set(true)
+		}
+	})
+	return n
+}
+
+// resolve is what the host of a node asks: it gives the relay to the other.
+func (n *network) resolve(t testing.TB, from Node) func(Node) (string, bool) {
+	return func(to Node) (string, bool) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		key := [2]Node{from, to}
+		if n.relays[key] == nil {
+			r, err := newRelay(n.cut[key], func() string {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.ports[to]
+			})
+			if err != nil {
+				return "", false
+			}
+			n.relays[key] = r
+		}
+		return n.relays[key].listener.Addr().String(), true
+	}
+}
+
+// partition lets only nodes of the same side reach one another; those of no side reach nobody.
+func (n *network) partition(sides ...[]Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for from := range n.ports {
+		for to := range n.ports {
+			cut := len(sides) > 0
+			for _, s := range sides {
+				if slices.Contains(s, from) && slices.Contains(s, to) {
+					cut = false
+				}
+			}
+			n.setLocked(from, to, cut)
+		}
+	}
+}
+
+func (n *network) setLocked(from, to Node, cut bool) {
+	key := [2]Node{from, to}
+	n.cut[key] = cut
+	if r := n.relays[key]; r != nil {
+		r.set(cut)
+	}
+}
+
+// relay carries bytes between two nodes until it is cut.
+type relay struct {
+	listener net.Listener
+	target   func() string
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]struct{}
+}
+
+func newRelay(cut bool, target func() string) (*relay, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &relay{listener: listener, target: target, cut: cut, conns: map[net.Conn]struct{}{}}
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go r.carry(c)
+		}
+	}()
+	return r, nil
+}
+
+func (r *relay) set(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
+	if cut {
+		for c := range r.conns {
+			_ = c.Close()
+		}
+		clear(r.conns)
+	}
+}
+
+func (r *relay) add(c net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut {
+		_ = c.Close()
+		return false
+	}
+	r.conns[c] = struct{}{}
+	return true
+}
+
+func (r *relay) carry(in net.Conn) {
+	if !r.add(in) {
+		return
+	}
+	defer in.Close()
+	out, err := net.Dial("tcp", r.target())
+	if err != nil || !r.add(out) {
+		return
+	}
+	defer out.Close()
+	go func() {
+		_, _ = io.Copy(out, in)
+		_ = out.Close()
+		_ = in.Close()
+	}()
+	_, _ = io.Copy(in, out)
+	r.mu.Lock()
+	delete(r.conns, in)
+	delete(r.conns, out)
+	r.mu.Unlock()
+}
+
+// line is a record as an owner has it.
+type line struct {
+	Position uint64
+	Text     string
+}
+
+// owner is what an engine is to a log: it applies records in order, checkpoints its state, and skips what it has. One lives as long as the node's process.
+type owner struct {
+	path string // of the checkpoint
+	log  *Log
+
+	mu      sync.Mutex
+	cond    sync.Cond
+	lines   []line
+	applied uint64
+	gone    bool            // the process is
+	live    []line          // handed back or replayed in this life, with those that were skipped
+	mine    map[string]bool // appended here, true when handed back
+	lost    map[string]bool
+	leads   bool
+	turns   []bool
+	failure error
+	again   map[uint64]string // what was skipped, to be compared
+	broken  []string
+}
+
+func newOwner(path string) *owner {
+	o := &owner{path: path, mine: map[string]bool{}, lost: map[string]bool{}, again: map[uint64]string{}}
+	o.cond.L = &o.mu
+	return o
+}
+
+// image is the owner's checkpoint, and what it sends.
+type image struct {
+	Lines   []line
+	Applied uint64
+}
+
+func (o *owner) load() error {
+	b, err := os.ReadFile(o.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var i image
+	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&i); err != nil {
+		return err
+	}
+	o.lines, o.applied = i.Lines, i.Applied
+	return nil
+}
+
+func (o *owner) encode() []byte {
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(image{Lines: o.lines, Applied: o.applied}); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
+
+// checkpoint keeps the state and lets the log go.
+func (o *owner) checkpoint() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := writeFile(o.path, o.encode()); err != nil {
+		return err
+	}
+	return o.log.Trim(o.applied + 1)
+}
+
+func (o *owner) apply(position uint64, text string) {
+	if n := len(o.live); n > 0 && o.live[n-1].Position >= position {
+		o.broken = append(o.broken, fmt.Sprintf("%d after %d", position, o.live[n-1].Position))
+	}
+	o.live = append(o.live, line{position, text})
+	if position <= o.applied {
+		return
+	}
+	o.applied = position
+	o.lines = append(o.lines, line{position, text})
+	o.cond.Broadcast()
+}
+
+func (o *owner) onDurable(records []*wal.Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone {
+		return
+	}
+	for _, r := range records {
+		text := string(r.Data[wal.HeaderBytes:])
+		if r.Context != nil {
+			if done, here := o.mine[text]; !here || done || r.Context != text {
+				o.broken = append(o.broken, fmt.Sprintf("%q is handed back as mine, %v %v", text, here, done))
+			}
+			o.mine[text] = true
+		}
+		if r.Count != uint32(len(text)+1) {
+			o.broken = append(o.broken, fmt.Sprintf("%q has count %d", text, r.Count))
+		}
+		o.apply(r.Position, text)
+	}
+}
+
+func (o *owner) onLost(records []*wal.Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range records {
+		text := r.Context.(string)
+		if o.mine[text] || o.lost[text] {
+			o.broken = append(o.broken, fmt.Sprintf("%q is lost and handed back", text))
+		}
+		delete(o.mine, text)
+		o.lost[text] = true
+	}
+	o.cond.Broadcast()
+}
+
+func (o *owner) turn(leads bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.leads == leads {
+		o.broken = append(o.broken, fmt.Sprintf("OnLead and OnFollow out of turn: %v again", leads))
+	}
+	o.leads = leads
+	o.turns = append(o.turns, leads)
+}
+
+// Snapshot sends the state.
+func (o *owner) Snapshot(_ context.Context, position uint64, w io.Writer) error {
+	o.mu.Lock()
+	b := o.encode()
+	o.mu.Unlock()
+	for len(b) > 0 { // in pieces
+		n := min(len(b), 7777)
+		if _, err := w.Write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// Restore takes one in.
+func (o *owner) Restore(position uint64, r io.Reader) error {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	var i image
+	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&i); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone {
+		return errors.New("the process is gone")
+	}
+	if i.Applied < o.applied && o.applied < position {
+		o.broken = append(o.broken, fmt.Sprintf("the state goes back from %d to %d", o.applied, i.Applied))
+	}
+	o.lines, o.applied = i.Lines, max(i.Applied, position)
+	o.live = nil
+	o.cond.Broadcast()
+	return writeFile(o.path, o.encode())
+}
+
+// texts are the records in order.
+func (o *owner) texts() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	texts := make([]string, 0, len(o.lines))
+	for _, l := range o.lines {
+		texts = append(texts, l.Text)
+	}
+	return texts
+}
+
+func (o *owner) all() []line {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.lines)
+}
+
+// member is a node of one group.
+type member struct {
+	t       testing.TB
+	net     *network
+	node    Node
+	dir     string
+	host    *Host
+	log     *Log
+	owner   *owner
+	options func(*Options)
+}
+
+// group is a cluster of one group on loopback.
+type group struct {
+	t       testing.TB
+	net     *network
+	members map[Node]*member
+	names   int
+}
+
+// quick are settings under which elections don't make tests slow. KeepBytes lets the log go early.
+func quick(o *Options) {
+	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 250*time.Millisecond, 150*time.Millisecond, 50*time.Millisecond
+	o.KeepBytes, o.SegmentBytes = 4<<10, 64<<10
+	o.MinFreeBytes, o.MinFreePercent = -1, -1
+}
+
+const testCluster = "test-cluster"
+
+// newGroup starts n nodes that make a group.
+func newGroup(t testing.TB, n int, options func(*Options)) *group {
+	g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+	var voters []Node
+	for i := 1; i <= n; i++ {
+		voters = append(voters, Node(i))
+	}
+	for _, v := range voters {
+		m := g.add(v, func(o *Options) {
+			o.Voters = voters
+			if options != nil {
+				options(o)
+			}
+		})
+		m.start()
+	}
+	return g
+}
+
+// add makes a node that is not started.
+func (g *group) add(n Node, options func(*Options)) *member {
+	m := &member{t: g.t, net: g.net, node: n, dir: g.t.TempDir(), options: options}
+	g.members[n] = m
+	g.t.Cleanup(m.stop)
+	return m
+}
+
+func testLogger(t testing.TB) *slog.Logger {
+	level := slog.LevelError + 1
+	if os.Getenv("MILLRACE_LOG") != "" {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("test", t.Name())
+}
+
+func (m *member) start() {
+	m.t.Helper()
+	require.NoError(m.t, m.tryStart())
+}
+
+func (m *member) tryStart() error {
+	if err := m.open(); err != nil {
+		return err
+	}
+	return m.log.Start()
+}
+
+// open does all but Start.
+func (m *member) open() (err error) {
+	m.host, err = Listen(HostOptions{Node: m.node, Listen: "127.0.0.1:0", Resolve: m.net.resolve(m.t, m.node), Logger: testLogger(m.t)})
+	if err != nil {
+		return err
+	}
+	m.host.SetCluster(testCluster)
+	m.net.mu.Lock()
+	m.net.ports[m.node] = m.host.Addr().String()
+	m.net.mu.Unlock()
+	m.owner = newOwner(filepath.Join(m.dir, "CHECKPOINT"))
+	o := Options{Host: m.host, Group: 7, Dir: filepath.Join(m.dir, "group"), State: m.owner, OnDurable: m.owner.onDurable, OnLost: m.owner.onLost,
+		OnLead: func() { m.owner.turn(true) }, OnFollow: func() { m.owner.turn(false) }, Logger: testLogger(m.t).With("node", m.node),
+		OnFailure: func(err error) {
+			m.owner.mu.Lock()
+			m.owner.failure = err
+			m.owner.mu.Unlock()
+		}}
+	quick(&o)
+	if m.options != nil {
+		m.options(&o)
+	}
+	if err := m.owner.load(); err != nil {
+		return err
+	}
+	if m.log, err = Open(o); err != nil {
+		_ = m.host.Close()
+		m.log = nil
+		return err
+	}
+	m.owner.log = m.log
+	from := m.owner.applied + 1
+	if m.owner.applied == 0 {
+		from = 0
+	}
+	return m.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
+		m.owner.mu.Lock()
+		defer m.owner.mu.Unlock()
+		m.owner.apply(position, string(payload))
+		return nil
+	})
+}
+
+// stop ends the node in order.
+func (m *member) stop() {
+	if m.log == nil {
+		return
+	}
+	_ = m.log.Close()
+	_ = m.host.Close()
+	m.log = nil
+}
+
+// kill ends the node as a crash would, for the others: its connections end first, and nothing it does from then on is kept by its owner.
+func (m *member) kill() {
+	m.owner.mu.Lock()
+	m.owner.gone = true
+	m.owner.mu.Unlock()
+	_ = m.host.Close()
+	_ = m.log.Close()
+	m.log = nil
+}
+
+func (m *member) append(text string) error {
+	return m.appendRecord(text, false)
+}
+
+func (m *member) appendRecord(text string, urgent bool) error {
+	m.owner.mu.Lock()
+	m.owner.mine[text] = false
+	m.owner.mu.Unlock()
+	r := &wal.Record{Data: append(make([]byte, wal.HeaderBytes), text...), Count: uint32(len(text) + 1), Context: text, Urgent: urgent}
+	err := m.log.Append(r)
+	if err != nil {
+		m.owner.mu.Lock()
+		delete(m.owner.mine, text)
+		m.owner.mu.Unlock()
+	}
+	return err
+}
+
+func (m *member) handedBack(text string) bool {
+	m.owner.mu.Lock()
+	defer m.owner.mu.Unlock()
+	return m.owner.mine[text]
+}
+
+// soon polls, with a deadline that only a fault reaches.
+func soon(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); !f(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never came: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// leader waits for one, among the nodes that are up.
+func (g *group) leader(but ...Node) *member {
+	g.t.Helper()
+	var leader *member
+	soon(g.t, "a leader", func() bool {
+		for _, m := range g.members {
+			if m.log != nil && m.log.Leads() && !slices.Contains(but, m.node) {
+				leader = m
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+func (g *group) follower(but ...Node) *member {
+	g.t.Helper()
+	leader := g.leader()
+	for n := Node(1); int(n) <= len(g.members); n++ {
+		if m := g.members[n]; m != nil && m.log != nil && m != leader && !slices.Contains(but, n) {
+			return m
+		}
+	}
+	g.t.Fatal("no follower")
+	return nil
+}
+
+// write appends records at the leader, whoever that is, until each is acknowledged, and returns them.
+func (g *group) write(n int) []string {
+	g.t.Helper()
+	var texts []string
+	for range n {
+		texts = append(texts, g.text())
+	}
+	g.acknowledge(texts)
+	return texts
+}
+
+func (g *group) text() string {
+	g.names++
+	return fmt.Sprintf("record %d %s", g.names, bytes.Repeat([]byte{'x'}, rand.IntN(300)))
+}
+
+func (g *group) acknowledge(texts []string) {
+	g.t.Helper()
+	m := g.leader()
+	for _, text := range texts {
+		require.NoError(g.t, m.append(text))
+	}
+	for _, text := range texts {
+		soon(g.t, text, func() bool { return m.handedBack(text) })
+	}
+}
+
+// same waits until all nodes have the same records as the leader, at the same positions.
+func (g *group) same(nodes ...Node) []line {
+	g.t.Helper()
+	want := g.leader().owner.all()
+	for n, m := range g.members {
+		if m.log == nil || len(nodes) > 0 && !slices.Contains(nodes, n) {
+			continue
+		}
+		soon(g.t, fmt.Sprintf("node %d has all %d records", n, len(want)), func() bool { return len(m.owner.all()) >= len(want) })
+		require.Equal(g.t, want, m.owner.all()[:len(want)], "node %d", n)
+	}
+	g.whole()
+	return want
+}
+
+// whole says that no owner has seen anything that must not be.
+func (g *group) whole() {
+	g.t.Helper()
+	for n, m := range g.members {
+		if m.owner == nil {
+			continue
+		}
+		m.owner.mu.Lock()
+		require.Empty(g.t, m.owner.broken, "node %d", n)
+		m.owner.mu.Unlock()
+	}
+}

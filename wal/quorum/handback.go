@@ -1,0 +1,278 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"millrace/wal"
+)
+
+// machine is what raft takes for the state machine. All it does is to hand back what is committed. Raft calls it from one goroutine.
+type machine struct {
+	l       *Log
+	records []*wal.Record // of one batch
+	landed  []*proposal
+}
+
+// passed is how far entries have been handed back.
+type passed struct {
+	index    atomic.Uint64 // of the last entry
+	position atomic.Uint64 // of the last record, known before OnDurable is called
+
+	mu      sync.Mutex
+	waiters []waiter
+}
+
+type waiter struct {
+	index uint64
+	done  chan struct{}
+}
+
+// ApplyBatch hands back committed entries.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	l := m.l
+	m.records, m.landed = m.records[:0], m.landed[:0]
+	term, before := uint64(0), l.passed.index.Load()
+	last := before
+	for _, e := range logs {
+		if e.Index <= before { // handed back by an earlier instance of raft
+			continue
+		}
+		if e.Type == raft.LogCommand {
+			if err := m.take(e); err != nil {
+				_ = l.fail(fmt.Errorf("entry %d: %w", e.Index, err))
+				runtime.Goexit() // nothing behind it may be handed back
+			}
+		}
+		last, term = e.Index, e.Term
+	}
+	if l.failed() != nil {
+		runtime.Goexit()
+	}
+	if n := len(m.records); n > 0 {
+		l.passed.position.Store(m.records[n-1].Position)
+		l.metrics.records.Add(n)
+		l.opts.OnDurable(m.records)
+	}
+	clear(m.records)
+	l.pass(last)
+	urgent := false
+	for _, p := range m.landed {
+		for _, f := range p.fences {
+			urgent = true
+			f <- fenced{position: l.passed.position.Load()}
+		}
+	}
+	if len(m.landed) > 0 {
+		l.nudges.committed(last, term, urgent)
+	}
+	clear(m.landed)
+	return make([]any, len(logs))
+}
+
+// take collects the records of an entry: those that were appended here, or copies.
+func (m *machine) take(e *raft.Log) error {
+	h, err := openEntry(e.Data, nil)
+	if err != nil {
+		return err
+	}
+	if h.proposer == m.l.proposer {
+		if p := m.l.land(h.sequence); p != nil {
+			for i, r := range p.records {
+				r.Position = position(e.Index, i)
+			}
+			m.records = append(m.records, p.records...)
+			m.landed = append(m.landed, p)
+			return nil
+		}
+	}
+	m.records, err = copyRecords(m.records, e.Index, e.Data)
+	return err
+}
+
+// Apply is for machines that take one entry at a time.
+func (m *machine) Apply(e *raft.Log) any { return m.ApplyBatch([]*raft.Log{e})[0] }
+
+// Snapshot is a marker: what is handed back is the owner's to keep, or to read again from the log.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return marking{}, nil }
+
+type marking struct{}
+
+// Persist has nothing to write.
+func (marking) Persist(s raft.SnapshotSink) error {
+	s.(*sink).own = true
+	return nil
+}
+
+// Release has nothing to let go.
+func (marking) Release() {}
+
+// Restore takes the state of another node in; see restore.go.
+func (m *machine) Restore(ticket io.ReadCloser) error { return m.l.restore() }
+
+// pass says that all entries up to index have been handed back.
+func (l *Log) pass(index uint64) {
+	p := &l.passed
+	p.index.Store(index)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rest := p.waiters[:0]
+	for _, w := range p.waiters {
+		if w.index <= index {
+			close(w.done)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	clear(p.waiters[len(rest):])
+	p.waiters = rest
+}
+
+// Wait returns when OnDurable on this node has had everything up to position, which is one that Fence has returned on any node.
+func (l *Log) Wait(ctx context.Context, position uint64) error {
+	index := indexOf(position)
+	p := &l.passed
+	if p.index.Load() >= index {
+		return nil
+	}
+	w := waiter{index: index, done: make(chan struct{})}
+	p.mu.Lock()
+	if p.index.Load() >= index {
+		p.mu.Unlock()
+		return nil
+	}
+	p.waiters = append(p.waiters, w)
+	p.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-l.stop:
+		p.forget(w)
+		return wal.ErrClosed
+	case <-ctx.Done():
+		p.forget(w)
+		return ctx.Err()
+	}
+}
+
+func (p *passed) forget(w waiter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.waiters {
+		if p.waiters[i].done == w.done {
+			p.waiters = append(p.waiters[:i], p.waiters[i+1:]...)
+			return
+		}
+	}
+}
+
+// nudges tell followers at once what is committed. Raft would tell them with the next entry, or after CommitTimeout; readers on followers wait for it. The
+// message is the one that raft itself sends then: an AppendEntries without entries.
+type nudges struct {
+	l    *Log
+	wake chan struct{}
+	loop sync.WaitGroup
+
+	mu     sync.Mutex
+	index  uint64
+	term   uint64
+	urgent bool
+	busy   map[Node]bool
+}
+
+// nudgeAfter is how long a commit waits for an entry that would carry it, when nobody is known to wait.
+const nudgeAfter = 10 * time.Millisecond
+
+func (n *nudges) committed(index, term uint64, urgent bool) {
+	n.mu.Lock()
+	n.index, n.term, n.urgent = index, term, n.urgent || urgent
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *nudges) run(stop <-chan struct{}) {
+	defer n.loop.Done()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-n.wake:
+		}
+		n.mu.Lock()
+		index, urgent := n.index, n.urgent
+		n.mu.Unlock()
+		if !urgent {
+			select {
+			case <-stop:
+				return
+			case <-time.After(nudgeAfter):
+			}
+			n.mu.Lock()
+			later := n.index > index && !n.urgent
+			n.mu.Unlock()
+			if later { // the entry that came has carried it
+				continue
+			}
+		}
+		n.send()
+	}
+}
+
+func (n *nudges) send() {
+	node := n.l.node.Load()
+	n.mu.Lock()
+	index, term := n.index, n.term
+	n.urgent = false
+	n.mu.Unlock()
+	if node.raft.State() != raft.Leader || node.raft.CurrentTerm() != term {
+		return
+	}
+	for _, member := range n.l.members() {
+		c := node.trans.contact(member.Node)
+		if member.Node == n.l.self || time.Since(c.at) > n.l.opts.HeartbeatTimeout {
+			continue
+		}
+		n.mu.Lock()
+		busy := n.busy[member.Node]
+		n.busy[member.Node] = true
+		n.mu.Unlock()
+		if busy {
+			continue
+		}
+		n.loop.Add(1)
+		go func() {
+			defer n.loop.Done()
+			n.tell(node, member.Node, index, term)
+		}()
+	}
+}
+
+// tell sends to one follower, again when there is something newer by then.
+func (n *nudges) tell(node *instance, to Node, index, term uint64) {
+	for {
+		id := n.l.self.id()
+		req := &raft.AppendEntriesRequest{
+			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(id)},
+			Term:      term, Leader: []byte(id), PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index,
+		}
+		err := node.trans.AppendEntries(to.id(), to.address(), req, new(raft.AppendEntriesResponse))
+		n.mu.Lock()
+		if err != nil || n.term != term || n.index == index {
+			n.busy[to] = false
+			n.mu.Unlock()
+			return
+		}
+		index = n.index
+		n.mu.Unlock()
+	}
+}

@@ -1,0 +1,512 @@
+package quorum
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// HostOptions configure a Host.
+type HostOptions struct {
+	Node   Node
+	Listen string // HOST:PORT, for all groups and for calls between nodes
+	// TLS has the node's certificate, and the authority (RootCAs, and ClientCAs when it differs) that those of all nodes come from. Names in certificates don't
+	// count unless ServerName is set. nil: plain TCP, for loopback and networks that are trusted as much.
+	TLS *tls.Config
+	// Resolve says where a node is. It is asked whenever a connection is made.
+	Resolve func(Node) (address string, ok bool)
+	Logger  *slog.Logger
+}
+
+// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each connection says which cluster and node it
+// comes from and what it is for; one of another cluster is closed.
+type Host struct {
+	opts     HostOptions
+	server   *tls.Config
+	client   *tls.Config
+	listener net.Listener
+	calls    *doorway
+	slots    chan struct{} // handshakes under way
+	done     chan struct{}
+	loops    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	cluster string
+	groups  map[uint32]*groupDoors
+	conns   map[*Conn]struct{}
+}
+
+// groupDoors are where the connections of one group go.
+type groupDoors struct{ raft, state *doorway }
+
+// Conn is a connection between nodes.
+type Conn struct {
+	net.Conn
+	Node    Node   // the other side
+	Cluster string // as the other side knows it; empty: not yet
+	host    *Host
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error {
+	c.host.mu.Lock()
+	delete(c.host.conns, c)
+	c.host.mu.Unlock()
+	return c.Conn.Close()
+}
+
+const (
+	handshakeTimeout = 5 * time.Second
+	maxHandshakes    = 64
+	keepAlive        = 5 * time.Second // a node that is gone without a word is noticed after four times as long
+)
+
+// Listen opens the port.
+func Listen(o HostOptions) (*Host, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Node == 0 || o.Resolve == nil {
+		return nil, errors.New("quorum: a Host needs a node's number and Resolve")
+	}
+	h := &Host{
+		opts:   o,
+		slots:  make(chan struct{}, maxHandshakes),
+		done:   make(chan struct{}),
+		groups: map[uint32]*groupDoors{},
+		conns:  map[*Conn]struct{}{},
+	}
+	h.setTLS(o.TLS)
+	config := net.ListenConfig{KeepAliveConfig: aliveConfig}
+	listener, err := config.Listen(context.Background(), "tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for other nodes: %w", err)
+	}
+	h.listener = listener
+	h.calls = newDoorway(listener.Addr())
+	h.loops.Add(1)
+	go h.accept()
+	return h, nil
+}
+
+var aliveConfig = net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 3}
+
+// setTLS makes both sides show a certificate of the authority, and neither cares for names: where a node is may change.
+func (h *Host) setTLS(c *tls.Config) {
+	if c == nil {
+		return
+	}
+	h.server, h.client = c.Clone(), c.Clone()
+	if h.server.ClientCAs == nil {
+		h.server.ClientCAs = c.RootCAs
+	}
+	h.server.ClientAuth = tls.RequireAndVerifyClientCert
+	if c.ServerName == "" && !c.InsecureSkipVerify {
+		h.client.InsecureSkipVerify = true // of the name; the chain is verified here
+		h.client.VerifyConnection = func(s tls.ConnectionState) error {
+			options := x509.VerifyOptions{Roots: c.RootCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+			for _, cert := range s.PeerCertificates[1:] {
+				options.Intermediates.AddCert(cert)
+			}
+			_, err := s.PeerCertificates[0].Verify(options)
+			return err
+		}
+	}
+}
+
+// SetCluster says which cluster this is. Until then, and from nodes that don't know it yet, only connections for calls are let through, and marked
+// (Conn.Cluster is empty).
+func (h *Host) SetCluster(id string) {
+	if len(id) > maxClusterBytes {
+		panic(fmt.Sprintf("BUG: quorum: a cluster id of %d bytes", len(id)))
+	}
+	h.mu.Lock()
+	h.cluster = id
+	h.mu.Unlock()
+}
+
+func (h *Host) clusterID() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cluster
+}
+
+// Calls is where connections for calls come in; each is a *Conn.
+func (h *Host) Calls() net.Listener { return h.calls }
+
+// DialCalls opens a connection for calls to a node. Errors: ErrStranger, or what the network says.
+func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
+	return h.dialNode(to, purposeCalls, 0, timeout)
+}
+
+// DialAddress opens a connection for calls to whichever node is at an address.
+func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, error) {
+	return h.dial(address, hello{purpose: purposeCalls}, timeout)
+}
+
+// Addr is where the host listens.
+func (h *Host) Addr() net.Addr { return h.listener.Addr() }
+
+// Node is this node's number.
+func (h *Host) Node() Node { return h.opts.Node }
+
+// Close closes the port and all connections that came or went through it.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	close(h.done)
+	conns := h.conns
+	h.conns = map[*Conn]struct{}{}
+	h.mu.Unlock()
+	err := h.listener.Close()
+	for c := range conns {
+		_ = c.Conn.Close()
+	}
+	_ = h.calls.Close()
+	h.loops.Wait()
+	return err
+}
+
+// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: of those that come then, each is closed at once.
+func (h *Host) accept() {
+	defer h.loops.Done()
+	for {
+		raw, err := h.listener.Accept()
+		if err != nil {
+			select {
+			case <-h.done:
+				return
+			case <-time.After(50 * time.Millisecond): // too many open files, and the like
+				continue
+			}
+		}
+		select {
+		case h.slots <- struct{}{}:
+			h.loops.Add(1)
+			go func() {
+				defer h.loops.Done()
+				h.welcome(raw)
+				<-h.slots
+			}()
+		default:
+			handshakesRefused.Inc()
+			_ = raw.Close()
+		}
+	}
+}
+
+// welcome hears what a connection is and hands it to whom it is for.
+func (h *Host) welcome(raw net.Conn) {
+	_ = raw.SetDeadline(time.Now().Add(handshakeTimeout))
+	if h.server != nil {
+		raw = tls.Server(raw, h.server)
+	}
+	c := &Conn{Conn: raw, host: h}
+	if !h.track(c) {
+		return
+	}
+	door, err := h.admit(c)
+	if err == nil {
+		_ = raw.SetDeadline(time.Time{})
+		if door.offer(c) {
+			return
+		}
+		err = net.ErrClosed
+	}
+	if errors.Is(err, ErrStranger) {
+		strangersTotal.Inc()
+		h.opts.Logger.Warn("a stranger was turned away", "remote", raw.RemoteAddr().String(), "error", err)
+	} else {
+		handshakesFailed.Inc()
+	}
+	_ = c.Close()
+}
+
+// track registers a connection, so that Close ends it.
+func (h *Host) track(c *Conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		_ = c.Conn.Close()
+		return false
+	}
+	h.conns[c] = struct{}{}
+	return true
+}
+
+func (h *Host) admit(c *Conn) (*doorway, error) {
+	in, err := readHello(c.Conn)
+	if err != nil {
+		return nil, err
+	}
+	mine := h.clusterID()
+	answer := hello{from: h.opts.Node, to: in.from, cluster: mine, purpose: in.purpose, group: in.group}
+	var door *doorway
+	switch {
+	case in.to != 0 && in.to != h.opts.Node, !h.related(in, mine):
+		answer.status = statusStranger
+	default:
+		if door = h.door(in); door == nil {
+			answer.status = statusAbsent
+		}
+	}
+	if _, err := c.Conn.Write(answer.append(nil)); err != nil {
+		return nil, err
+	}
+	switch answer.status {
+	case statusStranger:
+		return nil, fmt.Errorf("%w: node %d of %q, looking for node %d", ErrStranger, in.from, in.cluster, in.to)
+	case statusAbsent:
+		return nil, errAbsent
+	}
+	c.Node, c.Cluster = in.from, in.cluster
+	return door, nil
+}
+
+// related says whether the other side may be of this cluster. For calls, one side need not know yet which it is.
+func (h *Host) related(in hello, mine string) bool {
+	if in.purpose == purposeCalls && (in.cluster == "" || mine == "") {
+		return true
+	}
+	return in.cluster == mine && mine != ""
+}
+
+var errAbsent = errors.New("quorum: the node does not have this group")
+
+func (h *Host) door(in hello) *doorway {
+	if in.purpose == purposeCalls {
+		return h.calls
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.groups[in.group]
+	switch {
+	case g == nil:
+		return nil
+	case in.purpose == purposeRaft:
+		return g.raft
+	case in.purpose == purposeState:
+		return g.state
+	}
+	return nil
+}
+
+// openGroup makes the doors of a group.
+func (h *Host) openGroup(group uint32) (*groupDoors, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, net.ErrClosed
+	}
+	if h.groups[group] != nil {
+		return nil, fmt.Errorf("quorum: group %d is open already", group)
+	}
+	g := &groupDoors{raft: newDoorway(nodeAddr(h.opts.Node)), state: newDoorway(nodeAddr(h.opts.Node))}
+	h.groups[group] = g
+	return g, nil
+}
+
+func (h *Host) closeGroup(group uint32) {
+	h.mu.Lock()
+	g := h.groups[group]
+	delete(h.groups, group)
+	h.mu.Unlock()
+	if g != nil {
+		_ = g.raft.Close()
+		_ = g.state.Close()
+	}
+}
+
+func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Duration) (*Conn, error) {
+	address, ok := h.opts.Resolve(to)
+	if !ok {
+		return nil, fmt.Errorf("quorum: where node %d is is not known", to)
+	}
+	return h.dial(address, hello{to: to, purpose: purpose, group: group}, timeout)
+}
+
+func (h *Host) dial(address string, out hello, timeout time.Duration) (*Conn, error) {
+	if timeout <= 0 || timeout > handshakeTimeout {
+		timeout = handshakeTimeout
+	}
+	deadline := time.Now().Add(timeout)
+	dialer := net.Dialer{Deadline: deadline, KeepAliveConfig: aliveConfig}
+	raw, err := dialer.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	_ = raw.SetDeadline(deadline)
+	if h.client != nil {
+		raw = tls.Client(raw, h.client)
+	}
+	c := &Conn{Conn: raw, host: h}
+	if !h.track(c) {
+		return nil, net.ErrClosed
+	}
+	if err := h.introduce(c, out); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("connect to node %d at %s: %w", out.to, address, err)
+	}
+	_ = raw.SetDeadline(time.Time{})
+	return c, nil
+}
+
+func (h *Host) introduce(c *Conn, out hello) error {
+	out.from, out.cluster = h.opts.Node, h.clusterID()
+	if _, err := c.Conn.Write(out.append(nil)); err != nil {
+		return err
+	}
+	in, err := readHello(c.Conn)
+	switch {
+	case err != nil:
+		return err
+	case in.status == statusAbsent:
+		return errAbsent
+	case in.status != statusWelcome, out.to != 0 && in.from != out.to, !h.related(in, out.cluster):
+		return fmt.Errorf("%w: node %d of %q is there", ErrStranger, in.from, in.cluster)
+	}
+	c.Node, c.Cluster = in.from, in.cluster
+	return nil
+}
+
+// hello is the first thing that both sides send:
+//
+//	 0  8  "millrace"
+//	 8  1  version
+//	 9  1  purpose
+//	10  1  status; 0 from who dials
+//	11  1  length of the cluster's id
+//	12  4  from, to, group, little endian
+//	24     the cluster's id
+type hello struct {
+	purpose, status byte
+	from, to        Node
+	group           uint32
+	cluster         string
+}
+
+const (
+	helloMagic      = "millrace"
+	helloVersion    = 1
+	helloBytes      = 24
+	maxClusterBytes = 255
+
+	purposeCalls = 1
+	purposeRaft  = 2
+	purposeState = 3
+
+	statusWelcome  = 0
+	statusStranger = 1
+	statusAbsent   = 2
+)
+
+func (m hello) append(b []byte) []byte {
+	b = append(b, helloMagic...)
+	b = append(b, helloVersion, m.purpose, m.status, byte(len(m.cluster)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.from))
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.to))
+	b = binary.LittleEndian.AppendUint32(b, m.group)
+	return append(b, m.cluster...)
+}
+
+// readHello takes no byte more than the hello has.
+func readHello(r io.Reader) (m hello, err error) {
+	var b [helloBytes + maxClusterBytes]byte
+	if _, err := io.ReadFull(r, b[:helloBytes]); err != nil {
+		return m, err
+	}
+	if string(b[:8]) != helloMagic || b[8] != helloVersion {
+		return m, fmt.Errorf("%w: it doesn't speak version %d", ErrStranger, helloVersion)
+	}
+	m.purpose, m.status = b[9], b[10]
+	m.from, m.to = Node(binary.LittleEndian.Uint32(b[12:])), Node(binary.LittleEndian.Uint32(b[16:]))
+	m.group = binary.LittleEndian.Uint32(b[20:])
+	id := b[helloBytes : helloBytes+int(b[11])]
+	if _, err := io.ReadFull(r, id); err != nil {
+		return m, err
+	}
+	m.cluster = string(id)
+	return m, nil
+}
+
+// doorway is a net.Listener that connections are offered to.
+type doorway struct {
+	addr  net.Addr
+	conns chan *Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newDoorway(addr net.Addr) *doorway {
+	return &doorway{addr: addr, conns: make(chan *Conn, 16), done: make(chan struct{})}
+}
+
+// offer returns false when nobody will take the connection.
+func (d *doorway) offer(c *Conn) bool {
+	select {
+	case <-d.done:
+		return false
+	default:
+	}
+	select {
+	case d.conns <- c:
+		return true
+	case <-d.done:
+		return false
+	case <-time.After(handshakeTimeout):
+		return false
+	}
+}
+
+// Accept waits for the next connection.
+func (d *doorway) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.conns:
+		return c, nil
+	case <-d.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr is where the connections come from.
+func (d *doorway) Addr() net.Addr { return d.addr }
+
+// Close lets nothing more in.
+func (d *doorway) Close() error {
+	d.once.Do(func() { close(d.done) })
+	for {
+		select {
+		case c := <-d.conns:
+			_ = c.Close()
+		default:
+			return nil
+		}
+	}
+}
+
+// nodeAddr is the address of a node as raft sees it.
+type nodeAddr Node
+
+func (nodeAddr) Network() string  { return "node" }
+func (a nodeAddr) String() string { return string(Node(a).id()) }
+
+var (
+	strangersTotal    = metrics.NewCounter("millrace_quorum_strangers_total")
+	handshakesFailed  = metrics.NewCounter("millrace_quorum_handshakes_failed_total")
+	handshakesRefused = metrics.NewCounter("millrace_quorum_handshakes_refused_total")
+)

@@ -1,0 +1,123 @@
+package quorum
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// instance is a raft that runs. There is another one only after the end of the log had to be removed (rejoin).
+type instance struct {
+	raft   *raft.Raft
+	trans  *transport
+	notify chan bool // raft tells of its leadership
+	seen   chan raft.Observation
+	done   chan struct{} // the instance is shut down
+}
+
+// leadership carries what raft tells to the owner, in order.
+type leadership struct {
+	mu     sync.Mutex
+	events []leadEvent
+	wake   chan struct{}
+}
+
+type leadEvent struct {
+	leads bool
+	epoch uint64
+}
+
+// listen takes raft's word at once: raft waits for it.
+func (l *Log) listen(n *instance) {
+	defer l.listening.Done()
+	for {
+		select {
+		case leads := <-n.notify:
+			l.notice(leads)
+		case o := <-n.seen:
+			if leader, ok := o.Data.(raft.LeaderObservation); ok && leader.LeaderID != "" {
+				l.opts.Logger.Info("the group has a leader", "group", l.opts.Group, "leader", nodeOf(leader.LeaderID), "term", n.raft.CurrentTerm())
+				l.metrics.leaderChanges.Inc()
+			}
+		case <-n.done:
+			l.notice(false)
+			return
+		}
+	}
+}
+
+func (l *Log) notice(leads bool) {
+	l.mu.Lock()
+	l.epoch++
+	if !leads {
+		l.leads = false
+	}
+	e := leadEvent{leads: leads, epoch: l.epoch}
+	l.mu.Unlock()
+	l.leadership.mu.Lock()
+	l.leadership.events = append(l.leadership.events, e)
+	l.leadership.mu.Unlock()
+	select {
+	case l.leadership.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tellOwner calls OnLead and OnFollow, in turns.
+func (l *Log) tellOwner() {
+	defer l.told.Done()
+	led := false
+	for {
+		e, ok := l.nextEvent()
+		switch {
+		case !ok:
+			if led {
+				l.opts.OnFollow()
+			}
+			return
+		case e.leads && !led && l.caughtUp(e):
+			l.opts.Logger.Info("this node leads the group", "group", l.opts.Group, "term", l.node.Load().raft.CurrentTerm())
+			led = true
+			l.opts.OnLead()
+		case !e.leads && led:
+			l.opts.Logger.Info("this node does not lead the group any more", "group", l.opts.Group, "term", l.node.Load().raft.CurrentTerm())
+			led = false
+			l.opts.OnFollow()
+		}
+	}
+}
+
+func (l *Log) nextEvent() (e leadEvent, ok bool) {
+	for {
+		l.leadership.mu.Lock()
+		if len(l.leadership.events) > 0 {
+			e, l.leadership.events = l.leadership.events[0], l.leadership.events[1:]
+			l.leadership.mu.Unlock()
+			return e, true
+		}
+		l.leadership.mu.Unlock()
+		select {
+		case <-l.leadership.wake:
+		case <-l.stop:
+			return e, false
+		}
+	}
+}
+
+// caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows, and opens Append.
+func (l *Log) caughtUp(e leadEvent) bool {
+	barrier := make(chan error, 1)
+	go func() { barrier <- l.node.Load().raft.Barrier(0).Error() }()
+	select {
+	case err := <-barrier:
+		if err != nil {
+			return false
+		}
+	case <-l.stop:
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leads = l.epoch == e.epoch && l.failure == nil
+	return l.leads
+}

@@ -1,0 +1,534 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
+
+	"millrace/wal"
+)
+
+// Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the record's number in the entry. Its methods
+// are safe for concurrent use.
+type Log struct {
+	opts     Options
+	host     *Host
+	self     Node
+	proposer uint64 // of this Log and process
+	lock     *os.File
+	identity identity
+	store    *store
+	witness  *witness
+	markers  *markers
+	machine  *machine
+	metrics  *groupMetrics
+	nudges   *nudges
+	node     atomic.Pointer[instance] // nil before Start
+
+	passed passed
+	full   atomic.Bool // the disk is
+
+	mu           sync.Mutex // guards all below
+	wake         sync.Cond  // the proposer waits on it
+	queue        queue
+	leads        bool // Append is taken
+	transferring bool
+	epoch        uint64 // of leads
+	closing      bool
+	failure      error // wraps wal.ErrFailed
+	trimmed      uint64
+	holds        map[string]uint64
+
+	leadership leadership
+	swapping   sync.Mutex     // one instance is put in place of another, or Close
+	proposed   chan struct{}  // the proposer has returned
+	stop       chan struct{}  // closed by Close
+	watches    sync.WaitGroup // of proposals
+	listening  sync.WaitGroup
+	told       sync.WaitGroup
+	serving    sync.WaitGroup
+	kept       sync.WaitGroup
+	closed     bool
+}
+
+// identity is the file GROUP: whose log it is. It is there from when the log was made; a log without its parts is damaged, not new.
+type identity struct {
+	Version int    `json:"version"`
+	Group   uint32 `json:"group"`
+	Node    Node   `json:"node"`
+	// Base is the index that the group began behind: there never was an entry up to it. 0: unknown, the node came later.
+	Base uint64 `json:"base"`
+}
+
+const (
+	identityName    = "GROUP"
+	identityVersion = 1
+	logDir          = "log"
+	metaName        = "wal-meta.db" // of raft-wal
+
+	// firstBase leaves room for an entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
+	firstBase = 2
+)
+
+// Open opens or makes the log and serves nothing yet: the caller replays (Replay), then calls Start. Errors: wal.ErrCorrupt when something is damaged or
+// missing, or what the file system says.
+func Open(o Options) (*Log, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Log{
+		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
+		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
+		leadership: leadership{wake: make(chan struct{}, 1)},
+	}
+	l.wake.L = &l.mu
+	l.queue.flying = map[uint64]*proposal{}
+	l.machine = &machine{l: l}
+	l.nudges = &nudges{l: l, wake: make(chan struct{}, 1), busy: map[Node]bool{}}
+	if err := l.open(); err != nil {
+		l.release()
+		return nil, fmt.Errorf("open the log of group %d in %q: %w", o.Group, o.Dir, err)
+	}
+	return l, nil
+}
+
+func (l *Log) path(name string) string { return filepath.Join(l.opts.Dir, name) }
+
+func (l *Log) open() error {
+	if err := wal.MakeDir(nil, l.opts.Dir); err != nil {
+		return err
+	}
+	if err := l.lockDir(); err != nil {
+		return err
+	}
+	l.markers = &markers{l: l, path: l.path(markerName), sending: map[uint64]int{}}
+	b, err := os.ReadFile(l.path(identityName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = l.create()
+	case err == nil:
+		err = l.reopen(b)
+	}
+	if err != nil {
+		return err
+	}
+	m := l.markers.cur
+	l.store.setMarker(m.entry(), false)
+	l.passed.index.Store(m.Index)
+	l.checkDisk()
+	return l.findLast()
+}
+
+func (l *Log) lockDir() error {
+	f, err := os.OpenFile(l.path("LOCK"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	l.lock = f
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another process has it: %w", err)
+	}
+	return nil
+}
+
+// create makes a new log. What a crash has left of an earlier try goes: nobody has heard of it before the file GROUP is there.
+func (l *Log) create() (err error) {
+	if err := os.RemoveAll(l.path(logDir)); err != nil {
+		return err
+	}
+	if err := wal.MakeDir(nil, l.path(logDir)); err != nil {
+		return err
+	}
+	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self}
+	var m marker
+	if len(l.opts.Voters) > 0 {
+		id.Base = max(indexOf(l.opts.Base)+1, firstBase)
+		m = marker{Version: markerVersion, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
+		for _, n := range l.opts.Voters {
+			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: n.id(), Address: n.address()})
+		}
+	}
+	if l.witness, err = createWitness(l.path(witnessName), m.Index); err != nil {
+		return err
+	}
+	if err := l.openStore(); err != nil {
+		return err
+	}
+	// A group begins as if it had a snapshot of what there was before: of nothing, or of the state that was made elsewhere.
+	if m.Index > 0 {
+		if err := l.store.SetUint64([]byte("CurrentTerm"), m.Term); err != nil {
+			return err
+		}
+		if err := l.markers.save(m); err != nil {
+			return err
+		}
+	} else if err := os.Remove(l.path(markerName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	l.identity = id
+	return writeFile(l.path(identityName), sealText(id))
+}
+
+func (l *Log) openStore() (err error) {
+	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.witness, l.fail)
+	return err
+}
+
+// reopen opens a log that was there, and refuses one that has less than this node has promised.
+func (l *Log) reopen(b []byte) (err error) {
+	if err := unsealText(b, &l.identity); err != nil {
+		return corrupt("file %s: %w", identityName, err)
+	}
+	switch id := l.identity; {
+	case id.Version != identityVersion:
+		return fmt.Errorf("it has format %d, and this program knows %d", id.Version, identityVersion)
+	case id.Group != l.opts.Group || id.Node != l.self:
+		return fmt.Errorf("it is that of group %d on node %d", id.Group, id.Node)
+	}
+	if _, err := os.Stat(l.path(filepath.Join(logDir, metaName))); err != nil { // raft-wal would begin anew, and delete what is there
+		return corrupt("%w", err)
+	}
+	if l.witness, err = openWitness(l.path(witnessName)); err != nil {
+		return corrupt("%w", err)
+	}
+	if l.markers.cur, err = readMarker(l.markers.path); err != nil {
+		return err
+	}
+	if err := l.openStore(); err != nil {
+		return corrupt("%w", err)
+	}
+	return l.check()
+}
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", wal.ErrCorrupt, fmt.Errorf(format, args...))
+}
+
+// check compares marker, log and witness. What a crash during a restore has left is finished.
+func (l *Log) check() error {
+	m := l.markers.cur
+	first, err := l.store.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := l.store.LastIndex()
+	if err != nil {
+		return err
+	}
+	if promised := l.witness.index; max(last, m.Index) < promised {
+		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index, promised)
+	}
+	if first > m.Index+1 {
+		return corrupt("the log begins at entry %d, behind the snapshot at %d", first, m.Index)
+	}
+	if last > 0 && last < m.Index { // the marker was restored, and the log before it is still there
+		l.store.setMarker(m.entry(), true)
+		return l.store.cutFront(last)
+	}
+	for i := m.Index + 1; i <= last; i++ { // raft will read them all, and panic
+		if err := l.store.GetLog(i, new(raft.Log)); err != nil {
+			return corrupt("%w", err)
+		}
+	}
+	return nil
+}
+
+// findLast finds the last record that Replay gives, so that DurablePosition is a record's.
+func (l *Log) findLast() error {
+	m := l.markers.cur
+	first, err := l.store.FirstIndex()
+	if err != nil {
+		return err
+	}
+	for i := m.Index; first > 0 && i >= first; i-- {
+		n, err := l.recordsOf(i)
+		if err != nil {
+			return corrupt("%w", err)
+		}
+		if n > 0 {
+			l.passed.position.Store(position(i, n-1))
+			return nil
+		}
+	}
+	if m.Index > l.identity.Base {
+		l.passed.position.Store(endOf(m.Index))
+	} else {
+		l.passed.position.Store(l.opts.Base)
+	}
+	return nil
+}
+
+func (l *Log) recordsOf(index uint64) (int, error) {
+	var e raft.Log
+	if err := l.store.GetLog(index, &e); err != nil || e.Type != raft.LogCommand {
+		return 0, err
+	}
+	h, err := openEntry(e.Data, nil)
+	return h.records, err
+}
+
+// Start takes part in the group from now on.
+func (l *Log) Start() error {
+	doors, err := l.host.openGroup(l.opts.Group)
+	if err != nil {
+		return err
+	}
+	l.metrics = newGroupMetrics(l)
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	if err := l.join(doors.raft); err != nil {
+		l.host.closeGroup(l.opts.Group)
+		l.metrics.close()
+		l.metrics = nil
+		return fmt.Errorf("start group %d: %w", l.opts.Group, err)
+	}
+	l.told.Add(1)
+	go l.tellOwner()
+	l.serving.Add(1)
+	go l.serve(doors.state)
+	l.kept.Add(1)
+	go l.keep()
+	l.nudges.loop.Add(1)
+	go l.nudges.run(l.stop)
+	go l.propose()
+	return nil
+}
+
+// forever is a time that raft can double.
+const forever = 100 * 365 * 24 * time.Hour
+
+// join makes a raft of what is on disk.
+func (l *Log) join(door *doorway) error {
+	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
+	n := &instance{
+		trans:  newTransport(l.host, l.opts.Group, door, log),
+		notify: make(chan bool, 16),
+		seen:   make(chan raft.Observation, 16),
+		done:   make(chan struct{}),
+	}
+	c := raft.DefaultConfig()
+	c.LocalID, c.Logger, c.NotifyCh = l.self.id(), log, n.notify
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout =
+		l.opts.HeartbeatTimeout, l.opts.ElectionTimeout, l.opts.LeaseTimeout, l.opts.CommitTimeout
+	c.MaxAppendEntries, c.BatchApplyCh = maxAppendEntries, true
+	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = forever, math.MaxUint64, 0 // the store decides what goes
+	c.NoSnapshotRestoreOnStart, c.ShutdownOnRemove, c.NoLegacyTelemetry = true, false, true
+	var err error
+	if n.raft, err = raft.NewRaft(c, l.machine, logs{l.store}, logs{l.store}, l.markers, n.trans); err != nil {
+		n.trans.close()
+		return err
+	}
+	n.raft.RegisterObserver(raft.NewObserver(n.seen, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	}))
+	l.node.Store(n)
+	l.listening.Add(1)
+	go l.listen(n)
+	return nil
+}
+
+// maxAppendEntries is how many entries a follower gets at once.
+const maxAppendEntries = 64
+
+// leave ends an instance.
+func (n *instance) leave() {
+	_ = n.raft.Shutdown().Error()
+	n.trans.close()
+	close(n.done)
+}
+
+// rejoin removes the entries from index on, which are known to contradict what the group has committed, and makes a new raft of the rest.
+func (l *Log) rejoin(index uint64) {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	select {
+	case <-l.stop:
+		return
+	default:
+	}
+	l.host.mu.Lock()
+	doors := l.host.groups[l.opts.Group]
+	l.host.mu.Unlock()
+	if last, err := l.store.LastIndex(); err != nil || last < index || doors == nil { // done already
+		return
+	}
+	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
+	l.node.Load().leave()
+	l.loseAll(raft.ErrLeadershipLost)
+	err := l.store.cutEnd(index)
+	if err == nil {
+		err = l.join(doors.raft)
+	}
+	if err != nil {
+		_ = l.fail(err)
+	}
+}
+
+// fail ends the log: the first cause stays. It returns what Append returns from now on.
+func (l *Log) fail(cause error) error {
+	l.mu.Lock()
+	if l.failure != nil || l.closing {
+		defer l.mu.Unlock()
+		return errors.Join(l.failure, cause)
+	}
+	l.failure = fmt.Errorf("%w: %w", wal.ErrFailed, cause)
+	failure := l.failure
+	l.leads = false
+	l.mu.Unlock()
+	failuresTotal.Inc()
+	l.opts.Logger.Error("the log has failed; this node takes no further part in the group", "group", l.opts.Group, "error", cause)
+	go func() {
+		if n := l.node.Load(); n != nil {
+			_ = n.raft.Shutdown().Error()
+			l.loseAll(failure)
+		}
+	}()
+	l.opts.OnFailure(failure)
+	return failure
+}
+
+func (l *Log) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure
+}
+
+// closeTimeout is how long Close waits for the group to decide on what is on its way.
+const closeTimeout = 5 * time.Second
+
+// Close hands leadership on, waits until what was taken is handed back or lost, and takes no further part. It returns the error of a log that has failed. A
+// second Close returns nil.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	if n := l.node.Load(); n != nil {
+		l.depart()
+	}
+	err := l.failed()
+	if err == nil {
+		err = l.witness.settle()
+	}
+	l.release()
+	return err
+}
+
+// depart undoes Start.
+func (l *Log) depart() {
+	if err := l.Transfer(0); err != nil && !errors.Is(err, ErrNotLeader) {
+		l.opts.Logger.Debug("close", "group", l.opts.Group, "error", err)
+	}
+	l.mu.Lock()
+	l.closing = true
+	l.queue.idle = false
+	l.mu.Unlock()
+	l.wake.Signal()
+	if l.failed() == nil {
+		l.settle(closeTimeout)
+	}
+	close(l.stop)
+	l.swapping.Lock()
+	l.node.Load().leave()
+	l.swapping.Unlock()
+	l.host.closeGroup(l.opts.Group)
+	l.loseAll(raft.ErrRaftShutdown)
+	l.wake.Signal()
+	<-l.proposed
+	l.loseAll(raft.ErrRaftShutdown) // what was proposed too late to be heard
+	l.listening.Wait()
+	l.told.Wait()
+	l.serving.Wait()
+	l.kept.Wait()
+	l.nudges.loop.Wait()
+	l.metrics.close()
+}
+
+// release frees what Open has taken, as far as it got.
+func (l *Log) release() {
+	if l.store != nil {
+		if err := l.store.close(); err != nil {
+			l.opts.Logger.Debug("close", "group", l.opts.Group, "error", err)
+		}
+	}
+	if l.witness != nil {
+		_ = l.witness.file.Close()
+	}
+	if l.lock != nil {
+		_ = l.lock.Close()
+	}
+}
+
+// Stalled reports whether the quorum has not answered for longer than StallAfter.
+func (l *Log) Stalled() bool {
+	since, ok := l.waiting()
+	return ok && time.Since(since) > l.opts.StallAfter
+}
+
+// DiskFull reports whether Append refuses records for want of free space on this node.
+func (l *Log) DiskFull() bool { return l.full.Load() }
+
+// Err is what the log has failed with, wrapping wal.ErrFailed, or nil.
+func (l *Log) Err() error { return l.failed() }
+
+// keepInterval is how often the witness is synced, the free space looked at, and log that nobody needs is let go.
+const keepInterval = time.Second
+
+func (l *Log) keep() {
+	defer l.kept.Done()
+	tick := time.NewTicker(keepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+		if l.failed() != nil {
+			continue
+		}
+		if err := l.witness.settle(); err != nil {
+			_ = l.fail(fmt.Errorf("sync the witness: %w", err))
+		}
+		l.checkDisk()
+		l.compact()
+	}
+}
+
+func (l *Log) checkDisk() {
+	var u unix.Statfs_t
+	if err := unix.Statfs(l.opts.Dir, &u); err != nil { // unknown is not full; a disk that is gone shows at the next write
+		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
+		return
+	}
+	free, total := int64(u.Bavail)*u.Bsize, int64(u.Blocks)*u.Bsize
+	full := free < l.opts.MinFreeBytes || float64(free)*100 < l.opts.MinFreePercent*float64(total)
+	if l.full.Swap(full) == full {
+		return
+	}
+	level, text := slog.LevelInfo, "the disk has room again"
+	if full {
+		level, text = slog.LevelWarn, "the disk is full; records are refused"
+	}
+	l.opts.Logger.Log(context.Background(), level, text, "group", l.opts.Group, "available", free, "total", total)
+}
+
+var failuresTotal = metrics.NewCounter("millrace_quorum_failures_total")

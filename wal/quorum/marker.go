@@ -1,0 +1,313 @@
+package quorum
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"millrace/wal"
+)
+
+// markers is raft's store of snapshots. There is one snapshot, and it is a marker: entry, term and members, no state. The state is the owner's, and it has, or
+// can read again from the log, everything up to the marker.
+type markers struct {
+	l    *Log
+	path string
+
+	mu         sync.Mutex // guards all below
+	cur        marker
+	marking    bool    // a marker of this node's own is being made
+	installing bool    // the state of another node is being taken in
+	incoming   *marker // which
+	from       Node    // whose
+	sending    map[uint64]int
+}
+
+// marker is the file MARKER: JSON, and a line with its CRC-32C. It never goes backwards.
+type marker struct {
+	Version            int                `json:"version"`
+	Index              uint64             `json:"index"`
+	Term               uint64             `json:"term"`
+	Configuration      raft.Configuration `json:"configuration"`
+	ConfigurationIndex uint64             `json:"configuration_index"`
+}
+
+const (
+	markerName    = "MARKER"
+	markerVersion = 1
+)
+
+func (m *marker) entry() entryID { return entryID{index: m.Index, term: m.Term} }
+func (m *marker) id() string     { return fmt.Sprintf("%d-%d", m.Term, m.Index) }
+
+func (m *marker) meta(id string) *raft.SnapshotMeta {
+	return &raft.SnapshotMeta{
+		Version: 1, ID: id, Index: m.Index, Term: m.Term, Size: snapshotSize,
+		Configuration: m.Configuration, ConfigurationIndex: m.ConfigurationIndex,
+	}
+}
+
+// readMarker returns a zero marker when there is none.
+func readMarker(path string) (m marker, err error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return m, err
+	}
+	if err := unsealText(b, &m); err != nil {
+		return m, fmt.Errorf("%w: %s: %w", wal.ErrCorrupt, path, err)
+	}
+	if m.Version != markerVersion {
+		return m, fmt.Errorf("quorum: %s has version %d, and this program knows %d", path, m.Version, markerVersion)
+	}
+	return m, nil
+}
+
+// List is the marker.
+func (s *markers) List() ([]*raft.SnapshotMeta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur.Index == 0 {
+		return nil, nil
+	}
+	return []*raft.SnapshotMeta{s.cur.meta(s.cur.id())}, nil
+}
+
+// Create begins a marker: this node's own, when the state machine says so (marking.Persist), or one that comes from the leader.
+func (s *markers) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	return &sink{s: s, m: marker{Version: markerVersion, Index: index, Term: term, Configuration: c, ConfigurationIndex: configurationIndex}}, nil
+}
+
+// Open gives what is sent to a node that lacks too much: a ticket, with which it fetches the state from this node (restore.go). Until it is closed, the log
+// keeps what the receiver will need then. On the receiver, it gives the ticket to the state machine.
+func (s *markers) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.incoming != nil && id == incomingID(s.incoming) {
+		return s.incoming.meta(id), io.NopCloser(&ticket{}), nil
+	}
+	if id != s.cur.id() {
+		return nil, nil, fmt.Errorf("quorum: snapshot %s is superseded", id)
+	}
+	index := s.cur.Index
+	s.sending[index]++
+	return s.cur.meta(id), &ticket{rest: newTicket(s.l.self), close: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.sending[index]--; s.sending[index] == 0 {
+			delete(s.sending, index)
+		}
+	}}, nil
+}
+
+func incomingID(m *marker) string { return "from-leader-" + m.id() }
+
+// inTransit is the oldest marker that is being sent.
+func (s *markers) inTransit() (index uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.sending {
+		if !ok || i < index {
+			index, ok = i, true
+		}
+	}
+	return index, ok
+}
+
+func (s *markers) current() marker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur
+}
+
+// save puts a marker in the place of the one before.
+func (s *markers) save(m marker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.Index < s.cur.Index {
+		return fmt.Errorf("quorum: the marker stands at %d and does not go back to %d", s.cur.Index, m.Index)
+	}
+	if err := writeFile(s.path, sealText(m)); err != nil {
+		return s.l.fail(fmt.Errorf("write the marker: %w", err))
+	}
+	s.cur = m
+	return nil
+}
+
+// mark makes a marker of what is handed back.
+func (s *markers) mark() error {
+	s.mu.Lock()
+	if s.installing || s.marking {
+		s.mu.Unlock()
+		return errors.New("quorum: another snapshot is under way")
+	}
+	s.marking = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.marking = false
+		s.mu.Unlock()
+	}()
+	return s.l.node.Load().raft.Snapshot().Error()
+}
+
+// sink takes a marker from raft.
+type sink struct {
+	s      *markers
+	m      marker
+	own    bool
+	got    []byte
+	begun  bool
+	closed bool
+}
+
+// ID names the marker once it is complete.
+func (k *sink) ID() string {
+	if k.own {
+		return k.m.id()
+	}
+	return incomingID(&k.m)
+}
+
+// Write gets the leader's ticket. The first one decides whether the state is taken in at all.
+func (k *sink) Write(p []byte) (int, error) {
+	if !k.begun {
+		if err := k.s.admit(&k.m); err != nil {
+			return 0, err
+		}
+		k.begun = true
+	}
+	k.got = append(k.got, p[:min(len(p), snapshotSize-len(k.got))]...)
+	return len(p), nil
+}
+
+// Close completes the marker. One of this node's own is durable then; one from the leader only after the state was restored.
+func (k *sink) Close() error {
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	if k.own {
+		if err := k.s.save(k.m); err != nil {
+			return err
+		}
+		k.s.l.store.setMarker(k.m.entry(), false)
+		return nil
+	}
+	from, err := parseTicket(k.got)
+	if err != nil {
+		k.s.done()
+		return err
+	}
+	k.s.mu.Lock()
+	k.s.incoming, k.s.from = &k.m, from
+	k.s.mu.Unlock()
+	return nil
+}
+
+// Cancel forgets the marker.
+func (k *sink) Cancel() error {
+	if k.begun && !k.closed {
+		k.s.done()
+	}
+	k.closed = true
+	return nil
+}
+
+func (s *markers) done() {
+	s.mu.Lock()
+	s.installing, s.incoming = false, nil
+	s.mu.Unlock()
+}
+
+// admit judges a snapshot that the leader wants this node to take in. Raft would take any: it would go back behind what was handed back when a message comes
+// late, and it would keep the end of a log that contradicts the snapshot for what it has, and then neither accept the leader's next entries nor vote as it
+// should. Raft calls it from its main goroutine, so nothing changes meanwhile.
+func (s *markers) admit(m *marker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.marking || s.installing {
+		return errors.New("quorum: another snapshot is under way; try again")
+	}
+	last, err := s.l.store.LastIndex()
+	if err != nil {
+		return err
+	}
+	passed := s.l.passed.index.Load()
+	switch {
+	case m.entry() == s.cur.entry() && last <= m.Index && passed == m.Index: // the leader did not hear that it is done
+	case m.Index <= passed:
+		return fmt.Errorf("quorum: a snapshot at %d is late: %d is handed back", m.Index, passed)
+	case last >= m.Index:
+		var e raft.Log
+		if err := s.l.store.GetLog(m.Index, &e); err != nil {
+			return err
+		}
+		if e.Term == m.Term {
+			return fmt.Errorf("quorum: a snapshot at %d is late: the log has that entry", m.Index)
+		}
+		go s.l.rejoin(m.Index)
+		return fmt.Errorf("quorum: the log contradicts the snapshot at %d; its end is removed first", m.Index)
+	}
+	s.installing = true
+	return nil
+}
+
+// sealText is JSON with a line for its checksum, so that damage isn't taken for a value.
+func sealText(v any) []byte {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("BUG: quorum: %v", err))
+	}
+	b = append(b, '\n')
+	return fmt.Appendf(b, "%08x\n", crc32.Checksum(b, castagnoli))
+}
+
+func unsealText(b []byte, v any) error {
+	n := len(b) - 9
+	var sum uint32
+	if n < 0 {
+		return io.ErrUnexpectedEOF
+	}
+	if _, err := fmt.Sscanf(string(b[n:]), "%08x\n", &sum); err != nil || sum != crc32.Checksum(b[:n], castagnoli) {
+		return errors.New("it fails its checksum")
+	}
+	return json.Unmarshal(b[:n], v)
+}
+
+// writeFile puts a file in place, durably and whole.
+func writeFile(path string, b []byte) error {
+	temporary := path + ".new"
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,245 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"millrace/wal"
+)
+
+// queue is what waits for the quorum. Log.mu guards it.
+type queue struct {
+	records []*wal.Record // taken, not proposed
+	bytes   int64         // of records
+	fences  []chan fenced // wait for the next entry
+	idle    bool          // the proposer waits
+	flying  map[uint64]*proposal
+	next    uint64 // sequence
+
+	pendingRecords int // taken, not handed back
+	pendingBytes   int64
+}
+
+// proposal is an entry on its way.
+type proposal struct {
+	sequence uint64
+	records  []*wal.Record
+	bytes    int64
+	fences   []chan fenced
+	since    time.Time
+}
+
+type fenced struct {
+	position uint64
+	err      error
+}
+
+// Two entries are on their way at a time: one at the leader's disk, one at the followers'. What comes meanwhile is the next one, so that the size of entries
+// follows from the load; small entries cost by far more than large ones. When a whole entry waits, more may go.
+const (
+	smallFlight = 2
+	largeFlight = 16
+)
+
+// Append queues a record; it never waits. OnDurable hands it back, with its position, or OnLost does. With an error the record stays the caller's and nothing
+// was done: ErrNotLeader, ErrBusy, ErrDiskFull, ErrRecordTooLarge, ErrFailed, ErrClosed of package wal.
+func (l *Log) Append(r *wal.Record) error {
+	size := len(r.Data)
+	if size < wal.HeaderBytes || r.Count == 0 {
+		panic(fmt.Sprintf("BUG: quorum: Append of %d bytes, count %d", size, r.Count))
+	}
+	if size > l.opts.MaxRecordBytes {
+		return wal.ErrRecordTooLarge
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.takes(); err != nil {
+		return err
+	}
+	q := &l.queue
+	switch {
+	case l.full.Load() && !r.Urgent:
+		l.metrics.refused.Inc()
+		return wal.ErrDiskFull
+	case q.pendingRecords >= l.opts.MaxPendingRecords || q.pendingBytes+int64(size) > l.opts.MaxPendingBytes:
+		l.metrics.refused.Inc()
+		return wal.ErrBusy
+	}
+	q.records = append(q.records, r)
+	q.bytes += int64(size)
+	q.pendingRecords++
+	q.pendingBytes += int64(size)
+	l.wakeProposer()
+	return nil
+}
+
+// takes says why nothing is taken now, with mu held.
+func (l *Log) takes() error {
+	switch {
+	case l.failure != nil:
+		return l.failure
+	case l.closing:
+		return wal.ErrClosed
+	case !l.leads, l.transferring:
+		return ErrNotLeader
+	}
+	return nil
+}
+
+func (l *Log) wakeProposer() {
+	if l.queue.idle {
+		l.queue.idle = false
+		l.wake.Signal()
+	}
+}
+
+// Fence returns a position: everything in the group that was acknowledged before the call stands at or before it, and OnDurable has had it on this node. On
+// another node, Wait says when it has had it there. Only the leader fences: ErrNotLeader, also when leadership was lost meanwhile. Fences that wait share one
+// entry of the log, with records if there are any; so a leader that was paused and is none any more can't fence.
+func (l *Log) Fence(ctx context.Context) (position uint64, err error) {
+	done := make(chan fenced, 1)
+	l.mu.Lock()
+	if err := l.takes(); err != nil {
+		l.mu.Unlock()
+		return 0, err
+	}
+	l.queue.fences = append(l.queue.fences, done)
+	l.wakeProposer()
+	l.mu.Unlock()
+	l.metrics.fences.Inc()
+	select {
+	case f := <-done:
+		return f.position, f.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// propose makes entries of what waits, until the log is closed and nothing waits any more.
+func (l *Log) propose() {
+	defer close(l.proposed)
+	for {
+		p := l.nextProposal()
+		if p == nil {
+			return
+		}
+		node := l.node.Load()
+		future := node.raft.ApplyLog(raft.Log{Data: encodeEntry(l.proposer, p.sequence, p.records)}, 0)
+		l.metrics.proposals.Inc()
+		l.watches.Add(1)
+		go func() {
+			defer l.watches.Done()
+			if err := future.Error(); err != nil {
+				l.lose(p.sequence, err)
+			}
+		}()
+	}
+}
+
+// nextProposal waits until there is something to propose, and room for it; nil when there never will be.
+func (l *Log) nextProposal() *proposal {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := &l.queue
+	for !l.mayPropose() {
+		if l.closing && len(q.records) == 0 && len(q.fences) == 0 {
+			return nil
+		}
+		q.idle = true
+		l.wake.Wait()
+	}
+	q.idle = false
+	p := &proposal{sequence: q.next, fences: q.fences, since: time.Now()}
+	n, size := 0, entryHeaderBytes
+	for n < len(q.records) && n < maxEntryRecords {
+		if size += entrySize(q.records[n]); n > 0 && size > l.opts.MaxEntryBytes {
+			break
+		}
+		p.bytes += int64(len(q.records[n].Data))
+		n++
+	}
+	p.records = append(p.records, q.records[:n]...)
+	clear(q.records[:n])
+	if q.records = q.records[n:]; len(q.records) == 0 {
+		q.records = nil
+	}
+	q.bytes -= p.bytes
+	q.fences = nil
+	q.next++
+	q.flying[p.sequence] = p
+	return p
+}
+
+func (l *Log) mayPropose() bool {
+	q := &l.queue
+	if len(q.records) == 0 && len(q.fences) == 0 {
+		return false
+	}
+	return len(q.flying) < smallFlight || q.bytes >= int64(l.opts.MaxEntryBytes) && len(q.flying) < largeFlight
+}
+
+// land takes what is on its way out of the books; nil when it is there no more.
+func (l *Log) land(sequence uint64) *proposal {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := &l.queue
+	p := q.flying[sequence]
+	if p == nil {
+		return nil
+	}
+	delete(q.flying, sequence)
+	q.pendingRecords -= len(p.records)
+	q.pendingBytes -= p.bytes
+	l.wakeProposer()
+	return p
+}
+
+// lose reports an entry as lost unless it has been handed back.
+func (l *Log) lose(sequence uint64, cause error) {
+	p := l.land(sequence)
+	if p == nil {
+		return
+	}
+	l.loseProposal(p, cause)
+}
+
+func (l *Log) loseProposal(p *proposal, cause error) {
+	for _, f := range p.fences {
+		f <- fenced{err: fmt.Errorf("%w: %w", ErrNotLeader, cause)}
+	}
+	if len(p.records) > 0 {
+		l.metrics.lost.Add(len(p.records))
+		l.opts.OnLost(p.records)
+	}
+}
+
+// loseAll reports everything that waits or is on its way, and is never called while raft may still hand back.
+func (l *Log) loseAll(cause error) {
+	l.mu.Lock()
+	q := &l.queue
+	lost := []*proposal{{records: q.records, fences: q.fences}}
+	for _, p := range q.flying {
+		lost = append(lost, p)
+	}
+	clear(q.flying)
+	q.records, q.fences, q.bytes, q.pendingRecords, q.pendingBytes = nil, nil, 0, 0, 0
+	l.mu.Unlock()
+	for _, p := range lost {
+		l.loseProposal(p, cause)
+	}
+}
+
+// waiting is since when the oldest entry is on its way; ok is false when none is.
+func (l *Log) waiting() (since time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.queue.flying {
+		if !ok || p.since.Before(since) {
+			since, ok = p.since, true
+		}
+	}
+	return since, ok
+}

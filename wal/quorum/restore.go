@@ -1,0 +1,380 @@
+package quorum
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a ticket; with it, it fetches the state from the leader over a
+// connection of its own. Raft would want to know the size of the state first, and give the stream a deadline by it.
+//
+// The order makes a crash harmless: the state is taken in by its owner, whole or not at all; then the marker is put in place; then the log before it goes. After
+// a crash in between, the state is newer than the marker says: some records come again, and the owner skips them; or the log before the marker is still there,
+// and Open removes it.
+
+// ticket is the content of a snapshot.
+type ticket struct {
+	rest  []byte
+	close func()
+}
+
+const ticketMagic = "millfetch1"
+
+func newTicket(from Node) []byte {
+	b := append(make([]byte, 0, snapshotSize), ticketMagic...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(from))
+	return b[:snapshotSize]
+}
+
+func parseTicket(b []byte) (from Node, err error) {
+	if len(b) < len(ticketMagic)+4 || string(b[:len(ticketMagic)]) != ticketMagic {
+		return 0, errors.New("quorum: the leader's snapshot is of another format")
+	}
+	return Node(binary.LittleEndian.Uint32(b[len(ticketMagic):])), nil
+}
+
+// Read gives the ticket.
+func (t *ticket) Read(p []byte) (int, error) {
+	if len(t.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// Close says that the receiver is done with it.
+func (t *ticket) Close() error {
+	if t.close != nil {
+		t.close()
+		t.close = nil
+	}
+	return nil
+}
+
+// restore fetches the state that the incoming marker stands for and puts it in place. Raft waits for it.
+func (l *Log) restore() error {
+	s := l.markers
+	defer s.done()
+	s.mu.Lock()
+	m, from, cur := s.incoming, s.from, s.cur
+	s.mu.Unlock()
+	if m == nil {
+		return errors.New("BUG: quorum: a restore without a snapshot")
+	}
+	if m.entry() == cur.entry() {
+		return nil
+	}
+	start := time.Now()
+	l.opts.Logger.Info("the group's state is fetched from the leader", "group", l.opts.Group, "from", from, "index", m.Index)
+	if err := l.fetch(m, from); err != nil {
+		l.metrics.restoresFailed.Inc()
+		l.opts.Logger.Warn("the group's state was not fetched", "group", l.opts.Group, "from", from, "index", m.Index, "error", err)
+		return err
+	}
+	l.metrics.restores.Inc()
+	l.opts.Logger.Info("the group's state is in place", "group", l.opts.Group, "index", m.Index, "seconds", time.Since(start).Seconds())
+	return nil
+}
+
+func (l *Log) fetch(m *marker, from Node) error {
+	c, err := l.host.dialNode(from, purposeState, l.opts.Group, rpcTimeout)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	finished := make(chan struct{})
+	defer close(finished)
+	go func() { // Close does not wait for a state that is on its way
+		select {
+		case <-l.stop:
+			_ = c.Close()
+		case <-finished:
+		}
+	}()
+	if _, err := c.Write(binary.LittleEndian.AppendUint64(nil, m.Index)); err != nil {
+		return err
+	}
+	if err := l.opts.hooks.restore("fetching"); err != nil {
+		return err
+	}
+	if err := l.opts.State.Restore(endOf(m.Index), newStateReader(c)); err != nil {
+		return err
+	}
+	if err := l.opts.hooks.restore("restored"); err != nil {
+		return err
+	}
+	if err := l.markers.save(*m); err != nil {
+		return err
+	}
+	if err := l.opts.hooks.restore("marked"); err != nil {
+		return err
+	}
+	l.store.setMarker(m.entry(), true)
+	l.letGo(m.Index)
+	l.passed.position.Store(endOf(m.Index))
+	l.pass(m.Index)
+	return nil
+}
+
+// maxServed is how many nodes get the state of a group at a time.
+const maxServed = 2
+
+// serve gives the state to nodes that fetch it.
+func (l *Log) serve(door *doorway) {
+	defer l.serving.Done()
+	slots := make(chan struct{}, maxServed)
+	for {
+		conn, err := door.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case slots <- struct{}{}:
+			l.serving.Add(1)
+			go func() {
+				defer l.serving.Done()
+				defer func() { <-slots }()
+				l.serveState(conn)
+			}()
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+func (l *Log) serveState(conn net.Conn) {
+	defer conn.Close()
+	var b [8]byte
+	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	index := binary.LittleEndian.Uint64(b[:])
+	to := conn.(*Conn).Node
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // the receiver says nothing more: what ends this read is that it is gone
+		_, _ = conn.Read(b[:1])
+		cancel()
+	}()
+	go func() {
+		select {
+		case <-l.stop:
+			cancel()
+			_ = conn.Close()
+		case <-ctx.Done():
+		}
+	}()
+	w := newStateWriter(conn)
+	err := error(nil)
+	if passed := l.passed.index.Load(); passed < index {
+		err = fmt.Errorf("%d is handed back here, and %d is wanted", passed, index)
+	} else {
+		err = l.opts.State.Snapshot(ctx, endOf(index), w)
+	}
+	if err = w.finish(err); err != nil {
+		l.metrics.snapshotsFailed.Inc()
+		l.opts.Logger.Warn("the group's state was not sent", "group", l.opts.Group, "to", to, "index", index, "error", err)
+		return
+	}
+	l.metrics.snapshots.Inc()
+	l.opts.Logger.Info("the group's state was sent", "group", l.opts.Group, "to", to, "index", index, "bytes", w.total)
+}
+
+// The state travels in frames: length u32 and as many bytes. A length of frameEnd is followed by the number of bytes (u64) and their CRC-32C, frameFailed by the
+// length of a text (u32) and the text, frameAlive by nothing: the sender is at it.
+const (
+	frameEnd    = 1<<32 - 1
+	frameFailed = 1<<32 - 2
+	frameAlive  = 1<<32 - 3
+
+	frameBytes    = 256 << 10
+	aliveInterval = 10 * time.Second
+	frameTimeout  = 60 * time.Second
+	maxReason     = 1 << 10
+)
+
+// stateWriter is where State.Snapshot writes.
+type stateWriter struct {
+	conn net.Conn
+	done chan struct{}
+
+	mu    sync.Mutex
+	w     *bufio.Writer
+	total uint64
+	sum   uint32
+	err   error
+}
+
+func newStateWriter(conn net.Conn) *stateWriter {
+	w := &stateWriter{conn: conn, w: bufio.NewWriterSize(conn, frameBytes), done: make(chan struct{})}
+	go w.stayAlive()
+	return w
+}
+
+func (w *stateWriter) stayAlive() {
+	tick := time.NewTicker(aliveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.done:
+			return
+		case <-tick.C:
+			w.mu.Lock()
+			w.number(frameAlive)
+			w.flush()
+			w.mu.Unlock()
+		}
+	}
+}
+
+// Write sends a part of the state.
+func (w *stateWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := len(p)
+	w.sum = crc32.Update(w.sum, castagnoli, p)
+	w.total += uint64(n)
+	for len(p) > 0 && w.err == nil {
+		part := p[:min(len(p), frameBytes)]
+		w.number(uint32(len(part)))
+		w.raw(part)
+		p = p[len(part):]
+	}
+	return n, w.err
+}
+
+// finish says that all was sent, or why not.
+func (w *stateWriter) finish(cause error) error {
+	close(w.done)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cause != nil {
+		reason := cause.Error()
+		reason = reason[:min(len(reason), maxReason)]
+		w.number(frameFailed)
+		w.number(uint32(len(reason)))
+		w.raw([]byte(reason))
+	} else {
+		w.number(frameEnd)
+		w.raw(binary.LittleEndian.AppendUint64(nil, w.total))
+		w.number(w.sum)
+	}
+	w.flush()
+	return errors.Join(cause, w.err)
+}
+
+func (w *stateWriter) number(v uint32) { w.raw(binary.LittleEndian.AppendUint32(nil, v)) }
+
+func (w *stateWriter) raw(b []byte) {
+	if w.err == nil {
+		_ = w.conn.SetWriteDeadline(time.Now().Add(frameTimeout))
+		_, w.err = w.w.Write(b)
+	}
+}
+
+func (w *stateWriter) flush() {
+	if w.err == nil {
+		_ = w.conn.SetWriteDeadline(time.Now().Add(frameTimeout))
+		w.err = w.w.Flush()
+	}
+}
+
+// stateReader is what State.Restore reads: io.EOF only behind a whole state.
+type stateReader struct {
+	conn  net.Conn
+	r     *bufio.Reader
+	rest  uint32 // of the frame
+	total uint64
+	sum   uint32
+	err   error
+}
+
+func newStateReader(conn net.Conn) *stateReader {
+	return &stateReader{conn: conn, r: bufio.NewReaderSize(conn, frameBytes)}
+}
+
+// Read gives a part of the state.
+func (r *stateReader) Read(p []byte) (int, error) {
+	for r.rest == 0 && r.err == nil {
+		r.err = r.next()
+	}
+	if r.err != nil || len(p) == 0 {
+		return 0, r.err
+	}
+	_ = r.conn.SetReadDeadline(time.Now().Add(frameTimeout))
+	n, err := r.r.Read(p[:min(uint32(min(len(p), frameBytes)), r.rest)])
+	r.sum = crc32.Update(r.sum, castagnoli, p[:n])
+	r.total += uint64(n)
+	r.rest -= uint32(n)
+	if err != nil {
+		r.err = unexpected(err)
+	}
+	return n, r.err
+}
+
+// next reads the head of a frame, and what follows it unless that is the state's.
+func (r *stateReader) next() error {
+	n, err := r.number()
+	if err != nil {
+		return err
+	}
+	switch n {
+	case frameAlive:
+		return nil
+	case frameFailed:
+		size, err := r.number()
+		if err != nil {
+			return err
+		}
+		reason := make([]byte, min(size, maxReason))
+		if _, err := io.ReadFull(r.r, reason); err != nil {
+			return unexpected(err)
+		}
+		return fmt.Errorf("the other side: %s", reason)
+	case frameEnd:
+		var total [8]byte
+		if _, err := io.ReadFull(r.r, total[:]); err != nil {
+			return unexpected(err)
+		}
+		sum, err := r.number()
+		if err != nil {
+			return err
+		}
+		if binary.LittleEndian.Uint64(total[:]) != r.total || sum != r.sum {
+			return errors.New("quorum: the state was changed on its way")
+		}
+		return io.EOF
+	}
+	if n > frameBytes {
+		return fmt.Errorf("quorum: a frame of %d bytes", n)
+	}
+	r.rest = n
+	return nil
+}
+
+func (r *stateReader) number() (uint32, error) {
+	var b [4]byte
+	_ = r.conn.SetReadDeadline(time.Now().Add(frameTimeout))
+	if _, err := io.ReadFull(r.r, b[:]); err != nil {
+		return 0, unexpected(err)
+	}
+	return binary.LittleEndian.Uint32(b[:]), nil
+}
+
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,453 @@
+package quorum
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	raftwal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+
+	"millrace/wal"
+)
+
+// store is raft's log and its few words of memory (term and vote): hashicorp/raft-wal, with
+//
+//   - a checksum over each entry that every reading checks, and the witness: what is damaged or missing is found;
+//   - a failure that is final: after a failed write nothing is written any more;
+//   - deletions at the front only up to what the owner of the records has let go (release), whatever raft believes its snapshots to hold;
+//   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must be able to say that it has it, or leader
+//     and follower would never find a common entry, and not a snapshot that is newer either;
+//   - term and vote of a ballot in one write;
+//   - the newest entries in memory, since each is read back once for each follower.
+type store struct {
+	wal     *raftwal.WAL
+	meta    *metadb.BoltMetaDB
+	witness *witness
+	fail    func(error) error // reports what is final, and returns it
+	spacing uint64            // of marks, in bytes
+
+	mu     sync.Mutex // guards all below
+	failed error
+	marker entryID // of the snapshot
+	all    uint64  // all entries up to this index may go: the state has been restored from elsewhere
+	marks  []mark  // by index
+	bytes  uint64  // of all entries ever, as counted from the first mark
+	cache  []*raft.Log
+	cached int
+	voteIn uint64 // the term of a vote whose candidate is not written yet
+}
+
+type entryID struct{ index, term uint64 }
+
+// mark says how many bytes stood before an entry.
+type mark struct{ index, before uint64 }
+
+const (
+	maxMarkSpacing = 256 << 10
+	cacheBytes     = 4 << 20
+)
+
+// openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
+func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *witness, fail func(error) error) (*store, error) {
+	s := &store{meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+	var err error
+	s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes), raftwal.WithLogger(logger))
+	if err != nil {
+		_ = s.meta.Close()
+		return nil, err
+	}
+	if err := s.measure(dir); err != nil {
+		_ = s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// measure makes marks of the segments that are there: about, since the newest has room behind its end.
+func (s *store) measure(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		base, _, ok := strings.Cut(f.Name(), "-")
+		var index uint64
+		if _, err := fmt.Sscanf(base, "%d", &index); err != nil || !ok || filepath.Ext(f.Name()) != ".wal" {
+			continue
+		}
+		info, err := f.Info()
+		if err != nil {
+			return err
+		}
+		s.marks = append(s.marks, mark{index: index, before: uint64(info.Size())})
+	}
+	sort.Slice(s.marks, func(i, k int) bool { return s.marks[i].index < s.marks[k].index })
+	for i := range s.marks { // from sizes to sums
+		s.marks[i].before, s.bytes = s.bytes, s.bytes+s.marks[i].before
+	}
+	return nil
+}
+
+func (s *store) close() error {
+	return errors.Join(s.wal.Close(), s.meta.Close())
+}
+
+// broken is what the store has failed with.
+func (s *store) broken() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+func (s *store) breakDown(err error) error {
+	s.mu.Lock()
+	if s.failed == nil {
+		s.failed = err
+	}
+	s.mu.Unlock()
+	return s.fail(err)
+}
+
+// FirstIndex is the first entry that is there, 0 when there is none.
+func (s *store) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
+
+// LastIndex is the last entry, 0 when there is none.
+func (s *store) LastIndex() (uint64, error) { return s.wal.LastIndex() }
+
+// IsMonotonic says that indexes have no gap, so that raft empties the log when it takes a snapshot in.
+func (s *store) IsMonotonic() bool { return true }
+
+// GetLog reads an entry. Damage is final.
+func (s *store) GetLog(index uint64, log *raft.Log) error {
+	s.mu.Lock()
+	if n := len(s.cache); n > 0 && index >= s.cache[0].Index && index <= s.cache[n-1].Index {
+		*log = *s.cache[index-s.cache[0].Index]
+		s.mu.Unlock()
+		return nil
+	}
+	marker := s.marker
+	s.mu.Unlock()
+	err := s.read(index, log)
+	switch {
+	case err == nil, errors.Is(err, raftwal.ErrClosed):
+		return err
+	case errors.Is(err, raft.ErrLogNotFound):
+		if index == marker.index && index > 1 {
+			*log = raft.Log{Index: marker.index, Term: marker.term, Type: raft.LogNoop}
+			return nil
+		}
+		return raft.ErrLogNotFound // itself: raft compares
+	}
+	return s.breakDown(fmt.Errorf("read entry %d: %w", index, err))
+}
+
+// StoreLog writes an entry.
+func (s *store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs writes entries, durably.
+func (s *store) StoreLogs(logs []*raft.Log) error {
+	if err := s.broken(); err != nil {
+		return err
+	}
+	if len(logs) == 0 {
+		return nil
+	}
+	last := logs[len(logs)-1].Index
+	sealed := make([]*raft.Log, len(logs))
+	for i, l := range logs {
+		sealed[i] = sealLog(l)
+	}
+	err := s.wal.StoreLogs(sealed)
+	if err == nil {
+		err = s.witness.advance(last)
+	}
+	if err != nil {
+		return s.breakDown(fmt.Errorf("write the entries %d to %d: %w", logs[0].Index, last, err))
+	}
+	s.remember(logs)
+	return nil
+}
+
+func (s *store) remember(logs []*raft.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.cache); n > 0 && s.cache[n-1].Index+1 != logs[0].Index {
+		s.forgetCache()
+	}
+	for _, l := range logs {
+		size := len(l.Data) + entryHeaderBytes
+		if n := len(s.marks); n == 0 || s.bytes-s.marks[n-1].before >= s.spacing {
+			s.marks = append(s.marks, mark{index: l.Index, before: s.bytes})
+		}
+		s.bytes += uint64(size)
+		s.cache = append(s.cache, l)
+		s.cached += size
+	}
+	drop := 0
+	for s.cached > cacheBytes && drop < len(s.cache) {
+		s.cached -= len(s.cache[drop].Data) + entryHeaderBytes
+		drop++
+	}
+	if drop > 0 {
+		clear(s.cache[:drop])
+		s.cache = s.cache[drop:]
+	}
+}
+
+func (s *store) forgetCache() { s.cache, s.cached = nil, 0 }
+
+// DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored snapshot. Other deletions at the front are
+// the owner's (release), and wait for it.
+func (s *store) DeleteRange(from, to uint64) error {
+	if err := s.broken(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	marker, all := s.marker.index, s.all
+	s.mu.Unlock()
+	if to <= marker {
+		return s.cutFront(min(to, all))
+	}
+	if from <= marker {
+		return fmt.Errorf("BUG: quorum: deletion of the entries %d to %d, across the snapshot at %d", from, to, marker)
+	}
+	return s.cutEnd(from)
+}
+
+// cutFront deletes the entries up to index.
+func (s *store) cutFront(index uint64) error {
+	first, err := s.wal.FirstIndex()
+	if err != nil || first == 0 || index < first {
+		return err
+	}
+	if err := s.wal.DeleteRange(first, index); err != nil {
+		return s.breakDown(fmt.Errorf("delete the entries %d to %d: %w", first, index, err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetCache()
+	keep := sort.Search(len(s.marks), func(i int) bool { return s.marks[i].index > index+1 })
+	s.marks = s.marks[max(keep-1, 0):]
+	return nil
+}
+
+// cutEnd deletes the entries from index on. The witness goes first: should the process end in between, the log has more than it says.
+func (s *store) cutEnd(index uint64) error {
+	last, err := s.wal.LastIndex()
+	if err != nil || index > last {
+		return err
+	}
+	if err := s.witness.lower(index - 1); err != nil {
+		return s.breakDown(fmt.Errorf("write the witness: %w", err))
+	}
+	if err := s.wal.DeleteRange(index, last); err != nil {
+		return s.breakDown(fmt.Errorf("delete the entries %d to %d: %w", index, last, err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetCache()
+	s.bytes = s.beforeLocked(index)
+	keep := sort.Search(len(s.marks), func(i int) bool { return s.marks[i].index >= index })
+	s.marks = s.marks[:keep]
+	return nil
+}
+
+// setMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is needed.
+func (s *store) setMarker(m entryID, restored bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marker = m
+	if restored {
+		s.all = m.index
+	}
+}
+
+// release deletes entries up to index, as far as the snapshot has them.
+func (s *store) release(index uint64) error {
+	if err := s.broken(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	index = min(index, s.marker.index)
+	s.mu.Unlock()
+	return s.cutFront(index)
+}
+
+// sizeBefore is about how many bytes of the log stand before an entry.
+func (s *store) sizeBefore(index uint64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.marks) == 0 {
+		return 0
+	}
+	return int64(s.beforeLocked(index) - s.marks[0].before)
+}
+
+func (s *store) beforeLocked(index uint64) uint64 {
+	i := sort.Search(len(s.marks), func(i int) bool { return s.marks[i].index >= index })
+	switch {
+	case i < len(s.marks):
+		return s.marks[i].before
+	default:
+		return s.bytes
+	}
+}
+
+// indexAt is the last entry, about, with no more than so many bytes of the log before it.
+func (s *store) indexAt(bytes int64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.marks) == 0 || bytes < 0 {
+		return 0
+	}
+	i := sort.Search(len(s.marks), func(i int) bool { return int64(s.marks[i].before-s.marks[0].before) > bytes })
+	return s.marks[max(i-1, 0)].index
+}
+
+// size is about how many bytes the log has.
+func (s *store) size() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.marks) == 0 {
+		return 0
+	}
+	return int64(s.bytes - s.marks[0].before)
+}
+
+// raft writes a vote in two steps, the term and then the candidate. With a crash in between, it would take the candidate of an earlier term for this one's.
+var keyVoteTerm, keyVoteCandidate, keyVote = []byte("LastVoteTerm"), []byte("LastVoteCand"), []byte("Vote")
+
+// Set keeps a value, durably.
+func (s *store) Set(key, value []byte) error {
+	if string(key) == string(keyVoteCandidate) {
+		s.mu.Lock()
+		term := s.voteIn
+		s.mu.Unlock()
+		key, value = keyVote, append(binary.LittleEndian.AppendUint64(nil, term), value...)
+	}
+	if err := s.broken(); err != nil {
+		return err
+	}
+	if err := s.wal.Set(key, value); err != nil {
+		return s.breakDown(fmt.Errorf("write %s: %w", key, err))
+	}
+	return nil
+}
+
+// Get reads a value, empty when there is none.
+func (s *store) Get(key []byte) ([]byte, error) {
+	if string(key) != string(keyVoteCandidate) {
+		return s.wal.Get(key)
+	}
+	_, candidate, err := s.vote()
+	return candidate, err
+}
+
+// SetUint64 keeps a number, durably; the term of a vote only together with its candidate.
+func (s *store) SetUint64(key []byte, value uint64) error {
+	if string(key) == string(keyVoteTerm) {
+		s.mu.Lock()
+		s.voteIn = value
+		s.mu.Unlock()
+		return nil
+	}
+	return s.Set(key, binary.LittleEndian.AppendUint64(nil, value))
+}
+
+// GetUint64 reads a number, 0 when there is none.
+func (s *store) GetUint64(key []byte) (uint64, error) {
+	if string(key) != string(keyVoteTerm) {
+		return s.wal.GetUint64(key)
+	}
+	term, _, err := s.vote()
+	return term, err
+}
+
+func (s *store) vote() (term uint64, candidate []byte, err error) {
+	b, err := s.wal.Get(keyVote)
+	if err != nil || len(b) < 8 {
+		return 0, nil, err
+	}
+	return binary.LittleEndian.Uint64(b), b[8:], nil
+}
+
+// sealLog gives an entry a checksum, which stands behind its extensions: the library checks what it wrote last before a crash, and nothing that it reads later.
+// It would take another codec, too, but does not open again what it has written with one.
+func sealLog(l *raft.Log) *raft.Log {
+	sealed := *l
+	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)], checksum(l))
+	return &sealed
+}
+
+// openLog checks an entry and takes its checksum away.
+func openLog(l *raft.Log) error {
+	n := len(l.Extensions) - 4
+	if n < 0 {
+		return fmt.Errorf("%w: entry %d has no checksum", wal.ErrCorrupt, l.Index)
+	}
+	sum := binary.LittleEndian.Uint32(l.Extensions[n:])
+	if l.Extensions = l.Extensions[:n:n]; n == 0 {
+		l.Extensions = nil
+	}
+	if sum != checksum(l) {
+		return fmt.Errorf("%w: entry %d fails its checksum", wal.ErrCorrupt, l.Index)
+	}
+	return nil
+}
+
+func checksum(l *raft.Log) uint32 {
+	var b [17]byte
+	binary.LittleEndian.PutUint64(b[0:], l.Index)
+	binary.LittleEndian.PutUint64(b[8:], l.Term)
+	b[16] = byte(l.Type)
+	sum := crc32.Checksum(b[:], castagnoli)
+	sum = crc32.Update(sum, castagnoli, l.Data)
+	return crc32.Update(sum, castagnoli, l.Extensions)
+}
+
+// read reads an entry from the disk and checks it. The library's decoder is not made for damage.
+func (s *store) read(index uint64, log *raft.Log) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: entry %d: %v", wal.ErrCorrupt, index, r)
+		}
+	}()
+	if err := s.wal.GetLog(index, log); err != nil {
+		return err
+	}
+	if log.Index != index {
+		return fmt.Errorf("%w: entry %d is at the place of %d", wal.ErrCorrupt, log.Index, index)
+	}
+	return openLog(log)
+}
+
+// logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its goroutine ends instead.
+type logs struct{ *store }
+
+// GetLog reads an entry.
+func (s logs) GetLog(index uint64, log *raft.Log) error {
+	err := s.store.GetLog(index, log)
+	if err != nil && s.broken() != nil {
+		runtime.Goexit()
+	}
+	return err
+}
+
+// SetUint64 keeps a number.
+func (s logs) SetUint64(key []byte, value uint64) error {
+	err := s.store.SetUint64(key, value)
+	if err != nil && s.broken() != nil {
+		runtime.Goexit()
+	}
+	return err
+}

@@ -1,0 +1,231 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// rpcTimeout is how long a call of raft may take. A restore takes longer, see snapshotSize.
+	rpcTimeout = 10 * time.Second
+	// poolConns per node and group are kept open for calls: heartbeats, votes. Entries have one more.
+	poolConns = 2
+	// snapshotSize is what raft believes a snapshot to have. It gives rpcTimeout for each byte, so that a restore may take eleven hours.
+	snapshotSize = 4096
+)
+
+// transport is the library's, over the host's connections. It hears how far the others have the log from what they answer.
+type transport struct {
+	*raft.NetworkTransport
+	streams *streams
+
+	mu   sync.Mutex
+	last map[Node]contact
+}
+
+// contact is what a node has last said.
+type contact struct {
+	index uint64 // of its last entry
+	at    time.Time
+}
+
+func newTransport(h *Host, group uint32, door *doorway, logger hclog.Logger) *transport {
+	s := &streams{host: h, group: group, door: door, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	t := &transport{streams: s, last: map[Node]contact{}}
+	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: s, MaxPool: poolConns, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
+	})
+	t.TimeoutScale = 1
+	return t
+}
+
+// AppendEntries notes how far the other node has the log.
+func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := t.NetworkTransport.AppendEntries(id, to, req, resp)
+	if err == nil && resp.Term == req.Term {
+		c := contact{index: resp.LastLog, at: time.Now()}
+		if n := len(req.Entries); resp.Success && n > 0 {
+			c.index = req.Entries[n-1].Index
+		}
+		t.mu.Lock()
+		t.last[nodeOf(id)] = c
+		t.mu.Unlock()
+	}
+	return err
+}
+
+func (t *transport) contact(n Node) contact {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last[n]
+}
+
+// close ends all connections of the group.
+func (t *transport) close() {
+	_ = t.NetworkTransport.Close()
+	t.CloseStreams()
+}
+
+// streams are the connections of one group: what raft listens to and dials.
+type streams struct {
+	host  *Host
+	group uint32
+	door  *doorway
+	done  chan struct{}
+	once  sync.Once
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{}
+}
+
+// stream is a connection that leaves the list when it is closed.
+type stream struct {
+	net.Conn
+	of *streams
+}
+
+// Close closes the connection.
+func (c *stream) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (s *streams) add(c net.Conn) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = c.Close()
+		return nil, net.ErrClosed
+	}
+	st := &stream{Conn: c, of: s}
+	s.conns[st] = struct{}{}
+	return st, nil
+}
+
+// Accept waits for another node.
+func (s *streams) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.door.conns:
+		return s.add(c)
+	case <-s.door.done:
+	case <-s.done:
+	}
+	return nil, net.ErrClosed
+}
+
+// Dial connects to another node's same group.
+func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	c, err := s.host.dialNode(nodeOf(to), purposeRaft, s.group, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return s.add(c)
+}
+
+// Addr is this node's number.
+func (s *streams) Addr() net.Addr { return nodeAddr(s.host.Node()) }
+
+// Close ends what Accept and Dial have given.
+func (s *streams) Close() error {
+	s.once.Do(func() { close(s.done) })
+	s.mu.Lock()
+	s.closed = true
+	conns := s.conns
+	s.conns = map[net.Conn]struct{}{}
+	s.mu.Unlock()
+	for c := range conns {
+		_ = c.(*stream).Conn.Close()
+	}
+	return nil
+}
+
+// logger gives the library's messages to slog: what it says of a node that is gone many times a second, once in a while, and what it does in the course of
+// things at debug. Changes of leadership are told by this package (lead.go).
+type logger struct {
+	to   *slog.Logger
+	name string
+	args []any
+	said *said
+}
+
+type said struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+const sayAgain = 10 * time.Second
+
+func newLogger(to *slog.Logger) *logger {
+	return &logger{to: to, said: &said{at: map[string]time.Time{}}}
+}
+
+func (l *logger) Log(level hclog.Level, msg string, args ...any) {
+	to := slog.LevelDebug
+	if level >= hclog.Error && l.said.due(msg) {
+		to = slog.LevelWarn
+	}
+	if !l.to.Enabled(context.Background(), to) {
+		return
+	}
+	for i, a := range args {
+		if f, ok := a.(hclog.Format); ok {
+			args[i] = fmt.Sprintf(f[0].(string), f[1:]...)
+		}
+	}
+	l.to.Log(context.Background(), to, "raft: "+msg, append(l.args[:len(l.args):len(l.args)], args...)...)
+}
+
+func (s *said) due(msg string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.at[msg]) < sayAgain {
+		return false
+	}
+	s.at[msg] = now
+	return true
+}
+
+func (l *logger) Trace(msg string, args ...any) {}
+func (l *logger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l *logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+func (l *logger) IsTrace() bool                 { return false }
+func (l *logger) IsDebug() bool                 { return l.to.Enabled(context.Background(), slog.LevelDebug) }
+func (l *logger) IsInfo() bool                  { return l.IsDebug() }
+func (l *logger) IsWarn() bool                  { return l.IsDebug() }
+func (l *logger) IsError() bool                 { return true }
+func (l *logger) ImpliedArgs() []any            { return l.args }
+func (l *logger) Name() string                  { return l.name }
+func (l *logger) SetLevel(hclog.Level)          {}
+func (l *logger) GetLevel() hclog.Level         { return hclog.Debug }
+
+func (l *logger) With(args ...any) hclog.Logger {
+	c := *l
+	c.args = append(l.args[:len(l.args):len(l.args)], args...)
+	return &c
+}
+
+func (l *logger) Named(name string) hclog.Logger      { return l.ResetNamed(name) }
+func (l *logger) ResetNamed(name string) hclog.Logger { c := *l; c.name = name; return &c }
+
+func (l *logger) StandardLogger(*hclog.StandardLoggerOptions) *log.Logger {
+	return slog.NewLogLogger(l.to.Handler(), slog.LevelDebug)
+}
+
+func (l *logger) StandardWriter(o *hclog.StandardLoggerOptions) io.Writer {
+	return l.StandardLogger(o).Writer()
+}

@@ -1,0 +1,151 @@
+package quorum
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/hashicorp/raft"
+
+	"millrace/wal"
+)
+
+// Replay calls f for the records from position from on that are known to be decided, and that OnDurable will not get: those up to the marker. To be called
+// between Open and Start. from 0: from the first that is there. Errors: wal.ErrMissing when records from there on are gone, wal.ErrCorrupt, or what f returns.
+// payload is lent for the call.
+func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	if from == 0 {
+		from = l.FirstPosition()
+	}
+	return l.walk(from, endOf(l.markers.current().Index), f)
+}
+
+// Read calls f for the records from position from to to that OnDurable has had. Errors as for Replay. payload is lent for the call.
+func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	return l.walk(from, min(to, l.DurablePosition()), f)
+}
+
+// walk calls f for the records from from to to.
+func (l *Log) walk(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	from = max(from, position(l.identity.Base+1, 0))
+	var e raft.Log
+	for index := indexOf(from); from <= to && index <= indexOf(to); index++ {
+		first, err := l.store.FirstIndex()
+		if err != nil {
+			return err
+		}
+		if first == 0 || index < first {
+			return fmt.Errorf("%w: entry %d is gone, the log begins at %d", wal.ErrMissing, index, first)
+		}
+		switch err := l.store.GetLog(index, &e); {
+		case err == raft.ErrLogNotFound:
+			return fmt.Errorf("%w: entry %d", wal.ErrMissing, index)
+		case err != nil:
+			return err
+		case e.Type != raft.LogCommand:
+			continue
+		}
+		if _, err := openEntry(e.Data, func(i int, count uint32, payload []byte) error {
+			if p := position(index, i); p >= from && p <= to {
+				return f(p, count, payload)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends it.
+func (l *Log) Hold(name string, from uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if from == math.MaxUint64 {
+		delete(l.holds, name)
+		return
+	}
+	l.holds[name] = from
+}
+
+// Trim says that records before this position are not needed any more. They go some time later, apart from what is kept for other nodes.
+func (l *Log) Trim(before uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trimmed = max(l.trimmed, before)
+	return l.failure
+}
+
+// letGo says that no entry up to index is needed: a state was restored that has them all.
+func (l *Log) letGo(index uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trimmed = max(l.trimmed, position(index+1, 0))
+}
+
+// needed is the first entry that the owner or one of its readers needs.
+func (l *Log) needed() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.trimmed
+	for _, from := range l.holds {
+		p = min(p, from)
+	}
+	return indexOf(p)
+}
+
+// compact lets log go that nobody needs, when there is enough of it: the marker is moved forward if need be.
+func (l *Log) compact() {
+	needed := l.needed()
+	before := l.store.sizeBefore(needed)
+	if before < 2*l.opts.KeepBytes {
+		return
+	}
+	keep := l.store.indexAt(before - l.opts.KeepBytes)
+	keep = l.keptForOthers(min(keep, needed))
+	if first, err := l.store.FirstIndex(); err != nil || keep <= first {
+		return
+	}
+	if l.markers.current().Index < keep {
+		if err := l.markers.mark(); err != nil {
+			l.opts.Logger.Debug("no marker now", "group", l.opts.Group, "error", err)
+			return
+		}
+	}
+	_ = l.store.release(keep - 1) // a failure is reported by the store
+}
+
+// keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is there and not too far behind.
+func (l *Log) keptForOthers(keep uint64) uint64 {
+	if index, ok := l.markers.inTransit(); ok {
+		keep = min(keep, index+1)
+	}
+	for _, m := range l.members() {
+		if index, ok := l.Progress(m.Node); ok && index+1 < keep && l.store.size()-l.store.sizeBefore(index+1) < l.opts.FollowerBytes {
+			keep = index + 1
+		}
+	}
+	return keep
+}
+
+// FirstPosition is where the first record that is still there stands, or the next one when there is none.
+func (l *Log) FirstPosition() uint64 {
+	if first, err := l.store.FirstIndex(); err == nil && first > 0 {
+		return position(first, 0)
+	}
+	return position(l.markers.current().Index+1, 0)
+}
+
+// LastPosition is the position up to which this node has the log, decided or not; not necessarily a record's.
+func (l *Log) LastPosition() uint64 {
+	last, _ := l.store.LastIndex()
+	if last <= l.passed.index.Load() {
+		return l.DurablePosition()
+	}
+	return endOf(last)
+}
+
+// DurablePosition is the last record that was handed back, or that Replay gives.
+func (l *Log) DurablePosition() uint64 { return l.passed.position.Load() }
+
+// Bytes is about how large the log is.
+func (l *Log) Bytes() int64 { return l.store.size() }
