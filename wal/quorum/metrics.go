@@ -19,20 +19,20 @@ type groupMetrics struct {
 
 func newGroupMetrics(l *Log) *groupMetrics {
 	set := metrics.NewSet()
-	name := func(s string) string { return fmt.Sprintf(s, `{group="`+fmt.Sprint(l.opts.Group)+`"}`) }
+	name := func(s string) string { return fmt.Sprintf(`%s{group="%d"}`, s, l.opts.Group) }
 	counter := func(s string) *metrics.Counter { return set.NewCounter(name(s)) }
 	m := &groupMetrics{
 		set:             set,
-		proposals:       counter("millrace_quorum_proposals_total%s"),
-		records:         counter("millrace_quorum_records_total%s"),
-		lost:            counter("millrace_quorum_lost_total%s"),
-		refused:         counter("millrace_quorum_refused_total%s"),
-		fences:          counter("millrace_quorum_fences_total%s"),
-		leaderChanges:   counter("millrace_quorum_leader_changes_total%s"),
-		snapshots:       counter("millrace_quorum_states_sent_total%s"),
-		snapshotsFailed: counter("millrace_quorum_states_not_sent_total%s"),
-		restores:        counter("millrace_quorum_states_restored_total%s"),
-		restoresFailed:  counter("millrace_quorum_states_not_restored_total%s"),
+		proposals:       counter("millrace_quorum_proposals_total"),
+		records:         counter("millrace_quorum_records_total"),
+		lost:            counter("millrace_quorum_lost_total"),
+		refused:         counter("millrace_quorum_refused_total"),
+		fences:          counter("millrace_quorum_fences_total"),
+		leaderChanges:   counter("millrace_quorum_leader_changes_total"),
+		snapshots:       counter("millrace_quorum_states_sent_total"),
+		snapshotsFailed: counter("millrace_quorum_states_not_sent_total"),
+		restores:        counter("millrace_quorum_states_restored_total"),
+		restoresFailed:  counter("millrace_quorum_states_not_restored_total"),
 	}
 	gauge := func(s string, f func(*raft.Raft) float64) {
 		set.NewGauge(name(s), func() float64 {
@@ -42,35 +42,35 @@ func newGroupMetrics(l *Log) *groupMetrics {
 			return 0
 		})
 	}
-	gauge("millrace_quorum_leader%s", func(*raft.Raft) float64 {
+	gauge("millrace_quorum_leader", func(*raft.Raft) float64 {
 		if l.Leads() {
 			return 1
 		}
 		return 0
 	})
-	gauge("millrace_quorum_led%s", func(*raft.Raft) float64 {
+	gauge("millrace_quorum_led", func(*raft.Raft) float64 {
 		if l.Leader() != 0 {
 			return 1
 		}
 		return 0
 	})
-	gauge("millrace_quorum_term%s", func(r *raft.Raft) float64 { return float64(r.CurrentTerm()) })
-	gauge("millrace_quorum_last_index%s", func(r *raft.Raft) float64 { return float64(r.LastIndex()) })
-	gauge("millrace_quorum_commit_index%s", func(r *raft.Raft) float64 { return float64(max(r.CommitIndex(), l.markers.current().Index)) })
-	gauge("millrace_quorum_handed_back_index%s", func(*raft.Raft) float64 { return float64(l.passed.index.Load()) })
-	gauge("millrace_quorum_leader_silent_seconds%s", func(r *raft.Raft) float64 {
+	gauge("millrace_quorum_term", func(r *raft.Raft) float64 { return float64(r.CurrentTerm()) })
+	gauge("millrace_quorum_last_index", func(r *raft.Raft) float64 { return float64(r.LastIndex()) })
+	gauge("millrace_quorum_commit_index", func(r *raft.Raft) float64 { return float64(max(r.CommitIndex(), l.markers.current().Index)) })
+	gauge("millrace_quorum_handed_back_index", func(*raft.Raft) float64 { return float64(l.passed.index.Load()) })
+	gauge("millrace_quorum_leader_silent_seconds", func(r *raft.Raft) float64 {
 		if last := r.LastContact(); r.State() != raft.Leader && !last.IsZero() {
 			return time.Since(last).Seconds()
 		}
 		return 0
 	})
-	gauge("millrace_quorum_log_bytes%s", func(*raft.Raft) float64 { return float64(l.Bytes()) })
-	gauge("millrace_quorum_pending_bytes%s", func(*raft.Raft) float64 {
+	gauge("millrace_quorum_log_bytes", func(*raft.Raft) float64 { return float64(l.Bytes()) })
+	gauge("millrace_quorum_pending_bytes", func(*raft.Raft) float64 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return float64(l.queue.pendingBytes)
 	})
-	gauge("millrace_quorum_pending_records%s", func(*raft.Raft) float64 {
+	gauge("millrace_quorum_pending_records", func(*raft.Raft) float64 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return float64(l.queue.pendingRecords)
