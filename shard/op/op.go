@@ -6,7 +6,7 @@
 //	headroom            bytes that belong to the log (its own header)
 //	header  32 bytes    version, source, array limit, workspace, stamp, actor, sizes
 //	ops                 one after another, each addressed to one partition by its number
-//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index
+//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index; of a part, its gaps (Split)
 //
 // An op:
 //
@@ -53,6 +53,8 @@ const (
 	Claim       Kind = 12 // a profile wants this alias or external id; body: see shard
 	Merge       Kind = 13 // merges the profile with this number into another; body: see shard
 	Unname      Kind = 14 // takes an old external id away from a profile; body: see shard
+	Relay       Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: see shard
+	Delivered   Kind = 16 // forgets messages that have arrived; body: see shard
 	// The kinds below travel inside messages only, but for RowState.
 	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64, states
 	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
@@ -276,6 +278,28 @@ type Record struct {
 	Ops       []byte // walk with Next
 	Count     int
 	Names     Names
+	// Gaps is of a part of a record (Split): for each op, by uvarint, how many ops of other parts stand before it, since the last one of this part. So op
+	// number i has the stamp Stamp + i + the gaps up to it. nil: there are none.
+	Gaps []byte
+}
+
+// NextGap takes the first gap off gaps; of none it is 0.
+func NextGap(gaps *[]byte) int64 {
+	if len(*gaps) == 0 {
+		return 0
+	}
+	v, n := binary.Uvarint(*gaps)
+	*gaps = (*gaps)[n:]
+	return int64(v)
+}
+
+// Span is how many stamps the record has, from Stamp on: one for each op, those of other parts in between included.
+func (r *Record) Span() int64 {
+	n := int64(r.Count)
+	for gaps := r.Gaps; len(gaps) > 0; {
+		n += NextGap(&gaps)
+	}
+	return n
 }
 
 // ErrMalformed is wrapped by ParseRecord when bytes that passed the log's checksum are not a record of this version: a newer file format
@@ -299,6 +323,8 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 		Count:     int(binary.LittleEndian.Uint32(data[28:])),
 	}
 	opsBytes, nameCount := binary.LittleEndian.Uint32(data[20:]), binary.LittleEndian.Uint32(data[24:])
+	hasGaps := nameCount&gapsFlag != 0
+	nameCount &^= gapsFlag
 	if uint64(opsBytes) > uint64(len(data)-HeaderBytes) {
 		return Record{}, fmt.Errorf("%w: %d bytes of ops in %d", ErrMalformed, opsBytes, len(data))
 	}
@@ -308,7 +334,36 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 	}
 	var err error
 	r.Names, err = parseNames(names[:0], data[HeaderBytes+opsBytes:], int(nameCount))
+	if hasGaps && err == nil {
+		err = r.takeGaps()
+	}
 	return r, err
+}
+
+// gapsFlag, in the header's count of names, says that the last of them are the gaps.
+const gapsFlag = 1 << 31
+
+// maxGap is more than the ops that a record has room for.
+const maxGap = 1 << 28
+
+func (r *Record) takeGaps() error {
+	if len(r.Names) == 0 {
+		return fmt.Errorf("%w: without its gaps", ErrMalformed)
+	}
+	last := len(r.Names) - 1
+	r.Names, r.Gaps = r.Names[:last], r.Names[last]
+	rest := r.Gaps
+	for i := range r.Count {
+		v, n := binary.Uvarint(rest)
+		if n <= 0 || v > maxGap {
+			return fmt.Errorf("%w: gap before op %d", ErrMalformed, i)
+		}
+		rest = rest[n:]
+	}
+	if len(rest) > 0 || r.Count == 0 {
+		return fmt.Errorf("%w: %d bytes behind the gaps", ErrMalformed, len(rest))
+	}
+	return nil
 }
 
 func (r *Record) checkOps() error {
