@@ -31,15 +31,22 @@ func (w *worker) apply(c *commit) error {
 	a := &w.applying
 	w.rec = c.rec
 	*a = applying{position: c.Position, rec: &w.rec, live: c.ticket != nil || c.messages != nil, ticket: c.ticket}
+	if w.e.opts.Group != nil {
+		a.live = w.lead != nil
+	}
+	stamp, gaps := c.rec.Stamp, c.rec.Gaps
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
 		o, rest = op.Next(rest)
+		if gaps != nil {
+			stamp += op.NextGap(&gaps)
+		}
 		p := w.e.partitions[o.Partition()]
 		if w.e.owner[o.Partition()] != w || c.Position <= p.applied {
 			continue
 		}
 		a.dropped, a.noted = false, 0
-		w.rec.Stamp = c.rec.Stamp + int64(a.ordinal)
+		w.rec.Stamp = stamp + int64(a.ordinal)
 		if c.messages != nil {
 			a.ticket = c.messages[a.ordinal].ticket
 		}
@@ -110,6 +117,10 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 		return w.keepAnswer(p, o)
 	case op.Import:
 		return w.importUser(p, o)
+	case op.Relay:
+		return w.relay(p, o)
+	case op.Delivered:
+		return w.forgetArrived(p, o.Body())
 	case op.Sweep:
 		return w.sweep(p)
 	case op.Document:
@@ -408,12 +419,18 @@ func (w *worker) keepAnswer(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, o.Key(), rec.Workspace, rec.Stamp)
-	w.fresh = append(w.fresh, o.Body()...)
+	return w.putAnswer(p, s, number, o.Key(), o.Body())
+}
+
+// putAnswer keeps an answer in the slot that has an older one, or else at number.
+func (w *worker) putAnswer(p *partition, s *slot, number uint64, key, answer []byte) error {
+	rec := w.applying.rec
+	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
+	w.fresh = append(w.fresh, answer...)
 	if s != nil {
 		return w.update(s, w.fresh)
 	}
-	_, err = w.insert(p, number, w.fresh)
+	_, err := w.insert(p, number, w.fresh)
 	return err
 }
 
@@ -522,7 +539,13 @@ func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64,
 	p.forgetApplied()
 	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.rec, kind, flags, number, body, key, names)
 	p.outbox = append(p.outbox, m)
+	if m.token && p.tokens != nil {
+		p.tokens.Add(1)
+	}
 	if !w.applying.live {
+		if t := w.applying.ticket; t != nil { // of a leader that is none any more: another one sends it
+			t.spoil(ErrUnknown)
+		}
 		return
 	}
 	w.sent = append(w.sent, m)
@@ -558,7 +581,10 @@ func (w *worker) wait(p *partition, record []byte) {
 	p.nextDeferred++
 	d := &deferred{seq: p.nextDeferred, record: append([]byte{}, record...)}
 	p.deferred = append(p.deferred, d)
-	if t := w.applying.ticket; t != nil {
+	switch t := w.applying.ticket; {
+	case w.lead != nil && (t == nil || t.lead != w.lead): // who would release it is gone
+		w.lead.keep(deferredRef{p.id, d.seq})
+	case t != nil:
 		t.deferTo(p.id, d.seq)
 	}
 }
@@ -578,15 +604,7 @@ func (w *worker) resume(p *partition, body []byte) error {
 		if err != nil {
 			return err
 		}
-		outer := w.applying.rec
-		w.applying.rec = &rec
-		for rest := rec.Ops; len(rest) > 0; {
-			var o op.Op
-			o, rest = op.Next(rest)
-			w.send(p, o.Kind(), o.Flags(), o.Number(), o.Body(), o.Key(), true)
-			rec.Stamp++
-		}
-		w.applying.rec = outer
+		w.sendAll(p, &rec)
 		return nil
 	}
 	return nil // released before

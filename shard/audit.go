@@ -100,6 +100,7 @@ func (e *Engine) Audit(seq uint64, f func(AuditEntry) bool) error {
 
 // AuditEnd is the sequence number and the hash of the last entry; 0 and zeros before the first.
 func (e *Engine) AuditEnd() (seq uint64, hash [32]byte) {
+	e = e.control()
 	w := e.owner[0]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,6 +118,7 @@ const (
 
 // auditPage reads some entries from seq on.
 func (e *Engine) auditPage(seq uint64) (page []AuditEntry, err error) {
+	e = e.control()
 	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
 	w := e.owner[0]
 	w.mu.Lock()

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -34,6 +35,7 @@ type Batch struct {
 	merges    int
 	deletes   int // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
 	given     []given
+	relay     *relay // of a front's batch with a kept answer
 }
 
 // lookup is an op that is addressed through the directory.
@@ -52,7 +54,7 @@ type candidate struct {
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
-	b.workspace, b.actor, b.deletes, b.merges = workspace, actor, 0, 0
+	b.workspace, b.actor, b.deletes, b.merges, b.relay = workspace, actor, 0, 0, nil
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
 	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
 	b.Reset(wal.HeaderBytes)
@@ -133,7 +135,12 @@ func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []b
 	b.keep = append(b.keep[:0], bodyHash[:]...)
 	b.keep = binary.LittleEndian.AppendUint16(b.keep, uint16(status))
 	b.keep = append(b.keep, answer...)
-	b.Append(op.Idempotency, 0, b.engine.hasher.Number(b.workspace, op.NoID, key), b.keep, key)
+	home := b.engine.hasher.Number(b.workspace, op.NoID, key)
+	if b.engine.log == nil {
+		b.relay = newRelay(home, key, b.keep, b.commit.ticket.expect())
+		return
+	}
+	b.Append(op.Idempotency, 0, home, b.keep, key)
 }
 
 // Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull, ErrTooLarge and
@@ -142,12 +149,20 @@ func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil
 	}
+	if b.engine.log == nil && b.needsFence() {
+		if err := b.engine.Fence(); err != nil {
+			return err
+		}
+	}
 	if len(b.lookups) > 0 || len(b.contacts) > 1 {
 		if err := b.route(); err != nil {
 			return err
 		}
 	}
 	e := b.engine
+	if e.log == nil {
+		return b.commitFar()
+	}
 	if err := e.reserveMerges(b.merges); err != nil {
 		return err
 	}
@@ -206,7 +221,13 @@ func (e *Engine) submit(c *commit, data []byte) error {
 	if err != nil {
 		panic("BUG: made a bad record: " + err.Error())
 	}
-	c.rec, c.Data, c.Count, c.workers = rec, data, uint32(rec.Count), e.concerned(&rec)
+	c.rec = rec
+	return e.give(c, data)
+}
+
+// give is submit for a record that is parsed already.
+func (e *Engine) give(c *commit, data []byte) error {
+	c.Data, c.Count, c.workers = data, uint32(c.rec.Count), e.concerned(&c.rec)
 	n := int32(popcount(c.workers))
 	c.left.Store(n)
 	if c.ticket != nil {
@@ -400,15 +421,23 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
+	var documents [][]byte // nothing to wait for
 	for tail := b.Buf[start:]; len(tail) > 0; {
 		var o op.Op
 		o, tail = op.Next(tail)
-		rest.AppendOp(o)
 		b.Dropped()
+		if o.Kind() == op.Document {
+			documents = append(documents, bytes.Clone(o))
+			continue
+		}
+		rest.AppendOp(o)
 	}
 	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
 	b.Append(op.Deferred, 0, number, record, nil)
+	for _, o := range documents {
+		b.AppendOp(o)
+	}
 	deferrals.Inc()
 }
 
@@ -447,23 +476,48 @@ func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id o
 
 // release lets the first deferred record of a partition go: its ops are addressed anew, now that what they waited for is visible.
 func (e *Engine) release(ref deferredRef, t *ticket) {
-	p, w := e.partitions[ref.partition], e.owner[ref.partition]
-	var record []byte
-	w.mu.Lock()
-	for _, d := range p.deferred {
-		if d.seq == ref.seq {
-			record = d.record
-		}
-	}
-	w.mu.Unlock()
+	record := e.deferredRecord(ref)
 	if record == nil {
 		t.finish(e)
 		return
 	}
-	rec, err := op.ParseRecord(record, nil)
+	data, err := e.resumption(ref, record)
 	if err != nil {
 		e.fail(err)
 		return
+	}
+	c := &commit{ticket: t}
+	c.Context, c.Urgent = c, true
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := e.submit(c, data)
+		if err == nil {
+			break
+		}
+		if !e.again(err, pause, nil) {
+			return
+		}
+	}
+	t.finish(e)
+}
+
+// deferredRecord is the record that a reference is of, nil when it is gone.
+func (e *Engine) deferredRecord(ref deferredRef) []byte {
+	p, w := e.partitions[ref.partition], e.owner[ref.partition]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range p.deferred {
+		if d.seq == ref.seq {
+			return d.record
+		}
+	}
+	return nil
+}
+
+// resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
+func (e *Engine) resumption(ref deferredRef, record []byte) (data []byte, err error) {
+	rec, err := op.ParseRecord(record, nil)
+	if err != nil {
+		return nil, err
 	}
 	b := newBatch(e)
 	b.workspace, b.actor = rec.Workspace, rec.Actor
@@ -478,8 +532,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 		b.readdress(o)
 	}
 	if err := b.route(); err != nil {
-		e.fail(err)
-		return
+		return nil, err
 	}
 	routed := b.Finish(rec.Workspace, rec.Actor, e.now(rec.Count))[wal.HeaderBytes:]
 
@@ -487,19 +540,7 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
 	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
-	c := &commit{ticket: t}
-	c.Context, c.Urgent = c, true
-	data := out.Finish(rec.Workspace, rec.Actor, e.now(1))
-	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := e.submit(c, data)
-		if err == nil {
-			break
-		}
-		if !e.again(err, pause) {
-			return
-		}
-	}
-	t.finish(e)
+	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
 }
 
 // readdress adds an op of a deferred record as if it came from a client.
@@ -529,11 +570,14 @@ func (b *Batch) readdress(o op.Op) {
 }
 
 // again says whether the server's own record that the log refused shall be tried once more, and waits before it is.
-func (e *Engine) again(err error, pause time.Duration) bool {
+// A nil end never comes.
+func (e *Engine) again(err error, pause time.Duration, end <-chan struct{}) bool {
 	if e.Failed() != nil {
 		return false
 	}
 	select {
+	case <-end:
+		return false
 	case <-e.stop: // it is in the store or the log: the next start takes it up
 		return false
 	case <-e.failure.failed:

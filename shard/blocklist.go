@@ -39,12 +39,12 @@ func (e *Engine) BlockedAddresses(workspace uint32, cursor string, limit int) (l
 	}
 	limit = max(limit, 1)
 	for i := int(identity.Partition(after)); i < len(e.partitions); i++ {
-		if e.partitions[i] == nil {
+		if e.partitions[i] == nil && e.log != nil {
 			continue
 		}
 		from := max(after, uint64(i)<<56) // never a row's number itself
 		for {
-			numbers, more, err := e.BlockedPage(workspace, uint8(i), from)
+			numbers, more, err := e.blockedPage(workspace, uint8(i), from)
 			if err != nil {
 				return nil, "", err
 			}

@@ -76,7 +76,7 @@ func (e *Engine) adopt(c *commit, position uint64, payload []byte) (err error) {
 	}
 	c.workers = e.concerned(&c.rec)
 	c.left.Store(int32(popcount(c.workers)))
-	e.clock.Observe(c.rec.Stamp + int64(c.rec.Count)) // each op has one of its own
+	e.observe(c.rec.Stamp + stampsOf(&c.rec)) // each op has one of its own
 	return nil
 }
 
@@ -85,7 +85,12 @@ func (e *Engine) adopt(c *commit, position uint64, payload []byte) (err error) {
 func (e *Engine) Lost(records []*wal.Record) {
 	for _, r := range records {
 		c := r.Context.(*commit)
-		c.left.Store(0)
+		if c.lead != nil {
+			c.lead.end()
+		}
+		if c.left.Swap(0) > 0 && c.finished != nil {
+			c.finished()
+		}
 		c.ticket.lose(e, int32(popcount(c.workers)))
 	}
 }

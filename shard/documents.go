@@ -54,6 +54,11 @@ func (e *Engine) PutDocuments(actor uint32, changes []DocumentChange, audit []by
 	if err := b.Commit(); err != nil {
 		return err
 	}
+	if e.log == nil { // here it is visible, or what it conflicts with, when this node's replica has it
+		if err := e.Fence(); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+	}
 	if len(changes) > 0 && b.commit.ticket.outcomes[ref] != Done {
 		return ErrConflict
 	}
@@ -70,6 +75,7 @@ func (b *Batch) Audit(entry []byte) {
 
 // Document is the control document with this key, nil when there is none. It must not be changed.
 func (e *Engine) Document(key string) []byte {
+	e = e.control()
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	return e.documents[key]

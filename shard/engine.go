@@ -92,6 +92,9 @@ type Options struct {
 	OnFailure func(error)
 	Logger    *slog.Logger     // default slog.Default()
 	Now       func() time.Time // default time.Now
+
+	// Of replicas: how long a deferred record waits for the front that it belongs to, and how often outboxes are looked after. Defaults 5 s, 1 s.
+	patience, tend time.Duration
 }
 
 // EnsureDefaults fills in what is not set.
@@ -116,6 +119,8 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
 	preset(&o.MaxMergesWaiting, 100_000)
+	preset(&o.patience, 5*time.Second)
+	preset(&o.tend, time.Second)
 	o.Limits.EnsureDefaults()
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
@@ -188,7 +193,11 @@ type Engine struct {
 	closing    atomic.Bool
 	imaging    atomic.Bool // an Image is there
 	recovering atomic.Bool
-	leading    atomic.Bool // a replica's: between Lead and Follow
+	lead       atomic.Pointer[leadership] // a replica's, between Lead and Follow
+	leading    sync.Mutex                 // held by Lead and Follow
+	seen       atomic.Int64               // a replica's: the latest stamp of its group
+	tending    chan struct{}              // asks for tend's turn
+	usable     sync.RWMutex               // a replica's: held for reading by who reads from outside while it may be closed
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
 	advanced     atomic.Uint64 // what Advance has said
@@ -220,10 +229,19 @@ func Open(opts Options) (*Engine, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
+	e := newEngine(opts)
+	if err := e.open(); err != nil {
+		e.abandon()
+		return nil, err
+	}
+	return e, nil
+}
+
+func newEngine(opts Options) *Engine {
 	e := &Engine{
 		opts: opts, limits: opts.Limits, clock: &Clock{Now: opts.Now}, blocked: xsync.NewMapOf[uint64, struct{}](),
 		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
-		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})},
+		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
 	}
 	if opts.Group != nil {
 		e.clock = opts.Group.Clock
@@ -232,11 +250,7 @@ func Open(opts Options) (*Engine, error) {
 	e.window.init(opts.MaxInflightBytes)
 	e.pump.init()
 	e.checkpoints.init()
-	if err := e.open(); err != nil {
-		e.abandon()
-		return nil, err
-	}
-	return e, nil
+	return e
 }
 
 func (e *Engine) open() (err error) {
@@ -325,6 +339,9 @@ func (e *Engine) hire() {
 	}
 	for i := range count {
 		p, w := &partition{id: uint8(first + i)}, e.workers[i%len(e.workers)]
+		if e.opts.Group != nil {
+			p.tokens = &e.merges
+		}
 		e.partitions[p.id], e.owner[p.id] = p, w
 		e.held = append(e.held, p)
 		w.parts = append(w.parts, p)
@@ -337,14 +354,20 @@ func (e *Engine) Close() error {
 	if e.closing.Swap(true) {
 		return nil
 	}
-	if e.opts.Group == nil {
+	if e.opts.Group == nil || e.log == nil {
 		e.settle()
 	}
+	e.Follow()
 	close(e.stop)
 	e.window.end()
 	e.pump.close()
 	<-e.pump.gone
 	e.background.Wait()
+	if e.log == nil { // a front has nothing else
+		return e.Failed()
+	}
+	e.usable.Lock() // who reads has gone, who comes finds it closing
+	e.usable.Unlock()
 	err := e.Failed()
 	if err == nil {
 		e.quiesce()
@@ -445,6 +468,9 @@ func (e *Engine) Ready() error {
 	}
 	if e.closing.Load() {
 		return ErrClosed
+	}
+	if e.log == nil {
+		return nil
 	}
 	if e.log.Stalled() {
 		return errors.New("the disk does not answer")

@@ -1,8 +1,14 @@
 package shard
 
 import (
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
 )
 
 // An engine holds all partitions, or, in a cluster, some of them or none:
@@ -80,54 +86,264 @@ type ReportedOutcome struct {
 
 // Pending is a record that a replica has taken into its log (Engine.Take).
 type Pending struct {
-	engine *Engine
-	commit *commit
+	engine   *Engine
+	commit   *commit
+	outcomes int // that the batch waits for
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and gives it a stamp of its own when the group
 // has had a later one. outcomes is how many the batch waits for. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
-func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) { panic("not built") }
+func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) {
+	l := e.lead.Load()
+	if l == nil || l.hasEnded() {
+		return nil, ErrNotLeader
+	}
+	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
+	c := &commit{lead: l}
+	c.Context = c
+	var err error
+	if c.rec, err = op.ParseRecord(data[wal.HeaderBytes:], nil); err != nil {
+		return nil, err
+	}
+	merges := 0
+	if merges, c.Urgent, err = e.checkTaken(&c.rec); err != nil {
+		return nil, err
+	}
+	if l.backlog.Load() > e.opts.MaxInflightBytes {
+		refusedBusy.Inc()
+		return nil, ErrBusy
+	}
+	if err := e.reserveMerges(merges); err != nil {
+		return nil, err
+	}
+	if err := e.reserve(len(data)); err != nil {
+		e.merges.Add(-int64(merges))
+		return nil, err
+	}
+	stamps := stampsOf(&c.rec)
+	if c.rec.Stamp <= e.seen.Load() {
+		c.rec.Stamp = e.clock.Next(int(stamps))
+		op.PutStamp(data[wal.HeaderBytes:], c.rec.Stamp)
+	} else {
+		e.clock.Observe(c.rec.Stamp + stamps)
+	}
+	end := c.rec.Stamp + stamps
+	c.ticket = l.newTicket()
+	c.finished = func() {
+		e.observe(end)
+		e.inflight.Add(-int64(len(data)))
+		e.merges.Add(-int64(merges))
+	}
+	if err := e.give(c, data); err != nil {
+		e.inflight.Add(-int64(len(data)))
+		e.merges.Add(-int64(merges))
+		return nil, translate(err)
+	}
+	return &Pending{e, c, outcomes}, nil
+}
+
+// checkTaken says how many merges a record begins, and whether it is urgent; an error when it is not for this engine. What is in the log every replica
+// must be able to apply.
+func (e *Engine) checkTaken(rec *op.Record) (merges int, urgent bool, err error) {
+	if rec.Count == 0 {
+		return 0, false, fmt.Errorf("%w: no ops", op.ErrMalformed)
+	}
+	urgent = true
+	for rest := rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		if e.owner[o.Partition()] == nil {
+			return 0, false, fmt.Errorf("%w: an op for partition %d, which is not of this group", op.ErrMalformed, o.Partition())
+		}
+		switch o.Kind() {
+		case op.Merge:
+			merges++
+			urgent = false
+		case op.Delete, op.Sweep:
+		case op.Document: // with an entry of the audit log alone
+			changes, _, err := parseDocuments(o.Body())
+			if err != nil {
+				return 0, false, err
+			}
+			urgent = urgent && len(changes) == 0
+		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim, op.Unname, op.RowState, op.Relay:
+			urgent = false
+		default:
+			return 0, false, fmt.Errorf("%w: kind %d in a request", op.ErrMalformed, o.Kind())
+		}
+	}
+	return merges, urgent, nil
+}
+
+// observe: the group has had this stamp.
+func (e *Engine) observe(stamp int64) {
+	e.clock.Observe(stamp)
+	for last := e.seen.Load(); last < stamp && !e.seen.CompareAndSwap(last, stamp); last = e.seen.Load() {
+	}
+}
 
 // Wait returns when the record is applied and all that it has caused is visible, apart from what was deferred: that the caller releases when the other parts of
 // the same request are visible, too. position is the record's. end ends the wait; nil: nothing does. Errors: ErrUnknown when leadership was lost meanwhile, an
 // effect's Letter.Done has had an error, or end was closed; ErrFailed, ErrClosed.
 func (p *Pending) Wait(end <-chan struct{}) (position uint64, effects Effects, err error) {
-	panic("not built")
+	e, t := p.engine, p.commit.ticket
+	select {
+	case <-t.done:
+		effects, err = t.effects()
+		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.outcomes })
+		return p.commit.Position, effects, err
+	case <-p.commit.lead.ended:
+	case <-end:
+	case <-e.failure.failed:
+		return 0, Effects{}, e.failure.err
+	}
+	return 0, Effects{}, ErrUnknown
 }
 
 // Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is applied and all that it has caused is visible,
 // apart from what was deferred in turn. end as in Wait. Only the leader releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do);
 // ErrUnknown as in Wait, and when the record is gone already: somebody else has released it, and whether all of it is visible is not known.
 func (e *Engine) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
-	panic("not built")
+	r := refOf(ref)
+	if e.owner[r.partition] == nil {
+		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed, r.partition)
+	}
+	l := e.lead.Load()
+	if l == nil || l.hasEnded() {
+		return effects, ErrNotLeader
+	}
+	if !l.claim(r) {
+		if err := e.waitDispatched(); err != nil { // who leads since a moment ago may not have applied it yet
+			return effects, err
+		}
+		if !l.claim(r) {
+			return effects, ErrUnknown
+		}
+	}
+	return l.release(r, end)
+}
+
+// waitDispatched returns when all that is dispatched by now is applied.
+func (e *Engine) waitDispatched() error {
+	last := uint64(0)
+	for _, w := range e.workers {
+		w.queue.mu.Lock()
+		last = max(last, w.queue.upTo)
+		w.queue.mu.Unlock()
+	}
+	return e.WaitApplied(last)
 }
 
 // Receive puts messages of another group into the log, in order, as one record, and returns when they are applied. Those with effects that are still on their
 // way call Done later. Only the leader receives. Errors: those of Log.Append; ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is no
 // message to one of this engine's partitions.
-func (e *Engine) Receive(letters []Letter) error { panic("not built") }
+func (e *Engine) Receive(letters []Letter) error {
+	l := e.lead.Load()
+	if l == nil || l.hasEnded() {
+		return ErrNotLeader
+	}
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	c := &commit{lead: l, ticket: l.newTicket()}
+	c.Context, c.Urgent = c, true
+	var again []Letter
+	latest := int64(0)
+	for _, letter := range letters {
+		m, err := parseMessage(letter.Body)
+		if err != nil {
+			return err
+		}
+		w := e.owner[identity.Partition(m.number)]
+		if w == nil || e.owner[m.sender] != nil {
+			return fmt.Errorf("%w: a letter from partition %d to %d", op.ErrMalformed, m.sender, identity.Partition(m.number))
+		}
+		latest = max(latest, op.StampOf(MessageRecord(letter.Body)))
+		w.mu.Lock()
+		had := m.seq <= e.partitions[identity.Partition(m.number)].inbox[m.sender]
+		w.mu.Unlock()
+		if had {
+			again = append(again, letter)
+			continue
+		}
+		b.Append(op.Message, 0, m.number, m.body, nil)
+		if letter.Done != nil {
+			m.ticket = l.newTicket()
+			m.ticket.reply = letter.Done
+			m.ticket.pending.Add(1)
+		}
+		c.messages = append(c.messages, m)
+	}
+	e.clock.Observe(latest)
+	if len(c.messages) > 0 {
+		if err := e.receive(l, c, &b); err != nil {
+			return err
+		}
+	}
+	for _, letter := range again { // it is applied; who has seen to its effects, and whether they are visible, is not known
+		if letter.Done != nil {
+			letter.Done(Effects{}, ErrUnknown)
+		}
+	}
+	return nil
+}
+
+// receive puts a record of letters into the log and waits until it is applied. From then on the letters answer when leadership ends; before, who sends
+// them tries again.
+func (e *Engine) receive(l *leadership, c *commit, b *op.Builder) error {
+	stamp := e.now(len(c.messages))
+	c.finished = func() { e.observe(stamp + int64(len(c.messages))) }
+	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
+	if err == nil {
+		select {
+		case <-c.ticket.done:
+			_, err = c.ticket.effects()
+		case <-l.ended:
+			err = ErrUnknown
+		case <-e.failure.failed:
+			err = e.failure.err
+		}
+	}
+	var replies []func(Effects, error)
+	l.mu.Lock()
+	for _, m := range c.messages {
+		switch t := m.ticket; {
+		case t == nil || t.reply == nil:
+		case err != nil:
+			t.reply = nil
+		case l.hasEnded():
+			replies = append(replies, t.reply)
+			t.reply = nil
+		default:
+			l.letters[t] = struct{}{}
+		}
+	}
+	l.mu.Unlock()
+	for _, reply := range replies {
+		reply(Effects{}, ErrUnknown)
+	}
+	return err
+}
 
 // Part is what one group gets of a record.
-type Part struct {
-	Group  int
-	Record []byte
-}
+type Part = op.Part
 
 // Split splits a finished record (op.Record) by the groups that its ops are for: groupOf says which holds a partition, and control is the number of the control
 // group, which gets Document ops. Parts come in the order of their first ops; of one group the ops stay in order. A record that is for one group is that part
 // itself; all other bytes are the caller's.
+//
+// Each op keeps its stamp, so that of two users in different groups that one request changes it is known who came last. It is not when a leader must give
+// its part another stamp (Take): then requests of other nodes were under way to the same group, and the two users' order is as if they had been, too.
 func Split(record []byte, groupOf func(partition uint8) int, control int) ([]Part, error) {
-	panic("not built")
+	return op.Split(record, func(o op.Op) int {
+		if o.Kind() == op.Document {
+			return control
+		}
+		return groupOf(o.Partition())
+	})
 }
-
-// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
-func (e *Engine) Lead() { panic("not built") }
-
-// Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
-func (e *Engine) Follow() { panic("not built") }
-
-// NewFront makes an engine without partitions; of opts only Limits, Logger, MaxInflightBytes, OnFailure and Group (Secret, Mesh, Clock) count.
-func NewFront(opts Options) (*Engine, error) { panic("not built") }
 
 // Fence returns when everything that was acknowledged anywhere before the call is visible to reads on this engine. Alone there is nothing to wait for.
 func (e *Engine) Fence() error {

@@ -92,6 +92,9 @@ func (p *partition) takeWaiting(number uint64) []*waiter {
 	p.heldNew = true
 	list := h.waiting
 	h.waiting = nil
+	if p.tokens != nil {
+		p.tokens.Add(-int64(len(list)))
+	}
 	p.forgetHeld(number, h)
 	return list
 }
@@ -110,6 +113,9 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m merging, key 
 	}
 	h := p.holdOf(number)
 	h.waiting = append(h.waiting, x)
+	if p.tokens != nil {
+		p.tokens.Add(1)
+	}
 }
 
 // encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who waits, their records with sizes.
@@ -145,6 +151,9 @@ func (p *partition) decodeHeld(v []byte) error {
 			}
 			size := int(binary.LittleEndian.Uint32(v))
 			h.waiting = append(h.waiting, &waiter{record: append([]byte{}, v[4:4+size]...)})
+			if p.tokens != nil {
+				p.tokens.Add(1)
+			}
 			v = v[4+size:]
 		}
 	}

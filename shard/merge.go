@@ -71,6 +71,13 @@ func (e *Engine) reserveMerges(n int) error {
 	if n == 0 {
 		return nil
 	}
+	if e.log == nil { // the groups' leaders see to it in the end
+		if e.mergesWaiting()+int64(n) > e.opts.MaxMergesWaiting {
+			refusedMerges.Inc()
+			return ErrBusy
+		}
+		return nil
+	}
 	if e.merges.Add(int64(n)) > e.opts.MaxMergesWaiting {
 		e.merges.Add(-int64(n))
 		refusedMerges.Inc()
@@ -86,7 +93,14 @@ func (w *worker) ended(m *merging, outcome Outcome, counter *metrics.Counter) {
 	}
 	w.applying.ticket.report(m.ref, outcome) // nobody waits for /users/merge: there is no ticket
 	if w.applying.live {
-		w.e.merges.Add(-1)
+		w.e.countMerge(-1)
+	}
+}
+
+// countMerge counts merges that begin or end, where the engine is alone. A replica counts those that it has in hand (partition.tokens).
+func (e *Engine) countMerge(n int64) {
+	if e.opts.Group == nil {
+		e.merges.Add(n)
 	}
 }
 
@@ -98,7 +112,7 @@ func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m merging,
 // mergeInto begins the merge of an identify: holder has the external id.
 func (w *worker) mergeInto(p *partition, o op.Op, c claim, holder uint64) {
 	if w.applying.live {
-		w.e.merges.Add(1)
+		w.e.countMerge(1)
 	}
 	w.sendMerge(p, op.Merge, c.profile, merging{other: holder, mode: c.mode, ref: c.ref}, o.Key())
 }
@@ -106,7 +120,7 @@ func (w *worker) mergeInto(p *partition, o op.Op, c claim, holder uint64) {
 // claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is next.
 func (w *worker) claimAgain(p *partition, o op.Op, m *merging, gone uint64) {
 	if w.applying.live {
-		w.e.merges.Add(-1)
+		w.e.countMerge(-1)
 	}
 	c := claim{profile: gone, kind: claimIdentify, mode: m.mode, ref: m.ref}
 	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())

@@ -17,6 +17,7 @@ type message struct {
 	number  uint64 // where it goes
 	body    []byte // sender, seq, a record of one op; the body of the Message op that delivers it
 	stored  bool   // a checkpoint has written it
+	token   bool   // it is a merge on its way
 	applied atomic.Bool
 	ticket  *ticket // who waits for it; nil after a restart
 }
@@ -28,16 +29,39 @@ func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, k
 	scratch.Reset(messageHeadroom)
 	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
 	if withNames {
-		for _, n := range rec.Names {
-			scratch.Name(n)
-		}
+		addNames(scratch, rec.Names, kind, body)
 	}
 	scratch.Append(kind, flags, number, body, key)
 	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
-	return &message{sender: sender, seq: seq, number: number, body: data}
+	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind)}
 }
+
+// addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are empty: many messages may come of one
+// record, and its dictionary is large.
+func addNames(b *op.Builder, names op.Names, kind op.Kind, body []byte) {
+	var used [maxNamesMarked / 64]uint64
+	last := len(names) - 1
+	if len(names) <= maxNamesMarked {
+		last = -1
+		op.EachName(kind, body, func(i uint32) {
+			if int(i) < len(names) {
+				used[i/64] |= 1 << (i % 64)
+				last = max(last, int(i))
+			}
+		})
+	}
+	for i, name := range names[:last+1] {
+		if len(names) <= maxNamesMarked && used[i/64]&(1<<(i%64)) == 0 {
+			name = nil
+		}
+		b.Name(name)
+	}
+}
+
+// maxNamesMarked is how large a dictionary may be of which messages get a part; of a larger one they get all.
+const maxNamesMarked = 4096
 
 func parseMessage(body []byte) (*message, error) {
 	if len(body) < messageHeadroom+op.HeaderBytes {
@@ -51,7 +75,7 @@ func parseMessage(body []byte) (*message, error) {
 		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
 	}
 	o, _ := op.Next(rec.Ops)
-	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body}, nil
+	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: isToken(o.Kind())}, nil
 }
 
 // MessageRecord is the record inside the body of a Message op.

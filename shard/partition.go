@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -35,7 +36,8 @@ type partition struct {
 
 	deleted  map[uint64]struct{} // erased entries that the store still has
 	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
-	outbox   []*message          // in order of seq; applied ones leave from the front
+	outbox   []*message          // in order of seq; applied ones leave from the front, and now and then from between others
+	tokens   *atomic.Int64       // counts merges in the outbox and those that wait; nil: the engine is alone
 	sent     []uint64            // stored outbox rows to delete
 	deferred []*deferred
 	released []uint64 // stored deferred rows to delete
@@ -324,11 +326,30 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 func (p *partition) forgetApplied() {
 	n := 0
 	for n < len(p.outbox) && p.outbox[n].applied.Load() {
-		if p.outbox[n].stored {
-			p.sent = append(p.sent, p.outbox[n].seq)
-		}
+		p.drop(p.outbox[n])
 		p.outbox[n] = nil
 		n++
 	}
 	p.outbox = p.outbox[n:]
+}
+
+// forgetRows drops the messages of which gone says so, wherever they stand.
+func (p *partition) forgetRows(gone func(m *message) bool) {
+	p.outbox = slices.DeleteFunc(p.outbox, func(m *message) bool {
+		if !gone(m) {
+			return false
+		}
+		p.drop(m)
+		return true
+	})
+}
+
+// drop: a message leaves the outbox.
+func (p *partition) drop(m *message) {
+	if m.stored {
+		p.sent = append(p.sent, m.seq)
+	}
+	if m.token && p.tokens != nil {
+		p.tokens.Add(-1)
+	}
 }

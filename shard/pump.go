@@ -17,6 +17,7 @@ type pump struct {
 	waiting []*message
 	closed  bool
 	gone    chan struct{}
+	lead    *leadership // of a replica: as long as it lasts; nil: the engine is alone
 }
 
 const maxPumpBytes = 4 << 20
@@ -42,9 +43,8 @@ func (p *pump) close() {
 	p.cond.Signal()
 }
 
-func (e *Engine) runPump() {
-	defer close(e.pump.gone)
-	p := &e.pump
+func (e *Engine) runPump(p *pump) {
+	defer close(p.gone)
 	var rest []*message
 	for {
 		if len(rest) == 0 {
@@ -58,7 +58,7 @@ func (e *Engine) runPump() {
 				return
 			}
 		}
-		n := e.deliver(rest)
+		n := e.deliver(p.lead, rest)
 		if n == 0 {
 			return
 		}
@@ -67,7 +67,7 @@ func (e *Engine) runPump() {
 }
 
 // deliver puts the first messages into one record and says how many; 0 when the engine stops.
-func (e *Engine) deliver(messages []*message) (n int) {
+func (e *Engine) deliver(lead *leadership, messages []*message) (n int) {
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
 	for _, m := range messages {
@@ -81,15 +81,20 @@ func (e *Engine) deliver(messages []*message) (n int) {
 	c.Context, c.Urgent = c, true
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := e.submit(c, data)
+		err := lead.submit(e, c, data)
 		if err == nil {
 			messagesSent.Add(n)
 			return n
 		}
-		if !e.again(err, pause) {
+		if !e.again(err, pause, lead.over()) {
 			return 0
 		}
 	}
 }
 
 var messagesSent = metrics.NewCounter("millrace_messages_sent_total")
+
+var (
+	lettersSent    = metrics.NewCounter("millrace_letters_sent_total")
+	lettersRefused = metrics.NewCounter("millrace_letters_refused_total")
+)

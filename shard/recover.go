@@ -63,6 +63,8 @@ func (e *Engine) recover() error {
 		"ms", time.Since(start).Milliseconds())
 	if e.opts.Group != nil { // Lead takes up what was under way
 		close(e.pump.gone)
+		e.background.Add(1)
+		go e.tend()
 		return nil
 	}
 	merges, err := e.countMerges()
@@ -200,7 +202,7 @@ func (e *Engine) resend() {
 		}
 		w.mu.Unlock()
 	}
-	go e.runPump()
+	go e.runPump(&e.pump)
 	if len(lost) > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", len(lost))
 		e.pump.send(lost)
@@ -221,7 +223,7 @@ func (e *Engine) runSweeps() {
 			return
 		case <-tick.C:
 		}
-		if e.opts.Group != nil && !e.leading.Load() {
+		if e.opts.Group != nil && e.lead.Load() == nil {
 			continue
 		}
 		if err := e.sweep(); err != nil {

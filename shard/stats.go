@@ -30,6 +30,10 @@ func (e *Engine) Stats() (s Stats) {
 		w.mu.Unlock()
 	}
 	s.MergesWaiting = int(e.merges.Load())
+	if e.log == nil {
+		s.InflightBytes, s.MergesWaiting = e.inflight.Load(), int(e.mergesWaiting())
+		return s
+	}
 	s.InflightBytes, s.LogBytes = e.inflight.Load(), e.log.Bytes()
 	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(), e.CheckpointedPosition()
 	return s

@@ -369,6 +369,9 @@ func (p *partition) loadBook(k, v []byte) error {
 		}
 		m.stored = true
 		p.outbox = append(p.outbox, m)
+		if m.token && p.tokens != nil {
+			p.tokens.Add(1)
+		}
 	case kind == bookDeferred && len(ids) == 8:
 		p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
 	case kind == bookMerges:

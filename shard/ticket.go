@@ -3,6 +3,8 @@ package shard
 import (
 	"sync"
 	"sync/atomic"
+
+	"millrace/shard/identity"
 )
 
 // ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one for each message
@@ -14,11 +16,23 @@ type ticket struct {
 	err      error         // ErrUnknown when something that is waited for was lost from sight
 	deferred []deferredRef
 	outcomes []Outcome // by reference; see Batch.Outcome
+	reported []ReportedOutcome
+
+	// Of a replica's ticket: what is at zero goes back to where the request, or the letter, came from; nothing is released here.
+	lead  *leadership              // in which it was made; nil: the engine is alone
+	reply func(x Effects, e error) // of a letter: its Done, until it was called
 }
 
 type deferredRef struct {
 	partition uint8
 	seq       uint64
+}
+
+// number is the reference in one number, as it travels; refOf is the reverse.
+func (r deferredRef) number() uint64 { return uint64(r.partition)<<56 | r.seq }
+
+func refOf(number uint64) deferredRef {
+	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
 }
 
 func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }
@@ -41,10 +55,46 @@ func (t *ticket) report(ref uint16, o Outcome) {
 		return
 	}
 	t.mu.Lock()
-	if int(ref) < len(t.outcomes) {
+	switch {
+	case t.lead != nil:
+		t.reported = append(t.reported, ReportedOutcome{ref, o})
+	case int(ref) < len(t.outcomes):
 		t.outcomes[ref] = o
 	}
 	t.mu.Unlock()
+}
+
+// spoil says that something that is waited for was lost from sight.
+func (t *ticket) spoil(err error) {
+	t.mu.Lock()
+	if t.err == nil {
+		t.err = err
+	}
+	t.mu.Unlock()
+}
+
+// add takes over what has come of an effect.
+func (t *ticket) add(x Effects) {
+	t.mu.Lock()
+	t.reported = append(t.reported, x.Outcomes...)
+	for _, number := range x.Deferred {
+		t.deferred = append(t.deferred, refOf(number))
+	}
+	t.mu.Unlock()
+}
+
+// effects are what has come of all that the ticket has counted.
+func (t *ticket) effects() (x Effects, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return Effects{}, t.err
+	}
+	x.Outcomes = t.reported
+	for _, ref := range t.deferred {
+		x.Deferred = append(x.Deferred, ref.number())
+	}
+	return x, nil
 }
 
 // lose takes n off that nobody will finish: what becomes of them is unknown here.
@@ -63,6 +113,10 @@ func (t *ticket) lose(e *Engine, n int32) {
 // finish takes one off; the last one releases deferred ops or wakes who waits. A nil ticket is that of an effect that nobody waits for.
 func (t *ticket) finish(e *Engine) {
 	if t == nil || t.pending.Add(-1) != 0 {
+		return
+	}
+	if t.lead != nil {
+		t.lead.complete(t)
 		return
 	}
 	t.mu.Lock()

@@ -39,7 +39,7 @@ func (e *Engine) Trail(workspace uint32, number uint64) (all []StateChange, err 
 	})
 	for i := 0; i < len(numbers) && err == nil; i++ {
 		var some []StateChange
-		some, err = e.TrailOf(numbers[i])
+		some, err = e.trailOf(numbers[i])
 		all = append(all, some...)
 	}
 	if len(numbers) > 1 {
@@ -60,7 +60,7 @@ func (e *Engine) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]Sta
 	if !isRow {
 		return nil, nil
 	}
-	return e.TrailOf(number)
+	return e.trailOf(number)
 }
 
 // TrailOf reads the trail of the entry at number, a profile or the row of an address, oldest first.

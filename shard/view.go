@@ -186,6 +186,9 @@ func (e *Engine) lend(number uint64) (l lent, err error) {
 		return lent{}, nil
 	}
 	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	if w == nil {
+		return e.lendFar(number)
+	}
 	for {
 		w.mu.Lock()
 		if s := p.find(number); s != nil {

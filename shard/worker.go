@@ -21,10 +21,11 @@ type commit struct {
 	workers  uint64 // bit i: worker i has ops in it
 	left     atomic.Int32
 	ticket   *ticket
-	messages []*message // of a record that the pump has sent: one for each op
-	finished func()     // called once by the last worker; may be nil
-	copied   []byte     // the record, while the log is replayed
-	size     int64      // what it counts of the window
+	messages []*message  // of a record that the pump has sent, or of letters: one for each op
+	lead     *leadership // of a replica's own record: in which it was appended
+	finished func()      // called once by the last worker; may be nil
+	copied   []byte      // the record, while the log is replayed
+	size     int64       // what it counts of the window
 }
 
 // worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over, in log order.
@@ -41,7 +42,8 @@ type worker struct {
 	evictAt   int
 	applying  applying
 	rec       op.Record
-	sent      []*message // by the record at hand, for the pump
+	sent      []*message  // by the record at hand, for the pump
+	lead      *leadership // of a replica that leads: who carries messages; nil otherwise
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -179,13 +181,17 @@ func (w *worker) do(items []*commit) error {
 		w.applied = max(w.applied, c.Position)
 	}
 	over := w.used() - w.budget()
-	sent := w.sent
+	sent, lead := w.sent, w.lead
 	w.sent = nil
 	w.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if len(sent) > 0 {
+	switch {
+	case len(sent) == 0:
+	case lead != nil:
+		lead.send(sent)
+	default:
 		w.e.pump.send(sent)
 	}
 	for _, c := range items {
@@ -368,6 +374,8 @@ func (w *worker) retire() {
 }
 
 func (w *worker) free() {
+	w.mu.Lock() // a reader of another engine may have an entry in hand
+	defer w.mu.Unlock()
 	for _, p := range w.parts {
 		p.close()
 	}

@@ -366,6 +366,11 @@ func (r *Record) takeGaps() error {
 	return nil
 }
 
+// StampOf is the stamp of a record, PutStamp gives it another one.
+func StampOf(record []byte) int64 { return int64(binary.LittleEndian.Uint64(record[8:])) }
+
+func PutStamp(record []byte, stamp int64) { binary.LittleEndian.PutUint64(record[8:], uint64(stamp)) }
+
 func (r *Record) checkOps() error {
 	n := 0
 	for rest := r.Ops; len(rest) > 0; n++ {

@@ -83,7 +83,7 @@ func (p *splitPart) measure(o Op, at int64) {
 	p.next = at + 1
 	p.count++
 	p.bytes += len(o)
-	EachName(o, func(i uint32) {
+	EachName(o.Kind(), o.Body(), func(i uint32) {
 		if int(i/64) < len(p.used) {
 			p.used[i/64] |= 1 << (i % 64)
 		}
@@ -115,11 +115,11 @@ func (p *splitPart) finish(names Names) []byte {
 	return p.record
 }
 
-// EachName calls f with the indices of the names that an op of a record refers to, some of them repeatedly.
-func EachName(o Op, f func(index uint32)) {
+// EachName calls f with the indices of the names that an op of this kind and with this body refers to, some of them repeatedly.
+func EachName(kind Kind, body []byte, f func(index uint32)) {
 	var fields []byte
 	app := uint32(0)
-	switch body := o.Body(); o.Kind() {
+	switch kind {
 	case Attributes:
 		for len(body) > 0 {
 			code, _, rest, ok := NextField(body)

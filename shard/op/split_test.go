@@ -86,7 +86,7 @@ func TestSplit(t *testing.T) {
 				for rest := rec.Ops; len(rest) > 0; {
 					var o Op
 					o, rest = Next(rest)
-					EachName(o, func(i uint32) { used[string(rec.Names.At(i))] = true })
+					EachName(o.Kind(), o.Body(), func(i uint32) { used[string(rec.Names.At(i))] = true })
 				}
 				for _, name := range rec.Names {
 					require.True(t, len(name) == 0 || used[string(name)], "%q goes along and nobody uses it", name)

@@ -1,0 +1,579 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes: those to the group itself through the
+// log, by a pump, the others by a courier for each group. What waits in it is told when it ends.
+//
+// Whoever receives keeps the last sequence of each sender, so nothing may ever be overtaken. Therefore: everything in an outbox is queued in order, by Lead
+// before any worker sends by itself; a courier goes on only when it knows that its letters are applied; and after end nothing is appended any more.
+type leadership struct {
+	e       *Engine
+	pump    pump
+	ended   chan struct{}
+	ending  sync.Once
+	groupOf [identity.Partitions]int
+	backlog atomic.Int64 // bytes of messages on their way to other groups
+
+	appending sync.Mutex // held while a record of the engine's own is appended
+
+	mu       sync.Mutex // guards what follows
+	couriers map[int]*courier
+	letters  map[*ticket]struct{}      // of letters that are applied, with effects on their way
+	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
+	arrived  map[arrival]uint64        // messages up to this sequence are applied elsewhere, and no replica has been told yet
+	rows     int                       // so many of them
+}
+
+// arrival is by whom messages were sent, and to which group.
+type arrival struct {
+	sender uint8
+	group  int
+}
+
+func newLeadership(e *Engine) *leadership {
+	l := &leadership{
+		e: e, ended: make(chan struct{}), couriers: make(map[int]*courier), letters: make(map[*ticket]struct{}),
+		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
+	}
+	l.pump.init()
+	l.pump.lead = l
+	for p := range l.groupOf {
+		l.groupOf[p] = e.opts.Group.Mesh.GroupOf(uint8(p))
+	}
+	return l
+}
+
+// over is closed when the leadership has ended; of an engine that is alone it never is.
+func (l *leadership) over() <-chan struct{} {
+	if l == nil {
+		return nil
+	}
+	return l.ended
+}
+
+func (l *leadership) hasEnded() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
+func (e *Engine) Lead() {
+	e.leading.Lock()
+	defer e.leading.Unlock()
+	if e.closing.Load() {
+		return
+	}
+	l := newLeadership(e)
+	e.forgetOwn()
+	resent := 0
+	for _, w := range e.workers {
+		w.mu.Lock()
+		for _, p := range w.parts {
+			for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
+				m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token}
+				if p.outbox[i].applied.Load() {
+					m.applied.Store(true)
+				} else {
+					l.send([]*message{m})
+					resent++
+				}
+				p.outbox[i] = m
+			}
+			for _, d := range p.deferred {
+				l.keep(deferredRef{p.id, d.seq})
+			}
+		}
+		w.lead = l
+		w.mu.Unlock()
+	}
+	if resent > 0 {
+		e.opts.Logger.Info("sending again what was under way", "messages", resent)
+	}
+	e.background.Add(1)
+	go func() {
+		defer e.background.Done()
+		e.runPump(&l.pump)
+	}()
+	e.lead.Store(l)
+}
+
+// Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
+func (e *Engine) Follow() {
+	e.leading.Lock()
+	defer e.leading.Unlock()
+	l := e.lead.Swap(nil)
+	if l == nil {
+		return
+	}
+	l.end()
+	for _, w := range e.workers {
+		w.mu.Lock()
+		w.lead = nil
+		w.mu.Unlock()
+	}
+}
+
+// end may be called again.
+func (l *leadership) end() {
+	l.ending.Do(func() {
+		close(l.ended)
+		l.appending.Lock() // who was about to append has, or sees the end
+		l.appending.Unlock()
+		l.pump.close()
+		var replies []func(Effects, error)
+		l.mu.Lock()
+		for _, c := range l.couriers {
+			c.cond.Broadcast()
+		}
+		for t := range l.letters {
+			replies = append(replies, t.reply)
+			t.reply = nil
+		}
+		clear(l.letters)
+		l.mu.Unlock()
+		for _, reply := range replies {
+			reply(Effects{}, ErrUnknown)
+		}
+	})
+}
+
+// newTicket is a ticket of a replica.
+func (l *leadership) newTicket() *ticket {
+	t := newTicket()
+	t.lead = l
+	return t
+}
+
+// complete: all that the ticket has counted is visible.
+func (l *leadership) complete(t *ticket) {
+	t.mu.Lock()
+	for _, ref := range t.deferred {
+		l.keep(ref)
+	}
+	t.mu.Unlock()
+	l.mu.Lock()
+	reply := t.reply
+	t.reply = nil
+	delete(l.letters, t)
+	l.mu.Unlock()
+	if reply != nil {
+		reply(t.effects())
+		return
+	}
+	select {
+	case t.done <- struct{}{}:
+	default:
+	}
+}
+
+// keep: a deferred record of this group waits to be asked for. When nobody does, because the front or the leader that knew of it is lost, it is released
+// all the same.
+func (l *leadership) keep(ref deferredRef) {
+	if l.e.owner[ref.partition] == nil {
+		return
+	}
+	l.mu.Lock()
+	l.kept[ref] = time.Now().Add(l.e.opts.patience)
+	l.mu.Unlock()
+}
+
+// claim says that the caller, and nobody else, releases a deferred record.
+func (l *leadership) claim(ref deferredRef) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.kept[ref]
+	delete(l.kept, ref)
+	return ok
+}
+
+// submit is Engine.submit for a record of the engine's own: none is appended when leadership has ended, although the log may take records again.
+func (l *leadership) submit(e *Engine, c *commit, data []byte) error {
+	if l == nil {
+		return e.submit(c, data)
+	}
+	l.appending.Lock()
+	defer l.appending.Unlock()
+	if l.hasEnded() {
+		return ErrNotLeader
+	}
+	c.lead = l
+	return e.submit(c, data)
+}
+
+// send queues messages, each sender's in order. It never waits.
+func (l *leadership) send(messages []*message) {
+	if l.hasEnded() {
+		return
+	}
+	own := messages[:0:0]
+	for _, m := range messages {
+		to := identity.Partition(m.number)
+		if l.e.owner[to] != nil {
+			own = append(own, m)
+			continue
+		}
+		if c := l.courier(l.groupOf[to]); c != nil {
+			l.backlog.Add(int64(len(m.body)))
+			c.send(m)
+		}
+	}
+	if len(own) > 0 {
+		l.pump.send(own)
+	}
+}
+
+// courier is the one to a group; nil when leadership has ended.
+func (l *leadership) courier(group int) *courier {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.couriers[group]
+	if c == nil && !l.hasEnded() {
+		c = &courier{l: l, group: group}
+		c.cond.L = &c.mu
+		l.couriers[group] = c
+		l.e.background.Add(1)
+		go c.run()
+	}
+	return c
+}
+
+// courier carries messages to one other group, one call of the Mesh after the other.
+type courier struct {
+	l       *leadership
+	group   int
+	mu      sync.Mutex
+	cond    sync.Cond
+	waiting []*message
+}
+
+func (c *courier) send(m *message) {
+	c.mu.Lock()
+	c.waiting = append(c.waiting, m)
+	c.mu.Unlock()
+	c.cond.Signal()
+}
+
+func (c *courier) run() {
+	defer c.l.e.background.Done()
+	var rest []*message
+	for {
+		if len(rest) == 0 {
+			c.mu.Lock()
+			for len(c.waiting) == 0 && !c.l.hasEnded() {
+				c.cond.Wait()
+			}
+			rest, c.waiting = c.waiting, nil
+			c.mu.Unlock()
+			if c.l.hasEnded() {
+				return
+			}
+		}
+		n := c.deliver(rest)
+		if n == 0 {
+			return
+		}
+		rest = rest[n:]
+	}
+}
+
+// maxLetters is how many letters go by one call, besides maxPumpBytes.
+const maxLetters = 4096
+
+// deliver carries the first messages and says how many; 0 when leadership has ended.
+func (c *courier) deliver(messages []*message) (n int) {
+	e, size := c.l.e, 0
+	var letters []Letter
+	for _, m := range messages {
+		letter := Letter{Number: m.number, Body: m.body}
+		if m.ticket != nil {
+			letter.Done = m.ticket.expectReply(e)
+		}
+		letters = append(letters, letter)
+		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
+			break
+		}
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, maxDeliveryPause) {
+		err := e.opts.Group.Mesh.Deliver(letters)
+		if err == nil {
+			break
+		}
+		lettersRefused.Inc()
+		if !e.again(err, pause, c.l.ended) {
+			return 0
+		}
+	}
+	lettersSent.Add(len(letters))
+	c.l.backlog.Add(-int64(size))
+	c.l.noteArrived(c.group, messages[:len(letters)])
+	return len(letters)
+}
+
+// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets anything.
+const maxDeliveryPause = 100 * time.Millisecond
+
+// expectReply is the Done of a letter that the ticket counts: the first call is what counts.
+func (t *ticket) expectReply(e *Engine) func(Effects, error) {
+	var called atomic.Bool
+	return func(x Effects, err error) {
+		if called.Swap(true) {
+			return
+		}
+		if err != nil {
+			t.spoil(err)
+		} else {
+			t.add(x)
+		}
+		t.finish(e)
+	}
+}
+
+// noteArrived: messages are applied in their group.
+func (l *leadership) noteArrived(group int, messages []*message) {
+	l.mu.Lock()
+	for _, m := range messages {
+		m.applied.Store(true)
+		at := arrival{m.sender, group}
+		l.arrived[at] = max(l.arrived[at], m.seq)
+	}
+	l.rows += len(messages)
+	many := l.rows >= maxArrived
+	l.mu.Unlock()
+	if many {
+		l.e.requestTending()
+	}
+}
+
+// maxArrived is how many messages may have arrived before the other replicas are told, which hold them until then.
+const maxArrived = 10_000
+
+func (e *Engine) requestTending() {
+	select {
+	case e.tending <- struct{}{}:
+	default:
+	}
+}
+
+// tend is the goroutine of a replica that looks after outboxes and deferred records.
+func (e *Engine) tend() {
+	defer e.background.Done()
+	tick := time.NewTicker(e.opts.tend)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-e.tending:
+		case <-tick.C:
+			e.forgetOwn()
+		}
+		if l := e.lead.Load(); l != nil {
+			l.tellArrived()
+			l.releaseKept()
+		}
+	}
+}
+
+// forgetOwn drops the messages that partitions of this engine have had, and those that are known to be applied elsewhere, from the outboxes. That a
+// receiver has had a message, on a replica that follows, only its inbox tells.
+func (e *Engine) forgetOwn() {
+	var full []*partition
+	for _, p := range e.held {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		if len(p.outbox) > 0 {
+			full = append(full, p)
+		}
+		w.mu.Unlock()
+	}
+	if len(full) == 0 {
+		return
+	}
+	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(e.held))
+	for _, p := range e.held {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		inbox := p.inbox
+		w.mu.Unlock()
+		inboxes[p.id] = &inbox
+	}
+	for _, p := range full {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		p.forgetRows(func(m *message) bool {
+			inbox := inboxes[identity.Partition(m.number)]
+			return m.applied.Load() || inbox != nil && m.seq <= inbox[m.sender]
+		})
+		w.mu.Unlock()
+	}
+}
+
+// tellArrived puts into the log which messages other groups have applied, so that all replicas forget them.
+func (l *leadership) tellArrived() {
+	l.mu.Lock()
+	arrived, rows := l.arrived, l.rows
+	l.arrived, l.rows = make(map[arrival]uint64), 0
+	l.mu.Unlock()
+	if len(arrived) == 0 {
+		return
+	}
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	var body []byte
+	for _, p := range l.e.held {
+		body = body[:0]
+		for _, at := range slices.SortedFunc(maps.Keys(arrived), func(a, b arrival) int { return a.group - b.group }) {
+			if at.sender != p.id {
+				continue
+			}
+			for first := 0; first < identity.Partitions; first++ { // the group's partitions, those next to one another together
+				if l.groupOf[first] != at.group {
+					continue
+				}
+				last := first
+				for last+1 < identity.Partitions && l.groupOf[last+1] == at.group {
+					last++
+				}
+				body = binary.LittleEndian.AppendUint64(append(body, byte(first), byte(last)), arrived[at])
+				first = last
+			}
+		}
+		if len(body) > 0 {
+			b.Append(op.Delivered, 0, uint64(p.id)<<56|1, body, nil)
+		}
+	}
+	c := &commit{}
+	c.Context, c.Urgent = c, true
+	if err := l.submit(l.e, c, b.Finish(0, 0, l.e.now(b.Count()))); err != nil {
+		l.mu.Lock()
+		for at, seq := range arrived {
+			l.arrived[at] = max(l.arrived[at], seq)
+		}
+		l.rows += rows
+		l.mu.Unlock()
+	}
+}
+
+// deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
+const deliveredRow = 1 + 1 + 8
+
+// forgetArrived drops what has arrived in other groups.
+func (w *worker) forgetArrived(p *partition, body []byte) error {
+	if len(body)%deliveredRow != 0 {
+		return op.ErrMalformed
+	}
+	p.forgetRows(func(m *message) bool {
+		to := identity.Partition(m.number)
+		for row := body; len(row) > 0; row = row[deliveredRow:] {
+			if to >= row[0] && to <= row[1] && m.seq <= binary.LittleEndian.Uint64(row[2:]) {
+				return true
+			}
+		}
+		return false
+	})
+	return nil
+}
+
+// releaseKept releases the deferred records that nobody has asked for in time.
+func (l *leadership) releaseKept() {
+	now := time.Now()
+	l.mu.Lock()
+	var due []deferredRef
+	for ref, until := range l.kept {
+		if now.After(until) {
+			due = append(due, ref)
+			delete(l.kept, ref)
+		}
+	}
+	l.mu.Unlock()
+	slices.SortFunc(due, func(a, b deferredRef) int { // of one partition the older first
+		if a.seq != b.seq {
+			return int(min(max(int64(a.seq)-int64(b.seq), -1), 1))
+		}
+		return int(a.partition) - int(b.partition)
+	})
+	if len(due) == 0 {
+		return
+	}
+	l.e.opts.Logger.Info("releasing deferred requests whose front was lost", "requests", len(due))
+	l.e.background.Add(1)
+	go func() {
+		defer l.e.background.Done()
+		for _, ref := range due {
+			_, _ = l.release(ref, l.ended) // what it defers in turn is kept, too
+		}
+	}()
+}
+
+// release lets a record go that the caller has claimed.
+func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, err error) {
+	e := l.e
+	record := e.deferredRecord(ref)
+	if record == nil {
+		return x, ErrUnknown
+	}
+	t := l.newTicket()
+	t.pending.Add(1)
+	c := &commit{ticket: t}
+	c.Context, c.Urgent = c, true
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		var data []byte
+		if data, err = e.readdressed(ref, record); err == nil {
+			last := e.clock.Last()
+			c.finished = func() { e.observe(last) }
+			err = l.submit(e, c, data)
+		}
+		switch {
+		case err == nil:
+			t.finish(e)
+			_, x, err = (&Pending{e, c, math.MaxInt}).Wait(end)
+			return x, err
+		case errors.Is(err, ErrStore):
+			e.fail(err)
+			return x, e.Failed()
+		case errors.Is(err, ErrNotLeader), errors.Is(err, ErrClosed):
+			return x, err
+		}
+		select {
+		case <-end:
+			l.keep(ref)
+			return x, ErrUnknown
+		default:
+		}
+		if !e.again(err, pause, l.ended) {
+			return x, ErrNotLeader
+		}
+	}
+}
+
+// readdressed is resumption while the engine can't be closed.
+func (e *Engine) readdressed(ref deferredRef, record []byte) ([]byte, error) {
+	if err := e.Fence(); err != nil { // what it looks up may lie in other groups
+		return nil, err
+	}
+	if !e.enter() {
+		return nil, ErrClosed
+	}
+	defer e.usable.RUnlock()
+	return e.resumption(ref, record)
+}
