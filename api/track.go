@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -24,26 +25,30 @@ func (s *Server) track(x *exchange) {
 	s.trackIdempotent(x, key)
 }
 
-// trackOnce applies the request and keeps its answer under key, when there is one.
-func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) {
+// trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done or sent, when an answer is kept under
+// that key already: another node of a cluster has had the request, too.
+func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()
 	var status int
 	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now)
 	if status != fasthttp.StatusCreated { // nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body
 		x.send(status, x.reply)
-		return
+		return true
 	}
 	if key != nil {
 		batch.KeepAnswer(key, bodyHash, status, x.reply)
 	}
 	if batch.Count() > 0 {
-		if err := batch.Commit(); err != nil {
+		if err := batch.Commit(); errors.Is(err, shard.ErrKept) {
+			return false
+		} else if err != nil {
 			x.failEngine(err)
-			return
+			return true
 		}
 	}
 	x.send(status, x.reply)
+	return true
 }
 
 const maxIdempotencyKeyBytes = 255
@@ -79,11 +84,17 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		close(mine)
 	}()
 	kept, ok, err := s.options.Store.Answer(x.ws.Number, key)
+	if err == nil && !ok {
+		if x.trackOnce(key, bodyHash) {
+			return
+		}
+		kept, ok, err = s.options.Store.Answer(x.ws.Number, key)
+	}
 	switch {
 	case err != nil:
 		x.failEngine(err)
-	case !ok:
-		x.trackOnce(key, bodyHash)
+	case !ok: // it has become too old at this very moment
+		x.failEngine(shard.ErrBusy)
 	case !bytes.Equal(kept.BodyHash[:], bodyHash[:]):
 		x.fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
