@@ -133,10 +133,10 @@ func (d *documents) get() (*directory, <-chan struct{}) {
 	return d.now, d.changed
 }
 
-// address is where a node is (quorum.HostOptions.Resolve).
+// address is where a node is (quorum.HostOptions.Resolve). One that is removed may still have to be reached: its replicas go only when others are there.
 func (n *directory) address(node quorum.Node) (string, bool) {
 	d, ok := n.nodes[node]
-	return d.Address, ok && d.State != Removed
+	return d.Address, ok
 }
 
 // numbers are all nodes that have a document, in order.

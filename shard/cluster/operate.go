@@ -3,8 +3,15 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"time"
 
+	"millrace/shard"
 	"millrace/wal/quorum"
 )
 
@@ -15,10 +22,17 @@ var (
 	ErrRefused  = errors.New("refused")
 )
 
+const (
+	adminActor      = math.MaxUint32 // as of all control documents that no API key has changed
+	maxNodes        = 1000           // that are not removed: every node knows all of them
+	maxAddressBytes = 255
+	maxAttempts     = 10 // at a change that others overtake
+)
+
 // Entry is what the audit log is to say of a change of the cluster's documents.
 type Entry struct {
 	What          string // "node added", …
-	Kind, ID      string // node, group; its number
+	Kind, ID      string // cluster_node or cluster_group, its number; none when it is about several
 	Before, After []byte // the document
 	Details       []any  // pairs of names and values
 }
@@ -27,21 +41,206 @@ type Entry struct {
 type operator struct {
 	self             quorum.Node
 	cluster          string
-	groups, replicas int // user groups; replicas of each
+	groups, replicas int // user groups; replicas of each, as far as there are nodes
 	documents        *documents
 	peers            peers
+	now              func() time.Time
 	log              *slog.Logger
 }
 
-// What an operator does. Each is durable when it returns; the reconciler carries it out. audit makes the entry of the audit log.
+// Add takes a node in that will be at address, HOST:PORT, between nodes; it is Joining until it is heard of. Of a node that is known it changes the address,
+// unless that is empty, and one that drains, or has, serves again. The change is durable when Add returns; the reconciler carries it out. audit makes the
+// entry of the audit log, and is called anew when somebody overtakes. Errors: ErrInvalid, ErrRefused, those of shard.Engine.PutDocuments.
 func (n *Node) Add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
-	panic("not built")
-}
-func (n *Node) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
-	panic("not built")
+	return n.operator.add(ctx, node, address, audit)
 }
 
-// Remove takes a node out for good; its groups are placed elsewhere. force: also when it isn't drained (it is gone).
+// Drain has a node give its groups away; then it is Drained. As Add; ErrNotFound besides.
+func (n *Node) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
+	return n.operator.drain(ctx, node, audit)
+}
+
+// Remove takes a node out for good; its number is never used again. force: also one that isn't drained, because it is gone. It is refused when a group would be
+// left without a majority. As Drain.
 func (n *Node) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
-	panic("not built")
+	return n.operator.remove(ctx, node, force, audit)
+}
+
+func (o *operator) add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+		if address == "" && !known {
+			return now, "", fmt.Errorf("%w: an address is required: node %d is new", ErrInvalid, node)
+		}
+		if address != "" {
+			if err := checkAddress(address); err != nil {
+				return now, "", err
+			}
+			for other, document := range d.nodes {
+				if other != node && document.State != Removed && document.Address == address {
+					return now, "", fmt.Errorf("%w: node %d is at %s", ErrRefused, other, address)
+				}
+			}
+		}
+		next, what = now, "node added"
+		switch {
+		case !known:
+			if count := d.members(); count >= maxNodes {
+				return now, "", fmt.Errorf("%w: there are %d nodes, the most that there may be", ErrRefused, count)
+			}
+			next.State = Joining
+		case now.State == Removed:
+			return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused, node)
+		case now.State == Draining || now.State == Drained:
+			next.State = Active
+		default:
+			what = "node's address changed"
+		}
+		if address != "" {
+			next.Address = address
+		}
+		return next, what, nil
+	})
+}
+
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		var number uint64
+		if number, err = strconv.ParseUint(port, 10, 16); host == "" || number == 0 || len(address) > maxAddressBytes {
+			err = errors.New("it has none, or is too long")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: address %.300q: want HOST:PORT", ErrInvalid, address)
+	}
+	return nil
+}
+
+// members are the nodes that are not removed.
+func (n *directory) members() (count int) {
+	for _, d := range n.nodes {
+		if d.State != Removed {
+			count++
+		}
+	}
+	return count
+}
+
+func (o *operator) drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+		next = now
+		switch {
+		case !known:
+			return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
+		case now.State == Removed:
+			return now, "", fmt.Errorf("%w: node %d is removed", ErrRefused, node)
+		case now.State == Joining:
+			return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused, node)
+		case now.State == Active:
+			next.State = Draining
+			if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.nodes[n].State == Active }) {
+				return now, "", fmt.Errorf("%w: there is no other node that is active", ErrRefused)
+			}
+		}
+		return next, "node to be drained", nil
+	})
+}
+
+func (o *operator) remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+		next = now
+		next.State = Removed
+		switch {
+		case !known:
+			return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
+		case now.State == Removed:
+			return now, "", nil
+		case now.State == Joining && now.Disk == "", now.State == Drained, force:
+		default:
+			return now, "", fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good", ErrRefused, node, now.State)
+		}
+		if now.Disk != "" {
+			err = o.mayLeave(ctx, node)
+		}
+		return next, "node removed", err
+	})
+}
+
+// mayLeave is an error when a group could not go on without node.
+func (o *operator) mayLeave(ctx context.Context, node quorum.Node) error {
+	s := o.scene(o.look(ctx, nil), newMemory(o.now()))
+	for _, g := range append([]groupView{s.control}, s.groups...) {
+		name := groupName(g.group)
+		switch voters := g.voters(); {
+		case (g.leader == 0 || !s.decides(voters)) && (g.holds(node) || g.votes(node) || len(voters) == 0 && g.group == 0):
+			return fmt.Errorf("%w: %s %s, so nothing can be moved off node %d", ErrRefused, name, s.leaderless(&g), node)
+		case !g.votes(node):
+		case len(voters) == 1:
+			return fmt.Errorf("%w: %s has its only replica on node %d", ErrRefused, name, node)
+		case !s.decides(without(voters, node)):
+			return fmt.Errorf("%w: %s would be left without a majority: too few of nodes %v answer", ErrRefused, name, without(voters, node))
+		}
+	}
+	return nil
+}
+
+// groupName is a group as persons call it.
+func groupName(group uint32) string {
+	if group == 0 {
+		return "the control group"
+	}
+	return fmt.Sprintf("group %d", group)
+}
+
+// claim says that a node's number belongs to a disk, when it comes for the first time. Errors: ErrReplaced when it belongs to another one, ErrNotFound when
+// nobody has added the node, ErrRefused when it was removed.
+func (o *operator) claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(_ *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+		next = now
+		switch next.Disk = disk; {
+		case !known:
+			return now, "", fmt.Errorf("node %d: %w: add it first", node, ErrNotFound)
+		case now.State == Removed:
+			return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again", ErrRefused, node)
+		case now.Disk != "" && now.Disk != disk:
+			return now, "", ErrReplaced
+		}
+		return next, "node has come", nil
+	})
+}
+
+// change makes a change of a node's document: judge says what it shall be. It judges by all that is acknowledged, and anew when somebody overtakes.
+func (o *operator) change(ctx context.Context, node quorum.Node, audit func(Entry) []byte,
+	judge func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error)) error {
+	if node == 0 {
+		return fmt.Errorf("%w: node 0: nodes have numbers from 1 on", ErrInvalid)
+	}
+	for attempt := 1; ; attempt++ {
+		if err := o.peers.Fence(ctx); err != nil {
+			return err
+		}
+		d, _ := o.documents.get()
+		now, known := d.nodes[node]
+		next, what, err := judge(d, now, known)
+		if err != nil || known && next == now {
+			return err
+		}
+		change := d.change(nodeKey(node), next)
+		entry := Entry{What: what, Kind: "cluster_node", ID: strconv.FormatUint(uint64(node), 10), Before: change.Was, After: change.Doc,
+			Details: []any{"state", string(next.State), "node_address", next.Address}}
+		err = o.peers.PutDocuments(adminActor, []shard.DocumentChange{change}, encodeEntry(audit, entry))
+		if !errors.Is(err, shard.ErrConflict) || attempt == maxAttempts {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func encodeEntry(audit func(Entry) []byte, e Entry) []byte {
+	if audit == nil {
+		return nil
+	}
+	return audit(e)
 }

@@ -47,6 +47,7 @@ type Step struct {
 	Verb    Verb
 	Node    quorum.Node
 	Members []quorum.Member // in any order
+	Until   time.Time       // it is too late afterwards: what it was decided by may not be so any more
 }
 
 // Verb is what a step does with a node.
@@ -62,21 +63,35 @@ const (
 )
 
 func (v Verb) String() string {
-	return [...]string{AddLearner: "add learner", AddVoter: "make voter", Demote: "demote", Remove: "remove", Transfer: "transfer"}[v]
+	if names := [...]string{AddLearner: "add learner", AddVoter: "make voter", Demote: "demote", Remove: "remove", Transfer: "hand over to"}; int(v) < len(names) {
+		return names[v]
+	}
+	return "unknown verb"
 }
 
-// errMembers is returned by Step when the group's members have changed meanwhile. Nothing was done.
-var errMembers = errors.New("cluster: the group's members have changed")
+// What Step returns when nothing was done.
+var (
+	errMembers = errors.New("cluster: the group's members have changed")
+	errLate    = errors.New("cluster: the step comes too late, or clocks differ")
+)
 
-// do carries a step out on the log of the group that this node leads.
-func (s Step) do(log interface {
+// members is how a group's members are changed: quorum.Log, on the leader.
+type members interface {
 	Status() quorum.Status
 	AddLearner(quorum.Node) error
 	AddVoter(quorum.Node) error
 	Demote(quorum.Node) error
 	Remove(quorum.Node) error
 	Transfer(quorum.Node) error
-}) error {
+}
+
+// do carries a step out on the log of the group that this node leads.
+func (s Step) do(log members) error { return s.doAt(time.Now(), log) }
+
+func (s Step) doAt(now time.Time, log members) error {
+	if now.After(s.Until) {
+		return errLate
+	}
 	if !sameMembers(log.Status().Members, s.Members) {
 		return errMembers
 	}

@@ -1,11 +1,304 @@
 package cluster
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
 
 // reconciler leads from what is to what is wanted. It runs on the leader of the control group, from OnLead to OnFollow.
+//
+// It works in rounds and remembers nothing that matters: look at all nodes, do for each group the one next step, begin what else is wanted. Whatever was done
+// by half, by it or by an earlier leader, the next round sees. Two can be at work at once, for a moment: documents change on the condition that they are what
+// was judged by, and groups on the condition that their members are.
 type reconciler struct {
 	*operator
+	members  map[quorum.Node]string // that make the cluster: used when there are no documents yet
+	maxMoves int
+	audit    func(Entry) []byte
+
+	memory      *memory
+	transferred time.Time         // when leaders were balanced last
+	said        map[uint32]string // the problem of each group that was logged last
+	silent      map[quorum.Node]bool
+	metrics     *metrics.Set
+}
+
+const (
+	roundInterval = time.Second
+	busyInterval  = 100 * time.Millisecond // when something was done
+	transferEvery = 5 * time.Second        // to balance leaders
+	stepTimeout   = 10 * time.Second
+	defaultMoves  = 2
+)
+
+func newReconciler(o *operator, members map[quorum.Node]string, maxMoves int, audit func(Entry) []byte) *reconciler {
+	if maxMoves <= 0 {
+		maxMoves = defaultMoves
+	}
+	return &reconciler{operator: o, members: members, maxMoves: maxMoves, audit: audit, memory: newMemory(o.now()), transferred: o.now(),
+		said: map[uint32]string{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
 }
 
 // run works until ctx ends.
-func (r *reconciler) run(ctx context.Context) { panic("not built") }
+func (r *reconciler) run(ctx context.Context) {
+	metrics.RegisterSet(r.metrics)
+	defer metrics.UnregisterSet(r.metrics, true)
+	for r.peers.Fence(ctx) != nil { // the documents may be older than what earlier leaders have done
+		if !pause(ctx, busyInterval, nil) {
+			return
+		}
+	}
+	r.log.Info("cluster: this node places the groups now")
+	for {
+		_, changed := r.documents.get()
+		interval := roundInterval
+		if r.round(ctx) {
+			interval, changed = busyInterval, nil
+		}
+		if !pause(ctx, interval, changed) {
+			return
+		}
+	}
+}
+
+// pause waits for a while, or until wake is closed; false: ctx has ended.
+func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-t.C:
+	}
+	return ctx.Err() == nil
+}
+
+// round looks once and does what is next; it says whether anything was done.
+func (r *reconciler) round(ctx context.Context) (acted bool) {
+	l := r.look(ctx, slices.Sorted(maps.Keys(r.members)))
+	if ctx.Err() != nil {
+		return false
+	}
+	if len(l.directory.nodes) == 0 {
+		return r.make(l)
+	}
+	s := r.scene(l, r.memory)
+	r.notice(l, s)
+	acted = r.states(l, s)
+	steps := r.advance(l, s)
+	for _, m := range s.nextMoves(r.maxMoves) {
+		acted = r.place(l, m.group, m.place, "group to be moved", m.why) || acted
+	}
+	if len(steps) == 0 {
+		steps = s.handOffs()
+	}
+	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= transferEvery {
+		r.transferred = l.at
+		steps = append(steps, balance)
+	}
+	return r.take(ctx, s, steps) || acted
+}
+
+// make writes the first documents: the nodes that make the cluster, all of which have to be there, and where each group is.
+func (r *reconciler) make(l *look) bool {
+	var changes []shard.DocumentChange
+	nodes := slices.Sorted(maps.Keys(r.members))
+	for _, n := range nodes {
+		report := l.reports[n]
+		if report == nil || report.Disk == "" {
+			return false
+		}
+		changes = append(changes, l.directory.change(nodeKey(n), nodeDocument{State: Active, Address: r.members[n], Disk: report.Disk}))
+	}
+	for i, p := range initialPlacement(nodes, r.groups, r.replicas) {
+		changes = append(changes, l.directory.change(groupKey(uint32(i+1)), p))
+	}
+	return r.put(changes, Entry{What: "cluster made", Details: []any{"cluster", r.cluster, "nodes", len(nodes), "groups", r.groups, "replicas", r.replicas}})
+}
+
+// states changes nodes from Joining to Active and from Draining to Drained.
+func (r *reconciler) states(l *look, s *scene) (acted bool) {
+	for _, n := range s.numbers() {
+		d := s.nodes[n].nodeDocument
+		what := ""
+		switch _, isMember := s.control.member(n); {
+		case d.State == Joining && d.Disk != "" && isMember && s.nodes[n].alive && s.control.fresh[n]:
+			d.State, what = Active, "node has joined"
+		case d.State == Draining && !s.holdsAny(n):
+			d.State, what = Drained, "node is drained"
+		default:
+			continue
+		}
+		change := l.directory.change(nodeKey(n), d)
+		acted = r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
+	}
+	return acted
+}
+
+// advance finds the next step of each group. What is next for a document is done at once.
+func (r *reconciler) advance(l *look, s *scene) (steps []*Step) {
+	decided := s.controlStep()
+	r.say(0, decided.problem)
+	if decided.step != nil {
+		steps = append(steps, decided.step)
+	}
+	var made []shard.DocumentChange
+	problems, leaderless, catchingUp := 0, 0, s.catchingUp()
+	for i := range s.groups {
+		g := &s.groups[i]
+		decided := s.nextStep(g)
+		r.say(g.group, decided.problem)
+		if decided.problem != "" {
+			problems++
+		}
+		if g.leader == 0 {
+			leaderless++
+		}
+		switch {
+		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.maxMoves: // others have come back in the middle of theirs
+		case decided.step != nil:
+			steps = append(steps, decided.step)
+			if decided.step.Verb == AddLearner {
+				catchingUp++
+			}
+		case decided.place != nil && len(g.MadeOf) > 0:
+			made = append(made, l.directory.change(groupKey(g.group), *decided.place))
+		case decided.place != nil:
+			r.place(l, g.group, *decided.place, "group moved", decided.doing)
+		}
+	}
+	if len(made) > 0 {
+		r.put(made, Entry{What: "groups made", Details: []any{"groups", len(made)}})
+	}
+	r.gauge("millrace_cluster_group_problems").Set(float64(problems))
+	r.gauge("millrace_cluster_groups_without_leader").Set(float64(leaderless))
+	return steps
+}
+
+// place changes a group's document.
+func (r *reconciler) place(l *look, group uint32, p placement, what, why string) bool {
+	change := l.directory.change(groupKey(group), p)
+	return r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
+		Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
+}
+
+// put stores documents that the reconciler has decided on. When somebody has overtaken it, the next round judges anew.
+func (r *reconciler) put(changes []shard.DocumentChange, e Entry) bool {
+	args := []any{"by", "reconciler"}
+	if e.ID != "" {
+		args = append(args, "id", e.ID)
+	}
+	err := r.peers.PutDocuments(adminActor, changes, encodeEntry(r.audit, e))
+	switch {
+	case err == nil:
+		r.log.Info("cluster: "+e.What, append(args, e.Details...)...)
+		return true
+	case !errors.Is(err, shard.ErrConflict):
+		r.log.Warn("cluster: "+e.What+": not stored", append(args, "error", err)...)
+	}
+	return false
+}
+
+// take has the leaders take steps, each group's own, all at once.
+func (r *reconciler) take(ctx context.Context, s *scene, steps []*Step) bool {
+	leader := map[uint32]quorum.Node{0: s.control.leader}
+	for i := range s.groups {
+		leader[s.groups[i].group] = s.groups[i].leader
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	var wait sync.WaitGroup
+	for _, step := range steps {
+		step.Until = r.now().Add(stepTimeout)
+		wait.Go(func() {
+			args := []any{"group", step.Group, "node", step.Node, "leader", leader[step.Group]}
+			if err := r.peers.Step(ctx, leader[step.Group], *step); err != nil {
+				stepFailures.Inc()
+				r.log.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows", append(args, "error", err)...)
+				return
+			}
+			stepsTotal[step.Verb].Inc()
+			r.log.Info("cluster: "+step.Verb.String(), args...)
+		})
+	}
+	wait.Wait()
+	return len(steps) > 0
+}
+
+// notice makes visible what a look has shown.
+func (r *reconciler) notice(l *look, s *scene) {
+	count, silent := map[NodeState]int{}, 0
+	leads, loads := s.leads(), s.loads()
+	for _, n := range s.numbers() {
+		d := s.nodes[n]
+		count[d.State]++
+		if !d.member() {
+			continue
+		}
+		if !d.alive {
+			silent++
+		}
+		if r.silent[n] != !d.alive {
+			r.silent[n] = !d.alive
+			if d.alive {
+				r.log.Info("cluster: node answers again", "node", n)
+			} else {
+				r.log.Warn("cluster: node does not answer", "node", n, "address", d.Address)
+			}
+		}
+		r.gauge(fmt.Sprintf(`millrace_cluster_leads{node="%d"}`, n)).Set(float64(leads[n]))
+		r.gauge(fmt.Sprintf(`millrace_cluster_holds{node="%d"}`, n)).Set(float64(loads[n]))
+		if _, answered := l.reports[n]; answered {
+			r.gauge(fmt.Sprintf(`millrace_cluster_clock_skew_seconds{node="%d"}`, n)).Set(l.skew[n].Seconds())
+		}
+	}
+	for _, state := range []NodeState{Joining, Active, Draining, Drained, Removed} {
+		r.gauge(fmt.Sprintf(`millrace_cluster_nodes{state=%q}`, state)).Set(float64(count[state]))
+	}
+	moves := 0
+	for i := range s.groups {
+		if s.groups[i].underWay() {
+			moves++
+		}
+	}
+	r.gauge("millrace_cluster_nodes_silent").Set(float64(silent))
+	r.gauge("millrace_cluster_moves").Set(float64(moves))
+	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
+}
+
+// say logs a group's problem once, and when it is over.
+func (r *reconciler) say(group uint32, problem string) {
+	if r.said[group] == problem {
+		return
+	}
+	if r.said[group] = problem; problem == "" {
+		r.log.Info("cluster: the problem of a group is over", "group", group)
+		return
+	}
+	r.log.Warn("cluster: a group has a problem", "group", group, "problem", problem)
+}
+
+func (r *reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
+
+// Of the steps that this process has had taken.
+var (
+	stepsTotal = map[Verb]*metrics.Counter{
+		AddLearner: metrics.NewCounter(`millrace_cluster_steps_total{verb="add learner"}`),
+		AddVoter:   metrics.NewCounter(`millrace_cluster_steps_total{verb="make voter"}`),
+		Demote:     metrics.NewCounter(`millrace_cluster_steps_total{verb="demote"}`),
+		Remove:     metrics.NewCounter(`millrace_cluster_steps_total{verb="remove"}`),
+		Transfer:   metrics.NewCounter(`millrace_cluster_steps_total{verb="hand over to"}`),
+	}
+	stepFailures = metrics.NewCounter("millrace_cluster_step_failures_total")
+)

@@ -2,6 +2,9 @@ package cluster
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"millrace/wal/quorum"
@@ -60,14 +63,103 @@ type GroupStatus struct {
 // ReplicaStatus is a member of a group.
 type ReplicaStatus struct {
 	Node      quorum.Node `json:"node"`
+	Role      string      `json:"role"` // leader, voter, learner; coming: not yet of the group
 	Voter     bool        `json:"voter"`
-	Alive     bool        `json:"alive"`
+	Leaving   bool        `json:"leaving,omitempty"`
+	Open      bool        `json:"open"`  // the node has answered, and has the replica
 	Index     uint64      `json:"index"` // last of its log
 	Commit    uint64      `json:"commit"`
 	Applied   uint64      `json:"applied"`
 	CommitLag uint64      `json:"commit_lag"` // entries that the leader's log has and this one's has not
-	ApplyLag  uint64      `json:"apply_lag"`  // entries that the leader has committed and this replica has not applied
+	ApplyLag  uint64      `json:"apply_lag"`  // entries that the leader has applied and this replica has not
 }
 
-// Status asks all nodes.
-func (n *Node) Status(ctx context.Context) (Status, error) { panic("not built") }
+// clockSkewLimit is from where on a node's clock is a problem: times of requests and retention go by it.
+const clockSkewLimit = 500 * time.Millisecond
+
+// Status asks all nodes how they are. What a node is to do it reads from this node's copy of the control documents.
+func (n *Node) Status(ctx context.Context) (Status, error) { return n.operator.status(ctx) }
+
+func (o *operator) status(ctx context.Context) (Status, error) {
+	l := o.look(ctx, []quorum.Node{o.self})
+	if err := ctx.Err(); err != nil {
+		return Status{}, err
+	}
+	s := o.scene(l, newMemory(l.at))
+	status := Status{Cluster: o.cluster, Node: o.self, Replicas: o.replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
+	status.Control = l.groupStatus(&s.control, s.controlStep())
+	for i := range s.groups {
+		g := &s.groups[i]
+		of := l.groupStatus(g, s.nextStep(g))
+		of.First, of.Count = partitionsOf(g.group, o.groups)
+		status.Groups = append(status.Groups, of)
+	}
+	leads, loads := s.leads(), s.loads()
+	for _, n := range s.numbers() {
+		status.Nodes = append(status.Nodes, l.nodeStatus(n, s.nodes[n], leads[n], loads[n]))
+	}
+	return status, nil
+}
+
+func (l *look) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStatus {
+	status := NodeStatus{Node: n, State: d.State, Address: d.Address, Leads: leads, Holds: holds}
+	for _, report := range l.reports {
+		if heard := report.Heard[n]; heard.After(status.Seen) {
+			status.Seen = heard
+		}
+	}
+	report := l.reports[n]
+	switch {
+	case report == nil && d.member():
+		status.Problem = "does not answer"
+	case report == nil && d.State == Joining:
+		status.Problem = "has not come yet"
+	case report == nil:
+	case l.skew[n].Abs() > clockSkewLimit:
+		status.Problem = fmt.Sprintf("its clock is %s off", l.skew[n].Round(time.Millisecond))
+	}
+	if report != nil {
+		status.Alive, status.Seen = true, l.at
+		status.API, status.Admin, status.Program, status.Started = report.API, report.Admin, report.Program, report.Started
+	}
+	return status
+}
+
+func (l *look) groupStatus(g *groupView, next decision) GroupStatus {
+	status := GroupStatus{Group: g.group, Leader: g.leader, Doing: next.doing, Problem: next.problem, Replicas: []ReplicaStatus{}}
+	leader, latest := l.of(g.group)
+	if latest != nil {
+		status.Term = latest.Term
+	}
+	if leader != nil {
+		status.Term = leader.Term
+	}
+	nodes := map[quorum.Node]struct{}{}
+	for _, n := range slices.Concat(g.Replicas, g.Leaving) {
+		nodes[n] = struct{}{}
+	}
+	for _, m := range g.members {
+		nodes[m.Node] = struct{}{}
+	}
+	for _, n := range slices.Sorted(maps.Keys(nodes)) {
+		m, isMember := g.member(n)
+		r := ReplicaStatus{Node: n, Role: "learner", Voter: m.Voter, Leaving: slices.Contains(g.Leaving, n)}
+		switch {
+		case n == g.leader:
+			r.Role = "leader"
+		case m.Voter:
+			r.Role = "voter"
+		case !isMember:
+			r.Role = "coming"
+		}
+		if report := l.replica(n, g.group); report != nil {
+			r.Open, r.Index, r.Commit, r.Applied = true, report.LastIndex, report.CommitIndex, report.Applied
+			if leader != nil {
+				r.CommitLag = leader.LastIndex - min(leader.LastIndex, report.LastIndex)
+				r.ApplyLag = leader.Applied - min(leader.Applied, report.Applied)
+			}
+		}
+		status.Replicas = append(status.Replicas, r)
+	}
+	return status
+}

@@ -1,0 +1,192 @@
+package cluster
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"millrace/wal/quorum"
+)
+
+// look is what the nodes have said of themselves, all asked at once.
+type look struct {
+	at        time.Time
+	directory *directory
+	reports   map[quorum.Node]*Report       // of those that have answered
+	skew      map[quorum.Node]time.Duration // by how much a node's clock is ahead of this one's, as far as that can be told
+}
+
+// Times of looks.
+const (
+	reportTimeout = time.Second      // whoever takes longer does not answer
+	aliveFor      = 3 * time.Second  // after an answer
+	lostAfter     = time.Minute      // without an answer, new replicas go elsewhere
+	settledAfter  = 20 * time.Second // after its start, a node is given leaderships, or relieved of them
+)
+
+// look asks all nodes of the cluster, and members besides, how they are.
+func (o *operator) look(ctx context.Context, members []quorum.Node) *look {
+	l := &look{at: o.now(), reports: map[quorum.Node]*Report{}, skew: map[quorum.Node]time.Duration{}}
+	l.directory, _ = o.documents.get()
+	asked := l.directory.toAsk(append(slices.Clone(members), o.self))
+	l.ask(ctx, o, asked)
+	if more := slices.DeleteFunc(l.members(), func(n quorum.Node) bool { return slices.Contains(asked, n) }); len(more) > 0 {
+		l.ask(ctx, o, more) // removed, but not yet from all groups
+	}
+	return l
+}
+
+// ask takes in the reports of nodes.
+func (l *look) ask(ctx context.Context, o *operator, nodes []quorum.Node) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for _, n := range nodes {
+		wait.Go(func() {
+			begun := o.now()
+			report, err := o.peers.Report(ctx, n)
+			took := o.now().Sub(begun)
+			if err != nil || report.Node != n {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			l.reports[n] = &report
+			if ahead := report.Now.Sub(begun.Add(took / 2)); ahead.Abs() > took/2 { // it was read at some time of the call
+				l.skew[n] = ahead
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// members are all nodes that are a member of any group.
+func (l *look) members() []quorum.Node {
+	all := map[quorum.Node]struct{}{}
+	for _, report := range l.reports {
+		for i := range report.Replicas {
+			for _, m := range report.Replicas[i].Members {
+				all[m.Node] = struct{}{}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// toAsk are the nodes that can answer: not those that have never come, nor those that are removed and have nothing left.
+func (d *directory) toAsk(members []quorum.Node) []quorum.Node {
+	ask := map[quorum.Node]struct{}{}
+	for _, n := range members {
+		ask[n] = struct{}{}
+	}
+	for n, document := range d.nodes {
+		if delete(ask, n); document.member() {
+			ask[n] = struct{}{}
+		}
+	}
+	for _, p := range d.groups {
+		for _, n := range slices.Concat(p.Replicas, p.Leaving) {
+			ask[n] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(ask))
+}
+
+// replica is what a node has said of its replica of a group, nil when it has none or has not answered.
+func (l *look) replica(n quorum.Node, group uint32) *ReplicaReport {
+	if report := l.reports[n]; report != nil {
+		for i := range report.Replicas {
+			if report.Replicas[i].Group == group {
+				return &report.Replicas[i]
+			}
+		}
+	}
+	return nil
+}
+
+// of is what is known of a group: by its leader, of several who think that they lead the one of the latest term (nil: there is none), and by who has seen the
+// latest term.
+func (l *look) of(group uint32) (leader, latest *ReplicaReport) {
+	for _, n := range slices.Sorted(maps.Keys(l.reports)) {
+		r := l.replica(n, group)
+		if r == nil {
+			continue
+		}
+		if r.Role == quorum.Leader && (leader == nil || r.Term > leader.Term) {
+			leader = r
+		}
+		if latest == nil || r.Term > latest.Term || r.Term == latest.Term && r.CommitIndex > latest.CommitIndex {
+			latest = r
+		}
+	}
+	return leader, latest
+}
+
+// memory is what earlier looks have shown.
+type memory struct {
+	begun    time.Time
+	answered map[quorum.Node]time.Time
+	marks    map[uint32]mark
+}
+
+// mark is how far a leader was at the look before. A replica that is as far now is less than the time between two looks behind, however many entries that are.
+type mark struct {
+	leader  quorum.Node
+	term    uint64
+	commit  uint64
+	applied uint64
+}
+
+func newMemory(begun time.Time) *memory {
+	return &memory{begun: begun, answered: map[quorum.Node]time.Time{}, marks: map[uint32]mark{}}
+}
+
+// scene makes of a look, and of what is remembered, what decisions are made by. Afterwards m remembers this look, too.
+func (o *operator) scene(l *look, m *memory) *scene {
+	s := &scene{replicas: o.replicas, nodes: map[quorum.Node]nodeView{}}
+	for n, report := range l.reports {
+		m.answered[n] = l.at
+		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= settledAfter}
+	}
+	for _, n := range l.directory.numbers() {
+		silent := l.at.Sub(m.begun)
+		heard, ever := m.answered[n]
+		if ever {
+			silent = l.at.Sub(heard)
+		}
+		s.nodes[n] = nodeView{nodeDocument: l.directory.nodes[n], alive: ever && silent < aliveFor, lost: silent >= lostAfter,
+			here: s.nodes[n].here, settled: s.nodes[n].settled}
+	}
+	marks := map[uint32]mark{}
+	s.control = l.group(0, placement{}, m.marks, marks)
+	for _, group := range slices.Sorted(maps.Keys(l.directory.groups)) {
+		s.groups = append(s.groups, l.group(group, l.directory.groups[group], m.marks, marks))
+	}
+	m.marks = marks
+	return s
+}
+
+func (l *look) group(group uint32, p placement, before, now map[uint32]mark) groupView {
+	g := groupView{group: group, placement: p, open: map[quorum.Node]bool{}, fresh: map[quorum.Node]bool{}}
+	leader, latest := l.of(group)
+	if latest != nil {
+		g.members = latest.Members
+	}
+	old, known := mark{}, false
+	if leader != nil {
+		g.leader, g.members = leader.Leader, leader.Members
+		old, known = before[group]
+		now[group] = mark{leader: g.leader, term: leader.Term, commit: leader.CommitIndex, applied: leader.Applied}
+		known = known && old.leader == g.leader && old.term == leader.Term
+	}
+	for n := range l.reports {
+		if r := l.replica(n, group); r != nil {
+			g.open[n] = true
+			g.fresh[n] = known && r.LastIndex >= old.commit && r.Applied >= old.applied
+		}
+	}
+	return g
+}

@@ -1,0 +1,404 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/wal/quorum"
+)
+
+// play is a world with its reconciler and an operator.
+type play struct {
+	*world
+	*operator
+	r *reconciler
+}
+
+func newPlay(t *testing.T, seed uint64, replicas, groups int, nodes ...quorum.Node) *play {
+	p := &play{world: newWorld(t, seed)}
+	p.found(nodes...)
+	p.operator = p.world.operator(replicas, groups)
+	p.r = p.world.reconciler(p.operator)
+	return p
+}
+
+// go on for so many rounds.
+func (p *play) rounds(n int) {
+	for range n {
+		p.pass(time.Second)
+		for n, d := range p.directory().nodes {
+			if p.world.nodes[n] == nil {
+				p.start(n)
+			}
+			if node := p.world.nodes[n]; node.alive && d.Disk == "" {
+				_ = p.claim(context.Background(), n, node.disk, entryOf) // again
+			}
+		}
+		if p.world.groups[0].leader != 0 {
+			p.r.round(context.Background())
+		}
+		require.Empty(p.t, p.faulty)
+	}
+}
+
+func (p *play) directory() *directory {
+	d, _ := p.world.documents.get()
+	return d
+}
+
+func entryOf(e Entry) []byte { return []byte(e.What) }
+
+// join adds a node and starts it.
+func (p *play) join(n quorum.Node) {
+	require.NoError(p.t, p.add(context.Background(), n, fmt.Sprintf("10.0.0.%d:7000", n), entryOf))
+	p.start(n)
+}
+
+func (p *play) state(n quorum.Node) NodeState { return p.directory().nodes[n].State }
+
+// until goes on until the cluster is as it should be.
+func (p *play) until(rounds int) {
+	p.t.Helper()
+	var why string
+	for range rounds {
+		p.rounds(1)
+		if why = p.unfinished(); why == "" {
+			return
+		}
+	}
+	for n, node := range p.world.nodes {
+		p.t.Log("node", n, p.state(n), "alive", node.alive)
+	}
+	for id, g := range p.world.groups {
+		p.t.Log("group", id, g.members, "leader", g.leader, p.directory().groups[id])
+	}
+	require.Empty(p.t, why, "after %d rounds", rounds)
+}
+
+// unfinished says what is not yet as it should be, "" when all is.
+func (p *play) unfinished() string {
+	d := p.directory()
+	active := []quorum.Node{}
+	for n, doc := range d.nodes {
+		if doc.State == Active {
+			active = append(active, n)
+		}
+		if doc.State == Joining || doc.State == Draining {
+			return fmt.Sprintf("node %d is %s", n, doc.State)
+		}
+	}
+	holds, leads := map[quorum.Node]int{}, map[quorum.Node]int{}
+	for id := uint32(1); int(id) <= p.operator.groups; id++ {
+		placed, g := d.groups[id], p.world.groups[id]
+		switch {
+		case len(placed.Replicas) != min(p.operator.replicas, len(active)) || len(placed.Leaving) > 0 || len(placed.MadeOf) > 0:
+			return fmt.Sprintf("group %d: %v", id, placed)
+		case g == nil || g.leader == 0:
+			return fmt.Sprintf("group %d has no leader", id)
+		case len(g.members) != len(placed.Replicas):
+			return fmt.Sprintf("group %d: members %v", id, g.members)
+		}
+		for _, m := range g.members {
+			if !m.Voter || !slices.Contains(placed.Replicas, m.Node) || !slices.Contains(active, m.Node) {
+				return fmt.Sprintf("group %d: member %v", id, m)
+			}
+			holds[m.Node]++
+		}
+		leads[g.leader]++
+	}
+	for _, counts := range []map[quorum.Node]int{holds, leads} {
+		least, most := counts[active[0]], 0
+		for _, n := range active {
+			least, most = min(least, counts[n]), max(most, counts[n])
+		}
+		if most-least > 1 {
+			return fmt.Sprintf("uneven: %v", counts)
+		}
+	}
+	voters, could := 0, len(active)
+	for _, m := range p.world.groups[0].members {
+		if m.Voter {
+			voters++
+			if d.nodes[m.Node].State == Drained { // it votes until it is removed, or another one can
+				could++
+			}
+			if !slices.Contains(active, m.Node) && d.nodes[m.Node].State != Drained {
+				return fmt.Sprintf("control group: voter %v", m)
+			}
+		}
+		if d.nodes[m.Node].State == Removed {
+			return fmt.Sprintf("control group: member %v", m)
+		}
+	}
+	members := 0
+	for _, doc := range d.nodes {
+		if doc.State != Removed {
+			members++
+		}
+	}
+	if voters != wantedVoters(could) || members != len(p.world.groups[0].members) {
+		return fmt.Sprintf("control group: %v, %d nodes", p.world.groups[0].members, members)
+	}
+	for n, node := range p.world.nodes {
+		for id := range node.open {
+			if id != 0 && !d.groups[id].holds(n) && node.alive {
+				return fmt.Sprintf("node %d still has group %d", n, id)
+			}
+		}
+	}
+	return ""
+}
+
+func TestMake(t *testing.T) {
+	for nodes := 1; nodes <= 7; nodes++ {
+		p := newPlay(t, testseed.Of(t), 3, 16, numbers(nodes)...)
+		p.until(40)
+		for id, placed := range p.directory().groups {
+			require.Empty(t, placed.MadeOf, id)
+			require.True(t, slices.IsSorted(placed.Replicas))
+		}
+		for _, doc := range p.directory().nodes {
+			require.Equal(t, Active, doc.State)
+		}
+	}
+}
+
+// The documents are not written before all members are there.
+func TestMakeWaitsForAll(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 16, 1, 2, 3)
+	p.world.nodes[3].alive = false
+	p.rounds(20)
+	require.Empty(t, p.directory().raw)
+	p.world.nodes[3].alive = true
+	p.until(40)
+}
+
+// Three nodes become four and five; one is drained and removed; one dies and is replaced.
+func TestGrowDrainReplace(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 16, 1, 2, 3)
+	ctx := context.Background()
+	p.until(40)
+	for _, n := range []quorum.Node{4, 5} {
+		p.join(n)
+		require.Equal(t, Joining, p.state(n))
+		p.until(400)
+		require.Equal(t, Active, p.state(n))
+	}
+	require.NoError(t, p.drain(ctx, 1, entryOf))
+	require.ErrorIs(t, p.remove(ctx, 1, false, entryOf), ErrRefused, "it is not drained yet")
+	p.until(400)
+	require.Equal(t, Drained, p.state(1))
+	require.NoError(t, p.remove(ctx, 1, false, entryOf))
+	p.until(100)
+	require.ErrorIs(t, p.add(ctx, 1, "10.0.0.1:7000", entryOf), ErrRefused)
+
+	p.world.nodes[2].alive = false
+	p.rounds(200)
+	require.Equal(t, Active, p.state(2), "a dead node is not removed by itself")
+	for id, placed := range p.directory().groups {
+		require.Empty(t, placed.Leaving, "group %d", id)
+	}
+	require.ErrorIs(t, p.remove(ctx, 2, false, entryOf), ErrRefused)
+	p.join(6)
+	p.rounds(50)
+	require.NoError(t, p.remove(ctx, 2, true, entryOf))
+	p.until(400)
+}
+
+// With fewer nodes than replicas groups stay where they are, and status says so. With the next node all comes right.
+func TestTooFewNodes(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
+	ctx := context.Background()
+	p.until(40)
+	require.NoError(t, p.drain(ctx, 3, entryOf))
+	p.rounds(100)
+	require.Equal(t, Draining, p.state(3))
+	status, err := p.status(ctx)
+	require.NoError(t, err)
+	for _, g := range status.Groups {
+		require.Equal(t, "node 3 drains, and there is no node to take its place", g.Problem)
+		require.NotEqual(t, quorum.Node(3), g.Leader, "it leads nothing any more")
+	}
+	require.NoError(t, p.add(ctx, 3, "", entryOf), "it stays after all")
+	require.Equal(t, Active, p.state(3))
+	require.NoError(t, p.drain(ctx, 3, entryOf))
+	p.join(4)
+	p.until(200)
+	require.Equal(t, Drained, p.state(3))
+}
+
+// A node that is gone for good leaves a majority behind, or is not let go.
+func TestRemoveKeepsMajorities(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
+	ctx := context.Background()
+	p.until(40)
+	p.world.nodes[2].alive = false
+	p.rounds(10)
+	err := p.remove(ctx, 3, true, entryOf)
+	require.ErrorIs(t, err, ErrRefused)
+	require.Contains(t, err.Error(), "the control group would be left without a majority")
+	require.NoError(t, p.remove(ctx, 2, true, entryOf))
+	p.rounds(50)
+	err = p.remove(ctx, 3, true, entryOf)
+	require.ErrorIs(t, err, ErrRefused)
+	require.Contains(t, err.Error(), "group 1 would be left without a majority: too few of nodes [1 2] answer")
+	p.join(4)
+	p.until(200)
+	require.NoError(t, p.drain(ctx, 3, entryOf))
+	p.rounds(20)
+	p.world.nodes[1].alive, p.world.nodes[4].alive = false, false
+	p.rounds(10)
+	err = p.remove(ctx, 4, true, entryOf)
+	require.ErrorIs(t, err, ErrRefused)
+	require.Contains(t, err.Error(), "has no majority")
+}
+
+func TestOnlyReplicaIsKept(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 1, 4, 1, 2)
+	p.until(40)
+	err := p.remove(context.Background(), 2, true, entryOf)
+	require.ErrorIs(t, err, ErrRefused)
+	require.Contains(t, err.Error(), "has its only replica on node 2")
+}
+
+// Leaders are made alike with time in between, and not for or by nodes that have just come.
+func TestBalanceIsDamped(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
+	p.until(40)
+	p.rounds(30)
+	terms := func() (sum uint64) {
+		for _, g := range p.world.groups {
+			sum += g.term
+		}
+		return sum
+	}
+	before := terms()
+	p.rounds(60)
+	require.Equal(t, before, terms(), "who is even is left alone")
+	p.world.nodes[3].alive = false
+	p.rounds(8)
+	p.world.nodes[3].alive, p.world.nodes[3].started = true, p.world.time
+	before = terms()
+	p.rounds(int(settledAfter/time.Second) - 2)
+	require.Equal(t, before, terms(), "node 3 has just come")
+	p.rounds(int(transferEvery/time.Second) * 2)
+	require.InDelta(t, before, terms(), 3, "one at a time")
+	p.until(100)
+}
+
+// A move to a node that dies goes elsewhere after a while.
+func TestMoveIsRedirected(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
+	p.until(40)
+	p.join(4)
+	for p.state(4) != Active {
+		p.rounds(1)
+	}
+	require.NoError(t, p.drain(context.Background(), 3, entryOf))
+	p.rounds(2)
+	p.world.nodes[4].alive = false
+	p.rounds(10)
+	moving := 0
+	for _, placed := range p.directory().groups {
+		if len(placed.Leaving) > 0 {
+			require.Contains(t, placed.Replicas, quorum.Node(4))
+			moving++
+		}
+	}
+	require.Positive(t, moving)
+	p.join(5)
+	p.rounds(int(lostAfter/time.Second) + 150)
+	for id, placed := range p.directory().groups {
+		require.NotContains(t, append(placed.Leaving, placed.Replicas...), quorum.Node(4), "group %d", id)
+	}
+	p.world.nodes[4].alive = true
+	p.until(400)
+}
+
+// Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no group loses its majority by what the
+// reconciler does, and when all is quiet everything is where it should be.
+func TestRandomLives(t *testing.T) {
+	lives := 30
+	if testing.Short() {
+		lives = 8
+	}
+	seed := testseed.Of(t)
+	for life := range uint64(lives) {
+		t.Run(fmt.Sprint(life), func(t *testing.T) {
+			w := newWorld(t, seed+life)
+			p := newPlay(t, seed+life, 1+w.rng.IntN(4), 1+w.rng.IntN(16), numbers(1+w.rng.IntN(6))...)
+			p.until(80)
+			p.world.faults = []float64{0, 0.1, 0.3}[w.rng.IntN(3)]
+			for range 120 {
+				p.happen()
+				p.rounds(1 + p.rng.IntN(6))
+			}
+			p.world.faults = 0
+			for _, node := range p.world.nodes {
+				node.alive = !node.gone
+			}
+			for p.enough() < p.operator.replicas { // nodes for what drains, or has lost a node
+				p.join(p.next())
+				p.rounds(30)
+			}
+			p.until(3000)
+		})
+	}
+}
+
+func (p *play) enough() (active int) {
+	for _, d := range p.directory().nodes {
+		if d.State == Active {
+			active++
+		}
+	}
+	return active
+}
+
+func (p *play) next() quorum.Node {
+	return slices.Max(slices.Collect(maps.Keys(p.directory().nodes))) + 1
+}
+
+// happen is something that happens.
+func (p *play) happen() {
+	ctx, nodes := context.Background(), slices.Sorted(maps.Keys(p.world.nodes))
+	n := nodes[p.rng.IntN(len(nodes))]
+	node := p.world.nodes[n]
+	switch p.rng.IntN(12) {
+	case 0, 1:
+		node.alive = false
+	case 2, 3, 4:
+		if !node.alive && !node.gone {
+			node.alive, node.started = true, p.world.time
+		}
+	case 5:
+		if len(p.directory().nodes) < 14 {
+			if p.add(ctx, p.next(), "", entryOf) == nil {
+				p.t.Fatal("an address is required")
+			}
+			fresh := p.next()
+			if p.add(ctx, fresh, fmt.Sprintf("10.0.0.%d:7000", fresh), entryOf) == nil {
+				p.start(fresh)
+			}
+		}
+	case 6:
+		_ = p.drain(ctx, n, entryOf)
+	case 7:
+		_ = p.add(ctx, n, "", entryOf)
+	case 8:
+		_ = p.remove(ctx, n, false, entryOf)
+	case 9:
+		if was := p.state(n); p.remove(ctx, n, true, entryOf) == nil && was != Removed {
+			node.gone = !node.alive
+		}
+	case 10:
+		p.r = p.world.reconciler(p.operator) // another node leads the control group
+	}
+}
