@@ -18,6 +18,10 @@ var ErrImage = errors.New("an image of the engine is being taken already")
 // RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it: its files are not complete.
 const RestoreMarker = "RESTORING"
 
+// ReceivedMarker is a file in a replica's Options.Dir from when a state from another node has been received whole until it is in the place of the old one
+// (package backup). Open refuses a directory that has it.
+const ReceivedMarker = "RECEIVED"
+
 const (
 	imageHold = "image" // name of the hold on the log
 	imageDir  = "image" // in Options.Dir; what an image has of files that would go away
@@ -29,6 +33,8 @@ const (
 //	BeginImage  the log is held, so that nothing that the store lacks goes away; then the store is copied
 //	others      copy what is theirs (package eventlog) to Path. It may be ahead of the copied store: the log has what is between
 //	End         fixes the position at which the log of the image ends. It comes last, since neither store nor event log may be ahead of the log
+//
+// Of a replica's state for another node, which has the log from its group, End is left out.
 //
 // Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release. Not safe for concurrent use.
 type Image struct {
@@ -97,6 +103,9 @@ func (i *Image) Path(name string) string { return i.e.opts.FS.PathJoin(i.dir, na
 // behind position packed, for a reader who has the others.
 func (i *Image) End(packed uint64) (err error) {
 	i.position = i.e.log.DurablePosition()
+	if i.e.opts.Group != nil { // its state may be ahead of its log
+		i.position = max(i.position, i.checkpointed, packed)
+	}
 	if packed > i.position {
 		return fmt.Errorf("position %d is ahead of the log, which is durable to %d", packed, i.position)
 	}
@@ -177,14 +186,18 @@ func (e *Engine) removeImage() error {
 	return nil
 }
 
-// checkRestored refuses a directory that a restore has not finished.
+// checkRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was received.
 func (e *Engine) checkRestored() error {
-	path := e.opts.FS.PathJoin(e.opts.Dir, RestoreMarker)
-	switch _, err := e.opts.FS.Stat(path); {
-	case err == nil:
-		return fmt.Errorf("%q is there: a restore into this directory has not ended; restore again", path)
-	case !oserror.IsNotExist(err):
-		return err
+	for name, what := range map[string]string{
+		RestoreMarker:  "a restore into this directory has not ended; restore again",
+		ReceivedMarker: "a state that was received has not been put in its place",
+	} {
+		path := e.opts.FS.PathJoin(e.opts.Dir, name)
+		if _, err := e.opts.FS.Stat(path); err == nil {
+			return fmt.Errorf("%q is there: %s", path, what)
+		} else if !oserror.IsNotExist(err) {
+			return err
+		}
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ type About struct {
 	Program  string    `json:"program"` // version of the server that wrote it
 	Created  time.Time `json:"created"`
 	Position uint64    `json:"position"` // of the last record in it
+	// Replica: it is the state of a group's replica up to Position, without a log.
+	Replica bool `json:"replica,omitempty"`
 }
 
 // manifest lists the files of an archive in order, BACKUP included.

@@ -39,7 +39,10 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	if err := s.begin(); err != nil {
 		return about, err
 	}
-	if about, err = read(ctx, r, s.create); err == nil {
+	if about, err = read(ctx, r, s.create); err == nil && about.Replica {
+		err = fmt.Errorf("%w: it is the state of one replica, not the backup of a node", ErrFormat)
+	}
+	if err == nil {
 		err = s.end()
 	}
 	if err != nil {
@@ -76,7 +79,7 @@ func (s *restore) begin() error {
 		}
 	}
 	s.filled = unfinished
-	if err = s.mark(); err == nil {
+	if err = s.mark(shard.RestoreMarker); err == nil {
 		s.filled = true
 		err = s.clear()
 	}
@@ -86,14 +89,15 @@ func (s *restore) begin() error {
 	return nil
 }
 
-// mark sets the marker, and returns when it is on disk.
-func (s *restore) mark() error {
-	f, err := s.fs.Create(s.marker(), vfs.WriteCategoryUnspecified)
+// mark sets a marker, and returns when it is on disk.
+func (s *restore) mark(name string) error {
+	path := s.fs.PathJoin(s.dir, name)
+	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
-		return fmt.Errorf("create %q: %w", s.marker(), err)
+		return fmt.Errorf("create %q: %w", path, err)
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %q: %w", s.marker(), err)
+		return fmt.Errorf("write %q: %w", path, err)
 	}
 	return s.sync(s.dir)
 }
@@ -164,7 +168,7 @@ func (s *restore) clear() error {
 func (s *restore) undo() error {
 	if s.filled {
 		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {
-			if err := s.mark(); err != nil {
+			if err := s.mark(shard.RestoreMarker); err != nil {
 				return err
 			}
 		}
