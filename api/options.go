@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/ratelimit"
 )
 
 // Workspace is the decoded settings of a workspace; see control.Workspace.
@@ -30,6 +31,9 @@ type Options struct {
 	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for what is none. Required: the rules are those of
 	// the track function.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
+
+	// Limiter has the rate limits hold for all nodes of a cluster together. Default: they are this process's alone.
+	Limiter *ratelimit.Limiter
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
 	MaxBodyBytes int

@@ -302,25 +302,45 @@ func firstCharacters(token []byte) string {
 
 // admit checks permission, address and rate limit.
 func (x *exchange) admit() bool {
-	limit, window := x.ws.Limits[x.route.bucket], &x.ws.Windows[x.route.bucket]
+	limit, of := x.ws.Limits[x.route.bucket], counted{x.ws.Windows, x.ws.Number}
 	switch {
 	case !x.key.Allows(x.route.permission):
 		deniedPermission.Inc()
-		x.setRate(window.Peek(limit, x.now))
+		x.setRate(x.peek(limit, of))
 		x.fail(fasthttp.StatusForbidden, "This API key lacks the permission "+x.route.permission)
 		return false
 	case x.key.Restricted() && !x.key.AllowsAddr(x.clientAddr()):
 		deniedAddress.Inc()
-		x.setRate(window.Peek(limit, x.now))
+		x.setRate(x.peek(limit, of))
 		x.fail(fasthttp.StatusForbidden, "This API key may not be used from this address")
 		return false
 	}
-	return x.take(limit, window)
+	return x.take(limit, of)
+}
+
+// counted is whose requests are counted together: those of a workspace, or of the company (0). In a cluster the limiter counts, alone the windows.
+type counted struct {
+	windows   *ratelimit.Windows
+	workspace uint32
+}
+
+// peek is how the request's window stands.
+func (x *exchange) peek(limit ratelimit.Limit, of counted) ratelimit.State {
+	if shared := x.s.options.Limiter; shared != nil {
+		return shared.Peek(of.workspace, x.route.bucket, limit, x.now)
+	}
+	return of.windows[x.route.bucket].Peek(limit, x.now)
 }
 
 // take counts the request in its window, and tells the caller how that stands.
-func (x *exchange) take(limit ratelimit.Limit, window *ratelimit.Window) bool {
-	state, ok := window.Take(limit, x.now)
+func (x *exchange) take(limit ratelimit.Limit, of counted) bool {
+	var state ratelimit.State
+	var ok bool
+	if shared := x.s.options.Limiter; shared != nil {
+		state, ok = shared.Take(of.workspace, x.route.bucket, limit, x.now)
+	} else {
+		state, ok = of.windows[x.route.bucket].Take(limit, x.now)
+	}
 	x.setRate(state)
 	if !ok {
 		rejectedRate.Inc()

@@ -43,7 +43,7 @@ func (x *exchange) authorizeSCIM() bool {
 	}
 	x.scim = token
 	token.Usage.Touch(x.now)
-	return x.take(access.Limits()[x.route.bucket], &x.s.company[x.route.bucket])
+	return x.take(access.Limits()[x.route.bucket], counted{&x.s.company, 0})
 }
 
 // scimBody is the request's body when it is a JSON object, sound throughout, of a size that a user can have; else it has answered.

@@ -3,6 +3,8 @@
 // A window begins at a multiple of its length since the Unix epoch, as clients expect of X-RateLimit-Reset. One atomic word holds the
 // window's index and its count, so taking is one addition; nobody owns a window and nothing ever has to be swept. The clock is the caller's.
 // When it jumps, either way, the word's index no longer fits and a new window begins: nobody is held back for longer than one window.
+//
+// In a cluster a Limiter counts instead, for all nodes together (shared.go).
 package ratelimit
 
 import (
