@@ -482,10 +482,16 @@ func countBlock(info *blockInfo, sign int) {
 const blockSuffix = ".block"
 
 func (l *Log) blockPath(first, last uint64) string {
-	return l.opts.FS.PathJoin(l.opts.Dir, fmt.Sprintf("%016x-%016x%s", first, last, blockSuffix))
+	return l.opts.FS.PathJoin(l.opts.Dir, blockName(first, last))
 }
 
-func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, "STATE") }
+func blockName(first, last uint64) string {
+	return fmt.Sprintf("%016x-%016x%s", first, last, blockSuffix)
+}
+
+const stateName = "STATE"
+
+func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, stateName) }
 
 func parseBlockName(name string) (first, last uint64, ok bool) {
 	name, ok = strings.CutSuffix(name, blockSuffix)

@@ -1,0 +1,112 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/errors/oserror"
+
+	"millrace/wal"
+)
+
+// Division says how an event log is divided (Log.Divide).
+type Division struct {
+	Dirs []string // Options.Dir of the event logs to be made: absent or empty
+	// Of is the index of the one that has the events of a number.
+	Of func(number uint64) int
+	// Packed is the position that they are to be packed up to: the logs of their engines begin behind it.
+	Packed uint64
+	// Progress is called with how many bytes have been dealt with since the last call; may be nil.
+	Progress func(bytes int64)
+}
+
+// Divide makes several event logs of this one. Each event keeps its place, its position and ordinal, so that deletions find it; those of deleted users are left
+// out. All that the engine has applied must be packed, and nothing happens meanwhile. The new ones are on disk when Divide returns nil. Errors: ErrCorrupt for a
+// block that can't be read; it names the file.
+func (l *Log) Divide(ctx context.Context, d Division) error {
+	l.work.Lock()
+	defer l.work.Unlock()
+	if err := l.ready(); err != nil {
+		return err
+	}
+	if applied := l.src.AppliedPosition(); l.packed < applied {
+		return fmt.Errorf("the event log is packed up to position %d, the engine is at %d", l.packed, applied)
+	}
+	if d.Packed < l.packed {
+		return fmt.Errorf("position %d is behind %d, where the event log is", d.Packed, l.packed)
+	}
+	for _, dir := range d.Dirs {
+		if err := l.prepare(dir); err != nil {
+			return err
+		}
+	}
+	parts := make([]rows, len(d.Dirs))
+	for _, b := range l.blocks { // changes under work alone
+		if err := l.divideBlock(ctx, b, &d, parts); err != nil {
+			return err
+		}
+		if d.Progress != nil {
+			d.Progress(b.info.bytes)
+		}
+	}
+	done := state{packed: d.Packed}
+	for _, dir := range d.Dirs {
+		if err := replaceFile(l.opts.FS, l.opts.FS.PathJoin(dir, stateName), done.append(nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Log) prepare(dir string) error {
+	if names, err := l.opts.FS.List(dir); err == nil && len(names) > 0 {
+		return fmt.Errorf("%q is not empty", dir)
+	} else if err != nil && !oserror.IsNotExist(err) {
+		return err
+	}
+	if err := wal.MakeDir(l.opts.FS, dir); err != nil {
+		return fmt.Errorf("make event log %q: %w", dir, err)
+	}
+	return nil
+}
+
+// divideBlock shares the events of a block out. parts is memory.
+func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []rows) error {
+	if b.err != nil {
+		return b.err
+	}
+	for i := range parts {
+		parts[i].reset()
+	}
+	deleted := l.deleted.Load()
+	err := l.readBlock(ctx, b, nil, func(rs *rows) error {
+		for i := range rs.list {
+			if r := &rs.list[i]; !deleted.covers(r) {
+				parts[d.Of(r.number)].adopt(r, &rs.names)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.pack.pace.begin(ctx, true)
+	defer l.pack.pace.end()
+	for i, dir := range d.Dirs {
+		if len(parts[i].list) == 0 {
+			continue
+		}
+		data, _, err := l.pack.writer.write(&parts[i], b.first, b.last)
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err := replaceFile(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bytes is how many bytes the blocks have: what Divide reports in the end.
+func (l *Log) Bytes() int64 { return l.Stats().Bytes }

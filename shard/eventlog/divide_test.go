@@ -1,0 +1,112 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// still is an engine whose log begins behind a position, and has nothing yet.
+type still struct{ at uint64 }
+
+func (s still) ReadLog(uint64, uint64, func(uint64, uint32, []byte) error) error { return nil }
+func (s still) HoldLog(string, uint64)                                           {}
+func (s still) FirstPosition() uint64                                            { return s.at + 1 }
+func (s still) AppliedPosition() uint64                                          { return s.at }
+func (s still) CheckpointedPosition() uint64                                     { return s.at }
+func (s still) Dropped(uint64, uint64) ([]shard.Dropped, error)                  { return nil, nil }
+func (s still) ForgetDropped(uint64) error                                       { return nil }
+
+// openStill opens an event log that Divide has made.
+func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {
+	o := manual()
+	o.FS, o.Dir, o.Group, o.Logger = fs, dir, "1", quiet()
+	lost := lostPositions.Get()
+	l, err := Open(still{at}, o)
+	require.NoError(t, err)
+	require.Equal(t, lost, lostPositions.Get(), "log and engine join")
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// An event log is divided by users: each event is in one part, the one of its number, at its own place; those of deleted users are in none.
+func TestDivide(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	w := newWorld(t, fs, manual())
+	for i := range 6 {
+		w.commitMore(10, 20)
+		if i%2 == 1 {
+			w.pack()
+		}
+	}
+	gone := w.deleteUser(op.ExternalID, "u3")
+	require.NotZero(t, gone)
+	const groups = 5
+	d := Division{Of: func(number uint64) int { return int(identity.Partition(number)) * groups / identity.Partitions }}
+	for g := range groups {
+		d.Dirs = append(d.Dirs, path.Join("parts", fmt.Sprint(g)))
+	}
+	d.Packed = w.e.AppliedPosition() + 1000
+	require.ErrorContains(t, w.l.Divide(context.Background(), d), "packed up to position", "something is in the log alone")
+	w.pack()
+	var reported int64
+	d.Packed, d.Progress = w.e.AppliedPosition()+1000, func(n int64) { reported += n }
+	_, want := w.exported(Query{})
+	require.NotEmpty(t, want)
+	early := d
+	early.Packed = 1
+	require.ErrorContains(t, w.l.Divide(context.Background(), early), "behind")
+	require.NoError(t, w.l.Divide(context.Background(), d))
+	require.Equal(t, w.l.Stats().Bytes, reported)
+	require.ErrorContains(t, w.l.Divide(context.Background(), d), "not empty")
+
+	fs = fs.CrashClone(vfs.CrashCloneCfg{})
+	got := map[int64]string{}
+	for g, dir := range d.Dirs {
+		l := openStill(t, fs, dir, d.Packed)
+		require.NoError(t, l.Verify(context.Background()))
+		require.NotZero(t, l.Stats().Events)
+		require.NoError(t, l.Export(context.Background(), Query{}, func(e *Event) error {
+			n := judge(t, e)
+			require.NotContains(t, got, n, "it is there twice")
+			require.Equal(t, g, d.Of(e.Number))
+			require.NotEqual(t, gone, e.Number)
+			got[n] = string(e.AppendID(nil))
+			return nil
+		}))
+		require.Zero(t, l.Stats().Deletions)
+		for _, b := range l.blocks {
+			require.NoError(t, l.readBlock(context.Background(), b, nil, func(rs *rows) error {
+				for i := range rs.list {
+					require.NotEqual(t, gone, rs.list[i].number, "a deleted user's events are not written anew")
+				}
+				return nil
+			}))
+		}
+	}
+	require.Equal(t, want, got)
+}
+
+// Of a log with a damaged block nothing is made that could be taken for the whole.
+func TestDivideDamaged(t *testing.T) {
+	fs := vfs.NewMem()
+	w := newWorld(t, fs, manual())
+	for range 2 {
+		w.commitMore(10, 20)
+		w.pack()
+	}
+	flip(t, fs, w.l.blocks[1].path, 100)
+	err := w.l.Divide(context.Background(), Division{Dirs: []string{"part"}, Of: func(uint64) int { return 0 }, Packed: w.e.AppliedPosition()})
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, w.l.blocks[1].path)
+	_, err = fs.Stat("part/" + stateName)
+	require.Error(t, err)
+}

@@ -1,0 +1,47 @@
+package quorum
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A log that was made before there was a node is that of a group with one voter, which begins behind what was there, and takes others in.
+func TestSeed(t *testing.T) {
+	for _, base := range []uint64{0, 1, 65535, 65536, 123_456_789} {
+		g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+		one, two := g.add(1, nil), g.add(2, nil)
+		dir := filepath.Join(one.dir, "group")
+		begin, err := Seed(dir, 7, 1, base, testLogger(t))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, begin, base)
+		_, err = Seed(dir, 7, 1, base, testLogger(t))
+		require.ErrorContains(t, err, "has a log already")
+
+		require.NoError(t, one.open())
+		require.Equal(t, begin+1, one.log.FirstPosition(), "who has all up to begin misses nothing")
+		require.NoError(t, one.log.Replay(begin+1, nil))
+		require.NoError(t, one.log.Start())
+		g.write(20)
+		require.Greater(t, one.owner.all()[0].Position, begin)
+		two.start()
+		require.NoError(t, g.leader().log.AddVoter(2))
+		g.write(20)
+		g.same()
+		require.Equal(t, 1.0, float64(two.log.metrics.restores.Get()), "it gets the state that no log has")
+		one.stop()
+		two.stop()
+	}
+}
+
+// The log is that of the node and the group that it was made for.
+func TestSeedOfAnother(t *testing.T) {
+	g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+	for n, group := range map[Node]uint32{1: 8, 2: 7} {
+		m := g.add(n, nil)
+		_, err := Seed(filepath.Join(m.dir, "group"), group, 1, 5, testLogger(t))
+		require.NoError(t, err)
+		require.ErrorContains(t, m.open(), "it is that of group")
+	}
+}
