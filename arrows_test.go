@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 
 	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
 	"shard/backup":   {"shard", "shard/eventlog", "wal"},
-	"shard/cluster":  {"shard", "shard/eventlog", "wal/quorum"},
+	"shard/cluster":  {"shard", "shard/backup", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/quorum"},
 	"shard/eventlog": {"shard", "shard/op", "shard/profile", "wal"},
 	"shard/identity": {"shard/op"},
 	"shard/op":       {},
@@ -56,14 +56,15 @@ var testArrows = map[string][]string{
 	"api":            {"ingest", "wal"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
-	"shard/backup":   {"shard/op", "shard/profile"},
+	"shard/backup":   {"shard/identity", "shard/op", "shard/profile"},
+	"shard/cluster":  {"shard/profile"},
 	"shard/eventlog": {"ingest", "loadtest/body", "shard/identity"},
 	"loadtest":       {"..."},
 }
 
 // libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
 var libraries = map[string][]string{
-	"github.com/valyala/fasthttp":       {"api/...", "loadtest/...", "bench/..."},
+	"github.com/valyala/fasthttp":       {"api/...", "shard/cluster", "loadtest/...", "bench/..."},
 	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
 	"github.com/cockroachdb/pebble/v2":  {"wal", "shard/...", "bench/..."},
 	"github.com/alecthomas/kong":        {"cmd/..."},

@@ -4,10 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/valyala/fasthttp"
 
 	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/identity"
 	"millrace/wal/quorum"
 )
 
@@ -39,24 +49,372 @@ type Options struct {
 	Audit func(Entry) []byte
 	// MaxMoves is how many groups are moved to other nodes at the same time. Default 2.
 	MaxMoves int
-	Logger   *slog.Logger
+
+	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 10 s.
+	CommitTimeout time.Duration
+	// FenceTimeout is the same for reads. Default 5 s.
+	FenceTimeout time.Duration
+	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 1 s.
+	LeaderWait time.Duration
+	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has caught up. Default 1 s.
+	MaxReadLag time.Duration
+	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long they wait for the answer. Defaults 500 ms, 2 s.
+	HelloInterval, HelloTimeout time.Duration
+	// SpreadTimeout bounds Spread. Default 2 s.
+	SpreadTimeout time.Duration
+	// CloseTimeout is how long Close tries to hand leaderships over. Default 10 s.
+	CloseTimeout time.Duration
+	// DialTimeout is for a connection to another node. Default 1 s.
+	DialTimeout time.Duration
+	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its own; further ones wait, then they are
+	// refused. MaxCallsServed bounds those of all nodes together. Defaults 1024, 16384.
+	MaxCalls, MaxCallsServed int
+
+	Logger *slog.Logger // default slog.Default()
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	preset(&o.Groups, 16)
+	preset(&o.Replicas, 3)
+	preset(&o.CommitTimeout, 10*time.Second)
+	preset(&o.FenceTimeout, 5*time.Second)
+	preset(&o.LeaderWait, time.Second)
+	preset(&o.MaxReadLag, time.Second)
+	preset(&o.HelloInterval, 500*time.Millisecond)
+	preset(&o.HelloTimeout, 2*time.Second)
+	preset(&o.SpreadTimeout, 2*time.Second)
+	preset(&o.CloseTimeout, 10*time.Second)
+	preset(&o.DialTimeout, time.Second)
+	preset(&o.MaxCalls, 1024)
+	preset(&o.MaxCallsServed, 16384)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.OnDocument == nil {
+		o.OnDocument = func(string, []byte) {}
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	o.Engine.EnsureDefaults()
+}
+
+func preset[T ~int | ~int64](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
+}
+
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (o *Options) Validate() error {
+	switch {
+	case o.Node == 0 || o.Node > maxNode:
+		return fmt.Errorf("cluster: node %d: must be 1 to %d", o.Node, maxNode)
+	case o.Dir == "":
+		return errors.New("cluster: Dir is not set")
+	case len(o.Members) == 0:
+		return errors.New("cluster: no members")
+	case o.Groups > identity.Partitions:
+		return fmt.Errorf("cluster: %d groups: must be 1 to %d", o.Groups, identity.Partitions)
+	case o.Replicas > maxReplicas:
+		return fmt.Errorf("cluster: %d replicas: must be 1 to %d", o.Replicas, maxReplicas)
+	}
+	for node, address := range o.Members {
+		if _, _, err := net.SplitHostPort(address); err != nil || node == 0 || node > maxNode {
+			return fmt.Errorf("cluster: member %d at %q: want a number from 1 to %d and HOST:PORT", node, address, maxNode)
+		}
+	}
+	return nil
+}
+
+const (
+	maxNode     = nodeMask
+	maxReplicas = 7
+	// callExtra is what a call has besides records.
+	callExtra = 64 << 10
+)
+
+// maxCallBytes bounds the body of a call: the parts of a request, or letters.
+func (o *Options) maxCallBytes() int {
+	return 2*max(o.Quorum.MaxRecordBytes, 16<<20) + callExtra
 }
 
 // Node is this node of the cluster.
 type Node struct {
+	opts     Options
+	self     quorum.Node
+	log      *slog.Logger
+	clock    *shard.Clock
+	epoch    uint64 // of this process, among all that have been this node
+	started  time.Time
+	host     *quorum.Host
+	server   *fasthttp.Server
+	serving  sync.WaitGroup
+	streams  sync.WaitGroup // answers that are streams
+	front    *shard.Engine
+	cache    *shard.StoreCache
 	operator *operator
+
+	facts   atomic.Pointer[facts] // replaced, never changed
+	factsMu sync.Mutex            // held by who replaces it
+	joined  atomic.Bool           // Open is about to return
+
+	// furnished: what calls need, from here on, is there.
+	furnished atomic.Bool
+
+	routes    *routes
+	replicas  []atomic.Pointer[group] // by group; nil: there is none here
+	documents *documents
+	remotes   *xsync.MapOf[quorum.Node, *remote]
+	promises  *xsync.MapOf[quorum.Node, *promises]
+	fences    fences
+
+	// changing is held by who opens and closes replicas.
+	changing sync.Mutex
+	leading  context.CancelFunc // ends the reconciler; nil: it doesn't run. Of the goroutine that calls OnLead
+
+	clockWarned atomic.Int64
+	failing     sync.Once
+	closing     atomic.Bool
+	context     context.Context // ends with stop
+	cancel      context.CancelFunc
+	stop        <-chan struct{} // closed by Close
+	background  sync.WaitGroup
 }
 
 // Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are known here. ctx ends the wait.
-func Open(ctx context.Context, o Options) (*Node, error) { panic("not built") }
+func Open(ctx context.Context, o Options) (*Node, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now}, epoch: rand.Uint64(), started: time.Now(),
+		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: xsync.NewMapOf[quorum.Node, *promises](),
+	}
+	n.context, n.cancel = context.WithCancel(context.Background())
+	n.stop = n.context.Done()
+	if err := n.open(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func (n *Node) open(ctx context.Context) (err error) {
+	if err := n.openFacts(); err != nil {
+		return err
+	}
+	n.host, err = quorum.Listen(quorum.HostOptions{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS, Resolve: n.resolve, Logger: n.log})
+	if err != nil {
+		return err
+	}
+	n.server = n.newServer()
+	n.serving.Add(1)
+	go func() {
+		defer n.serving.Done()
+		if err := n.server.Serve(n.host.Calls()); err != nil && n.context.Err() == nil {
+			n.fail(fmt.Errorf("calls between nodes are not served: %w", err))
+		}
+	}()
+	if err := n.join(ctx); err != nil {
+		return err
+	}
+	if err := n.furnish(); err != nil {
+		return err
+	}
+	n.furnished.Store(true)
+	n.host.SetCluster(n.facts.Load().Cluster)
+	for node := range n.facts.Load().Members {
+		if node != n.self {
+			n.remote(node)
+		}
+	}
+	if err := n.openReplicas(); err != nil {
+		return err
+	}
+	n.background.Add(2)
+	go n.watch()
+	go n.keepReplicas()
+	if err := n.awaitControl(ctx); err != nil {
+		return err
+	}
+	n.joined.Store(true)
+	return nil
+}
+
+// furnish makes what needs the facts.
+func (n *Node) furnish() error {
+	f := n.facts.Load()
+	secret, err := f.secret()
+	if err != nil {
+		return err
+	}
+	n.routes = newRoutes(n.self, f.Groups)
+	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
+	n.cache = shard.NewStoreCache(n.opts.Engine.StoreCacheBytes, openFiles)
+	front := n.opts.Engine
+	front.Group = &shard.Group{Secret: secret, Mesh: mesh{n}, Clock: n.clock}
+	front.OnFailure, front.Logger = n.fail, n.log
+	if n.front, err = shard.NewFront(front); err != nil {
+		return err
+	}
+	n.operator = &operator{
+		self: n.self, cluster: f.Cluster, groups: f.Groups, replicas: f.Replicas, documents: n.documents, peers: colleagues{n}, now: time.Now, log: n.log,
+	}
+	return nil
+}
+
+// openFiles is how many files the stores of all replicas keep open.
+const openFiles = 4 << 10
+
+// awaitControl returns when this node has all control documents that were acknowledged before.
+func (n *Node) awaitControl(ctx context.Context) error {
+	told := time.Now()
+	for {
+		err := n.fenceControl(n.opts.FenceTimeout)
+		if err == nil {
+			return nil
+		}
+		if time.Since(told) > tellInterval {
+			told = time.Now()
+			n.log.Warn("waiting for the control group: too few of its nodes can be reached, or it has not taken this node in yet")
+		}
+		select {
+		case <-time.After(maxRoutePause):
+		case <-n.stop:
+			return shard.ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("the control group is not reached: %w: %w", err, ctx.Err())
+		}
+	}
+}
+
+const tellInterval = 10 * time.Second
+
+// fenceControl returns when what was acknowledged in the control group before the call is applied here.
+func (n *Node) fenceControl(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	position, err := n.fenceOne(controlGroup, deadline)
+	if err != nil {
+		return err
+	}
+	return n.group(controlGroup).wait(position, deadline)
+}
+
+// resolve is where another node is: as the control documents say, or, as long as they don't, as Options do.
+func (n *Node) resolve(node quorum.Node) (string, bool) {
+	d, _ := n.documents.get()
+	if address, ok := d.address(node); ok {
+		return address, true
+	}
+	address, ok := n.opts.Members[node]
+	if f := n.facts.Load(); !ok && f != nil {
+		address, ok = f.Members[node]
+	}
+	return address, ok
+}
+
+// fail says once that the node can't go on.
+func (n *Node) fail(err error) {
+	n.failing.Do(func() {
+		n.log.Error("the node has failed", "error", err)
+		n.opts.OnFailure(err)
+	})
+}
 
 // Front is the engine that requests go to.
-func (n *Node) Front() *shard.Engine { panic("not built") }
+func (n *Node) Front() *shard.Engine { return n.front }
 
-// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches.
-func (n *Node) Ready() error { panic("not built") }
+// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says what is the matter.
+func (n *Node) Ready() error {
+	if n.closing.Load() {
+		return shard.ErrClosed
+	}
+	d, _ := n.documents.get()
+	if len(d.groups) < len(n.replicas)-1 {
+		return errors.New("the cluster's groups are not placed yet")
+	}
+	var missing []uint32
+	for i := range n.replicas {
+		g := n.group(uint32(i))
+		if g != nil {
+			if e := g.engine.Load(); e != nil {
+				if err := e.Ready(); err != nil {
+					return fmt.Errorf("group %d: %w", i, err)
+				}
+			}
+		}
+		if n.reachable(uint32(i)) == 0 {
+			missing = append(missing, uint32(i))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: no leader is reached of the groups %v", shard.ErrUnavailable, missing)
+	}
+	return nil
+}
 
 // Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or after a while.
-func (n *Node) Spread() { panic("not built") }
+func (n *Node) Spread() {
+	deadline := time.Now().Add(n.opts.SpreadTimeout)
+	position, err := n.fenceOne(controlGroup, deadline)
+	if err != nil {
+		return
+	}
+	var asking sync.WaitGroup
+	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
+		if r.up.Load() {
+			asking.Add(1)
+			go func() {
+				defer asking.Done()
+				body := appendU32(appendU64(make([]byte, headerBytes), position), uint32(max(time.Until(deadline), 0).Milliseconds()))
+				_ = r.post(r.services, callSpread, body, deadline, nil) // it has all the time that there is
+			}()
+		}
+		return true
+	})
+	_ = n.group(controlGroup).wait(position, deadline)
+	asking.Wait()
+}
 
-func (n *Node) Close() error { panic("not built") }
+func (n *Node) serveSpread(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+	x := &reader{rest: body}
+	position, timeout := x.u64(), time.Duration(x.u32())*time.Millisecond
+	g := n.group(controlGroup)
+	if x.short || g == nil {
+		return dst, errMalformed
+	}
+	return dst, g.wait(position, time.Now().Add(min(timeout, maxWait)))
+}
+
+// Close hands leaderships over, ends what is under way and closes everything in order.
+func (n *Node) Close() error {
+	if n.closing.Swap(true) {
+		return nil
+	}
+	n.handOver()
+	n.cancel()
+	if n.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+		_ = n.server.ShutdownWithContext(ctx) // what is still there ends with the host
+		cancel()
+	}
+	n.streams.Wait()
+	n.background.Wait()
+	err := n.closeReplicas()
+	if n.front != nil {
+		err = errors.Join(err, n.front.Close())
+	}
+	if n.host != nil {
+		err = errors.Join(err, n.host.Close())
+		n.serving.Wait()
+	}
+	if n.cache != nil {
+		n.cache.Close()
+	}
+	return err
+}
+
+// drainTime is how long calls of other nodes that are under way have at the end.
+const drainTime = 2 * time.Second

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -13,11 +15,28 @@ import (
 // Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means that nobody knows whether the service was
 // called; a service's own error comes as text.
 func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []byte) (answer []byte, err error) {
-	panic("not built")
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(n.opts.CommitTimeout)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return n.remote(to).ask(callService+service, body, deadline)
 }
 
 // Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the caller's.
-func (n *Node) Nodes() []quorum.Node { panic("not built") }
+func (n *Node) Nodes() []quorum.Node {
+	d, _ := n.documents.get()
+	nodes := []quorum.Node{n.self}
+	for node, document := range d.nodes {
+		if node != n.self && (document.State == Active || document.State == Draining || document.State == Drained) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
 
 // Replica is this node's part of a group.
 type Replica struct {
@@ -27,5 +46,16 @@ type Replica struct {
 	Events *eventlog.Log // nil: the control group has no events
 }
 
-// Replicas are this node's, in order of their groups: for metrics.
-func (n *Node) Replicas() []Replica { panic("not built") }
+// Replicas are this node's, in order of their groups: for metrics. One that is just taking in the state of another node is left out.
+func (n *Node) Replicas() (list []Replica) {
+	for i := range n.replicas {
+		g := n.group(uint32(i))
+		if g == nil {
+			continue
+		}
+		if e := g.engine.Load(); e != nil {
+			list = append(list, Replica{g.id, g.log.Status(), e, g.events.Load()})
+		}
+	}
+	return list
+}

@@ -14,7 +14,8 @@ import (
 
 // Event is one event or purchase. Its bytes are lent for the call that it is passed to.
 type Event struct {
-	// Position and Ordinal are its place in the engine's log; together its id, the same for ever.
+	// Group, Position and Ordinal are its place: in whose log (Options.Group), and where in it. Together its id, the same for ever.
+	Group    string
 	Position uint64
 	Ordinal  uint32
 
@@ -44,8 +45,13 @@ type Event struct {
 	Properties []byte
 }
 
-// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal.
-func (e *Event) AppendID(dst []byte) []byte { return appendID(dst, e.Position, e.Ordinal) }
+// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and - in front.
+func (e *Event) AppendID(dst []byte) []byte {
+	if e.Group != "" {
+		dst = append(append(dst, e.Group...), '-')
+	}
+	return appendID(dst, e.Position, e.Ordinal)
+}
 
 func appendID(dst []byte, position uint64, ordinal uint32) []byte {
 	return appendHex(appendHex(dst, position, 16), uint64(ordinal), 4)
@@ -306,7 +312,7 @@ func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 
 func (x *exporter) fill(r *row, n *names) {
 	x.event = Event{
-		Position: r.position, Ordinal: r.ordinal, Workspace: r.workspace, Kind: r.kind,
+		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Workspace: r.workspace, Kind: r.kind,
 		Time: time.UnixMilli(r.time).UTC(), AcceptedAt: time.UnixMicro(r.accepted).UTC(),
 		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: n.at(r.name),
 		Currency: r.currency, Price: math.Float64frombits(r.price), Quantity: r.quantity, Total: r.total,

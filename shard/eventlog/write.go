@@ -35,24 +35,34 @@ func ParseFormat(name string) (Format, error) {
 // SvcIDFunc appends the svc_id of a profile; (*shard.Engine).AppendSvcID is one.
 type SvcIDFunc func(dst []byte, workspace uint32, number uint64) []byte
 
-// Write writes what Export yields to w. svcID may be nil: then no svc_id is written. With an error, what was written so far is not the
+// Exporter yields events; see Log.Export. A *Log is one, and so is a node of a cluster.
+type Exporter interface {
+	Export(ctx context.Context, q Query, f func(*Event) error) error
+}
+
+// Write is the function of that name.
+func (l *Log) Write(ctx context.Context, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
+	return Write(ctx, l, w, format, q, svcID)
+}
+
+// Write writes what x yields to w. svcID may be nil: then no svc_id is written. With an error, what was written so far is not the
 // whole: a caller that has sent it on must make that known. The Parquet file is completed all the same when a block was skipped
 // (Query.SkipDamaged).
-func (l *Log) Write(ctx context.Context, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
+func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
 	switch format {
 	case NDJSON:
-		return l.writeNDJSON(ctx, w, q, svcID)
+		return writeNDJSON(ctx, x, w, q, svcID)
 	case Parquet:
-		return l.writeParquet(ctx, w, q, svcID)
+		return writeParquet(ctx, x, w, q, svcID)
 	}
 	_, err := ParseFormat(string(format))
 	return err
 }
 
-func (l *Log) writeNDJSON(ctx context.Context, w io.Writer, q Query, svcID SvcIDFunc) error {
+func writeNDJSON(ctx context.Context, x Exporter, w io.Writer, q Query, svcID SvcIDFunc) error {
 	b := bufio.NewWriterSize(w, 64<<10)
 	var line []byte
-	err := l.Export(ctx, q, func(e *Event) error {
+	err := x.Export(ctx, q, func(e *Event) error {
 		line = append(AppendJSON(line[:0], e, q.Workspace == 0, svcID), '\n')
 		_, err := b.Write(line)
 		return err
@@ -147,7 +157,7 @@ const (
 	parquetRowGroup = 1 << 16
 )
 
-func (l *Log) writeParquet(ctx context.Context, w io.Writer, q Query, svcID SvcIDFunc) error {
+func writeParquet(ctx context.Context, x Exporter, w io.Writer, q Query, svcID SvcIDFunc) error {
 	p := parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup), parquet.Compression(&parquet.Zstd))
 	batch := make([]ParquetRow, 0, parquetBatch)
 	flush := func() error {
@@ -155,7 +165,7 @@ func (l *Log) writeParquet(ctx context.Context, w io.Writer, q Query, svcID SvcI
 		batch = batch[:0]
 		return err
 	}
-	err := l.Export(ctx, q, func(e *Event) error {
+	err := x.Export(ctx, q, func(e *Event) error {
 		if batch = append(batch, parquetRow(e, svcID)); len(batch) < parquetBatch {
 			return nil
 		}

@@ -1,0 +1,244 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal/quorum"
+)
+
+// testCluster is some nodes in this process, with real logs, stores and sockets on loopback.
+type testCluster struct {
+	t       *testing.T
+	dir     string
+	members map[quorum.Node]string
+	change  func(*Options)
+
+	mu     sync.Mutex
+	nodes  map[quorum.Node]*Node
+	failed map[quorum.Node]error
+}
+
+// patience is how long tests wait for what must come.
+const patience = 60 * time.Second
+
+// newTestCluster has addresses for so many members, and no node yet.
+func newTestCluster(t *testing.T, members int, change func(*Options)) *testCluster {
+	c := &testCluster{t: t, dir: t.TempDir(), members: map[quorum.Node]string{}, change: change, nodes: map[quorum.Node]*Node{}, failed: map[quorum.Node]error{}}
+	for i := range members {
+		c.members[quorum.Node(i+1)] = freeAddress(t)
+	}
+	t.Cleanup(func() {
+		var closing sync.WaitGroup
+		for _, n := range c.all() {
+			closing.Go(func() { _ = n.Close() })
+		}
+		closing.Wait()
+	})
+	return c
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (c *testCluster) options(node quorum.Node) Options {
+	out := io.Discard
+	if os.Getenv("MILLRACE_TEST_LOG") != "" {
+		out = os.Stderr
+	}
+	o := Options{
+		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
+		Quorum: quorum.Options{
+			HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaseTimeout: 200 * time.Millisecond,
+			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20,
+		},
+		Engine:        shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
+		HelloInterval: 100 * time.Millisecond,
+		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
+		OnFailure: func(err error) {
+			c.mu.Lock()
+			c.failed[node] = err
+			c.mu.Unlock()
+		},
+	}
+	if c.change != nil {
+		c.change(&o)
+	}
+	return o
+}
+
+// open starts a node and waits until it is of the cluster.
+func (c *testCluster) open(node quorum.Node) (*Node, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	n, err := Open(ctx, c.options(node))
+	if err == nil {
+		c.mu.Lock()
+		c.nodes[node] = n
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
+// start starts nodes, and waits until each of them serves all groups.
+func (c *testCluster) start(nodes ...quorum.Node) {
+	c.t.Helper()
+	errs := make([]error, len(nodes))
+	var opening sync.WaitGroup
+	for i, node := range nodes {
+		opening.Go(func() { _, errs[i] = c.open(node) })
+	}
+	opening.Wait()
+	require.NoError(c.t, errors.Join(errs...))
+	for _, node := range nodes {
+		c.ready(node)
+	}
+}
+
+func (c *testCluster) ready(node quorum.Node) {
+	c.t.Helper()
+	c.eventually(func() error { return c.node(node).Ready() })
+}
+
+func (c *testCluster) eventually(f func() error) {
+	c.t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	require.NoError(c.t, err)
+}
+
+func (c *testCluster) node(node quorum.Node) *Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[node]
+}
+
+func (c *testCluster) all() (list []*Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		list = append(list, n)
+	}
+	return list
+}
+
+// stop closes a node in order.
+func (c *testCluster) stop(node quorum.Node) {
+	c.t.Helper()
+	require.NoError(c.t, c.node(node).Close())
+	c.mu.Lock()
+	delete(c.nodes, node)
+	c.mu.Unlock()
+}
+
+func startCluster(t *testing.T, members int, change func(*Options)) *testCluster {
+	t.Helper()
+	c := newTestCluster(t, members, change)
+	var all []quorum.Node
+	for node := range c.members {
+		all = append(all, node)
+	}
+	c.start(all...)
+	return c
+}
+
+const testWorkspace = 1
+
+func addEvent(b *shard.Batch, id op.IDKind, key, name string) {
+	start := b.Begin()
+	b.Buf = op.AppendEventBody(b.Buf)
+	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
+	b.Buf = append(b.Buf, key...)
+	b.End(start, op.Event, 0, id, len(key))
+}
+
+func addAttributes(b *shard.Batch, id op.IDKind, key string, flags op.Flags, fields ...[]byte) {
+	start := b.Begin()
+	for _, f := range fields {
+		b.Buf = append(b.Buf, f...)
+	}
+	b.Buf = append(b.Buf, key...)
+	b.End(start, op.Attributes, flags, id, len(key))
+}
+
+func attrField(code byte, value string) []byte { return op.AppendString([]byte{code}, []byte(value)) }
+
+// track commits one event for each user, in one request.
+func track(e *shard.Engine, name string, users ...string) error {
+	b := e.NewBatch(testWorkspace, 0)
+	defer b.Release()
+	for _, u := range users {
+		addEvent(b, op.ExternalID, u, name)
+	}
+	return b.Commit()
+}
+
+// events is how often a user has had an event, as a read on this node sees it after a fence.
+func events(e *shard.Engine, id op.IDKind, key, name string) (int, error) {
+	if err := e.Fence(); err != nil {
+		return 0, err
+	}
+	users, err := e.Find(testWorkspace, id, []byte(key))
+	if err != nil || len(users) == 0 {
+		return 0, err
+	}
+	s, _ := profile.Event(users[0].Blob, []byte(name))
+	return int(s.Count), nil
+}
+
+func users(prefix string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprint(prefix, i))
+	}
+	return list
+}
+
+// What is acknowledged on one node is seen by the next read on every other one.
+func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	all := users("u", 40)
+	for round := 1; round <= 6; round++ {
+		writer := c.node(quorum.Node(1 + round%3))
+		require.NoError(t, track(writer.Front(), "bought", all...))
+		for node := quorum.Node(1); node <= 3; node++ {
+			for _, u := range all[:8] {
+				n, err := events(c.node(node).Front(), op.ExternalID, u, "bought")
+				require.NoError(t, err)
+				require.Equal(t, round, n, "user %s on node %d, written on %d", u, node, writer.self)
+			}
+		}
+	}
+	// Contact data crosses groups, and is visible under every identifier when the request is acknowledged.
+	for i, u := range all[:10] {
+		writer, reader := c.node(quorum.Node(1+i%3)), c.node(quorum.Node(1+(i+1)%3))
+		b := writer.Front().NewBatch(testWorkspace, 0)
+		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
+		require.NoError(t, b.Commit())
+		b.Release()
+		n, err := events(reader.Front(), op.Email, u+"@example.com", "bought")
+		require.NoError(t, err)
+		require.Equal(t, 6, n)
+	}
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// colleagues is the node as its reconciler and operator see it (peers).
+type colleagues struct{ *Node }
+
+var _ peers = colleagues{}
+
+func isClusterDocument(key string) bool { return strings.HasPrefix(key, DocumentPrefix) }
+
+// report is what this node says of itself.
+func (n *Node) report() Report {
+	report := Report{
+		Node: n.self, Disk: n.facts.Load().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program, Now: time.Now(), Started: n.started,
+		Heard: map[quorum.Node]time.Time{},
+	}
+	for i := range n.replicas {
+		g := n.group(uint32(i))
+		if g == nil {
+			continue
+		}
+		r := ReplicaReport{Status: g.log.Status()}
+		if e := g.engine.Load(); e != nil {
+			r.Applied = indexOf(e.AppliedPosition())
+		}
+		report.Replicas = append(report.Replicas, r)
+	}
+	n.remotes.Range(func(node quorum.Node, r *remote) bool {
+		if seen := r.seen.Load(); seen != 0 {
+			report.Heard[node] = time.Unix(0, seen)
+		}
+		return true
+	})
+	return report
+}
+
+// indexOf is the index of the entry that a position is in; see quorum.Log.
+func indexOf(position uint64) uint64 { return position >> 16 }
+
+// Report asks a node how it is.
+func (c colleagues) Report(ctx context.Context, node quorum.Node) (report Report, err error) {
+	if node == c.self {
+		return c.report(), nil
+	}
+	r := c.remote(node)
+	if err := r.hello(ctx); err != nil {
+		return report, err
+	}
+	return *r.report.Load(), nil
+}
+
+// Step has a node change a group.
+func (c colleagues) Step(ctx context.Context, node quorum.Node, s Step) error {
+	if node == c.self {
+		return c.step(s)
+	}
+	body, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(c.opts.CommitTimeout)
+	}
+	_, err = c.remote(node).ask(callStep, body, deadline)
+	return err
+}
+
+func (n *Node) step(s Step) error {
+	g := n.group(s.Group)
+	if g == nil {
+		return quorum.ErrNotLeader
+	}
+	return s.do(g.log)
+}
+
+func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+	var s Step
+	if err := json.Unmarshal(body, &s); err != nil {
+		return dst, err
+	}
+	return dst, n.step(s)
+}
+
+// Fence is a fence of the control group.
+func (c colleagues) Fence(ctx context.Context) error {
+	timeout := c.opts.FenceTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.fenceControl(timeout)
+}
+
+// PutDocuments is the front's.
+func (c colleagues) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
+	return c.front.PutDocuments(actor, changes, audit)
+}
+
+// reconcile runs the reconciler until endReconcile.
+func (n *Node) reconcile() {
+	ctx, cancel := context.WithCancel(n.context)
+	n.leading = cancel
+	n.background.Add(1)
+	go func() {
+		defer n.background.Done()
+		newReconciler(n.operator, n.facts.Load().Members, n.opts.MaxMoves, n.opts.Audit).run(ctx)
+	}()
+}
+
+func (n *Node) endReconcile() {
+	if n.leading != nil {
+		n.leading()
+		n.leading = nil
+	}
+}

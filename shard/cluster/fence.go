@@ -1,0 +1,342 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// A fence of a group is a position in its log: what was acknowledged before the fence was asked for stands at or before it. Only the group's leader knows, by
+// a round of the quorum. A read asks for a fence of all groups, and waits until the replicas here have applied so far; then it reads them without a call.
+// Reads that come while a round is under way share the next one.
+//
+// A replica that lags would make all reads of its node wait. So each is in one of three phases:
+//
+//	behind   fences pass it by, and reads of it go to the leader (Mesh.Entry)
+//	fenced   fences wait for it; reads still go to the leader
+//	current  fences wait for it, and reads find it here
+//
+// From behind it becomes fenced; then a fence is asked for, and when that is applied here the replica is current. A read whose own fence has passed it by had
+// that fence before, so the replica has what the read must see.
+const (
+	behind int32 = iota
+	fenced
+	current
+)
+
+// fences are the rounds of this node.
+type fences struct {
+	mu      sync.Mutex
+	running bool
+	next    *fenceRound
+}
+
+type fenceRound struct {
+	done chan struct{}
+	err  error
+}
+
+// Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Mesh.
+func (m mesh) Fence() error {
+	f := &m.fences
+	f.mu.Lock()
+	if f.next == nil {
+		f.next = &fenceRound{done: make(chan struct{})}
+	}
+	mine := f.next
+	if !f.running {
+		f.running = true
+		go m.runFences()
+	}
+	f.mu.Unlock()
+	<-mine.done
+	return mine.err
+}
+
+func (n *Node) runFences() {
+	f := &n.fences
+	for {
+		f.mu.Lock()
+		round := f.next
+		f.next = nil
+		if round == nil {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		fenceRounds.Inc()
+		if round.err = n.fence(); round.err != nil {
+			fenceFailures.Inc()
+		}
+		close(round.done)
+	}
+}
+
+// fenceMark is a fence of one group.
+type fenceMark struct {
+	group    uint32
+	position uint64
+	code     errCode
+	hint     uint64
+	waits    bool // for the replica here
+}
+
+// fence asks for a fence of every group, and waits for the replicas here.
+func (n *Node) fence() error {
+	marks := make([]fenceMark, len(n.routes.leaders))
+	for i := range marks {
+		g := n.group(uint32(i))
+		marks[i] = fenceMark{group: uint32(i), code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
+	}
+	deadline := time.Now().Add(n.opts.FenceTimeout)
+	if err := n.askMarks(marks, deadline); err != nil {
+		return err
+	}
+	for i := range marks {
+		if !marks[i].waits {
+			continue
+		}
+		if err := n.waitFor(&marks[i], deadline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitFor waits for the replica of a group here; one that takes too long is passed by from now on.
+func (n *Node) waitFor(m *fenceMark, deadline time.Time) error {
+	g := n.group(m.group)
+	if g == nil {
+		return nil
+	}
+	lag := time.Now().Add(n.opts.MaxReadLag)
+	if m.group == controlGroup { // is nowhere else
+		return g.wait(m.position, deadline)
+	}
+	err := g.wait(m.position, lag)
+	switch {
+	case err == nil, g.phase.Load() == behind:
+		return nil
+	case errors.Is(err, errLag), errors.Is(err, shard.ErrClosed):
+		g.fallBehind()
+		return nil
+	}
+	return err
+}
+
+// askMarks fills in all marks that are not there yet, by one call to each leader at a time.
+func (n *Node) askMarks(marks []fenceMark, deadline time.Time) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
+		byLeader := map[quorum.Node][]*fenceMark{}
+		for i := range marks {
+			m := &marks[i]
+			if m.code == codeOK {
+				continue
+			}
+			wait := time.Now().Add(n.opts.LeaderWait)
+			if wait.After(deadline) {
+				wait = deadline
+			}
+			leader, err := n.await(m.group, wait)
+			if err != nil {
+				return err
+			}
+			byLeader[leader] = append(byLeader[leader], m)
+		}
+		if len(byLeader) == 0 {
+			return nil
+		}
+		var asking sync.WaitGroup
+		for leader, list := range byLeader {
+			asking.Add(1)
+			go func() {
+				defer asking.Done()
+				if leader == n.self {
+					n.markHere(list, deadline)
+				} else {
+					n.remote(leader).mark(list, deadline)
+				}
+				for _, m := range list {
+					if m.code != codeOK {
+						n.routes.put(m.group, m.hint)
+						n.routes.resign(m.group, leader)
+					}
+				}
+			}()
+		}
+		asking.Wait()
+		if time.Now().After(deadline) {
+			for i := range marks {
+				if marks[i].code != codeOK {
+					return shard.ErrUnavailable
+				}
+			}
+			return nil
+		}
+		for i := range marks {
+			if marks[i].code == codeOK {
+				continue
+			}
+			select {
+			case <-time.After(pause):
+			case <-n.stop:
+				return shard.ErrUnavailable
+			}
+			break
+		}
+	}
+}
+
+// markHere asks the logs that are led here.
+func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
+	ctx, cancel := context.WithDeadline(n.context, deadline)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, m := range marks {
+		g := n.group(m.group)
+		if m.code, m.hint = codeNotLeader, 0; g == nil {
+			continue
+		}
+		asking.Add(1)
+		go func() {
+			defer asking.Done()
+			position, err := g.log.Fence(ctx)
+			if m.position, m.code = position, codeOf(err); m.code == codeNotLeader {
+				n.lookAt(m.group)
+				m.hint = n.routes.hint(m.group)
+			}
+		}()
+	}
+	asking.Wait()
+}
+
+// mark asks another node.
+//
+//	body    timeout ms u32, groups u32 each
+//	answer  for each group: code u8, hint u64, position u64
+func (r *remote) mark(marks []*fenceMark, deadline time.Time) {
+	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)), uint32(max(time.Until(deadline), 0).Milliseconds()))
+	for _, m := range marks {
+		body = appendU32(body, m.group)
+	}
+	err := r.post(r.services, callFence, body, deadline.Add(answerTime), func(x *reader) error {
+		for _, m := range marks {
+			code := errCode(x.u8())
+			if m.hint, m.position = x.u64(), x.u64(); !x.short {
+				m.code = code
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		for _, m := range marks {
+			m.code, m.hint = codeUnavailable, 0
+		}
+	}
+}
+
+func (n *Node) serveFence(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+	x := &reader{rest: body}
+	timeout := time.Duration(x.u32()) * time.Millisecond
+	var marks []*fenceMark
+	for len(x.rest) > 0 && !x.short {
+		m := &fenceMark{group: x.u32()}
+		if int(m.group) >= len(n.routes.leaders) {
+			return dst, errMalformed
+		}
+		marks = append(marks, m)
+	}
+	if err := x.err(); err != nil {
+		return dst, err
+	}
+	n.markHere(marks, time.Now().Add(min(timeout, maxWait)))
+	for _, m := range marks {
+		dst = appendU64(appendU64(append(dst, byte(m.code)), m.hint), m.position)
+	}
+	return dst, nil
+}
+
+// fenceOne is a fence of one group.
+func (n *Node) fenceOne(group uint32, deadline time.Time) (position uint64, err error) {
+	marks := []fenceMark{{group: group, code: codeNotLeader}}
+	err = n.askMarks(marks, deadline)
+	return marks[0].position, err
+}
+
+// errLag is returned when a replica does not come so far in time.
+var errLag = errors.New("cluster: a replica of this node lags behind")
+
+// wait waits until the replica has applied all up to a position that is a fence of its group.
+func (g *group) wait(position uint64, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(g.context, deadline)
+	defer cancel()
+	switch err := g.log.Wait(ctx, position); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errLag
+	case err != nil:
+		return shard.ErrClosed
+	}
+	e := g.engine.Load()
+	if e == nil {
+		return shard.ErrClosed
+	}
+	e.Advance(position)
+	return e.WaitApplied(position)
+}
+
+// fallBehind makes fences pass the replica by, until it has caught up.
+func (g *group) fallBehind() {
+	if g.phase.Swap(behind) == behind {
+		return
+	}
+	g.n.log.Warn("a replica lags; reads go to its leader until it has caught up", "group", g.id)
+	g.background.Add(1)
+	go g.catchUp()
+}
+
+// catchUp makes the replica current.
+func (g *group) catchUp() {
+	defer g.background.Done()
+	g.catching.Lock() // one at a time, so that a replica becomes current by a fence that was asked for after it was fenced
+	defer g.catching.Unlock()
+	for g.phase.Load() == behind && g.context.Err() == nil {
+		if g.tryCatchUp() == nil {
+			return
+		}
+		select {
+		case <-time.After(maxRoutePause):
+		case <-g.context.Done():
+			return
+		}
+	}
+}
+
+func (g *group) tryCatchUp() error {
+	for _, next := range []int32{fenced, current} {
+		deadline := time.Now().Add(g.n.opts.FenceTimeout)
+		position, err := g.n.fenceOne(g.id, deadline)
+		if err == nil {
+			err = g.wait(position, time.Now().Add(g.n.opts.MaxReadLag))
+		}
+		if err != nil {
+			g.phase.CompareAndSwap(fenced, behind)
+			return err
+		}
+		if !g.phase.CompareAndSwap(next-1, next) {
+			return errLag
+		}
+	}
+	return nil
+}
+
+var (
+	fenceRounds   = metrics.NewCounter("millrace_cluster_fences_total")
+	fenceFailures = metrics.NewCounter("millrace_cluster_fences_failed_total")
+)

@@ -1,0 +1,497 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"millrace/shard"
+	"millrace/shard/backup"
+	"millrace/shard/eventlog"
+	"millrace/wal"
+	"millrace/wal/quorum"
+)
+
+// group is this node's replica of a group: its log, the engine that applies it, and the events of it.
+//
+// The log lives as long as the replica. Engine and event log are closed and opened anew when the state of another node takes their place (Restore).
+type group struct {
+	n            *Node
+	id           uint32
+	first, count int
+	dir          string
+	log          *quorum.Log
+
+	engine atomic.Pointer[shard.Engine] // nil while a state is taken in
+	events atomic.Pointer[eventlog.Log] // nil then, too, and in the control group
+	phase  atomic.Int32                 // see fence.go
+	last   atomic.Pointer[shard.Engine] // the engine, or the one before
+	leads  atomic.Bool                  // between OnLead and OnFollow
+
+	// opening is held by who opens or closes engine and event log.
+	opening sync.Mutex
+	closed  bool // nothing is opened any more
+
+	catching   sync.Mutex
+	context    context.Context // ends with the replica
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+}
+
+func (n *Node) groupDir(group uint32) string {
+	return filepath.Join(n.opts.Dir, groupsDir, strconv.FormatUint(uint64(group), 10))
+}
+
+// group is this node's replica of a group, nil when it has none. A group that the cluster doesn't have has none.
+func (n *Node) group(group uint32) *group {
+	if int(group) >= len(n.replicas) {
+		return nil
+	}
+	return n.replicas[group].Load()
+}
+
+// openGroup opens this node's replica of a group, or makes it: of a new group with its voters, or an empty one that the group's leader takes in.
+func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
+	g := &group{n: n, id: id, dir: n.groupDir(id)}
+	g.first, g.count = n.routes.partitions(id)
+	g.context, g.cancel = context.WithCancel(n.context)
+	if err := g.open(voters); err != nil {
+		g.cancel()
+		return fmt.Errorf("open the replica of group %d: %w", id, err)
+	}
+	n.replicas[id].Store(g)
+	if err := g.log.Start(); err != nil {
+		n.replicas[id].Store(nil)
+		return fmt.Errorf("start the replica of group %d: %w", id, errors.Join(err, g.close()))
+	}
+	g.background.Add(1)
+	go g.catchUp()
+	return nil
+}
+
+func (g *group) open(voters []quorum.Node) (err error) {
+	n := g.n
+	if err := os.MkdirAll(g.dir, 0o755); err != nil {
+		return err
+	}
+	if err := backup.Finish(nil, g.dir); err != nil {
+		return err
+	}
+	o := n.opts.Quorum
+	o.Host, o.Group, o.Dir, o.Voters, o.State = n.host, g.id, filepath.Join(g.dir, "log"), voters, g
+	o.OnDurable, o.OnLost, o.OnLead, o.OnFollow = g.onDurable, g.onLost, g.onLead, g.onFollow
+	o.OnFailure, o.Logger = g.fail, n.log
+	if g.log, err = quorum.Open(o); err != nil {
+		return err
+	}
+	if err := g.openState(); err != nil {
+		return errors.Join(err, g.log.Close())
+	}
+	// From here on the group may count on what this disk has promised.
+	if err := n.note(g.id, true); err != nil {
+		return errors.Join(err, g.closeState(), g.log.Close())
+	}
+	return nil
+}
+
+// openState opens engine and event log on what the directory has. The caller holds opening, or is alone.
+func (g *group) openState() error {
+	e, err := shard.Open(g.engineOptions())
+	if err != nil {
+		return err
+	}
+	if g.id != controlGroup {
+		o := g.n.opts.Events
+		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id), g.n.log.With("group", g.id)
+		events, err := eventlog.Open(e, o)
+		if err != nil {
+			return errors.Join(err, e.Close())
+		}
+		g.events.Store(events)
+	}
+	g.engine.Store(e)
+	g.last.Store(e)
+	return nil
+}
+
+// engineOptions shares out what the node has.
+func (g *group) engineOptions() shard.Options {
+	n := g.n
+	o := n.opts.Engine
+	secret, _ := n.facts.Load().secret() // it was read before
+	o.Dir, o.Workers, o.StoreCache = g.dir, 1, n.cache
+	o.Group = &shard.Group{Log: g.log, First: g.first, Count: g.count, Secret: secret, Mesh: mesh{n}, Clock: n.clock}
+	o.OnFailure, o.OnDocument, o.Logger = g.fail, nil, n.log.With("group", g.id)
+	share := n.share()
+	o.MemoryBytes = max(o.MemoryBytes/share, minMemory)
+	o.MaxInflightBytes = max(o.MaxInflightBytes/share, minInflight)
+	o.CheckpointBytes = max(o.CheckpointBytes/share, minCheckpoint)
+	o.MaxMergesWaiting = max(o.MaxMergesWaiting/share, minMerges)
+	if g.id == controlGroup {
+		o.OnDocument = n.onDocument
+		o.MemoryBytes, o.MaxInflightBytes = minMemory, minInflight
+	} else {
+		o.Readers = []string{eventlog.HoldName}
+	}
+	return o
+}
+
+// What a replica has at least, however many there are.
+const (
+	minMemory     = 16 << 20
+	minInflight   = 32 << 20
+	minCheckpoint = 32 << 20
+	minMerges     = 1000
+)
+
+// share is how many replicas of user groups this node has, about: among so many its memory is shared out.
+func (n *Node) share() int64 {
+	d, _ := n.documents.get()
+	nodes, here := 0, 0
+	for _, node := range d.nodes {
+		if node.State == Active {
+			nodes++
+		}
+	}
+	for _, p := range d.groups {
+		if p.holds(n.self) {
+			here++
+		}
+	}
+	if nodes == 0 {
+		nodes = len(n.facts.Load().Members)
+	}
+	return int64(max(here, (n.facts.Load().Groups*min(n.facts.Load().Replicas, nodes)+nodes-1)/nodes, 1))
+}
+
+// onDocument takes in a control document that was applied here.
+func (n *Node) onDocument(key string, doc []byte) {
+	if !isClusterDocument(key) {
+		n.opts.OnDocument(key, doc)
+		return
+	}
+	if err := n.documents.apply(key, doc); err != nil {
+		n.log.Error("a document of the cluster can't be read; it is left out", "key", key, "error", err)
+	}
+}
+
+func (g *group) onDurable(records []*wal.Record) { g.last.Load().Dispatch(records) }
+func (g *group) onLost(records []*wal.Record)    { g.last.Load().Lost(records) }
+
+func (g *group) onLead() {
+	g.leads.Store(true)
+	g.n.log.Info("this node leads", "group", g.id)
+	if e := g.engine.Load(); e != nil {
+		e.Lead()
+	}
+	g.n.lookAt(g.id)
+	if g.id == controlGroup {
+		g.n.reconcile()
+	}
+}
+
+func (g *group) onFollow() {
+	g.leads.Store(false)
+	g.n.log.Info("this node does not lead any more", "group", g.id)
+	if g.id == controlGroup {
+		g.n.endReconcile()
+	}
+	g.n.routes.resign(g.id, g.n.self)
+	if e := g.engine.Load(); e != nil {
+		e.Follow()
+	}
+}
+
+// fail: a node with a broken replica ends as a node alone would.
+func (g *group) fail(err error) { g.n.fail(fmt.Errorf("group %d: %w", g.id, err)) }
+
+// closeState closes event log and engine.
+func (g *group) closeState() error {
+	g.opening.Lock()
+	defer g.opening.Unlock()
+	return g.shut()
+}
+
+// shut is closeState for who holds opening.
+func (g *group) shut() (err error) {
+	g.phase.Store(behind)
+	if events := g.events.Swap(nil); events != nil {
+		err = events.Close()
+	}
+	if e := g.engine.Swap(nil); e != nil {
+		err = errors.Join(err, e.Close())
+	}
+	return err
+}
+
+// close ends the replica. Its directory stays.
+func (g *group) close() error {
+	g.cancel()
+	g.background.Wait()
+	g.opening.Lock()
+	g.closed = true
+	g.opening.Unlock()
+	err := g.closeState()
+	return errors.Join(err, g.log.Close())
+}
+
+// closeGroup closes this node's replica of a group and removes it from the disk: the group lives elsewhere.
+func (n *Node) closeGroup(id uint32) error {
+	g := n.replicas[id].Swap(nil)
+	if g != nil {
+		if err := g.close(); err != nil {
+			return err
+		}
+	}
+	if err := n.note(id, false); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(n.groupDir(id)); err != nil {
+		return err
+	}
+	n.log.Info("a replica was removed from this node", "group", id)
+	return nil
+}
+
+// note keeps in mind whether this node has a replica of a group: one that has gone missing must not be taken for a new one.
+func (n *Node) note(group uint32, here bool) error {
+	n.factsMu.Lock()
+	defer n.factsMu.Unlock()
+	f := *n.facts.Load()
+	if slices.Contains(f.Here, group) == here {
+		return nil
+	}
+	f.Here = slices.DeleteFunc(slices.Clone(f.Here), func(g uint32) bool { return g == group })
+	if here {
+		f.Here = append(f.Here, group)
+		slices.Sort(f.Here)
+	}
+	if err := f.write(n.opts.Dir); err != nil {
+		return err
+	}
+	n.facts.Store(&f)
+	return nil
+}
+
+// openReplicas opens what was here when the node ended, the control group first: it says where nodes are.
+func (n *Node) openReplicas() error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	var voters []quorum.Node
+	if all := n.facts.Load().controlVoters(); slices.Contains(all, n.self) {
+		voters = all
+	}
+	if err := n.openGroup(controlGroup, voters); err != nil {
+		return err
+	}
+	here := slices.Clone(n.facts.Load().Here)
+	errs := make([]error, len(here))
+	var opening sync.WaitGroup
+	for i, id := range here {
+		if id != controlGroup {
+			opening.Go(func() { errs[i] = n.openGroup(id, nil) })
+		}
+	}
+	opening.Wait()
+	return errors.Join(errs...)
+}
+
+// keepReplicas opens and closes replicas as the documents say, until the node is closed.
+func (n *Node) keepReplicas() {
+	defer n.background.Done()
+	for {
+		d, changed := n.documents.get()
+		retry := time.Duration(0)
+		if open, shut := n.toChange(d); len(open)+len(shut) > 0 {
+			if err := n.changeReplicas(); err != nil && n.context.Err() == nil {
+				n.log.Warn("replicas can't be placed as they shall be; trying again", "error", err)
+				retry = time.Second
+			}
+		}
+		for node := range d.nodes {
+			if d.nodes[node].member() && node != n.self {
+				n.remote(node)
+			}
+		}
+		n.remotes.Range(func(node quorum.Node, r *remote) bool {
+			if known, ok := d.nodes[node]; ok && known.State == Removed && !d.isNeeded(node) {
+				r.letGo()
+			}
+			return true
+		})
+		var again <-chan time.Time
+		if retry > 0 {
+			again = time.After(retry)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-n.stop:
+			return
+		}
+	}
+}
+
+// isNeeded: some group has a replica on the node.
+func (d *directory) isNeeded(node quorum.Node) bool {
+	for _, p := range d.groups {
+		if p.holds(node) {
+			return true
+		}
+	}
+	return false
+}
+
+// toChange are the user groups that this node shall have a replica of and has not, and the other way round.
+func (n *Node) toChange(d *directory) (open, shut []uint32) {
+	for i := 1; i < len(n.replicas); i++ {
+		id := uint32(i)
+		p, known := d.groups[id]
+		has := n.group(id) != nil
+		switch {
+		case known && p.holds(n.self) && !has:
+			open = append(open, id)
+		case known && !p.holds(n.self) && has:
+			shut = append(shut, id)
+		}
+	}
+	return open, shut
+}
+
+// changeReplicas does it, by documents that are not old: who makes an empty replica by an old one could put it in the place of one that has voted.
+func (n *Node) changeReplicas() error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
+		return err
+	}
+	d, _ := n.documents.get()
+	open, shut := n.toChange(d)
+	var mu sync.Mutex
+	var errs []error
+	var work sync.WaitGroup
+	for _, id := range open {
+		work.Go(func() {
+			var voters []quorum.Node
+			if p := d.groups[id]; slices.Contains(p.MadeOf, n.self) {
+				voters = p.MadeOf
+			}
+			err := n.openGroup(id, voters)
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		})
+	}
+	for _, id := range shut {
+		work.Go(func() {
+			err := n.closeGroup(id)
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		})
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+// closeReplicas closes them all.
+func (n *Node) closeReplicas() error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	errs := make([]error, len(n.replicas))
+	var closing sync.WaitGroup
+	for i := range n.replicas {
+		if g := n.replicas[i].Swap(nil); g != nil {
+			closing.Go(func() { errs[i] = g.close() })
+		}
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
+
+// handOver gives the leaderships of this node to others, as far as that can be done in time.
+func (n *Node) handOver() {
+	deadline := time.Now().Add(n.opts.CloseTimeout)
+	var handing sync.WaitGroup
+	for i := range n.replicas {
+		if g := n.group(uint32(i)); g != nil && g.leads.Load() {
+			handing.Go(func() { g.handOver(deadline) })
+		}
+	}
+	handing.Wait()
+}
+
+func (g *group) handOver(deadline time.Time) {
+	for g.leads.Load() && time.Now().Before(deadline) {
+		s := g.log.Status()
+		var best quorum.Node
+		var most uint64
+		for _, m := range s.Members {
+			if m.Node == g.n.self || !m.Voter || !g.n.remote(m.Node).up.Load() {
+				continue
+			}
+			if index, ok := g.log.Progress(m.Node); ok && (best == 0 || index > most) {
+				best, most = m.Node, index
+			}
+		}
+		if s.Role != quorum.Leader || best == 0 {
+			return
+		}
+		if err := g.log.Transfer(best); err != nil {
+			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
+			time.Sleep(maxRoutePause)
+		}
+	}
+}
+
+// Snapshot writes the state for another node (quorum.State).
+func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) error {
+	g.opening.Lock()
+	e, events := g.engine.Load(), g.events.Load()
+	g.opening.Unlock()
+	if e == nil {
+		return shard.ErrClosed
+	}
+	g.n.log.Info("another node gets the state of a group", "group", g.id)
+	err := backup.Send(ctx, e, events, position, w)
+	if err != nil {
+		g.n.log.Warn("another node did not get the state of a group", "group", g.id, "error", err)
+		return err
+	}
+	return nil
+}
+
+// Restore takes in the state of another node (quorum.State). Until it is there whole and on disk, the replica stays as it is.
+func (g *group) Restore(position uint64, r io.Reader) error {
+	g.n.log.Info("this node takes in the state of a group", "group", g.id)
+	if _, err := backup.Receive(g.context, nil, g.dir, r); err != nil {
+		return err
+	}
+	g.opening.Lock()
+	defer g.opening.Unlock()
+	if g.closed { // the next start goes on from here
+		return shard.ErrClosed
+	}
+	err := g.shut()
+	if err == nil {
+		err = backup.Finish(nil, g.dir)
+	}
+	if err == nil {
+		err = g.openState()
+	}
+	if err != nil { // there is no old state any more to go on with
+		g.fail(err)
+		return err
+	}
+	g.background.Add(1)
+	go g.catchUp()
+	return nil
+}

@@ -1,0 +1,364 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// Deliver carries messages to another group; see shard.Mesh. One try: who sends tries again.
+//
+//	body    epoch of who sends u64, group u32, then for each letter: number u64, whether somebody waits for its effects u8, size u32, body
+//	answer  epoch u64, then for each letter that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)
+func (m mesh) Deliver(letters []shard.Letter) error {
+	now := time.Now()
+	group := uint32(m.GroupOf(uint8(letters[0].Number >> 56)))
+	leader, err := m.await(group, now.Add(m.opts.LeaderWait))
+	if err != nil {
+		return err
+	}
+	if leader == m.self {
+		err = m.receive(group, letters)
+	} else {
+		err = m.remote(leader).deliver(group, letters, now.Add(m.opts.CommitTimeout))
+	}
+	if errors.Is(err, shard.ErrNotLeader) {
+		m.routes.resign(group, leader)
+	}
+	return err
+}
+
+func (n *Node) receive(group uint32, letters []shard.Letter) error {
+	g := n.group(group)
+	if g == nil {
+		return shard.ErrNotLeader
+	}
+	e := g.engine.Load()
+	if e == nil {
+		return shard.ErrNotLeader
+	}
+	return e.Receive(letters)
+}
+
+func (r *remote) deliver(group uint32, letters []shard.Letter, deadline time.Time) error {
+	buf := buffers.Get().(*[]byte)
+	b := appendU32(appendU64(append((*buf)[:0], make([]byte, headerBytes)...), r.n.epoch), group)
+	for _, l := range letters {
+		wanted := byte(0)
+		if l.Done != nil {
+			wanted = 1
+		}
+		b = appendSized(append(appendU64(b, l.Number), wanted), l.Body)
+	}
+	err := r.post(r.services, callLetters, b, deadline, func(x *reader) error {
+		epoch := x.u64()
+		for i := range letters {
+			l := &letters[i]
+			switch {
+			case l.Done == nil:
+			case x.u8() == 0:
+				e := x.effects()
+				if x.short {
+					return errMalformed
+				}
+				l.Done(e, nil)
+			default:
+				id := x.u64()
+				if x.short {
+					return errMalformed
+				}
+				r.effects.expect(epoch, id, l.Done)
+			}
+		}
+		return nil
+	})
+	giveBuffer(buf, b)
+	lettersSent.Add(len(letters))
+	return err
+}
+
+func (n *Node) serveLetters(from *quorum.Conn, dst, body []byte) ([]byte, error) {
+	x := &reader{rest: body}
+	own, group := n.promisesTo(from.Node, x.u64()), x.u32()
+	var letters []shard.Letter
+	var promised []*promise
+	for len(x.rest) > 0 && !x.short {
+		l := shard.Letter{Number: x.u64()}
+		wanted := x.u8() == 1
+		l.Body = x.sized()
+		if wanted {
+			p := &promise{}
+			promised = append(promised, p)
+			l.Done = func(e shard.Effects, err error) { own.keep(p, e, err) }
+		}
+		letters = append(letters, l)
+	}
+	if err := x.err(); err != nil {
+		return dst, err
+	}
+	if int(group) >= len(n.routes.leaders) {
+		return dst, errMalformed
+	}
+	if err := n.receive(group, letters); err != nil {
+		return dst, err
+	}
+	return own.give(appendU64(dst, n.epoch), promised), nil
+}
+
+// promises are what this node owes another one: what becomes of the effects of letters that it has delivered here. They are kept in memory; when either node
+// starts anew, or the other one is silent for long, they are void.
+type promises struct {
+	epoch uint64 // of the other node
+
+	mu   sync.Mutex
+	last uint64 // id
+	// given are those that the other node knows by an id. ready are ids of those that are kept and that it has not said that it was told of.
+	given map[uint64]*promise
+	ready []uint64
+	wake  chan struct{} // of capacity 1
+	asked time.Time
+}
+
+// promise is guarded by the mutex of its promises.
+type promise struct {
+	id      uint64 // 0: not given yet
+	kept    bool
+	code    errCode
+	effects shard.Effects
+}
+
+// voidAfter is how long promises stand that nobody asks for.
+const voidAfter = time.Minute
+
+func (n *Node) promisesTo(node quorum.Node, epoch uint64) *promises {
+	p, _ := n.promises.Compute(node, func(old *promises, loaded bool) (*promises, bool) {
+		if loaded && old.epoch == epoch {
+			return old, false
+		}
+		return &promises{epoch: epoch, given: map[uint64]*promise{}, wake: make(chan struct{}, 1)}, false
+	})
+	return p
+}
+
+// keep is shard.Letter.Done.
+func (o *promises) keep(p *promise, e shard.Effects, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.kept {
+		return
+	}
+	p.kept, p.effects, p.code = true, e, codeOf(err)
+	if p.id == 0 {
+		return
+	}
+	if time.Since(o.asked) > voidAfter {
+		delete(o.given, p.id)
+		return
+	}
+	o.ready = append(o.ready, p.id)
+	o.signal()
+}
+
+func (o *promises) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// give appends what is kept already, and ids of the rest.
+func (o *promises) give(dst []byte, list []*promise) []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked = time.Now()
+	for _, p := range list {
+		if p.kept && p.code == codeOK {
+			dst = appendEffects(append(dst, 0), p.effects)
+			continue
+		}
+		o.last++
+		p.id = o.last
+		o.given[p.id] = p
+		if p.kept {
+			o.ready = append(o.ready, p.id)
+		}
+		dst = appendU64(append(dst, 1), p.id)
+	}
+	if len(o.ready) > 0 {
+		o.signal()
+	}
+	return dst
+}
+
+// serveEffects waits until some promises are kept.
+//
+//	body    epoch of who asks u64, then ids u64 of those that it was told of
+//	answer  epoch u64, then for each that is kept: id u64, code u8, effects
+func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error) {
+	x := &reader{rest: body}
+	o := n.promisesTo(from.Node, x.u64())
+	var told []uint64
+	for len(x.rest) > 0 && !x.short {
+		told = append(told, x.u64())
+	}
+	if err := x.err(); err != nil {
+		return dst, err
+	}
+	o.told(told)
+	timeout := time.NewTimer(effectsWait)
+	defer timeout.Stop()
+	dst = appendU64(dst, n.epoch)
+	for {
+		var any bool
+		if dst, any = o.kept(dst); any {
+			return dst, nil
+		}
+		select {
+		case <-o.wake:
+		case <-timeout.C:
+			return dst, nil
+		case <-n.stop:
+			return dst, nil
+		}
+	}
+}
+
+// effectsWait is how long a question for effects stays open; effectsPage how many an answer has.
+const (
+	effectsWait = 10 * time.Second
+	effectsPage = 4096
+)
+
+func (o *promises) told(ids []uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked = time.Now()
+	for _, id := range ids {
+		delete(o.given, id)
+	}
+	o.ready = slices.DeleteFunc(o.ready, func(id uint64) bool { return o.given[id] == nil })
+}
+
+func (o *promises) kept(dst []byte) ([]byte, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, id := range o.ready[:min(len(o.ready), effectsPage)] {
+		p := o.given[id]
+		dst = appendEffects(append(appendU64(dst, id), byte(p.code)), p.effects)
+	}
+	return dst, len(o.ready) > 0
+}
+
+// effects are promises of another node to this one.
+type effects struct {
+	r       *remote
+	mu      sync.Mutex
+	waiting map[effectID]expected
+	asking  bool
+}
+
+type effectID struct{ epoch, id uint64 }
+
+type expected struct {
+	done  func(shard.Effects, error)
+	since time.Time
+}
+
+func (x *effects) init(r *remote) { x.r, x.waiting = r, map[effectID]expected{} }
+
+func (x *effects) expect(epoch, id uint64, done func(shard.Effects, error)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting[effectID{epoch, id}] = expected{done, time.Now()}
+	if !x.asking {
+		x.asking = true
+		x.r.n.background.Add(1)
+		go x.ask()
+	}
+}
+
+// ask asks the other node until nothing is waited for.
+func (x *effects) ask() {
+	n := x.r.n
+	defer n.background.Done()
+	var told []byte
+	var silent time.Time // since when the other node has not answered
+	for {
+		x.mu.Lock()
+		if len(x.waiting) == 0 || n.context.Err() != nil {
+			rest := x.take(func(effectID, expected) bool { return true })
+			x.asking = false
+			x.mu.Unlock()
+			fail(rest)
+			return
+		}
+		x.mu.Unlock()
+		body := append(appendU64(make([]byte, headerBytes, headerBytes+8+len(told)), n.epoch), told...)
+		err := x.r.post(x.r.services, callEffects, body, time.Now().Add(effectsWait+answerTime), func(a *reader) error {
+			told = told[:0]
+			epoch := a.u64()
+			x.mu.Lock()
+			lost := x.take(func(id effectID, e expected) bool { return id.epoch != epoch || time.Since(e.since) > maxWait })
+			x.mu.Unlock()
+			fail(lost)
+			for len(a.rest) > 0 && !a.short {
+				id, code := a.u64(), errCode(a.u8())
+				e := a.effects()
+				if a.short {
+					break
+				}
+				told = appendU64(told, id)
+				x.mu.Lock()
+				done := x.waiting[effectID{epoch, id}].done
+				delete(x.waiting, effectID{epoch, id})
+				x.mu.Unlock()
+				if done != nil {
+					done(e, code.err())
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			silent = time.Time{}
+			continue
+		}
+		if silent.IsZero() {
+			silent = time.Now()
+		}
+		if time.Since(silent) > n.opts.CommitTimeout {
+			x.mu.Lock()
+			lost := x.take(func(effectID, expected) bool { return true })
+			x.mu.Unlock()
+			fail(lost)
+		}
+		select {
+		case <-time.After(maxRoutePause):
+		case <-n.stop:
+		}
+	}
+}
+
+// take takes out those that are chosen. The caller holds x.mu.
+func (x *effects) take(which func(effectID, expected) bool) (list []func(shard.Effects, error)) {
+	for id, e := range x.waiting {
+		if which(id, e) {
+			list = append(list, e.done)
+			delete(x.waiting, id)
+		}
+	}
+	return list
+}
+
+func fail(list []func(shard.Effects, error)) {
+	for _, done := range list {
+		done(shard.Effects{}, shard.ErrUnknown)
+	}
+}
+
+var lettersSent = metrics.NewCounter("millrace_cluster_letters_sent_total")

@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// remote is another node, as this one knows it.
+//
+// It has two pools of connections. Calls of requests (commit, release) may last until what they have caused on other groups is visible, and so wait for letters
+// of the node that is called, and for its reads. Those go through the second pool, whose calls wait for nobody but a group's own log. With one pool, two nodes
+// full of each other's requests would stand still.
+type remote struct {
+	n        *Node
+	node     quorum.Node
+	requests *fasthttp.HostClient
+	services *fasthttp.HostClient
+	effects  effects
+
+	up     atomic.Bool  // the last call was answered
+	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
+	report atomic.Pointer[Report]
+	kick   chan struct{} // of capacity 1: say hello now
+	gone   chan struct{} // closed when the node is let go
+	end    sync.Once
+}
+
+func (n *Node) newRemote(node quorum.Node) *remote {
+	r := &remote{n: n, node: node, kick: make(chan struct{}, 1), gone: make(chan struct{})}
+	dial := func(string) (net.Conn, error) {
+		c, err := n.host.DialCalls(node, n.opts.DialTimeout)
+		if err != nil {
+			return nil, notSent{err}
+		}
+		return c, nil
+	}
+	r.requests, r.services = client(dial, n.opts.MaxCalls), client(dial, n.opts.MaxCalls)
+	r.requests.MaxResponseBodySize, r.services.MaxResponseBodySize = n.opts.maxCallBytes(), n.opts.maxCallBytes()
+	r.effects.init(r)
+	return r
+}
+
+func client(dial fasthttp.DialFunc, conns int) *fasthttp.HostClient {
+	return &fasthttp.HostClient{
+		Addr: "node", Dial: dial, MaxConns: conns, MaxConnWaitTimeout: connWait, MaxIdleConnDuration: idleTime, WriteTimeout: callReadTime,
+		NoDefaultUserAgentHeader: true, DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true, ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
+		// A call is made once: who is called may have done it although no answer came.
+		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
+	}
+}
+
+// connWait is how long a call waits for a connection when all are in use.
+const connWait = time.Second
+
+// notSent is an error of a call that the other node has seen nothing of.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
+
+// wasNotSent says that the other node has seen nothing of the call.
+func wasNotSent(err error) bool {
+	return errors.As(err, &notSent{}) || errors.Is(err, fasthttp.ErrNoFreeConns)
+}
+
+// remote is the node with that number, which need not be there.
+func (n *Node) remote(node quorum.Node) *remote {
+	if r, ok := n.remotes.Load(node); ok {
+		return r
+	}
+	r, loaded := n.remotes.LoadOrCompute(node, func() *remote { return n.newRemote(node) })
+	if !loaded {
+		n.background.Add(1)
+		go r.keepInTouch()
+	}
+	return r
+}
+
+// post makes a call. body has room for the header (headerBytes) in front. answer gets what was asked for, lent for the call; it may be nil. Errors: what the
+// other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
+func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
+	err := r.n.exchange(pool, path, body, deadline, answer)
+	switch {
+	case err == nil || errors.As(err, &answered{}):
+		r.heard()
+	case wasNotSent(err):
+		r.lost()
+	default:
+		r.lost()
+		return fmt.Errorf("%w: call of node %d: %w", shard.ErrUnknown, r.node, err)
+	}
+	return err
+}
+
+// answered is an error that the other side has answered with.
+type answered struct{ error }
+
+func (e answered) Unwrap() error { return e.error }
+
+// exchange makes a call over some connection. Errors: answered, one for which wasNotSent, or one after which nobody knows.
+func (n *Node) exchange(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
+	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(req)
+	defer fasthttp.ReleaseResponse(resp)
+	binary.LittleEndian.PutUint64(body, uint64(n.clock.Last()))
+	req.Header.SetMethod(fasthttp.MethodPost)
+	req.SetRequestURI("http://node" + path)
+	req.SetBodyRaw(body)
+	if err := pool.DoDeadline(req, resp, deadline); err != nil {
+		return err
+	}
+	out := resp.Body()
+	if resp.StatusCode() != fasthttp.StatusOK || len(out) < answerHeader {
+		return notSent{fmt.Errorf("%w: status %d to the call %s", errRemote, resp.StatusCode(), path)}
+	}
+	n.observe(int64(binary.LittleEndian.Uint64(out)))
+	if code := errCode(out[headerBytes]); code != codeOK {
+		return answered{remoteError(code, out[answerHeader:])}
+	}
+	if answer == nil {
+		return nil
+	}
+	x := &reader{rest: out[answerHeader:]}
+	if err := answer(x); err != nil {
+		return err
+	}
+	return x.err()
+}
+
+// ask makes a call of the second pool with a body that has no room for a header, and returns a copy of the answer.
+func (r *remote) ask(path string, body []byte, deadline time.Time) (out []byte, err error) {
+	b := append(make([]byte, headerBytes, headerBytes+len(body)), body...)
+	err = r.post(r.services, path, b, deadline, func(x *reader) error {
+		out = append([]byte{}, x.rest...)
+		return nil
+	})
+	return out, err
+}
+
+func (r *remote) heard() {
+	r.seen.Store(time.Now().UnixNano())
+	if !r.up.Load() && !r.up.Swap(true) {
+		r.n.log.Info("node is reached", "node", r.node)
+	}
+}
+
+// lost: a call did not come through. Connections that were open are not trusted any more.
+func (r *remote) lost() {
+	if !r.up.Swap(false) {
+		return
+	}
+	r.n.log.Warn("node is not reached", "node", r.node)
+	r.requests.CloseIdleConnections()
+	r.services.CloseIdleConnections()
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// keepInTouch says hello now and then: so each node knows which others can be reached, where leaders are, and what time it is.
+func (r *remote) keepInTouch() {
+	defer r.n.background.Done()
+	tick := time.NewTicker(r.n.opts.HelloInterval)
+	defer tick.Stop()
+	for {
+		if err := r.hello(r.n.context); err != nil { // remembered
+			r.n.log.Debug("no hello", "node", r.node, "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-r.kick: // it may have been one connection only
+		case <-r.gone:
+			return
+		case <-r.n.stop:
+			return
+		}
+	}
+}
+
+func (r *remote) hello(ctx context.Context) error {
+	deadline := time.Now().Add(r.n.opts.HelloTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	var report Report
+	err := r.post(r.services, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
+		return json.Unmarshal(x.bytes(len(x.rest)), &report)
+	})
+	if err != nil {
+		return err
+	}
+	r.report.Store(&report)
+	r.n.routes.learn(&report)
+	return nil
+}
+
+func (n *Node) serveHello(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
+	n.remote(from.Node).seen.Store(time.Now().UnixNano())
+	report := n.report()
+	text, err := json.Marshal(report)
+	return append(dst, text...), err
+}
+
+// letGo ends what is kept for a node that is of the cluster no more.
+func (r *remote) letGo() {
+	r.end.Do(func() {
+		close(r.gone)
+		r.n.remotes.Delete(r.node)
+		r.requests.CloseIdleConnections()
+		r.services.CloseIdleConnections()
+	})
+}
+
+// buffers are bodies of calls.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxPooledBytes = 1 << 20
+
+func giveBuffer(buf *[]byte, used []byte) {
+	if cap(used) <= maxPooledBytes {
+		*buf = used[:0]
+		buffers.Put(buf)
+	}
+}
