@@ -24,6 +24,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.scimRoutes(),
 		s.consentRoutes(),
 		s.auditRoutes(),
+		s.clusterRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},
 	)
 }

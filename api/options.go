@@ -73,6 +73,9 @@ type Options struct {
 	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like the admin API.
 	AdminHandlers map[string]http.HandlerFunc
 
+	// Cluster is what this server is a node of; nil: it is alone.
+	Cluster Cluster
+
 	// Now is the clock, Unix milliseconds. Default: the system's.
 	Now func() int64
 	// Logger. Default: slog.Default().

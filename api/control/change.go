@@ -188,6 +188,14 @@ func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry 
 	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address, RequestID: by.RequestID}
 }
 
+// DocumentEntry makes an entry about a document that somebody else stores, with the entry in the same record; then it is logged by Log. before and after are
+// the document, empty when there is none.
+func (c *Control) DocumentEntry(by Actor, what, kind, id string, before, after []byte, details ...any) Entry {
+	e := c.Entry(by, what, "", details...)
+	e.Kind, e.ID, e.Before, e.After, e.Changed = kind, id, sumOf(before), sumOf(after), changed(before, after)
+	return e
+}
+
 // Log logs an entry that is in the audit log.
 func (c *Control) Log(e Entry) {
 	var args []any

@@ -24,6 +24,7 @@ type cli struct {
 	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
 	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
 	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`
+	Cluster  clusterCommand   `cmd:"" help:"Look at and change the cluster that a running server is a node of."`
 	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }

@@ -170,6 +170,16 @@ func (s *session) printJSON(answer members) error {
 	return err
 }
 
+// printable is text without characters that would do something to a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
 // cell is a JSON value as it stands in a table: strings without quotes, lists with commas, objects as name=value, no control characters.
 func cell(value json.RawMessage) string {
 	var v any
@@ -182,12 +192,7 @@ func cell(value json.RawMessage) string {
 	case nil:
 		return ""
 	case string:
-		return strings.Map(func(r rune) rune {
-			if !unicode.IsPrint(r) {
-				return '\uFFFD'
-			}
-			return r
-		}, v)
+		return printable(v)
 	case []any:
 		var list []json.RawMessage
 		_ = json.Unmarshal(value, &list)

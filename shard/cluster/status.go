@@ -14,6 +14,7 @@ import (
 type Status struct {
 	Cluster  string        `json:"cluster"`
 	Node     quorum.Node   `json:"node"` // that answers
+	Time     time.Time     `json:"time"` // its clock
 	Replicas int           `json:"replicas"`
 	Control  GroupStatus   `json:"control"`
 	Nodes    []NodeStatus  `json:"nodes"`
@@ -86,7 +87,7 @@ func (o *operator) status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := o.scene(l, newMemory(l.at))
-	status := Status{Cluster: o.cluster, Node: o.self, Replicas: o.replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
+	status := Status{Cluster: o.cluster, Node: o.self, Time: l.at, Replicas: o.replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
 	status.Control = l.groupStatus(&s.control, s.controlStep())
 	for i := range s.groups {
 		g := &s.groups[i]

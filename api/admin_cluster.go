@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"millrace/api/control"
+)
+
+// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid, control.ErrNotFound, control.ErrConflict
+// (refused: the text says why), or are those of a Store. entry makes the entry of the audit log for the document that is changed; it may be called more than
+// once, and the last one is stored.
+type Cluster interface {
+	// Status is encoded as JSON: an object.
+	Status(ctx context.Context) (any, error)
+	// Add takes a node in, at HOST:PORT; of one that is known it changes the address, unless that is empty, or takes a drain back.
+	Add(ctx context.Context, node uint32, address string, entry ClusterEntry) error
+	// Drain has a node give away what it has.
+	Drain(ctx context.Context, node uint32, entry ClusterEntry) error
+	// Remove takes a node out for good; by force also one that isn't drained.
+	Remove(ctx context.Context, node uint32, force bool, entry ClusterEntry) error
+}
+
+// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, which was before and is after. details are pairs
+// of names and values.
+type ClusterEntry func(what, kind, id string, before, after []byte, details []any) []byte
+
+func (s *Server) clusterRoutes() []adminRoute {
+	return []adminRoute{
+		{"GET /admin/cluster", func(_ control.Actor, r *http.Request) (any, error) {
+			if s.options.Cluster == nil {
+				return nil, errAlone
+			}
+			return s.options.Cluster.Status(r.Context())
+		}},
+		{"POST /admin/cluster/nodes", func(by control.Actor, r *http.Request) (any, error) {
+			sent, err := readAdmin[struct {
+				Node    uint32 `json:"node"`
+				Address string `json:"address"`
+			}](s, r)
+			if err != nil {
+				return nil, err
+			}
+			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Add(r.Context(), sent.Node, sent.Address, entry) })
+		}},
+		{"POST /admin/cluster/nodes/{node}/drain", func(by control.Actor, r *http.Request) (any, error) {
+			node, err := pathNode(r)
+			if err != nil {
+				return nil, err
+			}
+			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Drain(r.Context(), node, entry) })
+		}},
+		{"DELETE /admin/cluster/nodes/{node}", func(by control.Actor, r *http.Request) (any, error) {
+			node, err := pathNode(r)
+			if err != nil {
+				return nil, err
+			}
+			force, err := queryBool(r, "force")
+			if err != nil {
+				return nil, err
+			}
+			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Remove(r.Context(), node, force, entry) })
+		}},
+	}
+}
+
+var errAlone = fmt.Errorf("cluster %w: this server is alone, no node of one", control.ErrNotFound)
+
+// changeCluster makes a change with its entry of the audit log, and logs the entry when the change is made.
+func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) error) (any, error) {
+	if s.options.Cluster == nil {
+		return nil, errAlone
+	}
+	var entry *control.Entry
+	err := do(s.options.Cluster, func(what, kind, id string, before, after []byte, details []any) []byte {
+		e := s.options.Control.DocumentEntry(by, what, kind, id, before, after, details...)
+		entry = &e
+		return e.Encode()
+	})
+	if err == nil && entry != nil {
+		s.options.Control.Log(*entry)
+	}
+	return success{}, err
+}
+
+func pathNode(r *http.Request) (uint32, error) {
+	text := r.PathValue("node")
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 0 || text != strconv.FormatUint(n, 10) {
+		return 0, fmt.Errorf("%w: node %.40q: want its number, from 1 on", control.ErrInvalid, text)
+	}
+	return uint32(n), nil
+}
+
+func queryBool(r *http.Request, name string) (bool, error) {
+	switch text := r.URL.Query().Get(name); text {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, fmt.Errorf("%w: %s: want true or false", control.ErrInvalid, name)
+	}
+}

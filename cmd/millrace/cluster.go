@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/shard/cluster"
+	"millrace/wal/quorum"
+)
+
+// clusterCommand is `millrace cluster`: the cluster that a running server is a node of, by its admin API.
+type clusterCommand struct {
+	adminTarget
+	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+
+	Status clusterStatus `cmd:"" help:"Show nodes and groups: who is there, who leads, who lags, what is being moved."`
+	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or take a drain back."`
+	Drain  clusterDrain  `cmd:"" help:"Have a node give its groups to others."`
+	Remove clusterRemove `cmd:"" help:"Take a node out for good: its number is not used again."`
+}
+
+// ProvideSession is what kong gives the commands below cluster.
+func (c *clusterCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
+	return &session{adminCommand: &adminCommand{adminTarget: c.adminTarget, JSON: c.JSON}, ctx: ctx, out: out}, nil
+}
+
+type clusterStatus struct {
+	Check bool `env:"-" help:"Exit code 1 when a node or a group has a problem."`
+}
+
+// Run prints the status.
+func (c *clusterStatus) Run(s *session) error {
+	status, text, err := s.clusterStatus()
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		err = s.printJSON(text)
+	} else {
+		err = printCluster(s.out, status)
+	}
+	if problems := clusterProblems(status); err == nil && c.Check && len(problems) > 0 {
+		return errors.New(strings.Join(problems, "; "))
+	}
+	return err
+}
+
+// clusterStatus is the status as it is read, and as it was sent.
+func (s *session) clusterStatus() (status cluster.Status, text members, err error) {
+	if text, _, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
+		return status, nil, err
+	}
+	if err := json.Unmarshal(text.compact(), &status); err != nil {
+		return status, nil, fmt.Errorf("the answer can't be read: %w", err)
+	}
+	return status, text, nil
+}
+
+func clusterProblems(status cluster.Status) (list []string) {
+	for _, n := range status.Nodes {
+		if n.Problem != "" {
+			list = append(list, fmt.Sprintf("node %d %s", n.Node, n.Problem))
+		}
+	}
+	for _, g := range append([]cluster.GroupStatus{status.Control}, status.Groups...) {
+		if g.Problem != "" {
+			list = append(list, fmt.Sprintf("group %d: %s", g.Group, g.Problem))
+		}
+	}
+	return list
+}
+
+type clusterAdd struct {
+	Node    uint32 `arg:"" help:"Its number, from 1 on, which no node has had before."`
+	Address string `arg:"" optional:"" help:"HOST:PORT between nodes (--raft of the new node). May be left out for a node that is known."`
+}
+
+// Run adds the node.
+func (c *clusterAdd) Run(s *session) error {
+	body := map[string]any{"node": c.Node, "address": c.Address}
+	return s.say(http.MethodPost, path("cluster", "nodes"), body, "node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
+}
+
+type clusterDrain struct {
+	Node uint32 `arg:"" help:"Its number."`
+	Wait bool   `env:"-" help:"Return when it has nothing any more."`
+}
+
+// drainInterval is the time between two looks at a node that drains.
+const drainInterval = 2 * time.Second
+
+// Run drains the node.
+func (c *clusterDrain) Run(s *session) error {
+	if err := s.say(http.MethodPost, path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10), "drain"), nil, "node %d drains", c.Node); err != nil || !c.Wait {
+		return err
+	}
+	for said := -1; ; {
+		status, _, err := s.clusterStatus()
+		if err != nil {
+			return err
+		}
+		for _, n := range status.Nodes {
+			switch {
+			case n.Node != quorum.Node(c.Node):
+			case n.State == cluster.Drained:
+				_, err = fmt.Fprintf(s.out, "node %d is drained\n", c.Node)
+				return err
+			case n.State != cluster.Draining:
+				return fmt.Errorf("node %d is %s", c.Node, n.State)
+			case n.Holds != said:
+				said = n.Holds
+				fmt.Fprintf(s.out, "node %d is to give away %d groups\n", c.Node, said)
+			}
+		}
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-time.After(drainInterval):
+		}
+	}
+}
+
+type clusterRemove struct {
+	Node  uint32 `arg:"" help:"Its number."`
+	Force bool   `env:"-" help:"Also when it isn't drained, because it is gone for good. Refused when a group would be left without a majority."`
+}
+
+// Run removes the node.
+func (c *clusterRemove) Run(s *session) error {
+	p := path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10))
+	if c.Force {
+		p += "?force=true"
+	}
+	return s.say(http.MethodDelete, p, nil, "node %d is removed", c.Node)
+}
+
+// printCluster prints the status for persons: a table of nodes, one of groups.
+func printCluster(out io.Writer, status cluster.Status) error {
+	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster), status.Replicas, status.Node)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	line := func(cells ...string) {
+		for i, c := range cells {
+			if cells[i] = printable(c); c == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	line("NODE", "STATE", "ALIVE", "SEEN", "LEADS", "HOLDS", "ADDRESS", "API", "VERSION", "PROBLEM")
+	for _, n := range status.Nodes {
+		line(fmt.Sprint(n.Node), string(n.State), yesNo(n.Alive), since(n.Seen, status.Time), fmt.Sprint(n.Leads), fmt.Sprint(n.Holds), n.Address, n.API, n.Program, n.Problem)
+	}
+	fmt.Fprintln(w)
+	line("GROUP", "PARTITIONS", "LEADER", "TERM", "REPLICAS", "STATE")
+	for _, g := range append([]cluster.GroupStatus{status.Control}, status.Groups...) {
+		name, of, leader, state := "control", "", "", g.Doing
+		if g.Group != 0 {
+			name, of = fmt.Sprint(g.Group), fmt.Sprintf("%d-%d", g.First, g.First+g.Count-1)
+		}
+		if g.Leader != 0 {
+			leader = fmt.Sprint(g.Leader)
+		}
+		if g.Problem != "" {
+			state = g.Problem
+		}
+		line(name, of, leader, fmt.Sprint(g.Term), replicaCells(g.Replicas), state)
+	}
+	return w.Flush()
+}
+
+// replicaCells are the replicas of a group: "1* 2 3?(lag 4,70) 4~ 5+ 6-".
+func replicaCells(list []cluster.ReplicaStatus) string {
+	cells := make([]string, len(list))
+	for i, r := range list {
+		mark := map[string]string{"leader": "*", "learner": "~", "coming": "+"}[r.Role]
+		if r.Leaving {
+			mark += "-"
+		}
+		if !r.Open {
+			mark += "?"
+		} else if r.CommitLag > 0 || r.ApplyLag > 0 {
+			mark += fmt.Sprintf("(lag %d,%d)", r.CommitLag, r.ApplyLag)
+		}
+		cells[i] = fmt.Sprintf("%d%s", r.Node, mark)
+	}
+	return strings.Join(cells, " ")
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// since is how long ago something was, roughly; "" for never.
+func since(t, now time.Time) string {
+	switch ago := max(now.Sub(t), 0); {
+	case t.IsZero():
+		return ""
+	case ago < time.Minute:
+		return ago.Truncate(time.Second).String()
+	case ago < time.Hour:
+		return fmt.Sprintf("%dm", ago/time.Minute)
+	case ago < 48*time.Hour:
+		return fmt.Sprintf("%dh", ago/time.Hour)
+	default:
+		return fmt.Sprintf("%dd", ago/(24*time.Hour))
+	}
+}
+
+// clusterDoor is a node's cluster as package api sees it.
+type clusterDoor struct{ node *cluster.Node }
+
+// Status is the node's.
+func (d clusterDoor) Status(ctx context.Context) (any, error) { return d.node.Status(ctx) }
+
+// Add is the node's.
+func (d clusterDoor) Add(ctx context.Context, node uint32, address string, entry api.ClusterEntry) error {
+	return clusterError(d.node.Add(ctx, quorum.Node(node), address, encodeEntry(entry)))
+}
+
+// Drain is the node's.
+func (d clusterDoor) Drain(ctx context.Context, node uint32, entry api.ClusterEntry) error {
+	return clusterError(d.node.Drain(ctx, quorum.Node(node), encodeEntry(entry)))
+}
+
+// Remove is the node's.
+func (d clusterDoor) Remove(ctx context.Context, node uint32, force bool, entry api.ClusterEntry) error {
+	return clusterError(d.node.Remove(ctx, quorum.Node(node), force, encodeEntry(entry)))
+}
+
+func encodeEntry(entry api.ClusterEntry) func(cluster.Entry) []byte {
+	return func(e cluster.Entry) []byte { return entry(e.What, e.Kind, e.ID, e.Before, e.After, e.Details) }
+}
+
+// reconcilerEntry makes the entries of the audit log of what no operator has asked for (cluster.Options.Audit).
+func reconcilerEntry(c *control.Control) func(cluster.Entry) []byte {
+	return func(e cluster.Entry) []byte {
+		return c.DocumentEntry(control.Actor{Name: "reconciler"}, e.What, e.Kind, e.ID, e.Before, e.After, e.Details...).Encode()
+	}
+}
+
+// saidError is an error with another one's meaning.
+type saidError struct {
+	error
+	meaning error
+}
+
+// Unwrap returns both.
+func (e saidError) Unwrap() []error { return []error{e.error, e.meaning} }
+
+// clusterError gives an error of package cluster the meaning that the admin API knows.
+func clusterError(err error) error {
+	for from, to := range map[error]error{cluster.ErrInvalid: control.ErrInvalid, cluster.ErrNotFound: control.ErrNotFound, cluster.ErrRefused: control.ErrConflict} {
+		if errors.Is(err, from) {
+			return saidError{err, to}
+		}
+	}
+	return err
+}
