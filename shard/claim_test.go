@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -241,17 +243,62 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 // settle waits until nothing is on its way, and sees that the merges have left nothing behind.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
+	engines, logged := []*Engine{e}, func() int { return int(e.logged.Load()) }
+	if e.log == nil {
+		c := e.opts.Group.Mesh.(*testMesh).c
+		engines, logged = c.replicas(), c.logged
+	}
+	busy := func(e *Engine) bool {
 		s := e.Stats()
-		if s.Outbox == 0 && s.Deferred == 0 && s.MergesWaiting <= 0 {
+		rows := 0 // those that replicas are yet to be told of, too
+		for _, p := range e.held {
+			e.owner[p.id].mu.Lock()
+			rows += len(p.outbox)
+			e.owner[p.id].mu.Unlock()
+		}
+		return rows > 0 || s.Deferred > 0 || s.MergesWaiting > 0
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
+		before := logged() // what is under way goes from engine to engine by records
+		if !slices.ContainsFunc(engines, busy) && logged() == before {
 			break
 		}
-		require.Less(t, time.Now(), end, "something stays under way: %+v", s)
+		if time.Now().After(end) {
+			for _, e := range engines {
+				if busy(e) {
+					t.Error(underWay(e))
+				}
+			}
+			t.FailNow()
+		}
 	}
-	require.Zero(t, e.Stats().MergesWaiting)
-	for _, p := range e.partitions {
+	require.NoError(t, e.Fence())
+	for _, e := range engines {
+		require.Zero(t, e.Stats().MergesWaiting)
+		for _, p := range e.held {
+			e.owner[p.id].mu.Lock()
+			require.Empty(t, p.held)
+			e.owner[p.id].mu.Unlock()
+		}
+	}
+}
+
+// underWay describes what an engine has under way.
+func underWay(e *Engine) string {
+	text := fmt.Sprintf("partitions %d to %d, leads: %v, %+v", e.held[0].id, e.held[len(e.held)-1].id, e.lead.Load() != nil, e.Stats())
+	for _, p := range e.held {
 		e.owner[p.id].mu.Lock()
-		require.Empty(t, p.held)
+		for _, m := range p.outbox {
+			o := op.Op(MessageRecord(m.body)[op.HeaderBytes:])
+			text += fmt.Sprintf("\n\tmessage %d of partition %d to %x, kind %d, applied: %v", m.seq, p.id, m.number, o.Kind(), m.applied.Load())
+		}
+		for _, d := range p.deferred {
+			text += fmt.Sprintf("\n\tdeferred record %d of partition %d", d.seq, p.id)
+		}
+		for number, h := range p.held {
+			text += fmt.Sprintf("\n\t%x has %d pins, %d who wait", number, h.pins, len(h.waiting))
+		}
 		e.owner[p.id].mu.Unlock()
 	}
+	return text
 }

@@ -448,11 +448,11 @@ func (s *sent) check(t *testing.T, e *Engine) {
 // it alone. It returns the profiles by number.
 func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 	t.Helper()
-	require.NoError(t, e.Checkpoint())
+	require.NoError(t, e.Fence())
 	live = map[uint64][]byte{}
 	rows := map[string][]byte{}
 	keyOf := func(id op.IDKind, key []byte) string { return id.String() + " " + string(key) }
-	require.NoError(t, e.store.scan([]byte("e"), []byte("f"), func(k, v []byte) error {
+	scanAll(t, e, func(k, v []byte) error {
 		if len(k) != 9 {
 			return nil
 		}
@@ -470,7 +470,7 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 			rows[keyOf(id, key)] = slices.Clone(members(v))
 		}
 		return nil
-	}))
+	})
 	for number, blob := range live {
 		var keys rowKeys
 		keys.read(blob)

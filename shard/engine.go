@@ -339,6 +339,7 @@ func (e *Engine) hire() {
 	}
 	for i := range count {
 		p, w := &partition{id: uint8(first + i)}, e.workers[i%len(e.workers)]
+		p.first, p.last = uint8(first), uint8(first+count-1)
 		if e.opts.Group != nil {
 			p.tokens = &e.merges
 		}

@@ -91,6 +91,9 @@ func (e *Engine) Lead() {
 				m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token}
 				if p.outbox[i].applied.Load() {
 					m.applied.Store(true)
+					if p.isFar(m) {
+						l.noteArrived(l.groupOf[identity.Partition(m.number)], []*message{m})
+					}
 				} else {
 					l.send([]*message{m})
 					resent++
@@ -394,8 +397,7 @@ func (e *Engine) tend() {
 	}
 }
 
-// forgetOwn drops the messages that partitions of this engine have had, and those that are known to be applied elsewhere, from the outboxes. That a
-// receiver has had a message, on a replica that follows, only its inbox tells.
+// forgetOwn drops the messages that partitions of this engine have had from the outboxes. On a replica that follows only the receivers' inboxes tell.
 func (e *Engine) forgetOwn() {
 	var full []*partition
 	for _, p := range e.held {
@@ -422,7 +424,7 @@ func (e *Engine) forgetOwn() {
 		w.mu.Lock()
 		p.forgetRows(func(m *message) bool {
 			inbox := inboxes[identity.Partition(m.number)]
-			return m.applied.Load() || inbox != nil && m.seq <= inbox[m.sender]
+			return p.isForgotten(m) || inbox != nil && m.seq <= inbox[m.sender]
 		})
 		w.mu.Unlock()
 	}

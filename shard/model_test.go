@@ -161,9 +161,8 @@ func sorted(lines []string) string {
 // dumpEngine reads everything, resident or not.
 func dumpEngine(t *testing.T, e *Engine) string {
 	t.Helper()
-	require.NoError(t, e.Checkpoint())
 	var lines []string
-	require.NoError(t, e.store.scan([]byte("e"), []byte("f"), func(k, v []byte) error {
+	scanAll(t, e, func(k, v []byte) error {
 		if len(k) != 9 || profile.Kind(v) != profile.KindUser {
 			return nil
 		}
@@ -182,8 +181,17 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		profile.Events(v, func(name []byte, s profile.Summary) { events[string(name)] = int(s.Count) })
 		lines = append(lines, line(string(profile.ExternalID(v)), deprecated, aliases, email, state, events))
 		return nil
-	}))
+	})
 	return sorted(lines)
+}
+
+// scanAll calls f for all keys of partitions in the stores of whom e reads from.
+func scanAll(t *testing.T, e *Engine, f func(k, v []byte) error) {
+	t.Helper()
+	for _, h := range holders(e) {
+		require.NoError(t, h.Checkpoint())
+		require.NoError(t, h.store.scan([]byte("e"), []byte("f"), f))
+	}
 }
 
 // randomOp: in one request of several objects, either one address changes or states do. Whether who leaves an address in the request that
@@ -249,58 +257,67 @@ func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range short(12, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
-		fs := vfs.NewCrashableMem()
-		options := func() Options {
+		runModel(t, r, round, openAlone(t, r, func(fs vfs.FS) Options {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
-			if r.IntN(2) == 0 {
-				o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
-			}
+			littleMemory(r, &o)
 			return o
-		}
-		e := openTest(t, options())
-		m := &model{}
-		states := addressStates{}
-		var last []modelOp
-		for step := range 150 {
-			if r.IntN(3) == 0 {
-				what := m.rename(t, r, e, states)
-				settle(t, e)
-				if r.IntN(8) == 0 {
-					checkDirectory(t, e)
-				}
-				if r.IntN(3) == 0 {
-					require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, %s", round, step, what)
-				}
-			}
-			b := e.NewBatch(1, 0)
-			last = last[:0]
-			n, mode := 1+r.IntN(6), r.IntN(2) == 0
-			stateful := !mode
-			for range n {
-				o := randomOp(r, mode || n == 1, stateful || n == 1)
-				mode = mode && o.email == ""
-				last = append(last, o)
-				o.write(b)
-				m.apply(o, states)
-			}
-			require.NoError(t, b.Commit())
-			b.Release()
-			m.endRequest(states)
-			switch r.IntN(40) {
-			case 0:
-				require.NoError(t, e.Close())
-				e = openTest(t, options())
-			case 1:
-				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: rand.New(rand.NewPCG(seed, uint64(step)))})
-				e = openTest(t, options())
-			case 2:
-				require.NoError(t, e.Checkpoint())
-			case 3, 4, 5, 6:
-				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, last request %+v", round, step, last)
-			}
-		}
-		require.Equal(t, m.dump(), dumpEngine(t, e), "round %d", round)
-		require.NoError(t, e.Close())
+		}))
 	}
+}
+
+// The same in a cluster: every request through another node, leaders that move, replicas that are closed or crash.
+func TestModelOfCluster(t *testing.T) {
+	seed := testseed.Of(t)
+	for round := range short(6, 2) {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		runModel(t, r, round, anyCluster(t, r, nil))
+	}
+}
+
+func littleMemory(r *rand.Rand, o *Options) {
+	if r.IntN(2) == 0 {
+		o.MemoryBytes = int64(max(o.Workers, 1)) * 2000 // a dozen entries
+	}
+}
+
+func runModel(t *testing.T, r *rand.Rand, round int, w world) {
+	m := &model{}
+	states := addressStates{}
+	var last []modelOp
+	for step := range 150 {
+		e := w.engine()
+		if r.IntN(3) == 0 {
+			what := m.rename(t, r, e, states)
+			settle(t, e)
+			if r.IntN(8) == 0 {
+				checkDirectory(t, e)
+			}
+			if r.IntN(3) == 0 {
+				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, %s", round, step, what)
+			}
+		}
+		b := e.NewBatch(1, 0)
+		last = last[:0]
+		n, mode := 1+r.IntN(6), r.IntN(2) == 0
+		stateful := !mode
+		for range n {
+			o := randomOp(r, mode || n == 1, stateful || n == 1)
+			mode = mode && o.email == ""
+			last = append(last, o)
+			o.write(b)
+			m.apply(o, states)
+		}
+		require.NoError(t, b.Commit())
+		b.Release()
+		m.endRequest(states)
+		switch r.IntN(40) {
+		case 0, 1, 2:
+			w.disturb()
+		case 3, 4, 5, 6:
+			require.Equal(t, m.dump(), dumpEngine(t, w.engine()), "round %d step %d, last request %+v", round, step, last)
+		}
+	}
+	require.Equal(t, m.dump(), dumpEngine(t, w.engine()), "round %d", round)
+	w.close()
 }

@@ -34,19 +34,20 @@ type partition struct {
 	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
 	evicted  uint64 // how many times something was
 
-	deleted  map[uint64]struct{} // erased entries that the store still has
-	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
-	outbox   []*message          // in order of seq; applied ones leave from the front, and now and then from between others
-	tokens   *atomic.Int64       // counts merges in the outbox and those that wait; nil: the engine is alone
-	sent     []uint64            // stored outbox rows to delete
-	deferred []*deferred
-	released []uint64 // stored deferred rows to delete
-	dropped  []dropped
-	trail    trail
-	blocked  blockIndex
-	inboxNew bool
-	held     map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
-	heldNew  bool
+	deleted     map[uint64]struct{} // erased entries that the store still has
+	deleting    map[uint64]struct{} // the same, while a checkpoint deletes them
+	outbox      []*message          // in order of seq; applied ones leave from the front, and now and then from between others
+	first, last uint8               // the engine's partitions
+	tokens      *atomic.Int64       // counts merges in the outbox and those that wait; nil: the engine is alone
+	sent        []uint64            // stored outbox rows to delete
+	deferred    []*deferred
+	released    []uint64 // stored deferred rows to delete
+	dropped     []dropped
+	trail       trail
+	blocked     blockIndex
+	inboxNew    bool
+	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
+	heldNew     bool
 }
 
 // isDeleted says whether number was erased since the store was last written.
@@ -325,12 +326,22 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 // checkpoint may be older: the record that delivered them stays in the log until the receiver's state is stored.
 func (p *partition) forgetApplied() {
 	n := 0
-	for n < len(p.outbox) && p.outbox[n].applied.Load() {
+	for n < len(p.outbox) && p.isForgotten(p.outbox[n]) {
 		p.drop(p.outbox[n])
 		p.outbox[n] = nil
 		n++
 	}
 	p.outbox = p.outbox[n:]
+}
+
+// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group leaves it when all replicas are told
+// (Delivered): should one of them lead that has not been told, it sends the message again, and knows that it has to tell.
+func (p *partition) isForgotten(m *message) bool { return m.applied.Load() && !p.isFar(m) }
+
+// isFar says whether a message goes to another group.
+func (p *partition) isFar(m *message) bool {
+	to := identity.Partition(m.number)
+	return to < p.first || to > p.last
 }
 
 // forgetRows drops the messages of which gone says so, wherever they stand.

@@ -24,7 +24,11 @@ func (e *Engine) Stats() (s Stats) {
 			p.forgetApplied()
 			s.Entries += p.count
 			s.TableBytes += p.bytes()
-			s.Outbox += len(p.outbox)
+			for _, m := range p.outbox {
+				if !m.applied.Load() {
+					s.Outbox++
+				}
+			}
 			s.Deferred += len(p.deferred)
 		}
 		w.mu.Unlock()
