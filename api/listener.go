@@ -124,6 +124,9 @@ func (t *TLS) Reload() error {
 	return nil
 }
 
+// Certificate is the present one.
+func (t *TLS) Certificate() *tls.Certificate { return t.certificate.Load() }
+
 // Config is for servers: HTTP/1.1 with the present certificate.
 func (t *TLS) Config() *tls.Config {
 	return &tls.Config{

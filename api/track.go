@@ -83,6 +83,9 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		s.inflight.Delete(id)
 		close(mine)
 	}()
+	if !x.fence() { // an answer that another node has kept is there, before this body is judged
+		return
+	}
 	kept, ok, err := s.options.Store.Answer(x.ws.Number, key)
 	if err == nil && !ok {
 		if x.trackOnce(key, bodyHash) {

@@ -22,6 +22,7 @@ import (
 	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/eventlog"
 	"millrace/wal"
 )
 
@@ -47,6 +48,10 @@ const backupBytesHeader = "X-Backup-Bytes"
 
 // serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has begun, the connection is cut.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
+	if n.cluster != nil {
+		answer(w, http.StatusNotImplemented, "this server is a node of a cluster, and a node alone is no whole: a cluster can't be backed up yet")
+		return
+	}
 	if !n.backups.running.TryLock() {
 		answer(w, http.StatusConflict, "another backup is under way")
 		return
@@ -64,7 +69,7 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	image, err := backup.Take(ctx, n.engine, n.events, version, started)
+	image, err := backup.Take(ctx, n.engine, n.events.(*eventlog.Log), version, started)
 	if err != nil {
 		n.backups.failed(n.control, by, err)
 		answer(w, http.StatusServiceUnavailable, err.Error())

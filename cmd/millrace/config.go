@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,8 +67,22 @@ func text(v any) any {
 			parts[i] = fmt.Sprint(v[i])
 		}
 		return strings.Join(parts, ",")
+	case map[string]any:
+		return pairs(v)
+	case map[any]any:
+		return pairs(v)
 	}
 	return fmt.Sprint(v)
+}
+
+// pairs is a map as key=value,key=value.
+func pairs[K comparable](m map[K]any) string {
+	var parts []string
+	for k, v := range m {
+		parts = append(parts, fmt.Sprintf("%v=%v", k, v))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
 }
 
 // byteSize is a number of bytes: 4GiB, 512MiB, 64KB, or plain.

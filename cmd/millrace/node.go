@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,42 +15,54 @@ import (
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
+	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 )
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
 type node struct {
-	engine  *shard.Engine
+	engine  *shard.Engine     // of a node of a cluster: its front
+	cluster *cluster.Node     // nil: alone
+	events  eventlog.Exporter // of all of the cluster
 	control *control.Control
 	server  *api.Server
-	events  *eventlog.Log
 	backups *backups
 	log     *slog.Logger
+	ends    []func() error // in order
 }
 
-func openNode(engine shard.Options, events eventlog.Options, door api.Options, decoder ingest.Options) (*node, error) {
-	decoder.EnsureDefaults()
-	if err := decoder.Validate(); err != nil {
+// nodeOptions are those of the rooms.
+type nodeOptions struct {
+	engine  shard.Options
+	events  eventlog.Options
+	door    api.Options
+	decoder ingest.Options
+	cluster *cluster.Options // nil: alone
+}
+
+// openNode opens all of it. A node of a cluster waits until it is of the cluster, or ctx ends.
+func openNode(ctx context.Context, o nodeOptions) (*node, error) {
+	o.decoder.EnsureDefaults()
+	if err := o.decoder.Validate(); err != nil {
 		return nil, err
 	}
-	n := &node{backups: newBackups(engine.Logger), log: engine.Logger}
+	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger}
 	n.control = control.New(control.Options{
 		Prepare: func(w *control.Workspace) any { return forIngest(w) },
-		Now:     func() int64 { return time.Now().UnixMilli() },
-		Logger:  engine.Logger,
+		Now:     nowMillis,
+		Logger:  o.engine.Logger,
 	})
-	engine.OnDocument, engine.Readers = n.control.Apply, []string{eventlog.HoldName}
-	var err error
-	if n.engine, err = shard.Open(engine); err != nil {
+	open := n.openAlone
+	if o.cluster != nil {
+		open = n.openMember
+	}
+	if err := open(ctx, &o); err != nil {
 		return nil, err
 	}
-	if n.events, err = eventlog.Open(n.engine, events); err != nil {
-		return nil, errors.Join(err, n.engine.Close())
-	}
-	n.control.Start(api.ControlStore(n.engine, nil))
-	decoders := ingest.NewPool(decoder)
-	door.Store, door.Control = api.Engine(n.engine), n.control
+	decoders := ingest.NewPool(o.decoder)
+	door := o.door
+	door.Control = n.control
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
@@ -58,13 +71,33 @@ func openNode(engine shard.Options, events eventlog.Options, door api.Options, d
 		decoders.Put(d)
 		return reply, status
 	}
-	door.AppendPhoneKey = decoder.Phones.Parse
-	n.gauges()
-	door.AdminHandlers = n.adminHandlers(decoder.Phones)
+	door.AppendPhoneKey = o.decoder.Phones.Parse
+	door.AdminHandlers = n.adminHandlers(o.decoder.Phones)
+	var err error
 	if n.server, err = api.New(door); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
+}
+
+func nowMillis() int64 { return time.Now().UnixMilli() }
+
+// openAlone opens engine and event log on the data directory.
+func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
+	o.engine.OnDocument, o.engine.Readers = n.control.Apply, []string{eventlog.HoldName}
+	var err error
+	if n.engine, err = shard.Open(o.engine); err != nil {
+		return err
+	}
+	events, err := eventlog.Open(n.engine, o.events)
+	if err != nil {
+		return errors.Join(err, n.engine.Close())
+	}
+	n.events, n.ends = events, []func() error{events.Close, n.engine.Close}
+	n.control.Start(api.ControlStore(n.engine, nil))
+	o.door.Store = api.Engine(n.engine)
+	n.gauges()
+	return nil
 }
 
 // forIngest is what the decoder has to know of a workspace.
@@ -88,6 +121,24 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 	return i
 }
 
+// engineGauges are the figures of an engine among the metrics, in the order in which they are shown.
+var engineGauges = []struct {
+	name  string
+	value func(shard.Stats) float64
+}{
+	{"millrace_entries", func(s shard.Stats) float64 { return float64(s.Entries) }},
+	{"millrace_entry_bytes", func(s shard.Stats) float64 { return float64(s.EntryBytes) }},
+	{"millrace_table_bytes", func(s shard.Stats) float64 { return float64(s.TableBytes) }},
+	{"millrace_inflight_bytes", func(s shard.Stats) float64 { return float64(s.InflightBytes) }},
+	{"millrace_log_bytes", func(s shard.Stats) float64 { return float64(s.LogBytes) }},
+	{"millrace_log_durable_position", func(s shard.Stats) float64 { return float64(s.DurablePosition) }},
+	{"millrace_log_applied_position", func(s shard.Stats) float64 { return float64(s.AppliedPosition) }},
+	{"millrace_checkpointed_position", func(s shard.Stats) float64 { return float64(s.CheckpointedPosition) }},
+	{"millrace_outbox_messages", func(s shard.Stats) float64 { return float64(s.Outbox) }},
+	{"millrace_merges_waiting", func(s shard.Stats) float64 { return float64(s.MergesWaiting) }},
+	{"millrace_deferred_waiting_records", func(s shard.Stats) float64 { return float64(s.Deferred) }},
+}
+
 // gauges shows the engine's figures among the metrics.
 func (n *node) gauges() {
 	var mu sync.Mutex
@@ -101,27 +152,17 @@ func (n *node) gauges() {
 		}
 		return last
 	}
-	for name, value := range map[string]func(shard.Stats) float64{
-		"millrace_entries":                  func(s shard.Stats) float64 { return float64(s.Entries) },
-		"millrace_entry_bytes":              func(s shard.Stats) float64 { return float64(s.EntryBytes) },
-		"millrace_table_bytes":              func(s shard.Stats) float64 { return float64(s.TableBytes) },
-		"millrace_inflight_bytes":           func(s shard.Stats) float64 { return float64(s.InflightBytes) },
-		"millrace_log_bytes":                func(s shard.Stats) float64 { return float64(s.LogBytes) },
-		"millrace_log_durable_position":     func(s shard.Stats) float64 { return float64(s.DurablePosition) },
-		"millrace_log_applied_position":     func(s shard.Stats) float64 { return float64(s.AppliedPosition) },
-		"millrace_checkpointed_position":    func(s shard.Stats) float64 { return float64(s.CheckpointedPosition) },
-		"millrace_outbox_messages":          func(s shard.Stats) float64 { return float64(s.Outbox) },
-		"millrace_merges_waiting":           func(s shard.Stats) float64 { return float64(s.MergesWaiting) },
-		"millrace_deferred_waiting_records": func(s shard.Stats) float64 { return float64(s.Deferred) },
-		"millrace_ready": func(shard.Stats) float64 {
-			if n.engine.Ready() != nil {
-				return 0
-			}
-			return 1
-		},
-	} {
-		metrics.GetOrCreateGauge(name, func() float64 { return value(stats()) })
+	for _, g := range engineGauges {
+		metrics.GetOrCreateGauge(g.name, func() float64 { return g.value(stats()) })
 	}
+	metrics.GetOrCreateGauge("millrace_ready", func() float64 { return oneIf(n.engine.Ready() == nil) })
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // keepUsage stores now and then when each API key was last used, until stop is closed.
@@ -146,14 +187,21 @@ func (n *node) warnOfUsage(err error) {
 	n.log.Warn("last use of the API keys is not stored", "error", err)
 }
 
-// close ends everything in order. The last use of keys is a convenience: a disk that has no room for it, or is busy, doesn't make the stop a failure.
+// close ends everything in order. The last use of keys is a convenience: that it can't be stored, on a full disk or in half a cluster, doesn't make the stop
+// a failure.
 func (n *node) close() error {
 	usage := n.control.FlushUsage()
-	if errors.Is(usage, shard.ErrDiskFull) || errors.Is(usage, shard.ErrBusy) {
-		n.warnOfUsage(usage)
-		usage = nil
+	for _, harmless := range []error{shard.ErrDiskFull, shard.ErrBusy, shard.ErrUnavailable, shard.ErrUnknown, shard.ErrNotLeader} {
+		if errors.Is(usage, harmless) {
+			n.warnOfUsage(usage)
+			usage = nil
+		}
 	}
-	if err := errors.Join(usage, n.events.Close(), n.engine.Close()); err != nil {
+	errs := []error{usage}
+	for _, end := range n.ends {
+		errs = append(errs, end())
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil

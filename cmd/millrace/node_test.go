@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
-	"millrace/ingest"
 	"millrace/shard"
 )
 
@@ -21,7 +20,7 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	open := func(minFreeBytes byteSize) *node {
 		c.MinFreeBytes = minFreeBytes
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		n, err := openNode(c.engineOptions(logger), c.eventOptions(logger), api.Options{Logger: logger}, ingest.Options{})
+		n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), door: api.Options{Logger: logger}})
 		require.NoError(t, err)
 		return n
 	}

@@ -22,6 +22,7 @@ import (
 	"millrace/api/control"
 	"millrace/ingest"
 	"millrace/shard"
+	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/wal"
 )
@@ -48,6 +49,17 @@ type serveCommand struct {
 	TLSKey         string   `help:"Its key, PEM." placeholder:"FILE" type:"path"`
 	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
 	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
+
+	Node         uint32            `default:"0" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
+	Raft         string            `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
+	Members      map[uint32]string `mapsep:"," help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
+	Groups       int               `default:"16" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made."`
+	Replicas     int               `default:"3" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
+	RaftInsecure bool              `help:"No TLS between nodes. Loopback only."`
+	RaftCert     string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
+	RaftKey      string            `help:"Its key, PEM." placeholder:"FILE" type:"path"`
+	RaftCA       string            `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
+	RaftTimeout  time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one."`
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the Host of the request for the link." placeholder:"URL"`
 	PreferenceLinkLife time.Duration `default:"2160h" help:"How long a link to a hosted page is good."`
@@ -121,10 +133,21 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	engine := c.engineOptions(logger)
-	engine.OnFailure = func(err error) { failed <- err }
-	door, err := c.doorOptions(logger)
-	if err != nil {
+	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
+		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes}}
+	o.engine.OnFailure = func(err error) { failed <- err }
+	if o.door, err = c.doorOptions(logger); err != nil {
+		return err
+	}
+	reload := reloads{certificate}
+	if c.Node != 0 {
+		link, config, err := c.linkTLS()
+		if err != nil {
+			return err
+		}
+		reload = append(reload, link)
+		o.cluster = c.clusterOptions(config, o, logger)
+	} else if err := cluster.CheckAlone(c.Data); err != nil {
 		return err
 	}
 	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is somebody to serve.
@@ -133,21 +156,49 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer listener.Close()
-	if certificate != nil {
-		listener = certificate.Listener(listener)
+	n, err := c.open(ctx, o, listener, certificate, failed, stdout)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		logger.Info("stopped while the node was waiting for its cluster")
+		return nil
 	}
-	n, err := openNode(engine, c.eventOptions(logger), door, ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes})
 	if err != nil {
 		return err
 	}
-	if err := c.bootstrap(n, stdout); err != nil {
-		return errors.Join(err, n.close())
+	if certificate != nil {
+		listener = certificate.Listener(listener)
 	}
-	return c.serve(ctx, n, listener, certificate, failed, logger, stdout)
+	return c.serve(ctx, n, listener, reload, failed, logger, stdout)
+}
+
+// open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for long: whoever comes meanwhile is told.
+func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, failed <-chan error, stdout io.Writer) (*node, error) {
+	if o.cluster == nil {
+		n, err := openNode(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.bootstrap(n, stdout); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+		return n, nil
+	}
+	room, err := openWaitingRoom(listener, certificate)
+	if err != nil {
+		return nil, err
+	}
+	defer room.close()
+	n, err := openNode(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := patiently(ctx, failed, o.engine.Logger, func() error { return c.bootstrap(n, stdout) }); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
 }
 
 // serve runs the listeners until the end and closes everything in order.
-func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS, failed <-chan error, logger *slog.Logger, stdout io.Writer) error {
+func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, reload reloads, failed <-chan error, logger *slog.Logger, stdout io.Writer) error {
 	ended := make(chan error, 2)
 	go func() { ended <- n.server.Serve(listener) }()
 	var admin *http.Server
@@ -174,7 +225,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	for {
 		select {
 		case <-hup:
-			c.reload(n, certificate, logger, stdout)
+			c.reload(n, reload, logger, stdout)
 			continue
 		case err := <-ended:
 			return errors.Join(fmt.Errorf("listener: %w", err), n.close())
@@ -201,9 +252,15 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	return nil
 }
 
-// reload is SIGHUP: certificate and bootstrap file are read again. What is wrong with them is logged, and the old state stays.
-func (c *serveCommand) reload(n *node, certificate *api.TLS, logger *slog.Logger, stdout io.Writer) {
-	if certificate != nil {
+// reloads are the certificates in use; nil ones are none.
+type reloads []*api.TLS
+
+// reload is SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the old state stays.
+func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger, stdout io.Writer) {
+	for _, certificate := range certificates {
+		if certificate == nil {
+			continue
+		}
 		if err := certificate.Reload(); err != nil {
 			logger.Error("reload", "error", err)
 		}
@@ -288,7 +345,7 @@ func (c *serveCommand) check() error {
 			return errors.New("--admin: another address than loopback needs --insecure-http; put a proxy with TLS before it")
 		}
 	}
-	return nil
+	return c.checkCluster()
 }
 
 func isLoopback(address string) (bool, error) {

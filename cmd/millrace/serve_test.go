@@ -34,6 +34,9 @@ func TestFlagsAreRefused(t *testing.T) {
 	defer taken.Close()
 	data := []string{"serve", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--admin", "off"}
 	with := func(more ...string) []string { return append(data[:len(data):len(data)], more...) }
+	member := func(more ...string) []string {
+		return append(with("--node", "1", "--raft", "127.0.0.1:7081", "--members", "1=127.0.0.1:7081,2=127.0.0.1:7082"), more...)
+	}
 	for _, c := range []struct {
 		args []string
 		says string
@@ -63,6 +66,30 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--workers", "1000"), "workers"},
 		{with("--listen", taken.Addr().String()), "address already in use"},
 		{with("--data", "/proc/no/such"), "/proc/no"},
+		{with("--node", "1"), "--raft and --members"},
+		{with("--node", "1", "--raft", "127.0.0.1:7081"), "--raft and --members"},
+		{with("--node", "-1"), "--node"},
+		{with("--members", "1=127.0.0.1:7081"), "--node"},
+		{with("--raft", "127.0.0.1:7081"), "--node"},
+		{with("--raft-insecure"), "--node"},
+		{with("--raft-ca", broken), "--node"},
+		{member(), "--raft-cert"},
+		{member("--raft-cert", broken, "--raft-key", broken), "--raft-ca"},
+		{member("--raft-insecure", "--raft-ca", broken), "--raft-insecure goes without"},
+		{member("--raft-cert", broken, "--raft-key", broken, "--raft-ca", broken), "--raft-cert: load certificate"},
+		{member("--raft-insecure", "--groups", "0"), "--groups"},
+		{member("--raft-insecure", "--groups", "257"), "--groups"},
+		{member("--raft-insecure", "--replicas", "0"), "--replicas"},
+		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
+		{member("--raft-insecure", "--members", "0=127.0.0.1:7081"), "begin with 1"},
+		{member("--raft-insecure", "--members", "x=127.0.0.1:7081"), "--members"},
+		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=127.0.0.1"), "node 2"},
+		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=127.0.0.1:7081"), "same address"},
+		{member("--raft-insecure", "--members", "1=:7081"), "no address that others reach"},
+		{member("--raft-insecure", "--members", "1=127.0.0.1:0"), "no port"},
+		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=10.0.0.1:7081"), "node 2"},
+		{member("--raft-insecure", "--raft", "0.0.0.0:7081"), "--raft-insecure"},
+		{member("--raft-insecure", "--raft", "7081"), "--raft:"},
 	} {
 		require.Contains(t, refused(t, nil, c.args...), c.says, c.args)
 	}

@@ -50,7 +50,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
 	w.Header().Set("Content-Type", map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson", eventlog.Parquet: "application/vnd.apache.parquet"}[format])
-	if err := n.events.Write(r.Context(), w, format, q, n.engine.AppendSvcID); err != nil {
+	if err := eventlog.Write(r.Context(), n.events, w, format, q, n.engine.AppendSvcID); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -89,8 +89,9 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format eventlog.Forma
 
 const (
 	maxImportLine  = 8 << 20
-	importBatch    = 100 // profiles in a record
-	maxImportError = 100 // errors that are reported
+	importBatch    = 100              // profiles in a record
+	maxImportError = 100              // errors that are reported
+	importPatience = 30 * time.Second // with a cluster that can't take a record
 )
 
 type importError struct {
@@ -159,10 +160,15 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 	defer func() { b.Release() }()
 	commit := func() error {
 		count := b.Count()
-		for {
+		for begun := time.Now(); ; {
 			err := b.Commit()
 			if errors.Is(err, shard.ErrBusy) {
 				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			handed := errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) // of a cluster; nothing was done
+			if handed && time.Since(begun) < importPatience {
+				time.Sleep(100 * time.Millisecond)
 				continue
 			}
 			if err != nil {

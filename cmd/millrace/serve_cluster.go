@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/api/ratelimit"
+	"millrace/shard"
+	"millrace/shard/cluster"
+	"millrace/wal/quorum"
+)
+
+// What serve does for a node of a cluster.
+
+// checkCluster refuses settings of a cluster that make no sense together.
+func (c *serveCommand) checkCluster() error {
+	secured := c.RaftCert != "" || c.RaftKey != "" || c.RaftCA != ""
+	if c.Node == 0 {
+		if c.Raft != "" || len(c.Members) > 0 || c.RaftInsecure || secured {
+			return errors.New("--raft and --members are for a node of a cluster: say which one it is with --node")
+		}
+		return nil
+	}
+	if c.Raft == "" || len(c.Members) == 0 {
+		return errors.New("--node: a node of a cluster needs --raft and --members")
+	}
+	if c.Groups < 1 || c.Groups > 256 {
+		return errors.New("--groups: want 1 to 256")
+	}
+	if c.Replicas < 1 {
+		return errors.New("--replicas: want at least 1")
+	}
+	if c.RaftTimeout < 100*time.Millisecond || c.RaftTimeout > time.Minute {
+		return errors.New("--raft-timeout: want 100ms to 1m")
+	}
+	switch {
+	case c.RaftInsecure && secured:
+		return errors.New("--raft-insecure goes without --raft-cert, --raft-key and --raft-ca")
+	case !c.RaftInsecure && (c.RaftCert == "" || c.RaftKey == "" || c.RaftCA == ""):
+		return errors.New("--node: the nodes of a cluster prove to one another who they are: --raft-cert, --raft-key and --raft-ca, or --raft-insecure on loopback")
+	}
+	return c.checkAddresses()
+}
+
+// checkAddresses refuses members that can't be reached, two at one address, and insecure ones elsewhere than here.
+func (c *serveCommand) checkAddresses() error {
+	seen := map[string]uint32{}
+	for _, number := range slices.Sorted(maps.Keys(c.Members)) {
+		address := c.Members[number]
+		host, port, err := net.SplitHostPort(address)
+		switch {
+		case number == 0:
+			return errors.New("--members: the numbers of nodes begin with 1")
+		case err != nil:
+			return fmt.Errorf("--members: node %d: %w", number, err)
+		case port == "" || port == "0":
+			return fmt.Errorf("--members: node %d: %q has no port", number, address)
+		case host == "" || host == "0.0.0.0" || host == "::":
+			return fmt.Errorf("--members: node %d: %q is no address that others reach it at", number, address)
+		case seen[address] != 0:
+			return fmt.Errorf("--members: nodes %d and %d have the same address", seen[address], number)
+		}
+		seen[address] = number
+		if loopback, _ := isLoopback(address); c.RaftInsecure && !loopback {
+			return fmt.Errorf("--raft-insecure: node %d at %q is not on loopback", number, address)
+		}
+	}
+	loopback, err := isLoopback(c.Raft)
+	if err != nil {
+		return fmt.Errorf("--raft: %w", err)
+	}
+	if c.RaftInsecure && !loopback {
+		return errors.New("--raft-insecure: another address than loopback needs --raft-cert, --raft-key and --raft-ca")
+	}
+	return nil
+}
+
+// linkTLS is for both sides of a connection between nodes, nil for none. The certificate can be read again; the authority is that of the start.
+func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
+	if c.RaftInsecure {
+		return nil, nil, nil
+	}
+	link, err := api.LoadTLS(c.RaftCert, c.RaftKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--raft-cert: %w", err)
+	}
+	text, err := os.ReadFile(c.RaftCA)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--raft-ca: %w", err)
+	}
+	authority := x509.NewCertPool()
+	if !authority.AppendCertsFromPEM(text) {
+		return nil, nil, fmt.Errorf("--raft-ca: %q has no certificate", c.RaftCA)
+	}
+	return link, &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: authority, ClientCAs: authority, ClientAuth: tls.RequireAndVerifyClientCert,
+		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return link.Certificate(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return link.Certificate(), nil },
+	}, nil
+}
+
+// clusterOptions are those of the node, with what is of the whole node in o.
+func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *slog.Logger) *cluster.Options {
+	members := map[quorum.Node]string{}
+	for number, address := range c.Members {
+		members[quorum.Node(number)] = address
+	}
+	admin := c.Admin
+	if admin == "off" {
+		admin = ""
+	}
+	return &cluster.Options{
+		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
+		Groups: c.Groups, Replicas: c.Replicas,
+		Quorum: quorum.Options{
+			HeartbeatTimeout: c.RaftTimeout, MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
+		},
+		Engine: o.engine, Events: o.events, OnFailure: o.engine.OnFailure, Program: version, Logger: logger,
+	}
+}
+
+// openMember makes this node one of the cluster.
+func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
+	limits := &limitPeers{self: uint32(o.cluster.Node), ready: make(chan struct{})}
+	limiter := ratelimit.NewLimiter(limits, nowMillis)
+	options := *o.cluster
+	options.OnDocument = n.control.Apply
+	options.Services = map[string]func(quorum.Node, []byte) ([]byte, error){
+		limitService: func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },
+	}
+	var err error
+	if n.cluster, err = cluster.Open(ctx, options); err != nil {
+		return err
+	}
+	limits.node = n.cluster
+	close(limits.ready)
+	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
+	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
+	o.door.Store, o.door.Limiter = memberStore{api.Engine(n.engine), n.cluster}, limiter
+	n.groupGauges()
+	return nil
+}
+
+// memberStore is the store of a node of a cluster: it serves when all groups do.
+type memberStore struct {
+	api.Store
+	node *cluster.Node
+}
+
+func (s memberStore) Ready() error { return s.node.Ready() }
+
+// limitService is the name of the calls between the limiters of nodes.
+const limitService = "ratelimit"
+
+// limitPeers are the other nodes as the limiter sees them. Until this node is open there are none: others ask for nothing that needs them.
+type limitPeers struct {
+	self  uint32
+	ready chan struct{} // closed when node is set
+	node  *cluster.Node
+}
+
+var errOpening = errors.New("the node is opening")
+
+// Self is this node's number.
+func (p *limitPeers) Self() uint32 { return p.self }
+
+// Nodes are all of the cluster.
+func (p *limitPeers) Nodes() []uint32 {
+	select {
+	case <-p.ready:
+	default:
+		return nil
+	}
+	var numbers []uint32
+	for _, node := range p.node.Nodes() {
+		numbers = append(numbers, uint32(node))
+	}
+	return numbers
+}
+
+// Call asks another node's limiter.
+func (p *limitPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	select {
+	case <-p.ready:
+		return p.node.Call(ctx, quorum.Node(node), limitService, message)
+	default:
+		return nil, errOpening
+	}
+}
+
+// groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with the replicas.
+func (n *node) groupGauges() {
+	metrics.RegisterMetricsWriter(func(w io.Writer) {
+		type group struct {
+			name  string
+			stats shard.Stats
+		}
+		groups := []group{}
+		for _, r := range n.cluster.Replicas() {
+			groups = append(groups, group{strconv.FormatUint(uint64(r.Group), 10), r.Engine.Stats()})
+		}
+		front := n.engine.Stats()
+		for _, g := range engineGauges {
+			if g.name == "millrace_inflight_bytes" { // of requests that came in here, whatever groups they are for
+				metrics.WriteGaugeFloat64(w, g.name+`{group="front"}`, g.value(front))
+			}
+			for _, of := range groups {
+				metrics.WriteGaugeFloat64(w, fmt.Sprintf("%s{group=%q}", g.name, of.name), g.value(of.stats))
+			}
+		}
+		metrics.WriteGaugeFloat64(w, "millrace_ready", oneIf(n.cluster.Ready() == nil))
+	})
+}
+
+// patiently does what may fail as long as the cluster has no majority, or others do the same at the same time.
+func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do func() error) error {
+	conflicts := 0
+	for {
+		err := do()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, control.ErrConflict) && conflicts < maxConflicts:
+			conflicts++
+		case errors.Is(err, shard.ErrUnavailable), errors.Is(err, shard.ErrUnknown), errors.Is(err, shard.ErrNotLeader), errors.Is(err, shard.ErrBusy):
+		default:
+			return err
+		}
+		log.Warn("the bootstrap file waits for the cluster", "error", err)
+		select {
+		case <-time.After(patience):
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+const (
+	patience     = time.Second
+	maxConflicts = 20
+)
+
+// waitingRoom answers on a listener until the node is open: it is alive, and not ready.
+type waitingRoom struct {
+	server *http.Server
+	ended  chan struct{}
+}
+
+// openWaitingRoom serves listener's socket through a second descriptor; listener stays as it is.
+func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom, error) {
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("%s is no TCP listener", listener.Addr())
+	}
+	file, err := tcp.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	own, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	if certificate != nil {
+		own = tls.NewListener(own, certificate.Config())
+	}
+	r := &waitingRoom{ended: make(chan struct{}), server: &http.Server{
+		Handler: http.HandlerFunc(serveWaiting), ReadTimeout: waitingTimeout, WriteTimeout: waitingTimeout, MaxHeaderBytes: 8 << 10,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+	}}
+	r.server.SetKeepAlivesEnabled(false)
+	go func() {
+		defer close(r.ended)
+		_ = r.server.Serve(own)
+	}()
+	return r, nil
+}
+
+const waitingTimeout = 5 * time.Second
+
+func serveWaiting(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if r.URL.Path == "/livez" {
+		_, _ = io.WriteString(w, `{"message":"success"}`)
+		return
+	}
+	h.Set("Retry-After", "5")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, `{"message":"The node is starting. Nothing was done; please try again later."}`)
+}
+
+// close ends the room when those in it have their answers.
+func (r *waitingRoom) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), waitingTimeout)
+	defer cancel()
+	if r.server.Shutdown(ctx) != nil {
+		_ = r.server.Close()
+	}
+	<-r.ended
+}
