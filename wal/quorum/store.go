@@ -31,6 +31,7 @@ import (
 //   - the newest entries in memory, since each is read back once for each follower.
 type store struct {
 	wal     *raftwal.WAL
+	dir     string
 	meta    *metadb.BoltMetaDB
 	witness *witness
 	fail    func(error) error // reports what is final, and returns it
@@ -59,14 +60,14 @@ const (
 
 // openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
 func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *witness, fail func(error) error) (*store, error) {
-	s := &store{meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+	s := &store{dir: dir, meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	var err error
 	s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes), raftwal.WithLogger(logger))
 	if err != nil {
 		_ = s.meta.Close()
 		return nil, err
 	}
-	if err := s.measure(dir); err != nil {
+	if err := errors.Join(s.finishCut(), s.measure(dir)); err != nil {
 		_ = s.close()
 		return nil, err
 	}
@@ -250,7 +251,7 @@ func (s *store) cutEnd(index uint64) error {
 	if err := s.witness.lower(index - 1); err != nil {
 		return s.breakDown(fmt.Errorf("write the witness: %w", err))
 	}
-	if err := s.wal.DeleteRange(index, last); err != nil {
+	if err := s.cut(index, last); err != nil {
 		return s.breakDown(fmt.Errorf("delete the entries %d to %d: %w", index, last, err))
 	}
 	s.mu.Lock()
