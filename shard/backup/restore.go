@@ -35,7 +35,7 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	if fs == nil {
 		fs = vfs.Default
 	}
-	s := &restore{fs: fs, dir: dir}
+	s := &restore{fs: fs, dir: dir, owns: directories}
 	if err := s.begin(); err != nil {
 		return about, err
 	}
@@ -51,12 +51,33 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	return about, nil
 }
 
+// Make has fill make a data directory, as Restore does: all of it, or nothing. owns are the names that fill makes in the directory; what it returns nil for is on
+// disk, but for those names. Errors: ErrNotEmpty, that of fill, and those of the file system; the directory is then as it was.
+func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
+	if fs == nil {
+		fs = vfs.Default
+	}
+	s := &restore{fs: fs, dir: dir, owns: owns}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	err := fill()
+	if err == nil {
+		err = s.end()
+	}
+	if err != nil {
+		return errors.Join(err, s.undo())
+	}
+	return nil
+}
+
 // restore is one that is under way.
 type restore struct {
 	fs      vfs.FS
 	dir     string
-	isNew   bool // the directory was not there
-	filled  bool // there are, or may be, files of an archive in it
+	isNew   bool     // the directory was not there
+	filled  bool     // there are, or may be, files of an archive in it
+	owns    []string // what it makes in the directory
 	created []string
 }
 
@@ -74,7 +95,7 @@ func (s *restore) begin() error {
 	}
 	unfinished := slices.Contains(names, shard.RestoreMarker)
 	for _, name := range names {
-		if !slices.Contains(tolerated, name) && !(unfinished && (name == shard.RestoreMarker || slices.Contains(directories, name))) {
+		if !slices.Contains(tolerated, name) && !(unfinished && (name == shard.RestoreMarker || slices.Contains(s.owns, name))) {
 			return fmt.Errorf("%w: %q has %q", ErrNotEmpty, s.dir, name)
 		}
 	}
@@ -156,7 +177,7 @@ func (s *restore) end() error {
 
 // clear removes all files of the archive.
 func (s *restore) clear() error {
-	for _, name := range directories {
+	for _, name := range s.owns {
 		if err := s.fs.RemoveAll(s.fs.PathJoin(s.dir, name)); err != nil && !oserror.IsNotExist(err) {
 			return fmt.Errorf("remove what was restored: %w", err)
 		}

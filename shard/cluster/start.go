@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard"
 	"millrace/wal/quorum"
 )
 
@@ -134,6 +135,9 @@ func syncDir(dir string) error {
 // openFacts reads what the node knows of itself, or begins it.
 func (n *Node) openFacts() error {
 	dir := n.opts.Dir
+	if _, err := os.Stat(filepath.Join(dir, shard.RestoreMarker)); err == nil {
+		return fmt.Errorf("%q has the file %s: what was to make this directory has not ended; begin it again", dir, shard.RestoreMarker)
+	}
 	f, err := readFacts(dir)
 	if err != nil {
 		return err
