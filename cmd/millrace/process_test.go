@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -165,11 +166,13 @@ func startProcess(t *testing.T, program string, args ...string) *process {
 			t.Errorf("%s", tail(p.log.String(), 20_000))
 		}
 		if t.Failed() {
-			t.Logf("%s (pid %d) said:\n%s", filepath.Base(program), p.cmd.Process.Pid, tail(p.log.String(), 4000))
+			t.Logf("%s (pid %d) said:\n%s", filepath.Base(program), p.cmd.Process.Pid, tail(auditLines.ReplaceAllString(p.log.String(), ""), 4000))
 		}
 	})
 	return p
 }
+
+var auditLines = regexp.MustCompile(`(?m)^.*"msg":"audit: .*\n`) // one for each change: too much to be told
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 

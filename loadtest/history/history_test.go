@@ -158,6 +158,18 @@ func TestNames(t *testing.T) {
 		13 14 give a2 x0 -> label
 		15 16 give a1 x0 -> ok
 		17 18 export a1 -> x0 a1 e1`)
+	f(Linearizable, "promised, and then not taken", `
+		1 2 give a1 x0 -> ok
+		1 2 track e1 x0 -> ok
+		3 4 give a1 x0 -> ok
+		5 9 give a0 x0 -> label
+		6 7 make a0 -> in use
+		10 11 make a0 -> ok`)
+	f(Illegal, "the promise is over with the answer", `
+		1 2 track e1 x0 -> ok
+		3 4 give a1 x0 -> ok
+		5 6 give a0 x0 -> label
+		7 8 make a0 -> in use`)
 	f(Illegal, "both have got it", `
 		1 9 make a0 -> ok
 		1 9 make a0 -> ok`)
@@ -195,6 +207,18 @@ func TestNames(t *testing.T) {
 		4 5 export a0 -> nobody
 		6 7 export x0 -> x0 e2
 		10 11 export x0 -> x0 a0 e1 e2`)
+	f(Linearizable, "or it leads to the other already", `
+		1 2 track e1 a0 -> ok
+		1 2 track e2 x0 -> ok
+		3 9 identify a0 x0 -> ok
+		4 5 export a0 -> x0 e2
+		6 7 export x0 -> x0 e2
+		10 11 export a0 -> x0 a0 e1 e2`)
+	f(Illegal, "but not behind the answer", `
+		1 2 track e1 a0 -> ok
+		1 2 track e2 x0 -> ok
+		3 9 identify a0 x0 -> ok
+		10 11 export a0 -> x0 e2`)
 	f(Illegal, "there are two of it", `
 		1 2 track e1 a0 -> ok
 		1 2 track e2 x0 -> ok
@@ -330,7 +354,7 @@ func TestRandomHistories(t *testing.T) {
 			found++
 		}
 	}
-	require.Greater(t, found, 100)
+	require.Greater(t, found, 20)
 	require.Equal(t, bent, found)
 }
 
@@ -434,13 +458,13 @@ func simulate(r *rand.Rand, n, clients int) (entries []Entry) {
 	return entries
 }
 
-// stale looks for a read that begins after the event with its lowest bit was acknowledged to the same identifier, both while nobody was being merged. -1: there
-// is none.
+// stale looks for a read that begins after the event with its lowest bit was acknowledged to the same identifier, with nobody being merged from the one to the
+// other. -1: there is none.
 func stale(entries []Entry) int {
-	quiet := func(e *Entry) bool {
+	quiet := func(from, to int64) bool {
 		for i := range entries {
 			o := &entries[i]
-			if (o.Op.Kind == Merge || o.Op.Kind == Identify) && o.Call <= e.Return && e.Call <= max(o.Return, o.Effect) {
+			if (o.Op.Kind == Merge || o.Op.Kind == Identify) && o.Call <= to && from <= max(o.Return, o.Effect) {
 				return false
 			}
 		}
@@ -448,12 +472,12 @@ func stale(entries []Entry) int {
 	}
 	for i := range entries {
 		e := &entries[i]
-		if e.Op.Kind != Export || e.Answer.Events == 0 || !quiet(e) {
+		if e.Op.Kind != Export || e.Answer.Events == 0 {
 			continue
 		}
 		for j := range entries {
 			w := &entries[j]
-			if w.Op.Kind == Track && e.Answer.Events&-e.Answer.Events == 1<<w.Op.Event && w.Return < e.Call && w.Op.A == e.Op.A && quiet(w) {
+			if w.Op.Kind == Track && e.Answer.Events&-e.Answer.Events == 1<<w.Op.Event && w.Return < e.Call && w.Op.A == e.Op.A && quiet(w.Call, e.Return) {
 				return i
 			}
 		}

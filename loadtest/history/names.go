@@ -12,15 +12,16 @@ import (
 // Not every request is one atomic change, and the model is as fine as the contract:
 //
 //   - Who is meant is looked up first; what arrives when that user has been merged away reaches the one who was kept. So each change is two steps.
-//   - A merge takes the one away and gives to the other what he had, in this order. In between nobody has the aliases, though they are not free, and the external
-//     id is free. An identify that merges is answered behind that; of a merge only the look-up stands before its answer.
+//   - A merge takes the one away and gives to the other what he had, in this order. In between the external id is free, and the aliases, which are not, lead to
+//     nobody, or to the other without what is on its way. An identify that merges is answered behind that; of a merge only the look-up stands before its answer.
+//   - Who wants to give an alias gets it promised, and then the user takes it or has another one. In between it is in use, though nobody is found by it.
 type Names struct{}
 
 // The parts of an entry, in their order; of a Merge either look-up may be first.
 const (
 	partFind   = iota // whom A names
 	partChange        // the change, with what it answers; of a merge: the one is gone
-	partAbsorb        // the other has what he had
+	partAbsorb        // the other has what he had; of GiveAlias: the user has taken it, or not
 	partFindB         // Merge: whom B names
 )
 
@@ -29,7 +30,7 @@ func (Names) steps(number int, e *Entry) []step {
 	switch e.Op.Kind {
 	case Export, MakeAlias:
 		return []step{{e, number, partChange, e.Return}}
-	case Identify:
+	case Identify, GiveAlias:
 		return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}, {e, number, partAbsorb, e.Return}}
 	case Merge:
 		return []step{{e, number, partFind, e.Return}, {e, number, partFindB, e.Return}, {e, number, partChange, effect}, {e, number, partAbsorb, effect}}
@@ -50,10 +51,11 @@ type profile struct {
 
 // progress is an entry of which some steps have been made and others not.
 type progress struct {
-	number int32
-	made   uint8 // parts, a bit each
-	a, b   int32 // whom it is about; 0: nobody
-	sealed int32 // who was taken away by it; 0: nobody
+	number   int32
+	made     uint8 // parts, a bit each
+	a, b     int32 // whom it is about; 0: nobody
+	sealed   int32 // who was taken away by it; 0: nobody
+	promised uint8 // number of the alias that is, plus 1
 }
 
 // world is the state of a family. It is never changed, only replaced. Both lists are in order.
@@ -93,9 +95,9 @@ func (w *world) step(s step, answer Answer) (*world, bool) {
 	op, known := s.entry.Op, s.entry.Known()
 	switch op.Kind {
 	case Export:
-		return w, w.find(op.A).answer() == answer
+		return w, w.find(op.A).answer() == answer || answer.Found && w.early(op.A).answer() == answer
 	case MakeAlias:
-		if w.holder(op.B.Number) != nil {
+		if w.isTaken(op.B.Number) {
 			return w, !known || answer.Refusal == InUse
 		}
 		next := w.clone()
@@ -121,14 +123,16 @@ func (w *world) step(s step, answer Answer) (*world, bool) {
 		return nil, false
 	}
 	now := *p
-	last := s.part == partAbsorb || op.Kind == Track || op.Kind == GiveAlias
-	if last {
+	if s.part == partAbsorb || op.Kind == Track {
 		next.forget(s.number)
 	}
-	if s.part == partAbsorb {
+	var ok bool
+	switch {
+	case s.part == partAbsorb && op.Kind == GiveAlias:
+		return next, next.take(now, answer, known)
+	case s.part == partAbsorb:
 		return next, next.absorb(now.sealed)
 	}
-	var ok bool
 	switch op.Kind {
 	case Track:
 		ok = next.track(now, op)
@@ -150,7 +154,7 @@ func (w *world) track(p progress, op Op) bool {
 		if target = w.now(p.a); target == nil {
 			return false // behind what is on its way
 		}
-	case op.A.Alias && w.holder(op.A.Number) != nil:
+	case op.A.Alias && w.isTaken(op.A.Number):
 		if target = w.find(op.A); target == nil {
 			return false
 		}
@@ -163,7 +167,7 @@ func (w *world) track(p progress, op Op) bool {
 	return true
 }
 
-// give gives the alias, or refuses.
+// give promises the alias, or refuses.
 func (w *world) give(p progress, op Op, answer Answer, known bool) bool {
 	if p.a == 0 {
 		return !known || answer.Refusal == Taken
@@ -172,13 +176,32 @@ func (w *world) give(p progress, op Op, answer Answer, known bool) bool {
 	if user == nil {
 		return false
 	}
-	switch holder := w.holder(op.B.Number); {
-	case holder != nil && w.now(holder.id) == user:
+	if holder := w.holder(op.B.Number); holder != nil && w.now(holder.id) == user {
 		return !known || answer.Refusal == Taken
-	case holder != nil || user.aliases != 0:
-		return !known || holder != nil && answer.Refusal == InUse || user.aliases != 0 && answer.Refusal == Label
 	}
-	user.aliases |= 1 << op.B.Number
+	if w.isTaken(op.B.Number) {
+		return !known || answer.Refusal == InUse
+	}
+	if known && answer.Refusal == InUse {
+		return false
+	}
+	w.entry(int(p.number)).promised = op.B.Number + 1
+	return true
+}
+
+// take keeps the promise.
+func (w *world) take(p progress, answer Answer, known bool) bool {
+	if p.promised == 0 {
+		return true
+	}
+	user := w.now(p.a)
+	if user == nil {
+		return false
+	}
+	if user.aliases != 0 {
+		return !known || answer.Refusal == Label
+	}
+	user.aliases |= 1 << (p.promised - 1)
 	return !known || answer.Refusal == Taken
 }
 
@@ -247,6 +270,18 @@ func (w *world) find(r Ref) *profile {
 	return nil
 }
 
+// early is whom an alias leads to while it is on its way to him.
+func (w *world) early(r Ref) *profile {
+	if !r.Alias {
+		return nil
+	}
+	p := w.holder(r.Number)
+	for p != nil && p.into != 0 {
+		p = w.profile(p.into)
+	}
+	return p
+}
+
 // holder has an alias, or takes it along to somebody.
 func (w *world) holder(alias uint8) *profile {
 	for i := range w.profiles {
@@ -255,6 +290,11 @@ func (w *world) holder(alias uint8) *profile {
 		}
 	}
 	return nil
+}
+
+// isTaken: somebody has the alias, or is to have it.
+func (w *world) isTaken(alias uint8) bool {
+	return w.holder(alias) != nil || slices.ContainsFunc(w.progress, func(p progress) bool { return p.promised == alias+1 })
 }
 
 // now is who a user has become: itself, or who has taken it in; nil while something of it is on its way.
