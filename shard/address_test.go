@@ -2,7 +2,11 @@ package shard
 
 import (
 	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -379,4 +383,77 @@ func TestLateStates(t *testing.T) {
 		b.Append(op.RowState, op.MakeFlags(0, op.Email), home, append(binary.LittleEndian.AppendUint64(nil, 0), states("opted_in", set+1)...), key)
 	})
 	requireAll("unsubscribed")
+}
+
+// Two who set the state of one address at once: whoever is answered, all who share the address have what was said, or what the other one says, and not what was
+// before. Also when the second says what the first one says, and finds it so already where it comes by.
+func TestStatesOfTwoAreVisible(t *testing.T) {
+	const address = "ada@example.com"
+	through := map[string]func(b *Batch, s State){
+		"ada":     func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("ada"), 0, s) },
+		"bob":     func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("bob"), 0, s) },
+		"address": func(b *Batch, s State) { b.SetAddressStates(op.Email, []byte(address), s) },
+	}
+	set := func(who, value string) func(t *testing.T, e *Engine) {
+		return play(who, func(t *testing.T, e *Engine, b *Batch) {
+			b.SetSource(op.SourceEmailStatus)
+			through[who](b, email(value))
+		}).do
+	}
+	runs := 0
+	interleaved := func(first, second, value string, at int) (steps int) {
+		x := openStepped(t, func(t *testing.T, e *Engine) {
+			track(t, e, "ada", attrField(op.AttrEmail, address))
+			track(t, e, "bob", attrField(op.AttrEmail, address))
+			setAddress(t, e, op.Email, address, email("subscribed"))
+		})
+		what := fmt.Sprintf("through %s, then at step %d %s through %s", first, at, value, second)
+		var stale []string
+		check := func() {
+			for _, user := range []string{"ada", "bob"} {
+				if states, _ := statesOfUser(t, x.Engine, op.ExternalID, user); slices.Contains(states, email("subscribed")) {
+					stale = append(stale, user)
+				}
+			}
+			if states, _ := statesOfAddress(t, x.Engine, op.Email, address); slices.Contains(states, email("subscribed")) {
+				stale = append(stale, "address")
+			}
+		}
+		within(t, 30*time.Second, what, func() {
+			a := x.begin(t, set(first, "unsubscribed"))
+			var b chan struct{}
+			for x.waiting() {
+				if steps++; steps == at {
+					b = x.begin(t, set(second, value))
+				}
+				for _, done := range []chan struct{}{a, b} {
+					select {
+					case <-done:
+						check()
+					default:
+					}
+				}
+				x.step()
+			}
+			x.limit.Store(math.MaxUint64)
+			<-a
+			if b != nil {
+				<-b
+			}
+			check()
+		})
+		require.Empty(t, stale, what)
+		require.NoError(t, x.Close())
+		runs++
+		return steps
+	}
+	for first := range through {
+		for second := range through {
+			for _, value := range []string{"unsubscribed", "opted_in"} {
+				for at := 1; interleaved(first, second, value, at) > at; at++ {
+				}
+			}
+		}
+	}
+	t.Logf("%d runs", runs)
 }

@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -18,7 +19,7 @@ import (
 // changeContact is change for attribute ops that set email, phone or a subscription state.
 func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	number := s.number
-	if unchanged(w.entryOf(s), o.Body()) {
+	if w.applying.rec.Source == op.SourceTrack && unchanged(w.entryOf(s), o.Body()) {
 		out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 		w.judge(number, verdict)
 		return w.update(s, out)
@@ -60,8 +61,9 @@ func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	return nil
 }
 
-// unchanged says whether all that an attributes body says of addresses and states is so already: clients send the same values again and again,
-// and no directory row need hear of it. Should another state of the same address be on its way, shareState notices.
+// unchanged says whether all that an attributes body says of addresses and states is so already: clients track the same values again and again,
+// and no directory row need hear of it. Should another state of the same address be on its way, shareState notices. Who sets a state by another
+// endpoint is not answered like that: what it finds may be another's that is still on its way to those who share the address, and it goes behind.
 func unchanged(blob, body []byte) bool {
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
@@ -256,15 +258,17 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 		}
 	}
 	if number != 0 {
-		if newer := overtaken(w.entryOf(s), changes); len(newer) > 0 { // the sender had not heard of it when it spoke
-			w.share(p, o, number, newer, false)
+		if later := overtaken(w.entryOf(s), changes); len(later) > 0 { // the sender had not heard of it when it spoke
+			w.share(p, o, number, later, false)
 		}
 	}
+	late := newer(w.entryOf(s), changes)
 	made, err := w.setStates(s, changes, false)
 	if err != nil {
 		return err
 	}
-	return w.tellMembers(p, o, s, made)
+	// What the address has from a later change may still be on its way to those who share it: who comes too late is answered behind it.
+	return w.tellMembers(p, o, s, append(made, late...))
 }
 
 // shareState: states of an address reach a profile, which may have left the address meanwhile.
@@ -296,10 +300,10 @@ func (w *worker) shareState(p *partition, o op.Op) error {
 	return err
 }
 
-// overtaken are the states of an entry that are newer than changes and differ from them.
-func overtaken(blob []byte, changes []stateChange) (later []stateChange) {
+// newer are the states of an entry that were changed later than changes say.
+func newer(blob []byte, changes []stateChange) (later []stateChange) {
 	for _, c := range changes {
-		if own, known := profile.StateOf(blob, c.State); known && own.Changed > c.Changed && !own.Same(c.State) {
+		if own, known := profile.StateOf(blob, c.State); known && own.Changed > c.Changed {
 			if own.Channel == 0 {
 				own.Channel = c.Channel
 			}
@@ -307,4 +311,11 @@ func overtaken(blob []byte, changes []stateChange) (later []stateChange) {
 		}
 	}
 	return later
+}
+
+// overtaken are those of newer that differ from what changes say.
+func overtaken(blob []byte, changes []stateChange) []stateChange {
+	return slices.DeleteFunc(newer(blob, changes), func(own stateChange) bool {
+		return slices.ContainsFunc(changes, func(c stateChange) bool { return own.Is(c.State) && own.Same(c.State) })
+	})
 }

@@ -142,7 +142,7 @@ func (m *statesModel) setUser(u *modelHolder, email, phone string, set map[model
 	oldEmail, oldPhone := u.email, u.phone
 	u.email, u.phone = email, phone
 	m.noteDifference(u, was)
-	if same { // nobody else need hear of it
+	if same && m.source == op.SourceTrack { // nobody else need hear of it
 		return
 	}
 	for _, address := range []string{email, phone} {
