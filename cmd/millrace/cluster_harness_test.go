@@ -23,8 +23,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// cluster is nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone, which is held to the same.
-type cluster struct {
+// fleet is the nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone, which is held to the same.
+type fleet struct {
 	t         *testing.T
 	net       network
 	dir       string
@@ -38,7 +38,7 @@ type cluster struct {
 // peer is one node.
 type peer struct {
 	*site
-	c      *cluster
+	c      *fleet
 	number int
 	p      *process
 	paused bool
@@ -77,7 +77,7 @@ const newsGroup = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"
 const maxTexts = 40
 
 // newAlone starts one node that is no cluster.
-func newAlone(t *testing.T, flags ...string) *cluster {
+func newAlone(t *testing.T, flags ...string) *fleet {
 	c := emptyCluster(t, nil, flags)
 	m := &peer{c: c, number: 1, site: &site{dir: filepath.Join(c.dir, "data1"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: c.bootstrap}}
 	c.nodes = []*peer{m}
@@ -87,14 +87,14 @@ func newAlone(t *testing.T, flags ...string) *cluster {
 }
 
 // newCluster starts so many nodes, and waits until all are ready. Flags are those of every node, at every start.
-func newCluster(t *testing.T, nodes int, flags ...string) *cluster {
+func newCluster(t *testing.T, nodes int, flags ...string) *fleet {
 	return startCluster(t, newLinks(t, nodes+spareNodes), nodes, flags...)
 }
 
 // spareNodes can be added to each cluster later.
 const spareNodes = 2
 
-func startCluster(t *testing.T, net network, nodes int, flags ...string) *cluster {
+func startCluster(t *testing.T, net network, nodes int, flags ...string) *fleet {
 	c := emptyCluster(t, net, flags)
 	c.founders = nodes
 	for range nodes {
@@ -107,9 +107,9 @@ func startCluster(t *testing.T, net network, nodes int, flags ...string) *cluste
 	return c
 }
 
-func emptyCluster(t *testing.T, net network, flags []string) *cluster {
+func emptyCluster(t *testing.T, net network, flags []string) *fleet {
 	dir := t.TempDir()
-	c := &cluster{t: t, net: net, dir: dir, flags: flags, bootstrap: filepath.Join(dir, "bootstrap.yaml")}
+	c := &fleet{t: t, net: net, dir: dir, flags: flags, bootstrap: filepath.Join(dir, "bootstrap.yaml")}
 	require.NoError(t, os.WriteFile(c.bootstrap, []byte(clusterBootstrap(maxTexts)), 0o600))
 	c.client = &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 10 * time.Second}}
 	t.Cleanup(func() {
@@ -123,7 +123,7 @@ func emptyCluster(t *testing.T, net network, flags []string) *cluster {
 }
 
 // place makes the next node, without starting it.
-func (c *cluster) place() *peer {
+func (c *fleet) place() *peer {
 	n := len(c.nodes) + 1
 	m := &peer{c: c, number: n}
 	m.site = &site{dir: filepath.Join(c.dir, "data"+strconv.Itoa(n)), addr: c.net.api(n), admin: c.net.admin(n), bootstrap: c.bootstrap}
@@ -132,7 +132,7 @@ func (c *cluster) place() *peer {
 }
 
 // members is --members: those that made the cluster.
-func (c *cluster) members() string {
+func (c *fleet) members() string {
 	var parts []string
 	for n := 1; n <= c.founders; n++ {
 		parts = append(parts, fmt.Sprintf("%d=%s", n, c.net.member(n)))
@@ -174,11 +174,11 @@ func (m *peer) isReady() bool {
 	return err == nil && a.status == http.StatusOK
 }
 
-// patience is how long a cluster has to get well once nothing is in its way. Nothing depends on how fast it is.
-const patience = 90 * time.Second
+// recovery is how long a cluster has to get well once nothing is in its way. Nothing depends on how fast it is.
+const recovery = 90 * time.Second
 
 // waitReady waits until all nodes that run say that they are ready.
-func (c *cluster) waitReady() {
+func (c *fleet) waitReady() {
 	c.t.Helper()
 	for _, m := range c.nodes {
 		if m.p == nil || m.paused || !m.p.isAlive() {
@@ -189,9 +189,9 @@ func (c *cluster) waitReady() {
 			if !m.p.isAlive() {
 				c.t.Fatalf("node %d has ended with %d", m.number, m.p.exit(time.Second))
 			}
-			if time.Since(start) > patience {
+			if time.Since(start) > recovery {
 				a, err := call(c.client, http.MethodGet, m.url("/readyz"), "", "")
-				c.t.Fatalf("node %d is not ready after %v: %v %s", m.number, patience, err, a.body)
+				c.t.Fatalf("node %d is not ready after %v: %v %s", m.number, recovery, err, a.body)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -199,12 +199,12 @@ func (c *cluster) waitReady() {
 }
 
 // until polls.
-func (c *cluster) until(what string, f func() bool) time.Duration {
+func (c *fleet) until(what string, f func() bool) time.Duration {
 	c.t.Helper()
 	start := time.Now()
 	for !f() {
-		if time.Since(start) > patience {
-			c.t.Fatalf("after %v still not: %s", patience, what)
+		if time.Since(start) > recovery {
+			c.t.Fatalf("after %v still not: %s", recovery, what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -212,7 +212,7 @@ func (c *cluster) until(what string, f func() bool) time.Duration {
 }
 
 // urls of all nodes that run.
-func (c *cluster) urls() (list []string) {
+func (c *fleet) urls() (list []string) {
 	for _, m := range c.nodes {
 		if m.p != nil && m.p.isAlive() {
 			list = append(list, "http://"+m.addr)
@@ -247,7 +247,7 @@ func (m *peer) metric(name string) (sum float64, err error) {
 }
 
 // settled waits until nothing is under way between users any more. The gauges are of up to a second ago, so it must stay like that for longer.
-func (c *cluster) settled() {
+func (c *fleet) settled() {
 	c.t.Helper()
 	var quiet time.Time
 	c.until("no merge and no message is under way", func() bool {
@@ -270,7 +270,7 @@ func (c *cluster) settled() {
 }
 
 // ask sends a request to one node after the other until one answers it with another status than 503 or 429.
-func (c *cluster) ask(method, path, body string, more ...string) reply {
+func (c *fleet) ask(method, path, body string, more ...string) reply {
 	c.t.Helper()
 	start := time.Now()
 	for i := 0; ; i++ {
@@ -279,7 +279,7 @@ func (c *cluster) ask(method, path, body string, more ...string) reply {
 		if err == nil && a.status != 503 && a.status != 429 {
 			return a
 		}
-		if time.Since(start) > patience {
+		if time.Since(start) > recovery {
 			c.t.Fatalf("%s is not answered: %v %d %s", path, err, a.status, a.body)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -298,7 +298,7 @@ func (a reply) isUndone() bool {
 }
 
 // clusterLoad is load on all nodes of a cluster, one after the other.
-func (c *cluster) load(change func(*loadtest.Options)) *load {
+func (c *fleet) load(change func(*loadtest.Options)) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{cancel: cancel, ended: make(chan struct{})}
 	o := loadtest.Options{Key: allKey, Duration: 24 * time.Hour, Connections: 6, Ledger: true, SurviveRestarts: true, Pool: 16, Timeout: 15 * time.Second, AllowRemote: true}
@@ -317,13 +317,13 @@ func (c *cluster) load(change func(*loadtest.Options)) *load {
 }
 
 // verify ends the load and reads everything back through each node.
-func (c *cluster) verify(l *load) {
+func (c *fleet) verify(l *load) {
 	c.t.Helper()
 	time.Sleep(300 * time.Millisecond) // it comes back after the last fault
 	l.cancel()
 	select {
 	case <-l.ended:
-	case <-time.After(patience):
+	case <-time.After(recovery):
 		c.t.Fatal("the load does not end")
 	}
 	require.NoError(c.t, l.err)

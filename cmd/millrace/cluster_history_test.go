@@ -22,7 +22,7 @@ import (
 
 // trial is concurrent clients of a cluster, who each send the next request to any node, and what they are told.
 type trial struct {
-	c     *cluster
+	c     *fleet
 	began time.Time
 	stop  atomic.Bool
 	wg    sync.WaitGroup
@@ -59,7 +59,7 @@ const (
 )
 
 // newTrial starts the clients. They go on until end.
-func newTrial(c *cluster, r *rand.Rand, clients int) *trial {
+func newTrial(c *fleet, r *rand.Rand, clients int) *trial {
 	t := &trial{c: c, began: time.Now()}
 	for range servingFamilies {
 		t.serving = append(t.serving, nil)
@@ -330,7 +330,7 @@ func (t *trial) end() {
 						continue
 					}
 					for _, op := range f.reads() {
-						for start := time.Now(); f.ask(endClients+n, m, op) != history.Answered && time.Since(start) < patience; {
+						for start := time.Now(); f.ask(endClients+n, m, op) != history.Answered && time.Since(start) < recovery; {
 							time.Sleep(10 * time.Millisecond)
 						}
 					}
