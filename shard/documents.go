@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -79,6 +81,13 @@ func (e *Engine) Document(key string) []byte {
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	return e.documents[key]
+}
+
+// DocumentKeys are the keys of all control documents that this engine holds, in any order.
+func (e *Engine) DocumentKeys() []string {
+	e.documentsMu.Lock()
+	defer e.documentsMu.Unlock()
+	return slices.Collect(maps.Keys(e.documents))
 }
 
 // How a change in the body of a Document op is conditional.

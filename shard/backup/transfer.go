@@ -30,9 +30,10 @@ const incoming = ".incoming"
 // moved are the directories that Send takes along, and Finish swaps.
 var moved = []string{"state", "events"}
 
-// Send writes the state of a replica, with the effects of at least all records up to position, as an archive for Receive. All records up to position must
-// have been dispatched. A control group has no event log: nil. The replica goes on meanwhile; its log is held, so that the receiver finds there what comes next. When another image of the engine is
-// being taken, Send waits until that is released. It ends early with the error of ctx, or when the node is better off without the image (shard.Image.Err).
+// Send writes the state of a replica, with the effects of at least all records up to position, as an archive for Receive. events may be nil: a control group
+// has none. All records up to position must have been dispatched. The replica goes on meanwhile; its log is held, so that the receiver finds there what comes
+// next. When another image of the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node is better off
+// without the image (shard.Image.Err).
 func Send(ctx context.Context, e *shard.Engine, events *eventlog.Log, position uint64, w io.Writer) error {
 	e.Advance(position)
 	if err := e.WaitApplied(position); err != nil {

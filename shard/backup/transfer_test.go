@@ -122,8 +122,12 @@ type oneGroup struct{ shard.Mesh }
 
 func (oneGroup) GroupOf(uint8) int { return 1 }
 
-// openReplica opens what is in a directory, on a log that begins at a position.
-func openReplica(fs vfs.FS, first, durable uint64) (*replica, error) {
+// openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone when it says by hand.
+func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, error) {
+	interval := time.Millisecond
+	if len(byHand) > 0 {
+		interval = time.Hour
+	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	log := &paperLog{first: first, durable: durable, holds: map[string]uint64{}}
 	e, err := shard.Open(shard.Options{
@@ -134,7 +138,7 @@ func openReplica(fs vfs.FS, first, durable uint64) (*replica, error) {
 		return nil, err
 	}
 	l, err := eventlog.Open(e, eventlog.Options{
-		FS: fs, Dir: fs.PathJoin("group", "events"), Group: "1", Interval: time.Millisecond, BlockBytes: 4 << 10, PackAfter: 10 * time.Millisecond, MaxDuty: 1,
+		FS: fs, Dir: fs.PathJoin("group", "events"), Group: "1", Interval: interval, BlockBytes: 4 << 10, PackAfter: 10 * time.Millisecond, MaxDuty: 1,
 		DeleteWithin: 40 * time.Millisecond, Logger: quiet, Retention: 100 * 365 * 24 * time.Hour,
 	})
 	if err != nil {
@@ -344,6 +348,11 @@ func TestReceiveCrashes(t *testing.T) {
 	old.hand(records[:100])
 	require.NoError(t, old.e.WaitApplied(records[99].position))
 	require.NoError(t, errors.Join(old.e.Checkpoint(), old.l.Pack(), old.close()))
+	again := r.IntN(2) == 0
+	if again { // after one that was received, and not put in its place
+		_, err := Receive(context.Background(), disk, "group", bytes.NewReader(archive.Bytes()))
+		require.NoError(t, err)
+	}
 
 	steps, marked := 0, false
 	outcomes := map[uint64]int{}
@@ -356,7 +365,7 @@ func TestReceiveCrashes(t *testing.T) {
 	}))
 	crash = func(op errorfs.Op) {
 		steps++
-		for _, kept := range []int{0, 50, 100} {
+		for _, kept := range []int{0, 50, 50, 50, 100} {
 			if kept > 0 && testing.Short() && steps%3 != 0 {
 				continue
 			}
@@ -373,7 +382,7 @@ func TestReceiveCrashes(t *testing.T) {
 			require.NoError(t, is.close())
 			outcomes[applied]++
 			require.Contains(t, []uint64{records[99].position, endOf(at)}, applied, "%v", op)
-			if kept == 0 {
+			if kept == 0 && !again {
 				require.False(t, marked && applied < endOf(at), "back to the old state at %v", op)
 				marked = applied == endOf(at)
 			}
@@ -392,10 +401,66 @@ func TestReceiveCrashes(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, Finish(fs, "group"))
 	crash(errorfs.Op{})
-	require.True(t, marked)
+	require.True(t, marked || again)
 	t.Logf("%d steps: %v", steps, outcomes)
 	require.Greater(t, outcomes[records[99].position], 0)
 	require.Greater(t, outcomes[endOf(at)], 0)
+}
+
+// A state that is ahead of the log on its node: what comes again is skipped, and no event or deletion is lost or there twice.
+func TestReceivedAheadOfTheLog(t *testing.T) {
+	r := testseed.Rand(t)
+	records := paperRecords(r, 300)
+	sender, err := openReplica(vfs.NewMem(), 1, 0, true)
+	require.NoError(t, err)
+	sender.hand(records[:250])
+	at := endOf(records[99])
+	var archive bytes.Buffer
+	require.NoError(t, Send(context.Background(), sender.e, sender.l, at, &archive))
+	sender.hand(records[250:])
+	end := records[299].position
+	want := sender.shows(t, end)
+	fs := vfs.NewMem()
+	_, err = Receive(context.Background(), fs, "group", bytes.NewReader(archive.Bytes()))
+	require.NoError(t, err)
+	require.NoError(t, Finish(fs, "group"))
+	receiver, err := openReplica(fs, at+1, at, true)
+	require.NoError(t, err)
+	packed := receiver.l.Stats().Packed
+	require.Greater(t, packed, at)
+	require.Less(t, packed, records[249].position, "blocks are too large for this test")
+	require.NoError(t, receiver.e.WaitApplied(records[249].position))
+	// Until the log has come so far, what is packed is what there is.
+	first := receiver.shows(t, at)
+	require.NotEmpty(t, first)
+	for _, e := range want {
+		if e < fmt.Sprintf("1-%016x", packed+1) {
+			require.Contains(t, first, e)
+		}
+	}
+	require.NoError(t, errors.Join(receiver.e.Checkpoint(), receiver.l.Pack()))
+	receiver.hand(records[100:])
+	require.True(t, slices.Equal(want, receiver.shows(t, end)))
+	require.NoError(t, errors.Join(receiver.e.Checkpoint(), receiver.l.Pack()))
+	require.True(t, slices.Equal(want, receiver.shows(t, end)))
+	require.NoError(t, errors.Join(sender.close(), receiver.close()))
+	alike(t, sender.store(t), receiver.store(t), "receiver")
+}
+
+// A replica without an event log: that of the control group.
+func TestSendWithoutEvents(t *testing.T) {
+	r := testseed.Rand(t)
+	records := paperRecords(r, 50)
+	x := mustOpenReplica(t, vfs.NewMem(), 1, 0)
+	x.hand(records)
+	var archive bytes.Buffer
+	require.NoError(t, Send(context.Background(), x.e, nil, endOf(records[49]), &archive))
+	require.NoError(t, x.close())
+	y := replica{fs: vfs.NewMem()}
+	_, err := Receive(context.Background(), y.fs, "group", &archive)
+	require.NoError(t, err)
+	require.NoError(t, Finish(y.fs, "group"))
+	alike(t, x.store(t), y.store(t), "receiver")
 }
 
 // What is not whole is refused, and changes nothing; neither does a backup of a node.

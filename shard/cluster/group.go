@@ -480,6 +480,10 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 	if g.closed { // the next start goes on from here
 		return shard.ErrClosed
 	}
+	var known []string
+	if old := g.engine.Load(); old != nil && g.id == controlGroup {
+		known = old.DocumentKeys()
+	}
 	err := g.shut()
 	if err == nil {
 		err = backup.Finish(nil, g.dir)
@@ -490,6 +494,11 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 	if err != nil { // there is no old state any more to go on with
 		g.fail(err)
 		return err
+	}
+	for _, key := range known { // Open has told of those that are there
+		if g.engine.Load().Document(key) == nil {
+			g.n.onDocument(key, nil)
+		}
 	}
 	g.background.Add(1)
 	go g.catchUp()
