@@ -59,6 +59,7 @@ type serveCommand struct {
 	RaftCert     string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
 	RaftKey      string            `help:"Its key, PEM." placeholder:"FILE" type:"path"`
 	RaftCA       string            `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
+	MaxMoves     int               `default:"2" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
 	RaftTimeout  time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one."`
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the Host of the request for the link." placeholder:"URL"`

@@ -46,6 +46,9 @@ func (c *serveCommand) checkCluster() error {
 	if c.Replicas < 1 {
 		return errors.New("--replicas: want at least 1")
 	}
+	if c.MaxMoves < 1 {
+		return errors.New("--max-moves: want at least 1")
+	}
 	if c.RaftTimeout < 100*time.Millisecond || c.RaftTimeout > time.Minute {
 		return errors.New("--raft-timeout: want 100ms to 1m")
 	}
@@ -127,7 +130,7 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 	}
 	return &cluster.Options{
 		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
-		Groups: c.Groups, Replicas: c.Replicas,
+		Groups: c.Groups, Replicas: c.Replicas, Pace: cluster.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
 			HeartbeatTimeout: c.RaftTimeout, MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
@@ -140,7 +143,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	limits := &limitPeers{self: uint32(o.cluster.Node), ready: make(chan struct{})}
 	limiter := ratelimit.NewLimiter(limits, nowMillis)
 	options := *o.cluster
-	options.OnDocument = n.control.Apply
+	options.OnDocument, options.Audit = n.control.Apply, reconcilerEntry(n.control)
 	options.Services = map[string]func(quorum.Node, []byte) ([]byte, error){
 		limitService: func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },
 	}
@@ -152,7 +155,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	close(limits.ready)
 	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter = memberStore{api.Engine(n.engine), n.cluster}, limiter
+	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter, clusterDoor{n.cluster}
 	n.groupGauges()
 	return nil
 }

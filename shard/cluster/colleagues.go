@@ -115,7 +115,7 @@ func (n *Node) reconcile() {
 	n.background.Add(1)
 	go func() {
 		defer n.background.Done()
-		newReconciler(n.operator, n.facts.Load().Members, n.opts.MaxMoves, n.opts.Audit).run(ctx)
+		newReconciler(n.operator, n.facts.Load().Members, n.opts.Audit).run(ctx)
 	}()
 }
 

@@ -18,13 +18,37 @@ type look struct {
 	skew      map[quorum.Node]time.Duration // by how much a node's clock is ahead of this one's, as far as that can be told
 }
 
-// Times of looks.
 const (
-	reportTimeout = time.Second      // whoever takes longer does not answer
-	aliveFor      = 3 * time.Second  // after an answer
-	lostAfter     = time.Minute      // without an answer, new replicas go elsewhere
-	settledAfter  = 20 * time.Second // after its start, a node is given leaderships, or relieved of them
+	reportTimeout = time.Second     // whoever takes longer does not answer
+	aliveFor      = 3 * time.Second // after an answer
 )
+
+// Pace is how fast groups are placed and moved. The zero value of a field means its default.
+type Pace struct {
+	// Round is the time between two looks at all nodes, Busy when something was done. Defaults 1 s, 100 ms.
+	Round, Busy time.Duration
+	// Transfer is the time between two changes of leaders that make their numbers even. Default 5 s.
+	Transfer time.Duration
+	// Settle is how long a node must be there before it takes part in that. Default 20 s.
+	Settle time.Duration
+	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. What it has it keeps. Default 1 min.
+	Lost time.Duration
+	// Step bounds one change of a group's members or leader. Default 10 s.
+	Step time.Duration
+	// Moves is how many groups are on their way to other nodes at the same time. Default 2.
+	Moves int
+}
+
+// EnsureDefaults fills in what is not set.
+func (p *Pace) EnsureDefaults() {
+	preset(&p.Round, time.Second)
+	preset(&p.Busy, 100*time.Millisecond)
+	preset(&p.Transfer, 5*time.Second)
+	preset(&p.Settle, 20*time.Second)
+	preset(&p.Lost, time.Minute)
+	preset(&p.Step, 10*time.Second)
+	preset(&p.Moves, 2)
+}
 
 // look asks all nodes of the cluster, and members besides, how they are.
 func (o *operator) look(ctx context.Context, members []quorum.Node) *look {
@@ -149,7 +173,7 @@ func (o *operator) scene(l *look, m *memory) *scene {
 	s := &scene{replicas: o.replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {
 		m.answered[n] = l.at
-		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= settledAfter}
+		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= o.pace.Settle}
 	}
 	for _, n := range l.directory.numbers() {
 		silent := l.at.Sub(m.begun)
@@ -157,7 +181,7 @@ func (o *operator) scene(l *look, m *memory) *scene {
 		if ever {
 			silent = l.at.Sub(heard)
 		}
-		s.nodes[n] = nodeView{nodeDocument: l.directory.nodes[n], alive: ever && silent < aliveFor, lost: silent >= lostAfter,
+		s.nodes[n] = nodeView{nodeDocument: l.directory.nodes[n], alive: ever && silent < aliveFor, lost: silent >= o.pace.Lost,
 			here: s.nodes[n].here, settled: s.nodes[n].settled}
 	}
 	marks := map[uint32]mark{}

@@ -47,8 +47,7 @@ type Options struct {
 	Program          string // version, for status
 	// Audit makes an entry of the audit log of what the reconciler does by itself; nil: there is none.
 	Audit func(Entry) []byte
-	// MaxMoves is how many groups are moved to other nodes at the same time. Default 2.
-	MaxMoves int
+	Pace  Pace // of the reconciler
 
 	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 10 s.
 	CommitTimeout time.Duration
@@ -98,6 +97,7 @@ func (o *Options) EnsureDefaults() {
 		o.OnFailure = func(error) {}
 	}
 	o.Engine.EnsureDefaults()
+	o.Pace.EnsureDefaults()
 }
 
 func preset[T ~int | ~int64](field *T, value T) {
@@ -260,7 +260,7 @@ func (n *Node) furnish() error {
 		return err
 	}
 	n.operator = &operator{
-		self: n.self, cluster: f.Cluster, groups: f.Groups, replicas: f.Replicas, documents: n.documents, peers: colleagues{n}, now: time.Now, log: n.log,
+		self: n.self, cluster: f.Cluster, groups: f.Groups, replicas: f.Replicas, documents: n.documents, peers: colleagues{n}, pace: n.opts.Pace, now: time.Now, log: n.log,
 	}
 	return nil
 }

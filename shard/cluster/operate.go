@@ -44,6 +44,7 @@ type operator struct {
 	groups, replicas int // user groups; replicas of each, as far as there are nodes
 	documents        *documents
 	peers            peers
+	pace             Pace // complete
 	now              func() time.Time
 	log              *slog.Logger
 }

@@ -22,9 +22,8 @@ import (
 // was judged by, and groups on the condition that their members are.
 type reconciler struct {
 	*operator
-	members  map[quorum.Node]string // that make the cluster: used when there are no documents yet
-	maxMoves int
-	audit    func(Entry) []byte
+	members map[quorum.Node]string // that make the cluster: used when there are no documents yet
+	audit   func(Entry) []byte
 
 	memory      *memory
 	transferred time.Time         // when leaders were balanced last
@@ -33,19 +32,8 @@ type reconciler struct {
 	metrics     *metrics.Set
 }
 
-const (
-	roundInterval = time.Second
-	busyInterval  = 100 * time.Millisecond // when something was done
-	transferEvery = 5 * time.Second        // to balance leaders
-	stepTimeout   = 10 * time.Second
-	defaultMoves  = 2
-)
-
-func newReconciler(o *operator, members map[quorum.Node]string, maxMoves int, audit func(Entry) []byte) *reconciler {
-	if maxMoves <= 0 {
-		maxMoves = defaultMoves
-	}
-	return &reconciler{operator: o, members: members, maxMoves: maxMoves, audit: audit, memory: newMemory(o.now()), transferred: o.now(),
+func newReconciler(o *operator, members map[quorum.Node]string, audit func(Entry) []byte) *reconciler {
+	return &reconciler{operator: o, members: members, audit: audit, memory: newMemory(o.now()), transferred: o.now(),
 		said: map[uint32]string{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
 }
 
@@ -54,16 +42,16 @@ func (r *reconciler) run(ctx context.Context) {
 	metrics.RegisterSet(r.metrics)
 	defer metrics.UnregisterSet(r.metrics, true)
 	for r.peers.Fence(ctx) != nil { // the documents may be older than what earlier leaders have done
-		if !pause(ctx, busyInterval, nil) {
+		if !pause(ctx, r.pace.Busy, nil) {
 			return
 		}
 	}
 	r.log.Info("cluster: this node places the groups now")
 	for {
 		_, changed := r.documents.get()
-		interval := roundInterval
+		interval := r.pace.Round
 		if r.round(ctx) {
-			interval, changed = busyInterval, nil
+			interval, changed = r.pace.Busy, nil
 		}
 		if !pause(ctx, interval, changed) {
 			return
@@ -97,13 +85,13 @@ func (r *reconciler) round(ctx context.Context) (acted bool) {
 	r.notice(l, s)
 	acted = r.states(l, s)
 	steps := r.advance(l, s)
-	for _, m := range s.nextMoves(r.maxMoves) {
+	for _, m := range s.nextMoves(r.pace.Moves) {
 		acted = r.place(l, m.group, m.place, "group to be moved", m.why) || acted
 	}
 	if len(steps) == 0 {
 		steps = s.handOffs()
 	}
-	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= transferEvery {
+	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= r.pace.Transfer {
 		r.transferred = l.at
 		steps = append(steps, balance)
 	}
@@ -166,7 +154,7 @@ func (r *reconciler) advance(l *look, s *scene) (steps []*Step) {
 			leaderless++
 		}
 		switch {
-		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.maxMoves: // others have come back in the middle of theirs
+		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.pace.Moves: // others have come back in the middle of theirs
 		case decided.step != nil:
 			steps = append(steps, decided.step)
 			if decided.step.Verb == AddLearner {
@@ -216,11 +204,11 @@ func (r *reconciler) take(ctx context.Context, s *scene, steps []*Step) bool {
 	for i := range s.groups {
 		leader[s.groups[i].group] = s.groups[i].leader
 	}
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.pace.Step)
 	defer cancel()
 	var wait sync.WaitGroup
 	for _, step := range steps {
-		step.Until = r.now().Add(stepTimeout)
+		step.Until = r.now().Add(r.pace.Step)
 		wait.Go(func() {
 			args := []any{"group", step.Group, "node", step.Node, "leader", leader[step.Group]}
 			if err := r.peers.Step(ctx, leader[step.Group], *step); err != nil {

@@ -286,9 +286,9 @@ func TestBalanceIsDamped(t *testing.T) {
 	p.rounds(8)
 	p.world.nodes[3].alive, p.world.nodes[3].started = true, p.world.time
 	before = terms()
-	p.rounds(int(settledAfter/time.Second) - 2)
+	p.rounds(int(p.pace.Settle/time.Second) - 2)
 	require.Equal(t, before, terms(), "node 3 has just come")
-	p.rounds(int(transferEvery/time.Second) * 2)
+	p.rounds(int(p.pace.Transfer/time.Second) * 2)
 	require.InDelta(t, before, terms(), 3, "one at a time")
 	p.until(100)
 }
@@ -314,7 +314,7 @@ func TestMoveIsRedirected(t *testing.T) {
 	}
 	require.Positive(t, moving)
 	p.join(5)
-	p.rounds(int(lostAfter/time.Second) + 150)
+	p.rounds(int(p.pace.Lost/time.Second) + 150)
 	for id, placed := range p.directory().groups {
 		require.NotContains(t, append(placed.Leaving, placed.Replicas...), quorum.Node(4), "group %d", id)
 	}

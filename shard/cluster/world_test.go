@@ -92,7 +92,9 @@ func (w *world) found(nodes ...quorum.Node) {
 
 func (w *world) operator(replicas, groups int) *operator {
 	w.replicas = replicas
-	return &operator{self: 1, cluster: "c", groups: groups, replicas: replicas, documents: w.documents, peers: w, now: func() time.Time { return w.time },
+	pace := Pace{Moves: w.maxMoves}
+	pace.EnsureDefaults()
+	return &operator{pace: pace, self: 1, cluster: "c", groups: groups, replicas: replicas, documents: w.documents, peers: w, now: func() time.Time { return w.time },
 		log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
@@ -101,7 +103,7 @@ func (w *world) reconciler(o *operator) *reconciler {
 	for n := range w.nodes {
 		members[n] = fmt.Sprintf("10.0.0.%d:7000", n)
 	}
-	return newReconciler(o, members, w.maxMoves, func(e Entry) []byte { return []byte(e.What) })
+	return newReconciler(o, members, func(e Entry) []byte { return []byte(e.What) })
 }
 
 // fate is a number in [0, 1) for a call: the same however goroutines run.

@@ -1,0 +1,221 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/wal/quorum"
+)
+
+// join adds a node by way of another one, starts it, and waits until it serves.
+func (c *testCluster) join(by, node quorum.Node) {
+	c.t.Helper()
+	address := freeAddress(c.t)
+	require.NoError(c.t, c.node(by).Add(context.Background(), node, address, nil))
+	c.mu.Lock()
+	c.members = maps.Clone(c.members) // the others were started with theirs
+	c.members[node] = address
+	c.mu.Unlock()
+	c.start(node)
+}
+
+// settled waits until a node's status shows that everything is as it should be: these nodes active, replicas and leaders even.
+func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status Status) {
+	c.t.Helper()
+	c.eventually(func() (err error) {
+		if status, err = c.node(by).Status(context.Background()); err != nil {
+			return err
+		}
+		return unsettled(status, active)
+	})
+	return status
+}
+
+func unsettled(status Status, active []quorum.Node) error {
+	holds, leads := map[quorum.Node]int{}, map[quorum.Node]int{}
+	var found []quorum.Node
+	for _, n := range status.Nodes {
+		if n.State == Active {
+			found = append(found, n.Node)
+		}
+		if n.State == Joining || n.State == Draining || n.Problem != "" && n.State != Removed {
+			return fmt.Errorf("node %d is %s, problem %q", n.Node, n.State, n.Problem)
+		}
+	}
+	if !slices.Equal(found, active) {
+		return fmt.Errorf("active are %v, want %v", found, active)
+	}
+	for _, g := range append([]GroupStatus{status.Control}, status.Groups...) {
+		if g.Leader == 0 || g.Problem != "" || g.Doing != "" {
+			return fmt.Errorf("group %d: leader %d, problem %q, doing %q", g.Group, g.Leader, g.Problem, g.Doing)
+		}
+		if g.Group == 0 {
+			continue
+		}
+		leads[g.Leader]++
+		if len(g.Replicas) != min(status.Replicas, len(active)) {
+			return fmt.Errorf("group %d: %d replicas", g.Group, len(g.Replicas))
+		}
+		for _, r := range g.Replicas {
+			if !r.Voter || r.Leaving || !slices.Contains(active, r.Node) {
+				return fmt.Errorf("group %d: replica %+v", g.Group, r)
+			}
+			holds[r.Node]++
+		}
+	}
+	for what, count := range map[string]map[quorum.Node]int{"holds": holds, "leads": leads} {
+		least, most := count[active[0]], 0
+		for _, n := range active {
+			least, most = min(least, count[n]), max(most, count[n])
+		}
+		if most-least > 1 {
+			return fmt.Errorf("%s are uneven: %v", what, count)
+		}
+	}
+	return nil
+}
+
+// trickle is a small load on the nodes that it is told, each user with events one after the other.
+type trickle struct {
+	c     *testCluster
+	nodes atomic.Pointer[[]quorum.Node]
+	stop  chan struct{}
+	done  sync.WaitGroup
+
+	mu           sync.Mutex
+	acked, maybe map[string]int
+}
+
+func (c *testCluster) trickle(nodes ...quorum.Node) *trickle {
+	l := &trickle{c: c, stop: make(chan struct{}), acked: map[string]int{}, maybe: map[string]int{}}
+	l.nodes.Store(&nodes)
+	for i := range 4 {
+		l.done.Go(func() { l.run(i) })
+	}
+	return l
+}
+
+func (l *trickle) run(worker int) {
+	for i := 0; ; i++ {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		nodes := *l.nodes.Load()
+		n := l.c.node(nodes[i%len(nodes)])
+		user := fmt.Sprintf("w%d-%d", worker, i%50)
+		if n == nil {
+			continue
+		}
+		err := track(n.Front(), "ticked", user, "shared")
+		l.mu.Lock()
+		switch {
+		case err == nil:
+			l.acked[user]++
+			l.acked["shared"]++
+		case errors.Is(err, shard.ErrUnknown):
+			l.maybe[user]++
+			l.maybe["shared"]++
+		}
+		l.mu.Unlock()
+		time.Sleep(time.Millisecond) // a small load: the machine has other tests
+	}
+}
+
+// check ends the load and compares what was acknowledged with what a node reads.
+func (l *trickle) check(by quorum.Node) {
+	l.c.t.Helper()
+	close(l.stop)
+	l.done.Wait()
+	require.Greater(l.c.t, l.acked["shared"], 100, "the load was no load")
+	for user, acked := range l.acked {
+		count, err := events(l.c.node(by).Front(), op.ExternalID, user, "ticked")
+		require.NoError(l.c.t, err)
+		require.GreaterOrEqual(l.c.t, count, acked, "user %s: acknowledged events are missing", user)
+		require.LessOrEqual(l.c.t, count, acked+l.maybe[user], "user %s: events are there twice", user)
+	}
+	l.c.t.Logf("%d events acknowledged, %d unknown", l.acked["shared"], l.maybe["shared"])
+}
+
+// Under load three nodes become four and five, one is drained and removed, one vanishes and is replaced. Nothing that was acknowledged is missing.
+func TestNodesComeAndGo(t *testing.T) {
+	c := startCluster(t, 3, func(o *Options) {
+		o.Groups, o.Pace = 6, Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
+	})
+	ctx := context.Background()
+	c.settled(1, 1, 2, 3)
+	load := c.trickle(1, 2, 3)
+	c.join(1, 4)
+	c.settled(2, 1, 2, 3, 4)
+	c.join(3, 5)
+	status := c.settled(4, 1, 2, 3, 4, 5)
+	require.Len(t, status.Control.Replicas, 5)
+	for _, r := range status.Control.Replicas {
+		require.True(t, r.Voter)
+	}
+
+	load.nodes.Store(&[]quorum.Node{2, 3, 4, 5})
+	require.NoError(t, c.node(5).Drain(ctx, 1, nil))
+	require.ErrorIs(t, c.node(4).Remove(ctx, 1, false, nil), ErrRefused)
+	c.eventually(func() error {
+		d, _ := c.node(5).documents.get()
+		if d.nodes[1].State != Drained {
+			return fmt.Errorf("node 1 is %s", d.nodes[1].State)
+		}
+		return nil
+	})
+	c.stop(1)
+	require.NoError(t, c.node(4).Remove(ctx, 1, false, nil))
+	c.settled(3, 2, 3, 4, 5)
+
+	load.nodes.Store(&[]quorum.Node{3, 4, 5})
+	c.stop(2) // for good
+	require.ErrorIs(t, c.node(4).Remove(ctx, 2, false, nil), ErrRefused)
+	c.join(3, 6)
+	require.NoError(t, c.node(4).Remove(ctx, 2, true, nil))
+	status = c.settled(6, 3, 4, 5, 6)
+	for _, g := range append(status.Groups, status.Control) {
+		for _, r := range g.Replicas {
+			require.NotContains(t, []quorum.Node{1, 2}, r.Node, "group %d", g.Group)
+		}
+	}
+	load.check(6)
+	for _, n := range c.all() {
+		for i := range n.replicas {
+			d, _ := n.documents.get()
+			if g := n.group(uint32(i)); i > 0 {
+				require.Equal(t, d.groups[uint32(i)].holds(n.self), g != nil)
+			}
+		}
+	}
+}
+
+// Settings of the reconciler reach it, and an operator is told by any node why he is refused.
+func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	c.settled(1, 1, 2, 3)
+	c.stop(3)
+	c.eventually(func() error {
+		err := c.node(1).Remove(context.Background(), 2, true, nil)
+		if !errors.Is(err, ErrRefused) {
+			return fmt.Errorf("removed: %w", err)
+		}
+		return nil
+	})
+	status, err := c.node(2).Status(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, "does not answer", status.Nodes[2].Problem)
+	require.False(t, status.Nodes[2].Seen.IsZero(), "it was heard of before")
+}
