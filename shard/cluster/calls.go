@@ -28,6 +28,7 @@ const (
 	callEntry    = "/entry"    // one entry (reads.go)
 	callEvents   = "/events"   // those of a group (events.go)
 	callSpread   = "/spread"   // wait for control documents
+	callBye      = "/bye"      // the node is about to close (remote.go)
 	callStep     = "/step"     // change the members of a group (operator.go)
 	callService  = "/service/" // + name: what stands above this package (services.go)
 	headerBytes  = 8           // of a call
@@ -192,7 +193,7 @@ type handler func(from *quorum.Conn, dst, body []byte) ([]byte, error)
 func (n *Node) handlers() map[string]handler {
 	h := map[string]handler{
 		callFacts: n.serveFacts, callHello: n.serveHello, callCommit: n.serveCommit, callRelease: n.serveRelease, callLetters: n.serveLetters,
-		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep,
+		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
 	}
 	for name, service := range n.opts.Services {
 		h[callService+name] = func(from *quorum.Conn, dst, body []byte) ([]byte, error) {
@@ -236,6 +237,11 @@ func (n *Node) serve(handlers map[string]handler, x *fasthttp.RequestCtx) {
 	if (conn.Cluster == "" || !n.furnished.Load()) && string(x.Path()) != callFacts {
 		x.SetStatusCode(fasthttp.StatusForbidden)
 		x.SetConnectionClose() // the next one may know the cluster
+		return
+	}
+	if n.closing.Load() && string(x.Path()) == callHello {
+		x.SetStatusCode(fasthttp.StatusServiceUnavailable)
+		x.SetConnectionClose()
 		return
 	}
 	callsServed.Inc()

@@ -223,7 +223,7 @@ func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error)
 		case <-o.wake:
 		case <-timeout.C:
 			return dst, nil
-		case <-n.stop:
+		case <-n.draining:
 			return dst, nil
 		}
 	}

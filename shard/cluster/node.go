@@ -177,6 +177,7 @@ type Node struct {
 	clockWarned atomic.Int64
 	failing     sync.Once
 	closing     atomic.Bool
+	draining    chan struct{}   // closed when leaderships have been handed over: calls that only wait end
 	context     context.Context // ends with stop
 	cancel      context.CancelFunc
 	stop        <-chan struct{} // closed by Close
@@ -193,6 +194,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now}, epoch: rand.Uint64(), started: time.Now(),
 		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: xsync.NewMapOf[quorum.Node, *promises](),
 	}
+	n.draining = make(chan struct{})
 	n.context, n.cancel = context.WithCancel(context.Background())
 	n.stop = n.context.Done()
 	if err := n.open(ctx); err != nil {
@@ -393,13 +395,17 @@ func (n *Node) Close() error {
 	if n.closing.Swap(true) {
 		return nil
 	}
-	n.handOver()
-	n.cancel()
+	if n.furnished.Load() {
+		n.handOver()
+		n.sayBye()
+	}
+	close(n.draining)
 	if n.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 		_ = n.server.ShutdownWithContext(ctx) // what is still there ends with the host
 		cancel()
 	}
+	n.cancel()
 	n.streams.Wait()
 	n.background.Wait()
 	err := n.closeReplicas()

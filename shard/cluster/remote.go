@@ -213,6 +213,32 @@ func (n *Node) serveHello(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
 	return append(dst, text...), err
 }
 
+// sayBye tells the others that this node is about to close, so that they send it nothing any more over connections that it is closing.
+func (n *Node) sayBye() {
+	deadline := time.Now().Add(byeTime)
+	var saying sync.WaitGroup
+	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
+		if r.up.Load() {
+			saying.Go(func() { _ = r.post(r.services, callBye, make([]byte, headerBytes), deadline, nil) }) // it would find out
+		}
+		return true
+	})
+	saying.Wait()
+}
+
+// byeTime bounds the good-byes.
+const byeTime = time.Second
+
+func (n *Node) serveBye(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
+	r := n.remote(from.Node)
+	if r.up.Swap(false) {
+		n.log.Info("node is closing", "node", r.node)
+		r.requests.CloseIdleConnections()
+		r.services.CloseIdleConnections()
+	}
+	return dst, nil
+}
+
 // letGo ends what is kept for a node that is of the cluster no more.
 func (r *remote) letGo() {
 	r.end.Do(func() {

@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard/op"
+	"millrace/wal/quorum"
+)
+
+// Leaderships go round under load: nothing acknowledged is missing, nothing is there twice, and no request is lost to them for good.
+func TestLeadershipsMoveUnderLoad(t *testing.T) {
+	seed := testseed.Of(t)
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := startCluster(t, 3, nil)
+	l := startLoad(c, seed, 6, 40)
+	for range short(30, 8) {
+		l.more(20)
+		group := uint32(r.IntN(5))
+		for _, n := range c.all() {
+			if g := n.group(group); g.leads.Load() {
+				to := quorum.Node(1 + r.IntN(3))
+				if to != n.self {
+					_ = g.log.Transfer(to) // it may have lost it by itself
+				}
+			}
+		}
+	}
+	l.more(20)
+	l.end()
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.verify(node)
+	}
+	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+}
+
+// Each node in turn is closed in order and started again, under load that goes to all that are there.
+func TestRollingRestart(t *testing.T) {
+	seed := testseed.Of(t)
+	c := startCluster(t, 3, nil)
+	l := startLoad(c, seed, 6, 40)
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.more(20)
+		n := c.node(node)
+		c.mu.Lock()
+		delete(c.nodes, node) // a load balancer takes it out first
+		c.mu.Unlock()
+		require.NoError(t, n.Close())
+		l.more(20)
+		c.start(node)
+	}
+	l.more(20)
+	l.end()
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.verify(node)
+	}
+	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+}
+
+// Nodes vanish under load, one after another, and come back; at last all at once.
+func TestNodesVanish(t *testing.T) {
+	seed := testseed.Of(t)
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := startCluster(t, 3, nil)
+	l := startLoad(c, seed, 6, 40)
+	for range short(6, 2) {
+		l.more(20)
+		node := quorum.Node(1 + r.IntN(3))
+		c.kill(node)
+		l.more(20) // the others go on
+		c.start(node)
+	}
+	l.more(20)
+	l.end()
+	for node := quorum.Node(1); node <= 3; node++ {
+		c.kill(node)
+	}
+	c.start(1, 2, 3)
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.verify(node)
+	}
+	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+}
+
+// A minority takes nothing and loses nothing.
+func TestMinorityRefuses(t *testing.T) {
+	c := startCluster(t, 3, func(o *Options) {
+		o.LeaderWait, o.FenceTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
+	})
+	all := users("m", 20)
+	require.NoError(t, track(c.node(1).Front(), "bought", all...))
+	c.kill(2)
+	c.kill(3)
+	c.eventually(func() error {
+		if c.node(1).Ready() == nil {
+			return fmt.Errorf("node 1 still says that it is ready")
+		}
+		return nil
+	})
+	err := track(c.node(1).Front(), "bought", all...)
+	require.Error(t, err)
+	_, err = events(c.node(1).Front(), op.ExternalID, all[0], "bought")
+	require.Error(t, err, "a read of a minority could be stale")
+	c.start(2)
+	c.ready(1)
+	for _, u := range all {
+		n, err := events(c.node(1).Front(), op.ExternalID, u, "bought")
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, n, 1)
+	}
+	c.start(3)
+}
+
+// A number that comes back with an empty disk is refused, and so is a node whose replica is gone.
+func TestReplacedDisk(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	require.NoError(t, track(c.node(1).Front(), "bought", users("w", 20)...))
+	c.stop(3)
+	dir := c.options(3).Dir
+	require.NoError(t, os.Rename(dir, dir+".kept"))
+	_, err := c.open(3)
+	require.ErrorIs(t, err, ErrReplaced)
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.Rename(dir+".kept", dir))
+
+	// One group's data alone is missing.
+	lost := c.options(3).Dir + "/groups/2"
+	require.NoError(t, os.Rename(lost, lost+".kept"))
+	_, err = c.open(3)
+	require.ErrorIs(t, err, ErrReplaced)
+	require.ErrorContains(t, err, "group 2")
+	require.NoError(t, os.Rename(lost+".kept", lost))
+	c.start(3)
+}
+
+// The first start needs all members, and the same ones everywhere; it goes on when they are there.
+func TestFirstStart(t *testing.T) {
+	c := newTestCluster(t, 3, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+	defer cancel()
+	_, err := Open(ctx, c.options(1))
+	require.ErrorContains(t, err, "nodes [2 3] do not answer")
+	_, err = os.Stat(c.options(1).Dir + "/" + clusterFile)
+	require.NoError(t, err, "the disk has its name from the beginning")
+	c.start(1, 2, 3)
+	id := c.node(1).facts.Load().Cluster
+	for _, n := range c.all() {
+		f := n.facts.Load()
+		require.Equal(t, id, f.Cluster)
+		require.Equal(t, c.node(1).facts.Load().Secret, f.Secret)
+		require.Len(t, f.Disks, 3)
+	}
+	require.ErrorContains(t, CheckAlone(c.options(1).Dir), "node 1 of a cluster")
+	require.NoError(t, CheckAlone(t.TempDir()))
+}
+
+func TestFirstStartWithDifferentMembers(t *testing.T) {
+	c := newTestCluster(t, 3, nil)
+	o := c.options(3)
+	o.Members = map[quorum.Node]string{1: c.members[1], 3: c.members[3]}
+	errs := make(chan error, 2)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for _, o := range []Options{c.options(2), o} {
+		go func() {
+			_, err := Open(ctx, o)
+			errs <- err
+		}()
+	}
+	_, err := Open(ctx, c.options(1))
+	require.ErrorContains(t, err, "other --members")
+	require.Error(t, <-errs)
+	require.Error(t, <-errs)
+}
+
+// A data directory of a node alone is not taken for that of a node of a cluster.
+func TestAloneIsRefused(t *testing.T) {
+	c := newTestCluster(t, 1, nil)
+	require.NoError(t, os.MkdirAll(c.options(1).Dir+"/state", 0o755))
+	_, err := Open(context.Background(), c.options(1))
+	require.ErrorContains(t, err, "millrace cluster import")
+
+	c = newTestCluster(t, 1, nil)
+	c.start(1)
+	c.stop(1)
+	o := c.options(1)
+	o.Node, o.Members = 7, map[quorum.Node]string{7: c.members[1]}
+	_, err = Open(context.Background(), o)
+	require.ErrorContains(t, err, "belongs to node 1")
+}
+
+// One node is a cluster, too.
+func TestClusterOfOne(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	require.NoError(t, track(c.node(1).Front(), "bought", "a", "b", "a"))
+	n, err := events(c.node(1).Front(), op.ExternalID, "a", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	c.stop(1)
+	c.start(1)
+	n, err = events(c.node(1).Front(), op.ExternalID, "a", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+}

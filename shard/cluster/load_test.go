@@ -1,0 +1,145 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/wal/quorum"
+)
+
+// load sends events for users through all nodes, and knows what was acknowledged, and what may have been done.
+type load struct {
+	c     *testCluster
+	users []string
+	stop  atomic.Bool
+	done  sync.WaitGroup
+
+	mu        sync.Mutex
+	sure      map[string]int // acknowledged events of a user
+	maybe     map[string]int // those of requests with an unknown outcome
+	acked     int            // requests
+	unknown   int
+	refused   int
+	surprises []error // that no client should get
+}
+
+const loadEvent = "loaded"
+
+// startLoad runs so many clients. Each sends to any node that is there.
+func startLoad(c *testCluster, seed uint64, clients, userCount int) *load {
+	l := &load{c: c, users: users("l", userCount), sure: map[string]int{}, maybe: map[string]int{}}
+	for i := range clients {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		l.done.Go(func() {
+			for !l.stop.Load() {
+				l.request(r)
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) request(r *rand.Rand) {
+	nodes := l.c.all()
+	if len(nodes) == 0 {
+		time.Sleep(time.Millisecond)
+		return
+	}
+	n := nodes[r.IntN(len(nodes))]
+	var list []string
+	for range 1 + r.IntN(12) {
+		list = append(list, l.users[r.IntN(len(l.users))])
+	}
+	err := track(n.Front(), loadEvent, list...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.acked++
+		for _, u := range list {
+			l.sure[u]++
+		}
+	case errors.Is(err, shard.ErrUnknown):
+		l.unknown++
+		for _, u := range list {
+			l.maybe[u]++
+		}
+	case errors.Is(err, shard.ErrUnavailable), errors.Is(err, shard.ErrBusy), errors.Is(err, shard.ErrClosed):
+		l.refused++
+		l.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		l.mu.Lock()
+	default:
+		l.surprises = append(l.surprises, err)
+	}
+}
+
+// ackedSoFar is how many requests were acknowledged.
+func (l *load) ackedSoFar() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.acked
+}
+
+// more waits until so many further requests were acknowledged.
+func (l *load) more(n int) {
+	l.c.t.Helper()
+	want := l.ackedSoFar() + n
+	l.c.eventually(func() error {
+		if now := l.ackedSoFar(); now < want {
+			return fmt.Errorf("%d requests are acknowledged, %d are wanted", now, want)
+		}
+		return nil
+	})
+}
+
+// end stops the clients.
+func (l *load) end() {
+	l.stop.Store(true)
+	l.done.Wait()
+}
+
+// verify reads every user on a node, and compares.
+func (l *load) verify(node quorum.Node) {
+	t := l.c.t
+	t.Helper()
+	require.Empty(t, l.surprises)
+	e := l.c.node(node).Front()
+	for _, u := range l.users {
+		n, err := events(e, op.ExternalID, u, loadEvent)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, n, l.sure[u], "user %s on node %d: acknowledged events are missing", u, node)
+		require.LessOrEqual(t, n, l.sure[u]+l.maybe[u], "user %s on node %d: events count twice, or were refused and done", u, node)
+	}
+}
+
+// kill ends a node as its end would look like to the others: it is gone from the network before anything else.
+func (c *testCluster) kill(node quorum.Node) {
+	n := c.node(node)
+	c.mu.Lock()
+	delete(c.nodes, node)
+	c.mu.Unlock()
+	_ = n.host.Close()
+	_ = n.Close()
+}
+
+// leaders are the nodes that lead groups, as a node knows.
+func (c *testCluster) leader(on quorum.Node, group uint32) quorum.Node {
+	return c.node(on).routes.leader(group)
+}
+
+func short(long, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return long
+}

@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+	"millrace/wal/quorum"
+)
+
+// exported are the ids of a workspace's events, as an export on a node yields them.
+func exported(t *testing.T, n *Node, name string) (ids []string) {
+	t.Helper()
+	err := n.Export(context.Background(), eventlog.Query{Workspace: testWorkspace, Names: []string{name}}, func(e *eventlog.Event) error {
+		ids = append(ids, string(e.AppendID(nil)))
+		return nil
+	})
+	require.NoError(t, err)
+	return ids
+}
+
+// With more nodes than replicas, a node reads what it doesn't hold where it is led.
+func TestFewerReplicasThanNodes(t *testing.T) {
+	c := startCluster(t, 4, func(o *Options) { o.Replicas, o.Groups = 2, 6 })
+	all := users("f", 30)
+	for i := range 3 {
+		require.NoError(t, track(c.node(quorum.Node(1+i)).Front(), "bought", all...))
+	}
+	far := 0
+	for _, n := range c.all() {
+		held := 0
+		for i := 1; i < len(n.replicas); i++ {
+			if n.group(uint32(i)) != nil {
+				held++
+			}
+		}
+		far += 6 - held
+		for _, u := range all {
+			count, err := events(n.Front(), op.ExternalID, u, "bought")
+			require.NoError(t, err)
+			require.Equal(t, 3, count, "user %s on node %d", u, n.self)
+		}
+	}
+	require.Equal(t, 12, far, "two replicas of each of six groups on four nodes")
+
+	// Contact data, states with their trail, and the block list.
+	e := c.node(1).Front()
+	b := e.NewBatch(testWorkspace, 3)
+	for _, u := range all {
+		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	for _, u := range all[:6] {
+		b := c.node(2).Front().NewBatch(testWorkspace, 3)
+		b.SetSource(op.SourceEmailBlocklist)
+		b.SetAddressStates(op.Email, []byte(u+"@example.com"), shard.State{Kind: shard.Bounce, On: true})
+		require.NoError(t, b.Commit())
+		b.Release()
+	}
+	for _, n := range c.all() {
+		require.NoError(t, n.Front().Fence())
+		for i, u := range all {
+			trail, err := n.Front().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
+			require.NoError(t, err)
+			if i < 6 {
+				require.Len(t, trail, 1, "trail of %s on node %d", u, n.self)
+			} else {
+				require.Empty(t, trail)
+			}
+		}
+		var blocked []string
+		for cursor := ""; ; {
+			list, next, err := n.Front().BlockedAddresses(testWorkspace, cursor, 4)
+			require.NoError(t, err)
+			for _, a := range list {
+				blocked = append(blocked, a.Email)
+			}
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		slices.Sort(blocked)
+		require.Equal(t, []string{"f0@example.com", "f1@example.com", "f2@example.com", "f3@example.com", "f4@example.com", "f5@example.com"}, blocked)
+	}
+
+	// Events come from everywhere, each once, under the same ids.
+	want := exported(t, c.node(1), "bought")
+	require.Len(t, want, 90)
+	slices.Sort(want)
+	require.Len(t, slices.Compact(slices.Clone(want)), 90)
+	for _, n := range c.all() {
+		got := exported(t, n, "bought")
+		slices.Sort(got)
+		require.Equal(t, want, got, "events on node %d", n.self)
+		var out bytes.Buffer
+		require.NoError(t, eventlog.Write(context.Background(), n, &out, eventlog.NDJSON, eventlog.Query{Workspace: testWorkspace}, n.Front().AppendSvcID))
+		require.Equal(t, 90, strings.Count(out.String(), "\n"))
+	}
+}
+
+// A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has what everybody has.
+func TestLaggingNodeGetsTheState(t *testing.T) {
+	seed := testseed.Of(t)
+	c := startCluster(t, 3, func(o *Options) {
+		o.Groups = 2
+		o.Quorum.KeepBytes, o.Quorum.SegmentBytes = 1, 64<<10
+		o.Engine.CheckpointBytes = 1 << 20
+	})
+	l := startLoad(c, seed, 6, 40)
+	l.more(30)
+	logs := map[uint32]*quorum.Log{1: c.node(3).group(1).log, 2: c.node(3).group(2).log}
+	c.kill(3)
+	c.eventually(func() error { // until the others' logs begin behind where it was
+		l.more(50)
+		for _, n := range c.all() {
+			for group, log := range logs {
+				if g := n.group(group); g.engine.Load().Checkpoint() != nil || g.events.Load().Pack() != nil || g.log.FirstPosition() <= log.LastPosition() {
+					return fmt.Errorf("node %d keeps the log of group %d from %d on", n.self, group, g.log.FirstPosition())
+				}
+			}
+		}
+		return nil
+	})
+	c.start(3)
+	n := c.node(3)
+	c.eventually(func() error {
+		for group := uint32(1); group <= 2; group++ {
+			if n.group(group).phase.Load() != current {
+				return fmt.Errorf("group %d is not current", group)
+			}
+		}
+		return nil
+	})
+	l.more(20)
+	l.end()
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.verify(node)
+	}
+	want := exported(t, c.node(1), loadEvent)
+	slices.Sort(want)
+	got := exported(t, n, loadEvent)
+	slices.Sort(got)
+	require.Equal(t, want, got)
+
+	// What it was given is on its disk.
+	c.kill(3)
+	c.start(3)
+	l.verify(3)
+	got = exported(t, c.node(3), loadEvent)
+	slices.Sort(got)
+	require.Equal(t, want, got)
+}
