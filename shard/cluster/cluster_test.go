@@ -67,7 +67,7 @@ func (c *testCluster) options(node quorum.Node) Options {
 	o := Options{
 		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
 		Quorum: quorum.Options{
-			HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaseTimeout: 200 * time.Millisecond,
+			HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, LeaseTimeout: time.Second,
 			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20,
 		},
 		Engine:        shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
