@@ -42,6 +42,7 @@ type sent struct {
 	mu       sync.Mutex
 	numbers  []uint64 // of profiles that are or were there
 	events   int64
+	byName   map[string]int64 // events
 	toNumber map[uint64]int64 // events by svc_id
 	toAlias  map[string]int64 // events by an alias of label l
 	aliases  map[string]bool  // keys that are somebody's
@@ -51,6 +52,11 @@ type sent struct {
 	merges   int
 	cut      int // how often merges were under way when something happened
 	outcomes [5]int
+	users    int
+	// Of a cluster: aliases that may be somebody's or not, since nobody knows whether a request was done; how often that was so, and how often a request was
+	// sent again, and had been done before.
+	doubtful             map[string]bool
+	unknown, again, kept int
 }
 
 func (s *sent) number(r *rand.Rand) uint64 {
@@ -83,28 +89,10 @@ func conserve(t *testing.T, seed, round uint64) {
 		return o
 	}
 	e := openTest(t, options())
-	s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}}
-	users := 3 + r.IntN(12)
-	s.importUsers(t, e, users)
-	clients, requests := 6, 12
-	if r.IntN(3) == 0 { // few users, most of them in one heap
-		users = 3
-	}
+	s := newSent(t, e, r)
 	for phase := range short(10, 6) {
 		s.makeUsers(t, e, fmt.Sprint("f", phase, "-"), 8)
-		var running sync.WaitGroup
-		for c := range clients {
-			x := &mergeClient{sent: s, e: e, name: fmt.Sprint(phase, "-", c), users: users, r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
-			running.Go(func() {
-				for range requests {
-					if err := x.request(); err != nil && !errors.Is(err, ErrBusy) {
-						t.Errorf("round %d phase %d: %v", round, phase, err)
-						return
-					}
-				}
-			})
-		}
-		within(t, time.Minute, "merging clients", running.Wait)
+		s.run(t, r, round, phase, func() *Engine { return e })
 		if t.Failed() {
 			return
 		}
@@ -128,7 +116,85 @@ func conserve(t *testing.T, seed, round uint64) {
 	e = openTest(t, options())
 	s.check(t, e)
 	require.NoError(t, e.Close())
-	t.Logf("round %d: %d numbers, %d merges asked for, cut %d times, %d events, outcomes of claims %v", round, len(s.numbers), s.merges, s.cut, s.events, s.outcomes)
+	s.log(t, round)
+}
+
+// The same in a cluster, while leaders move, replicas crash, and calls fail before or after they had their effect: then the client sends its request
+// again, under the same Idempotency-Key.
+func TestMergesConserveInCluster(t *testing.T) {
+	seed := testseed.Of(t)
+	rounds := short(6, 2)
+	if isStress() {
+		rounds = 100
+	}
+	for round := range rounds {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		w := anyCluster(t, r, func(o *clusterOptions) {
+			o.skew = time.Duration(r.IntN(20)) * time.Millisecond
+			if r.IntN(4) == 0 {
+				o.engine = func(o *Options) { o.MaxMergesWaiting = 8 }
+			}
+		})
+		s := newSent(t, w.engine(), r)
+		for phase := range short(6, 3) {
+			s.makeUsers(t, w.engine(), fmt.Sprint("f", phase, "-"), 8)
+			w.faulty.Store(true)
+			stop := w.disturbing(time.Duration(1+r.IntN(20)) * time.Millisecond)
+			s.run(t, r, uint64(round), phase, w.engine)
+			s.storm(t, w.engine(), r)
+			stop()
+			w.faulty.Store(false)
+			if t.Failed() {
+				return
+			}
+			if r.IntN(2) == 0 {
+				settle(t, w.engine())
+				s.check(t, w.engine())
+			}
+		}
+		settle(t, w.engine())
+		s.check(t, w.engine())
+		w.close()
+		s.log(t, uint64(round))
+	}
+}
+
+func newSent(t *testing.T, e *Engine, r *rand.Rand) *sent {
+	s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}, doubtful: map[string]bool{}, byName: map[string]int64{}}
+	s.users = 3 + r.IntN(12)
+	s.importUsers(t, e, s.users)
+	if r.IntN(3) == 0 { // few users, most of them in one heap
+		s.users = 3
+	}
+	return s
+}
+
+// run lets some clients send requests.
+func (s *sent) run(t *testing.T, r *rand.Rand, round uint64, phase int, engine func() *Engine) {
+	var running sync.WaitGroup
+	for c := range 6 {
+		x := &mergeClient{sent: s, engine: engine, name: fmt.Sprint(phase, "-", c), r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
+		running.Go(func() {
+			for range 12 {
+				x.e = engine()
+				err := x.request()
+				switch {
+				case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
+				case errors.Is(err, ErrUnknown):
+					x.note(func() { x.unknown++ })
+				case err != nil:
+					t.Errorf("round %d phase %d: %v", round, phase, err)
+					return
+				}
+			}
+		})
+	}
+	within(t, 2*time.Minute, "merging clients", running.Wait)
+}
+
+func (s *sent) log(t *testing.T, round uint64) {
+	t.Logf("round %d: %d numbers, %d merges asked for, cut %d times, %d events, outcomes of claims %v, %d unknown, %d sent again, %d of these were done before",
+		round, len(s.numbers), s.merges, s.cut, s.events, s.outcomes, s.unknown, s.again, s.kept)
 }
 
 // importUsers makes users with sessions and an email.
@@ -166,8 +232,14 @@ func (slowSync) MaybeError(o errorfs.Op) error {
 func (s *sent) makeUsers(t *testing.T, e *Engine, prefix string, n int) {
 	for i := range n {
 		s.numbers = append(s.numbers, makeUser(t, e, fmt.Sprint(prefix, i)))
-		s.events++
+		s.event("made")
 	}
+}
+
+// event notes an event of that name. The caller holds mu, or is alone.
+func (s *sent) event(name string) {
+	s.events++
+	s.byName[name]++
 }
 
 // storm asks for many merges at once, and returns in the midst of them, often after a checkpoint.
@@ -179,13 +251,15 @@ func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
 	}
 	asked := b.Count()
 	if err := b.Commit(); err != nil {
-		require.ErrorIs(t, err, ErrBusy)
+		require.True(t, errors.Is(err, ErrBusy) || e.log == nil && errors.Is(err, ErrUnknown), err)
 		return
 	}
 	s.merges += asked
 	for range r.IntN(4) {
 		time.Sleep(time.Duration(r.IntN(600)) * time.Microsecond)
-		require.NoError(t, e.Checkpoint())
+		if e.log != nil {
+			require.NoError(t, e.Checkpoint())
+		}
 	}
 	if e.Stats().MergesWaiting > 0 {
 		s.cut++
@@ -194,12 +268,13 @@ func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
 
 type mergeClient struct {
 	*sent
-	e     *Engine
-	r     *rand.Rand
-	name  string
-	users int
-	mine  []string // keys of aliases that this client alone renames
-	made  int
+	engine   func() *Engine
+	e        *Engine
+	r        *rand.Rand
+	name     string
+	mine     []string // keys of aliases that this client alone renames
+	made     int
+	requests int
 }
 
 func (x *mergeClient) external() string { return fmt.Sprint("u", x.r.IntN(x.users)) }
@@ -225,44 +300,53 @@ func (x *mergeClient) request() error {
 
 // track sends some objects under all kinds of identifiers.
 func (x *mergeClient) track() error {
-	b := x.e.NewBatch(1, 0)
-	defer b.Release()
 	var done []func()
+	var write []func(b *Batch)
 	for range 1 + x.r.IntN(6) {
 		switch x.r.IntN(7) {
 		case 0, 1:
 			n := x.number(x.r)
-			eventNumber(b, n, fmt.Sprint("n", n))
-			done = append(done, func() { x.toNumber[n]++; x.events++ })
+			write = append(write, func(b *Batch) { eventNumber(b, n, fmt.Sprint("n", n)) })
+			done = append(done, func() { x.toNumber[n]++; x.event(fmt.Sprint("n", n)) })
 		case 2:
 			key := x.alias()
-			addEvent(b, op.Alias, key, "a"+key, 0)
-			done = append(done, func() { x.toAlias[key]++; x.aliases[key] = true; x.events++ })
+			write = append(write, func(b *Batch) { addEvent(b, op.Alias, key, "a"+key, 0) })
+			done = append(done, func() { x.toAlias[key]++; x.aliases[key] = true; x.event("a" + key) })
 		case 3:
-			addEvent(b, op.ExternalID, x.external(), "x", 0)
-			done = append(done, func() { x.events++ })
+			id := x.external()
+			write = append(write, func(b *Batch) { addEvent(b, op.ExternalID, id, "x", 0) })
+			done = append(done, func() { x.event("x") })
 		case 4:
-			addEvent(b, op.Email, fmt.Sprintf("m%d@example.com", x.r.IntN(6)), "m", 0)
-			done = append(done, func() { x.events++ })
+			email := fmt.Sprintf("m%d@example.com", x.r.IntN(6))
+			write = append(write, func(b *Batch) { addEvent(b, op.Email, email, "m", 0) })
+			done = append(done, func() { x.event("m") })
 		case 5:
-			addAttributes(b, op.ExternalID, x.external(), op.Contact, attrField(op.AttrEmail, fmt.Sprintf("m%d@example.com", x.r.IntN(6))))
+			id, email := x.external(), fmt.Sprintf("m%d@example.com", x.r.IntN(6))
+			write = append(write, func(b *Batch) { addAttributes(b, op.ExternalID, id, op.Contact, attrField(op.AttrEmail, email)) })
 		default:
-			cents := x.r.Int64N(1000) - 100
-			start := b.Begin()
-			b.Buf = op.AppendPurchaseBody(b.Buf)
-			op.PutPurchase(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, cents, math.Float64bits(1), 2, b.Intern(fmt.Append(nil, "p", x.r.IntN(3))), 0, [3]byte{'U', 'S', 'D'})
+			cents, product := x.r.Int64N(1000)-100, x.r.IntN(3)
+			begin := func(b *Batch) (start int) {
+				start = b.Begin()
+				b.Buf = op.AppendPurchaseBody(b.Buf)
+				op.PutPurchase(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, cents, math.Float64bits(1), 2, b.Intern(fmt.Append(nil, "p", product)), 0, [3]byte{'U', 'S', 'D'})
+				return start
+			}
 			if x.r.IntN(2) == 0 {
 				key := x.alias()
-				b.Buf = append(b.Buf, key...)
-				b.End(start, op.Purchase, 0, op.Alias, len(key))
+				write = append(write, func(b *Batch) {
+					start := begin(b)
+					b.Buf = append(b.Buf, key...)
+					b.End(start, op.Purchase, 0, op.Alias, len(key))
+				})
 				done = append(done, func() { x.aliases[key] = true })
 			} else {
-				b.EndNumber(start, op.Purchase, 0, x.number(x.r))
+				number := x.number(x.r)
+				write = append(write, func(b *Batch) { b.EndNumber(begin(b), op.Purchase, 0, number) })
 			}
 			done = append(done, func() { x.bought += 2; x.cents += cents })
 		}
 	}
-	err := b.Commit()
+	err := x.send(write)
 	if err == nil {
 		x.note(func() {
 			for _, f := range done {
@@ -271,6 +355,42 @@ func (x *mergeClient) track() error {
 		})
 	}
 	return err
+}
+
+// send sends a request; in a cluster again and again, until it is known to be done or not to be.
+func (x *mergeClient) send(write []func(b *Batch)) error {
+	x.requests++
+	key := fmt.Appendf(nil, "%s/%d", x.name, x.requests)
+	for attempt := 0; ; attempt++ {
+		b := x.e.NewBatch(1, 0)
+		for _, w := range write {
+			w(b)
+		}
+		if x.e.log == nil {
+			b.KeepAnswer(key, [32]byte{}, 201, key)
+		}
+		err := b.Commit()
+		b.Release()
+		if errors.Is(err, ErrKept) {
+			if attempt == 0 {
+				return errors.New("an answer is kept before the request was sent")
+			}
+			a, ok, err := x.e.Answer(1, key)
+			if err != nil || !ok || string(a.Body) != string(key) {
+				return fmt.Errorf("the answer that is kept: %q, %v, %w", a.Body, ok, err)
+			}
+			x.note(func() { x.kept++ })
+			return nil
+		}
+		if attempt > 0 && (errors.Is(err, ErrBusy) || errors.Is(err, ErrUnavailable)) { // that attempt, not the one before
+			err = ErrUnknown
+		}
+		if !errors.Is(err, ErrUnknown) {
+			return err
+		}
+		x.note(func() { x.again++ })
+		x.e = x.engine()
+	}
 }
 
 // merge asks for merges at random: single ones, chains, rings, crossing pairs, of a user into itself, of nobody.
@@ -317,6 +437,9 @@ func (x *mergeClient) addAlias() error {
 	}
 	label, name, _ := op.SplitAliasKey([]byte(key))
 	o, err := x.claim(func(b *Batch) int { return b.AddAlias(number, label, name) })
+	if errors.Is(err, ErrUnknown) {
+		x.note(func() { x.doubtful[key] = true })
+	}
 	if err == nil && o == Done {
 		x.note(func() { x.aliases[key] = true })
 		if label[0] == 'r' {
@@ -382,6 +505,13 @@ func (x *mergeClient) renameAlias() error {
 	label, old, _ := op.SplitAliasKey([]byte(x.mine[i]))
 	name := string(old) + "'"
 	o, err := x.claim(func(b *Batch) int { return b.RenameAlias(users[0].Number, label, old, []byte(name)) })
+	if errors.Is(err, ErrUnknown) { // it is called this or that
+		x.note(func() {
+			delete(x.aliases, x.mine[i])
+			x.doubtful[x.mine[i]], x.doubtful[aliasKey(string(label), name)] = true, true
+		})
+		x.mine = slices.Delete(x.mine, i, i+1)
+	}
 	if err != nil {
 		return err
 	}
@@ -419,15 +549,24 @@ func (s *sent) check(t *testing.T, e *Engine) {
 	t.Helper()
 	live := checkDirectory(t, e)
 	var events, bought, cents, sessions int64
-	aliases := map[string]bool{}
+	aliases, byName := map[string]bool{}, map[string]int64{}
 	for _, blob := range live {
-		profile.Events(blob, func(_ []byte, x profile.Summary) { events += int64(x.Count) })
+		profile.Events(blob, func(name []byte, x profile.Summary) {
+			events += int64(x.Count)
+			byName[string(name)] += int64(x.Count)
+		})
 		profile.Products(blob, func(_ []byte, x profile.Summary) { bought += int64(x.Count) })
 		profile.Revenue(blob, func(_ [3]byte, minor int64) { cents += minor })
 		sessions += int64(profile.Sessions(blob))
 		profile.Aliases(blob, func(label, name []byte) { aliases[aliasKey(string(label), string(name))] = true })
 	}
+	require.Equal(t, s.byName, byName)
 	require.Equal(t, []int64{s.events, s.bought, s.cents, s.sessions}, []int64{events, bought, cents, sessions}, "events, purchases, cents, sessions")
+	for key := range s.doubtful {
+		if aliases[key] {
+			s.aliases[key] = true
+		}
+	}
 	require.Equal(t, slices.Sorted(maps.Keys(s.aliases)), slices.Sorted(maps.Keys(aliases)))
 	for _, number := range s.numbers {
 		to := number

@@ -26,7 +26,7 @@ func TestExtract(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, round))
 		fs := vfs.NewCrashableMem()
 		e := openTest(t, crashOptions(fs, r))
-		s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}}
+		s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}, byName: map[string]int64{}, users: 12}
 		s.importUsers(t, e, 12)
 		s.makeUsers(t, e, "more", 30)
 		require.NoError(t, e.PutDocuments(7, []DocumentChange{{Key: "ws/1", Doc: []byte("one")}, {Key: "cluster/node/1", Doc: []byte("old")}}, []byte("entry 1")))
@@ -36,7 +36,7 @@ func TestExtract(t *testing.T) {
 		})
 		var running sync.WaitGroup
 		for c := range 4 {
-			x := &mergeClient{sent: s, e: e, name: fmt.Sprint(c), users: 12, r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
+			x := &mergeClient{sent: s, e: e, name: fmt.Sprint(c), r: rand.New(rand.NewPCG(r.Uint64(), uint64(c)))}
 			running.Go(func() {
 				for range 15 {
 					if err := x.request(); err != nil {

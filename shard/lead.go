@@ -18,8 +18,13 @@ import (
 // leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes: those to the group itself through the
 // log, by a pump, the others by a courier for each group. What waits in it is told when it ends.
 //
-// Whoever receives keeps the last sequence of each sender, so nothing may ever be overtaken. Therefore: everything in an outbox is queued in order, by Lead
-// before any worker sends by itself; a courier goes on only when it knows that its letters are applied; and after end nothing is appended any more.
+// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever be overtaken. Therefore: everything in an
+// outbox is queued in order, by Lead before any worker sends by itself; a courier goes on only when it knows that its letters are applied; and after end
+// nothing is appended any more.
+//
+// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of two messages of one partition, the
+// later may arrive first, and what it causes may come to where the earlier is still to come. Where that would matter is where a profile leaves for another
+// one, which from then on speaks of the same names and addresses: so an Absorb waits until all that its partition has sent before is applied.
 type leadership struct {
 	e       *Engine
 	pump    pump
@@ -34,8 +39,15 @@ type leadership struct {
 	couriers map[int]*courier
 	letters  map[*ticket]struct{}      // of letters that are applied, with effects on their way
 	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
-	arrived  map[arrival]uint64        // messages up to this sequence are applied elsewhere, and no replica has been told yet
-	rows     int                       // so many of them
+	senders  [identity.Partitions]sender
+	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
+	rows     int                // so many of them
+}
+
+// sender is what a partition of the group has under way.
+type sender struct {
+	flying int        // messages on their way
+	held   []*message // those that wait: the first of them until no others are on their way
 }
 
 // arrival is by whom messages were sent, and to which group.
@@ -88,11 +100,12 @@ func (e *Engine) Lead() {
 		w.mu.Lock()
 		for _, p := range w.parts {
 			for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
-				m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token}
+				m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token, last: m.last}
 				if p.outbox[i].applied.Load() {
 					m.applied.Store(true)
-					if p.isFar(m) {
-						l.noteArrived(l.groupOf[identity.Partition(m.number)], []*message{m})
+					if p.isFar(m) { // no replica has been told
+						l.arrived[arrival{m.sender, l.groupOf[identity.Partition(m.number)]}] = m.seq
+						l.rows++
 					}
 				} else {
 					l.send([]*message{m})
@@ -223,39 +236,61 @@ func (l *leadership) submit(e *Engine, c *commit, data []byte) error {
 
 // send queues messages, each sender's in order. It never waits.
 func (l *leadership) send(messages []*message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.hasEnded() {
 		return
 	}
-	own := messages[:0:0]
 	for _, m := range messages {
-		to := identity.Partition(m.number)
-		if l.e.owner[to] != nil {
-			own = append(own, m)
-			continue
-		}
-		if c := l.courier(l.groupOf[to]); c != nil {
+		if l.e.owner[identity.Partition(m.number)] == nil {
 			l.backlog.Add(int64(len(m.body)))
-			c.send(m)
 		}
-	}
-	if len(own) > 0 {
-		l.pump.send(own)
+		if s := &l.senders[m.sender]; len(s.held) > 0 || m.last && s.flying > 0 {
+			s.held = append(s.held, m)
+		} else {
+			l.queue(m)
+		}
 	}
 }
 
-// courier is the one to a group; nil when leadership has ended.
-func (l *leadership) courier(group int) *courier {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// queue puts a message on its way. The caller holds mu.
+func (l *leadership) queue(m *message) {
+	l.senders[m.sender].flying++
+	to := identity.Partition(m.number)
+	if l.e.owner[to] != nil {
+		l.pump.send(m)
+		return
+	}
+	group := l.groupOf[to]
 	c := l.couriers[group]
-	if c == nil && !l.hasEnded() {
+	if c == nil {
 		c = &courier{l: l, group: group}
 		c.cond.L = &c.mu
 		l.couriers[group] = c
 		l.e.background.Add(1)
 		go c.run()
 	}
-	return c
+	c.send(m)
+}
+
+// landed: messages are applied. Who waits for them goes. The caller holds mu.
+func (l *leadership) landed(messages []*message) {
+	for _, m := range messages {
+		s := &l.senders[m.sender]
+		s.flying--
+		for len(s.held) > 0 && !(s.held[0].last && s.flying > 0) && !l.hasEnded() {
+			next := s.held[0]
+			s.held = s.held[1:]
+			l.queue(next)
+		}
+	}
+}
+
+// landedHere: messages to partitions of this engine are applied.
+func (l *leadership) landedHere(messages []*message) {
+	l.mu.Lock()
+	l.landed(messages)
+	l.mu.Unlock()
 }
 
 // courier carries messages to one other group, one call of the Mesh after the other.
@@ -357,6 +392,7 @@ func (l *leadership) noteArrived(group int, messages []*message) {
 		at := arrival{m.sender, group}
 		l.arrived[at] = max(l.arrived[at], m.seq)
 	}
+	l.landed(messages)
 	l.rows += len(messages)
 	many := l.rows >= maxArrived
 	l.mu.Unlock()

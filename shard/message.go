@@ -18,6 +18,7 @@ type message struct {
 	body    []byte // sender, seq, a record of one op; the body of the Message op that delivers it
 	stored  bool   // a checkpoint has written it
 	token   bool   // it is a merge on its way
+	last    bool   // it goes when all that its partition has sent before is applied; see leadership
 	applied atomic.Bool
 	ticket  *ticket // who waits for it; nil after a restart
 }
@@ -35,7 +36,7 @@ func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, k
 	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
-	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind)}
+	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind), last: kind == op.Absorb}
 }
 
 // addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are empty: many messages may come of one
@@ -75,7 +76,7 @@ func parseMessage(body []byte) (*message, error) {
 		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
 	}
 	o, _ := op.Next(rec.Ops)
-	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: isToken(o.Kind())}, nil
+	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: isToken(o.Kind()), last: o.Kind() == op.Absorb}, nil
 }
 
 // MessageRecord is the record inside the body of a Message op.

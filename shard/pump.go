@@ -29,7 +29,7 @@ func (p *pump) init() {
 
 // send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as the effect of
 // requests that are bounded themselves.
-func (p *pump) send(m []*message) {
+func (p *pump) send(m ...*message) {
 	p.mu.Lock()
 	p.waiting = append(p.waiting, m...)
 	p.mu.Unlock()
@@ -79,6 +79,9 @@ func (e *Engine) deliver(lead *leadership, messages []*message) (n int) {
 	}
 	c := &commit{messages: messages[:n:n]}
 	c.Context, c.Urgent = c, true
+	if lead != nil {
+		c.finished = func() { lead.landedHere(c.messages) }
+	}
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := lead.submit(e, c, data)

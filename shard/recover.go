@@ -205,7 +205,7 @@ func (e *Engine) resend() {
 	go e.runPump(&e.pump)
 	if len(lost) > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", len(lost))
-		e.pump.send(lost)
+		e.pump.send(lost...)
 	}
 	t.finish(e)
 }

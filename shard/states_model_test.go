@@ -464,6 +464,7 @@ func (m *statesModel) randomStep(t testing.TB, e *Engine, r *rand.Rand) string {
 		m.importUser(name, email, phone, state, bounced)
 	}
 	require.NoError(t, b.Commit(), what)
+	require.NoError(t, e.Fence())
 	if made != nil {
 		users, err := e.Find(1, op.Email, []byte(made.email))
 		require.NoError(t, err)
@@ -485,43 +486,47 @@ func TestStatesModel(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range short(10, 2) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
-		fs := vfs.NewCrashableMem()
 		var clock atomic.Int64
-		options := func() Options {
+		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) Options {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
 			o.Now = func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }
-			if r.IntN(2) == 0 {
-				o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
-			}
+			littleMemory(r, &o)
 			return o
-		}
-		m := &statesModel{users: map[string]*modelHolder{}, addresses: map[string]*modelHolder{}}
-		e := openTest(t, options())
-		var steps []string
-		for step := range short(200, 100) {
-			clock.Store(m.step + 1)
-			steps = append(steps, m.randomStep(t, e, r))
-			what := fmt.Sprintf("round %d step %d, %s", round, step, strings.Join(steps[max(0, len(steps)-10):], "\n"))
-			switch r.IntN(30) {
-			case 0:
-				require.NoError(t, e.Close())
-				e = openTest(t, options())
-			case 1, 2:
-				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: rand.New(rand.NewPCG(seed, uint64(step)))})
-				e = openTest(t, options())
-			case 3, 4:
-				require.NoError(t, e.Checkpoint())
-			case 5, 6, 7, 8, 9, 10:
-				m.compare(t, e, r, what)
-			}
-		}
-		m.compare(t, e, r, fmt.Sprint("round ", round))
-		require.NoError(t, e.Close())
-		e = openTest(t, options())
-		m.compare(t, e, r, fmt.Sprint("restarted after round ", round))
-		require.NoError(t, e.Close())
+		}))
 	}
+}
+
+// The same in a cluster.
+func TestStatesModelOfCluster(t *testing.T) {
+	seed := testseed.Of(t)
+	for round := range short(6, 2) {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		var clock atomic.Int64
+		runStatesModel(t, r, round, &clock, anyCluster(t, r, func(o *clusterOptions) {
+			o.now = func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }
+		}))
+	}
+}
+
+func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, w world) {
+	m := &statesModel{users: map[string]*modelHolder{}, addresses: map[string]*modelHolder{}}
+	var steps []string
+	for step := range short(200, 100) {
+		clock.Store(m.step + 1)
+		steps = append(steps, m.randomStep(t, w.engine(), r))
+		what := fmt.Sprintf("round %d step %d, %s", round, step, strings.Join(steps[max(0, len(steps)-10):], "\n"))
+		switch r.IntN(30) {
+		case 0, 1, 2, 3:
+			w.disturb()
+		case 5, 6, 7, 8, 9, 10:
+			m.compare(t, w.engine(), r, what)
+		}
+	}
+	m.compare(t, w.engine(), r, fmt.Sprint("round ", round))
+	w.disturb()
+	m.compare(t, w.engine(), r, fmt.Sprint("disturbed after round ", round))
+	w.close()
 }
 
 // Clients that set states of the same addresses at once, through users and for the addresses themselves, with a crash in the middle: in the end all
@@ -534,41 +539,8 @@ func TestStatesConverge(t *testing.T) {
 		o := testOptions(fs)
 		o.Workers = 1 + r.IntN(4)
 		e := openTest(t, o)
-		const users, clients, requests = 12, 6, 40
-		addressOf := func(user int) string { return fmt.Sprintf("m%d@example.com", user%3) }
-		for i := range users {
-			track(t, e, fmt.Sprint("u", i), attrField(op.AttrEmail, addressOf(i)))
-		}
-		run := func(sent int) {
-			var group sync.WaitGroup
-			for c := range clients {
-				r := rand.New(rand.NewPCG(r.Uint64(), uint64(c)))
-				group.Add(1)
-				go func() {
-					defer group.Done()
-					m := &statesModel{}
-					for range sent {
-						b := e.NewBatch(1, uint32(1+c))
-						b.SetSource(op.Source(1 + r.IntN(5)))
-						for range 1 + r.IntN(3) {
-							set := publicStates(m.randomStates(r))
-							if r.IntN(2) == 0 {
-								b.SetAddressStates(op.Email, []byte(addressOf(r.IntN(3))), set...)
-							} else {
-								b.SetUserStates(op.ExternalID, fmt.Append(nil, "u", r.IntN(users)), 0, set...)
-							}
-						}
-						err := b.Commit()
-						b.Release()
-						if err != nil {
-							t.Error(err)
-						}
-					}
-				}()
-			}
-			group.Wait()
-		}
-		run(requests)
+		x := newConverging(t, e)
+		x.run(r, 40, func() *Engine { return e })
 		var crashed *vfs.MemFS
 		done, wait := make(chan struct{}), time.Duration(r.IntN(3000))*time.Microsecond
 		go func() {
@@ -576,7 +548,7 @@ func TestStatesConverge(t *testing.T) {
 			time.Sleep(wait)
 			crashed = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, 1))})
 		}()
-		run(requests)
+		x.run(r, 40, func() *Engine { return e })
 		<-done
 		require.NoError(t, e.Close())
 		o.FS = crashed
@@ -585,30 +557,101 @@ func TestStatesConverge(t *testing.T) {
 			s := e.Stats()
 			return s.Outbox == 0 && s.Deferred == 0 && s.InflightBytes == 0
 		}, 20*time.Second, time.Millisecond)
-		run(1)
-		for a := range 3 {
-			var row []stateChange
-			key := []byte(addressOf(a))
-			require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { row = statesOf(blob) }))
-			require.NotEmpty(t, row)
-			trail, err := e.AddressTrail(1, op.Email, key)
-			require.NoError(t, err)
-			requireTrail(t, trail, row, true)
-			found, err := e.Find(1, op.Email, key)
-			require.NoError(t, err)
-			require.Len(t, found, users/3)
-			for _, u := range found {
-				for _, c := range row {
-					own, known := profile.StateOf(u.Blob, c.State)
-					require.True(t, known)
-					require.True(t, own.Same(c.State), "address %d: %+v, user %s: %+v", a, c, profile.ExternalID(u.Blob), own)
-				}
-				trail, err := e.Trail(1, u.Number)
-				require.NoError(t, err)
-				requireTrail(t, trail, statesOf(u.Blob), false)
-			}
-		}
+		x.run(r, 1, func() *Engine { return e })
+		x.check(e)
 		require.NoError(t, e.Close())
+	}
+}
+
+// The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
+func TestStatesConvergeInCluster(t *testing.T) {
+	seed := testseed.Of(t)
+	for round := range short(6, 2) {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		w := anyCluster(t, r, func(o *clusterOptions) { o.skew = time.Duration(r.IntN(20)) * time.Millisecond })
+		x := newConverging(t, w.engine())
+		x.mayFail = true
+		w.faulty.Store(true)
+		stop := w.disturbing(2 * time.Millisecond)
+		x.run(r, 40, w.engine)
+		stop()
+		w.faulty.Store(false)
+		settle(t, w.engine())
+		x.run(r, 1, w.engine)
+		settle(t, w.engine())
+		x.check(w.engine())
+		w.close()
+	}
+}
+
+// converging is clients that set states of three addresses at once.
+type converging struct {
+	t       *testing.T
+	users   int
+	mayFail bool
+}
+
+func newConverging(t *testing.T, e *Engine) *converging {
+	x := &converging{t: t, users: 12}
+	for i := range x.users {
+		track(t, e, fmt.Sprint("u", i), attrField(op.AttrEmail, x.addressOf(i)))
+	}
+	return x
+}
+
+func (x *converging) addressOf(user int) string { return fmt.Sprintf("m%d@example.com", user%3) }
+
+func (x *converging) run(r *rand.Rand, requests int, engine func() *Engine) {
+	var group sync.WaitGroup
+	for c := range 6 {
+		r := rand.New(rand.NewPCG(r.Uint64(), uint64(c)))
+		group.Go(func() {
+			m := &statesModel{}
+			for range requests {
+				b := engine().NewBatch(1, uint32(1+c))
+				b.SetSource(op.Source(1 + r.IntN(5)))
+				for range 1 + r.IntN(3) {
+					set := publicStates(m.randomStates(r))
+					if r.IntN(2) == 0 {
+						b.SetAddressStates(op.Email, []byte(x.addressOf(r.IntN(3))), set...)
+					} else {
+						b.SetUserStates(op.ExternalID, fmt.Append(nil, "u", r.IntN(x.users)), 0, set...)
+					}
+				}
+				err := b.Commit()
+				b.Release()
+				if err != nil && !x.mayFail {
+					x.t.Error(err)
+				}
+			}
+		})
+	}
+	within(x.t, 2*time.Minute, "converging clients", group.Wait)
+}
+
+func (x *converging) check(e *Engine) {
+	t := x.t
+	for a := range 3 {
+		var row []stateChange
+		key := []byte(x.addressOf(a))
+		require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { row = statesOf(blob) }))
+		require.NotEmpty(t, row)
+		trail, err := e.AddressTrail(1, op.Email, key)
+		require.NoError(t, err)
+		requireTrail(t, trail, row, true)
+		found, err := e.Find(1, op.Email, key)
+		require.NoError(t, err)
+		require.Len(t, found, x.users/3)
+		for _, u := range found {
+			for _, c := range row {
+				own, known := profile.StateOf(u.Blob, c.State)
+				require.True(t, known)
+				require.True(t, own.Same(c.State), "address %d: %+v, user %s: %+v", a, c, profile.ExternalID(u.Blob), own)
+			}
+			trail, err := e.Trail(1, u.Number)
+			require.NoError(t, err)
+			requireTrail(t, trail, statesOf(u.Blob), false)
+		}
 	}
 }
 

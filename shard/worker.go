@@ -192,7 +192,7 @@ func (w *worker) do(items []*commit) error {
 	case lead != nil:
 		lead.send(sent)
 	default:
-		w.e.pump.send(sent)
+		w.e.pump.send(sent...)
 	}
 	for _, c := range items {
 		ticket, finished := c.ticket, c.finished // c is its owner's again as soon as it is counted down
