@@ -30,6 +30,7 @@ type load struct {
 	unknown   int
 	refused   int
 	surprises []error // that no client should get
+	addressed int     // users that were found by their address
 }
 
 const loadEvent = "loaded"
@@ -40,7 +41,10 @@ func startLoad(c *testCluster, seed uint64, clients, userCount int) *load {
 	for i := range clients {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		l.done.Go(func() {
-			for !l.stop.Load() {
+			for k := 0; !l.stop.Load(); k++ {
+				if k%4 == 3 {
+					l.address(r, fmt.Sprintf("a%d-%d", i, k))
+				}
 				l.request(r)
 			}
 		})
@@ -83,6 +87,37 @@ func (l *load) request(r *rand.Rand) {
 	}
 }
 
+// address makes a user with an email, which lies in another group most of the time: when that is acknowledged, every node finds the user by it, and so does the
+// next request.
+func (l *load) address(r *rand.Rand, user string) {
+	nodes := l.c.all()
+	if len(nodes) == 0 {
+		return
+	}
+	writer, other := nodes[r.IntN(len(nodes))].Front(), nodes[r.IntN(len(nodes))].Front()
+	b := writer.NewBatch(testWorkspace, 0)
+	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
+	err := b.Commit()
+	b.Release()
+	if err == nil {
+		b = other.NewBatch(testWorkspace, 0)
+		addEvent(b, op.Email, user+"@example.com", loadEvent)
+		err = b.Commit()
+		b.Release()
+	}
+	n := 0
+	if err == nil {
+		n, err = events(writer, op.ExternalID, user, loadEvent)
+	}
+	if err == nil {
+		l.mu.Lock()
+		if l.addressed++; n != 1 {
+			l.surprises = append(l.surprises, fmt.Errorf("user %s has %d events, not the one that was sent to the email", user, n))
+		}
+		l.mu.Unlock()
+	}
+}
+
 // ackedSoFar is how many requests were acknowledged.
 func (l *load) ackedSoFar() int {
 	l.mu.Lock()
@@ -113,6 +148,7 @@ func (l *load) verify(node quorum.Node) {
 	t := l.c.t
 	t.Helper()
 	require.Empty(t, l.surprises)
+	require.NotZero(t, l.addressed)
 	e := l.c.node(node).Front()
 	for _, u := range l.users {
 		n, err := events(e, op.ExternalID, u, loadEvent)

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -159,4 +162,79 @@ func TestLaggingNodeGetsTheState(t *testing.T) {
 	got = exported(t, c.node(3), loadEvent)
 	slices.Sort(got)
 	require.Equal(t, want, got)
+}
+
+// A node waits until it is expected, joins under load, is given replicas, gives them away again, and is gone for good.
+func TestNodeJoinsAndLeaves(t *testing.T) {
+	seed := testseed.Of(t)
+	c := startCluster(t, 3, nil)
+	l := startLoad(c, seed, 4, 40)
+	l.more(20)
+
+	o := c.options(4)
+	o.Listen = freeAddress(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	_, err := Open(ctx, o)
+	cancel()
+	require.ErrorContains(t, err, "millrace cluster add 4")
+
+	require.NoError(t, c.node(1).Add(context.Background(), 4, o.Listen, nil))
+	c.change = func(other *Options) {
+		if other.Node == 4 {
+			other.Listen = o.Listen
+		}
+	}
+	c.start(4)
+	holds := func() (n int) {
+		for i := 1; i < len(c.node(4).replicas); i++ {
+			if g := c.node(4).group(uint32(i)); g != nil && g.phase.Load() == current {
+				n++
+			}
+		}
+		return n
+	}
+	c.eventually(func() error {
+		if n := holds(); n < 3 { // of 12 replicas
+			return fmt.Errorf("node 4 has %d replicas", n)
+		}
+		return nil
+	})
+	l.more(20)
+	require.NoError(t, c.node(4).Front().Fence())
+
+	// Its number belongs to its disk now.
+	c.stop(4)
+	dir := c.options(4).Dir
+	require.NoError(t, os.Rename(dir, dir+".kept"))
+	_, err = c.open(4)
+	require.ErrorIs(t, err, ErrReplaced)
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.Rename(dir+".kept", dir))
+	c.start(4)
+
+	require.NoError(t, c.node(2).Drain(context.Background(), 4, nil))
+	c.eventually(func() error {
+		s, err := c.node(1).Status(context.Background())
+		if err == nil && s.Nodes[3].State != Drained {
+			err = fmt.Errorf("node 4 is %s", s.Nodes[3].State)
+		}
+		return err
+	})
+	c.eventually(func() error {
+		left, err := os.ReadDir(filepath.Join(dir, groupsDir))
+		if err == nil && len(left) != 1 {
+			err = fmt.Errorf("node 4 has %d directories of groups still", len(left))
+		}
+		return err
+	})
+	l.more(20)
+	require.NoError(t, c.node(3).Remove(context.Background(), 4, false, nil))
+	c.stop(4)
+	l.more(20)
+	l.end()
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.verify(node)
+	}
+	require.NotContains(t, c.node(1).Nodes(), quorum.Node(4))
+	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
