@@ -2,36 +2,537 @@ package quorum
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
 )
 
 func TestRecordsComeInOrderOnAllNodes(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	texts := g.write(500)
 	require.Equal(t, texts, g.leader().owner.texts())
-	g.same()
+	lines := g.same()
+	shared := 0
+	for i, l := range lines[1:] {
+		if before := lines[i].Position; indexOf(l.Position) == indexOf(before) {
+			require.Equal(t, before+1, l.Position)
+			shared++
+		} else {
+			require.Zero(t, l.Position&maxEntryRecords)
+		}
+	}
+	require.Positive(t, shared, "records that wait share entries")
 
 	f := g.follower()
 	require.ErrorIs(t, f.append("no"), ErrNotLeader)
 	_, err := f.log.Fence(context.Background())
 	require.ErrorIs(t, err, ErrNotLeader)
+}
 
-	at, err := g.leader().log.Fence(context.Background())
+// Read gives what was handed back, from any position, with gaps.
+func TestRead(t *testing.T) {
+	g := newGroup(t, 1, func(o *Options) { o.MaxEntryBytes = 500 })
+	g.write(50)
+	m := g.leader()
+	_, err := m.log.Fence(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, g.leader().log.DurablePosition(), at)
-	require.NoError(t, f.log.Wait(context.Background(), at))
-	require.Equal(t, texts, f.owner.texts())
+	g.write(50)
+	lines := m.owner.all()
+	require.Equal(t, lines[99].Position, m.log.DurablePosition())
+	require.LessOrEqual(t, m.log.FirstPosition(), lines[0].Position)
+	require.GreaterOrEqual(t, m.log.LastPosition(), lines[99].Position)
+	for from := 0; from < 100; from += 7 {
+		for to := from; to < 100; to += 13 {
+			var got []line
+			require.NoError(t, m.log.Read(lines[from].Position, lines[to].Position, func(p uint64, count uint32, payload []byte) error {
+				require.EqualValues(t, len(payload)+1, count)
+				got = append(got, line{p, string(payload)})
+				return nil
+			}))
+			require.Equal(t, lines[from:to+1], got)
+		}
+	}
+	var n int
+	count := func(uint64, uint32, []byte) error { n++; return nil }
+	require.NoError(t, m.log.Read(0, 1<<62, count))
+	require.Equal(t, 100, n)
+	boom := errors.New("boom")
+	require.ErrorIs(t, m.log.Read(0, 1<<62, func(uint64, uint32, []byte) error { return boom }), boom)
 }
 
 func TestLeaderIsKilled(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	texts := g.write(100)
 	old := g.leader()
+	term := old.log.Term()
 	old.kill()
 	texts = append(texts, g.write(100)...)
+	require.Greater(t, g.leader().log.Term(), term)
 	require.Equal(t, texts, g.leader().owner.texts())
 	old.start()
 	g.same()
+}
+
+// A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have is kept by all.
+func TestLeaderIsCutOff(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	old := g.leader()
+	g.net.partition(others(g, old.node))
+	fence := make(chan error, 1)
+	var lost []string
+	for i := range 20 {
+		if text := fmt.Sprintf("lost %d", i); old.append(text) == nil {
+			lost = append(lost, text)
+		}
+	}
+	go func() {
+		_, err := old.log.Fence(context.Background())
+		fence <- err
+	}()
+	require.NotEmpty(t, lost)
+	require.ErrorIs(t, <-fence, ErrNotLeader)
+	soon(t, "all is lost", func() bool {
+		old.owner.mu.Lock()
+		defer old.owner.mu.Unlock()
+		return len(old.owner.lost) == len(lost)
+	})
+	soon(t, "OnFollow", func() bool {
+		old.owner.mu.Lock()
+		defer old.owner.mu.Unlock()
+		return !old.owner.leads
+	})
+	require.ErrorIs(t, old.append("no"), ErrNotLeader)
+	leader := g.leader(old.node)
+	texts := []string{"a", "b", "c"}
+	for _, text := range texts {
+		require.NoError(t, leader.append(text))
+	}
+	soon(t, "c", func() bool { return leader.handedBack("c") })
+	g.net.partition()
+	soon(t, "the old leader has all", func() bool { return slices.Contains(old.owner.texts(), "c") })
+	for _, text := range lost {
+		require.NotContains(t, old.owner.texts(), text)
+	}
+	g.same()
+}
+
+func others(g *group, but Node) (nodes []Node) {
+	for n := range g.members {
+		if n != but {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// A leader that does not know yet that there is another one must not fence: its process was paused, or the network was. Here its raft is told nothing (the
+// lease is long), while the others go on.
+func TestDeposedLeaderFencesNothing(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(10)
+	old := g.leader()
+	g.net.partition(others(g, old.node))
+	n := old.log.node.Load()
+	answers := make(chan error, 100)
+	asked := 0
+	for i := 0; n.raft.State() == raft.Leader && i < cap(answers); i++ {
+		asked++
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_, err := old.log.Fence(ctx)
+			answers <- err
+		}()
+		time.Sleep(time.Millisecond)
+	}
+	leader := g.leader(old.node)
+	require.NoError(t, leader.append("newer"))
+	soon(t, "newer", func() bool { return leader.handedBack("newer") })
+	g.net.partition()
+	require.Positive(t, asked)
+	for range asked {
+		require.ErrorIs(t, <-answers, ErrNotLeader)
+	}
+}
+
+// Fences of many share rounds, wait on followers, and are behind everything that was acknowledged.
+func TestFence(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	leader, f := g.leader(), g.follower()
+	for i := range 20 {
+		text := fmt.Sprint("r", i)
+		g.acknowledge([]string{text})
+		var last uint64
+		for range 5 {
+			at, err := leader.log.Fence(context.Background())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, at, last)
+			last = at
+			require.NoError(t, f.log.Wait(context.Background(), at))
+			require.Contains(t, f.owner.texts(), text)
+		}
+	}
+	before := leader.log.Status().LastIndex
+	answers := make(chan error, 500)
+	for range cap(answers) {
+		go func() {
+			_, err := leader.log.Fence(context.Background())
+			answers <- err
+		}()
+	}
+	for range cap(answers) {
+		require.NoError(t, <-answers)
+	}
+	require.Less(t, leader.log.Status().LastIndex-before, uint64(cap(answers)/2), "rounds are shared")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, f.log.Wait(ctx, endOf(1<<40)), context.Canceled)
+	closed := make(chan error)
+	go func() { closed <- f.log.Wait(context.Background(), endOf(1<<40)) }()
+	f.stop()
+	require.ErrorIs(t, <-closed, wal.ErrClosed)
+}
+
+// A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with checkpoints and markers in between.
+func TestRestart(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
+			g := newGroup(t, nodes, nil)
+			var texts []string
+			for round := range 6 {
+				texts = append(texts, g.write(60)...)
+				g.same()
+				for n, m := range g.members {
+					if round%2 == 0 || n == 1 {
+						require.NoError(t, m.owner.checkpoint())
+					}
+					if round%3 != 2 {
+						m.log.compact()
+					} else {
+						require.NoError(t, m.log.markers.mark())
+					}
+				}
+				texts = append(texts, g.write(20)...)
+				g.same()
+				for n, m := range g.members {
+					if (int(n)+round)%2 == 0 {
+						m.kill()
+					} else {
+						m.stop()
+					}
+				}
+				for _, m := range g.members {
+					before := m.owner.all()
+					m.start()
+					require.LessOrEqual(t, len(m.owner.all()), len(before))
+				}
+				g.leader()
+				g.write(1)
+				texts = append(texts, g.leader().owner.texts()[len(texts):]...)
+				g.same()
+				for n, m := range g.members {
+					m.owner.mu.Lock()
+					loaded := m.owner.lines[len(m.owner.lines)-len(live(m.owner)):]
+					require.Equal(t, loaded, live(m.owner), "node %d: replay and hand-back give each record once", n)
+					m.owner.mu.Unlock()
+				}
+			}
+			require.Equal(t, texts, g.leader().owner.texts())
+			m := g.members[1]
+			require.Greater(t, indexOf(m.log.FirstPosition()), uint64(firstBase+1), "log was let go")
+		})
+	}
+}
+
+// live are the records that an owner was given and did not have.
+func live(o *owner) (lines []line) {
+	first := uint64(0)
+	if n := len(o.live); n > 0 {
+		first = o.live[0].Position
+	}
+	for _, l := range o.lines {
+		if l.Position >= first {
+			lines = append(lines, l)
+		}
+	}
+	if len(lines) != len(o.live) {
+		return o.live
+	}
+	return lines
+}
+
+// What the owner or a reader needs stays, whatever raft's snapshots hold.
+func TestHoldAndTrim(t *testing.T) {
+	g := newGroup(t, 1, nil)
+	m := g.leader()
+	g.write(200)
+	first := m.log.FirstPosition()
+	lines := m.owner.all()
+	require.NoError(t, m.log.markers.mark())
+	m.log.compact()
+	require.Equal(t, first, m.log.FirstPosition(), "nothing was trimmed")
+	m.log.Hold("reader", lines[50].Position)
+	require.NoError(t, m.owner.checkpoint())
+	m.log.compact()
+	require.Greater(t, m.log.FirstPosition(), first)
+	require.LessOrEqual(t, m.log.FirstPosition(), lines[50].Position)
+	var n int
+	require.NoError(t, m.log.Read(lines[50].Position, lines[199].Position, func(uint64, uint32, []byte) error { n++; return nil }))
+	require.Equal(t, 150, n)
+	bytes := m.log.Bytes()
+	m.log.Hold("reader", 1<<64-1)
+	m.log.compact()
+	require.Greater(t, m.log.FirstPosition(), lines[50].Position)
+	require.Less(t, m.log.Bytes(), bytes)
+	require.ErrorIs(t, m.log.Read(lines[50].Position, lines[199].Position, func(uint64, uint32, []byte) error { return nil }), wal.ErrMissing)
+	require.ErrorIs(t, m.log.Replay(lines[0].Position, func(uint64, uint32, []byte) error { return nil }), wal.ErrMissing)
+	g.write(10)
+	m.stop()
+	m.start()
+	g.leader()
+	require.Len(t, m.owner.texts(), 210)
+}
+
+// plugged is a node whose owner doesn't take anything back until the plug is pulled.
+func plugged(t *testing.T, options func(*Options)) (m *member, pull func()) {
+	plug, stuck := make(chan struct{}), make(chan struct{}, 100)
+	g := newGroup(t, 1, func(o *Options) {
+		options(o)
+		inner := o.OnDurable
+		o.OnDurable = func(r []*wal.Record) {
+			stuck <- struct{}{}
+			<-plug
+			inner(r)
+		}
+	})
+	m = g.leader()
+	require.NoError(t, m.append("plug"))
+	<-stuck
+	return m, func() { close(plug) }
+}
+
+func TestPendingRecords(t *testing.T) {
+	m, pull := plugged(t, func(o *Options) { o.MaxPendingRecords, o.MaxRecordBytes = 50, 9_000 })
+	require.ErrorIs(t, m.append(strings.Repeat("x", 9_000)), wal.ErrRecordTooLarge)
+	for i := range 50 {
+		require.NoError(t, m.append(fmt.Sprint(i)))
+	}
+	require.ErrorIs(t, m.append("one too many"), wal.ErrBusy)
+	require.EqualValues(t, 1, m.log.metrics.refused.Get())
+	pull()
+	soon(t, "room", func() bool { return m.handedBack("49") })
+	require.NoError(t, m.append("again"))
+	soon(t, "again", func() bool { return m.handedBack("again") })
+}
+
+func TestPendingBytes(t *testing.T) {
+	m, pull := plugged(t, func(o *Options) { o.MaxPendingBytes, o.MaxRecordBytes, o.StallAfter = 20_000, 9_000, time.Nanosecond })
+	require.False(t, m.log.Stalled())
+	long := strings.Repeat("x", 8_900)
+	require.NoError(t, m.append(long+"1"))
+	require.NoError(t, m.append(long+"2"))
+	require.ErrorIs(t, m.append(long+"3"), wal.ErrBusy)
+	require.NoError(t, m.append("short"))
+	soon(t, "stalled", m.log.Stalled)
+	pull()
+	soon(t, "handed back", func() bool { return m.handedBack("short") })
+	soon(t, "not stalled", func() bool { return !m.log.Stalled() })
+	require.NoError(t, m.append(long+"3"))
+}
+
+func TestDiskFull(t *testing.T) {
+	g := newGroup(t, 1, func(o *Options) { o.MinFreePercent = 100.5 })
+	m := g.leader()
+	require.True(t, m.log.DiskFull())
+	require.ErrorIs(t, m.append("no"), wal.ErrDiskFull)
+	require.NoError(t, m.appendRecord("yes", true))
+	soon(t, "yes", func() bool { return m.handedBack("yes") })
+}
+
+// A failed write is final: the node acknowledges nothing more, says so once, and another one leads.
+func TestFailedWrite(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(20)
+	m := g.leader()
+	require.NoError(t, m.log.store.wal.Close()) // what the disk says from now on
+	require.NoError(t, m.append("not acknowledged"))
+	soon(t, "the failure", func() bool {
+		m.owner.mu.Lock()
+		defer m.owner.mu.Unlock()
+		return m.owner.failure != nil
+	})
+	soon(t, "the record is lost", func() bool {
+		m.owner.mu.Lock()
+		defer m.owner.mu.Unlock()
+		return m.owner.lost["not acknowledged"]
+	})
+	require.ErrorIs(t, m.owner.failure, wal.ErrFailed)
+	require.ErrorIs(t, m.append("no"), wal.ErrFailed)
+	require.False(t, m.handedBack("not acknowledged"))
+	_, err := m.log.Fence(context.Background())
+	require.ErrorIs(t, err, wal.ErrFailed)
+	require.ErrorIs(t, m.log.Trim(1), wal.ErrFailed)
+	require.NotEqual(t, m, g.leader())
+	g.write(20)
+	require.ErrorIs(t, m.log.Close(), wal.ErrFailed)
+	_ = m.host.Close()
+	m.log = nil
+	m.start() // the disk is well again
+	g.same()
+}
+
+func TestMembers(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(100)
+	leader := g.leader()
+
+	four := g.add(4, nil)
+	four.start()
+	require.Equal(t, Gone, four.log.Status().Role)
+	f := g.follower(4)
+	require.ErrorIs(t, f.log.AddLearner(4), ErrNotLeader)
+	require.NoError(t, leader.log.AddLearner(4))
+	g.same()
+	require.Equal(t, Learner, four.log.Status().Role)
+	soon(t, "progress", func() bool {
+		index, ok := leader.log.Progress(4)
+		return ok && index == leader.log.Status().LastIndex
+	})
+	_, ok := f.log.Progress(4)
+	require.False(t, ok)
+	_, ok = leader.log.Progress(9)
+	require.False(t, ok)
+
+	require.NoError(t, leader.log.AddVoter(4))
+	require.NoError(t, leader.log.Demote(f.node))
+	soon(t, "it is a learner", func() bool { return f.log.Status().Role == Learner })
+	require.NoError(t, leader.log.Remove(f.node))
+	g.write(10)
+	soon(t, "the voters", func() bool {
+		voters := 0
+		for _, m := range four.log.Status().Members {
+			if m.Voter {
+				voters++
+			}
+		}
+		return voters == 3 && !slices.ContainsFunc(four.log.Status().Members, func(m Member) bool { return m.Node == f.node })
+	})
+
+	require.NoError(t, leader.log.Transfer(4))
+	soon(t, "4 leads", func() bool { return four.log.Leads() })
+	require.Equal(t, Leader, four.log.Status().Role)
+	g.write(10)
+	g.same(4, leader.node)
+
+	require.NoError(t, four.log.Remove(4))
+	soon(t, "another one leads", func() bool { return g.leader() != four })
+	g.write(10)
+	require.False(t, four.log.Leads())
+	leader.log.mu.Lock()
+	require.False(t, leader.log.transferring)
+	leader.log.mu.Unlock()
+}
+
+// A leader that is closed hands on: nothing that it has taken is lost.
+func TestCloseHandsOn(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	for range 3 {
+		leader := g.leader()
+		var taken []string
+		for i := range 300 {
+			if text := g.text(); leader.append(text) == nil {
+				taken = append(taken, text)
+			}
+			if i == 200 {
+				go leader.log.Close()
+			}
+		}
+		require.NoError(t, leader.log.Close())
+		soon(t, "Close", func() bool {
+			leader.owner.mu.Lock()
+			defer leader.owner.mu.Unlock()
+			return len(leader.owner.lost) == 0 && len(taken) >= 200
+		})
+		next := g.leader(leader.node)
+		for _, text := range taken {
+			soon(t, text, func() bool { return leader.handedBack(text) })
+		}
+		soon(t, "all are there", func() bool { return slices.Contains(next.owner.texts(), taken[len(taken)-1]) })
+		_ = leader.host.Close()
+		leader.log = nil
+		leader.start()
+		g.same()
+	}
+}
+
+// A group whose state was made elsewhere begins behind that.
+func TestBase(t *testing.T) {
+	base := uint64(123_456_789)
+	g := newGroup(t, 3, func(o *Options) { o.Base = base })
+	require.GreaterOrEqual(t, g.leader().log.DurablePosition(), base)
+	g.write(20)
+	lines := g.same()
+	require.Greater(t, lines[0].Position, base)
+	m := g.members[2]
+	m.stop()
+	require.NoError(t, m.open())
+	require.NoError(t, m.log.Replay(base+1, func(uint64, uint32, []byte) error { return nil }))
+	require.NoError(t, m.log.Start())
+	g.write(5)
+	g.same()
+}
+
+func TestOpenRefuses(t *testing.T) {
+	host, err := Listen(HostOptions{Node: 1, Listen: "127.0.0.1:0", Resolve: func(Node) (string, bool) { return "", false }})
+	require.NoError(t, err)
+	defer host.Close()
+	good := func() Options {
+		return Options{Host: host, Group: 1, Dir: filepath.Join(t.TempDir(), "g"), State: newOwner(""), OnDurable: func([]*wal.Record) {}, Voters: []Node{1}}
+	}
+	for name, change := range map[string]func(*Options){
+		"no host":       func(o *Options) { o.Host = nil },
+		"no dir":        func(o *Options) { o.Dir = "" },
+		"no state":      func(o *Options) { o.State = nil },
+		"no OnDurable":  func(o *Options) { o.OnDurable = nil },
+		"large records": func(o *Options) { o.MaxRecordBytes = 40 << 20 },
+		"small bytes":   func(o *Options) { o.MaxPendingBytes = 1000 },
+		"segments":      func(o *Options) { o.SegmentBytes = 1 },
+		"negative":      func(o *Options) { o.KeepBytes = -1 },
+	} {
+		o := good()
+		change(&o)
+		_, err := Open(o)
+		require.Error(t, err, name)
+	}
+	o := good()
+	l, err := Open(o)
+	require.NoError(t, err)
+	_, err = Open(o)
+	require.ErrorContains(t, err, "another process")
+	require.NoError(t, l.Start())
+	other := good()
+	m, err := Open(other)
+	require.NoError(t, err)
+	require.Error(t, m.Start(), "a group is on a host once")
+	require.NoError(t, m.Close())
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close())
+	o.Group = 2
+	_, err = Open(o)
+	require.ErrorContains(t, err, "group 1")
+	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, identityName), []byte("{}"), 0o644))
+	_, err = Open(o)
+	require.ErrorIs(t, err, wal.ErrCorrupt)
 }

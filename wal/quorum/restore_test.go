@@ -1,0 +1,289 @@
+package quorum
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// trimAll makes the nodes that are up let go of nearly all of their logs.
+func (g *group) trimAll() {
+	g.t.Helper()
+	for _, m := range g.members {
+		if m.log == nil {
+			continue
+		}
+		require.NoError(g.t, m.owner.checkpoint())
+		soon(g.t, "the log goes", func() bool {
+			m.log.compact()
+			return m.log.store.size() < 3*m.log.opts.KeepBytes
+		})
+	}
+}
+
+func TestLearnerGetsTheState(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(200)
+	g.same()
+	g.trimAll()
+	four := g.add(4, nil)
+	four.start()
+	require.NoError(t, g.leader().log.AddLearner(4))
+	g.write(20)
+	g.same()
+	require.EqualValues(t, 1, four.log.metrics.restores.Get())
+	four.stop()
+	four.start()
+	g.write(20)
+	g.same()
+	require.Zero(t, four.log.metrics.restores.Get(), "it has what it needs")
+}
+
+// A follower that was away gets log when there is enough of it, and the state when there isn't.
+func TestFollowerComesBack(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	g.same()
+	f := g.follower()
+	f.kill()
+	g.write(20)
+	f.start()
+	g.same()
+	require.Zero(t, f.log.metrics.restores.Get())
+	f.kill()
+	g.write(200)
+	g.trimAll()
+	f.start()
+	g.write(20)
+	g.same()
+	require.Positive(t, f.log.metrics.restores.Get())
+	for _, m := range g.members {
+		m.stop()
+	}
+	for _, m := range g.members {
+		m.start()
+	}
+	g.write(5)
+	g.same()
+}
+
+// A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step, and the node goes on from the copy.
+func TestCrashInRestore(t *testing.T) {
+	for _, step := range []string{"fetching", "half", "restored", "marked"} {
+		t.Run(step, func(t *testing.T) {
+			g := newGroup(t, 3, nil)
+			g.write(50)
+			g.same()
+			f := g.follower()
+			f.kill()
+			g.write(200)
+			g.trimAll()
+
+			frozen := make(chan string, 10)
+			before := f.options
+			f.options = func(o *Options) {
+				before(o)
+				o.hooks.restore = func(at string) error {
+					if at == step {
+						frozen <- freeze(t, f.dir)
+					}
+					return nil
+				}
+				if step == "half" {
+					o.State = &interrupted{owner: f.owner, at: func() { frozen <- freeze(t, f.dir) }}
+				}
+			}
+			f.start()
+			copied := <-frozen
+			f.kill()
+			f.dir, f.options = copied, before
+			g.write(50)
+			f.start()
+			g.write(20)
+			g.same()
+			f.stop()
+			f.start()
+			g.write(5)
+			g.same()
+		})
+	}
+}
+
+// interrupted is an owner that stops in the middle of a restore.
+type interrupted struct {
+	*owner
+	at func()
+}
+
+// Restore reads a part before it stops.
+func (i *interrupted) Restore(position uint64, r io.Reader) error {
+	if _, err := io.ReadFull(r, make([]byte, 1000)); err != nil {
+		return err
+	}
+	i.at()
+	return io.ErrUnexpectedEOF
+}
+
+// freeze copies a disk.
+func freeze(t testing.TB, dir string) string {
+	to := t.TempDir()
+	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	return to
+}
+
+// A state that breaks off, or changes, on its way is not taken in; the next one is.
+func TestStateBreaksOff(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	g.same()
+	f := g.follower()
+	f.kill()
+	g.write(200)
+	g.trimAll()
+	tries := 0
+	before := f.options
+	f.options = func(o *Options) {
+		before(o)
+		o.State = &breaking{owner: f.owner, tries: &tries}
+	}
+	f.start()
+	g.write(20)
+	g.same()
+	require.Equal(t, 3, tries)
+	require.EqualValues(t, 2, f.log.metrics.restoresFailed.Get())
+}
+
+type breaking struct {
+	*owner
+	tries *int
+}
+
+// Restore loses the connection first, then finds the state damaged.
+func (b *breaking) Restore(position uint64, r io.Reader) error {
+	*b.tries++
+	s := r.(*stateReader)
+	switch *b.tries {
+	case 1:
+		_ = s.conn.Close()
+	case 2:
+		s.sum++
+	}
+	return b.owner.Restore(position, r)
+}
+
+func TestStateStream(t *testing.T) {
+	pipe := func(write func(*stateWriter) error) ([]byte, error) {
+		a, b := net.Pipe()
+		go func() {
+			w := newStateWriter(a)
+			_ = w.finish(write(w))
+			_ = a.Close()
+		}()
+		return io.ReadAll(newStateReader(b))
+	}
+	long := make([]byte, 3*frameBytes+17)
+	for i := range long {
+		long[i] = byte(i * i >> 8)
+	}
+	got, err := pipe(func(w *stateWriter) error {
+		for _, n := range []int{0, 1, 100, frameBytes, frameBytes + 1} {
+			if _, err := w.Write(long[:n]); err != nil {
+				return err
+			}
+		}
+		_, err := w.Write(long)
+		return err
+	})
+	require.NoError(t, err)
+	want := append(append(append(append([]byte{}, long[:1]...), long[:100]...), long[:frameBytes]...), long[:frameBytes+1]...)
+	require.Equal(t, append(want, long...), got)
+	_, err = pipe(func(w *stateWriter) error {
+		_, _ = w.Write(long)
+		return fmt.Errorf("no more")
+	})
+	require.ErrorContains(t, err, "no more")
+	a, b := net.Pipe()
+	go func() {
+		w := newStateWriter(a)
+		_, _ = w.Write(long)
+		w.mu.Lock()
+		w.flush()
+		w.mu.Unlock()
+		_ = a.Close()
+		close(w.done)
+	}()
+	_, err = io.ReadAll(newStateReader(b))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within that end. The library alone keeps the
+// end for what it has, and leader and follower go round for ever (hashicorp/raft#697).
+func TestSnapshotWithinContradictingEnd(t *testing.T) {
+	g := newGroup(t, 3, func(o *Options) { o.KeepBytes, o.MaxEntryBytes = 1, 64 })
+	g.write(30)
+	g.same()
+	old := g.leader()
+	for n := range g.members {
+		require.NoError(t, g.members[n].owner.checkpoint())
+	}
+	g.net.partition(others(g, old.node))
+	for i := range 300 { // as many entries as may be on their way
+		_ = old.append(fmt.Sprintf("contradiction %d %060d", i, i))
+	}
+	soon(t, "they are in the log", func() bool { return old.log.Status().LastIndex > old.log.Status().HandedBack+10 })
+	end := old.log.Status().LastIndex
+	leader := g.leader(old.node)
+	require.NoError(t, leader.append("newer"))
+	soon(t, "newer", func() bool { return leader.handedBack("newer") })
+	soon(t, "the leader has let go all that the other could have in common with it", func() bool {
+		for _, n := range others(g, old.node) {
+			require.NoError(t, g.members[n].owner.checkpoint())
+			_ = g.members[n].log.markers.mark()
+			g.members[n].log.compact()
+			_ = g.members[n].log.store.release(1 << 40)
+		}
+		return indexOf(leader.log.FirstPosition()) > old.log.Status().HandedBack+1
+	})
+	require.Less(t, leader.log.Status().LastIndex, end, "the snapshot must stand within the contradicting end")
+	g.net.partition()
+	soon(t, "the old leader has the state", func() bool { return old.log.metrics.restores.Get() > 0 })
+	g.write(20)
+	g.same()
+	for _, text := range old.owner.texts() {
+		require.NotContains(t, text, "contradiction")
+	}
+	old.stop()
+	old.start()
+	g.write(5)
+	g.same()
+}
+
+// Snapshots that come late are refused: they would take back what was handed back.
+func TestLateSnapshot(t *testing.T) {
+	g := newGroup(t, 1, nil)
+	g.write(50)
+	m := g.leader()
+	passed := m.log.passed.index.Load()
+	for _, index := range []uint64{1, passed - 1, passed} {
+		k, err := m.log.markers.Create(1, index, 1, raft.Configuration{}, 1, nil)
+		require.NoError(t, err)
+		_, err = k.Write(newTicket(1))
+		require.ErrorContains(t, err, "late")
+		require.NoError(t, k.Cancel())
+	}
+	require.NoError(t, m.log.markers.mark())
+	cur := m.log.markers.current()
+	require.Equal(t, passed, cur.Index)
+	require.Error(t, m.log.markers.save(marker{Version: 1, Index: cur.Index - 1, Term: cur.Term}))
+	require.Equal(t, cur, m.log.markers.current())
+	m.stop()
+	read, err := readMarker(filepath.Join(m.dir, "group", markerName))
+	require.NoError(t, err)
+	require.Equal(t, cur, read)
+}
