@@ -369,7 +369,7 @@ type group struct {
 // quick are settings under which elections don't make tests slow. KeepBytes lets the log go early.
 func quick(o *Options) {
 	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 250*time.Millisecond, 150*time.Millisecond, 50*time.Millisecond
-	o.KeepBytes, o.SegmentBytes, o.MaxEntryBytes = 1<<10, 64<<10, 700
+	o.KeepBytes, o.SegmentBytes, o.MaxEntryBytes = 1<<10, 8<<10, 700
 	o.MinFreeBytes, o.MinFreePercent = -1, -1
 }
 

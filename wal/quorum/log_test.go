@@ -405,7 +405,7 @@ func TestMembers(t *testing.T) {
 	require.ErrorIs(t, f.log.AddLearner(4), ErrNotLeader)
 	require.NoError(t, leader.log.AddLearner(4))
 	g.same()
-	require.Equal(t, Learner, four.log.Status().Role)
+	soon(t, "it is a learner", func() bool { return four.log.Status().Role == Learner })
 	soon(t, "progress", func() bool {
 		index, ok := leader.log.Progress(4)
 		return ok && index == leader.log.Status().LastIndex

@@ -107,7 +107,7 @@ type Options struct {
 	MinFreePercent float64
 	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
 	StallAfter time.Duration
-	// SegmentBytes: the log's files are allocated in this size. Default 16 MiB.
+	// SegmentBytes: the log's files are allocated in this size, and go when nothing in them is needed. Default 16 MiB.
 	SegmentBytes int
 	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as much for a while. Default 32 MiB.
 	KeepBytes int64
@@ -178,8 +178,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d", o.MaxRecordBytes, o.MaxEntryBytes, maxRecordBytes)
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
 		return fmt.Errorf("quorum: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
-	case o.SegmentBytes < 64<<10 || o.SegmentBytes > 1<<30:
-		return fmt.Errorf("quorum: SegmentBytes %d is not between 64 KiB and 1 GiB", o.SegmentBytes)
+	case o.SegmentBytes < 4<<10 || o.SegmentBytes > 1<<30:
+		return fmt.Errorf("quorum: SegmentBytes %d is not between 4 KiB and 1 GiB", o.SegmentBytes)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestLearnerGetsTheState(t *testing.T) {
 	require.NoError(t, g.leader().log.AddLearner(4))
 	g.write(20)
 	g.same()
-	require.EqualValues(t, 1, four.log.metrics.restores.Get())
+	soon(t, "the state came", func() bool { return four.log.metrics.restores.Get() == 1 })
 	four.stop()
 	four.start()
 	g.write(20)
@@ -62,7 +62,7 @@ func TestFollowerComesBack(t *testing.T) {
 	f.start()
 	g.write(20)
 	g.same()
-	require.Positive(t, f.log.metrics.restores.Get())
+	soon(t, "the state came", func() bool { return f.log.metrics.restores.Get() > 0 })
 	for _, m := range g.members {
 		m.stop()
 	}

@@ -31,7 +31,6 @@ import (
 //   - the newest entries in memory, since each is read back once for each follower.
 type store struct {
 	wal     *raftwal.WAL
-	dir     string
 	meta    *metadb.BoltMetaDB
 	witness *witness
 	fail    func(error) error // reports what is final, and returns it
@@ -60,14 +59,16 @@ const (
 
 // openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
 func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *witness, fail func(error) error) (*store, error) {
-	s := &store{dir: dir, meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
-	var err error
-	s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes), raftwal.WithLogger(logger))
+	s := &store{meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+	err := repairTail(dir, s.meta)
+	if err == nil {
+		s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes), raftwal.WithLogger(logger))
+	}
 	if err != nil {
 		_ = s.meta.Close()
 		return nil, err
 	}
-	if err := errors.Join(s.finishCut(), s.measure(dir)); err != nil {
+	if err := s.measure(dir); err != nil {
 		_ = s.close()
 		return nil, err
 	}
@@ -210,9 +211,6 @@ func (s *store) forgetCache() { s.cache, s.cached = nil, 0 }
 // DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored snapshot. Other deletions at the front are
 // the owner's (release), and wait for it.
 func (s *store) DeleteRange(from, to uint64) error {
-	if err := s.broken(); err != nil {
-		return err
-	}
 	s.mu.Lock()
 	marker, all := s.marker.index, s.all
 	s.mu.Unlock()
@@ -227,6 +225,9 @@ func (s *store) DeleteRange(from, to uint64) error {
 
 // cutFront deletes the entries up to index.
 func (s *store) cutFront(index uint64) error {
+	if err := s.broken(); err != nil {
+		return err
+	}
 	first, err := s.wal.FirstIndex()
 	if err != nil || first == 0 || index < first {
 		return err
@@ -244,6 +245,9 @@ func (s *store) cutFront(index uint64) error {
 
 // cutEnd deletes the entries from index on. The witness goes first: should the process end in between, the log has more than it says.
 func (s *store) cutEnd(index uint64) error {
+	if err := s.broken(); err != nil {
+		return err
+	}
 	last, err := s.wal.LastIndex()
 	if err != nil || index > last {
 		return err
@@ -251,7 +255,7 @@ func (s *store) cutEnd(index uint64) error {
 	if err := s.witness.lower(index - 1); err != nil {
 		return s.breakDown(fmt.Errorf("write the witness: %w", err))
 	}
-	if err := s.cut(index, last); err != nil {
+	if err := s.wal.DeleteRange(index, last); err != nil {
 		return s.breakDown(fmt.Errorf("delete the entries %d to %d: %w", index, last, err))
 	}
 	s.mu.Lock()
@@ -275,9 +279,6 @@ func (s *store) setMarker(m entryID, restored bool) {
 
 // release deletes entries up to index, as far as the snapshot has them.
 func (s *store) release(index uint64) error {
-	if err := s.broken(); err != nil {
-		return err
-	}
 	s.mu.Lock()
 	index = min(index, s.marker.index)
 	s.mu.Unlock()
