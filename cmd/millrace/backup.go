@@ -23,7 +23,6 @@ import (
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/eventlog"
-	"millrace/wal"
 )
 
 // backups is what a node knows of its backups: one runs at a time.
@@ -211,7 +210,10 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 		about, err = backup.Verify(ctx, archive)
 	} else {
 		what = "restored to " + c.Data
-		about, err = c.restore(ctx, archive)
+		err = inEmptyDir(c.Data, func() (err error) {
+			about, err = backup.Restore(ctx, nil, c.Data, archive)
+			return err
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
@@ -235,29 +237,6 @@ func (c *restoreCommand) open() (io.ReadCloser, int64, error) {
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, info.Size(), nil
-}
-
-// restore keeps servers off the directory meanwhile, and leaves nothing behind that was not there.
-func (c *restoreCommand) restore(ctx context.Context, archive io.Reader) (about backup.About, err error) {
-	lock := filepath.Join(c.Data, "LOCK")
-	_, dirErr := os.Stat(c.Data)
-	_, lockErr := os.Stat(lock)
-	if err := wal.MakeDir(nil, c.Data); err != nil {
-		return about, err
-	}
-	unlock, err := lockDir(c.Data)
-	if err != nil {
-		return about, err
-	}
-	about, err = backup.Restore(ctx, nil, c.Data, archive)
-	if errors.Is(lockErr, os.ErrNotExist) {
-		err = errors.Join(err, os.Remove(lock))
-	}
-	unlock()
-	if err != nil && errors.Is(dirErr, os.ErrNotExist) {
-		_ = os.Remove(c.Data) // empty again, unless it could not be cleared: then that is said
-	}
-	return about, err
 }
 
 // withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop takes the bar away; it may be called twice.

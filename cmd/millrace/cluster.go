@@ -27,6 +27,7 @@ type clusterCommand struct {
 	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or take a drain back."`
 	Drain  clusterDrain  `cmd:"" help:"Have a node give its groups to others."`
 	Remove clusterRemove `cmd:"" help:"Take a node out for good: its number is not used again."`
+	Import clusterImport `cmd:"" help:"Make a new cluster of the data directory of a node that was alone."`
 }
 
 // ProvideSession is what kong gives the commands below cluster.

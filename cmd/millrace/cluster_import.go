@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"millrace/shard/cluster"
+	"millrace/wal"
+	"millrace/wal/quorum"
+)
+
+// newCluster is what a cluster needs to be told that is made of data that are there.
+type newCluster struct {
+	Node     uint32            `default:"1" env:"-" help:"The node that will have the directory."`
+	Members  map[uint32]string `mapsep:"," env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
+	Groups   int               `default:"0" env:"-" help:"Raft groups, fixed for ever; 0: 16, or as many as the backup has."`
+	Replicas int               `default:"0" env:"-" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
+}
+
+func (n *newCluster) foundation(dir string) cluster.Foundation {
+	f := cluster.Foundation{Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas}
+	for node, address := range n.Members {
+		f.Members[quorum.Node(node)] = address
+	}
+	f.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return f
+}
+
+// next says what is to be done now.
+func (n *newCluster) next(stdout io.Writer, dir string, f *cluster.Founded) error {
+	nodes := slices.Sorted(maps.Keys(n.Members))
+	var list []string
+	for _, node := range nodes {
+		list = append(list, fmt.Sprintf("%d=%s", node, n.Members[node]))
+	}
+	fmt.Fprintf(stdout, `%s is the directory of node %d of the new cluster %s: %d groups, %d replicas of each.
+Now start node %d on it, and the other nodes with empty directories; they get their replicas from node %d:
+
+`, dir, n.Node, f.Cluster, f.Groups, f.Replicas, n.Node, n.Node)
+	for _, node := range nodes {
+		data := "DIR"
+		if node == n.Node {
+			data = dir
+		}
+		fmt.Fprintf(stdout, "  millrace serve --node %d --raft %s --members %s --data %s …\n", node, n.Members[node], strings.Join(list, ","), data)
+	}
+	_, err := fmt.Fprintf(stdout, "\n`millrace cluster status` shows how far they are. Until each group has its replicas, keep what the data came from.\n")
+	return err
+}
+
+// clusterImport is `millrace cluster import`.
+type clusterImport struct {
+	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
+	To   string `arg:"" help:"Data directory of the first node of the new cluster; absent, or empty."`
+	newCluster
+}
+
+// Run makes the directory, or nothing.
+func (c *clusterImport) Run(s *session) error {
+	if len(c.Members) == 0 {
+		return errors.New("--members is required")
+	}
+	if _, err := os.Stat(c.From); err != nil {
+		return err
+	}
+	from, err := filepath.Abs(c.From)
+	if err != nil {
+		return err
+	}
+	to, err := filepath.Abs(c.To)
+	if err != nil {
+		return err
+	}
+	if from == to || strings.HasPrefix(to+"/", from+"/") || strings.HasPrefix(from+"/", to+"/") {
+		return fmt.Errorf("%q and %q: one lies in the other", c.From, c.To)
+	}
+	unlock, err := lockDir(c.From)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	f := c.foundation(c.To)
+	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must come to its end
+	show, stop := progress("import")
+	defer stop()
+	f.Progress = show
+	var founded *cluster.Founded
+	if err := inEmptyDir(c.To, func() (err error) {
+		founded, err = cluster.Import(s.ctx, c.From, f)
+		return err
+	}); err != nil {
+		return err
+	}
+	stop()
+	if _, err := fmt.Fprintf(s.out, "imported all that %s had, up to position %d. Don't start a server on it any more: the cluster would not know of what it takes.\n",
+		c.From, founded.Position); err != nil {
+		return err
+	}
+	return c.next(s.out, c.To, founded)
+}
+
+// inEmptyDir keeps servers off a directory while fill makes it, and leaves nothing behind that was not there when fill fails.
+func inEmptyDir(dir string, fill func() error) error {
+	lock := filepath.Join(dir, "LOCK")
+	_, dirErr := os.Stat(dir)
+	_, lockErr := os.Stat(lock)
+	if err := wal.MakeDir(nil, dir); err != nil {
+		return err
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	err = fill()
+	if errors.Is(lockErr, os.ErrNotExist) {
+		err = errors.Join(err, os.Remove(lock))
+	}
+	unlock()
+	if err != nil && errors.Is(dirErr, os.ErrNotExist) {
+		_ = os.Remove(dir) // empty again, unless it could not be cleared: then that is said
+	}
+	return err
+}
+
+// progress draws a bar on a terminal, of bytes. stop takes it away; it may be called twice.
+func progress(what string) (show func(done, total int64), stop func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
+	return func(done, total int64) {
+		if bar.GetMax64() != total {
+			bar.ChangeMax64(total)
+		}
+		_ = bar.Set64(done)
+	}, func() { _ = bar.Clear() }
+}
