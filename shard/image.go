@@ -113,6 +113,9 @@ func (i *Image) End(packed uint64) (err error) {
 	return err
 }
 
+// Checkpointed is the position up to which the copied store has all effects.
+func (i *Image) Checkpointed() uint64 { return i.checkpointed }
+
 // Position is the last record in the image.
 func (i *Image) Position() uint64 { return i.position }
 

@@ -13,6 +13,8 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +38,9 @@ const (
 // directories are those that the files of an archive lie in.
 var directories = []string{"log", "state", "events"}
 
+// groupsDir is where those of a cluster's groups lie, each under its number.
+const groupsDir = "groups"
+
 var (
 	// ErrArchive is wrapped by errors of what is no whole archive: cut short, changed, or something else. The text names the file in it.
 	ErrArchive = errors.New("the archive is not as it was written")
@@ -51,6 +56,15 @@ type About struct {
 	Position uint64    `json:"position"` // of the last record in it
 	// Replica: it is the state of a group's replica up to Position, without a log.
 	Replica bool `json:"replica,omitempty"`
+	// Cluster: it is the state of all groups of a cluster. Position is the greatest of theirs.
+	Cluster *AboutCluster `json:"cluster,omitempty"`
+}
+
+// AboutCluster is what a cluster is besides its groups' states.
+type AboutCluster struct {
+	Groups   int    `json:"groups"`
+	Replicas int    `json:"replicas"`
+	Secret   string `json:"secret"` // that numbers are made with, hexadecimal
 }
 
 // manifest lists the files of an archive in order, BACKUP included.
@@ -344,18 +358,24 @@ func (a *reader) next() (end bool, err error) {
 	return false, errors.Join(a.copy(h, w), w.Close())
 }
 
-// isOurs says whether a path is that of a file in one of the directories.
+// isOurs says whether a path is that of a file in one of the directories: of a node, or of a group of a cluster.
 func isOurs(name string) bool {
-	if !fs.ValidPath(name) || strings.Count(name, "/") != 1 {
+	if !fs.ValidPath(name) {
 		return false
 	}
-	for _, dir := range directories {
-		if strings.HasPrefix(name, dir+"/") {
-			return true
+	parts := strings.Split(name, "/")
+	if len(parts) == 4 && parts[0] == groupsDir {
+		number, err := strconv.ParseUint(parts[1], 10, 16)
+		if err != nil || strconv.FormatUint(number, 10) != parts[1] {
+			return false
 		}
+		parts = parts[2:]
 	}
-	return false
+	return len(parts) == 2 && slices.Contains(directories, parts[0])
 }
+
+// isOfGroup says whether a path is that of a file of a group of a cluster.
+func isOfGroup(name string) bool { return strings.HasPrefix(name, groupsDir+"/") }
 
 // finish reads the manifest, compares it with what was read, and wants the end of the archive behind it.
 func (a *reader) finish(h *tar.Header) error {

@@ -39,7 +39,13 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	if err := s.begin(); err != nil {
 		return about, err
 	}
-	if about, err = read(ctx, r, s.create); err == nil && about.Replica {
+	about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {
+		if isOfGroup(name) {
+			return nil, fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
+		}
+		return s.create(name)
+	})
+	if err == nil && about.Replica {
 		err = fmt.Errorf("%w: it is the state of one replica, not the backup of a node", ErrFormat)
 	}
 	if err == nil {

@@ -29,6 +29,8 @@ const (
 	callEvents   = "/events"   // those of a group (events.go)
 	callSpread   = "/spread"   // wait for control documents
 	callBye      = "/bye"      // the node is about to close (remote.go)
+	callCut      = "/cut"      // where logs end, together (cut.go)
+	callImage    = "/image"    // the state of a group for a backup (image.go)
 	callStep     = "/step"     // change the members of a group (operator.go)
 	callService  = "/service/" // + name: what stands above this package (services.go)
 	headerBytes  = 8           // of a call
@@ -194,6 +196,7 @@ func (n *Node) handlers() map[string]handler {
 	h := map[string]handler{
 		callFacts: n.serveFacts, callHello: n.serveHello, callCommit: n.serveCommit, callRelease: n.serveRelease, callLetters: n.serveLetters,
 		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
+		callCut: n.serveCut, callImage: n.serveImage,
 	}
 	for name, service := range n.opts.Services {
 		h[callService+name] = func(from *quorum.Conn, dst, body []byte) ([]byte, error) {

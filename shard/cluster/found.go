@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"millrace/shard"
@@ -271,3 +273,140 @@ func sortedNodes(members map[quorum.Node]string) []quorum.Node {
 	slices.Sort(nodes)
 	return nodes
 }
+
+// RestoreBackup founds a cluster on the backup of another one, which it reads from r. Groups and Replicas may be 0: those of the backup; the number of groups
+// can't be another one. When it returns nil, the new directory has everything that the backup has, on disk; with an error it is as it was. Errors:
+// backup.ErrNotEmpty, backup.ErrArchive, backup.ErrFormat, those of r and of the file system.
+func RestoreBackup(ctx context.Context, r io.Reader, f Foundation) (*Founded, backup.About, error) {
+	groups, replicas := f.Groups, f.Replicas
+	f.EnsureDefaults()
+	if err := f.Validate(); err != nil {
+		return nil, backup.About{}, err
+	}
+	var founded *Founded
+	var about backup.About
+	err := backup.Make(nil, f.Dir, owned, func() (err error) {
+		if about, err = backup.ReadCluster(ctx, nil, f.Dir, r); err != nil {
+			return err
+		}
+		if groups != 0 && groups != about.Cluster.Groups {
+			return fmt.Errorf("%w: it is of %d groups, which can't be %d now", backup.ErrFormat, about.Cluster.Groups, groups)
+		}
+		if f.Groups = about.Cluster.Groups; replicas == 0 {
+			f.Replicas = about.Cluster.Replicas
+		}
+		if err := f.Validate(); err != nil {
+			return fmt.Errorf("%w: %w", backup.ErrFormat, err)
+		}
+		founded, err = f.restore(ctx, &about)
+		return err
+	})
+	return founded, about, err
+}
+
+// restore makes groups of what the archive had.
+func (f *Foundation) restore(ctx context.Context, about *backup.About) (*Founded, error) {
+	old := facts{Secret: about.Cluster.Secret}
+	secret, err := old.secret()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", backup.ErrFormat, err)
+	}
+	x, err := f.begin(secret)
+	if err != nil {
+		return nil, err
+	}
+	x.total = int64(x.Groups) + 1
+	for group := range x.Groups + 1 {
+		if err := x.restoreGroup(ctx, uint32(group), secret); err != nil {
+			return nil, fmt.Errorf("group %d: %w", group, err)
+		}
+		x.step(1)
+	}
+	return &Founded{x.facts.Cluster, f.Groups, f.Replicas, about.Position}, x.facts.write(f.Dir)
+}
+
+// restoreGroup brings a group's state to the position of the backup, and makes a log that begins there.
+func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]byte) (err error) {
+	dir := x.groupDir(int(group))
+	path := filepath.Join(dir, "log", tailName)
+	t, err := openTail(path)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	// Beside the tail; the two meet when that is done with.
+	seeded := filepath.Join(dir, "log.new")
+	begin, err := quorum.Seed(seeded, group, x.Node, t.last, x.Logger)
+	if err != nil {
+		return err
+	}
+	if err := x.replay(ctx, group, dir, t, begin, secret); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "log")); err != nil {
+		return err
+	}
+	if err := os.Rename(seeded, filepath.Join(dir, "log")); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// replay applies the tail, and says in store and event log that they have all up to begin.
+func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail, begin uint64, secret [32]byte) (err error) {
+	routes := newRoutes(x.Node, x.Groups)
+	o := x.Engine
+	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
+	first, count := routes.partitions(group)
+	o.Group = &shard.Group{Log: t, First: first, Count: count, Secret: secret, Mesh: unconnected{routes: routes}, Clock: &shard.Clock{}}
+	e, err := shard.Open(o)
+	if err != nil {
+		return err
+	}
+	closeEngine := sync.OnceValue(e.Close)
+	defer func() { err = errors.Join(err, closeEngine()) }()
+	e.Advance(begin)
+	if err := errors.Join(e.WaitApplied(begin), e.Checkpoint()); err != nil {
+		return err
+	}
+	if group != controlGroup {
+		return x.pack(ctx, e, filepath.Join(dir, "events"), begin)
+	}
+	// The control group gets the documents of the new cluster.
+	fresh := filepath.Join(dir, "new")
+	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: DocumentPrefix, Documents: x.documents(), Position: begin, Logger: x.Logger})
+	if err = errors.Join(err, closeEngine()); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "state")); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(fresh, "state"), filepath.Join(dir, "state")); err != nil {
+		return err
+	}
+	return os.Remove(fresh)
+}
+
+// pack packs what the tail has of events.
+func (x *founding) pack(ctx context.Context, e *shard.Engine, dir string, begin uint64) error {
+	o := x.Events
+	o.Dir, o.Group, o.Logger, o.Retention, o.Interval = dir, "restore", x.Logger, keepAll, keepAll
+	events, err := eventlog.Open(e, o)
+	if err != nil {
+		return err
+	}
+	err = events.PackTo(ctx, begin)
+	if packed := events.Stats().Packed; err == nil && packed != begin {
+		err = fmt.Errorf("its events are packed up to %d, not to %d", packed, begin)
+	}
+	return errors.Join(err, events.Close())
+}
+
+// unconnected is the mesh of an engine that only replays: it asks which group has what, and nothing else.
+type unconnected struct {
+	shard.Mesh
+	routes *routes
+}
+
+// GroupOf is the group that holds a partition.
+func (u unconnected) GroupOf(partition uint8) int { return int(u.routes.groupOf[partition]) }

@@ -35,6 +35,7 @@ type group struct {
 	phase  atomic.Int32                 // see fence.go
 	last   atomic.Pointer[shard.Engine] // the engine, or the one before
 	leads  atomic.Bool                  // between OnLead and OnFollow
+	gate   gate                         // see cut.go
 
 	// opening is held by who opens or closes engine and event log.
 	opening sync.Mutex

@@ -43,6 +43,10 @@ func (n *Node) receive(group uint32, letters []shard.Letter) error {
 	if e == nil {
 		return shard.ErrNotLeader
 	}
+	if !g.gate.enter() {
+		return shard.ErrBusy
+	}
+	defer g.gate.leave()
 	return e.Receive(letters)
 }
 

@@ -169,6 +169,7 @@ type Node struct {
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	promises  *xsync.MapOf[quorum.Node, *promises]
 	fences    fences
+	images    images
 
 	// changing is held by who opens and closes replicas.
 	changing sync.Mutex
@@ -408,6 +409,7 @@ func (n *Node) Close() error {
 	n.cancel()
 	n.streams.Wait()
 	n.background.Wait()
+	n.takeBackAll()
 	err := n.closeReplicas()
 	if n.front != nil {
 		err = errors.Join(err, n.front.Close())

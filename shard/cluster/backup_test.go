@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard"
+	"millrace/shard/backup"
+	"millrace/wal/quorum"
+)
+
+// takeBackup is an archive of the cluster, made by one of its nodes.
+func (c *testCluster) takeBackup(node quorum.Node) []byte {
+	c.t.Helper()
+	b, err := c.node(node).Backup(context.Background(), "test", time.Now())
+	require.NoError(c.t, err)
+	var out bytes.Buffer
+	size, err := b.Write(context.Background(), &out)
+	require.NoError(c.t, err)
+	require.NoError(c.t, b.Release())
+	require.EqualValues(c.t, out.Len(), size)
+	require.Greater(c.t, size, b.Bytes)
+	left, err := filepath.Glob(filepath.Join(c.dir, "*", groupsDir, "*", "{backup,image}"))
+	require.NoError(c.t, err)
+	require.Empty(c.t, left)
+	return out.Bytes()
+}
+
+// Backups that are made in the midst of merges across groups conserve: in the cluster that is made of one, each event of the event log is in exactly one profile,
+// and there are all that were acknowledged before, and none that were sent later.
+func TestBackupUnderLoad(t *testing.T) {
+	seed := testseed.Of(t)
+	for name, test := range map[string]struct {
+		nodes, replicas int
+	}{"replicas everywhere": {3, 3}, "some groups elsewhere": {3, 2}} {
+		t.Run(name, func(t *testing.T) {
+			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
+			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
+			require.NoError(t, c.node(1).Front().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
+			crowd.run(seed, 3, 40, func() *shard.Engine { return c.node(1).Front() })
+			stop := make(chan struct{})
+			var load sync.WaitGroup
+			for i := range 3 {
+				r := rand.New(rand.NewPCG(seed, uint64(100+i)))
+				load.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if err := crowd.request(c.node(quorum.Node(1+i)).Front(), r); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			type taken struct {
+				archive     []byte
+				least, most int
+			}
+			var backups []taken
+			for i := range 3 {
+				crowd.mu.Lock()
+				x := taken{least: crowd.sent}
+				crowd.mu.Unlock()
+				x.archive = c.takeBackup(quorum.Node(1 + i%3))
+				crowd.mu.Lock()
+				x.most = crowd.some + 8*3 // and what was just being sent
+				crowd.mu.Unlock()
+				backups = append(backups, x)
+			}
+			close(stop)
+			load.Wait()
+			for i, x := range backups {
+				restored := newTestCluster(t, 2, nil)
+				f := restored.foundation()
+				f.Groups, f.Replicas = 0, 2
+				founded, about, err := RestoreBackup(context.Background(), bytes.NewReader(x.archive), f)
+				require.NoError(t, err)
+				require.Equal(t, "test", about.Program)
+				require.Equal(t, 4, founded.Groups)
+				require.NotEqual(t, c.node(1).facts.Load().Cluster, founded.Cluster)
+				restored.start(1)
+				if i == 0 { // others join
+					restored.start(2)
+					restored.spread()
+				}
+				restored.settle()
+				e := restored.node(1).Front()
+				counted := crowd.counted(e)
+				require.Equal(t, counted, countEvents(t, restored.node(1)), "profiles and event log are of one moment")
+				require.GreaterOrEqual(t, counted, x.least)
+				require.LessOrEqual(t, counted, x.most)
+				control := restored.node(1).group(controlGroup).engine.Load()
+				_, err = control.VerifyAudit()
+				require.NoError(t, err)
+				require.Equal(t, []byte("one"), control.Document("workspace/1"))
+				if i == 0 {
+					crowd2 := &crowdOf{crowd, counted}
+					crowd2.goesOn(restored, seed)
+				}
+			}
+		})
+	}
+}
+
+// crowdOf is a crowd whose store has been restored.
+type crowdOf struct {
+	*crowd
+	had int
+}
+
+// goesOn works with the new cluster: what it acknowledges is there, with what was there.
+func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
+	before := c.sent
+	c.run(seed+5, 2, 30, func() *shard.Engine { return restored.node(2).Front() })
+	restored.settle()
+	require.Equal(c.t, c.had+c.sent-before, c.counted(restored.node(1).Front()))
+	require.Equal(c.t, c.had+c.sent-before, countEvents(c.t, restored.node(2)))
+}
+
+// What is not as it was written is refused, wherever it was changed, and leaves nothing.
+func TestRestoreBackupRefuses(t *testing.T) {
+	seed := testseed.Of(t)
+	c := startCluster(t, 1, nil)
+	require.NoError(t, track(c.node(1).Front(), "bought", users("u", 30)...))
+	archive := c.takeBackup(1)
+	_, err := backup.Verify(context.Background(), bytes.NewReader(archive))
+	require.NoError(t, err)
+	r := rand.New(rand.NewPCG(seed, 1))
+	restored := newTestCluster(t, 1, nil)
+	restore := func(archive []byte, change func(*Foundation)) error {
+		f := restored.foundation()
+		f.Groups = 0
+		if change != nil {
+			change(&f)
+		}
+		_, _, err := RestoreBackup(context.Background(), bytes.NewReader(archive), f)
+		if err != nil {
+			requireNothing(t, f.Dir)
+		}
+		return err
+	}
+	for range 20 {
+		cut := archive[:r.IntN(len(archive))]
+		require.ErrorIs(t, restore(cut, nil), backup.ErrArchive)
+		at := r.IntN(len(archive))
+		flipped := bytes.Clone(archive)
+		flipped[at] ^= 1 << r.IntN(8)
+		require.Error(t, restore(flipped, nil), "byte %d", at)
+	}
+	require.ErrorContains(t, restore(archive, func(f *Foundation) { f.Groups = 8 }), "it is of 4 groups")
+	_, err = backup.Restore(context.Background(), nil, filepath.Join(t.TempDir(), "alone"), bytes.NewReader(archive))
+	require.ErrorContains(t, err, "it is the backup of a cluster")
+
+	dir, _ := killedAlone(t, seed)
+	a := openAlone(t, nil, dir)
+	image, err := backup.Take(context.Background(), a.Engine, a.events, "test", time.Now())
+	require.NoError(t, err)
+	var single bytes.Buffer
+	_, err = image.Write(context.Background(), &single)
+	require.NoError(t, err)
+	require.NoError(t, image.Release())
+	require.ErrorContains(t, restore(single.Bytes(), nil), "it is not the backup of a cluster")
+
+	require.NoError(t, restore(archive, nil))
+	restored.start(1)
+	n, err := events(restored.node(1).Front(), 1, "u3", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, err = os.Stat(filepath.Join(restored.foundation().Dir, groupsDir, "1", "log", tailName))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
