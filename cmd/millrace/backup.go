@@ -22,6 +22,7 @@ import (
 	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 )
 
@@ -68,16 +69,16 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	image, err := backup.Take(ctx, n.engine, n.events.(*eventlog.Log), version, started)
+	image, err := n.takeImage(ctx, started)
 	if err != nil {
 		n.backups.failed(n.control, by, err)
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
-	w.Header().Set(backupBytesHeader, strconv.FormatInt(image.Bytes, 10))
-	size, err := image.Write(ctx, impatient{w, c, ctx})
-	if err = errors.Join(err, image.Release()); err != nil {
+	w.Header().Set(backupBytesHeader, strconv.FormatInt(image.bytes, 10))
+	size, err := image.write(ctx, impatient{w, c, ctx})
+	if err = errors.Join(err, image.release()); err != nil {
 		n.backups.failed(n.control, by, err)
 		panic(http.ErrAbortHandler)
 	}
@@ -86,9 +87,32 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	backupTime.Set(float64(started.Unix()))
 	backupDuration.Set(took.Seconds())
 	backupBytes.Set(float64(size))
-	if err := n.control.Audit(by, "backup finished", "", "position", image.About.Position, "bytes", size, "seconds", int64(took.Seconds())); err != nil {
+	if err := n.control.Audit(by, "backup finished", "", "position", image.position, "bytes", size, "seconds", int64(took.Seconds())); err != nil {
 		n.backups.log.Warn("the end of a backup is not in the audit log", "error", err)
 	}
+}
+
+// takenImage is what a backup has of this node, or of the cluster.
+type takenImage struct {
+	bytes    int64
+	position uint64
+	write    func(context.Context, io.Writer) (int64, error)
+	release  func() error
+}
+
+func (n *node) takeImage(ctx context.Context, now time.Time) (*takenImage, error) {
+	if n.cluster != nil {
+		b, err := n.cluster.Backup(ctx, version, now)
+		if err != nil {
+			return nil, err
+		}
+		return &takenImage{b.Bytes, b.About.Position, b.Write, b.Release}, nil
+	}
+	i, err := backup.Take(ctx, n.engine, n.events.(*eventlog.Log), version, now)
+	if err != nil {
+		return nil, err
+	}
+	return &takenImage{i.Bytes, i.About.Position, i.Write, i.Release}, nil
 }
 
 func (b *backups) failed(c *control.Control, by control.Actor, err error) {
@@ -190,6 +214,7 @@ type restoreCommand struct {
 	File       string `arg:"" help:"What millrace backup has written; - reads standard input."`
 	Data       string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
 	VerifyOnly bool   `help:"Read all of it and check every byte; write nothing."`
+	newCluster `group:"Of the backup of a cluster:"`
 }
 
 // Run makes a data directory, or none.
@@ -206,22 +231,36 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	defer stop()
 	var about backup.About
 	what := "intact"
-	if c.VerifyOnly {
+	var founded *cluster.Founded
+	switch {
+	case c.VerifyOnly:
 		about, err = backup.Verify(ctx, archive)
-	} else {
+	case len(c.Members) > 0:
+		what = "restored to " + c.Data
+		err = inEmptyDir(c.Data, func() (err error) {
+			founded, about, err = cluster.RestoreBackup(ctx, archive, c.foundation(c.Data))
+			return err
+		})
+	default:
 		what = "restored to " + c.Data
 		err = inEmptyDir(c.Data, func() (err error) {
 			about, err = backup.Restore(ctx, nil, c.Data, archive)
 			return err
 		})
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, backup.ErrCluster):
+		return fmt.Errorf("%s: %w; --members says where the nodes of the new one will be", c.File, err)
+	case err != nil:
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
 	stop()
 	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what, about.Created.Format(time.RFC3339), about.Position,
 		about.Program)
-	return err
+	if err != nil || founded == nil {
+		return err
+	}
+	return c.next(stdout, c.Data, founded)
 }
 
 func (c *restoreCommand) open() (io.ReadCloser, int64, error) {

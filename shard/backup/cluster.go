@@ -12,6 +12,9 @@ import (
 // The backup of a cluster is an archive as any other: BACKUP says that it is one, and the files of each group lie under groups/<group>/. Who knows what a cluster
 // is writes and reads it (package cluster).
 
+// ErrCluster is returned by Restore for the backup of a cluster.
+var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
+
 // Writer writes an archive, file by file. What it has written is not whole until Close has returned nil.
 type Writer struct{ w *writer }
 

@@ -41,7 +41,7 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	}
 	about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {
 		if isOfGroup(name) {
-			return nil, fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
+			return nil, ErrCluster
 		}
 		return s.create(name)
 	})
