@@ -211,10 +211,10 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 
 // restoreCommand is `millrace restore`.
 type restoreCommand struct {
-	File       string `arg:"" help:"What millrace backup has written; - reads standard input."`
-	Data       string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
-	VerifyOnly bool   `help:"Read all of it and check every byte; write nothing."`
-	newCluster `group:"Of the backup of a cluster:"`
+	File          string `arg:"" help:"What millrace backup has written; - reads standard input."`
+	Data          string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
+	VerifyOnly    bool   `help:"Read all of it and check every byte; write nothing."`
+	foundingFlags `group:"Of the backup of a cluster:"`
 }
 
 // Run makes a data directory, or none.

@@ -20,15 +20,15 @@ import (
 	"millrace/wal/quorum"
 )
 
-// newCluster is what a cluster needs to be told that is made of data that are there.
-type newCluster struct {
+// foundingFlags is what a cluster needs to be told that is made of data that are there.
+type foundingFlags struct {
 	Node     uint32            `default:"1" env:"-" help:"The node that will have the directory."`
 	Members  map[uint32]string `mapsep:"," env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
 	Groups   int               `default:"0" env:"-" help:"Raft groups, fixed for ever; 0: 16, or as many as the backup has."`
 	Replicas int               `default:"0" env:"-" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
 }
 
-func (n *newCluster) foundation(dir string) cluster.Foundation {
+func (n *foundingFlags) foundation(dir string) cluster.Foundation {
 	f := cluster.Foundation{Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas}
 	for node, address := range n.Members {
 		f.Members[quorum.Node(node)] = address
@@ -38,7 +38,7 @@ func (n *newCluster) foundation(dir string) cluster.Foundation {
 }
 
 // next says what is to be done now.
-func (n *newCluster) next(stdout io.Writer, dir string, f *cluster.Founded) error {
+func (n *foundingFlags) next(stdout io.Writer, dir string, f *cluster.Founded) error {
 	nodes := slices.Sorted(maps.Keys(n.Members))
 	var list []string
 	for _, node := range nodes {
@@ -63,7 +63,7 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 type clusterImport struct {
 	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
 	To   string `arg:"" help:"Data directory of the first node of the new cluster; absent, or empty."`
-	newCluster
+	foundingFlags
 }
 
 // Run makes the directory, or nothing.
