@@ -364,11 +364,12 @@ type group struct {
 	net     *network
 	members map[Node]*member
 	names   int
+	unknown map[string]bool // records that were lost
 }
 
 // quick are settings under which elections don't make tests slow. KeepBytes lets the log go early.
 func quick(o *Options) {
-	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 250*time.Millisecond, 150*time.Millisecond, 50*time.Millisecond
+	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 500*time.Millisecond, 400*time.Millisecond, 50*time.Millisecond
 	o.KeepBytes, o.SegmentBytes, o.MaxEntryBytes = 1<<10, 8<<10, 700
 	o.MinFreeBytes, o.MinFreePercent = -1, -1
 }
@@ -377,7 +378,7 @@ const testCluster = "test-cluster"
 
 // newGroup starts n nodes that make a group.
 func newGroup(t testing.TB, n int, options func(*Options)) *group {
-	g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+	g := emptyGroup(t)
 	var voters []Node
 	for i := 1; i <= n; i++ {
 		voters = append(voters, Node(i))
@@ -392,6 +393,10 @@ func newGroup(t testing.TB, n int, options func(*Options)) *group {
 		m.start()
 	}
 	return g
+}
+
+func emptyGroup(t testing.TB) *group {
+	return &group{t: t, net: newNetwork(t), members: map[Node]*member{}, unknown: map[string]bool{}}
 }
 
 // add makes a node that is not started.
@@ -509,6 +514,12 @@ func (m *member) handedBack(text string) bool {
 	return m.owner.mine[text]
 }
 
+func (m *member) isLost(text string) bool {
+	m.owner.mu.Lock()
+	defer m.owner.mu.Unlock()
+	return m.owner.lost[text]
+}
+
 // soon polls, with a deadline that only a fault reaches.
 func soon(t testing.TB, what string, f func() bool) {
 	t.Helper()
@@ -548,14 +559,29 @@ func (g *group) follower(but ...Node) *member {
 	return nil
 }
 
-// write appends records at the leader, whoever that is, until each is acknowledged, and returns them.
-func (g *group) write(n int) []string {
+// write appends records at the leader, whoever that is, until n are acknowledged, and returns them. Of those that were lost on the way (the machine is busy, and
+// another one leads), nobody knows whether they are in the log.
+func (g *group) write(n int) (texts []string) {
 	g.t.Helper()
-	var texts []string
-	for range n {
-		texts = append(texts, g.text())
+	for len(texts) < n {
+		m := g.leader()
+		var taken []string
+		for range n - len(texts) {
+			text := g.text()
+			if m.append(text) != nil {
+				break
+			}
+			taken = append(taken, text)
+		}
+		for _, text := range taken {
+			soon(g.t, text, func() bool { return m.handedBack(text) || m.isLost(text) })
+			if m.isLost(text) {
+				g.unknown[text] = true
+			} else {
+				texts = append(texts, text)
+			}
+		}
 	}
-	g.acknowledge(texts)
 	return texts
 }
 
@@ -564,15 +590,10 @@ func (g *group) text() string {
 	return fmt.Sprintf("record %d %s", g.names, bytes.Repeat([]byte{'x'}, rand.IntN(300)))
 }
 
-func (g *group) acknowledge(texts []string) {
+// texts are the records that the leader has, without those that were lost.
+func (g *group) texts() []string {
 	g.t.Helper()
-	m := g.leader()
-	for _, text := range texts {
-		require.NoError(g.t, m.append(text))
-	}
-	for _, text := range texts {
-		soon(g.t, text, func() bool { return m.handedBack(text) })
-	}
+	return slices.DeleteFunc(g.leader().owner.texts(), func(text string) bool { return g.unknown[text] })
 }
 
 // same waits until all nodes have the same records as the leader, at the same positions.

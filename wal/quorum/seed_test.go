@@ -10,7 +10,7 @@ import (
 // A log that was made before there was a node is that of a group with one voter, which begins behind what was there, and takes others in.
 func TestSeed(t *testing.T) {
 	for _, base := range []uint64{0, 1, 65535, 65536, 123_456_789} {
-		g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+		g := emptyGroup(t)
 		one, two := g.add(1, nil), g.add(2, nil)
 		dir := filepath.Join(one.dir, "group")
 		begin, err := Seed(dir, 7, 1, base, testLogger(t))
@@ -37,7 +37,7 @@ func TestSeed(t *testing.T) {
 
 // The log is that of the node and the group that it was made for.
 func TestSeedOfAnother(t *testing.T) {
-	g := &group{t: t, net: newNetwork(t), members: map[Node]*member{}}
+	g := emptyGroup(t)
 	for n, group := range map[Node]uint32{1: 8, 2: 7} {
 		m := g.add(n, nil)
 		_, err := Seed(filepath.Join(m.dir, "group"), group, 1, 5, testLogger(t))
