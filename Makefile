@@ -21,6 +21,16 @@ build: ## build bin/millrace
 run: build ## build and serve on 127.0.0.1:8080, with ./data and a demo workspace
 	./$(BIN) serve --data ./data --demo
 
+.PHONY: cluster
+cluster: build ## build and serve a cluster of three nodes on 127.0.0.1:8080, :8082 and :8084, with ./data/cluster and a demo workspace
+	@pids=; for n in 1 2 3; do \
+		./$(BIN) serve --node $$n --raft 127.0.0.1:708$$n --members 1=127.0.0.1:7081,2=127.0.0.1:7082,3=127.0.0.1:7083 --raft-insecure \
+			--data ./data/cluster/$$n --listen 127.0.0.1:$$((8078+2*n)) --admin 127.0.0.1:$$((8079+2*n)) --demo --log-level warn & \
+		pids="$$pids $$!"; \
+	done; \
+	stop() { trap '' INT TERM; kill $$pids 2>/dev/null; wait $$pids; exit; }; trap stop INT TERM; \
+	wait $$pids
+
 .PHONY: test
 test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
 

@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 
 // testArrows are those that tests have besides; all have one to loadtest/testseed.
 var testArrows = map[string][]string{
-	"api":            {"ingest", "wal"},
+	"api":            {"ingest", "shard/cluster", "wal", "wal/quorum"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
 	"shard/backup":   {"shard/identity", "shard/op", "shard/profile"},

@@ -50,6 +50,7 @@ func (c *clusterStub) Remove(_ context.Context, node uint32, force bool, entry C
 }
 
 func TestAdminCluster(t *testing.T) {
+	aloneOnly(t)
 	stub := &clusterStub{}
 	d, stop := openEngine(t, t.TempDir(), withAdmin, func(o *Options) { stub.store, o.Cluster = o.Store, stub })
 	defer stop()

@@ -26,7 +26,7 @@ func (d *door) admin(method, path, token, body string) (int, map[string]any, str
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	w := httptest.NewRecorder()
-	d.AdminServer().Handler.ServeHTTP(w, r)
+	d.any().AdminServer().Handler.ServeHTTP(w, r)
 	var v map[string]any
 	_ = json.Unmarshal(w.Body.Bytes(), &v)
 	return w.Code, v, w.Body.String()

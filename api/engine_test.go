@@ -31,12 +31,29 @@ import (
 	"millrace/shard/op"
 )
 
-// openEngine starts the whole corridor on dir: door, decoder, engine, disk. close ends it as a SIGTERM does.
+// openEngine starts the whole corridor on dir: door, decoder, engine, disk; or, when members says so, as many nodes of a cluster. close ends it as a SIGTERM
+// does.
 func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, close func()) {
-	d = &door{log: new(bytes.Buffer), t: t}
-	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
-	now := func() int64 { return time.Now().UnixMilli() }
-	d.control = control.New(control.Options{Now: now, Logger: log, Prepare: func(w *control.Workspace) any {
+	if members > 1 {
+		return openCluster(t, dir, edit)
+	}
+	d = newDoor(t)
+	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: d.logger()})
+	require.NoError(t, err)
+	d.control.Start(ControlStore(engine, nil))
+	require.NoError(t, d.bootstrap())
+	served := d.openDoor(Engine(engine), edit)
+	return d, func() {
+		d.closeDoor(served)
+		require.NoError(t, d.control.FlushUsage())
+		require.NoError(t, engine.Close())
+	}
+}
+
+// newDoor is a door with nothing behind it.
+func newDoor(t *testing.T) *door {
+	d := &door{log: new(bytes.Buffer), t: t}
+	d.control = control.New(control.Options{Now: systemClock, Logger: d.logger(), Prepare: func(w *control.Workspace) any {
 		prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
 		for id := range w.Apps {
 			prepared.Apps[id] = struct{}{}
@@ -47,15 +64,27 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		}
 		return prepared
 	}})
-	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: log})
-	require.NoError(t, err)
-	d.control.Start(ControlStore(engine, nil))
+	return d
+}
+
+func (d *door) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
+}
+
+func systemClock() int64 { return time.Now().UnixMilli() }
+
+func (d *door) bootstrap() error {
 	file, err := control.ParseBootstrap([]byte(demoYAML))
-	require.NoError(t, err)
-	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
-	require.NoError(t, err)
+	if err == nil {
+		_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+	}
+	return err
+}
+
+// openDoor serves store on a port of its own.
+func (d *door) openDoor(store Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
-	options := Options{Store: Engine(engine), Control: d.control, Now: now, Logger: log, AppendPhoneKey: field.NewPhones(0).Parse,
+	options := Options{Store: store, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
 		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
@@ -66,20 +95,21 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	for _, e := range edit {
 		e(&options)
 	}
+	var err error
 	d.Server, err = New(options)
-	require.NoError(t, err)
+	require.NoError(d.t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	require.NoError(d.t, err)
 	d.addr = ln.Addr().String()
-	served := make(chan error, 1)
+	served = make(chan error, 1)
 	go func() { served <- d.Serve(ln) }()
-	return d, func() {
-		client.CloseIdleConnections() // one that it has dialled and not used would be waited for
-		require.NoError(t, d.Shutdown(context.Background()))
-		require.NoError(t, <-served)
-		require.NoError(t, d.control.FlushUsage())
-		require.NoError(t, engine.Close())
-	}
+	return served
+}
+
+func (d *door) closeDoor(served chan error) {
+	client.CloseIdleConnections() // one that it has dialled and not used would be waited for
+	require.NoError(d.t, d.Shutdown(context.Background()))
+	require.NoError(d.t, <-served)
 }
 
 func TestEndToEnd(t *testing.T) {

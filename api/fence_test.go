@@ -136,6 +136,7 @@ func (b *behindBatch) Commit() error {
 }
 
 func openBehind(t *testing.T) (d *door, b *behind) {
+	aloneOnly(t)
 	b = &behind{}
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		b.Store, b.control, o.Store, o.AdminToken = o.Store, o.Control, b, "admin-token"

@@ -641,6 +641,7 @@ func (b brokenBatch) Commit() error {
 
 // The engine refuses the second of two elements that wait for one another, and those behind. The first is done, so the request has not failed.
 func TestElementsThatTheEngineRefuses(t *testing.T) {
+	aloneOnly(t)
 	var broken *brokenStore
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		broken = &brokenStore{Store: o.Store}
@@ -695,6 +696,7 @@ func (s *findingStore) View(workspace uint32, id op.IDKind, key []byte, f func(n
 // Elements that wait for one another are not looked up again and again while they wait: what thousands share would make a request of them that takes
 // minutes.
 func TestElementsAreLookedUpAsOften(t *testing.T) {
+	aloneOnly(t)
 	var store *findingStore
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		store = &findingStore{Store: o.Store}

@@ -428,6 +428,7 @@ func TestPublicURLOption(t *testing.T) {
 func TestPageLimits(t *testing.T) {
 	now := time.Now().UnixMilli() // one minute for all requests
 	h := openHosting(t, pagePreferences, func(o *Options) { o.MaxPagesPerMinute, o.Now = 100, func() int64 { return now } })
+	h.pin()
 	path := h.link("ada")
 	limited := 0
 	for range 95 {
@@ -462,6 +463,7 @@ func (b busyBatch) Commit() error { return fmt.Errorf("commit: %w", shard.ErrBus
 func TestPageOfABusyEngine(t *testing.T) {
 	h := openHosting(t, pagePreferences)
 	path := h.link("ada")
+	h.pin()
 	h.options.Store = busyStore{h.options.Store}
 	a := h.send(path, "email_global_state=opted_in")
 	checkPage(t, a, 503)

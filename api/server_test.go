@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,7 +94,19 @@ type door struct {
 	addr    string
 	log     *bytes.Buffer
 	t       testing.TB
+	others  []*door // of the other nodes: a request goes to any
 }
+
+// any is one of the nodes.
+func (d *door) any() *door {
+	if n := rand.IntN(1 + len(d.others)); n > 0 {
+		return d.others[n-1]
+	}
+	return d
+}
+
+// pin sends all requests to one node from now on.
+func (d *door) pin() { d.others = nil }
 
 // open starts a Server on a real socket.
 func open(t testing.TB, change func(*Options)) *door {
@@ -138,10 +152,15 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 
 var logLock = make(chan struct{}, 1)
 
+// logged is what all nodes have logged.
 func (d *door) logged() string {
 	logLock <- struct{}{}
 	defer func() { <-logLock }()
-	return d.log.String()
+	text := d.log.String()
+	for _, o := range d.others {
+		text += o.log.String()
+	}
+	return text
 }
 
 type answer struct {
@@ -157,12 +176,23 @@ func (a answer) json(t testing.TB) map[string]any {
 	return v
 }
 
-// call sends a request; headers are pairs. The answer is held against the OpenAPI document.
-func (d *door) call(method, path, key, body string, headers ...string) answer {
-	request, err := http.NewRequest(method, "http://"+d.addr+path, bytes.NewReader([]byte(body)))
+// call sends a request; headers are pairs. The answer is held against the OpenAPI document. In a cluster it is sent again as long as nothing was done: a group
+// may be handed over at any time.
+func (d *door) call(method, path, key, body string, headers ...string) (a answer) {
+	for end := time.Now().Add(waitLimit); ; time.Sleep(20 * time.Millisecond) {
+		a = d.callOnce(method, path, key, body, headers)
+		if len(d.others) == 0 || a.status != 503 || !strings.Contains(a.body, "Nothing was done") || time.Now().After(end) {
+			return a
+		}
+	}
+}
+
+func (d *door) callOnce(method, path, key, body string, headers []string) answer {
+	request, err := http.NewRequest(method, "http://"+d.any().addr+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return answer{err: err}
 	}
+	request.Host = d.addr
 	if key != "" {
 		request.Header.Set("Authorization", "Bearer "+key)
 	}

@@ -584,6 +584,7 @@ func BenchmarkGetStatus(b *testing.B) {
 
 // Reading 50 states allocates no more often than reading one.
 func TestGetStatusAllocations(t *testing.T) {
+	aloneOnly(t)
 	if underRace {
 		t.Skip("the race detector makes pools forget")
 	}

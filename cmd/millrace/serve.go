@@ -214,7 +214,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 		logger.Info("admin listener", "address", l.Addr().String())
 	}
 	logger.Info("serving", "address", listener.Addr().String(), "data", c.Data)
-	if c.Demo {
+	if c.Demo && c.greets() {
 		c.greet(stdout, listener.Addr())
 	}
 	stop := make(chan struct{})

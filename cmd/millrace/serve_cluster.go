@@ -94,6 +94,11 @@ func (c *serveCommand) checkAddresses() error {
 	return nil
 }
 
+// greets says whether this is the node of the cluster that says what to try: one is enough.
+func (c *serveCommand) greets() bool {
+	return c.Node == 0 || c.Node == slices.Min(slices.AppendSeq([]uint32{c.Node}, maps.Keys(c.Members)))
+}
+
 // linkTLS is for both sides of a connection between nodes, nil for none. The certificate can be read again; the authority is that of the start.
 func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	if c.RaftInsecure {
@@ -257,7 +262,7 @@ func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do fu
 }
 
 const (
-	patience     = time.Second
+	patience     = 500 * time.Millisecond
 	maxConflicts = 20
 )
 

@@ -1,0 +1,219 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/ratelimit"
+	"millrace/shard"
+	"millrace/shard/cluster"
+	"millrace/wal/quorum"
+)
+
+// members is how many nodes openEngine starts: the whole suite runs on a cluster with MILLRACE_NODES=3 go test ./api, each request at any node. Without it, a
+// part does (TestOnACluster).
+var members = func() int {
+	n, _ := strconv.Atoi(os.Getenv("MILLRACE_NODES"))
+	return n
+}()
+
+// clusterPatience is how long a cluster has to come up. Nothing depends on how fast it is.
+const clusterPatience = time.Minute
+
+// aloneOnly skips what looks behind the door at a single engine.
+func aloneOnly(t *testing.T) {
+	if members > 1 {
+		t.Skip("it is about one node")
+	}
+}
+
+// TestOnACluster is the API on three nodes, as it is on one: the same tests. Here are those that go through all of the API, and those of what two nodes may
+// do at the same time; MILLRACE_NODES=3 runs all.
+func TestOnACluster(t *testing.T) {
+	if members > 1 {
+		t.Skip("all tests run so")
+	}
+	members = 3
+	defer func() { members = 0 }()
+	for i, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"EndToEnd", TestEndToEnd},
+		{"RequestExamplesWork", TestRequestExamplesWork},
+		{"PermissionMatrix", TestPermissionMatrix},
+		{"IdempotencyOnTheEngine", TestIdempotencyOnTheEngine},
+		{"ExternalIDs", TestExternalIDs},
+		{"MergeUsers", TestMergeUsers},
+		{"ConcurrentSetsConverge", TestConcurrentSetsConverge},
+		{"SCIMConcurrentCreation", TestSCIMConcurrentCreation},
+		{"PreferenceCenterConcurrency", TestPreferenceCenterConcurrency},
+		{"LinkAfterARestart", TestLinksAfterARestart},
+	} {
+		if i < 2 || !testing.Short() {
+			t.Run(test.name, test.run)
+		}
+	}
+}
+
+// ports keeps the addresses of a cluster's nodes from start to start: they are a part of it.
+var ports sync.Map // data directory → map[quorum.Node]string
+
+func addressesOf(t *testing.T, dir string) map[quorum.Node]string {
+	if list, ok := ports.Load(dir); ok {
+		return list.(map[quorum.Node]string)
+	}
+	list := map[quorum.Node]string{}
+	for node := range quorum.Node(members) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		list[node+1] = l.Addr().String()
+	}
+	ports.Store(dir, list)
+	return list
+}
+
+// openCluster is openEngine of several nodes.
+func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()) {
+	addresses := addressesOf(t, dir)
+	doors, nodes, errs := make([]*door, members), make([]*cluster.Node, members), make([]error, members)
+	served, edits := make([]chan error, members), make([][]func(*Options), members)
+	closing := func() {
+		var group sync.WaitGroup
+		for _, n := range nodes {
+			if n != nil {
+				group.Go(func() { _ = n.Close() })
+			}
+		}
+		group.Wait()
+	}
+	var group sync.WaitGroup
+	for i := range members {
+		d := newDoor(t)
+		doors[i] = d
+		self := quorum.Node(i + 1)
+		peers := &testPeers{self: uint32(self)}
+		limiter := ratelimit.NewLimiter(peers, systemClock)
+		o := cluster.Options{
+			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
+			Quorum: quorum.Options{HeartbeatTimeout: 500 * time.Millisecond, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20},
+			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20}, HelloInterval: 100 * time.Millisecond,
+			OnDocument: d.control.Apply, Logger: d.logger(),
+			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
+				"ratelimit": func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },
+			},
+		}
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), clusterPatience)
+			defer cancel()
+			n, err := cluster.Open(ctx, o)
+			if errs[i] = err; err != nil {
+				return
+			}
+			nodes[i] = n
+			peers.set(n)
+			d.control.Start(ControlStore(n.Front(), n.Spread))
+			errs[i] = eventually(func() error { return errors.Join(settled(n), d.bootstrap()) })
+		})
+		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter = limiter }}, edit...)
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		closing()
+		require.NoError(t, err, doors[0].logged())
+	}
+	for i, d := range doors {
+		served[i] = d.openDoor(memberStore{Engine(nodes[i].Front()), nodes[i]}, edits[i])
+	}
+	first := doors[0]
+	first.others = doors[1:]
+	return first, func() {
+		for i, d := range doors {
+			group.Go(func() { d.closeDoor(served[i]) })
+		}
+		group.Wait()
+		for _, d := range doors {
+			require.NoError(t, d.control.FlushUsage())
+		}
+		closing()
+	}
+}
+
+func eventually(f func() error) (err error) {
+	for end := time.Now().Add(clusterPatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = f(); err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// settled is nil when all groups are served, and led by the nodes that are to lead them: a request that is under way while a group is handed over may get a 503.
+func settled(n *cluster.Node) error {
+	if err := n.Ready(); err != nil {
+		return err
+	}
+	status, err := n.Status(context.Background())
+	for _, g := range append(status.Groups, status.Control) {
+		if g.Leader == 0 || g.Doing != "" || g.Problem != "" {
+			return fmt.Errorf("group %d: leader %d, %s %s", g.Group, g.Leader, g.Doing, g.Problem)
+		}
+	}
+	return err
+}
+
+// memberStore is a node's store: ready when the node is.
+type memberStore struct {
+	Store
+	node *cluster.Node
+}
+
+func (s memberStore) Ready() error { return s.node.Ready() }
+
+// testPeers are the other nodes' limiters.
+type testPeers struct {
+	self uint32
+	mu   sync.Mutex
+	node *cluster.Node
+}
+
+func (p *testPeers) set(n *cluster.Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.node = n
+}
+
+func (p *testPeers) get() *cluster.Node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.node
+}
+
+func (p *testPeers) Self() uint32 { return p.self }
+
+func (p *testPeers) Nodes() (numbers []uint32) {
+	if n := p.get(); n != nil {
+		for _, node := range n.Nodes() {
+			numbers = append(numbers, uint32(node))
+		}
+	}
+	return numbers
+}
+
+func (p *testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	if n := p.get(); n != nil {
+		return n.Call(ctx, quorum.Node(node), "ratelimit", message)
+	}
+	return nil, errors.New("not open yet")
+}
