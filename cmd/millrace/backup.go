@@ -48,10 +48,6 @@ const backupBytesHeader = "X-Backup-Bytes"
 
 // serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has begun, the connection is cut.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
-	if n.cluster != nil {
-		answer(w, http.StatusNotImplemented, "this server is a node of a cluster, and a node alone is no whole: a cluster can't be backed up yet")
-		return
-	}
 	if !n.backups.running.TryLock() {
 		answer(w, http.StatusConflict, "another backup is under way")
 		return

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The way of an operator: a server that was killed becomes a cluster, that is backed up, and the backup becomes another cluster. Users, events and keys are the
+// same all along.
+func TestFromOneNodeToClusters(t *testing.T) {
+	s := newAdminSite(t)
+	p := s.start(t)
+	for i := range 40 {
+		s.track(t, fmt.Sprint("u", i))
+	}
+	for i := range 10 {
+		s.track(t, fmt.Sprint("u", i))
+	}
+	member := "1=" + freeAddr(t)
+	first := &site{dir: filepath.Join(t.TempDir(), "first"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: s.bootstrap}
+	refused := func(says string, args ...string) {
+		t.Helper()
+		var failure bytes.Buffer
+		c := exec.Command(binary, args...)
+		c.Stderr = &failure
+		require.Error(t, c.Run())
+		require.Contains(t, failure.String(), says)
+	}
+	imports := []string{"cluster", "import", s.dir, first.dir, "--members", member, "--groups", "5", "--replicas", "1"}
+	refused("in use by another server", imports...)
+	p.kill()
+	refused("--members is required", imports[:4]...)
+	refused("one lies in the other", "cluster", "import", s.dir, filepath.Join(s.dir, "inside"), "--members", member)
+	refused("groups: must be", append(imports[:6:6], "--groups", "1000")...)
+	require.NoDirExists(t, first.dir)
+	require.Contains(t, tool(t, imports...), "serve --node 1 --raft "+member[2:])
+
+	check := func(s *site) {
+		t.Helper()
+		for i := range 40 {
+			want := 1
+			if i < 10 {
+				want = 2
+			}
+			require.Equal(t, want, s.events(t, fmt.Sprint("u", i)))
+		}
+		require.Len(t, s.exported(t, "u"), 50)
+	}
+	flags := func(member string) []string {
+		return []string{"--node", "1", "--raft", member[2:], "--raft-insecure", "--members", member}
+	}
+	first.flags = flags(member)
+	q := first.start(t)
+	check(first)
+	file := first.backup(t)
+	q.kill()
+
+	require.Contains(t, tool(t, "restore", file, "--verify-only"), "intact")
+	refused("--members says where", "restore", file, "--data", filepath.Join(t.TempDir(), "alone"))
+	again := "1=" + freeAddr(t)
+	second := &site{dir: filepath.Join(t.TempDir(), "second"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: s.bootstrap, flags: flags(again)}
+	require.Contains(t, tool(t, "restore", file, "--data", second.dir, "--members", again), "5 groups, 1 replicas")
+	second.start(t)
+	check(second)
+	second.track(t, "u0")
+	require.Equal(t, 3, second.events(t, "u0"))
+}
