@@ -57,7 +57,7 @@ func (e *Engine) PutDocuments(actor uint32, changes []DocumentChange, audit []by
 		return err
 	}
 	if e.log == nil { // here it is visible, or what it conflicts with, when this node's replica has it
-		if err := e.Fence(); err != nil {
+		if err := e.opts.Group.Mesh.FenceControl(); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
 	}

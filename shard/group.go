@@ -51,6 +51,8 @@ type Mesh interface {
 	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this node, and the node's Clock has seen the
 	// stamps of all of it, that of groups without a replica here included.
 	Fence() error
+	// FenceControl is Fence for the control group alone: control documents can be changed, and seen, also while other groups have no leader.
+	FenceControl() error
 	// Blocked says whether a replica of this node knows the profile at number as a dummy user.
 	Blocked(number uint64) bool
 

@@ -600,6 +600,8 @@ func (m *testMesh) Control() *Engine {
 	}
 }
 
+func (m *testMesh) FenceControl() error { return m.Fence() }
+
 func (m *testMesh) Fence() error {
 	for _, g := range m.c.groups {
 		g.mu.Lock()

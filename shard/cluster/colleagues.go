@@ -112,11 +112,9 @@ func (c colleagues) PutDocuments(actor uint32, changes []shard.DocumentChange, a
 func (n *Node) reconcile() {
 	ctx, cancel := context.WithCancel(n.context)
 	n.leading = cancel
-	n.background.Add(1)
-	go func() {
-		defer n.background.Done()
+	n.background.start(func() {
 		newReconciler(n.operator, n.facts.Load().Members, n.opts.Audit).run(ctx)
-	}()
+	})
 }
 
 func (n *Node) endReconcile() {

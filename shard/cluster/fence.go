@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -59,6 +60,14 @@ func (m mesh) Fence() error {
 	return mine.err
 }
 
+// FenceControl is Fence for the control group; see shard.Mesh.
+func (m mesh) FenceControl() error {
+	if err := m.fenceControl(m.opts.FenceTimeout); err != nil {
+		return fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
+	}
+	return nil
+}
+
 func (n *Node) runFences() {
 	f := &n.fences
 	for {
@@ -99,24 +108,24 @@ func (n *Node) fence() error {
 	if err := n.askMarks(marks, deadline); err != nil {
 		return err
 	}
+	lag := time.Now().Add(n.opts.MaxReadLag)
 	for i := range marks {
 		if !marks[i].waits {
 			continue
 		}
-		if err := n.waitFor(&marks[i], deadline); err != nil {
+		if err := n.waitFor(&marks[i], lag, deadline); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// waitFor waits for the replica of a group here; one that takes too long is passed by from now on.
-func (n *Node) waitFor(m *fenceMark, deadline time.Time) error {
+// waitFor waits for the replica of a group here until lag; one that takes longer is passed by from now on. The control group's has until deadline.
+func (n *Node) waitFor(m *fenceMark, lag, deadline time.Time) error {
 	g := n.group(m.group)
 	if g == nil {
 		return nil
 	}
-	lag := time.Now().Add(n.opts.MaxReadLag)
 	if m.group == controlGroup { // is nowhere else
 		return g.wait(m.position, deadline)
 	}
@@ -297,13 +306,11 @@ func (g *group) fallBehind() {
 		return
 	}
 	g.n.log.Warn("a replica lags; reads go to its leader until it has caught up", "group", g.id)
-	g.background.Add(1)
-	go g.catchUp()
+	g.background.start(g.catchUp)
 }
 
 // catchUp makes the replica current.
 func (g *group) catchUp() {
-	defer g.background.Done()
 	g.catching.Lock() // one at a time, so that a replica becomes current by a fence that was asked for after it was fenced
 	defer g.catching.Unlock()
 	for g.phase.Load() == behind && g.context.Err() == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,7 +45,7 @@ type group struct {
 	catching   sync.Mutex
 	context    context.Context // ends with the replica
 	cancel     context.CancelFunc
-	background sync.WaitGroup
+	background background
 }
 
 func (n *Node) groupDir(group uint32) string {
@@ -69,12 +70,14 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 		return fmt.Errorf("open the replica of group %d: %w", id, err)
 	}
 	n.replicas[id].Store(g)
+	if id == controlGroup {
+		n.control.Store(g)
+	}
 	if err := g.log.Start(); err != nil {
 		n.replicas[id].Store(nil)
 		return fmt.Errorf("start the replica of group %d: %w", id, errors.Join(err, g.close()))
 	}
-	g.background.Add(1)
-	go g.catchUp()
+	g.background.start(g.catchUp)
 	return nil
 }
 
@@ -136,9 +139,10 @@ func (g *group) engineOptions() shard.Options {
 	o.MaxInflightBytes = max(o.MaxInflightBytes/share, minInflight)
 	o.CheckpointBytes = max(o.CheckpointBytes/share, minCheckpoint)
 	o.MaxMergesWaiting = max(o.MaxMergesWaiting/share, minMerges)
+	o.StoreMemTableBytes = min(max(2*o.StoreMemTableBytes/share, minMemTable), maxMemTable)
 	if g.id == controlGroup {
 		o.OnDocument = n.onDocument
-		o.MemoryBytes, o.MaxInflightBytes = minMemory, minInflight
+		o.MemoryBytes, o.MaxInflightBytes, o.StoreMemTableBytes = minMemory, minInflight, minMemTable
 	} else {
 		o.Readers = []string{eventlog.HoldName}
 	}
@@ -151,6 +155,8 @@ const (
 	minInflight   = 32 << 20
 	minCheckpoint = 32 << 20
 	minMerges     = 1000
+	minMemTable   = 4 << 20
+	maxMemTable   = 16 << 20
 )
 
 // share is how many replicas of user groups this node has, about: among so many its memory is shared out.
@@ -236,7 +242,7 @@ func (g *group) shut() (err error) {
 // close ends the replica. Its directory stays.
 func (g *group) close() error {
 	g.cancel()
-	g.background.Wait()
+	g.background.end()
 	g.opening.Lock()
 	g.closed = true
 	g.opening.Unlock()
@@ -286,6 +292,9 @@ func (n *Node) note(group uint32, here bool) error {
 func (n *Node) openReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
+	if err := n.clean(); err != nil {
+		return err
+	}
 	var voters []quorum.Node
 	if all := n.facts.Load().controlVoters(); slices.Contains(all, n.self) {
 		voters = all
@@ -305,9 +314,30 @@ func (n *Node) openReplicas() error {
 	return errors.Join(errs...)
 }
 
+// clean removes what a crash has left of replicas that were about to be made, or removed. Those have promised nothing, or nothing that counts any more.
+func (n *Node) clean() error {
+	dirs, err := os.ReadDir(filepath.Join(n.opts.Dir, groupsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		id, err := strconv.ParseUint(d.Name(), 10, 32)
+		if err != nil || slices.Contains(n.facts.Load().Here, uint32(id)) {
+			continue
+		}
+		if err := os.RemoveAll(n.groupDir(uint32(id))); err != nil {
+			return err
+		}
+		n.log.Info("removed what was left of a replica", "group", id)
+	}
+	return nil
+}
+
 // keepReplicas opens and closes replicas as the documents say, until the node is closed.
 func (n *Node) keepReplicas() {
-	defer n.background.Done()
 	for {
 		d, changed := n.documents.get()
 		retry := time.Duration(0)
@@ -501,7 +531,6 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 			g.n.onDocument(key, nil)
 		}
 	}
-	g.background.Add(1)
-	go g.catchUp()
+	g.background.start(g.catchUp)
 	return nil
 }

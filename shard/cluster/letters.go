@@ -281,16 +281,13 @@ func (x *effects) expect(epoch, id uint64, done func(shard.Effects, error)) {
 	defer x.mu.Unlock()
 	x.waiting[effectID{epoch, id}] = expected{done, time.Now()}
 	if !x.asking {
-		x.asking = true
-		x.r.n.background.Add(1)
-		go x.ask()
+		x.asking = x.r.n.background.start(x.ask)
 	}
 }
 
 // ask asks the other node until nothing is waited for.
 func (x *effects) ask() {
 	n := x.r.n
-	defer n.background.Done()
 	var told []byte
 	var silent time.Time // since when the other node has not answered
 	for {

@@ -32,8 +32,8 @@ func (m mesh) Local(partition uint8) *shard.Engine {
 	return g.engine.Load()
 }
 
-// Control is the replica of the control group.
-func (m mesh) Control() *shard.Engine { return m.group(controlGroup).engine.Load() }
+// Control is the replica of the control group; while a state is taken in, the one before.
+func (m mesh) Control() *shard.Engine { return m.control.Load().last.Load() }
 
 // Blocked says whether a replica of this node knows the profile at number as a dummy user.
 func (m mesh) Blocked(number uint64) bool {
@@ -65,6 +65,9 @@ func (m mesh) Commit(record []byte, outcomes []shard.Outcome) error {
 	split, err := op.Split(record, m.routes.of)
 	if err != nil {
 		return err
+	}
+	if len(record) > m.opts.maxRecordBytes() {
+		return shard.ErrTooLarge
 	}
 	now := time.Now()
 	deadline := now.Add(m.opts.CommitTimeout)
@@ -125,7 +128,7 @@ func (m mesh) carry(parts []part, wanted int, deadline time.Time) error {
 				m.routes.resign(p.group, p.to)
 			}
 			var err error
-			if p.to, err = m.await(p.group, deadline); err == nil {
+			if p.to, err = m.awaitLeader(p.group, deadline, done > 0); err == nil {
 				continue
 			}
 			if done == 0 {
@@ -243,7 +246,10 @@ func (n *Node) post(parts []*part, wanted int, deadline time.Time) {
 		return
 	}
 	code := codeUnknown
-	if c := codeOf(err); wasNotSent(err) || c == codeBusy {
+	switch {
+	case errors.Is(err, shard.ErrBusy):
+		code = codeBusy
+	case wasNotSent(err):
 		code = codeUnavailable
 	}
 	for _, p := range parts {
@@ -319,7 +325,7 @@ func (m mesh) conclude(parts []part, outcomes []shard.Outcome, deadline time.Tim
 func (n *Node) release(ref uint64, deadline time.Time) (shard.Effects, error) {
 	group := n.routes.groupOf[ref>>56]
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
-		leader, err := n.await(group, deadline)
+		leader, err := n.awaitLeader(group, deadline, true)
 		if err != nil {
 			return shard.Effects{}, shard.ErrUnknown
 		}

@@ -132,13 +132,14 @@ const (
 	maxNode     = nodeMask
 	maxReplicas = 7
 	// callExtra is what a call has besides records.
-	callExtra = 64 << 10
+	callExtra = 256 << 10
 )
 
 // maxCallBytes bounds the body of a call: the parts of a request, or letters.
-func (o *Options) maxCallBytes() int {
-	return 2*max(o.Quorum.MaxRecordBytes, 16<<20) + callExtra
-}
+func (o *Options) maxCallBytes() int { return o.maxRecordBytes() + callExtra }
+
+// maxRecordBytes bounds what one request is, over all groups.
+func (o *Options) maxRecordBytes() int { return 2 * max(o.Quorum.MaxRecordBytes, 16<<20) }
 
 // Node is this node of the cluster.
 type Node struct {
@@ -165,6 +166,7 @@ type Node struct {
 
 	routes    *routes
 	replicas  []atomic.Pointer[group] // by group; nil: there is none here
+	control   atomic.Pointer[group]   // the control group's, once it is open
 	documents *documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	promises  *xsync.MapOf[quorum.Node, *promises]
@@ -182,7 +184,7 @@ type Node struct {
 	context     context.Context // ends with stop
 	cancel      context.CancelFunc
 	stop        <-chan struct{} // closed by Close
-	background  sync.WaitGroup
+	background  background
 }
 
 // Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are known here. ctx ends the wait.
@@ -236,9 +238,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := n.openReplicas(); err != nil {
 		return err
 	}
-	n.background.Add(2)
-	go n.watch()
-	go n.keepReplicas()
+	n.background.start(n.watch)
+	n.background.start(n.keepReplicas)
 	if err := n.awaitControl(ctx); err != nil {
 		return err
 	}
@@ -408,7 +409,7 @@ func (n *Node) Close() error {
 	}
 	n.cancel()
 	n.streams.Wait()
-	n.background.Wait()
+	n.background.end()
 	n.takeBackAll()
 	err := n.closeReplicas()
 	if n.front != nil {

@@ -71,7 +71,7 @@ func (e notSent) Unwrap() error { return e.error }
 
 // wasNotSent says that the other node has seen nothing of the call.
 func wasNotSent(err error) bool {
-	return errors.As(err, &notSent{}) || errors.Is(err, fasthttp.ErrNoFreeConns)
+	return errors.As(err, &notSent{})
 }
 
 // remote is the node with that number, which need not be there.
@@ -81,8 +81,7 @@ func (n *Node) remote(node quorum.Node) *remote {
 	}
 	r, loaded := n.remotes.LoadOrCompute(node, func() *remote { return n.newRemote(node) })
 	if !loaded {
-		n.background.Add(1)
-		go r.keepInTouch()
+		n.background.start(r.keepInTouch)
 	}
 	return r
 }
@@ -94,6 +93,8 @@ func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadl
 	switch {
 	case err == nil || errors.As(err, &answered{}):
 		r.heard()
+	case errors.Is(err, fasthttp.ErrNoFreeConns):
+		return notSent{shard.ErrBusy}
 	case wasNotSent(err):
 		r.lost()
 	default:
@@ -171,7 +172,6 @@ func (r *remote) lost() {
 
 // keepInTouch says hello now and then: so each node knows which others can be reached, where leaders are, and what time it is.
 func (r *remote) keepInTouch() {
-	defer r.n.background.Done()
 	tick := time.NewTicker(r.n.opts.HelloInterval)
 	defer tick.Stop()
 	for {

@@ -17,6 +17,8 @@ type routes struct {
 	leaders []atomic.Uint64
 	// groupOf a partition is its user group.
 	groupOf [identity.Partitions]uint32
+	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is. looked is when the own replica was asked last.
+	missing, looked []atomic.Int64
 }
 
 const (
@@ -27,7 +29,7 @@ const (
 
 // newRoutes shares the partitions out among so many user groups, which are numbered from 1 on.
 func newRoutes(self quorum.Node, groups int) *routes {
-	r := &routes{self: self, leaders: make([]atomic.Uint64, groups+1)}
+	r := &routes{self: self, leaders: make([]atomic.Uint64, groups+1), missing: make([]atomic.Int64, groups+1), looked: make([]atomic.Int64, groups+1)}
 	for p := range r.groupOf {
 		r.groupOf[p] = uint32(1 + p*groups/identity.Partitions)
 	}
@@ -120,25 +122,40 @@ func (r *routes) learn(report *Report) {
 
 // reachable is the leader of a group, when this node reaches it now; else 0.
 func (n *Node) reachable(group uint32) quorum.Node {
-	leader := n.routes.leader(group)
-	if leader == 0 || leader == n.self || n.remote(leader).up.Load() {
+	r := n.routes
+	leader := r.leader(group)
+	if leader != 0 && (leader == n.self || n.remote(leader).up.Load()) {
+		if r.missing[group].Load() != 0 {
+			r.missing[group].Store(0)
+		}
 		return leader
 	}
+	r.missing[group].CompareAndSwap(0, time.Now().UnixNano())
 	return 0
 }
 
-// await is reachable, after a wait for an election that is under way. ErrUnavailable: there is none until the deadline, or the node is closing.
+// await is reachable, after a wait for an election that is under way. ErrUnavailable: there is none until the deadline, or the node is closing. When others have
+// waited for long in vain, it doesn't wait: what can't be served must not pile up.
 func (n *Node) await(group uint32, deadline time.Time) (quorum.Node, error) {
+	return n.awaitLeader(group, deadline, false)
+}
+
+// awaitLeader is await; who is patient waits in any case.
+func (n *Node) awaitLeader(group uint32, deadline time.Time, patient bool) (quorum.Node, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
 		if leader := n.reachable(group); leader != 0 {
 			return leader, nil
 		}
-		n.lookAt(group)
-		if leader := n.reachable(group); leader != 0 {
-			return leader, nil
+		now := time.Now()
+		if last := n.routes.looked[group].Load(); now.UnixNano()-last > int64(lookInterval) && n.routes.looked[group].CompareAndSwap(last, now.UnixNano()) {
+			n.lookAt(group)
+			if leader := n.reachable(group); leader != 0 {
+				return leader, nil
+			}
 		}
-		left := time.Until(deadline)
-		if left <= 0 {
+		left := deadline.Sub(now)
+		missing := n.routes.missing[group].Load()
+		if left <= 0 || !patient && missing != 0 && now.UnixNano()-missing > int64(hopelessAfter*n.opts.LeaderWait) {
 			return 0, shard.ErrUnavailable
 		}
 		select {
@@ -149,7 +166,11 @@ func (n *Node) await(group uint32, deadline time.Time) (quorum.Node, error) {
 	}
 }
 
-const maxRoutePause = 50 * time.Millisecond
+const (
+	maxRoutePause = 50 * time.Millisecond
+	lookInterval  = 2 * time.Millisecond // between two looks at a replica, however many wait
+	hopelessAfter = 4                    // times LeaderWait
+)
 
 // lookAt takes in what the own replica of a group knows.
 func (n *Node) lookAt(group uint32) {
@@ -161,12 +182,12 @@ func (n *Node) lookAt(group uint32) {
 
 // watch keeps the routes up to date, until the node is closed.
 func (n *Node) watch() {
-	defer n.background.Done()
 	tick := time.NewTicker(n.opts.HelloInterval)
 	defer tick.Stop()
 	for {
 		for g := range n.routes.leaders {
 			n.lookAt(uint32(g))
+			n.reachable(uint32(g)) // so that it is known since when none is
 		}
 		select {
 		case <-tick.C:

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,6 +22,14 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if to == n.self {
+		serve := n.opts.Services[service]
+		if serve == nil {
+			return nil, fmt.Errorf("there is no service %q", service)
+		}
+		answer, err := serve(n.self, body)
+		return append([]byte{}, answer...), err
 	}
 	return n.remote(to).ask(callService+service, body, deadline)
 }
