@@ -84,6 +84,9 @@ func (s *Server) AdminServer() *http.Server {
 	closed.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	closed.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	for _, rt := range s.adminRoutes() {
+		closed.HandleFunc(rt.pattern, s.serveAdmin(s.fenced(rt.handler)))
+	}
+	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
 		closed.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
 	}
 	for pattern, handler := range s.options.AdminHandlers {
@@ -240,6 +243,16 @@ func AdminActor(r *http.Request) control.Actor {
 	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: r.Header.Get("X-Request-Id")}
 }
 
+// fenced has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is there.
+func (s *Server) fenced(handler func(control.Actor, *http.Request) (any, error)) func(control.Actor, *http.Request) (any, error) {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		if err := s.options.Store.Fence(); err != nil {
+			return nil, err
+		}
+		return handler(by, r)
+	}
+}
+
 func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -249,11 +262,7 @@ func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, err
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()
-		err := s.options.Store.Fence() // all that follows reads, or judges by what is there
-		var v any
-		if err == nil {
-			v, err = handler(AdminActor(r), r)
-		}
+		v, err := handler(AdminActor(r), r)
 		if err != nil {
 			s.failAdmin(w, r, err)
 			return

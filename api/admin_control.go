@@ -24,7 +24,6 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.scimRoutes(),
 		s.consentRoutes(),
 		s.auditRoutes(),
-		s.clusterRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},
 	)
 }

@@ -191,7 +191,7 @@ func TestAdminRoutes(t *testing.T) {
 	d := open(t, nil)
 	manual, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
-	for _, rt := range d.adminRoutes() {
+	for _, rt := range slices.Concat(d.adminRoutes(), d.clusterRoutes()) {
 		_, documented, _ := strings.Cut(rt.pattern, " ")
 		require.Contains(t, string(manual), "`"+documented+"`", "docs/operations.md lacks it")
 		method, path, ok := strings.Cut(rt.pattern, " ")

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })
 	closed := open(t, func(o *Options) { o.AdminToken = ""; o.MaxBadKeysPerMinute = 1000 })
 	paths := []string{"GET /debug/pprof/", "GET /debug/pprof/heap", "GET /nowhere"}
-	for _, rt := range d.adminRoutes() {
+	for _, rt := range slices.Concat(d.adminRoutes(), d.clusterRoutes()) {
 		paths = append(paths, strings.NewReplacer("{workspace}", "demo", "{key}", "1").Replace(rt.pattern))
 	}
 	for _, p := range paths {

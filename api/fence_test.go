@@ -70,6 +70,11 @@ func (b *behind) NewBatch(workspace, actor uint32) Batch {
 	return &behindBatch{b.Store.NewBatch(workspace, actor), b}
 }
 
+func (b *behind) Answer(workspace uint32, key []byte) (Answer, bool, error) {
+	b.note("answer")
+	return b.Store.Answer(workspace, key)
+}
+
 func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
 	b.note("read")
 	return b.Store.Find(workspace, id, key)
@@ -232,6 +237,19 @@ func TestAdminFences(t *testing.T) {
 		require.NotEmpty(t, asked, target)
 		require.Equal(t, "fence", asked[0], target)
 		require.NotContains(t, asked[1:], "fence", target)
+	}
+	// What is about the nodes works when the groups don't.
+	b.Store = &failingFence{Store: b.Store, err: shard.ErrUnavailable}
+	require.Equal(t, 503, d.administer(t, "GET", "/workspaces", "").status)
+	require.Equal(t, 404, d.administer(t, "GET", "/cluster", "").status, "there is none")
+}
+
+// Under an Idempotency-Key, /users/track looks for the answer that another node may have kept, before it judges the body.
+func TestIdempotencyFences(t *testing.T) {
+	d, b := openBehind(t)
+	for _, want := range [][]string{{"fence", "answer", "commit"}, {"fence", "answer"}} {
+		require.Equal(t, 201, d.track(demoKey, "a", "Idempotency-Key", "k").status)
+		require.Equal(t, want, b.asked())
 	}
 }
 

@@ -175,9 +175,9 @@ func TestServeAsNodes(t *testing.T) {
 	}
 	require.InDelta(t, 60, accepted, 6)
 
-	// What the operator's side has of a cluster: events of all groups, figures by group, no backup of a part.
+	// What the operator's side has of a cluster: events of all groups, figures by group, a backup.
 	require.Equal(t, 3, strings.Count(admin(2, http.MethodGet, "/admin/events?workspace=test", "").body, `"name":"e"`))
-	require.Equal(t, 501, admin(1, http.MethodGet, "/admin/backup", "").status)
+	require.Equal(t, 200, admin(1, http.MethodGet, "/admin/backup", "").status)
 	metrics := admin(1, http.MethodGet, "/metrics", "").body
 	for _, line := range []string{"\nmillrace_ready 1\n", "\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"front\"} 0\n"} {
 		require.Contains(t, metrics, line)
