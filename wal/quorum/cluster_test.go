@@ -3,6 +3,7 @@ package quorum
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -356,6 +357,7 @@ type member struct {
 	log     *Log
 	owner   *owner
 	options func(*Options)
+	tls     *tls.Config
 }
 
 // group is a cluster of one group on loopback.
@@ -429,7 +431,7 @@ func (m *member) tryStart() error {
 
 // open does all but Start.
 func (m *member) open() (err error) {
-	m.host, err = Listen(HostOptions{Node: m.node, Listen: "127.0.0.1:0", Resolve: m.net.resolve(m.t, m.node), Logger: testLogger(m.t)})
+	m.host, err = Listen(HostOptions{Node: m.node, Listen: "127.0.0.1:0", TLS: m.tls, Resolve: m.net.resolve(m.t, m.node), Logger: testLogger(m.t)})
 	if err != nil {
 		return err
 	}

@@ -91,6 +91,9 @@ func openEntry(data []byte, f func(i int, count uint32, payload []byte) error) (
 		}
 		rest = rest[end:]
 	}
+	if len(rest) > 0 {
+		return h, fmt.Errorf("%w: %d bytes behind an entry's records", wal.ErrCorrupt, len(rest))
+	}
 	return h, nil
 }
 

@@ -235,9 +235,11 @@ func (l *Log) check() error {
 	if first > m.Index+1 {
 		return corrupt("the log begins at entry %d, behind the snapshot at %d", first, m.Index)
 	}
-	if last > 0 && last < m.Index { // the marker was restored, and the log before it is still there
-		l.store.setMarker(m.entry(), true)
-		return l.store.cutFront(last)
+	if last > 0 && last < m.Index {
+		if !m.Restored {
+			return corrupt("the log ends at entry %d, before the marker at %d", last, m.Index)
+		}
+		return l.store.cutFront(last) // the process ended before it could
 	}
 	for i := m.Index + 1; i <= last; i++ { // raft will read them all, and panic
 		if err := l.store.GetLog(i, new(raft.Log)); err != nil {

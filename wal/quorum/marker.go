@@ -37,6 +37,8 @@ type marker struct {
 	Term               uint64             `json:"term"`
 	Configuration      raft.Configuration `json:"configuration"`
 	ConfigurationIndex uint64             `json:"configuration_index"`
+	// Restored: the state came from another node, and entries before the marker may be left of the log from before.
+	Restored bool `json:"restored"`
 }
 
 const (

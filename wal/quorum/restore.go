@@ -112,7 +112,9 @@ func (l *Log) fetch(m *marker, from Node) error {
 	if err := l.opts.hooks.restore("restored"); err != nil {
 		return err
 	}
-	if err := l.markers.save(*m); err != nil {
+	restored := *m
+	restored.Restored = true
+	if err := l.markers.save(restored); err != nil {
 		return err
 	}
 	if err := l.opts.hooks.restore("marked"); err != nil {

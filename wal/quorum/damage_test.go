@@ -1,0 +1,101 @@
+package quorum
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/wal"
+)
+
+// A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter one.
+func TestOpenFindsDamage(t *testing.T) {
+	r := testseed.Rand(t)
+	g := newGroup(t, 3, nil)
+	g.write(150)
+	g.same()
+	for _, m := range g.members {
+		require.NoError(t, m.owner.checkpoint())
+		require.NoError(t, m.log.markers.mark())
+	}
+	g.trimAll()
+	g.write(60)
+	g.same()
+	f := g.follower()
+	require.Greater(t, indexOf(f.log.FirstPosition()), uint64(firstBase+1))
+	f.kill()
+	sound := f.dir
+
+	segments := func() []string {
+		files, err := filepath.Glob(filepath.Join(f.dir, "group", logDir, "*.wal"))
+		require.NoError(t, err)
+		slices.Sort(files)
+		return files
+	}
+	newest := func() string { return segments()[len(segments())-1] }
+	edit := func(path string, change func([]byte)) {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		change(b)
+		require.NoError(t, os.WriteFile(path, b, 0o644))
+	}
+	remove := func(path ...string) func() {
+		return func() { require.NoError(t, os.RemoveAll(filepath.Join(append([]string{f.dir, "group"}, path...)...))) }
+	}
+	flip := func(name string) func() {
+		return func() { edit(filepath.Join(f.dir, "group", name), func(b []byte) { b[r.IntN(len(b)-10)] ^= 1 }) }
+	}
+	for name, damage := range map[string]func(){
+		"the newest segment has lost its end": func() {
+			edit(newest(), func(b []byte) { clear(b[len(bytes.TrimRight(b, "\x00"))-50:]) })
+		},
+		"a frame in the newest segment is zero, and all behind it is lost": func() {
+			edit(newest(), func(b []byte) { clear(b[32:64]) })
+		},
+		"the newest segment is gone": func() { require.NoError(t, os.Remove(newest())) },
+		"an old segment is gone":     func() { require.NoError(t, os.Remove(segments()[0])) },
+		"all segments are gone": func() {
+			for _, s := range segments() {
+				require.NoError(t, os.Remove(s))
+			}
+		},
+		"the list of segments is gone": remove(logDir, metaName),
+		"the log is gone":              remove(logDir),
+		"the witness is gone":          remove(witnessName),
+		"the witness is damaged": func() {
+			edit(filepath.Join(f.dir, "group", witnessName), func(b []byte) { b[10]++; b[witnessSpacing+10]++ })
+		},
+		"the marker is gone":      remove(markerName),
+		"the marker is damaged":   flip(markerName),
+		"the identity is damaged": flip(identityName),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.dir = freeze(t, sound)
+			damage()
+			err := f.tryStart()
+			require.ErrorIs(t, err, wal.ErrCorrupt)
+		})
+	}
+	f.dir = sound
+	f.start()
+	g.same()
+
+	// Each bit of what is behind the marker counts.
+	f.kill()
+	for range 40 {
+		f.dir = freeze(t, sound)
+		edit(newest(), func(b []byte) { b[r.IntN(len(bytes.TrimRight(b, "\x00")))] ^= 1 << r.IntN(8) })
+		if err := f.tryStart(); err != nil {
+			require.ErrorIs(t, err, wal.ErrCorrupt)
+			continue
+		}
+		g.same() // it was in what is not needed, or does not count
+		f.kill()
+	}
+	f.dir = sound
+}

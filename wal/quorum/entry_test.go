@@ -1,0 +1,81 @@
+package quorum
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/wal"
+)
+
+func randomRecords(r *rand.Rand) (records []*wal.Record) {
+	for range r.IntN(20) {
+		data := make([]byte, wal.HeaderBytes+r.IntN(100))
+		for i := range data {
+			data[i] = byte(r.IntN(256))
+		}
+		records = append(records, &wal.Record{Data: data, Count: 1 + r.Uint32N(1000)})
+	}
+	return records
+}
+
+func TestEntry(t *testing.T) {
+	r := testseed.Rand(t)
+	for range 300 {
+		records := randomRecords(r)
+		b := encodeEntry(r.Uint64(), r.Uint64(), records)
+		size := entryHeaderBytes
+		for _, record := range records {
+			size += entrySize(record)
+		}
+		require.Len(t, b, size)
+		got, err := copyRecords(nil, 77, b)
+		require.NoError(t, err)
+		require.Len(t, got, len(records))
+		for i := range b { // the copies are copies
+			b[i]++
+		}
+		for i, record := range got {
+			require.Equal(t, records[i].Data[wal.HeaderBytes:], record.Data[wal.HeaderBytes:])
+			require.Equal(t, records[i].Count, record.Count)
+			require.Equal(t, position(77, i), record.Position)
+			require.Equal(t, len(record.Data), cap(record.Data), "to append to one must not write to the next")
+			require.Nil(t, record.Context)
+		}
+	}
+}
+
+func TestDamagedEntryIsRefused(t *testing.T) {
+	r := testseed.Rand(t)
+	for range 300 {
+		b := encodeEntry(1, 2, randomRecords(r))
+		damaged := bytes.Clone(b)
+		damaged[r.IntN(len(b))] ^= 1 << r.IntN(8)
+		for _, bad := range [][]byte{damaged, b[:r.IntN(len(b))], append(bytes.Clone(b), 0)} {
+			_, err := copyRecords(nil, 1, bad)
+			require.ErrorIs(t, err, wal.ErrCorrupt)
+		}
+	}
+}
+
+func FuzzEntry(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 10 {
+		f.Add(encodeEntry(1, 2, randomRecords(r))[8:])
+	}
+	f.Fuzz(func(t *testing.T, rest []byte) {
+		b := sealEntry(append([]byte{entryVersion, 0, 0, 0, 0, 0, 0, 0}, rest...))
+		records, err := copyRecords(nil, 5, b)
+		if err != nil {
+			require.ErrorIs(t, err, wal.ErrCorrupt)
+			return
+		}
+		h, err := openEntry(b, nil)
+		require.NoError(t, err)
+		require.Len(t, records, h.records)
+		require.Equal(t, encodeEntry(h.proposer, h.sequence, records), b)
+	})
+}

@@ -1,0 +1,232 @@
+package quorum
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testHost listens on loopback; addresses are known to all hosts of a test.
+func testHost(t *testing.T, where map[Node]string, n Node, cluster string, c *tls.Config) *Host {
+	h, err := Listen(HostOptions{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: testLogger(t), Resolve: func(n Node) (string, bool) {
+		a, ok := where[n]
+		return a, ok
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.Close() })
+	if cluster != "" {
+		h.SetCluster(cluster)
+	}
+	where[n] = h.Addr().String()
+	return h
+}
+
+// talk sends something over a connection for calls, both ways.
+func talk(t *testing.T, from, to *Host) (there *Conn) {
+	t.Helper()
+	c, err := from.DialCalls(to.Node(), time.Second)
+	require.NoError(t, err)
+	defer c.Close()
+	a, err := to.Calls().Accept()
+	require.NoError(t, err)
+	defer a.Close()
+	for _, pair := range [][2]net.Conn{{c, a}, {a, c}} {
+		_, err = pair[0].Write([]byte("hello"))
+		require.NoError(t, err)
+		b := make([]byte, 5)
+		_, err = io.ReadFull(pair[1], b)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(b))
+	}
+	require.Equal(t, to.Node(), c.(*Conn).Node)
+	return a.(*Conn)
+}
+
+func TestHost(t *testing.T) {
+	where := map[Node]string{}
+	one, two := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "c", nil)
+	there := talk(t, one, two)
+	require.EqualValues(t, 1, there.Node)
+	require.Equal(t, "c", there.Cluster)
+	require.Equal(t, two.Addr(), two.Calls().Addr())
+
+	c, err := one.DialAddress(two.Addr().String(), time.Second)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, c.(*Conn).Node)
+	_, err = one.DialCalls(9, time.Second)
+	require.ErrorContains(t, err, "not known")
+	_, err = one.dialNode(2, purposeRaft, 5, time.Second)
+	require.ErrorIs(t, err, errAbsent)
+	_, err = one.dialNode(2, 77, 0, time.Second)
+	require.ErrorIs(t, err, errAbsent)
+
+	require.NoError(t, two.Close())
+	require.NoError(t, two.Close())
+	_, err = io.ReadAll(c) // Close has ended it
+	require.NoError(t, err)
+	_, err = two.Calls().Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = two.openGroup(1)
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = one.DialCalls(2, time.Second)
+	require.Error(t, err)
+}
+
+// A node that does not know its cluster yet may call, and is marked; it gets no further.
+func TestHostWithoutCluster(t *testing.T) {
+	where := map[Node]string{}
+	one, fresh := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "", nil)
+	require.Empty(t, talk(t, fresh, one).Cluster)
+	require.Equal(t, "c", talk(t, one, fresh).Cluster)
+	_, err := one.openGroup(5)
+	require.NoError(t, err)
+	_, err = fresh.dialNode(1, purposeRaft, 5, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
+	_, err = fresh.openGroup(5)
+	require.NoError(t, err)
+	_, err = one.dialNode(2, purposeRaft, 5, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
+	fresh.SetCluster("c")
+	c, err := fresh.dialNode(1, purposeRaft, 5, time.Second)
+	require.NoError(t, err)
+	_ = c.Close()
+}
+
+func TestStrangers(t *testing.T) {
+	where := map[Node]string{}
+	one := testHost(t, where, 1, "c", nil)
+	other := testHost(t, where, 2, "another", nil)
+	before := strangersTotal.Get()
+	_, err := other.DialCalls(1, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
+	_, err = one.DialCalls(2, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
+
+	// Another node is at the address.
+	where[3] = where[1]
+	friend := testHost(t, where, 4, "c", nil)
+	_, err = friend.DialCalls(3, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
+
+	for _, text := range []string{"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", helloMagic + "\x09" + string(bytes.Repeat([]byte{0}, 40))} {
+		c, err := net.Dial("tcp", where[1])
+		require.NoError(t, err)
+		_, err = c.Write([]byte(text))
+		require.NoError(t, err)
+		b, _ := io.ReadAll(c)
+		require.Empty(t, b, "nothing is told")
+	}
+	soon(t, "they are counted", func() bool { return strangersTotal.Get() >= before+5 })
+	talk(t, friend, one)
+}
+
+// Whoever says nothing is cut off in the end, and no more than so many of them are waited for; others come through when there is room again.
+func TestSilentStrangers(t *testing.T) {
+	where := map[Node]string{}
+	one, two := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "c", nil)
+	failed, refused := handshakesFailed.Get(), handshakesRefused.Get()
+	var silent []net.Conn
+	for range maxHandshakes + 10 {
+		c, err := net.Dial("tcp", where[1])
+		require.NoError(t, err)
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	soon(t, "those above the bound are refused", func() bool { return handshakesRefused.Get() >= refused+10 })
+	for _, c := range silent {
+		b, _ := io.ReadAll(c)
+		require.Empty(t, b)
+	}
+	require.GreaterOrEqual(t, handshakesFailed.Get(), failed+maxHandshakes)
+	talk(t, two, one)
+}
+
+func TestHostTLS(t *testing.T) {
+	mine, theirs := newAuthority(t), newAuthority(t)
+	where := map[Node]string{}
+	one, two := testHost(t, where, 1, "c", mine.config(t)), testHost(t, where, 2, "c", mine.config(t))
+	talk(t, one, two)
+	c, err := one.DialCalls(2, time.Second)
+	require.NoError(t, err)
+	require.IsType(t, &tls.Conn{}, c.(*Conn).Conn)
+
+	for name, c := range map[string]*tls.Config{"another authority": theirs.config(t), "no certificate": {RootCAs: mine.pool}, "no TLS": nil} {
+		_, err = testHost(t, where, 3, "c", c).DialCalls(1, time.Second)
+		require.Error(t, err, name)
+		_, err = one.DialCalls(3, time.Second)
+		require.Error(t, err, name)
+	}
+	talk(t, two, one)
+}
+
+func TestGroupOverTLS(t *testing.T) {
+	a := newAuthority(t)
+	g := emptyGroup(t)
+	for n := Node(1); n <= 3; n++ {
+		m := g.add(n, func(o *Options) { o.Voters = []Node{1, 2, 3} })
+		m.tls = a.config(t)
+		m.start()
+	}
+	g.write(50)
+	f := g.follower()
+	f.kill()
+	g.write(200)
+	g.trimAll()
+	f.start()
+	g.write(20)
+	g.same()
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	a := &authority{cert: cert, key: key, pool: x509.NewCertPool()}
+	a.pool.AddCert(cert)
+	return a
+}
+
+// config is that of a node: its certificate has no name that anybody would look for.
+func (a *authority) config(t *testing.T) *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add(hello{from: 1, to: 2, purpose: purposeRaft, group: 3, cluster: "c"}.append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := readHello(bytes.NewReader(b))
+		if err == nil {
+			require.Equal(t, m.append(nil), b[:helloBytes+len(m.cluster)])
+		}
+	})
+}
