@@ -118,7 +118,14 @@ const (
 
 // auditPage reads some entries from seq on.
 func (e *Engine) auditPage(seq uint64) (page []AuditEntry, err error) {
-	e = e.control()
+	if e.log == nil {
+		c := e.control()
+		if !c.enter() {
+			return nil, ErrUnavailable
+		}
+		defer c.usable.RUnlock()
+		return c.auditPage(seq)
+	}
 	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
 	w := e.owner[0]
 	w.mu.Lock()

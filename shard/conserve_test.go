@@ -123,7 +123,7 @@ func conserve(t *testing.T, seed, round uint64) {
 // again, under the same Idempotency-Key.
 func TestMergesConserveInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	rounds := short(6, 2)
+	rounds := short(3, 1)
 	if isStress() {
 		rounds = 100
 	}

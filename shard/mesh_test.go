@@ -53,6 +53,8 @@ type testGroup struct {
 	number       int
 	first, count int
 
+	frozen atomic.Bool // nothing is decided
+
 	mu       sync.Mutex
 	records  []memRecord // decided
 	position uint64
@@ -275,7 +277,7 @@ func (g *testGroup) decide() {
 		}
 		g.c.lag(200 * time.Microsecond)
 		g.mu.Lock()
-		if n := len(g.pending); n > 0 && g.leader != nil {
+		if n := len(g.pending); n > 0 && g.leader != nil && !g.frozen.Load() {
 			g.take(1+g.c.intN(n), g.leader)
 		}
 		g.mu.Unlock()

@@ -269,7 +269,7 @@ func TestModel(t *testing.T) {
 // The same in a cluster: every request through another node, leaders that move, replicas that are closed or crash.
 func TestModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(6, 2) {
+	for round := range short(3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		runModel(t, r, round, anyCluster(t, r, nil))
 	}

@@ -500,7 +500,7 @@ func TestStatesModel(t *testing.T) {
 // The same in a cluster.
 func TestStatesModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(6, 2) {
+	for round := range short(3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, anyCluster(t, r, func(o *clusterOptions) {
@@ -566,7 +566,7 @@ func TestStatesConverge(t *testing.T) {
 // The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
 func TestStatesConvergeInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(6, 2) {
+	for round := range short(3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) { o.skew = time.Duration(r.IntN(20)) * time.Millisecond })
 		x := newConverging(t, w.engine())

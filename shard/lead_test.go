@@ -1,0 +1,484 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// smallCluster is three nodes with three replicas each of two groups: partitions 0 to 127 are group 1's.
+func smallCluster(t *testing.T, change func(o *clusterOptions)) clusterWorld {
+	o := clusterOptions{nodes: 3, replicas: 3, groups: 2}
+	if change != nil {
+		change(&o)
+	}
+	return clusterWorld{openCluster(t, testseed.Of(t), o)}
+}
+
+// userIn is a user by external id whose home is in a group.
+func userIn(group, i int) string {
+	h := identity.NewHasher(testSecret)
+	for n := 0; ; n++ {
+		id := fmt.Sprintf("user-%d-%d", group, n)
+		if int(identity.Partition(h.Number(1, op.ExternalID, []byte(id)))/128) == group-1 {
+			if i--; i < 0 {
+				return id
+			}
+		}
+	}
+}
+
+// emailIn is an address whose row is in a group.
+func emailIn(group, i int) string {
+	h := identity.NewHasher(testSecret)
+	for n := 0; ; n++ {
+		email := fmt.Sprintf("m%d@example.com", n)
+		if int(identity.Partition(h.Number(1, op.Email, []byte(email)))/128) == group-1 {
+			if i--; i < 0 {
+				return email
+			}
+		}
+	}
+}
+
+// eventually polls until f is true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(200 * time.Microsecond) {
+		require.Less(t, time.Now(), end, what)
+	}
+}
+
+// finished gives a record what Take gets: a batch of a front, with its stamp.
+func finished(b *Batch) []byte {
+	return append([]byte{}, b.Finish(b.workspace, b.actor, b.engine.now(b.Builder.Count()))[wal.HeaderBytes:]...)
+}
+
+func (c *testCluster) leader(group int) *Engine {
+	e := c.groups[group].leaderOf(time.Now().Add(patient))
+	require.NotNil(c.t, e)
+	return e
+}
+
+// What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later is somebody else's.
+func TestFollowEndsWhatWaits(t *testing.T) {
+	w := smallCluster(t, nil)
+	g := w.groups[1]
+	e := w.leader(1)
+	g.frozen.Store(true)
+	b := w.nodes[0].front.NewBatch(1, 0)
+	defer b.Release()
+	addEvent(b, op.ExternalID, userIn(1, 0), "e", 0)
+	record := finished(b)
+	pending, err := e.Take(record, 0)
+	require.NoError(t, err)
+	end := make(chan struct{})
+	close(end)
+	_, _, err = pending.Wait(end)
+	require.ErrorIs(t, err, ErrUnknown, "who waits has enough")
+
+	waited := make(chan error, 2)
+	go func() {
+		_, _, err := pending.Wait(nil)
+		waited <- err
+	}()
+	letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
+	done := make(chan error, 1)
+	letter.Done = func(_ Effects, err error) { done <- err }
+	go func() { waited <- e.Receive([]Letter{letter}) }()
+	eventually(t, "the letter is taken", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.pending) == 2 })
+	g.mu.Lock()
+	g.dethrone(g.leader)
+	g.mu.Unlock()
+	for range 2 {
+		require.ErrorIs(t, <-waited, ErrUnknown)
+	}
+	_, err = e.Take(record, 0)
+	require.ErrorIs(t, err, ErrNotLeader)
+	require.ErrorIs(t, e.Receive([]Letter{letter}), ErrNotLeader)
+	_, err = e.Release(1<<56|1, nil)
+	require.ErrorIs(t, err, ErrNotLeader)
+	require.Empty(t, done, "the letter is sent again: who waits for it has lost nothing yet")
+	require.Zero(t, e.inflight.Load(), "what was lost is under way no more")
+
+	g.frozen.Store(false)
+	w.move(g, 1)
+	e = w.leader(1)
+	require.NoError(t, e.Receive([]Letter{letter}))
+	err = <-done // unknown when it had come through after all
+	require.True(t, err == nil || errors.Is(err, ErrUnknown), err)
+	require.NoError(t, e.Receive([]Letter{letter}))
+	eventually(t, "it had the letter before", func() bool {
+		select {
+		case err := <-done:
+			return errors.Is(err, ErrUnknown)
+		default:
+			return false
+		}
+	})
+	w.close()
+}
+
+// What is no request, or no letter, for this group is refused: in the log it would fail every replica.
+func TestTakeAndReceiveRefuse(t *testing.T) {
+	w := smallCluster(t, nil)
+	e := w.leader(1)
+	before := w.logged()
+	record := func(kind op.Kind, number uint64, body []byte) []byte {
+		var b op.Builder
+		b.Reset(0)
+		b.Append(kind, 0, number, body, nil)
+		return b.Finish(1, 0, 1)
+	}
+	for name, r := range map[string][]byte{
+		"empty": {}, "cut short": record(op.Delete, 5, nil)[:40], "of another group": record(op.Delete, 200<<56|5, nil), "of a message": record(op.Message, 5, nil),
+		"of an effect": record(op.Absorb, 5, nil), "of a kind that is not known": record(99, 5, nil), "of a document cut short": record(op.Document, 0, []byte{9, 0, 0, 0}),
+	} {
+		_, err := e.Take(r, 0)
+		require.ErrorIs(t, err, op.ErrMalformed, name)
+	}
+	message := func(sender uint8, number uint64) Letter {
+		return Letter{Number: number, Body: newMessage(&op.Builder{}, sender, 1, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
+	}
+	for name, l := range map[string]Letter{
+		"empty": {Number: 5}, "cut short": {Number: 5, Body: message(200, 5).Body[:30]}, "to another group": message(200, 201<<56|5), "of this group": message(3, 5),
+	} {
+		require.ErrorIs(t, e.Receive([]Letter{message(200, 6), l}), op.ErrMalformed, name)
+	}
+	_, err := e.Release(200<<56|1, nil)
+	require.ErrorIs(t, err, op.ErrMalformed)
+	require.Equal(t, before, w.logged())
+	w.close()
+}
+
+// The front that should release a deferred record is lost: the group does it, and who asks later learns that it was done.
+func TestDeferredRecordOfALostFront(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		t.Run(fmt.Sprint("moved ", moved), func(t *testing.T) {
+			w := smallCluster(t, nil)
+			front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
+			b := front.NewBatch(1, 0)
+			addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+			addEvent(b, op.Email, email, "late", 0)
+			require.NoError(t, b.route())
+			require.Equal(t, 2, b.Builder.Count())
+			parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
+			require.NoError(t, err)
+			var refs []uint64
+			for _, p := range parts {
+				pending, err := w.leader(p.Group).Take(p.Record, 0)
+				require.NoError(t, err)
+				_, x, err := pending.Wait(nil)
+				require.NoError(t, err)
+				refs = append(refs, x.Deferred...)
+			}
+			require.Len(t, refs, 1)
+			group := w.groupOf(identity.Partition(refs[0])).number
+			require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
+			if moved {
+				w.move(w.groups[group], 1)
+				w.move(w.groups[group], 2)
+			}
+			eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
+			_, err = w.leader(group).Release(refs[0], nil)
+			require.ErrorIs(t, err, ErrUnknown)
+			settle(t, front)
+			require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+			w.close()
+		})
+	}
+}
+
+// eventCountBehindFence is -1 for an event that the user doesn't have.
+func eventCountBehindFence(t *testing.T, e *Engine, user, name string) int {
+	require.NoError(t, e.Fence())
+	n := eventCount(t, e, op.ExternalID, user, name)
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// A release that the front asks for is the front's, whichever leader has the record by now.
+func TestReleaseByTheFront(t *testing.T) {
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.engine = func(o *Options) { o.patience = time.Hour }
+	})
+	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(1, 0)
+	b := front.NewBatch(1, 0)
+	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+	addEvent(b, op.Email, email, "late", 0)
+	require.NoError(t, b.route())
+	pending, err := w.leader(1).Take(finished(b), 0)
+	require.NoError(t, err)
+	_, x, err := pending.Wait(nil)
+	require.NoError(t, err)
+	require.Len(t, x.Deferred, 1)
+	for i := range 3 {
+		w.move(w.groups[1], i)
+		w.leader(1)
+	}
+	_, err = w.leader(1).Release(x.Deferred[0], nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	settle(t, front)
+	w.close()
+}
+
+// Messages to a group that takes none are bounded: requests that would make more are refused, and nothing is lost.
+func TestBacklogIsBounded(t *testing.T) {
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.engine = func(o *Options) { o.MaxInflightBytes = 4 << 10 }
+	})
+	front, e := w.nodes[0].front, w.leader(1)
+	w.groups[2].frozen.Store(true)
+	n, refused := 0, false
+	for ; !refused; n++ {
+		require.Less(t, n, 1000, "nothing is refused")
+		b := front.NewBatch(1, 0)
+		addAttributes(b, op.ExternalID, userIn(1, n%20), op.Contact, attrField(op.AttrEmail, emailIn(2, n)))
+		_, err := e.Take(finished(b), 0)
+		b.Release()
+		if refused = errors.Is(err, ErrBusy); !refused {
+			require.NoError(t, err)
+		}
+		eventually(t, "it is applied", func() bool { return e.inflight.Load() == 0 })
+	}
+	w.groups[2].frozen.Store(false)
+	settle(t, front)
+	checkDirectory(t, front)
+	require.Zero(t, e.lead.Load().backlog.Load())
+	w.close()
+}
+
+// Of requests with one Idempotency-Key, through several nodes at once, one is done, and the others find its answer.
+func TestOneRequestOfAKey(t *testing.T) {
+	w := smallCluster(t, nil)
+	user := userIn(1, 0)
+	for round := range 20 {
+		key := fmt.Appendf(nil, "key %d", round)
+		kept := make([]string, 6)
+		var group sync.WaitGroup
+		for i := range kept {
+			group.Go(func() {
+				e := w.nodes[i%3].front
+				b := e.NewBatch(1, 0)
+				defer b.Release()
+				addEvent(b, op.ExternalID, user, "e", 0)
+				addEvent(b, op.ExternalID, userIn(2, round), "e", 0)
+				b.KeepAnswer(key, [32]byte{byte(i)}, 201, fmt.Append(nil, i))
+				err := b.Commit()
+				if errors.Is(err, ErrKept) {
+					var a Answer
+					var ok bool
+					a, ok, err = e.Answer(1, key)
+					require.True(t, ok)
+					kept[i] = string(a.Body)
+					require.Equal(t, string(a.Body), strconv.Itoa(int(a.BodyHash[0])))
+				} else if err == nil {
+					kept[i] = strconv.Itoa(i)
+				}
+				require.NoError(t, err)
+			})
+		}
+		group.Wait()
+		for _, k := range kept {
+			require.Equal(t, kept[0], k)
+		}
+		require.Equal(t, round+1, eventCountBehindFence(t, w.nodes[0].front, user, "e"))
+		require.Equal(t, 1, eventCountBehindFence(t, w.nodes[1].front, userIn(2, round), "e"))
+	}
+	w.close()
+}
+
+// An answer is kept for a day: a later request with the key is done again.
+func TestKeyOfADayAgo(t *testing.T) {
+	var days int64
+	var mu sync.Mutex
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return time.Unix(1_700_000_000+days*86400, 0) }
+	})
+	for day := range 3 {
+		mu.Lock()
+		days = int64(day) * 2
+		mu.Unlock()
+		for attempt := range 2 {
+			b := w.engine().NewBatch(1, 0)
+			addEvent(b, op.ExternalID, "u", "e", 0)
+			b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("answer"))
+			require.Equal(t, 2, b.Count())
+			if err := b.Commit(); attempt == 0 {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, ErrKept)
+			}
+			b.Release()
+		}
+		require.Equal(t, day+1, eventCountBehindFence(t, w.engine(), "u", "e"))
+	}
+	w.close()
+}
+
+// What is said last of a state counts, however much the clocks of the nodes differ: by the user, for the address, and by who gets the address with it.
+func TestStatesOfNodesWithOtherClocks(t *testing.T) {
+	for name, skew := range map[string]time.Duration{"later nodes ahead": time.Hour, "later nodes behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := smallCluster(t, func(o *clusterOptions) { o.skew = skew })
+			email, n := emailIn(2, 0), 0
+			next := func() (*Engine, string) {
+				n++
+				return w.nodes[n%3].front, []string{"unsubscribed", "subscribed", "opted_in"}[n%3]
+			}
+			check := func(want string) {
+				t.Helper()
+				for _, node := range w.nodes {
+					require.NoError(t, node.front.Fence())
+					states, ok := statesOfAddress(t, node.front, op.Email, email)
+					require.True(t, ok)
+					require.Equal(t, []State{{Kind: EmailState, Value: want}}, states)
+					users, err := node.front.Find(1, op.Email, []byte(email))
+					require.NoError(t, err)
+					for _, u := range users {
+						require.Equal(t, states, values(u.Blob))
+					}
+				}
+			}
+			for i := range 12 {
+				e, state := next()
+				track(t, e, userIn(1+i%2, i), attrField(op.AttrEmail, email), attrField(op.AttrEmailSubscribe, state)) // gets the address
+				check(state)
+				e, state = next()
+				setAddress(t, e, op.Email, email, State{Kind: EmailState, Value: state})
+				check(state)
+				e, state = next()
+				setUser(t, e, op.ExternalID, userIn(1+i%2, i), State{Kind: EmailState, Value: state})
+				check(state)
+			}
+			w.close()
+		})
+	}
+}
+
+// Control documents change under their conditions, through all nodes at once, while leaders move: nobody's change is lost, and each has its audit entry.
+func TestDocumentsInCluster(t *testing.T) {
+	w := smallCluster(t, nil)
+	stop := w.disturbing(5 * time.Millisecond)
+	const each = 15
+	var group sync.WaitGroup
+	for _, n := range w.nodes {
+		group.Go(func() {
+			for range each {
+				for done := false; !done; {
+					was := n.front.Document("counter")
+					value := uint64(0)
+					if was != nil {
+						value = binary.LittleEndian.Uint64(was)
+					}
+					change := DocumentChange{Key: "counter", Doc: binary.LittleEndian.AppendUint64(nil, value+1), Check: true, Was: was}
+					switch err := n.front.PutDocuments(uint32(n.i), []DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
+					case err == nil:
+						done = true
+					case errors.Is(err, ErrUnknown): // the log of changes tells whether it was this node's
+						eventually(t, "a fence", func() bool { return n.front.Fence() == nil })
+						eventually(t, "the audit log", func() bool {
+							return nil == n.front.Audit(value+1, func(a AuditEntry) bool {
+								done = string(a.Body) == fmt.Sprintf("to %d by node %d", value+1, n.i)
+								return false
+							})
+						})
+					case !errors.Is(err, ErrConflict) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable):
+						t.Error(err)
+						return
+					}
+					_ = n.front.Fence()
+				}
+			}
+		})
+	}
+	within(t, time.Minute, "changes of documents", group.Wait)
+	stop()
+	w.groups[0].leaderOf(time.Now().Add(patient))
+	for _, n := range w.nodes {
+		require.NoError(t, n.front.Fence())
+		require.EqualValues(t, each*len(w.nodes), binary.LittleEndian.Uint64(n.front.Document("counter")))
+		entries, err := n.front.VerifyAudit()
+		require.NoError(t, err)
+		require.EqualValues(t, each*len(w.nodes), entries)
+	}
+	w.close()
+}
+
+// A front that is closed takes nothing, and says so; one that lives says how it is.
+func TestFrontOnItsOwn(t *testing.T) {
+	_, err := NewFront(Options{})
+	require.Error(t, err)
+	w := smallCluster(t, nil)
+	front := w.nodes[0].front
+	require.NoError(t, front.Ready())
+	commitEvent(t, front, op.ExternalID, "u", "e", 0)
+	require.Zero(t, front.Stats().InflightBytes)
+	n := numberOf(t, front, op.ExternalID, "u")
+	id := front.AppendSvcID(nil, 1, n)
+	back, ok := w.nodes[1].front.ParseSvcID(1, id)
+	require.True(t, ok)
+	require.Equal(t, n, back)
+
+	other, err := NewFront(Options{Group: &Group{Secret: testSecret, Mesh: &testMesh{w.nodes[0]}, Clock: w.nodes[0].clock}, MaxInflightBytes: 1})
+	require.NoError(t, err)
+	b := other.NewBatch(1, 0)
+	addEvent(b, op.ExternalID, "u", "e", 0)
+	require.ErrorIs(t, b.Commit(), ErrBusy)
+	require.NoError(t, other.Close())
+	require.ErrorIs(t, b.Commit(), ErrClosed)
+	require.ErrorIs(t, other.Ready(), ErrClosed)
+	require.Equal(t, 1, eventCountBehindFence(t, front, "u", "e"))
+	w.close()
+}
+
+// Messages are applied once, and in the order of each sender, whatever becomes of the calls that carry them.
+func TestLettersOnceAndInOrder(t *testing.T) {
+	seed := testseed.Of(t)
+	w := clusterWorld{openCluster(t, seed, clusterOptions{nodes: 3, replicas: 3, groups: 4})}
+	r := rand.New(rand.NewPCG(seed, 5))
+	w.faulty.Store(true)
+	stop := w.disturbing(3 * time.Millisecond)
+	// Each client moves an email of its own from user to user, and each user has one at most: an addition that overtakes a removal would leave a trace.
+	var group sync.WaitGroup
+	for c := range 4 {
+		r := rand.New(rand.NewPCG(r.Uint64(), 1))
+		group.Go(func() {
+			for range short(60, 20) {
+				b := w.engine().NewBatch(1, 0)
+				for range 1 + r.IntN(4) {
+					user, email := fmt.Sprint("u", r.IntN(10)), attrField(op.AttrEmail, fmt.Sprintf("c%d-%d@example.com", c, r.IntN(3)))
+					if r.IntN(4) == 0 {
+						email = []byte{op.AttrEmail, byte(op.Null)}
+					}
+					addAttributes(b, op.ExternalID, user, op.Contact, email)
+				}
+				if err := b.Commit(); err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+				b.Release()
+			}
+		})
+	}
+	within(t, 2*time.Minute, "clients", group.Wait)
+	stop()
+	w.faulty.Store(false)
+	settle(t, w.engine())
+	checkDirectory(t, w.engine())
+	w.close()
+}
