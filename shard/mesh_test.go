@@ -46,6 +46,9 @@ type testNode struct {
 	i     int
 	clock *Clock
 	front *Engine
+
+	behind  atomic.Bool  // its replicas get nothing
+	fencing atomic.Int32 // fences that wait
 }
 
 type testGroup struct {
@@ -197,10 +200,18 @@ func (r *testReplica) run(e *Engine) {
 	for {
 		r.g.mu.Lock()
 		todo, up := r.todo, r.up
-		r.todo, r.batch = nil, nil
+		if r.node.behind.Load() {
+			todo = nil
+		} else {
+			r.todo, r.batch = nil, nil
+		}
 		r.g.mu.Unlock()
 		if !up {
 			return
+		}
+		if r.node.behind.Load() {
+			time.Sleep(100 * time.Microsecond)
+			continue
 		}
 		for _, do := range todo {
 			do(e)
@@ -605,6 +616,8 @@ func (m *testMesh) Control() *Engine {
 func (m *testMesh) FenceControl() error { return m.Fence() }
 
 func (m *testMesh) Fence() error {
+	m.fencing.Add(1)
+	defer m.fencing.Add(-1)
 	for _, g := range m.c.groups {
 		g.mu.Lock()
 		position := g.position
