@@ -412,49 +412,6 @@ func (r *rowKeys) read(b []byte) {
 	profile.DeprecatedIDs(b, addID)
 }
 
-// keepAnswer stores the answer of a request with an Idempotency-Key (decisions.md D3).
-func (w *worker) keepAnswer(p *partition, o op.Op) error {
-	rec := w.applying.rec
-	s, number, err := w.findHome(p, o.Number(), rec.Workspace, op.NoID, o.Key())
-	if err != nil {
-		return err
-	}
-	return w.putAnswer(p, s, number, o.Key(), o.Body())
-}
-
-// putAnswer keeps an answer in the slot that has an older one, or else at number.
-func (w *worker) putAnswer(p *partition, s *slot, number uint64, key, answer []byte) error {
-	rec := w.applying.rec
-	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
-	w.fresh = append(w.fresh, answer...)
-	if s != nil {
-		return w.update(s, w.fresh)
-	}
-	_, err := w.insert(p, number, w.fresh)
-	return err
-}
-
-// sweep forgets answers that are older than a day at the record's stamp. Entries that are not resident are looked at when they are read
-// back for the next sweep of a complete partition; until then they cost disk only.
-func (w *worker) sweep(p *partition) error {
-	oldest := w.applying.rec.Stamp - answerLife.Microseconds()
-	for i := 0; i < len(p.slots); {
-		s := &p.slots[i]
-		if s.number == 0 {
-			i++
-			continue
-		}
-		if b := w.entryOf(s); profile.Kind(b) != kindAnswer || profile.Created(b) >= oldest {
-			i++
-			continue
-		}
-		if err := w.erase(p, s); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).
 func (w *worker) importUser(p *partition, o op.Op) error {
 	rec, flags := w.applying.rec, o.Flags()

@@ -45,6 +45,7 @@ type partition struct {
 	dropped     []dropped
 	trail       trail
 	blocked     blockIndex
+	answers     answerIndex
 	inboxNew    bool
 	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
 	heldNew     bool
@@ -264,6 +265,7 @@ func (w *worker) save(p *partition, batch *pebble.Batch) error {
 func (w *worker) saved(p *partition) {
 	p.saving, p.deleting = false, nil
 	p.blocked.saved()
+	p.answers.saved()
 	w.unwritten -= p.trail.saved()
 }
 
@@ -303,7 +305,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 			return err
 		}
 	}
-	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch)); err != nil {
+	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch)); err != nil {
 		return err
 	}
 	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]

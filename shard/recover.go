@@ -226,17 +226,38 @@ func (e *Engine) runSweeps() {
 		if e.opts.Group != nil && e.lead.Load() == nil {
 			continue
 		}
-		if err := e.sweep(); err != nil {
+		if err := e.sweepAll(); err != nil {
 			e.opts.Logger.Warn("sweep", "error", err)
 		}
 	}
 }
 
-// sweep puts a Sweep for each partition into the log, and returns when they are applied.
-func (e *Engine) sweep() error {
+// sweepAll sweeps all partitions until nothing is left.
+func (e *Engine) sweepAll() error {
+	due := e.held
+	for len(due) > 0 {
+		if err := e.sweep(due); err != nil {
+			return err
+		}
+		var more []*partition
+		for _, p := range due {
+			w := e.owner[p.id]
+			w.mu.Lock()
+			if p.answers.more {
+				more = append(more, p)
+			}
+			w.mu.Unlock()
+		}
+		due = more
+	}
+	return nil
+}
+
+// sweep puts a Sweep for each of some partitions into the log, and returns when they are applied.
+func (e *Engine) sweep(partitions []*partition) error {
 	b := e.NewBatch(0, 0)
 	defer b.Release()
-	for _, p := range e.held {
+	for _, p := range partitions {
 		b.Append(op.Sweep, 0, uint64(p.id)<<56|1, nil, nil)
 	}
 	if e.opts.Group == nil {

@@ -52,6 +52,13 @@ func (l *memLog) from(position uint64) []memRecord {
 	return slices.Clone(l.records[i:])
 }
 
+// clone is a log that has the same.
+func (l *memLog) clone() *memLog {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &memLog{records: slices.Clone(l.records), trimmed: l.trimmed, durable: l.durable}
+}
+
 func (l *memLog) Append(*wal.Record) error { return wal.ErrNotLeader }
 
 func (l *memLog) Replay(from uint64, f func(uint64, uint32, []byte) error) error {

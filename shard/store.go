@@ -24,7 +24,8 @@ import (
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, marks, kept answers
-//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, dropped events
+//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
+//	                               events
 //
 // so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
 type store struct {
@@ -74,6 +75,7 @@ const (
 	bookTrail   = 't' // + number, position, ordinal and index: a change of a state of that profile or row
 	bookAudit   = 'u' // of partition 0, + sequence: an entry of the audit log
 	bookBlocked = 'v' // + workspace, number: an email that is on the block list
+	bookAnswers = 'w' // + stamp, number: an answer that was kept there
 	bookDropped = 'x' // + position, ordinal: an event of the log that had no effect
 )
 
