@@ -303,7 +303,7 @@ func (w *worker) shareState(p *partition, o op.Op) error {
 // newer are the states of an entry that were changed later than changes say.
 func newer(blob []byte, changes []stateChange) (later []stateChange) {
 	for _, c := range changes {
-		if own, known := profile.StateOf(blob, c.State); known && own.Changed > c.Changed {
+		if own, known := profile.StateOf(blob, c.State); known && own.Later(c) {
 			if own.Channel == 0 {
 				own.Channel = c.Channel
 			}

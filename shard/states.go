@@ -136,7 +136,7 @@ func (w *worker) setStates(s *slot, changes []stateChange, force bool) (made []s
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
 		switch {
-		case known && now.Changed >= c.Changed && !force:
+		case known && !c.Later(now) && !force:
 			continue
 		case force && known && now.Changed == c.Changed && now.Same(c.State): // it has come round before
 			continue

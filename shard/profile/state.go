@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/binary"
 
 	"millrace/shard/op"
@@ -34,6 +35,19 @@ type StateChange struct {
 	Changed int64     // Unix µs
 	Actor   uint32    // number of the API key, 0 for the server
 	Source  op.Source // the endpoint
+}
+
+// Later says whether c is later than another change of the same thing. Changes that nodes have made in the same µs have an order, too, any that is the same
+// everywhere.
+func (c StateChange) Later(than StateChange) bool {
+	on := func(s State) int {
+		if s.On {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(c.Changed, than.Changed), cmp.Compare(c.Actor, than.Actor), cmp.Compare(c.Source, than.Source),
+		cmp.Compare(on(c.State), on(than.State)), cmp.Compare(c.Value, than.Value)) > 0
 }
 
 // Is says whether two states are of the same thing.
