@@ -203,7 +203,8 @@ func TestFence(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, f.log.Wait(ctx, endOf(1<<40)), context.Canceled)
 	closed := make(chan error)
-	go func() { closed <- f.log.Wait(context.Background(), endOf(1<<40)) }()
+	log := f.log // which stop takes away
+	go func() { closed <- log.Wait(context.Background(), endOf(1<<40)) }()
 	f.stop()
 	require.ErrorIs(t, <-closed, wal.ErrClosed)
 }
