@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -211,5 +210,5 @@ func (c *chaos) finish() {
 	for _, m := range c.members {
 		restores += m.log.metrics.restores.Get()
 	}
-	c.t.Log(fmt.Sprintf("%d records, %d acknowledged, term %d, %d restores in the last lives", len(lines), len(c.acked), c.leader().log.Term(), restores))
+	c.t.Logf("%d records, %d acknowledged, term %d, %d restores in the last lives", len(lines), len(c.acked), c.leader().log.Term(), restores)
 }
