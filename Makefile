@@ -3,8 +3,8 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN     := bin/millrace
 
-# The packages where goroutines meet.
-RACE_PACKAGES ?= ./wal/... ./shard/... ./api/... ./loadtest/... ./cmd/...
+# The packages where goroutines meet. Those of whole clusters take longer than `make test` may; they have their turn in `make stress`.
+RACE_PACKAGES ?= ./wal/... $$($(GO) list ./shard/... | grep -v /cluster$$) ./api/... ./loadtest/... ./cmd/...
 # How long each fuzz target runs: a time (30s) or a number of inputs (20000x).
 FUZZTIME      ?= 20000x
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -98,6 +98,7 @@ check: test ## the same as test
 .PHONY: stress
 stress: ## the long versions of the tests that have one (hours)
 	MILLRACE_STRESS=1 $(GO) test -count 1 -timeout 6h -v ./...
+	$(MAKE) race RACE_PACKAGES=./shard/cluster
 	$(MAKE) fuzz FUZZTIME=5m
 
 .PHONY: bench

@@ -151,6 +151,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	} else if err := cluster.CheckAlone(c.Data); err != nil {
 		return err
 	}
+	hup := make(chan os.Signal, 1) // from before the first answer on: whoever has had one may send it
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is somebody to serve.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -168,7 +171,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if certificate != nil {
 		listener = certificate.Listener(listener)
 	}
-	return c.serve(ctx, n, listener, reload, failed, logger, stdout)
+	return c.serve(ctx, n, listener, hup, reload, failed, logger, stdout)
 }
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for long: whoever comes meanwhile is told.
@@ -199,7 +202,8 @@ func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Lis
 }
 
 // serve runs the listeners until the end and closes everything in order.
-func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, reload reloads, failed <-chan error, logger *slog.Logger, stdout io.Writer) error {
+func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, hup <-chan os.Signal, reload reloads, failed <-chan error, logger *slog.Logger,
+	stdout io.Writer) error {
 	ended := make(chan error, 2)
 	go func() { ended <- n.server.Serve(listener) }()
 	var admin *http.Server
@@ -220,9 +224,6 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	stop := make(chan struct{})
 	defer close(stop)
 	go n.keepUsage(stop)
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	for {
 		select {
 		case <-hup:
