@@ -75,6 +75,9 @@ func openEntry(data []byte, f func(i int, count uint32, payload []byte) error) (
 	if records > maxEntryRecords {
 		return h, fmt.Errorf("%w: an entry of %d records", wal.ErrCorrupt, records)
 	}
+	if records == 0 && len(data) > entryHeaderBytes {
+		return h, fmt.Errorf("%w: %d bytes behind an entry without records", wal.ErrCorrupt, len(data)-entryHeaderBytes)
+	}
 	h.records = int(records)
 	if f == nil {
 		return h, nil
