@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -100,12 +101,24 @@ func newSite(t *testing.T, flags ...string) *site {
 	return s
 }
 
+// freeAddr is an address that nothing listens at. The kernel gives ports from 32768 on to whoever dials, so one of these might be taken before the server
+// starts, or while it is down.
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		if _, given := givenAddrs.LoadOrStore(l.Addr().String(), true); !given {
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
+
+var givenAddrs sync.Map
 
 func (s *site) url(path string) string { return "http://" + s.addr + path }
 
