@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 )
 
@@ -127,4 +128,23 @@ func TestImportedStates(t *testing.T) {
 	sms := StateChange{State{Kind: StateGroup, Group: [16]byte{15: 2}, Channel: op.ChannelSMS}, testStamp, 0, op.SourceImport}
 	f(`"email":"a@x.co",`, state, bounce, sms)
 	f(``, state, sms)
+}
+
+// Of two different changes of a state one is later, whoever asks.
+func TestLaterIsAnOrder(t *testing.T) {
+	r := testseed.Rand(t)
+	some := func() StateChange {
+		return StateChange{
+			State:   State{Kind: StateEmail, Value: []string{"", "opted_in", "subscribed"}[r.IntN(3)], On: r.IntN(2) == 0},
+			Changed: int64(r.IntN(2)), Actor: uint32(r.IntN(2)), Source: op.Source(r.IntN(2)),
+		}
+	}
+	for range 5000 {
+		a, b, c := some(), some(), some()
+		require.Equal(t, a != b, a.Later(b) != b.Later(a), "%+v, %+v", a, b)
+		require.False(t, a.Later(b) && b.Later(c) && !a.Later(c), "%+v, %+v, %+v", a, b, c)
+		if a.Changed > b.Changed {
+			require.True(t, a.Later(b))
+		}
+	}
 }

@@ -1,0 +1,55 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What tests outside of the package need of a cluster in memory.
+
+// PaperCluster is a testCluster.
+type PaperCluster struct{ c *testCluster }
+
+// OpenPaperCluster opens one of two nodes that both have replicas of all groups.
+func OpenPaperCluster(t *testing.T, seed uint64, groups int) PaperCluster {
+	return PaperCluster{openCluster(t, seed, clusterOptions{nodes: 2, replicas: 2, groups: groups})}
+}
+
+// Front is that of any node, behind a fence.
+func (p PaperCluster) Front() *Engine { return clusterWorld{p.c}.engine() }
+
+// Replicas are those of the groups of users on a node.
+func (p PaperCluster) Replicas(node int) (all []*Engine) {
+	for _, g := range p.c.groups[1:] {
+		all = append(all, g.replicas[node].e.Load())
+	}
+	return all
+}
+
+// Move gives any group another leader, or the same again.
+func (p PaperCluster) Move() {
+	g := p.c.groups[1+p.c.intN(len(p.c.groups)-1)]
+	p.c.move(g, p.c.anyNode(g))
+}
+
+// Settle waits until nothing is under way.
+func (p PaperCluster) Settle(t *testing.T) { settle(t, p.Front()) }
+
+// CatchUp waits until a replica of a group has all that is decided.
+func (p PaperCluster) CatchUp(t *testing.T) {
+	for _, g := range p.c.groups {
+		g.mu.Lock()
+		position := g.position
+		g.mu.Unlock()
+		for _, r := range g.replicas {
+			end := time.Now().Add(patient)
+			for r.DurablePosition() < position {
+				require.True(t, time.Now().Before(end))
+				time.Sleep(time.Millisecond)
+			}
+			require.NoError(t, r.e.Load().WaitApplied(position))
+		}
+	}
+}
