@@ -213,12 +213,12 @@ type exporter struct {
 // step passes a block on, or a stretch of the log.
 func (x *exporter) step() error {
 	l := x.log
-	// Before the block is opened: what this doesn't know any more has left the files.
+	// Before the block is opened, or the end of the blocks is looked at: what this doesn't know any more has left the files and is packed.
 	deleted := l.deleted.Load()
 	b := l.blockFrom(x.next)
 	switch {
 	case b == nil:
-		return x.readTail()
+		return x.readTail(deleted)
 	case b.first > x.end:
 		x.next = x.end + 1
 		return nil
@@ -238,7 +238,7 @@ func (x *exporter) step() error {
 }
 
 // readTail passes on what is in no block: there the log is, unless it has been packed since.
-func (x *exporter) readTail() error {
+func (x *exporter) readTail(deleted *deletedSet) error {
 	l := x.log
 	l.tail.RLock()
 	l.mu.Lock()
@@ -259,7 +259,7 @@ func (x *exporter) readTail() error {
 	x.stretch.sort()
 	from := x.next
 	x.next = x.stretch.last + 1
-	return x.pass(&x.stretch.rows, from, l.deleted.Load())
+	return x.pass(&x.stretch.rows, from, deleted)
 }
 
 // gather reads the next stretch of the log. The caller holds tail.
