@@ -267,6 +267,9 @@ func (w *worker) take(p *partition, s *slot, id op.IDKind, key []byte, c claim) 
 		if len(c.old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.old) {
 			return Nobody, nil
 		}
+		if bytes.Equal(c.old, key) {
+			return Done, nil
+		}
 		out = w.ed.SetExternalID(blob, key)
 	default:
 		return Nobody, op.ErrMalformed
