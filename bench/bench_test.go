@@ -101,11 +101,11 @@ func TestNoopAnswersWhatTheClientExpects(t *testing.T) {
 	for _, mix := range []body.Mix{mix225, mixEvent} {
 		p, err := startNoop(t.Context(), s, mix)
 		require.NoError(t, err)
-		right := &httpSide{s: s, process: p, connections: 2, bodies: s.bodies(mix)}
+		right := &httpSide{s: s, processes: []*process{p}, connections: 2, bodies: s.bodies(mix)}
 		rate, err := right.measure(t.Context())
 		require.NoError(t, err)
 		require.Positive(t, rate)
-		wrong := &httpSide{s: s, process: p, connections: 2, bodies: s.bodies(mixEvents)}
+		wrong := &httpSide{s: s, processes: []*process{p}, connections: 2, bodies: s.bodies(mixEvents)}
 		_, err = wrong.measure(t.Context())
 		require.ErrorContains(t, err, "not every answer was right")
 		require.NoError(t, p.stop())

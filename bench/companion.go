@@ -37,7 +37,7 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := &httpSide{s: s, process: server, connections: 64, bodies: s.bodies(mix225)}
+	track := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: s.bodies(mix225)}
 	if err := track.warmup(ctx); err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := &httpSide{s: s, process: server, connections: 64, bodies: s.bodies(mix225)}
+	track := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: s.bodies(mix225)}
 	if err := track.warmup(ctx); err != nil {
 		return nil, err
 	}

@@ -62,8 +62,8 @@ func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures
 	defer func() { err = errors.Join(err, noop.stop()) }()
 
 	bodies := s.bodies(l.mix)
-	ours := &httpSide{s: s, process: server, connections: l.connections, bodies: bodies}
-	theirs := &httpSide{s: s, process: noop, connections: l.connections, bodies: bodies}
+	ours := &httpSide{s: s, processes: []*process{server}, connections: l.connections, bodies: bodies}
+	theirs := &httpSide{s: s, processes: []*process{noop}, connections: l.connections, bodies: bodies}
 	for _, side := range []*httpSide{ours, theirs} {
 		if err := side.warmup(ctx); err != nil {
 			return nil, err
@@ -104,36 +104,45 @@ func (s *settings) bodies(mix body.Mix) body.Options {
 	return o
 }
 
-// httpSide sends load to one process, round after round.
+// httpSide sends load to a server, or to the nodes of one, round after round.
 type httpSide struct {
 	s           *settings
-	process     *process
+	processes   []*process // all that work for it
+	asked       []*process // those that get requests; default: all
 	connections int
 	bodies      body.Options
 
 	requests      int64 // all of them
 	sent          int64 // bytes of JSON, of the measured rounds
 	cpu, p50, p99 []float64
+	written       []float64 // bytes to disk for an object
 }
 
 func (h *httpSide) warmup(ctx context.Context) error {
 	if _, err := h.run(ctx, loadtest.Options{Duration: h.s.warmup()}); err != nil {
 		return err
 	}
-	quiet(h.process.pid())
+	h.quiet()
 	return nil
 }
 
-// measure returns acknowledged objects/s of one round. The process's CPU counts until it is quiet again: what it does behind its answers is
+func (h *httpSide) quiet() {
+	for _, p := range h.processes {
+		quiet(p.pid())
+	}
+}
+
+// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again: what they do behind their answers is
 // work for them too.
 func (h *httpSide) measure(ctx context.Context) (float64, error) {
-	before := cpuSeconds(h.process.pid())
+	cpu, written := cpuOf(h.processes), writtenOf(h.processes)
 	r, err := h.run(ctx, loadtest.Options{Duration: h.s.Duration})
 	if err != nil {
 		return 0, err
 	}
-	quiet(h.process.pid())
-	h.cpu = append(h.cpu, (cpuSeconds(h.process.pid())-before)/float64(r.Objects)*1e6)
+	h.quiet()
+	h.cpu = append(h.cpu, (cpuOf(h.processes)-cpu)/float64(r.Objects)*1e6)
+	h.written = append(h.written, (writtenOf(h.processes)-written)/float64(r.Objects))
 	h.p50, h.p99 = append(h.p50, r.Latency.P50), append(h.p99, r.Latency.P99)
 	h.sent += r.BytesSent
 	return r.ObjectsPerSecond, nil
@@ -141,12 +150,19 @@ func (h *httpSide) measure(ctx context.Context) (float64, error) {
 
 // run sends a closed loop of load and refuses to call it measured unless every answer was the right one.
 func (h *httpSide) run(ctx context.Context, o loadtest.Options) (*loadtest.Report, error) {
-	o.Targets, o.Key, o.Connections, o.Body = []string{"http://" + h.process.address}, apiKey, h.connections, h.bodies
+	asked := h.asked
+	if asked == nil {
+		asked = h.processes
+	}
+	for _, p := range asked {
+		o.Targets = append(o.Targets, "http://"+p.address)
+	}
+	o.Key, o.Connections, o.Body = apiKey, h.connections, h.bodies
 	o.Timeout = time.Minute
 	r, _, err := loadtest.Run(ctx, o)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w\n%s", err, h.process.lastLines())
+		return nil, fmt.Errorf("%w\n%s", err, h.processes[0].lastLines())
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case r.Acked != r.Requests || r.Objects == 0 || r.Unexpected+r.UnknownRequests+r.Cut+r.Unsent+r.ErrorEntries > 0:

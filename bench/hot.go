@@ -48,8 +48,8 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 	one, many := s.skewed(mix225)
-	hot := &httpSide{s: s, process: server, connections: 64, bodies: one}
-	uniform := &httpSide{s: s, process: server, connections: 64, bodies: many}
+	hot := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: one}
+	uniform := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: many}
 	for _, side := range []*httpSide{hot, uniform} {
 		if err := side.warmup(ctx); err != nil {
 			return f, err

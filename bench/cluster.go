@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"millrace/loadtest"
+	"millrace/loadtest/body"
+)
+
+// What three nodes on one machine can show: what an object costs them together. How fast they are with a machine each follows from that, not from rates here.
+const (
+	clusterNodes = 3
+
+	clusterCPUTarget    = 1.2  // CPU of an object on all nodes ÷ (nodes × one node alone)
+	clusterBytesTarget  = 4    // bytes written for an object on all nodes ÷ one node alone
+	clusterSkewTarget   = 0.7  // rate with all load sent to one node ÷ spread over all
+	clusterFailTarget   = 3    // seconds without a leader after kill -9
+	clusterIdleTarget   = 0.05 // cores of a node that has nothing to do
+	clusterChangeTarget = 0.7  // rate in the worst second while a node joins ÷ before
+
+	// clusterCheckpoints is how often all sides write what has changed to their stores, so that what is written there is part of what is measured.
+	clusterCheckpoints = "5s"
+	// changeTime bounds the wait for a cluster to come to rest.
+	changeTime = 3 * time.Minute
+)
+
+// cluster measures three nodes on loopback against one node alone.
+func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
+	alone, err := startServer(ctx, s, "alone", "--checkpoint-interval", clusterCheckpoints)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, alone.stop()) }()
+	nodes, err := startCluster(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, nodes.stop()) }()
+
+	idle, err := nodes.idle(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, idle)
+	bodies := s.bodies(mix225)
+	one := &httpSide{s: s, processes: []*process{alone}, connections: 64, bodies: bodies}
+	all := &httpSide{s: s, processes: nodes.processes, connections: 64, bodies: bodies}
+	first := &httpSide{s: s, processes: nodes.processes, asked: nodes.processes[:1], connections: 64, bodies: bodies}
+	for _, side := range []*httpSide{one, all, first} {
+		if err := side.warmup(ctx); err != nil {
+			return figures, err
+		}
+	}
+	rates, err := inTurns(ctx, s.Rounds,
+		func(int) (float64, error) { return one.measure(ctx) },
+		func(int) (float64, error) { return all.measure(ctx) },
+		func(int) (float64, error) { return first.measure(ctx) })
+	if err != nil {
+		return figures, err
+	}
+	cpu := ratios(all.cpu, one.cpu)
+	for i := range cpu {
+		cpu[i] /= clusterNodes
+	}
+	figures = append(figures,
+		newFigure("CPU of an object, three nodes ÷ (3 × one node alone), 225 objects, 64 connections", "", cpu,
+			Detail{"three nodes", median(all.cpu), "s per million objects"}, Detail{"one node alone", median(one.cpu), "s per million objects"},
+			Detail{"three nodes", median(rates[1]), "objects/s"}, Detail{"one node alone", median(rates[0]), "objects/s"},
+			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost, clusterCPUTarget),
+		newFigure("bytes written for an object, three nodes ÷ one node alone", "", ratios(all.written, one.written),
+			Detail{"three nodes", median(all.written), "bytes"}, Detail{"one node alone", median(one.written), "bytes"}).want(atMost, clusterBytesTarget),
+		newFigure("all load sent to one node ÷ spread over all", "", ratios(rates[2], rates[1]),
+			Detail{"to one node", median(rates[2]), "objects/s"}, Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast, clusterSkewTarget))
+
+	joined, err := nodes.join(ctx, s, all)
+	if err != nil {
+		return figures, err
+	}
+	figures = append(figures, joined)
+	failed, err := nodes.failOver(ctx, s, all)
+	return append(figures, failed), err
+}
+
+// nodes are the nodes of a cluster on loopback. processes[i] is node i+1.
+type nodes struct {
+	s         *settings
+	processes []*process
+	raft      []string // their addresses for one another
+}
+
+func startCluster(ctx context.Context, s *settings) (*nodes, error) {
+	n := &nodes{s: s}
+	for range clusterNodes + 1 { // one more, which joins later
+		address, err := freeAddress()
+		if err != nil {
+			return nil, err
+		}
+		n.raft = append(n.raft, address)
+	}
+	type started struct {
+		p   *process
+		err error
+	}
+	results := make([]chan started, clusterNodes) // each waits for the others
+	for i := range results {
+		results[i] = make(chan started, 1)
+		go func() {
+			p, err := n.start(ctx, i)
+			results[i] <- started{p, err}
+		}()
+	}
+	var failed error
+	for _, r := range results {
+		s := <-r
+		if s.p != nil {
+			n.processes = append(n.processes, s.p)
+		}
+		failed = errors.Join(failed, s.err)
+	}
+	if failed != nil {
+		return nil, errors.Join(failed, n.stop())
+	}
+	return n, n.untilAnswered(ctx)
+}
+
+// start starts node i+1.
+func (n *nodes) start(ctx context.Context, i int) (*process, error) {
+	var members []string
+	for j, address := range n.raft[:clusterNodes] {
+		members = append(members, fmt.Sprintf("%d=%s", j+1, address))
+	}
+	return startServer(ctx, n.s, nodeDir(i), "--node", strconv.Itoa(i+1), "--raft", n.raft[i], "--raft-insecure",
+		"--members", strings.Join(members, ","), "--checkpoint-interval", clusterCheckpoints)
+}
+
+func nodeDir(i int) string { return fmt.Sprintf("node%d", i+1) }
+
+func (n *nodes) stop() (err error) {
+	for _, p := range n.processes {
+		err = errors.Join(err, p.stop())
+	}
+	return err
+}
+
+// untilAnswered waits until a request that concerns every group is answered: all of them are led.
+func (n *nodes) untilAnswered(ctx context.Context) error {
+	var last error
+	for end := time.Now().Add(changeTime); time.Now().Before(end); {
+		if last = post(n.processes[0], "/users/track", everyGroup(), fasthttp.StatusCreated); last == nil {
+			return nil
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the cluster does not come to serve: %w", last)
+}
+
+// everyGroup is a request for so many users that every group has some.
+func everyGroup() []byte {
+	var events []byte
+	for i := range body.MaxPerArray {
+		events = fmt.Appendf(events, `,{"external_id":"probe-%d","name":"probed","time":"2026-01-02T03:04:05Z"}`, i)
+	}
+	return fmt.Appendf(nil, `{"events":[%s]}`, events[1:])
+}
+
+// idle is the CPU that a node takes when nobody asks it anything.
+func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
+	for _, p := range n.processes {
+		quiet(p.pid())
+	}
+	rounds := make([]float64, s.Rounds)
+	for i := range rounds {
+		before := cpuOf(n.processes)
+		if err := sleep(ctx, s.Duration); err != nil {
+			return Figure{}, err
+		}
+		rounds[i] = (cpuOf(n.processes) - before) / s.Duration.Seconds() / float64(len(n.processes))
+	}
+	return newFigure("CPU of a node of an idle cluster", "cores", rounds).want(atMost, clusterIdleTarget), nil
+}
+
+// join measures the rate, second by second, while a fourth node joins under load and takes its share of the groups over.
+func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure, err error) {
+	before, err := load.measure(ctx)
+	if err != nil {
+		return f, err
+	}
+	id := strconv.Itoa(clusterNodes + 1)
+	if _, err := n.operate(ctx, "add", id+"="+n.raft[clusterNodes]); err != nil {
+		return f, err
+	}
+	p, err := n.start(ctx, clusterNodes)
+	if err != nil {
+		return f, err
+	}
+	n.processes = append(n.processes, p)
+	worst, start := before, time.Now()
+	var after float64
+	for settled := false; !settled; {
+		if after, err = load.measure(ctx); err != nil {
+			return f, err
+		}
+		worst = min(worst, after)
+		if settled, err = n.settled(ctx); err != nil {
+			return f, err
+		}
+		if time.Since(start) > changeTime {
+			return f, errors.New("the cluster moves groups without end")
+		}
+	}
+	took := time.Since(start).Seconds()
+	return newFigure("rate in the worst round while a fourth node joins ÷ before", "", []float64{worst / before}, Detail{"before", before, "objects/s"},
+		Detail{"worst", worst, "objects/s"}, Detail{"in the end", after, "objects/s"}, Detail{"took", took, "s"}).want(atLeast, clusterChangeTarget), nil
+}
+
+// failOver kills a node under load and measures how long no request that concerns every group is answered.
+func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figure, error) {
+	rounds := make([]float64, 0, s.Rounds)
+	for i := range s.Rounds {
+		victim := 1 + i%(len(n.processes)-1) // the first one is asked
+		loading, end := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = load.run(loading, loadtest.Options{Duration: changeTime}) // some of it fails: that is what happens here
+		}()
+		if err := sleep(ctx, s.Duration); err != nil {
+			end()
+			return Figure{}, err
+		}
+		n.processes[victim].kill()
+		start := time.Now()
+		err := n.untilAnswered(ctx)
+		rounds = append(rounds, time.Since(start).Seconds())
+		end()
+		<-ended
+		if err != nil {
+			return Figure{}, err
+		}
+		if n.processes[victim], err = n.start(ctx, victim); err != nil {
+			return Figure{}, err
+		}
+		if err := n.rest(ctx); err != nil {
+			return Figure{}, err
+		}
+	}
+	return newFigure("kill -9 of a node under load: until every group is led again", "s", rounds).want(atMost, clusterFailTarget), nil
+}
+
+// operate runs a command of the operator on the first node.
+func (n *nodes) operate(ctx context.Context, args ...string) ([]byte, error) {
+	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--admin", n.processes[0].admin)
+	c := exec.CommandContext(ctx, n.s.server, args...)
+	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
+	out, err := c.Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			err = fmt.Errorf("%w: %s", err, failed.Stderr)
+		}
+		return nil, fmt.Errorf("millrace %s: %w", strings.Join(args, " "), err)
+	}
+	return out, nil
+}
+
+// settled says whether every group has its replicas, all of them with a vote, and nothing moves.
+func (n *nodes) settled(ctx context.Context) (bool, error) {
+	out, err := n.operate(ctx, "status", "--json")
+	if err != nil {
+		return false, err
+	}
+	var status map[string]any
+	if err := json.Unmarshal(out, &status); err != nil {
+		return false, fmt.Errorf("cluster status: %w", err)
+	}
+	return false, errors.New("not built")
+}
+
+// rest waits until nothing moves.
+func (n *nodes) rest(ctx context.Context) error {
+	for end := time.Now().Add(changeTime); time.Now().Before(end); {
+		if settled, err := n.settled(ctx); err != nil || settled {
+			return err
+		}
+		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return errors.New("the cluster does not come to rest")
+}
+
+func cpuOf(processes []*process) (seconds float64) {
+	for _, p := range processes {
+		seconds += cpuSeconds(p.pid())
+	}
+	return seconds
+}
+
+// writtenOf is how many bytes processes have had written to disk since they started.
+func writtenOf(processes []*process) (bytes float64) {
+	for _, p := range processes {
+		for line := range strings.Lines(readText("/proc/" + strconv.Itoa(p.pid()) + "/io")) {
+			if v, ok := strings.CutPrefix(line, "write_bytes:"); ok {
+				n, _ := strconv.ParseFloat(strings.TrimSpace(v), 64)
+				bytes += n
+			}
+		}
+	}
+	return bytes
+}
+
+// freeAddress is an address on loopback that nobody listens on.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
