@@ -201,7 +201,7 @@ func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure
 		return f, err
 	}
 	id := strconv.Itoa(clusterNodes + 1)
-	if _, err := n.operate(ctx, "add", id+"="+n.raft[clusterNodes]); err != nil {
+	if _, err := n.operate(ctx, "add", id, n.raft[clusterNodes]); err != nil {
 		return f, err
 	}
 	p, err := n.start(ctx, clusterNodes)
@@ -264,7 +264,7 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 
 // operate runs a command of the operator on the first node.
 func (n *nodes) operate(ctx context.Context, args ...string) ([]byte, error) {
-	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--admin", n.processes[0].admin)
+	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--server", "http://"+n.processes[0].admin)
 	c := exec.CommandContext(ctx, n.s.server, args...)
 	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
 	out, err := c.Output()
@@ -284,11 +284,32 @@ func (n *nodes) settled(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var status map[string]any
+	var status struct{ Groups []clusterGroup }
 	if err := json.Unmarshal(out, &status); err != nil {
 		return false, fmt.Errorf("cluster status: %w", err)
 	}
-	return false, errors.New("not built")
+	for _, g := range status.Groups {
+		if !g.settled() {
+			return false, nil
+		}
+	}
+	return len(status.Groups) > 0, nil
+}
+
+// clusterGroup is a group in the answer of `millrace cluster status --json`.
+type clusterGroup struct {
+	Leader         int
+	Doing, Problem string
+	Replicas       []struct{ Voter, Leaving, Open bool }
+}
+
+func (g *clusterGroup) settled() bool {
+	for _, r := range g.Replicas {
+		if !r.Voter || r.Leaving || !r.Open {
+			return false
+		}
+	}
+	return g.Leader != 0 && g.Doing == "" && g.Problem == ""
 }
 
 // rest waits until nothing moves.
