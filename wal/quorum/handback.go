@@ -188,7 +188,7 @@ type nudges struct {
 }
 
 // nudgeAfter is how long a commit waits for an entry that would carry it, when nobody is known to wait.
-const nudgeAfter = 10 * time.Millisecond
+const nudgeAfter = 30 * time.Millisecond
 
 func (n *nudges) committed(index, term uint64, urgent bool) {
 	n.mu.Lock()

@@ -17,7 +17,8 @@ type queue struct {
 	fences  []chan fenced // wait for the next entry
 	idle    bool          // the proposer waits
 	flying  map[uint64]*proposal
-	next    uint64 // sequence
+	next    uint64    // sequence
+	rested  time.Time // until then the proposer rests
 
 	pendingRecords int // taken, not handed back
 	pendingBytes   int64
@@ -37,11 +38,19 @@ type fenced struct {
 	err      error
 }
 
-// Two entries are on their way at a time: one at the leader's disk, one at the followers'. What comes meanwhile is the next one, so that the size of entries
-// follows from the load; small entries cost by far more than large ones. When a whole entry waits, more may go.
+// One entry is on its way at a time. What comes meanwhile is the next one, so that the size of entries follows from the load: small entries cost by far more than
+// large ones. When a whole entry waits, more may go.
 const (
-	smallFlight = 2
+	smallFlight = 1
 	largeFlight = 16
+)
+
+// An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then the proposer rests in between, restFactor
+// times as long as the entry took beyond that and longestRest at most, for fewer and larger entries. A fence, and a whole entry that waits, end the rest.
+const (
+	fastFlight  = 5 * time.Millisecond
+	restFactor  = 2
+	longestRest = 50 * time.Millisecond
 )
 
 // Append queues a record; it never waits. OnDurable hands it back, with its position, or OnLost does. With an error the record stays the caller's and nothing
@@ -178,6 +187,9 @@ func (l *Log) mayPropose() bool {
 	if len(q.records) == 0 && len(q.fences) == 0 {
 		return false
 	}
+	if len(q.fences) == 0 && q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
+		return false
+	}
 	return len(q.flying) < smallFlight || q.bytes >= int64(l.opts.MaxEntryBytes) && len(q.flying) < largeFlight
 }
 
@@ -193,8 +205,24 @@ func (l *Log) land(sequence uint64) *proposal {
 	delete(q.flying, sequence)
 	q.pendingRecords -= len(p.records)
 	q.pendingBytes -= p.bytes
+	l.rest(time.Since(p.since))
 	l.wakeProposer()
 	return p
+}
+
+// rest lets the proposer rest after an entry that took so long, with mu held.
+func (l *Log) rest(took time.Duration) {
+	q := &l.queue
+	if took <= fastFlight || len(q.records) == 0 || l.closing {
+		return
+	}
+	rest := min(restFactor*(took-fastFlight), longestRest)
+	q.rested = time.Now().Add(rest)
+	time.AfterFunc(rest, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.wakeProposer()
+	})
 }
 
 // lose reports an entry as lost unless it has been handed back.
