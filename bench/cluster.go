@@ -56,9 +56,9 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	figures = append(figures, idle)
 	bodies := s.bodies(mix225)
-	one := &httpSide{s: s, processes: []*process{alone}, connections: 64, bodies: bodies}
-	all := &httpSide{s: s, processes: nodes.processes, connections: 64, bodies: bodies}
-	first := &httpSide{s: s, processes: nodes.processes, asked: nodes.processes[:1], connections: 64, bodies: bodies}
+	one := &httpSide{s: s, processes: []*process{alone}, connections: 128, bodies: bodies}
+	all := &httpSide{s: s, processes: nodes.processes, connections: 128, bodies: bodies}
+	first := &httpSide{s: s, processes: nodes.processes, asked: nodes.processes[:1], connections: 128, bodies: bodies}
 	for _, side := range []*httpSide{one, all, first} {
 		if err := side.warmup(ctx); err != nil {
 			return figures, err
@@ -76,7 +76,7 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 		cpu[i] /= clusterNodes
 	}
 	figures = append(figures,
-		newFigure("CPU of an object, three nodes ÷ (3 × one node alone), 225 objects, 64 connections", "", cpu,
+		newFigure("CPU of an object, three nodes ÷ (3 × one node alone), 225 objects, 128 connections", "", cpu,
 			Detail{"three nodes", median(all.cpu), "s per million objects"}, Detail{"one node alone", median(one.cpu), "s per million objects"},
 			Detail{"three nodes", median(rates[1]), "objects/s"}, Detail{"one node alone", median(rates[0]), "objects/s"},
 			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost, clusterCPUTarget),

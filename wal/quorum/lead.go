@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -33,6 +34,7 @@ func (l *Log) listen(n *instance) {
 	for {
 		select {
 		case leads := <-n.notify:
+			l.pace(n, leads)
 			l.notice(leads)
 		case o := <-n.seen:
 			if leader, ok := o.Data.(raft.LeaderObservation); ok && leader.LeaderID != "" {
@@ -43,6 +45,22 @@ func (l *Log) listen(n *instance) {
 			l.notice(false)
 			return
 		}
+	}
+}
+
+// leaderPace is how many times longer raft's HeartbeatTimeout is on a leader. There it has one effect: heartbeats go to each follower every tenth of it, up to
+// twice that. Followers, with the timeout as it was set, still hear several before the first of them would stand for election, and a node of an idle cluster, where
+// heartbeats are most of what there is to do, does half of it.
+const leaderPace = 2
+
+func (l *Log) pace(n *instance, leads bool) {
+	c := n.raft.ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = l.opts.HeartbeatTimeout, l.opts.ElectionTimeout
+	if leads {
+		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace*l.opts.HeartbeatTimeout, leaderPace*l.opts.ElectionTimeout
+	}
+	if err := n.raft.ReloadConfig(c); err != nil {
+		panic(fmt.Sprintf("BUG: quorum: heartbeats every %v: %v", c.HeartbeatTimeout/10, err))
 	}
 }
 

@@ -88,7 +88,7 @@ type Options struct {
 	OnLead, OnFollow func()
 	// OnFailure is called once when the log's disk has failed, or what is on it is damaged. It is final; the process should exit. It must not call Close.
 	OnFailure func(error)
-	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, 500 ms: a leader that is gone is replaced in 1 to 2.5 s.
+	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, HeartbeatTimeout: a leader that is gone is replaced in 1 to 2.5 s.
 	HeartbeatTimeout, ElectionTimeout, LeaseTimeout time.Duration
 	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed. They learn of commits at once, too;
 	// this is for those that could not be reached then. Default 500 ms.
@@ -144,7 +144,7 @@ func (o *Options) EnsureDefaults() {
 	}
 	setDefault(&o.HeartbeatTimeout, 800*time.Millisecond)
 	setDefault(&o.ElectionTimeout, o.HeartbeatTimeout)
-	setDefault(&o.LeaseTimeout, min(500*time.Millisecond, o.HeartbeatTimeout))
+	setDefault(&o.LeaseTimeout, o.HeartbeatTimeout)
 	setDefault(&o.CommitTimeout, 500*time.Millisecond)
 	setDefault(&o.MaxPendingRecords, 4096)
 	setDefault(&o.MaxPendingBytes, 64<<20)
