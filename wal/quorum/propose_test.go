@@ -1,0 +1,62 @@
+package quorum
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
+)
+
+// When entries take long, the proposer rests between them: until its time, a fence, or a whole entry.
+func TestRest(t *testing.T) {
+	const long = fastFlight + longestRest // rests as long as it may
+	for name, test := range map[string]struct {
+		took    time.Duration
+		waiting int // records
+		closing bool
+		then    func(l *Log)
+		rests   bool
+	}{
+		"a fast entry":            {took: fastFlight, waiting: 1},
+		"nothing waits":           {took: long},
+		"a slow entry":            {took: long, waiting: 1, rests: true},
+		"the log is being closed": {took: long, waiting: 1, closing: true},
+		"a fence":                 {took: long, waiting: 1, then: func(l *Log) { l.queue.fences = append(l.queue.fences, nil) }},
+		"a whole entry":           {took: long, waiting: 1, then: func(l *Log) { l.queue.bytes = int64(l.opts.MaxEntryBytes) }},
+		"its time has come":       {took: long, waiting: 1, then: func(l *Log) { l.queue.rested = l.queue.rested.Add(-longestRest) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &Log{opts: Options{MaxEntryBytes: 1000}}
+			l.wake.L = &l.mu
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.queue.records = make([]*wal.Record, test.waiting)
+			before := time.Now()
+			l.closing = test.closing
+			l.rest(test.took)
+			if test.then != nil {
+				test.then(l)
+			}
+			if test.waiting == 0 { // and then one comes
+				l.queue.records = make([]*wal.Record, 1)
+			}
+			resting := !l.mayPropose()
+			if time.Since(before) > longestRest/2 {
+				t.Skip("the machine stood still")
+			}
+			require.Equal(t, test.rests, resting)
+		})
+	}
+
+	l := &Log{opts: Options{MaxEntryBytes: 1000}}
+	l.wake.L = &l.mu
+	l.queue.records = make([]*wal.Record, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest(long)
+	for l.queue.idle = true; !l.mayPropose(); l.queue.idle = true {
+		l.wake.Wait() // ends, since the end of the rest wakes the proposer
+	}
+}
