@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,13 @@ func crowdKey(r *rand.Rand) (op.IDKind, string) {
 	default:
 		return op.ExternalID, fmt.Sprint("u", i)
 	}
+}
+
+// copy is one whose store goes another way from here on.
+func (c *crowd) copy() *crowd {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &crowd{t: c.t, numbers: maps.Clone(c.numbers), sent: c.sent, some: c.some}
 }
 
 // anyone is the number of somebody, 0 when nobody is known.
@@ -230,6 +238,35 @@ func (c *crowd) view(e *shard.Engine, events eventlog.Exporter) map[string]strin
 	return all
 }
 
+// known are the users that there are under the names of external ids.
+func (c *crowd) known(e *shard.Engine) map[string]uint64 {
+	all := map[string]uint64{}
+	for i := range crowdNames {
+		users, err := e.Find(testWorkspace, op.ExternalID, fmt.Append(nil, "u", i))
+		require.NoError(c.t, err)
+		for _, u := range users {
+			all[fmt.Sprint("u", i)] = u.Number
+		}
+	}
+	return all
+}
+
+// stillKnown fails the test when a node says that it doesn't know one of them. It returns an error when the node can't say.
+func (c *crowd) stillKnown(e *shard.Engine, known map[string]uint64) error {
+	if err := e.Fence(); err != nil {
+		return err
+	}
+	for name, number := range known {
+		users, err := e.Find(testWorkspace, op.ExternalID, []byte(name))
+		if err != nil {
+			return err
+		}
+		require.Len(c.t, users, 1, "user %s", name)
+		require.Equal(c.t, number, users[0].Number, "user %s", name)
+	}
+	return nil
+}
+
 // counted is how many events all users have, however they are found.
 func (c *crowd) counted(e *shard.Engine) (n int) {
 	t := c.t
@@ -298,10 +335,15 @@ func (c *testCluster) foundation() Foundation {
 	return Foundation{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// spread waits until all members are there and each group has three replicas.
-func (c *testCluster) spread() {
+// spread waits until all members are there and each group has three replicas. Between looks it does what it is told to.
+func (c *testCluster) spread(meanwhile ...func() error) {
 	c.t.Helper()
 	c.eventually(func() error {
+		for _, do := range meanwhile {
+			if err := do(); err != nil {
+				return err
+			}
+		}
 		d, _ := c.node(1).documents.get()
 		for n := range c.members {
 			if d.nodes[n].State != Active {
@@ -371,8 +413,10 @@ func TestImport(t *testing.T) {
 
 	c.start(1)
 	require.Equal(t, want, crowd.view(c.node(1).Front(), c.node(1)))
+	known := crowd.known(c.node(1).Front())
+	require.NotEmpty(t, known)
 	c.start(2, 3)
-	c.spread()
+	c.spread(func() error { return crowd.stillKnown(c.node(2).Front(), known) }, func() error { return crowd.stillKnown(c.node(3).Front(), known) })
 	for node := quorum.Node(1); node <= 3; node++ {
 		require.Equal(t, want, crowd.view(c.node(node).Front(), c.node(node)), "node %d", node)
 		control := c.node(node).group(controlGroup).engine.Load()
@@ -386,6 +430,20 @@ func TestImport(t *testing.T) {
 			return false
 		}))
 	}
+
+	// A backup of groups that have taken no record of their own yet.
+	restored := newTestCluster(t, 1, nil)
+	f = restored.foundation()
+	f.Groups = 0
+	_, _, err = RestoreBackup(context.Background(), bytes.NewReader(c.takeBackup(2)), f)
+	require.NoError(t, err)
+	restored.start(1)
+	require.Equal(t, want, crowd.view(restored.node(1).Front(), restored.node(1)))
+	later := crowd.copy()
+	later.run(seed+2, 2, 20, func() *shard.Engine { return restored.node(1).Front() })
+	restored.settle()
+	require.Equal(t, later.sent, later.counted(restored.node(1).Front()), "what the new cluster takes is not taken for what it has")
+	restored.stop(1)
 
 	// It goes on: with merges across groups, and deletions that find the events of before.
 	crowd.run(seed+1, 3, 40, func() *shard.Engine { return c.node(2).Front() })

@@ -79,7 +79,8 @@ const (
 	logDir          = "log"
 	metaName        = "wal-meta.db" // of raft-wal
 
-	// firstBase leaves room for an entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
+	// firstBase is the base of a new group without a state from elsewhere; with one, it is above. It leaves room for an entry before the first: raft takes index 0
+	// for "none", and 1 for "without any before it".
 	firstBase = 2
 )
 
@@ -156,7 +157,10 @@ func (l *Log) create() (err error) {
 	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self}
 	var m marker
 	if len(l.opts.Voters) > 0 {
-		id.Base = max(indexOf(l.opts.Base)+1, firstBase)
+		id.Base = firstBase
+		if l.opts.Base > 0 {
+			id.Base = max(indexOf(l.opts.Base)+1, firstBase+1)
+		}
 		m = marker{Version: markerVersion, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
 		for _, n := range l.opts.Voters {
 			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: n.id(), Address: n.address()})
@@ -249,7 +253,8 @@ func (l *Log) check() error {
 	return nil
 }
 
-// findLast finds the last record that Replay gives, so that DurablePosition is a record's.
+// findLast finds the last record that Replay gives, so that DurablePosition is a record's. When there is none, but there is a state that stands for what came
+// before the log, DurablePosition is the end of that: a fence must not say to a node which lacks the state that it has everything.
 func (l *Log) findLast() error {
 	m := l.markers.cur
 	first, err := l.store.FirstIndex()
@@ -266,10 +271,8 @@ func (l *Log) findLast() error {
 			return nil
 		}
 	}
-	if m.Index > l.identity.Base {
+	if m.Index > firstBase || m.Restored {
 		l.passed.position.Store(endOf(m.Index))
-	} else {
-		l.passed.position.Store(l.opts.Base)
 	}
 	return nil
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -446,6 +448,68 @@ func TestMembers(t *testing.T) {
 	leader.log.mu.Lock()
 	require.False(t, leader.log.transferring)
 	leader.log.mu.Unlock()
+}
+
+// deaf is the log of a node that, once it is told to, does not hear what raft says until it is told again.
+type deaf struct {
+	slog.Handler
+	hold          atomic.Bool
+	reached, goOn chan struct{}
+}
+
+func (d *deaf) Enabled(context.Context, slog.Level) bool { return true }
+func (d *deaf) WithAttrs([]slog.Attr) slog.Handler       { return d }
+
+// Handle is called by who hears raft.
+func (d *deaf) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "the group has a leader" && d.hold.CompareAndSwap(true, false) {
+		d.reached <- struct{}{}
+		<-d.goOn
+	}
+	return nil
+}
+
+// Who has handed leadership over takes nothing any more, also before raft has told it so: it would be lost.
+func TestNothingIsTakenAfterATransfer(t *testing.T) {
+	ears := map[Node]*deaf{}
+	g := newGroup(t, 3, func(o *Options) {
+		d := &deaf{reached: make(chan struct{}), goOn: make(chan struct{})}
+		ears[o.Host.Node()], o.Logger = d, slog.New(d)
+	})
+	t.Cleanup(func() {
+		for _, d := range ears {
+			close(d.goOn)
+		}
+	})
+	for handed := false; !handed; {
+		g.write(1)
+		leader := g.leader()
+		d := ears[leader.node]
+		d.hold.Store(true)
+		leader.log.node.Load().seen <- raft.Observation{Data: raft.LeaderObservation{LeaderID: leader.node.id()}}
+		<-d.reached
+		if handed = leader.log.Transfer(0) == nil; handed { // a busy machine may have deposed it
+			require.ErrorIs(t, leader.append("too late"), ErrNotLeader)
+			_, err := leader.log.Fence(context.Background())
+			require.ErrorIs(t, err, ErrNotLeader)
+			require.False(t, leader.log.Leads())
+		}
+		d.goOn <- struct{}{}
+		if handed {
+			soon(t, "OnFollow", func() bool {
+				leader.owner.mu.Lock()
+				defer leader.owner.mu.Unlock()
+				return !leader.owner.leads
+			})
+			g.write(10)
+			soon(t, "it leads again", func() bool {
+				_ = g.leader().log.Transfer(leader.node)
+				return leader.log.Leads()
+			})
+			g.write(10)
+			g.same()
+		}
+	}
 }
 
 // A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and all is there for the next one.

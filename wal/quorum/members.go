@@ -62,10 +62,15 @@ func (l *Log) Transfer(to Node) error {
 		return errors.New("quorum: a transfer of the leadership is under way")
 	}
 	l.transferring = true
+	epoch := l.epoch
 	l.mu.Unlock()
+	var err error
 	defer func() {
 		l.mu.Lock()
 		l.transferring = false
+		if err == nil && l.epoch == epoch { // raft has not told it yet: what is taken until then would be lost
+			l.leads = false
+		}
 		l.mu.Unlock()
 	}()
 	l.settle(l.opts.ElectionTimeout)
@@ -75,7 +80,7 @@ func (l *Log) Transfer(to Node) error {
 	} else {
 		future = n.raft.LeadershipTransferToServer(to.id(), to.address())
 	}
-	if err := future.Error(); err != nil {
+	if err = future.Error(); err != nil {
 		return fmt.Errorf("transfer the leadership of group %d to node %d: %w", l.opts.Group, to, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -22,14 +23,22 @@ func TestSeed(t *testing.T) {
 		require.NoError(t, one.open())
 		require.Equal(t, begin+1, one.log.FirstPosition(), "who has all up to begin misses nothing")
 		require.NoError(t, one.log.Replay(begin+1, nil))
+		require.Equal(t, begin, one.log.DurablePosition())
 		require.NoError(t, one.log.Start())
+		two.start()
+		at, err := g.leader().log.Fence(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, begin, at)
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.ErrorIs(t, two.log.Wait(now, at), context.Canceled, "who has not got the state lacks what the first fence asks for")
 		g.write(20)
 		require.Greater(t, one.owner.all()[0].Position, begin)
-		two.start()
 		require.NoError(t, g.leader().log.AddVoter(2))
 		g.write(20)
 		g.same()
 		require.Equal(t, 1.0, float64(two.log.metrics.restores.Get()), "it gets the state that no log has")
+		require.NoError(t, two.log.Wait(now, at))
 		one.stop()
 		two.stop()
 	}

@@ -144,7 +144,8 @@ func (l *Log) LastPosition() uint64 {
 	return endOf(last)
 }
 
-// DurablePosition is the last record that was handed back, or that Replay gives.
+// DurablePosition is the last record that was handed back, or that Replay gives, or the end of the state that stands before the log; 0 when there is none of
+// them.
 func (l *Log) DurablePosition() uint64 { return l.passed.position.Load() }
 
 // Bytes is about how large the log is.
