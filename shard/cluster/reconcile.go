@@ -255,7 +255,9 @@ func (r *reconciler) notice(l *look, s *scene) {
 		r.gauge(fmt.Sprintf(`millrace_cluster_nodes{state=%q}`, state)).Set(float64(count[state]))
 	}
 	moves := 0
+	r.noticeLag(l, &s.control)
 	for i := range s.groups {
+		r.noticeLag(l, &s.groups[i])
 		if s.groups[i].underWay() {
 			moves++
 		}
@@ -263,6 +265,12 @@ func (r *reconciler) notice(l *look, s *scene) {
 	r.gauge("millrace_cluster_nodes_silent").Set(float64(silent))
 	r.gauge("millrace_cluster_moves").Set(float64(moves))
 	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
+}
+
+func (r *reconciler) noticeLag(l *look, g *groupView) {
+	commit, apply := l.lag(g)
+	r.gauge(fmt.Sprintf(`millrace_cluster_commit_lag{group="%d"}`, g.group)).Set(float64(commit))
+	r.gauge(fmt.Sprintf(`millrace_cluster_apply_lag{group="%d"}`, g.group)).Set(float64(apply))
 }
 
 // say logs a group's problem once, and when it is over.

@@ -156,11 +156,31 @@ func (l *look) groupStatus(g *groupView, next decision) GroupStatus {
 		if report := l.replica(n, g.group); report != nil {
 			r.Open, r.Index, r.Commit, r.Applied = true, report.LastIndex, report.CommitIndex, report.Applied
 			if leader != nil {
-				r.CommitLag = leader.LastIndex - min(leader.LastIndex, report.LastIndex)
-				r.ApplyLag = leader.Applied - min(leader.Applied, report.Applied)
+				r.CommitLag, r.ApplyLag = report.lag(leader)
 			}
 		}
 		status.Replicas = append(status.Replicas, r)
 	}
 	return status
+}
+
+// lag is how many entries the leader of a group has in its log, and has applied, and this replica has not. The two have answered one after the other: under
+// load a replica that keeps up may be some entries behind, or seem so.
+func (r *ReplicaReport) lag(leader *ReplicaReport) (commit, apply uint64) {
+	return leader.LastIndex - min(leader.LastIndex, r.LastIndex), leader.Applied - min(leader.Applied, r.Applied)
+}
+
+// lag is that of the member which lags most, of those that answer; 0 as long as nobody leads.
+func (l *look) lag(g *groupView) (commit, apply uint64) {
+	leader, _ := l.of(g.group)
+	if leader == nil {
+		return 0, 0
+	}
+	for _, m := range g.members {
+		if report := l.replica(m.Node, g.group); report != nil {
+			c, a := report.lag(leader)
+			commit, apply = max(commit, c), max(apply, a)
+		}
+	}
+	return commit, apply
 }
