@@ -361,6 +361,9 @@ func (n *Node) useImage(dst []byte, verb byte, x *reader) ([]byte, error) {
 		if err := x.err(); err != nil {
 			return dst, err
 		}
+		if lent.own.image == nil { // ended, or let go, meanwhile
+			return dst, errors.New("the image is not there any more")
+		}
 		if err := lent.own.end(position); err != nil {
 			return dst, err
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard"
 	"millrace/wal/quorum"
@@ -139,6 +140,10 @@ type promise struct {
 
 // voidAfter is how long promises stand that nobody asks for.
 const voidAfter = time.Minute
+
+func newPromises() *xsync.MapOf[quorum.Node, *promises] {
+	return xsync.NewMapOf[quorum.Node, *promises]()
+}
 
 func (n *Node) promisesTo(node quorum.Node, epoch uint64) *promises {
 	p, _ := n.promises.Compute(node, func(old *promises, loaded bool) (*promises, bool) {

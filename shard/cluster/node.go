@@ -195,7 +195,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now}, epoch: rand.Uint64(), started: time.Now(),
-		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: xsync.NewMapOf[quorum.Node, *promises](),
+		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}
 	n.draining = make(chan struct{})
 	n.context, n.cancel = context.WithCancel(context.Background())

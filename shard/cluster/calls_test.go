@@ -1,0 +1,274 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+	"millrace/wal/quorum"
+)
+
+// Errors that callers act on come through a call as they were; all others as text.
+func TestErrorsCrossNodes(t *testing.T) {
+	for code, err := range codes {
+		require.Equal(t, code, codeOf(fmt.Errorf("wrapped: %w", err)), "%v", err)
+		require.ErrorIs(t, remoteError(code, []byte("text")), err)
+		require.ErrorIs(t, code.err(), err)
+	}
+	require.NoError(t, codeOf(nil).err())
+	err := remoteError(codeOf(errors.New("the moon is full")), []byte("the moon is full"))
+	require.ErrorIs(t, err, errRemote)
+	require.ErrorContains(t, err, "the moon is full")
+	require.Equal(t, codeUnavailable, codeOf(shard.ErrClosed), "a replica that closes has done nothing")
+}
+
+func TestEffectsCrossNodes(t *testing.T) {
+	for _, e := range []shard.Effects{
+		{},
+		{Deferred: []uint64{7 << 56, 1}},
+		{Outcomes: []shard.ReportedOutcome{{Ref: 3, Outcome: shard.Taken}, {Ref: 65535, Outcome: shard.Done}}},
+		{Deferred: []uint64{1}, Outcomes: []shard.ReportedOutcome{{}}},
+	} {
+		b := appendEffects(nil, e)
+		r := &reader{rest: append(b[:len(b):len(b)], 9)}
+		require.Equal(t, e, r.effects())
+		require.EqualValues(t, 9, r.u8())
+		require.NoError(t, r.err())
+		for cut := range b {
+			r := &reader{rest: b[:cut]}
+			r.effects()
+			require.ErrorIs(t, r.err(), errMalformed)
+		}
+	}
+}
+
+func TestEventsCrossNodes(t *testing.T) {
+	e := eventlog.Event{
+		Group: "0a", Position: 1 << 40, Ordinal: 7, Workspace: 3, Kind: op.Purchase, ID: op.Email, Time: time.UnixMilli(-5).UTC(),
+		AcceptedAt: time.UnixMicro(1_700_000_000_000_001).UTC(), Number: 1<<63 | 5, Resolved: true, Currency: [3]byte{'E', 'U', 'R'}, Price: 1.5, Quantity: 2, Total: -300,
+		Key: []byte("a@b"), Name: []byte("shoe"), App: []byte("app"), Properties: []byte(`{"a":1}`),
+	}
+	v := reflect.ValueOf(e)
+	for i := range v.NumField() {
+		require.False(t, v.Field(i).IsZero(), "%s is to be tested", v.Type().Field(i).Name)
+	}
+	b := appendEvent(nil, &e)
+	var got eventlog.Event
+	require.NoError(t, readEvent(b, &got))
+	require.Equal(t, e, got)
+	for cut := range b {
+		require.ErrorIs(t, readEvent(b[:cut], &got), errMalformed)
+	}
+}
+
+// What another node sends never panics, whatever it is.
+func FuzzCalls(f *testing.F) {
+	f.Add([]byte{1, 2, 3})
+	f.Add(appendEffects(nil, shard.Effects{Deferred: []uint64{1}}))
+	f.Add(appendSized(appendU32(nil, 3), []byte("record")))
+	f.Add(append([]byte(`{"disk":"x"}`), 0))
+	n := &Node{routes: newRoutes(1, 4), opts: Options{FenceTimeout: time.Millisecond}}
+	n.opts.EnsureDefaults()
+	n.replicas = nil // it has none, so whatever comes is refused once it is read
+	n.context, n.cancel = context.WithCancel(context.Background())
+	n.stop, n.draining = n.context.Done(), make(chan struct{})
+	close(n.draining)
+	n.promises = newPromises()
+	n.facts.Store(&facts{Node: 1, Disk: "d"})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		from := &quorum.Conn{Node: 2, Cluster: "c"}
+		for _, h := range []handler{n.serveCommit, n.serveRelease, n.serveLetters, n.serveEffects, n.serveFence, n.serveEntry, n.serveSpread, n.serveStep, n.serveFacts,
+			n.serveCut, n.serveImage} {
+			_, _ = h(from, nil, body)
+		}
+		_ = readEvent(body, new(eventlog.Event))
+	})
+}
+
+// What has become of the effects of letters is told once it is known, again until it was heard, and to nobody else.
+func TestPromises(t *testing.T) {
+	n := &Node{promises: newPromises(), epoch: 77}
+	n.draining = make(chan struct{})
+	own := n.promisesTo(2, 5)
+	require.Same(t, own, n.promisesTo(2, 5))
+
+	kept, later, lost := &promise{}, &promise{}, &promise{}
+	done := shard.Effects{Outcomes: []shard.ReportedOutcome{{Ref: 4, Outcome: shard.Nobody}}}
+	own.keep(kept, done, nil)
+	r := &reader{rest: own.give(nil, []*promise{kept, later, lost})}
+	require.EqualValues(t, 0, r.u8())
+	require.Equal(t, done, r.effects())
+	require.EqualValues(t, 1, r.u8())
+	laterID := r.u64()
+	require.EqualValues(t, 1, r.u8())
+	lostID := r.u64()
+	require.NoError(t, r.err())
+	require.Empty(t, r.rest)
+
+	own.keep(later, done, nil)
+	own.keep(later, shard.Effects{}, shard.ErrUnknown) // too late
+	own.keep(lost, shard.Effects{}, shard.ErrUnknown)
+	ask := func(told ...uint64) (ids []uint64) {
+		body := appendU64(nil, 5)
+		for _, id := range told {
+			body = appendU64(body, id)
+		}
+		out, err := n.serveEffects(&quorum.Conn{Node: 2}, nil, body)
+		require.NoError(t, err)
+		r := &reader{rest: out}
+		require.EqualValues(t, 77, r.u64())
+		for len(r.rest) > 0 {
+			id, code := r.u64(), errCode(r.u8())
+			if e := r.effects(); id == laterID {
+				require.Equal(t, codeOK, code)
+				require.Equal(t, done, e)
+			} else {
+				require.Equal(t, codeUnknown, code)
+			}
+			ids = append(ids, id)
+		}
+		require.NoError(t, r.err())
+		return ids
+	}
+	require.Equal(t, []uint64{laterID, lostID}, ask())
+	require.Equal(t, []uint64{laterID, lostID}, ask(), "nobody has said that the answer came")
+	require.Equal(t, []uint64{lostID}, ask(laterID))
+	close(n.draining)
+	require.Empty(t, ask(lostID))
+	require.NotSame(t, own, n.promisesTo(2, 6), "the other node has started anew")
+}
+
+// The route of the latest term counts, and within a term who leads does not change.
+func TestRoutes(t *testing.T) {
+	r := newRoutes(1, 4)
+	require.Zero(t, r.leader(2))
+	r.set(2, 5, 3)
+	require.EqualValues(t, 3, r.leader(2))
+	r.set(2, 4, 1)
+	require.EqualValues(t, 3, r.leader(2), "an earlier term is past")
+	r.set(2, 5, 1)
+	require.EqualValues(t, 3, r.leader(2))
+	r.resign(2, 1)
+	require.EqualValues(t, 3, r.leader(2))
+	r.resign(2, 3)
+	require.Zero(t, r.leader(2))
+	r.put(2, r.hint(3))
+	require.Zero(t, r.leader(2))
+	r.set(2, 6, 1)
+	require.EqualValues(t, 1, r.leader(2))
+	r.put(1000, 1)
+
+	// A node that says that it leads no more, in a later term.
+	report := &Report{Node: 1, Replicas: []ReplicaReport{{Status: quorum.Status{Group: 2, Role: quorum.Follower, Term: 6}}}}
+	r.learn(report)
+	require.Zero(t, r.leader(2))
+	report.Replicas[0].Status = quorum.Status{Group: 2, Role: quorum.Leader, Leader: 1, Term: 7}
+	r.learn(report)
+	require.EqualValues(t, 1, r.leader(2))
+
+	seen := map[uint32]int{}
+	for p := range 256 {
+		seen[r.groupOf[p]]++
+	}
+	require.Equal(t, map[uint32]int{1: 64, 2: 64, 3: 64, 4: 64}, seen)
+	for _, groups := range []int{1, 3, 16, 100, 256} {
+		r, next := newRoutes(1, groups), 0
+		for g := 1; g <= groups; g++ {
+			first, count := r.partitions(uint32(g))
+			require.Equal(t, next, first)
+			require.Positive(t, count)
+			next += count
+		}
+		require.Equal(t, 256, next)
+	}
+}
+
+// Where others have waited in vain for long, nobody waits; who owes the rest of a request does.
+func TestNobodyWaitsInVain(t *testing.T) {
+	n := &Node{self: 1, routes: newRoutes(1, 2), replicas: make([]atomic.Pointer[group], 3)}
+	n.opts.EnsureDefaults()
+	n.context, n.cancel = context.WithCancel(context.Background())
+	n.stop = n.context.Done()
+	n.routes.missing[1].Store(time.Now().Add(-time.Hour).UnixNano())
+	_, err := n.await(1, time.Now().Add(time.Hour))
+	require.ErrorIs(t, err, shard.ErrUnavailable)
+
+	found := make(chan quorum.Node)
+	go func() {
+		leader, _ := n.awaitLeader(1, time.Now().Add(time.Hour), true)
+		found <- leader
+	}()
+	n.routes.set(1, 3, 1)
+	require.EqualValues(t, 1, <-found)
+	require.Zero(t, n.routes.missing[1].Load())
+	leader, err := n.await(1, time.Now())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, leader)
+}
+
+func TestCalls(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	n := c.node(1)
+
+	// A node of another cluster is not heard; one that knows no cluster yet may ask for facts, and nothing else.
+	t.Run("strangers", func(t *testing.T) {
+		stranger := func(cluster string) *quorum.Host {
+			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) (string, bool) { return "", false }})
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = h.Close() })
+			h.SetCluster(cluster)
+			return h
+		}
+		_, err := stranger("another").DialAddress(c.members[1], patience)
+		require.ErrorIs(t, err, quorum.ErrStranger)
+
+		fresh := stranger("")
+		for path, want := range map[string]string{callFacts: "", callHello: "status 403", callCommit: "status 403", callImage: "status 403", "/nothing": "status 403"} {
+			conn, err := fresh.DialAddress(c.members[1], patience)
+			require.NoError(t, err)
+			err = n.postOnce(conn, path, []byte(`{"disk":"new"}`), nil)
+			if want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, want)
+			}
+			_ = conn.Close()
+		}
+	})
+
+	// An image has one end, and one that was let go is not there any more.
+	t.Run("images", func(t *testing.T) {
+		call := func(body []byte) ([]byte, error) { return n.serveImage(&quorum.Conn{Node: 2}, nil, body) }
+		out, err := call(appendU32([]byte{imageBegin}, 1))
+		require.NoError(t, err)
+		id := (&reader{rest: out}).u64()
+		positions, err := n.cut(context.Background())
+		require.NoError(t, err)
+		read, end := appendU64(appendU32(appendU64([]byte{imageRead}, id), 0), 0), appendU64(appendU64([]byte{imageEnd}, id), positions[1])
+		_, err = call(read)
+		require.ErrorIs(t, err, errMalformed, "it has no files yet")
+		out, err = call(end)
+		require.NoError(t, err)
+		require.Contains(t, string(out), tailName)
+		_, err = call(end)
+		require.ErrorContains(t, err, "not there any more")
+		out, err = call(read)
+		require.NoError(t, err)
+		require.NotEmpty(t, out)
+		_, err = call(appendU64([]byte{imageLetGo}, id))
+		require.NoError(t, err)
+		for _, body := range [][]byte{read, end} {
+			_, err = call(body)
+			require.ErrorContains(t, err, "not there any more")
+		}
+	})
+}
