@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -62,6 +63,27 @@ func TestRollingRestart(t *testing.T) {
 		l.verify(node)
 	}
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+
+	// What a node leads it hands over before it closes, the control group too.
+	n := c.node(1)
+	c.eventually(func() error {
+		for _, other := range c.all() {
+			_ = other.group(controlGroup).log.Transfer(n.self) // whoever leads it
+		}
+		if !n.group(controlGroup).leads.Load() {
+			return errors.New("node 1 does not lead the control group yet")
+		}
+		return nil
+	})
+	c.eventually(func() error {
+		n.handOver()
+		for group := range n.replicas {
+			if n.group(uint32(group)).leads.Load() {
+				return fmt.Errorf("node 1 leads group %d still", group)
+			}
+		}
+		return nil
+	})
 }
 
 // Nodes vanish under load, one after another, and come back; at last all at once.
