@@ -336,8 +336,16 @@ func TestKeyOfADayAgo(t *testing.T) {
 func TestStatesOfANodeThatIsBehind(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) { o.skew = -time.Hour })
 	for _, g := range w.groups {
-		w.move(g, 0)
-		g.leaderOf(time.Now().Add(patient))
+		eventually(t, "the first node leads", func() bool {
+			g.mu.Lock()
+			leads := g.leader == g.replicas[0]
+			g.mu.Unlock()
+			if !leads {
+				w.move(g, 0)
+				time.Sleep(5 * time.Millisecond)
+			}
+			return leads
+		})
 	}
 	ahead, late := w.nodes[0], w.nodes[2]
 	for i := range 6 {
@@ -350,10 +358,10 @@ func TestStatesOfANodeThatIsBehind(t *testing.T) {
 			},
 		} {
 			user := userIn(1+i/2%2, 10*i+n)
+			late.behind.Store(true)
 			track(t, ahead.front, user, attrField(op.AttrEmail, email))
 			setAddress(t, ahead.front, op.Email, email, State{Kind: EmailState, Value: "opted_in"})
 			said, done := State{Kind: EmailState, Value: "unsubscribed"}, make(chan struct{})
-			late.behind.Store(true)
 			go func() {
 				defer close(done)
 				do(late.front, user, said)
