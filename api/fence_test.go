@@ -311,6 +311,27 @@ func TestAnswersOfACluster(t *testing.T) {
 	}
 }
 
+// Overload is shed before the body is decoded.
+func TestShedEarly(t *testing.T) {
+	decoded := 0
+	d := open(t, func(o *Options) {
+		track := o.Track
+		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64) ([]byte, int) {
+			decoded++
+			return track(dst, body, ws, batch, now)
+		}
+	})
+	d.store.full.Store(true)
+	a := d.track(demoKey, "a")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.Equal(t, message("The service is busy. Please try again later."), a.body)
+	require.Zero(t, decoded)
+	d.store.full.Store(false)
+	require.Equal(t, 201, d.track(demoKey, "a").status)
+	require.Equal(t, 1, decoded)
+}
+
 // A fence that fails between two waves: what is done is done, and the others are refused. When nobody knows, the request fails as a whole.
 func TestWavesWithoutAFence(t *testing.T) {
 	for _, c := range []struct {

@@ -27,6 +27,7 @@ type memoryStore struct {
 	commits  atomic.Int64
 	commit   func() error // called before each commit
 	fence    func() error // called by each Fence
+	full     atomic.Bool  // Admit says so
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
 	audit    []shard.AuditEntry
@@ -102,6 +103,13 @@ func (m *memoryStore) Answer(workspace uint32, key []byte) (Answer, bool, error)
 	defer m.mu.Unlock()
 	a, ok := m.answers[fmt.Sprintf("%d/%s", workspace, key)]
 	return a, ok, nil
+}
+
+func (m *memoryStore) Admit() error {
+	if m.full.Load() {
+		return shard.ErrBusy
+	}
+	return nil
 }
 
 func (m *memoryStore) Fence() error {

@@ -12,6 +12,8 @@ import (
 
 // Store is what the door needs of the engine.
 type Store interface {
+	// Admit is nil when there is room for a request's changes; asked before a large body is decoded. Else it is what Commit would say.
+	Admit() error
 	// NewBatch begins one request's changes. Release it, always.
 	NewBatch(workspace, actor uint32) Batch
 	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,

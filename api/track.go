@@ -28,6 +28,10 @@ func (s *Server) track(x *exchange) {
 // trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done or sent, when an answer is kept under
 // that key already: another node of a cluster has had the request, too.
 func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
+	if err := x.s.options.Store.Admit(); err != nil { // before the work of decoding the body
+		x.failEngine(err)
+		return true
+	}
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()
 	var status int

@@ -1,0 +1,24 @@
+package shard
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// Changes are let in as long as there is room, the engine is sound, and it is not on its way out.
+func TestAdmit(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.MaxInflightBytes = 64_000
+	e := openTest(t, o)
+	require.NoError(t, e.Admit())
+	e.inflight.Add(63_000)
+	require.NoError(t, e.Admit())
+	e.inflight.Add(1)
+	require.ErrorIs(t, e.Admit(), ErrBusy)
+	e.inflight.Add(-63_001)
+	require.NoError(t, e.Admit())
+	require.NoError(t, e.Close())
+	require.ErrorIs(t, e.Admit(), ErrClosed)
+}
