@@ -3,8 +3,10 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN     := bin/millrace
 
-# The packages where goroutines meet. Those of whole clusters take longer than `make test` may; they have their turn in `make stress`.
-RACE_PACKAGES ?= ./wal/... $$($(GO) list ./shard/... | grep -v /cluster$$) ./api/... ./loadtest/... ./cmd/...
+# The packages where goroutines meet. Those of whole clusters (shard/cluster) take longer than `make test` may; they have their turn in `make stress`.
+RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./api ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
+# -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
+RACE_FLAGS    ?= -short -timeout 10m
 # How long each fuzz target runs: a time (30s) or a number of inputs (20000x).
 FUZZTIME      ?= 20000x
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -36,7 +38,7 @@ test: build vet lint unit race test-clients fuzz ## everything that decides whet
 
 .PHONY: unit
 unit: ## the tests alone
-	$(GO) test -timeout 10m ./...
+	$(GO) test -vet=off -timeout 10m ./...
 
 .PHONY: vet
 vet: ## gofmt, go vet
@@ -54,18 +56,22 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
-		echo '$(GO) test -race -short -vet=off -timeout 10m $(RACE_PACKAGES)'; $(GO) test -race -short -vet=off -timeout 10m $(RACE_PACKAGES); \
+		echo '$(GO) test -race -vet=off $(RACE_FLAGS) $(RACE_PACKAGES)'; $(GO) test -race -vet=off $(RACE_FLAGS) $(RACE_PACKAGES); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
-	@list=$$($(GO) test -list '^Fuzz' ./...) || { echo "$$list"; exit 1; }; \
-	echo "$$list" | awk '/^Fuzz/ {names[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, names[i]; n = 0}' | \
-	while read -r package name; do \
-		echo "fuzz $$package $$name"; \
-		$(GO) test -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -timeout 30m $$package || exit 1; \
+	@cache=$$($(GO) env GOCACHE)/fuzz/millrace; \
+	git grep --untracked -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | while read -r folder; do \
+		binary=$(CURDIR)/bin/fuzz/$$(echo $$folder | tr / -); \
+		$(GO) test -c -vet=off -fuzz . -ldflags '-s -w' -o $$binary ./$$folder || exit 1; \
+		for name in $$(cd $$folder && $$binary -test.list '^Fuzz'); do \
+			echo "fuzz $$folder $$name"; \
+			(cd $$folder && $$binary -test.run '^$$' -test.fuzz "^$$name\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 100x \
+				-test.fuzzcachedir $$cache/$$folder -test.timeout 30m) || exit 1; \
+		done || exit 1; \
 	done
 
 CLIENTS := $(CURDIR)/bin/clients
@@ -98,7 +104,7 @@ check: test ## the same as test
 .PHONY: stress
 stress: ## the long versions of the tests that have one (hours)
 	MILLRACE_STRESS=1 $(GO) test -count 1 -timeout 6h -v ./...
-	$(MAKE) race RACE_PACKAGES=./shard/cluster
+	$(MAKE) race RACE_PACKAGES=./... RACE_FLAGS='-count 1 -timeout 2h'
 	$(MAKE) fuzz FUZZTIME=5m
 
 .PHONY: bench

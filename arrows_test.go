@@ -47,11 +47,12 @@ var arrows = map[string][]string{
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},
 	"loadtest/history":  {}, // nobody but tests
+	"loadtest/testaddr": {}, // nobody but tests
 	"loadtest/testseed": {}, // nobody but tests
 
 }
 
-// testArrows are those that tests have besides; all have one to loadtest/testseed.
+// testArrows are those that tests have besides; all have one to loadtest/testaddr and loadtest/testseed.
 var testArrows = map[string][]string{
 	"api":            {"ingest", "shard/cluster", "wal", "wal/quorum"},
 	"ingest":         {"loadtest/body"},
@@ -87,7 +88,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testseed"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testseed"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

@@ -38,7 +38,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		return openCluster(t, dir, edit)
 	}
 	d = newDoor(t)
-	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, OnDocument: d.control.Apply, Logger: d.logger()})
+	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Logger: d.logger()})
 	require.NoError(t, err)
 	d.control.Start(ControlStore(engine, nil))
 	require.NoError(t, d.bootstrap())

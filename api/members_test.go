@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/ratelimit"
+	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/cluster"
 	"millrace/wal/quorum"
@@ -75,10 +75,7 @@ func addressesOf(t *testing.T, dir string) map[quorum.Node]string {
 	}
 	list := map[quorum.Node]string{}
 	for node := range quorum.Node(members) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		list[node+1] = l.Addr().String()
+		list[node+1] = testaddr.Free(t)
 	}
 	ports.Store(dir, list)
 	return list

@@ -147,7 +147,7 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 // the records are put together, wherever they are restarted or write checkpoints, and whether they lead or not.
 func TestReplicasAreAlike(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(6, 2) {
+	for round := range rounds(6, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
 		c := openCluster(t, r.Uint64(), clusterOptions{

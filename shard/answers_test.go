@@ -18,8 +18,9 @@ import (
 // Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those that were kept anew stay, and so do
 // users.
 func TestAnswersAreForgotten(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
-	for round := range short(8, 3) {
+	for round := range rounds(8, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
 		w := openAlone(t, r, func(fs vfs.FS) Options {

@@ -168,6 +168,7 @@ func TestIdentify(t *testing.T) {
 }
 
 func TestRenameAndRemoveExternalID(t *testing.T) {
+	skipSerial(t)
 	for name, makeFirst := range map[string]func(t *testing.T, e *Engine) uint64{
 		"made with it": func(t *testing.T, e *Engine) uint64 { return makeUser(t, e, "old") },
 		"identified later": func(t *testing.T, e *Engine) uint64 {

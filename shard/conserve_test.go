@@ -25,11 +25,7 @@ import (
 // is where that leads to, each name leads to one profile, and nothing is left under way.
 func TestMergesConserve(t *testing.T) {
 	seed := testseed.Of(t)
-	rounds := short(6, 2)
-	if isStress() {
-		rounds = 300
-	}
-	for round := range rounds {
+	for round := range rounds(300, 4, 1) {
 		conserve(t, seed, uint64(round))
 		if t.Failed() {
 			return
@@ -123,11 +119,7 @@ func conserve(t *testing.T, seed, round uint64) {
 // again, under the same Idempotency-Key.
 func TestMergesConserveInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	rounds := short(3, 1)
-	if isStress() {
-		rounds = 100
-	}
-	for round := range rounds {
+	for round := range rounds(100, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) {
 			o.skew = time.Duration(r.IntN(20)) * time.Millisecond

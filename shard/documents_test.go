@@ -116,6 +116,7 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 
 // Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were acknowledged.
 func TestDocumentsModel(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	fs := vfs.NewCrashableMem()

@@ -22,7 +22,7 @@ import (
 // whole had.
 func TestExtract(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range uint64(short(4, 2)) {
+	for round := range uint64(rounds(4, 2, 1)) {
 		r := rand.New(rand.NewPCG(seed, round))
 		fs := vfs.NewCrashableMem()
 		e := openTest(t, crashOptions(fs, r))

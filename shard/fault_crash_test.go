@@ -71,6 +71,7 @@ func powerLossRun(t *testing.T, seed, run uint64, images int, total, second *ato
 					t.Errorf("run %d: %v", run, err)
 					return
 				}
+				time.Sleep(100 * time.Microsecond) // so that what is to be replayed stays within reason
 			}
 		})
 	}

@@ -119,10 +119,11 @@ func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
 // F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything is as it was:
 // nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
 func TestFaultDamagedStore(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
-	flips := short(150, 40)
+	flips := 150
 	if isStress() {
 		flips = 10_000
 	}

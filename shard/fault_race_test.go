@@ -124,10 +124,11 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 
 // State of many times the memory: counters are right, and memory stays near its budget.
 func TestFaultMemoryBudget(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 17))
 	const passes, perRequest = 3, 75
-	users := short(6000, 3000)
+	users := 6000
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MemoryBytes = 2, 256<<10
 	e := openTest(t, o)

@@ -32,6 +32,23 @@ func short[T int | int64](often, seldom T) T {
 	return often
 }
 
+// skipSerial leaves a test out of -short, which is the run under the race detector: its requests come one after the other, and what engines do behind them
+// others see as well.
+func skipSerial(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing comes at the same time")
+	}
+}
+
+// rounds is how often something random is done, each time with other numbers. Every run has numbers of its own, so it is done a few times in each, least often
+// under -short, and long in the long versions.
+func rounds(long, often, seldom int) int {
+	if isStress() {
+		return long
+	}
+	return short(often, seldom)
+}
+
 // client is one caller that sends a request after the other. Request n touches all of its users: one event for each of the group, one for
 // a user known by email and one for a user known by alias; each fourth one moves the first user to another email and, in the same
 // request, addresses an event by it, which has to wait for what comes before it. So n requests show as n events everywhere: fewer at one
@@ -438,6 +455,7 @@ func TestFaultFullDisk(t *testing.T) {
 
 // F11: whatever the clock does, and over restarts and crashes, the stamps of a profile rise, so that what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 11))
 	var clock atomic.Int64

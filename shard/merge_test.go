@@ -131,6 +131,7 @@ func TestMergeRings(t *testing.T) {
 
 // What two profiles have together must fit an entry; and one that grows while it waits is asked again.
 func TestMergeOfLargeProfiles(t *testing.T) {
+	skipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	grow := func(id string, megabytes int) {
 		for i := range megabytes {

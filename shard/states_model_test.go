@@ -483,8 +483,9 @@ func (m *statesModel) randomStep(t testing.TB, e *Engine, r *rand.Rand) string {
 // Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little memory in between: states, who set
 // them and when, every trail and the block list are those of the model.
 func TestStatesModel(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
-	for round := range short(10, 2) {
+	for round := range rounds(10, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) Options {
@@ -500,7 +501,7 @@ func TestStatesModel(t *testing.T) {
 // The same in a cluster.
 func TestStatesModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(3, 1) {
+	for round := range rounds(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, anyCluster(t, r, func(o *clusterOptions) {
@@ -533,7 +534,7 @@ func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, 
 // who share an address have what it has, and each trail tells of changes only, down to the state that is.
 func TestStatesConverge(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(6, 2) {
+	for round := range rounds(6, 3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
 		o := testOptions(fs)
@@ -566,7 +567,7 @@ func TestStatesConverge(t *testing.T) {
 // The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
 func TestStatesConvergeInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range short(3, 1) {
+	for round := range rounds(3, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) { o.skew = time.Duration(r.IntN(20)) * time.Millisecond })
 		x := newConverging(t, w.engine())

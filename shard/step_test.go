@@ -245,10 +245,11 @@ func seen(t *testing.T, e *Engine) string {
 // Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after the other would have given,
 // and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
+	skipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	n := len(deeds(cast{}))
-	share := short(40, 120) // one pair of so many
+	share := 40 // one pair of so many
 	if isStress() {
 		share = 1
 	}
@@ -336,11 +337,8 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 
 // F19: power is lost behind each record of a deed. It has happened once or not at all then, and when it was acknowledged, once.
 func TestFaultCutDeeds(t *testing.T) {
-	r := testseed.Rand(t)
+	skipSerial(t)
 	for i := range deeds(cast{}) {
-		if r.IntN(short(1, 3)) > 0 { // one of so many
-			continue
-		}
 		var all []playedRequest
 		x := openStepped(t, func(t *testing.T, e *Engine) {
 			stage(t, e)

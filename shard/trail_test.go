@@ -106,6 +106,7 @@ func TestDeleteErasesTrail(t *testing.T) {
 
 // The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when marks are taken back.
 func TestBlockedAddresses(t *testing.T) {
+	skipSerial(t)
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	on, off := State{Kind: Bounce, On: true}, State{Kind: Bounce}
@@ -188,13 +189,14 @@ func TestBlockedAddresses(t *testing.T) {
 
 // What the trail holds in memory counts to the memory budget until a checkpoint has written them.
 func TestTrailIsBounded(t *testing.T) {
+	skipSerial(t)
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1
 	o.MemoryBytes = 1 << 20
 	e := openTest(t, o)
 	w := e.workers[0]
 	most := int64(0)
-	for i := range short(1000, 500) {
+	for i := range 1000 {
 		commitAs(t, e, op.SourceEmailStatus, func(b *Batch) {
 			for user := range 100 {
 				b.SetAddressStates(op.Email, fmt.Append(nil, "m", user, "@example.com"), email([]string{"subscribed", "unsubscribed"}[i%2]))

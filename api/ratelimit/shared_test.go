@@ -118,14 +118,15 @@ func (n *network) owner(b Bucket) uint32 {
 	return (&Limiter{peers: peer{n, 1}}).order(windowKey{7, b, false})[0]
 }
 
-// load sends requests for a while: in each millisecond as many to each node as rate says for it, at random. They come to one workspace and bucket.
+// load sends requests for a while: in each millisecond, or more of a long window, as many to each node as rate says for it, at random. They come to one
+// workspace and bucket.
 func (n *network) load(b Bucket, limit Limit, during time.Duration, rate func(node uint32, since time.Duration) float64) {
 	owner := n.owner(b)
 	var group sync.WaitGroup
-	begun := time.Now()
+	begun, tick := time.Now(), max(time.Millisecond, limit.Window/10_000)
 	for since := time.Duration(0); since < during; since = time.Since(begun) {
 		for _, node := range n.members {
-			for range n.poisson(rate(node, since) / 1000) {
+			for range n.poisson(rate(node, since) * tick.Seconds()) {
 				n.mu.Lock()
 				l := n.limiters[node]
 				n.mu.Unlock()
@@ -145,7 +146,7 @@ func (n *network) load(b Bucket, limit Limit, during time.Duration, rate func(no
 				})
 			}
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(tick)
 	}
 	group.Wait()
 }

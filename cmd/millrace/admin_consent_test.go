@@ -10,6 +10,7 @@ import (
 
 // What an operator sees of consent from the shell: the block list, in as many pages as it takes, and trails.
 func TestAdminConsent(t *testing.T) {
+	skipSerial(t)
 	s := newSite(t)
 	s.admin = freeAddr(t)
 	p := s.start(t)

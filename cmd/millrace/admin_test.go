@@ -65,6 +65,7 @@ func args(words string) []string { return strings.Fields(words) }
 
 // Every noun, from the shell: created, listed, shown, changed, taken away; and it has its effect on the API.
 func TestAdminCommands(t *testing.T) {
+	skipSerial(t)
 	s := newSite(t)
 	s.admin = freeAddr(t)
 	p := s.start(t)

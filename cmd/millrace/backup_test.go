@@ -218,6 +218,7 @@ func TestBackupOfMerges(t *testing.T) {
 
 // A restored server says what the other one said, byte by byte: users, events, control data, audit log, kept answers. Only the admin token is its own.
 func TestRestoredIsEqual(t *testing.T) {
+	skipSerial(t)
 	s := newAdminSite(t)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) {
@@ -381,6 +382,7 @@ func TestBackupEndsEarly(t *testing.T) {
 
 // What can't be restored is refused with its reason, code 1, and nothing is there afterwards.
 func TestRestoreRefuses(t *testing.T) {
+	skipSerial(t)
 	r := testseed.Rand(t)
 	s := newAdminSite(t)
 	p := s.start(t)
@@ -469,6 +471,7 @@ func TestRestoreRefuses(t *testing.T) {
 
 // A disk that is too small for what is restored.
 func TestRestoreToFullDisk(t *testing.T) {
+	skipSerial(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("no file system of a given size without the right to mount: %v", err)

@@ -69,6 +69,13 @@ func short(often, seldom int) int {
 	return often
 }
 
+// skipSerial leaves a test out of -short, which is the run under the race detector: one command or request comes after the other.
+func skipSerial(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing comes at the same time")
+	}
+}
+
 // site is a data directory with the addresses and the bootstrap file of its server, from start to start.
 type site struct {
 	dir, addr, admin, bootstrap string

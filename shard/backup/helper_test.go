@@ -33,6 +33,13 @@ func short(often, seldom int) int {
 	return often
 }
 
+// skipSweep leaves sweeps over every step and byte out of -short: that is the run under the race detector, and nothing in them happens at the same time.
+func skipSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a sweep")
+	}
+}
+
 // node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and go all the time.
 type node struct {
 	e *shard.Engine
@@ -42,7 +49,7 @@ type node struct {
 func openNode(fs vfs.FS, dir string) (*node, error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	e, err := shard.Open(shard.Options{
-		FS: fs, Dir: dir, Workers: 2, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond, Logger: quiet,
+		FS: fs, Dir: dir, Workers: 2, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond, Logger: quiet,
 		Log: wal.Options{SegmentBytes: 32 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Readers: []string{eventlog.HoldName},
 	})
 	if err != nil {

@@ -62,6 +62,7 @@ func unpacked(t *testing.T, archive []byte) map[string]string {
 
 // A byte that is not what it was, anywhere: refused, and nothing is left behind.
 func TestFlips(t *testing.T) {
+	skipSweep(t)
 	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	_, err := Verify(context.Background(), bytes.NewReader(plain))
@@ -69,7 +70,7 @@ func TestFlips(t *testing.T) {
 	want := unpacked(t, plain)
 	t.Logf("%d bytes, %d files", len(plain), len(want))
 	named := 0
-	flips := short(200, 60)
+	flips := 200
 	if isStress() {
 		flips = len(plain)
 	}
@@ -108,11 +109,12 @@ func TestFlips(t *testing.T) {
 
 // An archive that ends early, or goes on, is refused; the message says where.
 func TestTruncated(t *testing.T) {
+	skipSweep(t)
 	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	for name, archive := range map[string][]byte{"plain": plain, "compressed": compressed(t, plain)} {
 		lengths := []int{0, 1, 3, 100, 511, 512, 513, len(archive) - 1, len(archive) - 2, len(archive) - 512, len(archive) - 1024, len(archive) - 1025}
-		for range short(100, 30) {
+		for range 100 {
 			lengths = append(lengths, r.IntN(len(archive)))
 		}
 		for _, length := range lengths {
@@ -290,6 +292,7 @@ func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, wh
 
 // The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and restoring again makes it whole.
 func TestRestoreLosesPower(t *testing.T) {
+	skipSweep(t)
 	r := testseed.Rand(t)
 	archive, moments := someArchive(t)
 	want := unpacked(t, archive)
@@ -304,7 +307,7 @@ func TestRestoreLosesPower(t *testing.T) {
 			delete(found, "/"+shard.RestoreMarker)
 			require.Equal(t, want, found)
 		}
-		for k := range short(8, 4) {
+		for k := range 8 {
 			percent := []int{0, 100, r.IntN(101), r.IntN(101)}[k%4]
 			images = append(images, disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(r.Uint64(), 0))}))
 		}
@@ -332,10 +335,11 @@ func TestRestoreLosesPower(t *testing.T) {
 
 // Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when only its very end failed) whole.
 func TestRestoreFails(t *testing.T) {
+	skipSweep(t)
 	archive, moments := someArchive(t)
 	want := unpacked(t, archive)
 	for at, failed := 1, true; failed; at++ {
-		if at > 20 && at%short(7, 40) != 0 && !isStress() {
+		if at > 20 && at%7 != 0 && !isStress() {
 			continue
 		}
 		failed = false

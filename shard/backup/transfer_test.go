@@ -330,6 +330,7 @@ func TestSendUnderLoad(t *testing.T) {
 
 // A crash at any step of receiving and putting in place leaves the old state or the new one, whole; and what is tried again then succeeds.
 func TestReceiveCrashes(t *testing.T) {
+	skipSweep(t)
 	r := testseed.Rand(t)
 	records := paperRecords(r, 300)
 	sender := mustOpenReplica(t, vfs.NewMem(), 1, 0)
@@ -366,9 +367,6 @@ func TestReceiveCrashes(t *testing.T) {
 	crash = func(op errorfs.Op) {
 		steps++
 		for _, kept := range []int{0, 50, 50, 50, 100} {
-			if kept > 0 && testing.Short() && steps%3 != 0 {
-				continue
-			}
 			image := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(r.Uint64(), 1))})
 			require.NoError(t, Finish(image, "group"), "%v", op)
 			names, err := image.List("group")
@@ -387,7 +385,7 @@ func TestReceiveCrashes(t *testing.T) {
 				marked = applied == endOf(at)
 			}
 			first := applied + 1
-			if steps%short(3, 9) == 0 {
+			if steps%3 == 0 {
 				is = mustOpenReplica(t, image, first, first-1)
 				i := slices.IndexFunc(records, func(x paperRecord) bool { return x.position >= first })
 				is.hand(records[i:])
@@ -465,6 +463,7 @@ func TestSendWithoutEvents(t *testing.T) {
 
 // What is not whole is refused, and changes nothing; neither does a backup of a node.
 func TestReceiveRefuses(t *testing.T) {
+	skipSweep(t)
 	r := testseed.Rand(t)
 	records := paperRecords(r, 100)
 	fs := vfs.NewMem()
@@ -475,7 +474,7 @@ func TestReceiveRefuses(t *testing.T) {
 	require.NoError(t, x.close())
 	before := contents(t, fs, "group")
 	whole := archive.Bytes()
-	for k := range short(60, 15) {
+	for k := range 60 {
 		damaged := bytes.Clone(whole)
 		at := k*len(whole)/60 + r.IntN(len(whole)/60)
 		damaged[at] ^= 1 << r.IntN(8)

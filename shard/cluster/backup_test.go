@@ -70,7 +70,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				least, most int
 			}
 			var backups []taken
-			for i := range 3 {
+			for i := range rounds(3, 2, 2) {
 				crowd.mu.Lock()
 				x := taken{least: crowd.sent}
 				crowd.mu.Unlock()
@@ -132,6 +132,7 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 
 // What is not as it was written is refused, wherever it was changed, and leaves nothing.
 func TestRestoreBackupRefuses(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 1, nil)
 	require.NoError(t, track(c.node(1).Front(), "bought", users("u", 30)...))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -40,7 +40,7 @@ const patience = 60 * time.Second
 func newTestCluster(t *testing.T, members int, change func(*Options)) *testCluster {
 	c := &testCluster{t: t, dir: t.TempDir(), members: map[quorum.Node]string{}, change: change, nodes: map[quorum.Node]*Node{}, failed: map[quorum.Node]error{}}
 	for i := range members {
-		c.members[quorum.Node(i+1)] = freeAddress(t)
+		c.members[quorum.Node(i+1)] = testaddr.Free(t)
 	}
 	t.Cleanup(func() {
 		var closing sync.WaitGroup
@@ -50,13 +50,6 @@ func newTestCluster(t *testing.T, members int, change func(*Options)) *testClust
 		closing.Wait()
 	})
 	return c
-}
-
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (c *testCluster) options(node quorum.Node) Options {

@@ -22,7 +22,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 6, 40)
-	for range short(30, 8) {
+	for range rounds(30, 15, 8) {
 		l.more(20)
 		group := uint32(r.IntN(5))
 		for _, n := range c.all() {
@@ -92,7 +92,7 @@ func TestNodesVanish(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 6, 40)
-	for range short(6, 2) {
+	for range rounds(6, 3, 2) {
 		l.more(20)
 		node := quorum.Node(1 + r.IntN(3))
 		c.kill(node)
@@ -204,6 +204,7 @@ func TestFirstStartWithDifferentMembers(t *testing.T) {
 
 // A data directory of a node alone is not taken for that of a node of a cluster.
 func TestAloneIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1, nil)
 	require.NoError(t, os.MkdirAll(c.options(1).Dir+"/state", 0o755))
 	_, err := Open(context.Background(), c.options(1))
@@ -220,6 +221,7 @@ func TestAloneIsRefused(t *testing.T) {
 
 // One node is a cluster, too.
 func TestClusterOfOne(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, nil)
 	require.NoError(t, track(c.node(1).Front(), "bought", "a", "b", "a"))
 	n, err := events(c.node(1).Front(), op.ExternalID, "a", "bought")

@@ -521,6 +521,7 @@ func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 }
 
 func TestImportRefuses(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 2, nil)
 	empty := t.TempDir()
 	_, err := Import(context.Background(), empty, c.foundation())

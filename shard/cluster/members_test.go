@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
@@ -21,7 +22,7 @@ import (
 // join adds a node by way of another one, starts it, and waits until it serves.
 func (c *testCluster) join(by, node quorum.Node) {
 	c.t.Helper()
-	address := freeAddress(c.t)
+	address := testaddr.Free(c.t)
 	c.eventually(func() error { return c.node(by).Add(context.Background(), node, address, nil) }) // the control group may be about to change its leader
 	c.mu.Lock()
 	c.members = maps.Clone(c.members) // the others were started with theirs

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -172,7 +173,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	l.more(20)
 
 	o := c.options(4)
-	o.Listen = freeAddress(t)
+	o.Listen = testaddr.Free(t)
 	c.eventually(func() error { // it has asked the others, which may take a while
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

@@ -126,6 +126,7 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 
 // Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
 func TestDamageIsFound(t *testing.T) {
+	skipSweep(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewMem()
@@ -163,6 +164,7 @@ func TestDamageIsFound(t *testing.T) {
 
 // A block that was damaged by one who repairs the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
+	skipSweep(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	rs := randomRows(r, 200)
@@ -299,7 +301,8 @@ func TestDamagedState(t *testing.T) {
 // What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed kinds, a random
 // time within the hour.
 func TestBlockSize(t *testing.T) {
-	n := short(100_000, 25_000)
+	skipSweep(t)
+	const n = 100_000
 	r := rand.New(rand.NewPCG(1, 2))
 	w := newWorld(t, vfs.NewMem(), Options{Interval: time.Hour, BlockBytes: 64 << 20, PackAfter: time.Hour})
 	for done := 0; done < n; done += 150 {

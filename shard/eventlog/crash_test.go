@@ -85,6 +85,7 @@ func filled(t *testing.T, step func(w *world, what string) error) *world {
 
 // Power is lost before every single change of the file system while blocks are packed and rewritten.
 func TestCrashAtEveryStep(t *testing.T) {
+	skipSweep(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
@@ -104,10 +105,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	require.Zero(t, w.l.Stats().Deletions)
 	require.Greater(t, len(clones), 30)
 	clones = append(clones, w.fs.CrashClone(vfs.CrashCloneCfg{}))
-	for i, clone := range clones {
-		if testing.Short() && i%5 > 0 {
-			continue
-		}
+	for _, clone := range clones {
 		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
 		c.open(manual())
 		c.requireExact()
@@ -124,6 +122,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 // A block that goes as a whole doesn't come back when its deletion is forgotten.
 func TestCrashWhileBlockGoes(t *testing.T) {
+	skipSweep(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
@@ -131,7 +130,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	o := manual()
 	o.FS = stepFS{fs, func(string) error {
-		for range short(8, 2) {
+		for range 8 {
 			if on {
 				clones = append(clones, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r}))
 			}
@@ -161,6 +160,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 
 // Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart, all is packed.
 func TestEveryStepFails(t *testing.T) {
+	skipSweep(t)
 	broken := errors.New("broken disk")
 	for k := 1; ; k++ {
 		n, armed := 0, false
@@ -196,7 +196,6 @@ func TestEveryStepFails(t *testing.T) {
 		w.requireExact()
 		require.NoError(t, w.l.Close())
 		require.NoError(t, w.e.Close())
-		k += short(1, 9) - 1
 	}
 }
 

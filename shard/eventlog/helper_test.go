@@ -45,6 +45,13 @@ func short[T int | int64](much, little T) T {
 	return much
 }
 
+// skipSweep leaves sweeps over every step and byte out of -short: that is the run under the race detector, and nothing in them happens at the same time.
+func skipSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a sweep")
+	}
+}
+
 // clock is real time until it is moved.
 type clock struct {
 	mu    sync.Mutex
@@ -65,7 +72,7 @@ func (c *clock) move(d time.Duration) {
 
 func engineOptions(fs vfs.FS, now func() time.Time) shard.Options {
 	return shard.Options{
-		FS: fs, Dir: "data/engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20,
+		FS: fs, Dir: "data/engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log:    wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1},
 		Logger: quiet(), Now: now, Readers: []string{HoldName},
 	}

@@ -171,6 +171,7 @@ func TestHostTLS(t *testing.T) {
 }
 
 func TestGroupOverTLS(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	g := emptyGroup(t)
 	for n := Node(1); n <= 3; n++ {

@@ -20,6 +20,7 @@ import (
 )
 
 func TestRecordsComeInOrderOnAllNodes(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	texts := g.write(500)
 	require.Equal(t, texts, g.texts())
@@ -43,6 +44,7 @@ func TestRecordsComeInOrderOnAllNodes(t *testing.T) {
 
 // Read gives what was handed back, from any position, with gaps.
 func TestRead(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 1, func(o *Options) { o.MaxEntryBytes = 500 })
 	g.write(50)
 	m := g.leader()
@@ -73,6 +75,7 @@ func TestRead(t *testing.T) {
 }
 
 func TestLeaderIsKilled(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	texts := g.write(100)
 	old := g.leader()
@@ -87,6 +90,7 @@ func TestLeaderIsKilled(t *testing.T) {
 
 // A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have is kept by all.
 func TestLeaderIsCutOff(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	old := g.leader()
@@ -141,6 +145,7 @@ func others(g *group, but Node) (nodes []Node) {
 // A leader that does not know yet that there is another one must not fence: its process was paused, or the network was. Here its raft is told nothing (the
 // lease is long), while the others go on.
 func TestDeposedLeaderFencesNothing(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(10)
 	old := g.leader()
@@ -170,6 +175,7 @@ func TestDeposedLeaderFencesNothing(t *testing.T) {
 
 // Fences of many share rounds, wait on followers, and are behind everything that was acknowledged.
 func TestFence(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	leader, f := g.leader(), g.follower()
 	var last uint64
@@ -213,8 +219,10 @@ func TestFence(t *testing.T) {
 
 // A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with checkpoints and markers in between.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
+			t.Parallel()
 			g := newGroup(t, nodes, nil)
 			var texts []string
 			for round := range 6 {
@@ -280,6 +288,7 @@ func live(o *owner) (lines []line) {
 
 // What the owner or a reader needs stays, whatever raft's snapshots hold.
 func TestHoldAndTrim(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 1, nil)
 	m := g.leader()
 	g.write(200)
@@ -329,6 +338,7 @@ func plugged(t *testing.T, options func(*Options)) (m *member, pull func()) {
 }
 
 func TestPendingRecords(t *testing.T) {
+	t.Parallel()
 	m, pull := plugged(t, func(o *Options) { o.MaxPendingRecords, o.MaxRecordBytes = 50, 9_000 })
 	require.ErrorIs(t, m.append(strings.Repeat("x", 9_000)), wal.ErrRecordTooLarge)
 	for i := range 50 {
@@ -343,6 +353,7 @@ func TestPendingRecords(t *testing.T) {
 }
 
 func TestPendingBytes(t *testing.T) {
+	t.Parallel()
 	m, pull := plugged(t, func(o *Options) { o.MaxPendingBytes, o.MaxRecordBytes, o.StallAfter = 20_000, 9_000, time.Nanosecond })
 	require.False(t, m.log.Stalled())
 	long := strings.Repeat("x", 8_900)
@@ -358,6 +369,7 @@ func TestPendingBytes(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 1, func(o *Options) { o.MinFreePercent = 100.5 })
 	m := g.leader()
 	require.True(t, m.log.DiskFull())
@@ -368,6 +380,7 @@ func TestDiskFull(t *testing.T) {
 
 // A failed write is final: the node acknowledges nothing more, says so once, and another one leads.
 func TestFailedWrite(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(20)
 	m := g.leader()
@@ -399,6 +412,7 @@ func TestFailedWrite(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(100)
 	leader := g.leader()
@@ -514,6 +528,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 
 // A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and all is there for the next one.
 func TestCloseHandsOn(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	for kept := 0; kept < 3; {
 		leader := g.leader()
@@ -549,6 +564,7 @@ func TestCloseHandsOn(t *testing.T) {
 
 // A group whose state was made elsewhere begins behind that.
 func TestBase(t *testing.T) {
+	t.Parallel()
 	base := uint64(123_456_789)
 	g := newGroup(t, 3, func(o *Options) { o.Base = base })
 	require.GreaterOrEqual(t, g.leader().log.DurablePosition(), base)

@@ -17,6 +17,7 @@ import (
 // TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints, transfers, learners, fences. In the end all nodes
 // have the same records at the same positions, among them all that were acknowledged, and no node ever had anything else before.
 func TestRandom(t *testing.T) {
+	t.Parallel()
 	r := testseed.Rand(t)
 	steps := 100
 	if testing.Short() {

@@ -28,6 +28,7 @@ func (g *group) trimAll() {
 }
 
 func TestLearnerGetsTheState(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(200)
 	g.same()
@@ -47,6 +48,7 @@ func TestLearnerGetsTheState(t *testing.T) {
 
 // A follower that was away gets log when there is enough of it, and the state when there isn't.
 func TestFollowerComesBack(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	g.same()
@@ -75,8 +77,10 @@ func TestFollowerComesBack(t *testing.T) {
 
 // A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step, and the node goes on from the copy.
 func TestCrashInRestore(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"fetching", "half", "restored", "marked"} {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			g := newGroup(t, 3, nil)
 			g.write(50)
 			g.same()
@@ -139,6 +143,7 @@ func freeze(t testing.TB, dir string) string {
 
 // A state that breaks off, or changes, on its way is not taken in; the next one is.
 func TestStateBreaksOff(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	g.same()
@@ -225,6 +230,7 @@ func TestStateStream(t *testing.T) {
 // The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within that end. The library alone keeps the
 // end for what it has, and leader and follower go round for ever (hashicorp/raft#697).
 func TestSnapshotWithinContradictingEnd(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, func(o *Options) { o.KeepBytes, o.MaxEntryBytes = 1, 64 })
 	g.write(30)
 	g.same()
@@ -266,6 +272,7 @@ func TestSnapshotWithinContradictingEnd(t *testing.T) {
 
 // Snapshots that come late are refused: they would take back what was handed back.
 func TestLateSnapshot(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 1, nil)
 	g.write(50)
 	m := g.leader()
