@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"millrace/loadtest/body"
@@ -61,6 +62,8 @@ type Options struct {
 	// IdempotencyKeys gives each request a key and sends a request without an answer again with the same one, until it is answered.
 	IdempotencyKeys bool `json:"idempotency_keys,omitempty"`
 
+	// Acked, when set, counts the acknowledged requests, warm-up included, while the run lasts.
+	Acked *atomic.Int64 `json:"-"`
 	// Progress, when set, is a terminal that shows a progress bar.
 	Progress io.Writer `json:"-"`
 }

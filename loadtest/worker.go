@@ -291,6 +291,9 @@ func (w *worker) settle(s *source, end outcome) {
 	if w.book != nil {
 		w.book.settle(s, end, w)
 	}
+	if end == acked && w.run.o.Acked != nil {
+		w.run.o.Acked.Add(1)
+	}
 }
 
 // fatal statuses will not change with the next request.

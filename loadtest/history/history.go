@@ -57,7 +57,7 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	entries []Entry
-	begun   int
+	sent    int
 	unknown int
 }
 
@@ -73,9 +73,6 @@ const (
 // Do lets f ask, and records what came of it. A read without an answer is of no use and is left out.
 func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outcome {
 	e := Entry{Client: client, Node: node, Op: op, Call: r.now()}
-	r.mu.Lock()
-	r.begun++
-	r.mu.Unlock()
 	answer, outcome := f()
 	e.Answer, e.Return = answer, r.now()
 	if outcome == Unknown {
@@ -86,6 +83,7 @@ func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outco
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.sent++
 	if outcome == Answered || outcome == Unknown && !op.reads() {
 		r.entries = append(r.entries, e)
 	}
@@ -97,10 +95,13 @@ func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outco
 
 func (r *Recorder) now() int64 { return int64(time.Since(r.Began)) }
 
-// Begun is how many requests there were, Unknowns how many of them may or may not have had an effect.
-func (r *Recorder) Begun() int { return r.locked(func() int { return r.begun }) }
+// Sent is how many requests there were, Recorded how many of them are in the history, Unknowns how many of these may have had an effect or not.
+func (r *Recorder) Sent() int { return r.locked(func() int { return r.sent }) }
 
-// Unknowns is described at Begun.
+// Recorded is described at Sent.
+func (r *Recorder) Recorded() int { return r.locked(func() int { return len(r.entries) }) }
+
+// Unknowns is described at Sent.
 func (r *Recorder) Unknowns() int { return r.locked(func() int { return r.unknown }) }
 
 func (r *Recorder) locked(f func() int) int {
