@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +22,9 @@ import (
 	"millrace/loadtest/body"
 )
 
+// spareNodes can be added to each cluster later.
+const spareNodes = 1
+
 // fleet is the nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone, which is held to the same.
 type fleet struct {
 	t         *testing.T
@@ -31,7 +33,8 @@ type fleet struct {
 	bootstrap string
 	flags     []string
 	nodes     []*peer
-	founders  int // the first so many nodes made the cluster
+	founders  int     // the first so many nodes made the cluster
+	disks     []*disk // by node, from 0; nil: folders of dir
 	client    *http.Client
 }
 
@@ -86,17 +89,15 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 	return c
 }
 
-// newCluster starts so many nodes, and waits until all are ready. Flags are those of every node, at every start.
-func newCluster(t *testing.T, nodes int, flags ...string) *fleet {
-	return startCluster(t, newLinks(t, nodes+spareNodes), nodes, flags...)
-}
-
-// spareNodes can be added to each cluster later.
-const spareNodes = 2
-
-func startCluster(t *testing.T, net network, nodes int, flags ...string) *fleet {
-	c := emptyCluster(t, net, flags)
-	c.founders = nodes
+// newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time, otherwise fewer. disks nil: data are in
+// folders.
+func newCluster(t *testing.T, nodes int, disks []*disk) *fleet {
+	flags := []string{"--groups", "5", "--max-moves", "6"}
+	if isStress() {
+		flags = nil
+	}
+	c := emptyCluster(t, newNetwork(t, nodes+spareNodes), flags)
+	c.founders, c.disks = nodes, disks
 	for range nodes {
 		c.place()
 	}
@@ -112,13 +113,6 @@ func emptyCluster(t *testing.T, net network, flags []string) *fleet {
 	c := &fleet{t: t, net: net, dir: dir, flags: flags, bootstrap: filepath.Join(dir, "bootstrap.yaml")}
 	require.NoError(t, os.WriteFile(c.bootstrap, []byte(clusterBootstrap(maxTexts)), 0o600))
 	c.client = &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 10 * time.Second}}
-	t.Cleanup(func() {
-		for _, m := range c.nodes { // so that the ends of the processes can be waited for
-			if m.paused {
-				m.resume()
-			}
-		}
-	})
 	return c
 }
 
@@ -126,7 +120,11 @@ func emptyCluster(t *testing.T, net network, flags []string) *fleet {
 func (c *fleet) place() *peer {
 	n := len(c.nodes) + 1
 	m := &peer{c: c, number: n}
-	m.site = &site{dir: filepath.Join(c.dir, "data"+strconv.Itoa(n)), addr: c.net.api(n), admin: c.net.admin(n), bootstrap: c.bootstrap}
+	data := filepath.Join(c.dir, "data"+strconv.Itoa(n))
+	if n <= len(c.disks) {
+		data = filepath.Join(c.disks[n-1].dir, "data")
+	}
+	m.site = &site{dir: data, addr: c.net.api(n), admin: c.net.admin(n), bootstrap: c.bootstrap}
 	c.nodes = append(c.nodes, m)
 	return m
 }
@@ -135,7 +133,7 @@ func (c *fleet) place() *peer {
 func (c *fleet) members() string {
 	var parts []string
 	for n := 1; n <= c.founders; n++ {
-		parts = append(parts, fmt.Sprintf("%d=%s", n, c.net.member(n)))
+		parts = append(parts, fmt.Sprintf("%d=%s", n, c.net.raft(n)))
 	}
 	return strings.Join(parts, ",")
 }
@@ -147,13 +145,11 @@ func (m *peer) start(flags ...string) {
 	program := binary
 	if m.c.net != nil {
 		args = append(args, "--node", strconv.Itoa(m.number), "--raft", m.c.net.raft(m.number), "--members", m.c.members())
+		args = append(args, m.c.net.flags(m.number)...)
 		program, args = m.c.net.command(m.number, program, append(args, flags...)...)
 	}
 	m.p = startProcess(m.c.t, program, args...)
 	m.paused = false
-	if m.c.net != nil {
-		m.c.net.started(m.number, m.p.cmd.Process.Pid)
-	}
 }
 
 func (m *peer) kill() { m.p.kill() }
@@ -269,23 +265,6 @@ func (c *fleet) settled() {
 	})
 }
 
-// ask sends a request to one node after the other until one answers it with another status than 503 or 429.
-func (c *fleet) ask(method, path, body string, more ...string) reply {
-	c.t.Helper()
-	start := time.Now()
-	for i := 0; ; i++ {
-		m := c.nodes[i%len(c.nodes)]
-		a, err := call(c.client, method, m.url(path), allKey, body, more...)
-		if err == nil && a.status != 503 && a.status != 429 {
-			return a
-		}
-		if time.Since(start) > recovery {
-			c.t.Fatalf("%s is not answered: %v %d %s", path, err, a.status, a.body)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // isUnsent: the request never left.
 func isUnsent(err error) bool {
 	var op *net.OpError
@@ -297,15 +276,18 @@ func (a reply) isUndone() bool {
 	return a.status == 429 || a.status == 503 && !strings.Contains(a.message(), "unknown")
 }
 
-// clusterLoad is load on all nodes of a cluster, one after the other.
+// load is load on all nodes of a cluster, one after the other: so much that something is always under way, and not so much that nothing else is.
 func (c *fleet) load(change func(*loadtest.Options)) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{cancel: cancel, ended: make(chan struct{})}
-	o := loadtest.Options{Key: allKey, Duration: 24 * time.Hour, Connections: 6, Ledger: true, SurviveRestarts: true, Pool: 16, Timeout: 15 * time.Second, AllowRemote: true}
+	o := loadtest.Options{Key: allKey, Duration: 24 * time.Hour, Connections: 12, Rate: 120, Backlog: 24, Ledger: true, SurviveRestarts: true, Pool: 24,
+		Timeout: 2 * time.Second, AllowRemote: true, Acked: &l.acked}
 	for _, m := range c.nodes {
-		o.Targets = append(o.Targets, "http://"+m.addr)
+		if m.p.isAlive() {
+			o.Targets = append(o.Targets, "http://"+m.addr)
+		}
 	}
-	o.Body = body.Options{Mix: body.Mix{10, 10, 10}, Users: 2000}
+	o.Body = body.Options{Mix: body.Mix{10, 10, 10}, Users: 600}
 	if change != nil {
 		change(&o)
 	}
@@ -316,10 +298,16 @@ func (c *fleet) load(change func(*loadtest.Options)) *load {
 	return l
 }
 
-// verify ends the load and reads everything back through each node.
-func (c *fleet) verify(l *load) {
+// waitForMore waits until so many more requests of a load are acknowledged.
+func (c *fleet) waitForMore(l *load, n int64) {
 	c.t.Helper()
-	time.Sleep(300 * time.Millisecond) // it comes back after the last fault
+	n += l.acked.Load()
+	c.until("the load is acknowledged", func() bool { return l.acked.Load() >= n })
+}
+
+// endLoad ends a load.
+func (c *fleet) endLoad(l *load) {
+	c.t.Helper()
 	l.cancel()
 	select {
 	case <-l.ended:
@@ -329,18 +317,15 @@ func (c *fleet) verify(l *load) {
 	require.NoError(c.t, l.err)
 	require.Zero(c.t, l.report.Unexpected, l.report.UnexpectedSamples)
 	require.Positive(c.t, l.report.Acked)
-	var wg sync.WaitGroup
+}
+
+// verify reads all that a load was told to be there back, through each node.
+func (c *fleet) verify(l *load) {
+	c.t.Helper()
 	for _, url := range c.urls() {
-		wg.Go(func() {
-			d, err := l.ledger.Verify(context.Background(), []string{url}, allKey)
-			if err != nil {
-				c.t.Errorf("%s: %v", url, err)
-			}
-			if !d.OK() {
-				c.t.Errorf("%s: %s\n%s", url, d.String(), strings.Join(d.Samples, "\n"))
-			}
-			c.t.Logf("%s: %s", url, d.String())
-		})
+		d, err := l.ledger.Verify(context.Background(), []string{url}, allKey)
+		require.NoError(c.t, err, url)
+		require.True(c.t, d.OK(), "%s: %s\n%s", url, d.String(), strings.Join(d.Samples, "\n"))
+		require.NotZero(c.t, d.Objects)
 	}
-	wg.Wait()
 }

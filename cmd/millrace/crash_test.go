@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ type load struct {
 	report *loadtest.Report
 	ledger *loadtest.Ledger
 	err    error
+	acked  atomic.Int64 // requests, so far
 }
 
 func (s *site) load(change func(*loadtest.Options)) *load {

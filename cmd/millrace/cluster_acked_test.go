@@ -1,0 +1,341 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest"
+	"millrace/loadtest/testseed"
+	"millrace/shard/cluster"
+)
+
+// FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is missing afterwards, on no node, and
+// nothing is there that was refused or twice. What each part has left is looked for once more when all of them are over.
+func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("clusters of processes are for the long run")
+	}
+	r := testseed.Rand(t)
+	rounds := 1
+	if isStress() {
+		rounds = 10
+	}
+	var disks []*disk
+	for range 3 {
+		d, err := newDisk(t)
+		if err != nil {
+			t.Logf("no file systems in files, so the power is never cut here: %v", err)
+			disks = nil
+			break
+		}
+		disks = append(disks, d)
+	}
+	c := newCluster(t, 3, disks)
+	var loads []*load
+	under := func(name string, rounds int, keys bool, f func()) {
+		for range rounds {
+			start := time.Now()
+			l := c.load(func(o *loadtest.Options) {
+				o.Body.Prefix = fmt.Sprintf("l%d", len(loads))
+				o.IdempotencyKeys = keys // requests without an answer are sent again
+			})
+			c.waitForMore(l, 20)
+			f()
+			c.waitReady()
+			c.waitForMore(l, 20)
+			c.endLoad(l)
+			c.verify(l)
+			loads = append(loads, l)
+			t.Logf("%s: %v; %d requests acknowledged, %d without an answer", name, time.Since(start).Round(time.Millisecond), l.report.Acked, l.ledger.UnknownRequests())
+		}
+	}
+	under("one killed", rounds, false, func() {
+		killed := c.nodes[r.IntN(3)]
+		killed.kill()
+		t.Logf("all groups are led again %v after node %d was killed", c.led(killed).Round(time.Millisecond), killed.number)
+		killed.start(bounds(r)...)
+	})
+	under("all killed", rounds, false, func() {
+		all := c.kill(r, c.nodes)
+		all.end()
+	})
+	if disks != nil {
+		under("power cut of all", rounds, false, func() {
+			for _, d := range disks {
+				d.cutPower(t)
+			}
+			all := c.kill(r, c.nodes)
+			for _, d := range disks {
+				d.restorePower(t)
+			}
+			all.end()
+		})
+	}
+	under("leaders paused", rounds, false, func() {
+		order := r.Perm(3)
+		paused := c.nodes[order[0]]
+		paused.pause()
+		t.Logf("all groups are led again %v after node %d was paused", c.led(paused).Round(time.Millisecond), paused.number)
+		also := c.nodes[order[1]]
+		also.pause()
+		paused.resume() // it led when it stopped, and finds others leading that are gone
+		time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
+		also.resume()
+	})
+	if c.net.canCut() {
+		under("minority cut off", rounds, false, func() { c.cutMinorityOff(r) })
+	}
+	under("disk replaced", 1, false, func() { c.replaceDisk() })
+	for _, l := range loads {
+		c.verify(l)
+	}
+}
+
+// led waits until a request to all groups is acknowledged by another node than one.
+func (c *fleet) led(than *peer) time.Duration {
+	c.t.Helper()
+	var users []string
+	for i := range 75 {
+		users = append(users, fmt.Sprintf(`{"external_id":"led%d"}`, i))
+	}
+	body := `{"attributes":[` + strings.Join(users, ",") + `]}`
+	client := &http.Client{Timeout: time.Second, Transport: c.client.Transport} // what was sent on to the node that is gone has no answer for long
+	return c.until("all groups are led", func() bool {
+		for _, m := range c.nodes {
+			if m != than && m.p.isAlive() && !m.paused {
+				a, err := call(client, http.MethodPost, m.url("/users/track"), allKey, body)
+				return err == nil && a.status == 201
+			}
+		}
+		return false
+	})
+}
+
+// cutMinorityOff cuts one node off. It refuses what it is asked, with Retry-After, and says that it is not ready, while the others go on.
+func (c *fleet) cutMinorityOff(r *rand.Rand) {
+	c.t.Helper()
+	order := r.Perm(len(c.nodes))
+	alone := c.nodes[order[0]]
+	others := []*peer{c.nodes[order[1]], c.nodes[order[2]]}
+	f := c.cut("", both([]*peer{alone}, others))
+	c.t.Logf("all groups are led again %v after node %d was cut off", c.led(alone).Round(time.Millisecond), alone.number)
+	c.until("the minority says that it is not ready", func() bool { return !alone.isReady() })
+	for _, request := range [][3]string{
+		{http.MethodPost, "/users/track", `{"events":[{"external_id":"minority","name":"e","time":"2026-01-31T09:30:00Z"}]}`},
+		{http.MethodPost, "/users/export/ids", `{"external_ids":["minority"],"fields_to_export":["custom_events"]}`},
+		{http.MethodGet, "/campaigns/translations?campaign_id=c&message_variation_id=m0", ""},
+	} {
+		a, err := call(c.client, request[0], alone.url(request[1]), allKey, request[2])
+		require.NoError(c.t, err, request[1])
+		require.Equal(c.t, 503, a.status, "%s: %s", request[1], a.body)
+		require.NotEmpty(c.t, a.header.Get("Retry-After"), a.body)
+	}
+	f.end()
+	c.waitReady()
+	a := alone.site.post(c.t, "/users/export/ids", allKey, `{"external_ids":["minority"],"fields_to_export":["custom_events"]}`)
+	require.Equal(c.t, 201, a.status, a.body)
+	require.NotContains(c.t, a.body, "custom_events", "what was refused was done")
+}
+
+// replaceDisk takes the disk of the last node away. Its number is refused with an empty one; a new node takes its place, and it is removed.
+func (c *fleet) replaceDisk() {
+	c.t.Helper()
+	lost := c.nodes[len(c.nodes)-1]
+	lost.kill()
+	require.NoError(c.t, os.RemoveAll(lost.dir))
+	lost.start()
+	require.Equal(c.t, 1, lost.p.exit(recovery), tail(lost.p.log.String(), 2000))
+	require.Contains(c.t, lost.p.log.String(), "this node's number was used before")
+
+	operator := clusterOperator{c.t, c.nodes[0].site}
+	fresh := c.place()
+	order := func(args ...string) {
+		c.t.Helper()
+		var text string
+		var err error
+		c.until(strings.Join(args, " "), func() bool { // what the last node led may have no leader yet
+			text, err = operator.run(append([]string{"cluster"}, args...)...)
+			return err == nil || !strings.Contains(text, "503 Service Unavailable")
+		})
+		require.NoError(c.t, err, text)
+	}
+	order("add", strconv.Itoa(fresh.number), c.net.raft(fresh.number))
+	fresh.start()
+	c.waitReady()
+	order("remove", strconv.Itoa(lost.number), "--force")
+	start := time.Now()
+	operator.until("whole", func(s cluster.Status) bool {
+		for _, g := range append(s.Groups, s.Control) {
+			voters := 0
+			for _, replica := range g.Replicas {
+				if replica.Voter && int(replica.Node) != lost.number {
+					voters++
+				}
+			}
+			if voters != 3 || len(g.Replicas) != 3 || g.Leader == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	c.t.Logf("all replicas are there again %v after node %d was removed", time.Since(start).Round(time.Millisecond), lost.number)
+}
+
+// All nodes are restarted in order, one after the other, under load, each after its load balancer has sent it nothing more. Clients see nothing of it but
+// answers that tell them to try again, and everything is there once.
+func TestRollingRestartOfCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("clusters of processes are for the long run")
+	}
+	r := testseed.Rand(t)
+	rounds := 1
+	if isStress() {
+		rounds = 20
+	}
+	c := newCluster(t, 3, nil)
+	b := newBalancer(c, r, 6, 40)
+	for range rounds {
+		for _, m := range c.nodes {
+			b.waitForMore(30)
+			b.takeOut(m)
+			m.p.stop()
+			b.waitForMore(30) // the others serve
+			m.start()
+			m.p.waitReady(m.url("/readyz"))
+			b.takeIn(m)
+		}
+	}
+	b.waitForMore(30)
+	b.end()
+	for _, m := range c.nodes {
+		b.check(m)
+	}
+	t.Logf("%d requests acknowledged, %d were to be sent again, of %d the outcome is unknown", b.acked.Load(), b.retried.Load(), b.unknown.Load())
+}
+
+// balancer sends requests to the nodes of a cluster that are in service, and keeps account of them.
+type balancer struct {
+	c     *fleet
+	users int
+	out   []atomic.Bool  // by node, from 0
+	busy  []sync.RWMutex // held by who is in a request to the node
+	stop  atomic.Bool
+	wg    sync.WaitGroup
+
+	events, maybe           []atomic.Int64 // acknowledged, and of requests whose outcome is unknown; by user
+	acked, retried, unknown atomic.Int64   // requests
+	strange                 atomic.Pointer[string]
+}
+
+func newBalancer(c *fleet, r *rand.Rand, clients, users int) *balancer {
+	b := &balancer{c: c, users: users, out: make([]atomic.Bool, len(c.nodes)), busy: make([]sync.RWMutex, len(c.nodes)),
+		events: make([]atomic.Int64, users), maybe: make([]atomic.Int64, users)}
+	for n := range clients {
+		own := rand.New(rand.NewPCG(r.Uint64(), uint64(n)))
+		b.wg.Go(func() {
+			for i := 0; !b.stop.Load() && b.strange.Load() == nil; i++ {
+				b.request(own, fmt.Sprintf("b%d-%d", n, i))
+			}
+		})
+	}
+	return b
+}
+
+// request adds an event to some users, and is sent until it is acknowledged. Half of them have an Idempotency-Key; of the others, those whose outcome is unknown
+// are not sent again.
+func (b *balancer) request(r *rand.Rand, key string) {
+	var events []string
+	users := r.Perm(b.users)[:5]
+	for _, u := range users {
+		events = append(events, fmt.Sprintf(`{"external_id":"b%d","name":"e","time":"2026-01-31T09:30:00Z"}`, u))
+	}
+	body := `{"events":[` + strings.Join(events, ",") + `]}`
+	header := []string{"Idempotency-Key", key}
+	if r.IntN(2) == 0 {
+		header = nil
+	}
+	for b.strange.Load() == nil {
+		a, ok, err := b.send(r, body, header)
+		switch {
+		case !ok:
+			continue // it goes out of service
+		case err == nil && a.status == 201 && !strings.Contains(a.body, "errors"):
+			for _, u := range users {
+				b.events[u].Add(1)
+			}
+			b.acked.Add(1)
+			time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+			return
+		case err == nil && a.status == 503 && !a.isUndone() && header == nil && a.header.Get("Retry-After") != "":
+			for _, u := range users {
+				b.maybe[u].Add(1)
+			}
+			b.unknown.Add(1)
+			return
+		case err == nil && (a.status == 503 || a.status == 429) && a.header.Get("Retry-After") != "":
+			b.retried.Add(1)
+			time.Sleep(20 * time.Millisecond) // a client with more patience would wait as long as it is told
+		default:
+			text := fmt.Sprintf("%v: %d %v %s (Idempotency-Key: %v)", err, a.status, a.header, a.body, header)
+			b.strange.CompareAndSwap(nil, &text)
+		}
+	}
+}
+
+// send sends a request to a random node; false: that one is out of service.
+func (b *balancer) send(r *rand.Rand, body string, header []string) (a reply, ok bool, err error) {
+	n := r.IntN(len(b.c.nodes))
+	b.busy[n].RLock()
+	defer b.busy[n].RUnlock()
+	if b.out[n].Load() {
+		return a, false, nil
+	}
+	a, err = call(b.c.client, http.MethodPost, b.c.nodes[n].url("/users/track"), allKey, body, header...)
+	return a, true, err
+}
+
+// takeOut sends nothing more to a node, and waits until it has answered.
+func (b *balancer) takeOut(m *peer) {
+	b.out[m.number-1].Store(true)
+	b.busy[m.number-1].Lock()
+	defer b.busy[m.number-1].Unlock()
+}
+
+func (b *balancer) takeIn(m *peer) { b.out[m.number-1].Store(false) }
+
+// waitForMore waits until so many more requests are acknowledged.
+func (b *balancer) waitForMore(n int64) {
+	b.c.t.Helper()
+	n += b.acked.Load()
+	b.c.until("requests are acknowledged", func() bool {
+		require.Nil(b.c.t, b.strange.Load(), "%s", deref(b.strange.Load()))
+		return b.acked.Load() >= n
+	})
+}
+
+func (b *balancer) end() {
+	b.c.t.Helper()
+	b.stop.Store(true)
+	b.wg.Wait()
+	require.Nil(b.c.t, b.strange.Load(), "%s", deref(b.strange.Load()))
+}
+
+// check counts what a node shows.
+func (b *balancer) check(m *peer) {
+	b.c.t.Helper()
+	for u := range b.users {
+		n := int64(m.site.events(b.c.t, fmt.Sprint("b", u)))
+		require.GreaterOrEqual(b.c.t, n, b.events[u].Load(), "events of user %d on node %d", u, m.number)
+		require.LessOrEqual(b.c.t, n, b.events[u].Load()+b.maybe[u].Load(), "events of user %d on node %d", u, m.number)
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// disk is a real file system in a file, whose power can be cut: what was not synced is lost then, and what was is there.
+type disk struct {
+	image string
+	dir   string // where it is mounted
+}
+
+const diskBytes = 8 << 30 // most of it is a hole
+
+// newDisk makes and mounts one. An error says that it can't be done here; nothing is left behind then.
+func newDisk(t *testing.T) (*disk, error) {
+	d := &disk{image: filepath.Join(t.TempDir(), "image"), dir: t.TempDir()}
+	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Truncate(d.image, diskBytes); err != nil {
+		return nil, err
+	}
+	if err := command("mkfs.ext4", "-q", "-F", "-m", "0", "-N", "16384", d.image); err != nil {
+		return nil, err
+	}
+	if err := d.mount(); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { require.NoError(t, d.unmount()) })
+	return d, nil
+}
+
+func (d *disk) mount() error   { return command("mount", "-o", "loop", d.image, d.dir) }
+func (d *disk) unmount() error { return syscall.Unmount(d.dir, 0) }
+
+func command(name string, args ...string) error {
+	if text, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(text))
+	}
+	return nil
+}
+
+// cutPower: from now on nothing reaches the disk, and the file system does not write its journal out.
+func (d *disk) cutPower(t *testing.T) {
+	t.Helper()
+	const shutdown, noLogFlush = 0x8004587d, 2 // EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH
+	f, err := os.Open(d.dir)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, noLogFlush))
+}
+
+// restorePower mounts the disk again, as the next start of the machine does. Nobody has a file of it open.
+func (d *disk) restorePower(t *testing.T) {
+	t.Helper()
+	require.NoError(t, d.unmount())
+	require.NoError(t, d.mount())
+}
+
+// The disk of the tests loses what it has to lose, and no more.
+func TestPowerOfDisk(t *testing.T) {
+	d, err := newDisk(t)
+	if err != nil {
+		t.Skipf("no file systems in files here: %v", err)
+	}
+	lost := false
+	for n := 0; n < 10 && !lost; n++ { // the kernel may write at any time
+		name := filepath.Join(d.dir, fmt.Sprint(n))
+		f, err := os.Create(name)
+		require.NoError(t, err)
+		_, err = f.WriteString("synced")
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		_, err = f.WriteString(" and not")
+		require.NoError(t, err)
+		d.cutPower(t)
+		require.Error(t, f.Sync())
+		f.Close()
+		d.restorePower(t)
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Contains(t, []string{"synced", "synced and not"}, string(text))
+		lost = string(text) == "synced"
+	}
+	require.True(t, lost, "a power cut loses nothing")
+}
