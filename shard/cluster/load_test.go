@@ -152,8 +152,11 @@ func (l *load) verify(node quorum.Node) {
 	require.NotZero(t, l.addressed)
 	e := l.c.node(node).Front()
 	for _, u := range l.users {
-		n, err := events(e, op.ExternalID, u, loadEvent)
-		require.NoError(t, err)
+		var n int
+		l.c.eventually(func() (err error) { // a leader may be on its way to another node
+			n, err = events(e, op.ExternalID, u, loadEvent)
+			return err
+		})
 		require.GreaterOrEqual(t, n, l.sure[u], "user %s on node %d: acknowledged events are missing", u, node)
 		require.LessOrEqual(t, n, l.sure[u]+l.maybe[u], "user %s on node %d: events count twice, or were refused and done", u, node)
 	}
