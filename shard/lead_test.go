@@ -303,6 +303,57 @@ func TestOneRequestOfAKey(t *testing.T) {
 	w.close()
 }
 
+// Who gets a kept answer finds its effects, also while they were still on their way when it was asked for.
+func TestAnswerIsNotFasterThanItsEffects(t *testing.T) {
+	w := smallCluster(t, nil)
+	for round := range 8 {
+		key := fmt.Appendf(nil, "key %d", round)
+		request := func(e *Engine) error {
+			b := e.NewBatch(1, 0)
+			defer b.Release()
+			addEvent(b, op.ExternalID, userIn(1, round), "e", 0)
+			addEvent(b, op.ExternalID, userIn(2, round), "e", 0)
+			b.KeepAnswer(key, [32]byte{}, 201, []byte("answer"))
+			return b.Commit()
+		}
+		w.held.Store(true)
+		first, again := make(chan error, 1), make(chan error, 1)
+		go func() { first <- request(w.nodes[round%3].front) }()
+		e := w.nodes[(round+1)%3].front
+		eventually(t, "the answer is kept", func() bool {
+			l, err := e.lendFar(e.hasher.Number(1, op.NoID, key))
+			require.NoError(t, err)
+			defer l.back()
+			return l.blob != nil
+		})
+		go func() {
+			if round%2 == 0 { // it knows of the answer, or is told
+				if err := request(e); !errors.Is(err, ErrKept) {
+					again <- fmt.Errorf("not refused: %w", err)
+					return
+				}
+			}
+			_, ok, err := e.Answer(1, key)
+			if err == nil && !ok {
+				err = errors.New("no answer")
+			}
+			again <- err
+		}()
+		select {
+		case err := <-again:
+			t.Fatalf("an answer before its effects (%v)", err)
+		case <-time.After(30 * time.Millisecond):
+		}
+		w.held.Store(false)
+		require.NoError(t, <-again)
+		for group := 1; group <= 2; group++ {
+			require.Equal(t, 1, eventCountBehindFence(t, w.nodes[round%3].front, userIn(group, round), "e"))
+		}
+		require.NoError(t, <-first)
+	}
+	w.close()
+}
+
 // An answer is kept for a day: a later request with the key is done again.
 func TestKeyOfADayAgo(t *testing.T) {
 	var days int64

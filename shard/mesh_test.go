@@ -28,6 +28,7 @@ type testCluster struct {
 	stop   chan struct{}
 	gone   sync.WaitGroup
 	faulty atomic.Bool // calls fail
+	held   atomic.Bool // letters are not delivered
 
 	mu sync.Mutex
 	r  *rand.Rand // guarded by mu
@@ -559,7 +560,7 @@ func (m *testMesh) commitPart(p Part, outcomes int) (x Effects, err error) {
 
 func (m *testMesh) Deliver(letters []Letter) error {
 	g := m.c.groupOf(identity.Partition(letters[0].Number))
-	if m.c.faulty.Load() && m.c.chance(5) {
+	if m.c.held.Load() || m.c.faulty.Load() && m.c.chance(5) {
 		return errLink
 	}
 	e := g.leaderOf(time.Now().Add(50 * time.Millisecond))

@@ -91,7 +91,8 @@ type Answer struct {
 	Body     []byte
 }
 
-// Answer returns the answer that is kept under key and not older than a day.
+// Answer returns the answer that is kept under key and not older than a day. In a cluster it waits until what it is the answer to has arrived where it takes effect;
+// errors are then those of Batch.Commit, too.
 func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
 	oldest := e.opts.Now().UnixMicro() - answerLife.Microseconds()
 	err = e.walk(e.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
@@ -104,6 +105,9 @@ func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err er
 		a.Status = int(binary.LittleEndian.Uint16(body[32:]))
 		a.Body = append([]byte{}, body[34:]...)
 	})
+	if ok && err == nil && e.log == nil {
+		err = e.catchUp(workspace, key)
+	}
 	return a, ok, err
 }
 

@@ -181,7 +181,7 @@ func TestBackupOfMerges(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newAdminSite(t)
 	p := s.start(t)
-	c := &crowd{s: s, users: short(250, 150), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	c := &crowd{s: s, sites: []*site{s}, users: short(250, 150), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
 	c.found(t, r)
 	for range 100 {
 		c.track(r)
