@@ -368,6 +368,10 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 				return errors.New("an answer is kept before the request was sent")
 			}
 			a, ok, err := x.e.Answer(1, key)
+			if errors.Is(err, ErrBusy) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) { // whether it has arrived
+				x.e = x.engine()
+				continue
+			}
 			if err != nil || !ok || string(a.Body) != string(key) {
 				return fmt.Errorf("the answer that is kept: %q, %v, %w", a.Body, ok, err)
 			}
