@@ -38,7 +38,7 @@ test: build vet lint unit race test-clients fuzz ## everything that decides whet
 
 .PHONY: unit
 unit: ## the tests alone
-	$(GO) test -vet=off -timeout 10m -p 3 ./...
+	$(GO) test -vet=off -timeout 15m -p 3 ./...
 
 .PHONY: vet
 vet: ## gofmt, go vet

@@ -205,8 +205,7 @@ func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Lis
 func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, hup <-chan os.Signal, reload reloads, failed <-chan error, logger *slog.Logger,
 	stdout io.Writer) error {
 	ended := make(chan error, 2)
-	go func() { ended <- n.server.Serve(listener) }()
-	var admin *http.Server
+	var admin *http.Server // first: who sees that the API is ready finds it there
 	if c.Admin != "off" {
 		l, err := net.Listen("tcp", c.Admin)
 		if err != nil {
@@ -217,6 +216,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 		go func() { ended <- admin.Serve(l) }()
 		logger.Info("admin listener", "address", l.Addr().String())
 	}
+	go func() { ended <- n.server.Serve(listener) }()
 	logger.Info("serving", "address", listener.Addr().String(), "data", c.Data)
 	if c.Demo && c.greets() {
 		c.greet(stdout, listener.Addr())
