@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
-	"api":            {"api/...", "ingest/field", "shard", "shard/op", "shard/profile"},
+	"api":            {"api/...", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/control":    {"api/keys", "api/ratelimit"},
 	"api/keys":       {},
 	"api/openapi":    {},
@@ -36,13 +36,14 @@ var arrows = map[string][]string{
 
 	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
 	"shard/backup":   {"shard", "shard/eventlog", "wal"},
-	"shard/cluster":  {"shard", "shard/backup", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/quorum"},
+	"shard/cluster":  {"shard", "shard/backup", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/durable", "wal/quorum"},
 	"shard/eventlog": {"shard", "shard/op", "shard/profile", "wal"},
 	"shard/identity": {"shard/op"},
 	"shard/op":       {},
 	"shard/profile":  {"shard/op"},
 	"wal":            {},
-	"wal/quorum":     {"wal"},
+	"wal/durable":    {},
+	"wal/quorum":     {"wal", "wal/durable"},
 
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},

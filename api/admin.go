@@ -24,6 +24,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/keys"
+	"millrace/wal/durable"
 )
 
 // adminTokenFile is where the admin token lies in the data directory.
@@ -49,34 +50,10 @@ func makeAdminToken(path string) (string, string, error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never fails
 	token := hex.EncodeToString(random[:])
-	if err := writeDurably(path, []byte(token+"\n")); err != nil {
+	if err := durable.ReplaceFile(path, []byte(token+"\n"), 0o600); err != nil {
 		return "", path, fmt.Errorf("write the admin token: %w", err)
 	}
 	return token, path, nil
-}
-
-// writeDurably makes a file that only its owner may read. It is written and synced under another name first: neither a crash nor a loss of power leaves half of
-// it behind.
-func writeDurably(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody who reaches it, pprof and the admin API for holders of the token

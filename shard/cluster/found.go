@@ -21,6 +21,7 @@ import (
 	"millrace/shard/backup"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
 
@@ -349,7 +350,7 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 	if err := os.Rename(seeded, filepath.Join(dir, "log")); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return durable.SyncDir(dir)
 }
 
 // replay applies the tail, and says in store and event log that they have all up to begin.

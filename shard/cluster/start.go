@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
 
@@ -104,32 +105,7 @@ func (f *facts) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, clusterFile), append(text, '\n'))
-}
-
-// replaceFile writes a file whole or not at all. It is readable for its owner only.
-func replaceFile(path string, text []byte) error {
-	temporary := path + ".new"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.ReplaceFile(filepath.Join(dir, clusterFile), append(text, '\n'), 0o600)
 }
 
 // openFacts reads what the node knows of itself, or begins it.

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // network says where nodes are, and who reaches whom: each pair of nodes has a relay in between, which a partition cuts.
@@ -227,7 +228,7 @@ func (o *owner) encode() []byte {
 func (o *owner) checkpoint() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := writeFile(o.path, o.encode()); err != nil {
+	if err := durable.ReplaceFile(o.path, o.encode(), 0o644); err != nil {
 		return err
 	}
 	return o.log.Trim(o.applied + 1)
@@ -327,7 +328,7 @@ func (o *owner) Restore(position uint64, r io.Reader) error {
 	o.lines, o.applied = i.Lines, max(i.Applied, position)
 	o.live = nil
 	o.cond.Broadcast()
-	return writeFile(o.path, o.encode())
+	return durable.ReplaceFile(o.path, o.encode(), 0o644)
 }
 
 // texts are the records in order.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the record's number in the entry. Its methods
@@ -184,7 +185,7 @@ func (l *Log) create() (err error) {
 		return err
 	}
 	l.identity = id
-	return writeFile(l.path(identityName), sealText(id))
+	return durable.ReplaceFile(l.path(identityName), sealText(id), 0o644)
 }
 
 func (l *Log) openStore() (err error) {

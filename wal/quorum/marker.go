@@ -7,12 +7,12 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/hashicorp/raft"
 
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // markers is raft's store of snapshots. There is one snapshot, and it is a marker: entry, term and members, no state. The state is the owner's, and it has, or
@@ -138,7 +138,7 @@ func (s *markers) save(m marker) error {
 	if m.Index < s.cur.Index {
 		return fmt.Errorf("quorum: the marker stands at %d and does not go back to %d", s.cur.Index, m.Index)
 	}
-	if err := writeFile(s.path, sealText(m)); err != nil {
+	if err := durable.ReplaceFile(s.path, sealText(m), 0o644); err != nil {
 		return s.l.fail(fmt.Errorf("write the marker: %w", err))
 	}
 	s.cur = m
@@ -284,32 +284,4 @@ func unsealText(b []byte, v any) error {
 		return errors.New("it fails its checksum")
 	}
 	return json.Unmarshal(b[:n], v)
-}
-
-// writeFile puts a file in place, durably and whole.
-func writeFile(path string, b []byte) error {
-	temporary := path + ".new"
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"millrace/wal/durable"
 )
 
 // Seed makes the log of a new group whose state was made elsewhere, imported or restored from a backup, before there is a node that could open it. base is the
@@ -25,5 +27,5 @@ func Seed(dir string, group uint32, node Node, base uint64, logger *slog.Logger)
 	if err := l.open(); err != nil {
 		return 0, fmt.Errorf("make the log of group %d in %q: %w", group, dir, err)
 	}
-	return endOf(l.identity.Base), errors.Join(syncDir(l.path(logDir)), syncDir(dir))
+	return endOf(l.identity.Base), errors.Join(durable.SyncDir(l.path(logDir)), durable.SyncDir(dir))
 }
