@@ -188,22 +188,6 @@ func (b *Batch) Commit() error {
 	return nil
 }
 
-// reserve counts n bytes as under way, or refuses.
-func (e *Engine) reserve(n int) error {
-	if e.closing.Load() {
-		return ErrClosed
-	}
-	if err := e.Failed(); err != nil { // of the store: the log may still take records
-		return err
-	}
-	if e.inflight.Add(int64(n)) > e.opts.MaxInflightBytes {
-		e.inflight.Add(-int64(n))
-		refusedBusy.Inc()
-		return ErrBusy
-	}
-	return nil
-}
-
 // translate says in the engine's words what the log has refused a record for.
 func translate(err error) error {
 	switch {
@@ -588,7 +572,4 @@ func (e *Engine) again(err error, pause time.Duration, end <-chan struct{}) bool
 	}
 }
 
-var (
-	refusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
-	deferrals   = metrics.NewCounter("millrace_deferred_requests_total")
-)
+var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
