@@ -50,10 +50,10 @@ var arrows = map[string][]string{
 	"loadtest/history":  {}, // nobody but tests
 	"loadtest/testaddr": {}, // nobody but tests
 	"loadtest/testseed": {}, // nobody but tests
-
+	"loadtest/testsize": {}, // nobody but tests
 }
 
-// testArrows are those that tests have besides; all have one to loadtest/testaddr and loadtest/testseed.
+// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api":            {"ingest", "shard/cluster", "wal", "wal/quorum"},
 	"ingest":         {"loadtest/body"},
@@ -89,7 +89,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testseed"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

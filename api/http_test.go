@@ -20,6 +20,8 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testsize"
 )
 
 // raw sends bytes on a fresh connection and returns the answers, want of them, or fewer when the server ends the connection before. closed says that
@@ -205,10 +207,7 @@ func (spaces) Read(p []byte) (int, error) {
 
 func TestCompressedBodies(t *testing.T) {
 	d := open(t, nil)
-	bombBytes := int64(64 << 20)
-	if testing.Short() {
-		bombBytes = 16 << 20
-	}
+	bombBytes := testsize.Short[int64](64<<20, 16<<20)
 	for coding := range compressors {
 		body := compressed(t, coding, strings.NewReader(goodBody))
 		a := d.call("POST", "/users/track", demoKey, body, "Content-Encoding", coding)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/body"
+	"millrace/loadtest/testsize"
 )
 
 // TestMain lets the test binary be the child processes, which are this binary again.
@@ -128,7 +129,7 @@ func TestSmoke(t *testing.T) {
 	path := filepath.Join(dir, "results.json")
 	var table bytes.Buffer
 	parts := partNames()
-	if !isStress() {
+	if !testsize.Stress() {
 		parts = slices.DeleteFunc(parts, func(p string) bool { return p == "cluster" }) // nodes that join and are killed: half a minute
 	}
 	require.NoError(t, run(t.Context(), []string{"-part", strings.Join(parts, ","), "-duration", "50ms", "-rounds", "1", "-profiles", "20000", "-cold-profiles", "2000", "-replay-bytes", "2000000",
@@ -153,10 +154,8 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	want := map[string]int{"endtoend": 6, "decoder": 2, "logbytes": 1, "allocs": 4, "memory": 2, "hot": 1, "cold": 1, "merge": 1, "status": 1, "replay": 1}
-	if isStress() {
+	if testsize.Stress() {
 		want["cluster"] = 6
 	}
 	require.Equal(t, want, targets)
 }
-
-func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }

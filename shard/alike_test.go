@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -147,7 +148,7 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 // the records are put together, wherever they are restarted or write checkpoints, and whether they lead or not.
 func TestReplicasAreAlike(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(6, 2, 1) {
+	for round := range testsize.Of(6, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
 		c := openCluster(t, r.Uint64(), clusterOptions{
@@ -156,7 +157,7 @@ func TestReplicasAreAlike(t *testing.T) {
 			engine: func(o *Options) { o.patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
 		})
 		w := clusterWorld{c}
-		for range short(400, 150) {
+		for range testsize.Short(400, 150) {
 			var all sync.WaitGroup
 			for range 1 + r.IntN(3) {
 				mine, e := rand.New(rand.NewPCG(r.Uint64(), 1)), w.engine()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -18,9 +19,9 @@ import (
 // Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those that were kept anew stay, and so do
 // users.
 func TestAnswersAreForgotten(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
-	for round := range rounds(8, 3, 3) {
+	for round := range testsize.Of(8, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
 		w := openAlone(t, r, func(fs vfs.FS) Options {

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -168,7 +169,7 @@ func TestIdentify(t *testing.T) {
 }
 
 func TestRenameAndRemoveExternalID(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	for name, makeFirst := range map[string]func(t *testing.T, e *Engine) uint64{
 		"made with it": func(t *testing.T, e *Engine) uint64 { return makeUser(t, e, "old") },
 		"identified later": func(t *testing.T, e *Engine) uint64 {

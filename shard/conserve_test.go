@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -25,7 +26,7 @@ import (
 // is where that leads to, each name leads to one profile, and nothing is left under way.
 func TestMergesConserve(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(300, 4, 1) {
+	for round := range testsize.Of(300, 4, 1) {
 		conserve(t, seed, uint64(round))
 		if t.Failed() {
 			return
@@ -86,7 +87,7 @@ func conserve(t *testing.T, seed, round uint64) {
 	}
 	e := openTest(t, options())
 	s := newSent(t, e, r)
-	for phase := range short(10, 6) {
+	for phase := range testsize.Short(10, 6) {
 		s.makeUsers(t, e, fmt.Sprint("f", phase, "-"), 8)
 		s.run(t, r, round, phase, func() *Engine { return e })
 		if t.Failed() {
@@ -119,7 +120,7 @@ func conserve(t *testing.T, seed, round uint64) {
 // again, under the same Idempotency-Key.
 func TestMergesConserveInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(100, 2, 1) {
+	for round := range testsize.Of(100, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) {
 			o.skew = time.Duration(r.IntN(20)) * time.Millisecond
@@ -128,7 +129,7 @@ func TestMergesConserveInCluster(t *testing.T) {
 			}
 		})
 		s := newSent(t, w.engine(), r)
-		for phase := range short(6, 3) {
+		for phase := range testsize.Short(6, 3) {
 			s.makeUsers(t, w.engine(), fmt.Sprint("f", phase, "-"), 8)
 			w.faulty.Store(true)
 			stop := w.disturbing(time.Duration(1+r.IntN(20)) * time.Millisecond)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -116,7 +117,7 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 
 // Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were acknowledged.
 func TestDocumentsModel(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	fs := vfs.NewCrashableMem()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
@@ -315,10 +316,7 @@ func (w *eraseWorld) check(node int, when string) {
 // before or after.
 func TestErasedInOtherGroups(t *testing.T) {
 	seed := testseed.Of(t)
-	rounds, steps := 8, 300
-	if testing.Short() {
-		rounds, steps = 3, 150
-	}
+	rounds, steps := testsize.Short(8, 3), testsize.Short(300, 150)
 	letters := 0
 	for round := range rounds {
 		w := openEraseWorld(t, rand.New(rand.NewPCG(seed, uint64(round))))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -22,7 +23,7 @@ import (
 // whole had.
 func TestExtract(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range uint64(rounds(4, 2, 1)) {
+	for round := range uint64(testsize.Of(4, 2, 1)) {
 		r := rand.New(rand.NewPCG(seed, round))
 		fs := vfs.NewCrashableMem()
 		e := openTest(t, crashOptions(fs, r))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
@@ -20,10 +21,7 @@ import (
 // was acknowledged is there exactly once, and no request by half; also when power is lost again while that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
 	seed := testseed.Of(t)
-	engines, images := 4, short(40, 5)
-	if isStress() {
-		engines, images = 40, 300
-	}
+	engines, images := testsize.Of(40, 4, 4), testsize.Of(300, 40, 5)
 	var total, second atomic.Int64
 	for i := range engines {
 		powerLossRun(t, seed, uint64(i), images, &total, &second)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
@@ -119,14 +120,11 @@ func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
 // F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything is as it was:
 // nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
 func TestFaultDamagedStore(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
-	flips := 150
-	if isStress() {
-		flips = 10_000
-	}
+	flips := testsize.Of(10_000, 150, 150)
 	found, harmless := map[string]int{}, map[string]int{}
 	for i := range flips {
 		d := disks[i%2]

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
@@ -20,10 +21,7 @@ import (
 func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	seed := testseed.Of(t)
 	const clients, users = 16, 40
-	requests := short(60, 30)
-	if isStress() {
-		requests = 3000
-	}
+	requests := testsize.Of(3000, 60, 30)
 	fs := vfs.NewCrashableMem()
 	o := testOptions(fs)
 	o.Workers, o.MemoryBytes, o.Log.SegmentBytes = 3, 30_000, 64<<10
@@ -124,7 +122,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 
 // State of many times the memory: counters are right, and memory stays near its budget.
 func TestFaultMemoryBudget(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 17))
 	const passes, perRequest = 3, 75

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path"
 	"strings"
 	"sync"
@@ -17,37 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
-
-// isStress: the long versions, for hours (`make stress`).
-func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
-
-// short is how often something is done, under -short.
-func short[T int | int64](often, seldom T) T {
-	if testing.Short() {
-		return seldom
-	}
-	return often
-}
-
-// skipSerial leaves a test out of -short, which is the run under the race detector: its requests come one after the other, and what engines do behind them
-// others see as well.
-func skipSerial(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing comes at the same time")
-	}
-}
-
-// rounds is how often something random is done, each time with other numbers. Every run has numbers of its own, so it is done a few times in each, least often
-// under -short, and long in the long versions.
-func rounds(long, often, seldom int) int {
-	if isStress() {
-		return long
-	}
-	return short(often, seldom)
-}
 
 // client is one caller that sends a request after the other. Request n touches all of its users: one event for each of the group, one for
 // a user known by email and one for a user known by alias; each fourth one moves the first user to another email and, in the same
@@ -271,8 +243,8 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	require.Greater(t, total, int64(200))
 	r := rand.New(rand.NewPCG(seed, 6))
 	step := int64(1)
-	if !isStress() {
-		step = max(1, total/short[int64](60, 15))
+	if !testsize.Stress() {
+		step = max(1, total/testsize.Short[int64](60, 15))
 	}
 	kinds := map[string]int{}
 	for k := 1 + r.Int64N(step); k <= total; k += step {
@@ -455,7 +427,7 @@ func TestFaultFullDisk(t *testing.T) {
 
 // F11: whatever the clock does, and over restarts and crashes, the stamps of a profile rise, so that what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 11))
 	var clock atomic.Int64

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -532,7 +533,7 @@ func TestLettersOnceAndInOrder(t *testing.T) {
 	for c := range 4 {
 		r := rand.New(rand.NewPCG(r.Uint64(), 1))
 		group.Go(func() {
-			for range short(60, 20) {
+			for range testsize.Short(60, 20) {
 				b := w.engine().NewBatch(1, 0)
 				for range 1 + r.IntN(4) {
 					user, email := fmt.Sprint("u", r.IntN(10)), attrField(op.AttrEmail, fmt.Sprintf("c%d-%d@example.com", c, r.IntN(3)))

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -131,7 +132,7 @@ func TestMergeRings(t *testing.T) {
 
 // What two profiles have together must fit an entry; and one that grows while it waits is asked again.
 func TestMergeOfLargeProfiles(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	grow := func(id string, megabytes int) {
 		for i := range megabytes {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -255,7 +256,7 @@ func (o modelOp) write(b *Batch) {
 // Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
 func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(12, 5, 1) {
+	for round := range testsize.Of(12, 5, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		runModel(t, r, round, openAlone(t, r, func(fs vfs.FS) Options {
 			o := testOptions(fs)
@@ -269,7 +270,7 @@ func TestModel(t *testing.T) {
 // The same in a cluster: every request through another node, leaders that move, replicas that are closed or crash.
 func TestModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(3, 2, 1) {
+	for round := range testsize.Of(3, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		runModel(t, r, round, anyCluster(t, r, nil))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -483,9 +484,9 @@ func (m *statesModel) randomStep(t testing.TB, e *Engine, r *rand.Rand) string {
 // Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little memory in between: states, who set
 // them and when, every trail and the block list are those of the model.
 func TestStatesModel(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
-	for round := range rounds(10, 3, 3) {
+	for round := range testsize.Of(10, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) Options {
@@ -501,7 +502,7 @@ func TestStatesModel(t *testing.T) {
 // The same in a cluster.
 func TestStatesModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(3, 1, 1) {
+	for round := range testsize.Of(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, anyCluster(t, r, func(o *clusterOptions) {
@@ -513,7 +514,7 @@ func TestStatesModelOfCluster(t *testing.T) {
 func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, w world) {
 	m := &statesModel{users: map[string]*modelHolder{}, addresses: map[string]*modelHolder{}}
 	var steps []string
-	for step := range short(200, 100) {
+	for step := range testsize.Short(200, 100) {
 		clock.Store(m.step + 1)
 		steps = append(steps, m.randomStep(t, w.engine(), r))
 		what := fmt.Sprintf("round %d step %d, %s", round, step, strings.Join(steps[max(0, len(steps)-10):], "\n"))
@@ -534,7 +535,7 @@ func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, 
 // who share an address have what it has, and each trail tells of changes only, down to the state that is.
 func TestStatesConverge(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(6, 3, 1) {
+	for round := range testsize.Of(6, 3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
 		o := testOptions(fs)
@@ -567,7 +568,7 @@ func TestStatesConverge(t *testing.T) {
 // The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
 func TestStatesConvergeInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range rounds(3, 2, 1) {
+	for round := range testsize.Of(3, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) { o.skew = time.Duration(r.IntN(20)) * time.Millisecond })
 		x := newConverging(t, w.engine())

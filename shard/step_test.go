@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -245,15 +246,12 @@ func seen(t *testing.T, e *Engine) string {
 // Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after the other would have given,
 // and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	n := len(deeds(cast{}))
-	share := 40 // one pair of so many
-	if isStress() {
-		share = 1
-	}
-	always := map[string]string{ // what the rules are there for
+	share := testsize.Of(1, 40, 40) // one pair of so many
+	always := map[string]string{    // what the rules are there for
 		"merge ada into bob":                "merge bob into ada",
 		"merge bob into eve":                "merge ada into bob",
 		"merge ada into eve":                "track ada by number",
@@ -337,7 +335,7 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 
 // F19: power is lost behind each record of a deed. It has happened once or not at all then, and when it was acknowledged, once.
 func TestFaultCutDeeds(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	for i := range deeds(cast{}) {
 		var all []playedRequest
 		x := openStepped(t, func(t *testing.T, e *Engine) {

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
@@ -106,7 +107,7 @@ func TestDeleteErasesTrail(t *testing.T) {
 
 // The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when marks are taken back.
 func TestBlockedAddresses(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	on, off := State{Kind: Bounce, On: true}, State{Kind: Bounce}
@@ -189,7 +190,7 @@ func TestBlockedAddresses(t *testing.T) {
 
 // What the trail holds in memory counts to the memory budget until a checkpoint has written them.
 func TestTrailIsBounded(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1
 	o.MemoryBytes = 1 << 20
@@ -278,7 +279,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 			}
 		}
 	}()
-	for i := range short(200, 20) {
+	for i := range testsize.Short(200, 20) {
 		setAddress(t, e, op.Email, "x@example.com", State{Kind: Bounce, On: i%2 == 0})
 		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
 		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -19,10 +20,7 @@ import (
 // F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every acknowledged record must
 // be there, in order and unchanged; and again after a second loss, shortly after the first recovery.
 func TestPowerLoss(t *testing.T) {
-	clones := 1000
-	if testing.Short() { // under the race detector
-		clones = 200
-	}
+	clones := testsize.Short(1000, 200)
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()

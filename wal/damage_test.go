@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -112,16 +113,9 @@ func damageLog(t testing.TB) (fs *vfs.MemFS, h *harness) {
 
 const damageRecords = 69
 
-// skipSweep leaves the sweeps over every byte out of -short: that is the run under the race detector, and nothing here is concurrent.
-func skipSweep(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a sweep over every byte")
-	}
-}
-
 // F4 after a clean close: wherever a byte is damaged, all records are there or the log is refused. Never fewer.
 func TestFlipAfterClose(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
 	require.NoError(t, h.Close())
 	m := takeImage(t, fs)
@@ -133,7 +127,7 @@ func TestFlipAfterClose(t *testing.T) {
 
 // F4 after a kill: the witness is exact there too, though not synced, and the end is not marked.
 func TestFlipAfterKill(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
 	m := takeImage(t, fs)
 	want, err := m.open()
@@ -146,7 +140,7 @@ func TestFlipAfterKill(t *testing.T) {
 // F4 after a loss of power: the witness knows of nothing, but each record testifies for those that were durable when it was written. So
 // only the last group can be lost without a trace, and that takes damage and a loss of power within WitnessInterval.
 func TestFlipBehindWitness(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
 	m := takeImage(t, fs)
 	require.NoError(t, h.Close())
@@ -244,7 +238,7 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 // F3 and F4: the last segment is cut off at every byte of its end. With the witness of the moment, a cut into the records is refused;
 // with one that is behind, as after a loss of power, what is whole up to the cut is there, and nothing else.
 func TestTruncate(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
 	ends := h.ends(t) // of the records in the last segment
 	last := h.segments[len(h.segments)-1]

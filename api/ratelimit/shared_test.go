@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // network is several nodes in one process, in virtual time: calls take up to two milliseconds each way, clocks differ, nodes die and come again.
@@ -240,10 +241,7 @@ func TestOwnerDies(t *testing.T) {
 	rng := testseed.Rand(t)
 	limit, err := Parse("3000/3s")
 	require.NoError(t, err)
-	rounds := 12
-	if testing.Short() {
-		rounds = 4
-	}
+	rounds := testsize.Short(12, 4)
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {

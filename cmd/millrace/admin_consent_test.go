@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testsize"
 )
 
 // What an operator sees of consent from the shell: the block list, in as many pages as it takes, and trails.
 func TestAdminConsent(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	s := newSite(t)
 	s.admin = freeAddr(t)
 	p := s.start(t)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testsize"
 )
 
 // operator runs `millrace admin` against the server of a site.
@@ -65,7 +67,7 @@ func args(words string) []string { return strings.Fields(words) }
 
 // Every noun, from the shell: created, listed, shown, changed, taken away; and it has its effect on the API.
 func TestAdminCommands(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	s := newSite(t)
 	s.admin = freeAddr(t)
 	p := s.start(t)

@@ -27,6 +27,7 @@ import (
 	"millrace/loadtest"
 	"millrace/loadtest/body"
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 func newAdminSite(t *testing.T, flags ...string) *site {
@@ -124,10 +125,7 @@ func (k *tracker) counts(t *testing.T, s *site) (counts []int64) {
 // F21: a backup under full load. What was acknowledged before it is there, exactly once; what came meanwhile is there whole or not at all.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	rounds := 1
-	if isStress() {
-		rounds = 100
-	}
+	rounds := testsize.Of(100, 1, 1)
 	for range rounds {
 		backupUnderLoad(t, r)
 	}
@@ -181,7 +179,7 @@ func TestBackupOfMerges(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newAdminSite(t)
 	p := s.start(t)
-	c := &crowd{s: s, sites: []*site{s}, users: short(250, 150), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	c := &crowd{s: s, sites: []*site{s}, users: testsize.Short(250, 150), http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
 	c.found(t, r)
 	for range 100 {
 		c.track(r)
@@ -197,7 +195,7 @@ func TestBackupOfMerges(t *testing.T) {
 		})
 	}
 	var files []string
-	for range short(2, 1) {
+	for range testsize.Short(2, 1) {
 		before := c.merges.Load()
 		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, 20*time.Second, time.Millisecond)
 		files = append(files, s.backup(t))
@@ -218,7 +216,7 @@ func TestBackupOfMerges(t *testing.T) {
 
 // A restored server says what the other one said, byte by byte: users, events, control data, audit log, kept answers. Only the admin token is its own.
 func TestRestoredIsEqual(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	s := newAdminSite(t)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) {
@@ -382,7 +380,7 @@ func TestBackupEndsEarly(t *testing.T) {
 
 // What can't be restored is refused with its reason, code 1, and nothing is there afterwards.
 func TestRestoreRefuses(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	s := newAdminSite(t)
 	p := s.start(t)
@@ -428,7 +426,7 @@ func TestRestoreRefuses(t *testing.T) {
 		require.Empty(t, left)
 		require.NoError(t, os.Remove(target))
 	}
-	for range short(3, 2) {
+	for range testsize.Short(3, 2) {
 		nothing(plain[:r.IntN(len(plain))], "it ends early")
 		flipped := bytes.Clone(plain)
 		flipped[r.IntN(len(plain))] ^= 1 << r.IntN(8)
@@ -471,7 +469,7 @@ func TestRestoreRefuses(t *testing.T) {
 
 // A disk that is too small for what is restored.
 func TestRestoreToFullDisk(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("no file system of a given size without the right to mount: %v", err)

@@ -16,6 +16,7 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/cluster"
 )
 
@@ -26,10 +27,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 		t.Skip("clusters of processes are for the long run")
 	}
 	r := testseed.Rand(t)
-	rounds := 1
-	if isStress() {
-		rounds = 10
-	}
+	rounds := testsize.Of(10, 1, 1)
 	var disks []*disk
 	for range 3 {
 		d, err := newDisk(t)
@@ -198,10 +196,7 @@ func TestRollingRestartOfCluster(t *testing.T) {
 		t.Skip("clusters of processes are for the long run")
 	}
 	r := testseed.Rand(t)
-	rounds := 1
-	if isStress() {
-		rounds = 20
-	}
+	rounds := testsize.Of(20, 1, 1)
 	c := newCluster(t, 3, nil)
 	b := newBalancer(c, r, 6, 40)
 	for range rounds {

@@ -20,6 +20,7 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/loadtest/testsize"
 )
 
 // spareNodes can be added to each cluster later.
@@ -93,7 +94,7 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 // folders.
 func newCluster(t *testing.T, nodes int, disks []*disk) *fleet {
 	flags := []string{"--groups", "5", "--max-moves", "6"}
-	if isStress() {
+	if testsize.Stress() {
 		flags = nil
 	}
 	c := emptyCluster(t, newNetwork(t, nodes+spareNodes), flags)

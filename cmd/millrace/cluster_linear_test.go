@@ -10,6 +10,7 @@ import (
 
 	"millrace/loadtest/history"
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // One node alone, killed again and again, answers as if it did one request after the other. The checker sees a read that was bent.
@@ -17,7 +18,7 @@ func TestLinearizableAlone(t *testing.T) {
 	r := testseed.Rand(t)
 	c := newAlone(t)
 	trial := newTrial(c, r, 8)
-	for end := time.Now().Add(time.Duration(short(7, 3)) * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Duration(testsize.Short(7, 3)) * time.Second); time.Now().Before(end); {
 		trial.waitFor(time.Duration(200+r.IntN(1500)) * time.Millisecond)
 		c.nodes[0].kill()
 		c.nodes[0].start(bounds(r)...)
@@ -107,10 +108,7 @@ func TestLinearizable(t *testing.T) {
 		t.Skip("clusters of processes are for the long run")
 	}
 	seed := testseed.Of(t)
-	runs, faults := 3, 2
-	if isStress() {
-		runs, faults = 50, 10
-	}
+	runs, faults := testsize.Of(50, 3, 3), testsize.Of(10, 2, 2)
 	answered, bent := map[history.Kind]int{}, 0
 	var kinds []int // of faults, to come
 	for run := range runs {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/cluster"
 )
 
@@ -287,10 +288,7 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 // users stay what was sent (issue of merges, FAULTS.md F19).
 func TestMergesConserve(t *testing.T) {
 	r := testseed.Rand(t)
-	merges, users, clients, kills := int64(short(10_000, 1500)), short(2000, 300), 16, short(10, 3)
-	if isStress() {
-		merges, kills = 500_000, 200
-	}
+	merges, users, clients, kills := testsize.Of[int64](500_000, 10_000, 1500), testsize.Short(2000, 300), 16, testsize.Of(200, 10, 3)
 	s := newSite(t)
 	s.admin = freeAddr(t)
 	p := s.start(t)
@@ -317,10 +315,7 @@ func TestMergesConserveInCluster(t *testing.T) {
 		t.Skip("clusters of processes are for the long run")
 	}
 	r := testseed.Rand(t)
-	merges, users, kills := int64(600), 200, 1
-	if isStress() {
-		merges, users, kills = 100_000, 2000, 100
-	}
+	merges, users, kills := testsize.Of[int64](100_000, 600, 600), testsize.Of(2000, 200, 200), testsize.Of(100, 1, 1)
 	f := newCluster(t, 3, nil)
 	c := &crowd{s: f.nodes[0].site, users: users, http: f.client}
 	for _, m := range f.nodes {

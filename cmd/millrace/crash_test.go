@@ -20,6 +20,7 @@ import (
 	"millrace/loadtest"
 	"millrace/loadtest/body"
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // load is a load test that goes on whatever happens to the server, and at the end knows what that owes.
@@ -87,10 +88,7 @@ func bounds(r *rand.Rand) []string {
 func TestKillUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newSite(t)
-	kills := short(20, 4)
-	if isStress() {
-		kills = 1000
-	}
+	kills := testsize.Of(1000, 20, 4)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers = true, 10 })
 	var slowest time.Duration
@@ -120,10 +118,7 @@ func TestKillUnderLoadWithIdempotencyKeys(t *testing.T) {
 		o.IdempotencyKeys = true
 		o.Body.EmailShare, o.Body.AliasShare = 0.1, 0.1
 	})
-	kills := short(5, 2)
-	if isStress() {
-		kills = 200
-	}
+	kills := testsize.Of(200, 5, 2)
 	for range kills {
 		time.Sleep(time.Duration(50+r.IntN(600)) * time.Millisecond)
 		p.kill()
@@ -161,10 +156,7 @@ func TestIdempotencyKeyOverKill(t *testing.T) {
 func TestStopUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newSite(t)
-	stops := short(5, 2)
-	if isStress() {
-		stops = 100
-	}
+	stops := testsize.Of(100, 5, 2)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers = true, 10 })
 	for range stops {
@@ -266,10 +258,7 @@ func TestSyncFails(t *testing.T) {
 		t.Skip("strace is not on this machine")
 	}
 	r := testseed.Rand(t)
-	runs := short(3, 1)
-	if isStress() {
-		runs = 100
-	}
+	runs := testsize.Of(100, 3, 1)
 	tested := 0
 	for run := range runs {
 		s := newSite(t)

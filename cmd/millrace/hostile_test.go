@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 
 	"github.com/stretchr/testify/require"
 )
@@ -52,10 +53,7 @@ func TestHostileClients(t *testing.T) {
 	for range 300 {
 		bad.Go(s.stranger)
 	}
-	garbage := 1000
-	if isStress() {
-		garbage = 100_000
-	}
+	garbage := testsize.Of(100_000, 1000, 1000)
 	seeds := make([]uint64, 4)
 	for i := range seeds {
 		seeds[i] = r.Uint64()

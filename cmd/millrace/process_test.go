@@ -59,23 +59,6 @@ func testMain(m *testing.M) int {
 
 var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true, "MILLRACE_CLIENTS": true}
 
-func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
-
-// short is how often something is done, under -short.
-func short(often, seldom int) int {
-	if testing.Short() {
-		return seldom
-	}
-	return often
-}
-
-// skipSerial leaves a test out of -short, which is the run under the race detector: one command or request comes after the other.
-func skipSerial(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nothing comes at the same time")
-	}
-}
-
 // site is a data directory with the addresses and the bootstrap file of its server, from start to start.
 type site struct {
 	dir, addr, admin, bootstrap string

@@ -22,11 +22,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testsize"
 )
 
 // What cannot be meant is refused before anything is opened, and the text says what to do.
 func TestFlagsAreRefused(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken.yaml")
 	require.NoError(t, os.WriteFile(broken, []byte("a: [b"), 0o600))
@@ -112,7 +114,7 @@ func TestOneServerPerDirectory(t *testing.T) {
 
 // Flags come from the command line, else from the environment, else from the file.
 func TestConfiguration(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	s := newSite(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
@@ -144,7 +146,7 @@ func TestConfiguration(t *testing.T) {
 
 // What the server prints at the start can be pasted, and so can the README.
 func TestPrintedCommandsWork(t *testing.T) {
-	skipSerial(t)
+	testsize.SkipSerial(t)
 	s := newSite(t)
 	p := startProcess(t, binary, "serve", "--data", s.dir, "--listen", s.addr, "--admin", "off", "--demo", "--min-free-bytes", "0", "--min-free-percent", "0")
 	p.waitReady(s.url("/readyz"))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 )
 
@@ -43,10 +44,7 @@ func starts(t *testing.T, archive []byte, moments []moment) {
 // and event log, and no request by half.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	backups := short(10, 2)
-	if isStress() {
-		backups = 1000
-	}
+	backups := testsize.Of(1000, 10, 2)
 	n := mustOpen(t, vfs.NewMem(), "data")
 	l := startLoad(t, n)
 	for k := range backups {

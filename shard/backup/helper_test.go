@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,23 +21,6 @@ import (
 	"millrace/shard/profile"
 	"millrace/wal"
 )
-
-func isStress() bool { return os.Getenv("MILLRACE_STRESS") != "" }
-
-// short is how often something is done, under -short.
-func short(often, seldom int) int {
-	if testing.Short() {
-		return seldom
-	}
-	return often
-}
-
-// skipSweep leaves sweeps over every step and byte out of -short: that is the run under the race detector, and nothing in them happens at the same time.
-func skipSweep(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a sweep")
-	}
-}
 
 // node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and go all the time.
 type node struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 )
 
@@ -62,7 +63,7 @@ func unpacked(t *testing.T, archive []byte) map[string]string {
 
 // A byte that is not what it was, anywhere: refused, and nothing is left behind.
 func TestFlips(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	_, err := Verify(context.Background(), bytes.NewReader(plain))
@@ -70,10 +71,7 @@ func TestFlips(t *testing.T) {
 	want := unpacked(t, plain)
 	t.Logf("%d bytes, %d files", len(plain), len(want))
 	named := 0
-	flips := 200
-	if isStress() {
-		flips = len(plain)
-	}
+	flips := testsize.Of(len(plain), 200, 200)
 	for k := range flips {
 		at := k*len(plain)/flips + r.IntN(max(1, len(plain)/flips))
 		damaged := bytes.Clone(plain)
@@ -109,7 +107,7 @@ func TestFlips(t *testing.T) {
 
 // An archive that ends early, or goes on, is refused; the message says where.
 func TestTruncated(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	plain, _ := someArchive(t)
 	for name, archive := range map[string][]byte{"plain": plain, "compressed": compressed(t, plain)} {
@@ -292,7 +290,7 @@ func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, wh
 
 // The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and restoring again makes it whole.
 func TestRestoreLosesPower(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	archive, moments := someArchive(t)
 	want := unpacked(t, archive)
@@ -335,11 +333,11 @@ func TestRestoreLosesPower(t *testing.T) {
 
 // Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when only its very end failed) whole.
 func TestRestoreFails(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	archive, moments := someArchive(t)
 	want := unpacked(t, archive)
 	for at, failed := 1, true; failed; at++ {
-		if at > 20 && at%7 != 0 && !isStress() {
+		if at > 20 && at%7 != 0 && !testsize.Stress() {
 			continue
 		}
 		failed = false

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
@@ -289,7 +290,7 @@ func endOf(r paperRecord) uint64 { return r.position | 0xffff }
 // A replica that goes on all the time sends its state to one that has fallen behind, which goes on from there: both come to the same.
 func TestSendUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	records := paperRecords(r, short(3000, 600))
+	records := paperRecords(r, testsize.Short(3000, 600))
 	n := len(records)
 	sender := mustOpenReplica(t, vfs.NewMem(), 1, 0)
 	receiver := mustOpenReplica(t, vfs.NewMem(), 1, 0)
@@ -330,7 +331,7 @@ func TestSendUnderLoad(t *testing.T) {
 
 // A crash at any step of receiving and putting in place leaves the old state or the new one, whole; and what is tried again then succeeds.
 func TestReceiveCrashes(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	records := paperRecords(r, 300)
 	sender := mustOpenReplica(t, vfs.NewMem(), 1, 0)
@@ -463,7 +464,7 @@ func TestSendWithoutEvents(t *testing.T) {
 
 // What is not whole is refused, and changes nothing; neither does a backup of a node.
 func TestReceiveRefuses(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	records := paperRecords(r, 100)
 	fs := vfs.NewMem()

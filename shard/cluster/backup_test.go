@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/wal/quorum"
@@ -70,7 +71,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				least, most int
 			}
 			var backups []taken
-			for i := range rounds(3, 2, 2) {
+			for i := range testsize.Of(3, 2, 2) {
 				crowd.mu.Lock()
 				x := taken{least: crowd.sent}
 				crowd.mu.Unlock()

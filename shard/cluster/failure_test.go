@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
 )
@@ -22,7 +23,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 6, 40)
-	for range rounds(30, 15, 8) {
+	for range testsize.Of(30, 15, 8) {
 		l.more(20)
 		group := uint32(r.IntN(5))
 		for _, n := range c.all() {
@@ -92,7 +93,7 @@ func TestNodesVanish(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 6, 40)
-	for range rounds(6, 3, 2) {
+	for range testsize.Of(6, 3, 2) {
 		l.more(20)
 		node := quorum.Node(1 + r.IntN(3))
 		c.kill(node)

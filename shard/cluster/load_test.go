@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -175,19 +173,4 @@ func (c *testCluster) kill(node quorum.Node) {
 // leaders are the nodes that lead groups, as a node knows.
 func (c *testCluster) leader(on quorum.Node, group uint32) quorum.Node {
 	return c.node(on).routes.leader(group)
-}
-
-// rounds is how often something random is done: long in the long versions, a few times in every other run, since each has numbers of its own.
-func rounds(long, often, seldom int) int {
-	if os.Getenv("MILLRACE_STRESS") != "" {
-		return long
-	}
-	return short(often, seldom)
-}
-
-func short(long, short int) int {
-	if testing.Short() {
-		return short
-	}
-	return long
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/wal/quorum"
 )
 
@@ -325,10 +326,7 @@ func TestMoveIsRedirected(t *testing.T) {
 // Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no group loses its majority by what the
 // reconciler does, and when all is quiet everything is where it should be.
 func TestRandomLives(t *testing.T) {
-	lives := 30
-	if testing.Short() {
-		lives = 8
-	}
+	lives := testsize.Short(30, 8)
 	seed := testseed.Of(t)
 	for life := range uint64(lives) {
 		t.Run(fmt.Sprint(life), func(t *testing.T) {

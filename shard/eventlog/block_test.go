@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -126,7 +127,7 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 
 // Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
 func TestDamageIsFound(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewMem()
@@ -164,7 +165,7 @@ func TestDamageIsFound(t *testing.T) {
 
 // A block that was damaged by one who repairs the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	rs := randomRows(r, 200)
@@ -301,7 +302,7 @@ func TestDamagedState(t *testing.T) {
 // What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed kinds, a random
 // time within the hour.
 func TestBlockSize(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	const n = 100_000
 	r := rand.New(rand.NewPCG(1, 2))
 	w := newWorld(t, vfs.NewMem(), Options{Interval: time.Hour, BlockBytes: 64 << 20, PackAfter: time.Hour})

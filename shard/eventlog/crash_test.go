@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
@@ -85,7 +86,7 @@ func filled(t *testing.T, step func(w *world, what string) error) *world {
 
 // Power is lost before every single change of the file system while blocks are packed and rewritten.
 func TestCrashAtEveryStep(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
@@ -122,7 +123,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 // A block that goes as a whole doesn't come back when its deletion is forgotten.
 func TestCrashWhileBlockGoes(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var clones []*vfs.MemFS
@@ -160,7 +161,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 
 // Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart, all is packed.
 func TestEveryStepFails(t *testing.T) {
-	skipSweep(t)
+	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")
 	for k := 1; ; k++ {
 		n, armed := 0, false

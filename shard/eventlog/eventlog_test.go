@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -108,7 +109,7 @@ func TestExportWhilePacking(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for range short(120, 40) {
+			for range testsize.Short(120, 40) {
 				if err := w.commit(w.more(7)...); err != nil {
 					t.Error(err)
 					return
@@ -139,7 +140,7 @@ func TestExportWhilePacking(t *testing.T) {
 			}
 		}
 	}()
-	for range short(25, 10) {
+	for range testsize.Short(25, 10) {
 		before := w.snapshot()
 		counts, _ := w.exported(Query{})
 		for n, c := range counts {
@@ -218,7 +219,7 @@ func TestCrash(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := newWorld(t, vfs.NewCrashableMem(), busy())
-	for range short(12, 3) {
+	for range testsize.Short(12, 3) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		for range 2 {
@@ -311,7 +312,7 @@ func TestRetention(t *testing.T) {
 
 func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	o := busy()
-	o.BlockBytes, o.PackAfter = short[int64](1<<20, 1<<18), time.Minute
+	o.BlockBytes, o.PackAfter = testsize.Short[int64](1<<20, 1<<18), time.Minute
 	w := newWorld(t, vfs.NewMem(), o)
 	w.commitMore(10, 9)
 	w.checkpoint()

@@ -37,21 +37,6 @@ type world struct {
 	next  int64
 }
 
-// short is how much of something is done, under -short.
-func short[T int | int64](much, little T) T {
-	if testing.Short() {
-		return little
-	}
-	return much
-}
-
-// skipSweep leaves sweeps over every step and byte out of -short: that is the run under the race detector, and nothing in them happens at the same time.
-func skipSweep(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a sweep")
-	}
-}
-
 // clock is real time until it is moved.
 type clock struct {
 	mu    sync.Mutex

@@ -3,7 +3,6 @@ package quorum
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints, transfers, learners, fences. In the end all nodes
@@ -19,13 +19,7 @@ import (
 func TestRandom(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
-	steps := 100
-	if testing.Short() {
-		steps = 40
-	}
-	if os.Getenv("MILLRACE_STRESS") != "" {
-		steps = 1500
-	}
+	steps := testsize.Of(1500, 100, 40)
 	c := &chaos{t: t, r: r, group: newGroup(t, 3, nil), seen: map[uint64]string{}}
 	for range steps {
 		c.step()
