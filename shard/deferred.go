@@ -15,8 +15,15 @@ import (
 	"millrace/wal"
 )
 
-// deferredRef names a deferred record: the rest of a request, kept by a partition until what the ops before it cause is visible. An engine that is alone releases
-// it when that is so; of a replica's, the front asks for it, and when nobody does, the leader releases it all the same.
+// deferred is the rest of a request that must see the effects of the ops before it; it waits in the partition of its first op. An engine that is alone releases it
+// when they are visible. Of a replica's, the front asks for it, and when nobody does, the leader releases it all the same.
+type deferred struct {
+	seq    uint64
+	record []byte
+	stored bool
+}
+
+// deferredRef names a deferred record.
 type deferredRef struct {
 	partition uint8
 	seq       uint64
