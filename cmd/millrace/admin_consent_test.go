@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -15,7 +14,7 @@ import (
 func TestAdminConsent(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newSite(t)
-	s.admin = testaddr.Free(t)
+	s.admin = freeAddr(t)
 	p := s.start(t)
 	o := &operator{t, s}
 	require.Empty(t, o.run(args("blocklist list test --json")...))

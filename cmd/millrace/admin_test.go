@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -70,7 +69,7 @@ func args(words string) []string { return strings.Fields(words) }
 func TestAdminCommands(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newSite(t)
-	s.admin = testaddr.Free(t)
+	s.admin = freeAddr(t)
 	p := s.start(t)
 	o := &operator{t, s}
 

@@ -26,14 +26,13 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
-	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 )
 
 func newAdminSite(t *testing.T, flags ...string) *site {
 	s := newSite(t, flags...)
-	s.admin = testaddr.Free(t)
+	s.admin = freeAddr(t)
 	return s
 }
 

@@ -71,7 +71,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 	}
 	if len(m.landed) > 0 {
-		l.nudges.committed(last, term, urgent)
+		l.nudge(term, last, urgent)
 	}
 	clear(m.landed)
 	return make([]any, len(logs))
@@ -173,106 +173,23 @@ func (p *passed) forget(w waiter) {
 	}
 }
 
-// nudges tell followers at once what is committed. Raft would tell them with the next entry, or after CommitTimeout; readers on followers wait for it. The
-// message is the one that raft itself sends then: an AppendEntries without entries.
-type nudges struct {
-	l    *Log
-	wake chan struct{}
-	loop sync.WaitGroup
-
-	mu     sync.Mutex
-	index  uint64
-	term   uint64
-	urgent bool
-	busy   map[Node]bool
-}
-
 // nudgeAfter is how long a commit waits for an entry that would carry it, when nobody is known to wait.
 const nudgeAfter = 30 * time.Millisecond
 
-func (n *nudges) committed(index, term uint64, urgent bool) {
-	n.mu.Lock()
-	n.index, n.term, n.urgent = index, term, n.urgent || urgent
-	n.mu.Unlock()
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (n *nudges) run(stop <-chan struct{}) {
-	defer n.loop.Done()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-n.wake:
-		}
-		n.mu.Lock()
-		index, urgent := n.index, n.urgent
-		n.mu.Unlock()
-		if !urgent {
-			select {
-			case <-stop:
-				return
-			case <-time.After(nudgeAfter):
-			}
-			n.mu.Lock()
-			later := n.index > index && !n.urgent
-			n.mu.Unlock()
-			if later { // the entry that came has carried it
-				continue
-			}
-		}
-		n.send()
-	}
-}
-
-func (n *nudges) send() {
-	node := n.l.node.Load()
-	n.mu.Lock()
-	index, term := n.index, n.term
-	n.urgent = false
-	n.mu.Unlock()
+// nudge tells followers what is committed, at once or after a while, unless there is more by then. Raft would tell them with the next entry, or after
+// CommitTimeout; readers on followers wait for it. Those that have not been heard of lately get to know with the next heartbeat that reaches them.
+func (l *Log) nudge(term, index uint64, urgent bool) {
+	node := l.node.Load()
 	if node.raft.State() != raft.Leader || node.raft.CurrentTerm() != term {
 		return
 	}
-	for _, member := range n.l.members() {
-		c := node.trans.contact(member.Node)
-		if member.Node == n.l.self || time.Since(c.at) > n.l.opts.HeartbeatTimeout {
-			continue
-		}
-		n.mu.Lock()
-		busy := n.busy[member.Node]
-		n.busy[member.Node] = true
-		n.mu.Unlock()
-		if busy {
-			continue
-		}
-		n.loop.Add(1)
-		go func() {
-			defer n.loop.Done()
-			n.tell(node, member.Node, index, term)
-		}()
+	after := nudgeAfter
+	if urgent {
+		after = 0
 	}
-}
-
-// tell sends to one follower, again when there is something newer by then.
-func (n *nudges) tell(node *instance, to Node, index, term uint64) {
-	for {
-		id := n.l.self.id()
-		req := &raft.AppendEntriesRequest{
-			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(id)},
-			Term:      term, Leader: []byte(id), PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index,
+	for _, m := range l.members() {
+		if m.Node != l.self && time.Since(node.trans.contact(m.Node).at) <= l.opts.HeartbeatTimeout {
+			node.trans.nudge(m.Node, term, entryID{index, term}, after)
 		}
-		err := node.trans.AppendEntries(to.id(), to.address(), req, new(raft.AppendEntriesResponse))
-		n.mu.Lock()
-		if err != nil || n.term != term || n.index == index {
-			n.busy[to] = false
-			n.mu.Unlock()
-			return
-		}
-		index = n.index
-		n.mu.Unlock()
 	}
 }

@@ -28,23 +28,26 @@ type HostOptions struct {
 	Logger  *slog.Logger
 }
 
-// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each connection says which cluster and node it
-// comes from and what it is for; one of another cluster is closed.
+// Host is a node's one port between nodes: connections of raft groups, one that all groups share (pulse.go), and those of calls (package cluster). Each connection
+// says which cluster and node it comes from and what it is for; one of another cluster is closed.
 type Host struct {
 	opts     HostOptions
 	server   *tls.Config
 	client   *tls.Config
 	listener net.Listener
 	calls    *doorway
+	heard    *doorway      // pulses of other nodes
 	slots    chan struct{} // handshakes under way
 	done     chan struct{}
 	loops    sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	cluster string
-	groups  map[uint32]*groupDoors
-	conns   map[*Conn]struct{}
+	mu         sync.Mutex
+	closed     bool
+	cluster    string
+	groups     map[uint32]*groupDoors
+	transports map[uint32]*transport // of groups that run
+	pulses     map[Node]*pulse       // to other nodes
+	conns      map[*Conn]struct{}
 }
 
 // groupDoors are where the connections of one group go.
@@ -86,6 +89,9 @@ func Listen(o HostOptions) (*Host, error) {
 		done:   make(chan struct{}),
 		groups: map[uint32]*groupDoors{},
 		conns:  map[*Conn]struct{}{},
+
+		transports: map[uint32]*transport{},
+		pulses:     map[Node]*pulse{},
 	}
 	h.setTLS(o.TLS)
 	config := net.ListenConfig{KeepAliveConfig: aliveConfig}
@@ -94,9 +100,10 @@ func Listen(o HostOptions) (*Host, error) {
 		return nil, fmt.Errorf("listen for other nodes: %w", err)
 	}
 	h.listener = listener
-	h.calls = newDoorway(listener.Addr())
-	h.loops.Add(1)
+	h.calls, h.heard = newDoorway(listener.Addr()), newDoorway(listener.Addr())
+	h.loops.Add(2)
 	go h.accept()
+	go h.hearAll()
 	return h, nil
 }
 
@@ -177,7 +184,7 @@ func (h *Host) Close() error {
 	for c := range conns {
 		_ = c.Conn.Close()
 	}
-	_ = h.calls.Close()
+	_, _ = h.calls.Close(), h.heard.Close()
 	h.loops.Wait()
 	return err
 }
@@ -289,8 +296,11 @@ func (h *Host) related(in hello, mine string) bool {
 var errAbsent = errors.New("quorum: the node does not have this group")
 
 func (h *Host) door(in hello) *doorway {
-	if in.purpose == purposeCalls {
+	switch in.purpose {
+	case purposeCalls:
 		return h.calls
+	case purposePulse:
+		return h.heard
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -409,6 +419,7 @@ const (
 	purposeCalls = 1
 	purposeRaft  = 2
 	purposeState = 3
+	purposePulse = 4
 
 	statusWelcome  = 0
 	statusStranger = 1

@@ -3,6 +3,7 @@ package quorum
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -48,16 +49,19 @@ func (l *Log) listen(n *instance) {
 	}
 }
 
-// leaderPace is how many times longer raft's HeartbeatTimeout is on a leader. There it has one effect: heartbeats go to each follower every tenth of it, up to
-// twice that. Followers, with the timeout as it was set, still hear several before the first of them would stand for election, and a node of an idle cluster, where
-// heartbeats are most of what there is to do, does half of it.
-const leaderPace = 2
+// A leader tells each follower that it is there once a beat, three times in a HeartbeatTimeout: so a follower hears of it twice before it would stand for election
+// by the shortest of its timers, and a node of an idle cluster, where heartbeats are most of what there is to do, does little. Raft has no setting for it. Its
+// timers for heartbeats run out after one to two tenths of what a leader has for HeartbeatTimeout, which has no other effect there: leaderPace puts that at 0.15
+// to 0.3, shortly before the beat. What is early waits for it (pulse.go).
+func (l *Log) beat() time.Duration { return l.opts.HeartbeatTimeout * 5 / 16 }
+
+func leaderPace(timeout time.Duration) time.Duration { return timeout * 3 / 2 }
 
 func (l *Log) pace(n *instance, leads bool) {
 	c := n.raft.ReloadableConfig()
 	c.HeartbeatTimeout, c.ElectionTimeout = l.opts.HeartbeatTimeout, l.opts.ElectionTimeout
 	if leads {
-		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace*l.opts.HeartbeatTimeout, leaderPace*l.opts.ElectionTimeout
+		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace(l.opts.HeartbeatTimeout), leaderPace(l.opts.ElectionTimeout)
 	}
 	if err := n.raft.ReloadConfig(c); err != nil {
 		panic(fmt.Sprintf("BUG: quorum: heartbeats every %v: %v", c.HeartbeatTimeout/10, err))

@@ -36,7 +36,6 @@ type Log struct {
 	markers  *markers
 	machine  *machine
 	metrics  *groupMetrics
-	nudges   *nudges
 	node     atomic.Pointer[instance] // nil before Start
 
 	passed passed
@@ -100,7 +99,6 @@ func Open(o Options) (*Log, error) {
 	l.wake.L = &l.mu
 	l.queue.flying = map[uint64]*proposal{}
 	l.machine = &machine{l: l}
-	l.nudges = &nudges{l: l, wake: make(chan struct{}, 1), busy: map[Node]bool{}}
 	if err := l.open(); err != nil {
 		l.release()
 		return nil, fmt.Errorf("open the log of group %d in %q: %w", o.Group, o.Dir, err)
@@ -308,8 +306,6 @@ func (l *Log) Start() error {
 	go l.serve(doors.state)
 	l.kept.Add(1)
 	go l.keep()
-	l.nudges.loop.Add(1)
-	go l.nudges.run(l.stop)
 	go l.propose()
 	return nil
 }
@@ -321,7 +317,7 @@ const forever = 100 * 365 * 24 * time.Hour
 func (l *Log) join(door *doorway) error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, door, log),
+		trans:  newTransport(l.host, l.opts.Group, door, l.beat(), log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),
@@ -338,6 +334,7 @@ func (l *Log) join(door *doorway) error {
 		n.trans.close()
 		return err
 	}
+	n.trans.know(n.raft, l.store)
 	n.raft.RegisterObserver(raft.NewObserver(n.seen, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
@@ -353,8 +350,9 @@ const maxAppendEntries = 64
 
 // leave ends an instance.
 func (n *instance) leave() {
-	_ = n.raft.Shutdown().Error()
-	n.trans.close()
+	ended := n.raft.Shutdown()
+	n.trans.close() // raft waits for its requests
+	_ = ended.Error()
 	close(n.done)
 }
 
@@ -464,7 +462,6 @@ func (l *Log) depart() {
 	l.told.Wait()
 	l.serving.Wait()
 	l.kept.Wait()
-	l.nudges.loop.Wait()
 	l.metrics.close()
 }
 

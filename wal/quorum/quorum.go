@@ -13,7 +13,8 @@
 // Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to raft. Raft's goroutine of the state machine
 // hands back what is committed (handback.go). The log store (store.go) is hashicorp/raft-wal with checksums, a witness, and a say in what may be deleted. A
 // snapshot of raft is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go). lead.go tells the
-// owner whether this node leads.
+// owner whether this node leads. Entries, votes and snapshots go by the library's transport, a few connections for each group and node (transport.go, host.go);
+// heartbeats and what else has no entries, of all groups, by one connection from each node to each other one (pulse.go).
 package quorum
 
 import (

@@ -153,6 +153,16 @@ func (s *store) GetLog(index uint64, log *raft.Log) error {
 	return s.breakDown(fmt.Errorf("read entry %d: %w", index, err))
 }
 
+// cachedTerm is the term of an entry that is in memory, or 0.
+func (s *store) cachedTerm(index uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.cache); n > 0 && index >= s.cache[0].Index && index <= s.cache[n-1].Index {
+		return s.cache[index-s.cache[0].Index].Term
+	}
+	return 0
+}
+
 // StoreLog writes an entry.
 func (s *store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 

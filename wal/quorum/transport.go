@@ -2,12 +2,14 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,13 +25,34 @@ const (
 	snapshotSize = 4096
 )
 
-// transport is the library's, over the host's connections. It hears how far the others have the log from what they answer.
+// transport is the library's, over the host's connections. Requests without entries, heartbeats above all, go by the node's pulse instead. It hears how far the
+// others have the log from what they answer.
 type transport struct {
 	*raft.NetworkTransport
+	host    *Host
+	group   uint32
 	streams *streams
+	beat    time.Duration // between two heartbeats
+	rpcs    chan raft.RPC // what others ask, by either way
+	done    chan struct{}
+	once    sync.Once
+	raft    atomic.Pointer[raft.Raft] // nil: not yet
+	handler atomic.Pointer[func(raft.RPC)]
+	entries *store // set with raft
 
-	mu   sync.Mutex
-	last map[Node]contact
+	mu      sync.Mutex
+	known   entryID // committed
+	last    map[Node]contact
+	brought uint64 // the last entry that was given to raft
+	hearing bool   // a nudge waits for raft
+	later   *nudge // the next one
+	early   *nudge // one whose entry is not here yet
+}
+
+// nudge is what another node says is committed.
+type nudge struct {
+	told
+	from Node
 }
 
 // contact is what a node has last said.
@@ -38,19 +61,83 @@ type contact struct {
 	at    time.Time
 }
 
-func newTransport(h *Host, group uint32, door *doorway, logger hclog.Logger) *transport {
+// maxAsked is how many requests of others wait for raft before those who bring them do.
+const maxAsked = 16
+
+func newTransport(h *Host, group uint32, door *doorway, beat time.Duration, logger hclog.Logger) *transport {
 	s := &streams{host: h, group: group, door: door, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
-	t := &transport{streams: s, last: map[Node]contact{}}
+	t := &transport{
+		host: h, group: group, streams: s, beat: beat, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), done: make(chan struct{}),
+	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
 	})
 	t.TimeoutScale = 1
+	go t.forward()
+	h.mu.Lock()
+	h.transports[group] = t
+	h.mu.Unlock()
 	return t
 }
 
-// AppendEntries notes how far the other node has the log.
+// forward brings what comes by the library's connections to where all requests are.
+func (t *transport) forward() {
+	for {
+		select {
+		case r := <-t.NetworkTransport.Consumer():
+			select {
+			case t.rpcs <- r:
+			case <-t.done:
+				return
+			}
+			if a, ok := r.Command.(*raft.AppendEntriesRequest); ok && len(a.Entries) > 0 {
+				t.bring(a.Entries[len(a.Entries)-1].Index)
+			}
+		case <-t.done:
+			return
+		}
+	}
+}
+
+// bring says that raft was given entries up to index. A nudge that was here before them follows.
+func (t *transport) bring(index uint64) {
+	t.mu.Lock()
+	t.brought = index
+	early := t.early
+	if early != nil && early.last.index > index {
+		early = nil
+	}
+	if early != nil {
+		t.early = nil
+	}
+	t.mu.Unlock()
+	if early != nil {
+		t.hear(*early)
+	}
+}
+
+// Consumer is where raft gets what others ask.
+func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
+
+// SetHeartbeatHandler takes raft's way for heartbeats, past what waits for its disk.
+func (t *transport) SetHeartbeatHandler(f func(raft.RPC)) { t.handler.Store(&f) }
+
+// Close lets nothing more in, and what waits fails.
+func (t *transport) Close() error {
+	t.once.Do(func() {
+		close(t.done)
+		t.host.mu.Lock()
+		if t.host.transports[t.group] == t {
+			delete(t.host.transports, t.group)
+		}
+		t.host.mu.Unlock()
+	})
+	return t.NetworkTransport.Close()
+}
+
+// AppendEntries sends a request and notes how far the other node has the log.
 func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	err := t.NetworkTransport.AppendEntries(id, to, req, resp)
+	err := t.send(id, to, req, resp)
 	if err == nil && resp.Term == req.Term {
 		c := contact{index: resp.LastLog, at: time.Now()}
 		if n := len(req.Entries); resp.Success && n > 0 {
@@ -63,15 +150,160 @@ func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *
 	return err
 }
 
+func (t *transport) send(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if len(req.Entries) > 0 || req.Term == 0 {
+		return t.NetworkTransport.AppendEntries(id, to, req, resp)
+	}
+	p, err := t.host.pulse(nodeOf(to))
+	if err != nil {
+		return err
+	}
+	m := told{kind: kindProbe, group: t.group, term: req.Term, last: entryID{req.PrevLogEntry, req.PrevLogTerm}, committed: req.LeaderCommitIndex}
+	if isHeartbeat(req) {
+		m = told{kind: kindBeat, group: t.group, term: req.Term, last: t.committed()}
+	}
+	a, err := p.call(m, t.beat, t.done)
+	switch {
+	case err != nil:
+		return err
+	case a.refusal != "":
+		return errors.New(a.refusal)
+	}
+	*resp = raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(to)},
+		Term: a.term, LastLog: a.last, Success: a.success, NoRetryBackoff: a.noRetryPause}
+	return nil
+}
+
+// nudge tells another node what is committed, after a while or at once.
+func (t *transport) nudge(to Node, term uint64, committed entryID, after time.Duration) {
+	if p, err := t.host.pulse(to); err == nil {
+		p.nudge(told{kind: kindNudge, group: t.group, term: term, last: committed}, after)
+	}
+}
+
 func (t *transport) contact(n Node) contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last[n]
 }
 
+// transport is that of a group which runs here, or nil.
+func (h *Host) transport(group uint32) *transport {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.transports[group]
+}
+
+// ask gives a request of another node to raft and waits for the answer; ok is false when none comes any more.
+func (t *transport) ask(from Node, m *told) (r raft.RPCResponse, ok bool) {
+	done := make(chan raft.RPCResponse, 1)
+	if m.kind != kindBeat || !t.deliverBeat(from, m, done) {
+		select {
+		case t.rpcs <- raft.RPC{Command: m.request(from), RespChan: done}:
+		case <-t.done:
+			return r, false
+		}
+	}
+	select {
+	case r = <-done:
+		return r, true
+	case <-t.done:
+		return r, false
+	}
+}
+
+// deliverBeat gives a heartbeat to raft; false when raft has no way for it yet.
+func (t *transport) deliverBeat(from Node, m *told, done chan<- raft.RPCResponse) bool {
+	f := t.handler.Load()
+	if f == nil {
+		return false
+	}
+	(*f)(raft.RPC{Command: m.request(from), RespChan: done})
+	return true
+}
+
+// know says whose transport it is.
+func (t *transport) know(r *raft.Raft, s *store) {
+	t.entries = s
+	t.raft.Store(r)
+}
+
+// committed is the last entry that this node knows to be committed; zero when its term would have to be read from the disk, which no heartbeat waits for.
+func (t *transport) committed() entryID {
+	r := t.raft.Load()
+	if r == nil {
+		return entryID{}
+	}
+	index := r.CommitIndex()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known.index != index {
+		t.known = entryID{index: index, term: t.entries.cachedTerm(index)}
+	}
+	if t.known.term == 0 {
+		t.known = entryID{}
+	}
+	return t.known
+}
+
+// follows says whether a heartbeat of this term changes nothing: then raft answers it without a disk.
+func (t *transport) follows(term uint64) bool {
+	r := t.raft.Load()
+	return r != nil && t.handler.Load() != nil && r.State() == raft.Follower && r.CurrentTerm() == term
+}
+
+// hear tells raft what is committed, once it has the entry or was given it. While raft has not taken a nudge, the last of those that come waits.
+func (t *transport) hear(n nudge) {
+	r := t.raft.Load()
+	if r != nil && r.CommitIndex() >= n.last.index {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case r != nil && n.last.index > max(t.brought, r.LastIndex()):
+		t.early = &n
+		return
+	case t.hearing:
+		t.later = &n
+		return
+	}
+	rpc := func() raft.RPC { return raft.RPC{Command: n.request(n.from), RespChan: make(chan raft.RPCResponse, 1)} }
+	select {
+	case t.rpcs <- rpc():
+		return
+	default:
+	}
+	t.hearing = true
+	go func() {
+		for {
+			select {
+			case t.rpcs <- rpc():
+			case <-t.done:
+				return
+			}
+			t.mu.Lock()
+			if t.later == nil {
+				t.hearing = false
+				t.mu.Unlock()
+				return
+			}
+			n, t.later = *t.later, nil
+			t.mu.Unlock()
+		}
+	}()
+}
+
+// hearBeat looks whether a heartbeat says more of what is committed than raft knows, and raft has it.
+func (t *transport) hearBeat(from Node, m *told) {
+	if r := t.raft.Load(); r != nil && m.last.index > r.CommitIndex() && m.last.index <= r.LastIndex() {
+		t.hear(nudge{told{kind: kindNudge, group: m.group, term: m.term, last: m.last}, from})
+	}
+}
+
 // close ends all connections of the group.
 func (t *transport) close() {
-	_ = t.NetworkTransport.Close()
+	_ = t.Close()
 	t.CloseStreams()
 }
 
