@@ -30,23 +30,31 @@ func (n *names) add(u namedUser) {
 
 // list reads an array of identifiers: strings, or integers taken as their digits (D3).
 func (n *names) list(field string, v value, add func(id string)) {
+	wrong := "'" + field + "' must be an array of strings"
+	n.each(v, wrong, func(e value) {
+		id, ok := e.id()
+		if !ok {
+			n.fail(wrong)
+			return
+		}
+		add(id)
+	})
+}
+
+// each reads the elements of an array until something is bad; of what is no array it says what is wrong.
+func (n *names) each(v value, wrong string, read func(e value)) {
 	if v.absent() {
 		return
 	}
 	if !v.isArray() {
-		n.fail("'" + field + "' must be an array of strings")
+		n.fail(wrong)
 		return
 	}
 	for _, e := range v.elements() {
 		if n.bad != "" {
 			return
 		}
-		id, ok := e.id()
-		if !ok {
-			n.fail("'" + field + "' must be an array of strings")
-			return
-		}
-		add(id)
+		read(e)
 	}
 }
 
@@ -57,19 +65,10 @@ func (n *names) phone(id string)      { n.add(n.x.phoneUser(id)) }
 
 // aliases reads user_aliases.
 func (n *names) aliases(v value) {
-	if v.absent() {
-		return
-	}
-	if !v.isArray() {
-		n.fail("'user_aliases' must be an array of objects")
-		return
-	}
-	for _, e := range v.elements() {
-		if n.bad != "" {
-			return
-		}
+	const wrong = "'user_aliases' must be an array of objects"
+	n.each(v, wrong, func(e value) {
 		if !e.isObject() {
-			n.fail("'user_aliases' must be an array of objects")
+			n.fail(wrong)
 			return
 		}
 		if what := e.unsafe(); what != "" {
@@ -82,7 +81,7 @@ func (n *names) aliases(v value) {
 			return
 		}
 		n.add(aliasUser(label, name))
-	}
+	})
 }
 
 // exportIDs serves POST /users/export/ids.
@@ -301,23 +300,13 @@ func (s *Server) deleteUsers(x *exchange) {
 
 // emails reads email_addresses: objects with an email and a prioritization, or plain strings.
 func (n *names) emails(v value) {
-	if v.absent() {
-		return
-	}
-	if !v.isArray() {
-		n.fail("'email_addresses' must be an array of objects")
-		return
-	}
-	for _, e := range v.elements() {
-		if n.bad != "" {
-			return
-		}
+	n.each(v, "'email_addresses' must be an array of objects", func(e value) {
 		if e.isString() {
 			n.list("email_addresses", value("["+string(e)+"]"), n.email)
-			continue
+			return
 		}
 		n.emailObject(e)
-	}
+	})
 }
 
 func (n *names) emailObject(e value) {

@@ -152,17 +152,9 @@ func (d *Decoder) price(i int, s *slot) (next int, price float64) {
 		}
 		return next, 0
 	}
-	*s = slot{at: int32(i), start: int32(i)}
-	next, kind, v := d.number(i)
-	s.end = int32(next)
-	switch kind {
-	case numberInt:
-		return next, float64(int64(v))
-	case numberFloat:
-		return next, math.Float64frombits(v)
-	}
-	d.outside(i)
-	return next, 0
+	next, price = d.float(i)
+	*s = slot{at: int32(i), start: int32(i), end: int32(next)}
+	return next, price
 }
 
 const maxQuantity = 100

@@ -161,7 +161,7 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 		return w.createWithRow(p, s.number, o)
 	}
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the server as a whole
-	// has. Ordinarily batch.go made it before the record was logged; the row has changed since.
+	// has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
 	w.applying.dropped = true
 	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))
 	return nil

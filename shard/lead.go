@@ -1,18 +1,11 @@
 package shard
 
 import (
-	"encoding/binary"
-	"errors"
-	"maps"
-	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"millrace/shard/identity"
-	"millrace/shard/op"
-	"millrace/wal"
 )
 
 // leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes: those to the group itself through the
@@ -48,12 +41,6 @@ type leadership struct {
 type sender struct {
 	flying int        // messages on their way
 	held   []*message // those that wait: the first of them until no others are on their way
-}
-
-// arrival is by whom messages were sent, and to which group.
-type arrival struct {
-	sender uint8
-	group  int
 }
 
 func newLeadership(e *Engine) *leadership {
@@ -200,26 +187,6 @@ func (l *leadership) complete(t *ticket) {
 	}
 }
 
-// keep: a deferred record of this group waits to be asked for. When nobody does, because the front or the leader that knew of it is lost, it is released
-// all the same.
-func (l *leadership) keep(ref deferredRef) {
-	if l.e.owner[ref.partition] == nil {
-		return
-	}
-	l.mu.Lock()
-	l.kept[ref] = time.Now().Add(l.e.opts.patience)
-	l.mu.Unlock()
-}
-
-// claim says that the caller, and nobody else, releases a deferred record.
-func (l *leadership) claim(ref deferredRef) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.kept[ref]
-	delete(l.kept, ref)
-	return ok
-}
-
 // submit is Engine.submit for a record of the engine's own: none is appended when leadership has ended, although the log may take records again.
 func (l *leadership) submit(e *Engine, c *commit, data []byte) error {
 	if l == nil {
@@ -293,117 +260,6 @@ func (l *leadership) landedHere(messages []*message) {
 	l.mu.Unlock()
 }
 
-// courier carries messages to one other group, one call of the Mesh after the other.
-type courier struct {
-	l       *leadership
-	group   int
-	mu      sync.Mutex
-	cond    sync.Cond
-	waiting []*message
-}
-
-func (c *courier) send(m *message) {
-	c.mu.Lock()
-	c.waiting = append(c.waiting, m)
-	c.mu.Unlock()
-	c.cond.Signal()
-}
-
-func (c *courier) run() {
-	defer c.l.e.background.Done()
-	var rest []*message
-	for {
-		if len(rest) == 0 {
-			c.mu.Lock()
-			for len(c.waiting) == 0 && !c.l.hasEnded() {
-				c.cond.Wait()
-			}
-			rest, c.waiting = c.waiting, nil
-			c.mu.Unlock()
-			if c.l.hasEnded() {
-				return
-			}
-		}
-		n := c.deliver(rest)
-		if n == 0 {
-			return
-		}
-		rest = rest[n:]
-	}
-}
-
-// maxLetters is how many letters go by one call, besides maxPumpBytes.
-const maxLetters = 4096
-
-// deliver carries the first messages and says how many; 0 when leadership has ended.
-func (c *courier) deliver(messages []*message) (n int) {
-	e, size := c.l.e, 0
-	var letters []Letter
-	for _, m := range messages {
-		letter := Letter{Number: m.number, Body: m.body}
-		if m.ticket != nil {
-			letter.Done = m.ticket.expectReply(e)
-		}
-		letters = append(letters, letter)
-		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
-			break
-		}
-	}
-	for pause := time.Millisecond; ; pause = min(2*pause, maxDeliveryPause) {
-		err := e.opts.Group.Mesh.Deliver(letters)
-		if err == nil {
-			break
-		}
-		lettersRefused.Inc()
-		if !e.again(err, pause, c.l.ended) {
-			return 0
-		}
-	}
-	lettersSent.Add(len(letters))
-	c.l.backlog.Add(-int64(size))
-	c.l.noteArrived(c.group, messages[:len(letters)])
-	return len(letters)
-}
-
-// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets anything.
-const maxDeliveryPause = 100 * time.Millisecond
-
-// expectReply is the Done of a letter that the ticket counts: the first call is what counts.
-func (t *ticket) expectReply(e *Engine) func(Effects, error) {
-	var called atomic.Bool
-	return func(x Effects, err error) {
-		if called.Swap(true) {
-			return
-		}
-		if err != nil {
-			t.spoil(err)
-		} else {
-			t.add(x)
-		}
-		t.finish(e)
-	}
-}
-
-// noteArrived: messages are applied in their group.
-func (l *leadership) noteArrived(group int, messages []*message) {
-	l.mu.Lock()
-	for _, m := range messages {
-		m.applied.Store(true)
-		at := arrival{m.sender, group}
-		l.arrived[at] = max(l.arrived[at], m.seq)
-	}
-	l.landed(messages)
-	l.rows += len(messages)
-	many := l.rows >= maxArrived
-	l.mu.Unlock()
-	if many {
-		l.e.requestTending()
-	}
-}
-
-// maxArrived is how many messages may have arrived before the other replicas are told, which hold them until then.
-const maxArrived = 10_000
-
 func (e *Engine) requestTending() {
 	select {
 	case e.tending <- struct{}{}:
@@ -464,154 +320,4 @@ func (e *Engine) forgetOwn() {
 		})
 		w.mu.Unlock()
 	}
-}
-
-// tellArrived puts into the log which messages other groups have applied, so that all replicas forget them.
-func (l *leadership) tellArrived() {
-	l.mu.Lock()
-	arrived, rows := l.arrived, l.rows
-	l.arrived, l.rows = make(map[arrival]uint64), 0
-	l.mu.Unlock()
-	if len(arrived) == 0 {
-		return
-	}
-	var b op.Builder
-	b.Reset(wal.HeaderBytes)
-	var body []byte
-	for _, p := range l.e.held {
-		body = body[:0]
-		for _, at := range slices.SortedFunc(maps.Keys(arrived), func(a, b arrival) int { return a.group - b.group }) {
-			if at.sender != p.id {
-				continue
-			}
-			for first := 0; first < identity.Partitions; first++ { // the group's partitions, those next to one another together
-				if l.groupOf[first] != at.group {
-					continue
-				}
-				last := first
-				for last+1 < identity.Partitions && l.groupOf[last+1] == at.group {
-					last++
-				}
-				body = binary.LittleEndian.AppendUint64(append(body, byte(first), byte(last)), arrived[at])
-				first = last
-			}
-		}
-		if len(body) > 0 {
-			b.Append(op.Delivered, 0, uint64(p.id)<<56|1, body, nil)
-		}
-	}
-	c := &commit{}
-	c.Context, c.Urgent = c, true
-	if err := l.submit(l.e, c, b.Finish(0, 0, l.e.now(b.Count()))); err != nil {
-		l.mu.Lock()
-		for at, seq := range arrived {
-			l.arrived[at] = max(l.arrived[at], seq)
-		}
-		l.rows += rows
-		l.mu.Unlock()
-	}
-}
-
-// deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
-const deliveredRow = 1 + 1 + 8
-
-// forgetArrived drops what has arrived in other groups.
-func (w *worker) forgetArrived(p *partition, body []byte) error {
-	if len(body)%deliveredRow != 0 {
-		return op.ErrMalformed
-	}
-	p.forgetRows(func(m *message) bool {
-		to := identity.Partition(m.number)
-		for row := body; len(row) > 0; row = row[deliveredRow:] {
-			if to >= row[0] && to <= row[1] && m.seq <= binary.LittleEndian.Uint64(row[2:]) {
-				return true
-			}
-		}
-		return false
-	})
-	return nil
-}
-
-// releaseKept releases the deferred records that nobody has asked for in time.
-func (l *leadership) releaseKept() {
-	now := time.Now()
-	l.mu.Lock()
-	var due []deferredRef
-	for ref, until := range l.kept {
-		if now.After(until) {
-			due = append(due, ref)
-			delete(l.kept, ref)
-		}
-	}
-	l.mu.Unlock()
-	slices.SortFunc(due, func(a, b deferredRef) int { // of one partition the older first
-		if a.seq != b.seq {
-			return int(min(max(int64(a.seq)-int64(b.seq), -1), 1))
-		}
-		return int(a.partition) - int(b.partition)
-	})
-	if len(due) == 0 {
-		return
-	}
-	l.e.opts.Logger.Info("releasing deferred requests whose front was lost", "requests", len(due))
-	l.e.background.Add(1)
-	go func() {
-		defer l.e.background.Done()
-		for _, ref := range due {
-			_, _ = l.release(ref, l.ended) // what it defers in turn is kept, too
-		}
-	}()
-}
-
-// release lets a record go that the caller has claimed.
-func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, err error) {
-	e := l.e
-	record := e.deferredRecord(ref)
-	if record == nil {
-		return x, ErrUnknown
-	}
-	t := l.newTicket()
-	t.pending.Add(1)
-	c := &commit{ticket: t}
-	c.Context, c.Urgent = c, true
-	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		var data []byte
-		if data, err = e.readdressed(ref, record); err == nil {
-			last := e.clock.Last()
-			c.finished = func() { e.observe(last) }
-			err = l.submit(e, c, data)
-		}
-		switch {
-		case err == nil:
-			t.finish(e)
-			_, x, err = (&Pending{e, c, math.MaxInt}).Wait(end)
-			return x, err
-		case errors.Is(err, ErrStore):
-			e.fail(err)
-			return x, e.Failed()
-		case errors.Is(err, ErrNotLeader), errors.Is(err, ErrClosed):
-			return x, err
-		}
-		select {
-		case <-end:
-			l.keep(ref)
-			return x, ErrUnknown
-		default:
-		}
-		if !e.again(err, pause, l.ended) {
-			return x, ErrNotLeader
-		}
-	}
-}
-
-// readdressed is resumption while the engine can't be closed.
-func (e *Engine) readdressed(ref deferredRef, record []byte) ([]byte, error) {
-	if err := e.Fence(); err != nil { // what it looks up may lie in other groups
-		return nil, err
-	}
-	if !e.enter() {
-		return nil, ErrClosed
-	}
-	defer e.usable.RUnlock()
-	return e.resumption(ref, record)
 }

@@ -82,13 +82,6 @@ func parseMessage(body []byte) (*message, error) {
 // MessageRecord is the record inside the body of a Message op.
 func MessageRecord(body []byte) []byte { return body[messageHeadroom:] }
 
-// deferred is the rest of a request that must see the effects of the ops before it (batch.go); it waits in the partition of its first op.
-type deferred struct {
-	seq    uint64
-	record []byte
-	stored bool
-}
-
 // dropped names an event or purchase of the log that had no effect: the event log leaves it out.
 type dropped struct {
 	position uint64

@@ -3,8 +3,6 @@ package shard
 import (
 	"sync"
 	"sync/atomic"
-
-	"millrace/shard/identity"
 )
 
 // ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one for each message
@@ -21,18 +19,6 @@ type ticket struct {
 	// Of a replica's ticket: what is at zero goes back to where the request, or the letter, came from; nothing is released here.
 	lead  *leadership              // in which it was made; nil: the engine is alone
 	reply func(x Effects, e error) // of a letter: its Done, until it was called
-}
-
-type deferredRef struct {
-	partition uint8
-	seq       uint64
-}
-
-// number is the reference in one number, as it travels; refOf is the reverse.
-func (r deferredRef) number() uint64 { return uint64(r.partition)<<56 | r.seq }
-
-func refOf(number uint64) deferredRef {
-	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
 }
 
 func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }

@@ -227,6 +227,7 @@ func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made s
 	var warning string
 	err = c.do(by, func(d *draft) error {
 		made, warning = "", ""
+		d.get(keyNumbers) // whoever makes a key from here on overtakes
 		w, err := c.workspace(workspace)
 		if err != nil {
 			return err

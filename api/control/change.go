@@ -58,13 +58,17 @@ type draft struct {
 }
 
 // do makes a change. judge reads documents by get, and says by set and replace what they shall be. When somebody else, on another node, has changed one of
-// them in between, the change is judged anew; ErrConflict after maxAttempts. A change that changes nothing stores nothing.
+// them in between, the change is judged anew; ErrConflict after maxAttempts. So is one that was refused while anything changed: it may have been judged half by
+// what was before and half by what is. A change that changes nothing stores nothing.
 func (c *Control) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
 	for attempt := 1; ; attempt++ {
-		d := &draft{c: c, by: by, seen: map[string][]byte{}}
+		d, before := &draft{c: c, by: by, seen: map[string][]byte{}}, c.Snapshot()
 		if err := judge(d); err != nil {
+			if c.Snapshot() != before && attempt < maxAttempts {
+				continue
+			}
 			return err
 		}
 		if err := d.commit(); !errors.Is(err, ErrConflict) || attempt == maxAttempts {

@@ -131,6 +131,31 @@ func TestBootstrapOnTwoNodes(t *testing.T) {
 	}
 }
 
+// The same when the other node is done with the file in the middle of judging what is missing, wherever that is.
+func TestBootstrapOvertakenWhileJudging(t *testing.T) {
+	file, err := ParseBootstrap([]byte(full))
+	require.NoError(t, err)
+	for at := 1; ; at++ {
+		a, b, _ := twoNodes(t)
+		now, calls := a.options.Now, 0
+		a.options.Now = func() int64 {
+			if calls++; calls == at {
+				_, err := b.Bootstrap(Actor{Name: "bootstrap file"}, file)
+				require.NoError(t, err)
+			}
+			return now()
+		}
+		_, err := a.Bootstrap(Actor{Name: "bootstrap file"}, file)
+		if calls < at {
+			require.Greater(t, at, 3, "keys and tokens have the time of their making")
+			return
+		}
+		require.NoError(t, err, "call %d", at)
+		require.Equal(t, 2, a.Snapshot().Keys.Len(), "call %d", at)
+		require.Len(t, a.Snapshot().SCIM.Tokens, 1, "call %d", at)
+	}
+}
+
 // Many editors of one node at once: no change is lost.
 func TestConcurrentEditors(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})

@@ -44,9 +44,14 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
 }
 
+// keyNumbers is the counter of API keys and SCIM tokens: whoever makes one changes it.
+var keyNumbers = joinKey(kindNumber, "", keySequence)
+
+const keySequence = "key"
+
 // keyNumber is the next number of an API key or SCIM token.
 func (d *draft) keyNumber() uint32 {
-	return d.number("key", func() (used uint32) {
+	return d.number(keySequence, func() (used uint32) {
 		for _, w := range d.c.Snapshot().Workspaces() {
 			for _, k := range w.Keys {
 				used = max(used, k.Number)

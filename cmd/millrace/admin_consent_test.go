@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestAdminConsent(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newSite(t)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	p := s.start(t)
 	o := &operator{t, s}
 	require.Empty(t, o.run(args("blocklist list test --json")...))

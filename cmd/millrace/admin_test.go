@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -69,7 +70,7 @@ func args(words string) []string { return strings.Fields(words) }
 func TestAdminCommands(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newSite(t)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	p := s.start(t)
 	o := &operator{t, s}
 

@@ -26,13 +26,14 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 )
 
 func newAdminSite(t *testing.T, flags ...string) *site {
 	s := newSite(t, flags...)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	return s
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -83,7 +84,7 @@ const maxTexts = 40
 // newAlone starts one node that is no cluster.
 func newAlone(t *testing.T, flags ...string) *fleet {
 	c := emptyCluster(t, nil, flags)
-	m := &peer{c: c, number: 1, site: &site{dir: filepath.Join(c.dir, "data1"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: c.bootstrap}}
+	m := &peer{c: c, number: 1, site: &site{dir: filepath.Join(c.dir, "data1"), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: c.bootstrap}}
 	c.nodes = []*peer{m}
 	m.start()
 	m.p.waitReady(m.url("/readyz"))

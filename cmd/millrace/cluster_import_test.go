@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testaddr"
 )
 
 // The way of an operator: a server that was killed becomes a cluster, that is backed up, and the backup becomes another cluster. Users, events and keys are the
@@ -21,8 +23,8 @@ func TestFromOneNodeToClusters(t *testing.T) {
 	for i := range 10 {
 		s.track(t, fmt.Sprint("u", i))
 	}
-	member := "1=" + freeAddr(t)
-	first := &site{dir: filepath.Join(t.TempDir(), "first"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: s.bootstrap}
+	member := "1=" + testaddr.Free(t)
+	first := &site{dir: filepath.Join(t.TempDir(), "first"), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: s.bootstrap}
 	refused := func(says string, args ...string) {
 		t.Helper()
 		var failure bytes.Buffer
@@ -62,8 +64,8 @@ func TestFromOneNodeToClusters(t *testing.T) {
 
 	require.Contains(t, tool(t, "restore", file, "--verify-only"), "intact")
 	refused("--members says where", "restore", file, "--data", filepath.Join(t.TempDir(), "alone"))
-	again := "1=" + freeAddr(t)
-	second := &site{dir: filepath.Join(t.TempDir(), "second"), addr: freeAddr(t), admin: freeAddr(t), bootstrap: s.bootstrap, flags: flags(again)}
+	again := "1=" + testaddr.Free(t)
+	second := &site{dir: filepath.Join(t.TempDir(), "second"), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: s.bootstrap, flags: flags(again)}
 	require.Contains(t, tool(t, "restore", file, "--data", second.dir, "--members", again), "5 groups, 1 replicas")
 	second.start(t)
 	check(second)

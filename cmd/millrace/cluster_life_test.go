@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/shard/cluster"
 	"millrace/wal/quorum"
 )
@@ -55,8 +56,8 @@ func TestClusterFromTheShell(t *testing.T) {
 	var members []string
 	for n := 1; n <= 4; n++ {
 		s := newSite(t)
-		s.admin = freeAddr(t)
-		raft := freeAddr(t)
+		s.admin = testaddr.Free(t)
+		raft := testaddr.Free(t)
 		if n <= 3 {
 			members = append(members, fmt.Sprintf("%d=%s", n, raft))
 		}

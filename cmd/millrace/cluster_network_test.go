@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"millrace/loadtest/testaddr"
 )
 
 // network is what lies between the nodes of a cluster under test, and between them and the test. Nodes are numbered from 1.
@@ -60,7 +62,7 @@ type loopback [][3]string
 func newLoopback(t *testing.T, nodes int) loopback {
 	var l loopback
 	for range nodes {
-		l = append(l, [3]string{freeAddr(t), freeAddr(t), freeAddr(t)})
+		l = append(l, [3]string{testaddr.Free(t), testaddr.Free(t), testaddr.Free(t)})
 	}
 	return l
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/cluster"
@@ -290,7 +291,7 @@ func TestMergesConserve(t *testing.T) {
 	r := testseed.Rand(t)
 	merges, users, clients, kills := testsize.Of[int64](500_000, 10_000, 1500), testsize.Short(2000, 300), 16, testsize.Of(200, 10, 3)
 	s := newSite(t)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	p := s.start(t)
 	c := &crowd{s: s, sites: []*site{s}, users: users, http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
 	c.found(t, r)

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +20,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testaddr"
 )
 
 // binary is what the tests run: built once, from this tree, with the race detector when the tests have it.
@@ -86,29 +86,10 @@ workspaces:
 
 func newSite(t *testing.T, flags ...string) *site {
 	dir := t.TempDir()
-	s := &site{dir: filepath.Join(dir, "data"), addr: freeAddr(t), admin: "off", bootstrap: filepath.Join(dir, "bootstrap.yaml"), flags: flags}
+	s := &site{dir: filepath.Join(dir, "data"), addr: testaddr.Free(t), admin: "off", bootstrap: filepath.Join(dir, "bootstrap.yaml"), flags: flags}
 	require.NoError(t, os.WriteFile(s.bootstrap, []byte(bootstrapText), 0o600))
 	return s
 }
-
-// freeAddr is an address that nothing listens at. The kernel gives ports from 32768 on to whoever dials, so one of these might be taken before the server
-// starts, or while it is down.
-func freeAddr(t *testing.T) string {
-	for range 1000 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
-		if err != nil {
-			continue
-		}
-		defer l.Close()
-		if _, given := givenAddrs.LoadOrStore(l.Addr().String(), true); !given {
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-var givenAddrs sync.Map
 
 func (s *site) url(path string) string { return "http://" + s.addr + path }
 

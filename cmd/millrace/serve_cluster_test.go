@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testaddr"
 	"millrace/shard"
 )
 
@@ -77,13 +78,13 @@ func TestServeAsNodes(t *testing.T) {
 	require.NoError(t, os.WriteFile(bootstrap, []byte(text), 0o600))
 	var raft, members []string
 	for i := range 3 {
-		raft = append(raft, freeAddr(t))
+		raft = append(raft, testaddr.Free(t))
 		members = append(members, fmt.Sprintf("%d=%s", i+1, raft[i]))
 	}
 	nodes, processes := make([]*site, 3), make([]*process, 3)
 	for i := range nodes {
 		ca.issue(int64(10+i), file(i, "cert"), file(i, "key"))
-		nodes[i] = &site{dir: filepath.Join(dir, fmt.Sprint("data", i+1)), addr: freeAddr(t), admin: freeAddr(t), bootstrap: bootstrap, flags: []string{
+		nodes[i] = &site{dir: filepath.Join(dir, fmt.Sprint("data", i+1)), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: bootstrap, flags: []string{
 			"--node", fmt.Sprint(i + 1), "--raft", raft[i], "--members", strings.Join(members, ","), "--groups", "4",
 			"--raft-cert", file(i, "cert"), "--raft-key", file(i, "key"), "--raft-ca", ca.file,
 		}}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testsize"
 )
 
@@ -103,7 +104,7 @@ func TestOneServerPerDirectory(t *testing.T) {
 	s := newSite(t)
 	p := s.start(t)
 	other := *s
-	other.addr = freeAddr(t)
+	other.addr = testaddr.Free(t)
 	require.Contains(t, refused(t, nil, other.args()...), "in use by another server")
 	require.Equal(t, 201, s.track(t, "ann").status)
 	p.kill()
@@ -268,7 +269,7 @@ func shellWords(line string) (words []string) {
 // SIGHUP reads the bootstrap file again: new keys work, revoked ones stay revoked, a broken file changes nothing.
 func TestReload(t *testing.T) {
 	s := newSite(t)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	p := s.start(t)
 	const newKey = "new-0123456789abcdefghijklmnopqrstuvwxyz"
 	body := `{"events":[{"external_id":"ann","name":"e","time":"2026-01-31T09:30:00Z"}]}`
@@ -325,12 +326,14 @@ func TestReload(t *testing.T) {
 	require.Equal(t, 4, func() int { p = s.start(t); defer p.stop(); return s.events(t, "ann") }())
 }
 
-// makeCertificate writes a self-signed one and returns it for a client to trust.
-func makeCertificate(t *testing.T, name, certFile, keyFile string) *x509.Certificate {
+// makeCertificate writes a self-signed one for an address and returns it for a client to trust.
+func makeCertificate(t *testing.T, name, addr, certFile, keyFile string) *x509.Certificate {
+	host, _, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(host)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
@@ -349,7 +352,7 @@ func TestTLS(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	first := makeCertificate(t, "first", certFile, keyFile)
+	first := makeCertificate(t, "first", s.addr, certFile, keyFile)
 	client := func(trusted *x509.Certificate, change func(*tls.Config)) *http.Client {
 		pool := x509.NewCertPool()
 		pool.AddCert(trusted)
@@ -371,7 +374,7 @@ func TestTLS(t *testing.T) {
 		require.NotEqual(t, 201, plain.status, "served without TLS")
 	}
 
-	second := makeCertificate(t, "second", certFile, keyFile)
+	second := makeCertificate(t, "second", s.addr, certFile, keyFile)
 	_, err = post(client(second, nil))
 	require.Error(t, err, "not yet")
 	p.signal(syscall.SIGHUP)
@@ -391,7 +394,7 @@ func TestTLS(t *testing.T) {
 // The second listener: health and metrics for all, the rest for holders of the token.
 func TestAdminListener(t *testing.T) {
 	s := newSite(t)
-	s.admin = freeAddr(t)
+	s.admin = testaddr.Free(t)
 	p := s.start(t)
 	require.Equal(t, 201, s.track(t, "ann").status)
 	admin := "http://" + s.admin

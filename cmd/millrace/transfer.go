@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
+	"path/filepath"
 	"time"
 
 	"millrace/api"
@@ -20,6 +20,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/wal/durable"
 )
 
 // Bulk transfer: routes of the admin listener, and the commands that call them.
@@ -270,7 +271,7 @@ func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
 
 // writeFile writes whole files only: what write has written is on disk under its name, or nothing is.
 func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(dirOf(path), ".millrace-*")
+	f, err := os.CreateTemp(filepath.Dir(path), ".millrace-*")
 	if err != nil {
 		return err
 	}
@@ -280,18 +281,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	dir, err := os.Open(dirOf(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func dirOf(path string) string {
-	if i := strings.LastIndexByte(path, os.PathSeparator); i > 0 {
-		return path[:i]
-	}
-	return "."
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // importCommand is `millrace import profiles`.

@@ -147,6 +147,69 @@ func TestPromises(t *testing.T) {
 	require.NotSame(t, own, n.promisesTo(2, 6), "the other node has started anew")
 }
 
+// What has become of a promise may be heard before the promise: they come over different connections.
+func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
+	var x effects
+	x.init(nil)
+	done := shard.Effects{Deferred: []uint64{8}}
+	x.hear(77, 1, done, nil)
+	x.hear(77, 2, shard.Effects{}, shard.ErrUnknown)
+	calls := 0
+	x.expect(77, 1, func(e shard.Effects, err error) {
+		calls++
+		require.NoError(t, err)
+		require.Equal(t, done, e)
+	})
+	x.expect(77, 2, func(_ shard.Effects, err error) {
+		calls++
+		require.ErrorIs(t, err, shard.ErrUnknown)
+	})
+	require.Equal(t, 2, calls)
+	require.Empty(t, x.early)
+
+	x.asking = true // so that it needs no other node
+	x.expect(77, 3, func(shard.Effects, error) { calls++ })
+	x.hear(77, 3, done, nil)
+	require.Equal(t, 3, calls)
+	x.hear(77, 3, done, nil) // again
+	x.hear(76, 4, done, nil) // of a node that has started anew since
+	require.Equal(t, 3, calls)
+	require.Len(t, x.early, 2)
+	x.forgetEarly()
+	require.Len(t, x.early, 2)
+	for id, k := range x.early {
+		k.since = k.since.Add(-voidAfter)
+		x.early[id] = k
+	}
+	x.forgetEarly()
+	require.Empty(t, x.early)
+}
+
+// A question whose connection was lost does not take the answer from the next one.
+func TestTwoQuestionsForEffects(t *testing.T) {
+	n := &Node{promises: newPromises(), epoch: 77, draining: make(chan struct{})}
+	own := n.promisesTo(2, 5)
+	p := &promise{}
+	own.give(nil, []*promise{p})
+	answers := make(chan []byte, 2)
+	for range cap(answers) {
+		go func() {
+			out, _ := n.serveEffects(&quorum.Conn{Node: 2}, nil, appendU64(nil, 5))
+			answers <- out
+		}()
+	}
+	time.Sleep(10 * time.Millisecond) // both wait by then, or the test is easier
+	own.keep(p, shard.Effects{}, nil)
+	for range cap(answers) {
+		select {
+		case out := <-answers:
+			require.Greater(t, len(out), 8)
+		case <-time.After(effectsWait / 2):
+			t.Fatal("a question sleeps on")
+		}
+	}
+}
+
 // The route of the latest term counts, and within a term who leads does not change.
 func TestRoutes(t *testing.T) {
 	r := newRoutes(1, 4)

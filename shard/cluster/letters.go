@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -230,6 +231,7 @@ func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error)
 		}
 		select {
 		case <-o.wake:
+			defer o.signal() // there may be an older question, of a connection that was lost: who is asked last must not sleep on because that one was woken
 		case <-timeout.C:
 			return dst, nil
 		case <-n.draining:
@@ -269,7 +271,16 @@ type effects struct {
 	r       *remote
 	mu      sync.Mutex
 	waiting map[effectID]expected
-	asking  bool
+	// early are those that were kept before this node had read the answer that promises them: the two come over different connections.
+	early  map[effectID]kept
+	asking bool
+}
+
+// kept is what has become of a promise.
+type kept struct {
+	effects shard.Effects
+	err     error
+	since   time.Time
 }
 
 type effectID struct{ epoch, id uint64 }
@@ -279,15 +290,46 @@ type expected struct {
 	since time.Time
 }
 
-func (x *effects) init(r *remote) { x.r, x.waiting = r, map[effectID]expected{} }
+func (x *effects) init(r *remote) {
+	x.r, x.waiting, x.early = r, map[effectID]expected{}, map[effectID]kept{}
+}
 
 func (x *effects) expect(epoch, id uint64, done func(shard.Effects, error)) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.waiting[effectID{epoch, id}] = expected{done, time.Now()}
-	if !x.asking {
-		x.asking = x.r.n.background.start(x.ask)
+	k, early := x.early[effectID{epoch, id}]
+	if early {
+		delete(x.early, effectID{epoch, id})
+	} else {
+		x.waiting[effectID{epoch, id}] = expected{done, time.Now()}
+		if !x.asking {
+			x.asking = x.r.n.background.start(x.ask)
+		}
 	}
+	x.mu.Unlock()
+	if early {
+		done(k.effects, k.err)
+	}
+}
+
+// hear takes what has become of a promise.
+func (x *effects) hear(epoch, id uint64, e shard.Effects, err error) {
+	x.mu.Lock()
+	waiting, ok := x.waiting[effectID{epoch, id}]
+	delete(x.waiting, effectID{epoch, id})
+	if !ok {
+		x.early[effectID{epoch, id}] = kept{e, err, time.Now()}
+	}
+	x.mu.Unlock()
+	if ok {
+		waiting.done(e, err)
+	}
+}
+
+// forgetEarly drops what nobody will expect any more: it was heard twice, or the answer that promises it was lost.
+func (x *effects) forgetEarly() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.early, func(_ effectID, k kept) bool { return time.Since(k.since) > voidAfter })
 }
 
 // ask asks the other node until nothing is waited for.
@@ -320,14 +362,9 @@ func (x *effects) ask() {
 					break
 				}
 				told = appendU64(told, id)
-				x.mu.Lock()
-				done := x.waiting[effectID{epoch, id}].done
-				delete(x.waiting, effectID{epoch, id})
-				x.mu.Unlock()
-				if done != nil {
-					done(e, code.err())
-				}
+				x.hear(epoch, id, e, code.err())
 			}
+			x.forgetEarly()
 			return nil
 		})
 		if err == nil {

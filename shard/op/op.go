@@ -6,7 +6,8 @@
 //	headroom            bytes that belong to the log (its own header)
 //	header  32 bytes    version, source, array limit, workspace, stamp, actor, sizes
 //	ops                 one after another, each addressed to one partition by its number
-//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index; of a part, its gaps (Split)
+//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index: size uvarint and text.
+//	                    Of a part (Split), size 0 and n uvarint stand for n+1 names that its ops don't use, and the last one for its gaps
 //
 // An op:
 //
@@ -20,12 +21,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 )
 
 // Version of the record format; a reader refuses any other.
-const Version = 1
+const Version = 2
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
 const (
@@ -333,7 +335,7 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 		return Record{}, err
 	}
 	var err error
-	r.Names, err = parseNames(names[:0], data[HeaderBytes+opsBytes:], int(nameCount))
+	r.Names, err = parseNames(names[:0], data[HeaderBytes+opsBytes:], int(nameCount), hasGaps)
 	if hasGaps && err == nil {
 		err = r.takeGaps()
 	}
@@ -407,14 +409,33 @@ func (n Names) At(i uint32) []byte {
 	return n[i]
 }
 
-func parseNames(dst Names, data []byte, count int) (Names, error) {
-	for i := 0; i < count; i++ {
+// maxNames is more than the names that a record has room for.
+const maxNames = 1 << 22
+
+// parseNames reads the dictionary; that of a part leaves names out.
+func parseNames(dst Names, data []byte, count int, part bool) (Names, error) {
+	if count > maxNames || !part && count > len(data) {
+		return nil, fmt.Errorf("%w: %d names in %d bytes", ErrMalformed, count, len(data))
+	}
+	dst = slices.Grow(dst, min(count, len(data)))
+	for len(dst) < count {
 		size, n := binary.Uvarint(data)
 		if n <= 0 || size > uint64(len(data)-n) {
-			return nil, fmt.Errorf("%w: name %d is cut short", ErrMalformed, i)
+			return nil, fmt.Errorf("%w: name %d is cut short", ErrMalformed, len(dst))
 		}
-		dst = append(dst, data[n:n+int(size):n+int(size)])
-		data = data[n+int(size):]
+		name, rest := data[n:n+int(size):n+int(size)], data[n+int(size):]
+		dst, data = append(dst, name), rest
+		if size > 0 || !part {
+			continue
+		}
+		more, n := binary.Uvarint(data)
+		if n <= 0 || more > uint64(count-len(dst)) {
+			return nil, fmt.Errorf("%w: %d names left out behind name %d of %d", ErrMalformed, more, len(dst)-1, count)
+		}
+		for range more {
+			dst = append(dst, nil)
+		}
+		data = data[n:]
 	}
 	if len(data) != 0 {
 		return nil, fmt.Errorf("%w: %d bytes behind the names", ErrMalformed, len(data))

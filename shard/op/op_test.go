@@ -178,6 +178,15 @@ func FuzzParseRecord(f *testing.F) {
 	b.Append(Event, MakeFlags(0, ExternalID), 1, AppendEventBody(nil), []byte("ada"))
 	b.Intern([]byte("name"))
 	f.Add(append([]byte{}, b.Finish(1, 2, 3)...))
+	b.Reset(0)
+	b.Append(Event, MakeFlags(0, ExternalID), 1, AppendEventBody(nil), []byte("ada"))
+	b.Append(Delete, 0, 5, nil, nil)
+	b.Intern([]byte("name"))
+	parts, err := Split(b.Finish(1, 2, 3), func(o Op) int { return int(o.Number()) })
+	require.NoError(f, err)
+	for _, p := range parts {
+		f.Add(p.Record)
+	}
 	f.Add([]byte{})
 	f.Add(make([]byte, HeaderBytes))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -193,5 +202,6 @@ func FuzzParseRecord(f *testing.F) {
 			_, _, _, _ = o.Kind(), o.Flags(), o.Key(), o.Body()
 		}
 		require.Equal(t, r.Count, n)
+		require.GreaterOrEqual(t, r.Span(), int64(n))
 	})
 }

@@ -98,17 +98,23 @@ func (p *splitPart) begin(whole []byte) {
 	binary.LittleEndian.PutUint32(p.record[28:], p.count)
 }
 
-// finish appends the dictionary: names that are not used are empty, those behind the last one that is are left out.
+// finish appends the dictionary without the names that are not used.
 func (p *splitPart) finish(names Names) []byte {
 	n := len(names)
 	for n > 0 && (n > 64*len(p.used) || !p.uses(n-1)) {
 		n--
 	}
-	for i, name := range names[:n] {
-		if !p.uses(i) {
-			name = nil
+	for i := 0; i < n; i++ {
+		name := names[i]
+		if p.uses(i) && len(name) > 0 {
+			p.record = append(binary.AppendUvarint(p.record, uint64(len(name))), name...)
+			continue
 		}
-		p.record = append(binary.AppendUvarint(p.record, uint64(len(name))), name...)
+		first := i
+		for i+1 < n && (!p.uses(i+1) || len(names[i+1]) == 0) {
+			i++
+		}
+		p.record = binary.AppendUvarint(append(p.record, 0), uint64(i-first))
 	}
 	p.record = append(binary.AppendUvarint(p.record, uint64(len(p.gaps))), p.gaps...)
 	binary.LittleEndian.PutUint32(p.record[24:], uint32(n+1)|gapsFlag)

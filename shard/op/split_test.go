@@ -1,6 +1,7 @@
 package op
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -111,4 +112,38 @@ func TestSplitOfOneGroupIsTheRecord(t *testing.T) {
 	require.Same(t, &whole[0], &parts[0].Record[0])
 	_, err = Split(whole[:20], func(Op) int { return 3 })
 	require.ErrorIs(t, err, ErrMalformed)
+}
+
+// A part has room for the names that it uses alone, however many the whole has.
+func TestPartLeavesNamesOut(t *testing.T) {
+	var b Builder
+	b.Reset(0)
+	for i := range 1000 {
+		b.Name(fmt.Append(nil, "name ", i))
+	}
+	b.Name(nil) // which is a name, too
+	for i := range 2 {
+		start := b.Begin()
+		b.Buf = AppendEventBody(b.Buf)
+		PutEvent(b.Buf[start+OpHeaderBytes:], 1, uint32(500*i), 1001)
+		b.End(start, Event, MakeFlags(0, SvcID), 0, uint64(i))
+	}
+	parts, err := Split(b.Finish(1, 1, 1), func(o Op) int { return int(o.Number()) })
+	require.NoError(t, err)
+	require.Len(t, parts, 2)
+	for i, p := range parts {
+		rec, err := ParseRecord(p.Record, nil)
+		require.NoError(t, err)
+		require.Len(t, rec.Names, 1001)
+		require.Equal(t, fmt.Append(nil, "name ", 500*i), rec.Names.At(uint32(500*i)))
+		require.Empty(t, rec.Names.At(700))
+		require.Less(t, len(p.Record), HeaderBytes+OpHeaderBytes+eventFixed+30)
+
+		for _, count := range []uint32{0, 1, 1000, 1001, 1003, maxNames, maxNames + 1, gapsFlag - 1} { // 1002 is right: the gaps are the last
+			bad := append([]byte{}, p.Record...)
+			binary.LittleEndian.PutUint32(bad[24:], count|gapsFlag)
+			_, err := ParseRecord(bad, nil)
+			require.ErrorIs(t, err, ErrMalformed, "%d names", count)
+		}
+	}
 }

@@ -46,7 +46,8 @@ const (
 )
 
 // An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then the proposer rests in between, restFactor
-// times as long as the entry took beyond that and longestRest at most, for fewer and larger entries. A fence, and a whole entry that waits, end the rest.
+// times as long as the entry took beyond that and longestRest at most, for fewer and larger entries. A whole entry that waits ends the rest. A fence goes with
+// the records that wait: a cluster that is so busy always has readers who wait, and an entry for each of them would undo the rest.
 const (
 	fastFlight  = 5 * time.Millisecond
 	restFactor  = 2
@@ -187,7 +188,7 @@ func (l *Log) mayPropose() bool {
 	if len(q.records) == 0 && len(q.fences) == 0 {
 		return false
 	}
-	if len(q.fences) == 0 && q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
+	if len(q.records) > 0 && q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
 		return false
 	}
 	return len(q.flying) < smallFlight || q.bytes >= int64(l.opts.MaxEntryBytes) && len(q.flying) < largeFlight

@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+
+	"millrace/wal/quorum"
+)
+
+// scene is a cluster as somebody has seen it. Functions of it, without calls, clock or randomness, say what is to be done next: where replicas go and who leads
+// (placement.go), and the next step of a group on its way there (step.go). The reconciler looks, asks them, and does it; their tests play a cluster.
+type scene struct {
+	replicas int // of each user group, as far as there are nodes
+	nodes    map[quorum.Node]nodeView
+	groups   []groupView // user groups, in order
+	control  groupView   // Replicas, Leaving and MadeOf are empty
+}
+
+// nodeView is a node of a scene.
+type nodeView struct {
+	nodeDocument
+	here    bool // has answered now
+	alive   bool // has answered now, or a moment ago
+	lost    bool // has not answered for so long that new replicas go elsewhere
+	settled bool // has been there for a while: leadership comes and goes
+}
+
+// groupView is a group of a scene.
+type groupView struct {
+	group uint32
+	placement
+	leader  quorum.Node // 0: none is known
+	members []quorum.Member
+	open    map[quorum.Node]bool // nodes whose replica is open
+	fresh   map[quorum.Node]bool // and as far as the leader was a moment ago
+}
+
+// The members of a group.
+
+func (g *groupView) member(n quorum.Node) (m quorum.Member, ok bool) {
+	for _, m := range g.members {
+		if m.Node == n {
+			return m, true
+		}
+	}
+	return m, false
+}
+
+func (g *groupView) votes(n quorum.Node) bool {
+	m, _ := g.member(n)
+	return m.Voter
+}
+
+func (g *groupView) voters() (list []quorum.Node) {
+	for _, m := range g.members {
+		if m.Voter {
+			list = append(list, m.Node)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// underWay says whether the group is being made or moved.
+func (g *groupView) underWay() bool {
+	return len(g.Leaving) > 0 || len(g.MadeOf) > 0 || slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) })
+}
+
+func (g *groupView) step(verb Verb, n quorum.Node) *Step {
+	return &Step{Group: g.group, Verb: verb, Node: n, Members: g.members}
+}
+
+// The nodes of a scene.
+
+// numbers are all nodes, in order.
+func (s *scene) numbers() []quorum.Node {
+	list := make([]quorum.Node, 0, len(s.nodes))
+	for n := range s.nodes {
+		list = append(list, n)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// usable are the nodes that can be given replicas.
+func (s *scene) usable() []quorum.Node {
+	return slices.DeleteFunc(s.numbers(), func(n quorum.Node) bool { return !s.isUsable(n) })
+}
+
+func (s *scene) isUsable(n quorum.Node) bool { return s.nodes[n].State == Active && s.nodes[n].alive }
+
+// stays says whether a replica on the node may stay there.
+func (s *scene) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
+
+// decides says whether so many of these voters answer that they can decide.
+func (s *scene) decides(voters []quorum.Node) bool {
+	here := 0
+	for _, n := range voters {
+		if s.nodes[n].here {
+			here++
+		}
+	}
+	return here*2 > len(voters)
+}
+
+// loads are how many groups each node has or shall have for good.
+func (s *scene) loads() map[quorum.Node]int {
+	loads := map[quorum.Node]int{}
+	for i := range s.groups {
+		for _, n := range s.groups[i].Replicas {
+			loads[n]++
+		}
+	}
+	return loads
+}
+
+// leads are how many user groups each node leads.
+func (s *scene) leads() map[quorum.Node]int {
+	leads := map[quorum.Node]int{}
+	for i := range s.groups {
+		if l := s.groups[i].leader; l != 0 {
+			leads[l]++
+		}
+	}
+	return leads
+}
+
+// holdsAny says whether a node has, or shall have, a replica of a user group.
+func (s *scene) holdsAny(n quorum.Node) bool {
+	return slices.ContainsFunc(s.groups, func(g groupView) bool { return g.holds(n) })
+}
+
+func without(list []quorum.Node, n quorum.Node) []quorum.Node {
+	return slices.DeleteFunc(slices.Clone(list), func(other quorum.Node) bool { return other == n })
+}
+
+func sortedMembers(members []quorum.Member) []quorum.Member {
+	return slices.SortedFunc(slices.Values(members), func(a, b quorum.Member) int { return cmp.Compare(a.Node, b.Node) })
+}

@@ -1,0 +1,250 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+
+	"millrace/wal/quorum"
+)
+
+// A replica moves in small steps, each of which can be repeated or be the last one for a long time:
+//
+//	document: Replicas gets the new node, Leaving the old one     the new node opens an empty replica
+//	AddLearner(new)                                               it gets the state
+//	AddVoter(new)                                                 when it is as far as the leader was a moment ago
+//	Transfer, when the old one leads; Remove(old)
+//	document: Leaving is empty                                    the old node closes its replica and deletes it
+//
+// So a group has never fewer voters than before, and no step is taken that the voters who are alive could not commit.
+
+// decision is what is to be done about a group next. The zero value: nothing.
+type decision struct {
+	step    *Step
+	place   *placement // the document as it shall be
+	doing   string     // for persons
+	problem string     // why nothing can be done, or what is not as it should be
+}
+
+// nextStep is what is next on the group's way to its document.
+func (s *scene) nextStep(g *groupView) decision {
+	switch {
+	case len(g.Replicas) == 0:
+		return decision{problem: "is not placed"}
+	case g.leader == 0:
+		return decision{problem: s.leaderless(g)}
+	case len(g.MadeOf) > 0:
+		return s.firstLeader(g)
+	}
+	for _, n := range g.Replicas {
+		m, isMember := g.member(n)
+		switch {
+		case isMember && m.Voter:
+		case !s.nodes[n].alive:
+			return decision{problem: fmt.Sprintf("waits for node %d", n)}
+		case !g.open[n]:
+			return decision{doing: fmt.Sprintf("node %d opens a replica", n)}
+		case !isMember:
+			return decision{step: g.step(AddLearner, n), doing: fmt.Sprintf("node %d gets a replica", n)}
+		case !g.fresh[n]:
+			return decision{doing: fmt.Sprintf("node %d catches up", n)}
+		case !s.decides(append(g.voters(), n)):
+			return decision{problem: fmt.Sprintf("too few voters answer to take node %d in", n)}
+		default:
+			return decision{step: g.step(AddVoter, n), doing: fmt.Sprintf("node %d gets a vote", n)}
+		}
+	}
+	if n := s.nextToLeave(g); n != 0 {
+		return s.leave(g, n, Remove, s.successor(g, nil))
+	}
+	if len(g.Leaving) > 0 {
+		return decision{place: &placement{Replicas: slices.Sorted(slices.Values(g.Replicas))}, doing: "has moved"}
+	}
+	return s.atRest(g)
+}
+
+// firstLeader hands a new group to the node that is to lead it first, and then says that it is made.
+func (s *scene) firstLeader(g *groupView) decision {
+	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && g.votes(first) {
+		if g.fresh[first] {
+			return decision{step: g.step(Transfer, first), doing: fmt.Sprintf("node %d is to lead first", first)}
+		}
+		return decision{doing: fmt.Sprintf("node %d is to lead first, and catches up", first)}
+	}
+	return decision{place: &placement{Replicas: slices.Sorted(slices.Values(g.Replicas)), Leaving: g.Leaving}, doing: "is made"}
+}
+
+// nextToLeave is a member that isn't wanted any more: rather one that is missed less.
+func (s *scene) nextToLeave(g *groupView) quorum.Node {
+	var leaving []quorum.Node
+	for _, m := range g.members {
+		if !slices.Contains(g.Replicas, m.Node) {
+			leaving = append(leaving, m.Node)
+		}
+	}
+	return leastOf(leaving, func(n quorum.Node) (cost int, _ bool) {
+		for i, dear := range []bool{s.nodes[n].here, g.leader == n, g.votes(n) && !s.decides(without(g.voters(), n))} {
+			if dear {
+				cost += 1 << i
+			}
+		}
+		return cost, true
+	})
+}
+
+// leave takes a member out of the group, or its vote: what a verb does. When it leads, it hands over before, to a node that is as far (0: there is none).
+func (s *scene) leave(g *groupView, n quorum.Node, verb Verb, successor quorum.Node) decision {
+	switch {
+	case g.votes(n) && !s.decides(without(g.voters(), n)):
+		return decision{problem: fmt.Sprintf("too few voters answer to go on without node %d", n)}
+	case g.leader != n:
+		return decision{step: g.step(verb, n), doing: fmt.Sprintf("%s node %d", verb, n)}
+	case successor == 0:
+		return decision{doing: fmt.Sprintf("node %d leads until another one is as far", n)}
+	}
+	return s.handOver(g, successor)
+}
+
+func (s *scene) handOver(g *groupView, to quorum.Node) decision {
+	return decision{step: g.step(Transfer, to), doing: fmt.Sprintf("node %d hands over to node %d", g.leader, to)}
+}
+
+// successor is who shall lead a group instead: a voter that is as far as the leader and leads the fewest, rather one that stays; 0 when there is none.
+func (s *scene) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
+	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
+		cost := leads[n]
+		if !s.stays(n) {
+			cost += 1 << 20
+		}
+		return cost, n != g.leader && g.votes(n) && g.fresh[n]
+	})
+}
+
+// leaderless says why a group has no leader.
+func (s *scene) leaderless(g *groupView) string {
+	voters := g.voters()
+	if len(voters) == 0 {
+		voters = g.MadeOf
+	}
+	if len(voters) > 0 && !s.decides(voters) {
+		return "has no majority: too few of its nodes answer"
+	}
+	return "has no leader"
+}
+
+// atRest says what a group that is as its document wants it lacks all the same.
+func (s *scene) atRest(g *groupView) decision {
+	elsewhere := slices.ContainsFunc(s.usable(), func(n quorum.Node) bool { return !g.holds(n) })
+	lacks := func(what string) decision {
+		if elsewhere {
+			return decision{doing: what + ", and waits for its turn to be moved"}
+		}
+		return decision{problem: what + ", and there is no node to take its place"}
+	}
+	for _, n := range g.Replicas {
+		if d, known := s.nodes[n]; !known || d.State == Removed {
+			return lacks(fmt.Sprintf("node %d is removed", n))
+		}
+	}
+	for _, n := range g.Replicas {
+		if !s.nodes[n].alive {
+			return decision{problem: fmt.Sprintf("node %d does not answer", n)}
+		}
+	}
+	for _, n := range g.Replicas {
+		if !s.stays(n) {
+			return lacks(fmt.Sprintf("node %d drains", n))
+		}
+	}
+	if len(g.Replicas) < s.replicas {
+		return lacks(fmt.Sprintf("has %d of %d replicas", len(g.Replicas), s.replicas))
+	}
+	return decision{}
+}
+
+// controlStep is what is next for the control group: each node is a member of it, a few of them vote.
+func (s *scene) controlStep() decision {
+	g := &s.control
+	if g.leader == 0 {
+		return decision{problem: s.leaderless(g)}
+	}
+	var stay, drain, candidates, gone []quorum.Node // voters that stay and that drain, learners that may get a vote, members that are removed
+	for _, m := range sortedMembers(g.members) {
+		switch d := s.nodes[m.Node]; {
+		case !d.member():
+			gone = append(gone, m.Node)
+		case m.Voter && d.State == Active:
+			stay = append(stay, m.Node)
+		case m.Voter:
+			drain = append(drain, m.Node)
+		case s.isUsable(m.Node):
+			candidates = append(candidates, m.Node)
+		}
+	}
+	for _, n := range s.numbers() {
+		if _, isMember := g.member(n); !isMember && s.nodes[n].member() && g.open[n] {
+			return decision{step: g.step(AddLearner, n), doing: fmt.Sprintf("node %d gets a replica", n)}
+		}
+	}
+	wanted, to := wantedVoters(len(stay)+len(drain)+len(candidates)), s.controlSuccessor(stay)
+	if len(g.voters()) > wanted {
+		for _, n := range gone {
+			if g.votes(n) {
+				return s.leave(g, n, Demote, to)
+			}
+		}
+		if len(drain) > 0 {
+			return s.leave(g, drain[len(drain)-1], Demote, to)
+		}
+		return s.leave(g, s.leastVoter(stay), Demote, to)
+	}
+	if len(stay) < wanted && len(candidates) > 0 {
+		for _, n := range candidates {
+			if g.fresh[n] && s.decides(append(g.voters(), n)) {
+				return decision{step: g.step(AddVoter, n), doing: fmt.Sprintf("node %d gets a vote", n)}
+			}
+		}
+		return decision{doing: fmt.Sprintf("node %d catches up", candidates[0])}
+	}
+	for _, n := range gone {
+		if !s.nodes[n].alive || !s.holdsAny(n) { // who has groups has to know where they go
+			return s.leave(g, n, Remove, to)
+		}
+	}
+	if !s.stays(g.leader) && to != 0 {
+		return s.handOver(g, to)
+	}
+	for _, n := range g.voters() {
+		if !s.nodes[n].alive {
+			return decision{problem: fmt.Sprintf("node %d does not answer", n)}
+		}
+	}
+	return decision{}
+}
+
+const maxVoters = 5 // of the control group
+
+// wantedVoters is how many voters the control group has with so many nodes: an odd number, but both of two nodes, so that none has the only copy.
+func wantedVoters(nodes int) int {
+	if nodes <= 3 {
+		return nodes
+	}
+	return min(maxVoters, nodes-1+nodes%2)
+}
+
+// controlSuccessor is who shall lead the control group instead; 0 when there is nobody.
+func (s *scene) controlSuccessor(stay []quorum.Node) quorum.Node {
+	return leastOf(stay, func(n quorum.Node) (int, bool) {
+		return 0, n != s.control.leader && s.control.fresh[n]
+	})
+}
+
+// leastVoter is whose vote in the control group is missed least: not the leader's, rather that of one who does not answer.
+func (s *scene) leastVoter(voters []quorum.Node) quorum.Node {
+	return leastOf(voters, func(n quorum.Node) (int, bool) {
+		cost := -int(n)
+		if s.nodes[n].alive {
+			cost += 1 << 33
+		}
+		return cost, n != s.control.leader
+	})
+}

@@ -1,0 +1,542 @@
+package shard
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/identity"
+	"millrace/wal"
+)
+
+// testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while, whose leaders move whenever a test
+// wants it; replicas, real engines on disks in memory, that are closed, or crash, and come again; a front on each node; and a Mesh that takes its time,
+// fails before something was done, or after.
+type testCluster struct {
+	t      *testing.T
+	o      clusterOptions
+	groups []*testGroup // the first is the control group
+	nodes  []*testNode
+	stop   chan struct{}
+	gone   sync.WaitGroup
+	faulty atomic.Bool // calls fail
+	held   atomic.Bool // letters are not delivered
+
+	mu sync.Mutex
+	r  *rand.Rand // guarded by mu
+}
+
+type clusterOptions struct {
+	nodes, replicas, groups int
+	now                     func() time.Time
+	skew                    time.Duration // between the clocks of a node and the next
+	littleMemory            bool
+	engine                  func(o *Options)
+}
+
+type testNode struct {
+	c     *testCluster
+	i     int
+	clock *Clock
+	front *Engine
+
+	behind  atomic.Bool  // its replicas get nothing
+	fencing atomic.Int32 // fences that wait
+}
+
+type testGroup struct {
+	c            *testCluster
+	number       int
+	first, count int
+
+	frozen atomic.Bool // nothing is decided
+
+	mu       sync.Mutex
+	records  []memRecord // decided
+	position uint64
+	pending  []*wal.Record // of the leader
+	leader   *testReplica  // whose appends are taken; nil: none
+	term     int
+	replicas []*testReplica // by node; nil: none there
+}
+
+// testReplica is a replica and its log: it is the Log of its engine.
+type testReplica struct {
+	g    *testGroup
+	node *testNode
+	fs   *vfs.MemFS
+	e    atomic.Pointer[Engine] // nil: it is down
+
+	// Guarded by g.mu.
+	up     bool
+	marker int    // so many records Replay has
+	handed uint64 // position of the last that was handed back
+	todo   []func(e *Engine)
+	batch  *[]*wal.Record // records of the last of todo that more can be added to
+	wake   chan struct{}
+	ended  chan struct{} // of the goroutine that does what is to do
+}
+
+func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
+	t.Helper()
+	c := &testCluster{t: t, o: o, stop: make(chan struct{}), r: rand.New(rand.NewPCG(seed, 77))}
+	for i := range o.nodes {
+		now := o.now
+		if now == nil {
+			now = func() time.Time { return time.Now().Add(time.Duration(i) * o.skew) }
+		}
+		c.nodes = append(c.nodes, &testNode{c: c, i: i, clock: &Clock{Now: now}})
+	}
+	for number := range o.groups + 1 {
+		g := &testGroup{c: c, number: number, count: 1, replicas: make([]*testReplica, o.nodes)}
+		if number > 0 {
+			g.first, g.count = (number-1)*identity.Partitions/o.groups, identity.Partitions/o.groups
+		}
+		c.groups = append(c.groups, g)
+	}
+	for _, g := range c.groups {
+		for i := range o.nodes {
+			if g.number > 0 && (i+g.number)%o.nodes >= o.replicas {
+				continue
+			}
+			g.replicas[i] = &testReplica{g: g, node: c.nodes[i], fs: vfs.NewCrashableMem(), wake: make(chan struct{}, 1)}
+			g.replicas[i].open()
+		}
+		c.gone.Add(1)
+		go g.decide()
+		c.move(g, c.anyNode(g))
+	}
+	for _, n := range c.nodes {
+		front := testOptions(nil)
+		front.Group = &Group{Secret: testSecret, Mesh: &testMesh{n}, Clock: n.clock}
+		front.Now = n.clock.Now
+		if o.engine != nil {
+			o.engine(&front)
+		}
+		var err error
+		n.front, err = NewFront(front)
+		require.NoError(t, err)
+	}
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *testCluster) close() {
+	for _, n := range c.nodes {
+		require.NoError(c.t, n.front.Close())
+	}
+	c.faulty.Store(false)
+	close(c.stop)
+	c.gone.Wait()
+	for _, g := range c.groups {
+		for _, r := range g.replicas {
+			if r != nil {
+				r.shut(true)
+			}
+		}
+	}
+}
+
+func (c *testCluster) chance(percent int) bool { return c.intN(100) < percent }
+
+func (c *testCluster) intN(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.r.IntN(n)
+}
+
+// lag takes a while.
+func (c *testCluster) lag(most time.Duration) {
+	time.Sleep(time.Duration(c.intN(int(most))))
+}
+
+func (c *testCluster) anyNode(g *testGroup) int {
+	for {
+		if i := c.intN(len(c.nodes)); g.replicas[i] != nil {
+			return i
+		}
+	}
+}
+
+func (c *testCluster) groupOf(partition uint8) *testGroup {
+	return c.groups[1+int(partition)*c.o.groups/identity.Partitions]
+}
+
+// open opens the engine, which replays what is decided by now.
+func (r *testReplica) open() {
+	g, t := r.g, r.g.c.t
+	g.mu.Lock()
+	r.marker, r.up, r.todo, r.batch = len(g.records), true, nil, nil
+	r.handed = g.position
+	g.mu.Unlock()
+	o := replicaOptions(r.fs, r, g.first, g.count)
+	o.Now = r.node.clock.Now
+	o.Group.Clock, o.Group.Mesh = r.node.clock, &testMesh{r.node}
+	o.tend, o.patience = 2*time.Millisecond, 300*time.Millisecond
+	o.StoreMemTableBytes = 1 << 20
+	o.Workers = 1 + g.c.intN(3)
+	if g.c.o.littleMemory && g.c.chance(50) {
+		o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
+	}
+	if g.c.o.engine != nil {
+		g.c.o.engine(&o)
+	}
+	e, err := Open(o)
+	require.NoError(t, err)
+	r.ended = make(chan struct{})
+	r.e.Store(e)
+	go r.run(e)
+}
+
+func (r *testReplica) run(e *Engine) {
+	defer close(r.ended)
+	for {
+		r.g.mu.Lock()
+		todo, up := r.todo, r.up
+		if r.node.behind.Load() {
+			todo = nil
+		} else {
+			r.todo, r.batch = nil, nil
+		}
+		r.g.mu.Unlock()
+		if !up {
+			return
+		}
+		if r.node.behind.Load() {
+			time.Sleep(100 * time.Microsecond)
+			continue
+		}
+		for _, do := range todo {
+			do(e)
+		}
+		if len(todo) == 0 {
+			<-r.wake
+		} else if r.g.c.chance(20) {
+			r.g.c.lag(300 * time.Microsecond)
+		}
+	}
+}
+
+// push is for the holder of g.mu.
+func (r *testReplica) push(do func(e *Engine)) {
+	r.todo, r.batch = append(r.todo, do), nil
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hand gives a decided record to the engine; own is what was appended here.
+func (r *testReplica) hand(m memRecord, own *wal.Record) {
+	if own == nil {
+		own = m.record()
+	}
+	own.Position = m.position
+	if r.batch == nil {
+		batch := &[]*wal.Record{}
+		r.push(func(e *Engine) {
+			g := r.g
+			g.mu.Lock()
+			r.handed = (*batch)[len(*batch)-1].Position
+			g.mu.Unlock()
+			e.Dispatch(*batch)
+		})
+		r.batch = batch
+	}
+	*r.batch = append(*r.batch, own)
+}
+
+// shut ends the engine: by Close, or by a crash of its node. It is down until open.
+func (r *testReplica) shut(orderly bool) {
+	g := r.g
+	g.mu.Lock()
+	if g.leader == r || slices.Contains(g.replicas, r) && g.leader == nil {
+		g.dethrone(r)
+	}
+	r.up, r.todo, r.batch = false, nil, nil
+	g.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	e := r.e.Swap(nil)
+	<-r.ended
+	before := r.fs
+	if !orderly {
+		g.c.mu.Lock()
+		r.fs = before.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: g.c.r.IntN(101), RNG: rand.New(rand.NewPCG(g.c.r.Uint64(), 1))})
+		g.c.mu.Unlock()
+	}
+	require.NoError(g.c.t, e.Close())
+}
+
+// decide makes what was appended durable, some at a time.
+func (g *testGroup) decide() {
+	defer g.c.gone.Done()
+	for {
+		select {
+		case <-g.c.stop:
+			return
+		default:
+		}
+		g.c.lag(200 * time.Microsecond)
+		g.mu.Lock()
+		if n := len(g.pending); n > 0 && g.leader != nil && !g.frozen.Load() {
+			g.take(1+g.c.intN(n), g.leader)
+		}
+		g.mu.Unlock()
+	}
+}
+
+// take decides the first n records that were appended; own is whose they are still.
+func (g *testGroup) take(n int, own *testReplica) {
+	for _, rec := range g.pending[:n] {
+		g.position += uint64(1 + g.c.intN(3))
+		if g.c.chance(10) {
+			g.position = g.position/65536*65536 + 65536
+		}
+		m := memRecord{g.position, rec.Count, slices.Clone(rec.Data[wal.HeaderBytes:])}
+		g.records = append(g.records, m)
+		for _, r := range g.replicas {
+			switch {
+			case r == nil || !r.up:
+			case r == own:
+				r.hand(m, rec)
+			default:
+				r.hand(m, nil)
+			}
+		}
+	}
+	g.pending = slices.Delete(g.pending, 0, n)
+}
+
+// dethrone ends the leadership of r, if it leads. What it has appended may come to be decided, a part from the first on.
+func (g *testGroup) dethrone(r *testReplica) {
+	g.term++
+	if g.leader != r || r == nil {
+		return
+	}
+	g.leader = nil
+	if lost := slices.Clone(g.pending); len(lost) > 0 {
+		r.push(func(e *Engine) { e.Lost(lost) })
+		for range g.c.intN(len(lost) + 1) {
+			g.take(1, nil)
+		}
+		g.pending = nil
+	}
+	r.push(func(e *Engine) { e.Follow() })
+}
+
+// move makes the replica on a node the leader, once it has had all that is decided.
+func (c *testCluster) move(g *testGroup, node int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dethrone(g.leader)
+	r, term := g.replicas[node], g.term
+	if r == nil || !r.up {
+		return
+	}
+	r.push(func(e *Engine) {
+		g.mu.Lock()
+		current := g.term == term
+		g.mu.Unlock()
+		if !current {
+			return
+		}
+		e.Lead()
+		g.mu.Lock()
+		if current = g.term == term; current {
+			g.leader = r
+		}
+		g.mu.Unlock()
+		if !current {
+			e.Follow()
+		}
+	})
+}
+
+// leaderOf waits for a leader.
+func (g *testGroup) leaderOf(until time.Time) *Engine {
+	for ; time.Now().Before(until); time.Sleep(100 * time.Microsecond) {
+		g.mu.Lock()
+		r, term := g.leader, g.term
+		g.mu.Unlock()
+		if r == nil { // none, or one that was about to lead is gone
+			time.Sleep(time.Millisecond)
+			g.mu.Lock()
+			orphan := g.leader == nil && g.term == term && !slices.ContainsFunc(g.replicas, func(r *testReplica) bool { return r != nil && len(r.todo) > 0 })
+			g.mu.Unlock()
+			if orphan && g.c.chance(5) {
+				g.c.move(g, g.c.anyNode(g))
+			}
+			continue
+		}
+		if e := r.e.Load(); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// The Log of a replica.
+
+func (r *testReplica) Append(rec *wal.Record) error {
+	if r.g.c.faulty.Load() && r.g.c.chance(2) {
+		return wal.ErrBusy
+	}
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	if r.g.leader != r {
+		return wal.ErrNotLeader
+	}
+	r.g.pending = append(r.g.pending, rec)
+	return nil
+}
+
+func (r *testReplica) Replay(from uint64, f func(uint64, uint32, []byte) error) error {
+	r.g.mu.Lock()
+	records := r.g.records[:r.marker]
+	r.g.mu.Unlock()
+	for _, m := range records {
+		if m.position < from {
+			continue
+		}
+		if err := f(m.position, m.count, m.payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *testReplica) Read(from, to uint64, f func(uint64, uint32, []byte) error) error {
+	r.g.mu.Lock()
+	records, handed := r.g.records, r.handed
+	r.g.mu.Unlock()
+	for _, m := range records {
+		if m.position < from || m.position > min(to, handed) {
+			continue
+		}
+		if err := f(m.position, m.count, m.payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *testReplica) DurablePosition() uint64 {
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	return r.handed
+}
+
+func (r *testReplica) Hold(string, uint64)                              {}
+func (r *testReplica) Trim(uint64) error                                { return nil }
+func (r *testReplica) FirstPosition() uint64                            { return 1 }
+func (r *testReplica) LastPosition() uint64                             { return r.DurablePosition() }
+func (r *testReplica) Bytes() int64                                     { return 0 }
+func (r *testReplica) Stalled() bool                                    { return false }
+func (r *testReplica) DiskFull() bool                                   { return false }
+func (r *testReplica) Close() error                                     { return nil }
+func (r *testReplica) Image(string, uint64, uint64) ([]wal.File, error) { return nil, nil }
+
+// disturb does something to the cluster that it must bear.
+func (c *testCluster) disturb() {
+	g := c.groups[c.intN(len(c.groups))]
+	r := g.replicas[c.anyNode(g)]
+	switch c.intN(8) {
+	case 0, 1, 2:
+		c.move(g, c.anyNode(g))
+	case 3:
+		g.mu.Lock()
+		i := slices.Index(g.replicas, g.leader)
+		g.mu.Unlock()
+		if i >= 0 {
+			c.move(g, i) // it loses leadership and gets it again
+		}
+	case 4:
+		r.shut(true)
+		r.open()
+	case 5:
+		r.shut(false)
+		r.open()
+	default:
+		if e := r.e.Load(); e != nil {
+			require.NoError(c.t, e.Checkpoint())
+		}
+	}
+}
+
+// disturbing disturbs again and again until stop is called.
+func (c *testCluster) disturbing(pause time.Duration) (stop func()) {
+	end, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Duration(c.intN(int(pause)))):
+				c.disturb()
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-gone
+	}
+}
+
+// leaders are the engines that lead the groups of users.
+func (c *testCluster) leaders() (all []*Engine) {
+	for _, g := range c.groups[1:] {
+		e := g.leaderOf(time.Now().Add(patient))
+		require.NotNil(c.t, e, "group %d has no leader", g.number)
+		all = append(all, e)
+	}
+	return all
+}
+
+// replicas are all engines of groups, those that are up.
+func (c *testCluster) replicas() (all []*Engine) {
+	for _, g := range c.groups {
+		for _, r := range g.replicas {
+			if r != nil && r.e.Load() != nil {
+				all = append(all, r.e.Load())
+			}
+		}
+	}
+	return all
+}
+
+// logged is how many records there are, and a number of its own while not all of them are applied everywhere.
+func (c *testCluster) logged() (n int) {
+	for _, g := range c.groups {
+		g.mu.Lock()
+		n += len(g.records) + len(g.pending)
+		g.mu.Unlock()
+	}
+	for _, e := range c.replicas() {
+		r := e.log.(*testReplica)
+		r.g.mu.Lock()
+		last := r.g.position
+		r.g.mu.Unlock()
+		if e.AppliedPosition() < last {
+			return -int(time.Now().UnixNano())
+		}
+	}
+	return n
+}
+
+// holders are the engines that have the state which e reads: each entry once.
+func holders(e *Engine) []*Engine {
+	if e.log == nil {
+		return e.opts.Group.Mesh.(*testMesh).c.leaders()
+	}
+	return []*Engine{e}
+}

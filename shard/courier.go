@@ -1,0 +1,197 @@
+package shard
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// courier carries messages to one other group, one call of the Mesh after the other.
+type courier struct {
+	l       *leadership
+	group   int
+	mu      sync.Mutex
+	cond    sync.Cond
+	waiting []*message
+}
+
+func (c *courier) send(m *message) {
+	c.mu.Lock()
+	c.waiting = append(c.waiting, m)
+	c.mu.Unlock()
+	c.cond.Signal()
+}
+
+func (c *courier) run() {
+	defer c.l.e.background.Done()
+	var rest []*message
+	for {
+		if len(rest) == 0 {
+			c.mu.Lock()
+			for len(c.waiting) == 0 && !c.l.hasEnded() {
+				c.cond.Wait()
+			}
+			rest, c.waiting = c.waiting, nil
+			c.mu.Unlock()
+			if c.l.hasEnded() {
+				return
+			}
+		}
+		n := c.deliver(rest)
+		if n == 0 {
+			return
+		}
+		rest = rest[n:]
+	}
+}
+
+// maxLetters is how many letters go by one call, besides maxPumpBytes.
+const maxLetters = 4096
+
+// deliver carries the first messages and says how many; 0 when leadership has ended.
+func (c *courier) deliver(messages []*message) (n int) {
+	e, size := c.l.e, 0
+	var letters []Letter
+	for _, m := range messages {
+		letter := Letter{Number: m.number, Body: m.body}
+		if m.ticket != nil {
+			letter.Done = m.ticket.expectReply(e)
+		}
+		letters = append(letters, letter)
+		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
+			break
+		}
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, maxDeliveryPause) {
+		err := e.opts.Group.Mesh.Deliver(letters)
+		if err == nil {
+			break
+		}
+		lettersRefused.Inc()
+		if !e.again(err, pause, c.l.ended) {
+			return 0
+		}
+	}
+	lettersSent.Add(len(letters))
+	c.l.backlog.Add(-int64(size))
+	c.l.noteArrived(c.group, messages[:len(letters)])
+	return len(letters)
+}
+
+// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets anything.
+const maxDeliveryPause = 100 * time.Millisecond
+
+// expectReply is the Done of a letter that the ticket counts: the first call is what counts.
+func (t *ticket) expectReply(e *Engine) func(Effects, error) {
+	var called atomic.Bool
+	return func(x Effects, err error) {
+		if called.Swap(true) {
+			return
+		}
+		if err != nil {
+			t.spoil(err)
+		} else {
+			t.add(x)
+		}
+		t.finish(e)
+	}
+}
+
+// arrival is by whom messages were sent, and to which group.
+type arrival struct {
+	sender uint8
+	group  int
+}
+
+// noteArrived: messages are applied in their group.
+func (l *leadership) noteArrived(group int, messages []*message) {
+	l.mu.Lock()
+	for _, m := range messages {
+		m.applied.Store(true)
+		at := arrival{m.sender, group}
+		l.arrived[at] = max(l.arrived[at], m.seq)
+	}
+	l.landed(messages)
+	l.rows += len(messages)
+	many := l.rows >= maxArrived
+	l.mu.Unlock()
+	if many {
+		l.e.requestTending()
+	}
+}
+
+// maxArrived is how many messages may have arrived before the other replicas are told, which hold them until then.
+const maxArrived = 10_000
+
+// tellArrived puts into the log which messages other groups have applied, so that all replicas forget them.
+func (l *leadership) tellArrived() {
+	l.mu.Lock()
+	arrived, rows := l.arrived, l.rows
+	l.arrived, l.rows = make(map[arrival]uint64), 0
+	l.mu.Unlock()
+	if len(arrived) == 0 {
+		return
+	}
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	var body []byte
+	for _, p := range l.e.held {
+		body = body[:0]
+		for _, at := range slices.SortedFunc(maps.Keys(arrived), func(a, b arrival) int { return a.group - b.group }) {
+			if at.sender != p.id {
+				continue
+			}
+			for first := 0; first < identity.Partitions; first++ { // the group's partitions, those next to one another together
+				if l.groupOf[first] != at.group {
+					continue
+				}
+				last := first
+				for last+1 < identity.Partitions && l.groupOf[last+1] == at.group {
+					last++
+				}
+				body = binary.LittleEndian.AppendUint64(append(body, byte(first), byte(last)), arrived[at])
+				first = last
+			}
+		}
+		if len(body) > 0 {
+			b.Append(op.Delivered, 0, uint64(p.id)<<56|1, body, nil)
+		}
+	}
+	c := &commit{}
+	c.Context, c.Urgent = c, true
+	if err := l.submit(l.e, c, b.Finish(0, 0, l.e.now(b.Count()))); err != nil {
+		l.mu.Lock()
+		for at, seq := range arrived {
+			l.arrived[at] = max(l.arrived[at], seq)
+		}
+		l.rows += rows
+		l.mu.Unlock()
+	}
+}
+
+// deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
+const deliveredRow = 1 + 1 + 8
+
+// forgetArrived drops what has arrived in other groups.
+func (w *worker) forgetArrived(p *partition, body []byte) error {
+	if len(body)%deliveredRow != 0 {
+		return op.ErrMalformed
+	}
+	p.forgetRows(func(m *message) bool {
+		to := identity.Partition(m.number)
+		for row := body; len(row) > 0; row = row[deliveredRow:] {
+			if to >= row[0] && to <= row[1] && m.seq <= binary.LittleEndian.Uint64(row[2:]) {
+				return true
+			}
+		}
+		return false
+	})
+	return nil
+}
