@@ -44,7 +44,7 @@ func TestOnACluster(t *testing.T) {
 		t.Skip("all tests run so")
 	}
 	members = 3
-	defer func() { members = 0 }()
+	t.Cleanup(func() { members = 0 }) // when the last of them has ended
 	for i, test := range []struct {
 		name string
 		run  func(*testing.T)
@@ -61,7 +61,10 @@ func TestOnACluster(t *testing.T) {
 		{"LinkAfterARestart", TestLinksAfterARestart},
 	} {
 		if i < 2 || !testing.Short() {
-			t.Run(test.name, test.run)
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel() // most of the time a cluster starts, and waits
+				test.run(t)
+			})
 		}
 	}
 }

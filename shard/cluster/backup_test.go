@@ -39,6 +39,7 @@ func (c *testCluster) takeBackup(node quorum.Node) []byte {
 // Backups that are made in the midst of merges across groups conserve: in the cluster that is made of one, each event of the event log is in exactly one profile,
 // and there are all that were acknowledged before, and none that were sent later.
 func TestBackupUnderLoad(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	for name, test := range map[string]struct {
 		nodes, replicas int

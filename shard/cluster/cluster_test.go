@@ -210,6 +210,7 @@ func users(prefix string, n int) (list []string) {
 
 // What is acknowledged on one node is seen by the next read on every other one.
 func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	all := users("u", 40)
 	for round := 1; round <= 6; round++ {

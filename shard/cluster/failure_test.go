@@ -19,6 +19,7 @@ import (
 
 // Leaderships go round under load: nothing acknowledged is missing, nothing is there twice, and no request is lost to them for good.
 func TestLeadershipsMoveUnderLoad(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
@@ -45,6 +46,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 
 // Each node in turn is closed in order and started again, under load that goes to all that are there.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 6, 40)
@@ -89,6 +91,7 @@ func TestRollingRestart(t *testing.T) {
 
 // Nodes vanish under load, one after another, and come back; at last all at once.
 func TestNodesVanish(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
@@ -114,6 +117,7 @@ func TestNodesVanish(t *testing.T) {
 
 // A minority takes nothing and loses nothing.
 func TestMinorityRefuses(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
 		o.LeaderWait, o.FenceTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
 	})
@@ -143,6 +147,7 @@ func TestMinorityRefuses(t *testing.T) {
 
 // A number that comes back with an empty disk is refused, and so is a node whose replica is gone.
 func TestReplacedDisk(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	require.NoError(t, track(c.node(1).Front(), "bought", users("w", 20)...))
 	c.stop(3)
@@ -165,6 +170,7 @@ func TestReplacedDisk(t *testing.T) {
 
 // The first start needs all members, and the same ones everywhere; it goes on when they are there.
 func TestFirstStart(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
 	defer cancel()
@@ -185,6 +191,7 @@ func TestFirstStart(t *testing.T) {
 }
 
 func TestFirstStartWithDifferentMembers(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3, nil)
 	o := c.options(3)
 	o.Members = map[quorum.Node]string{1: c.members[1], 3: c.members[3]}

@@ -390,6 +390,7 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 // A node that was alone and killed in the midst of merges becomes a cluster: everything that can be read is the same, first on the one node that has it, then on
 // those that have joined; and the new cluster does with it what the old node would have done.
 func TestImport(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	dir, crowd := killedAlone(t, seed)
 	c := newTestCluster(t, 3, nil)

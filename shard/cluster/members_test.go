@@ -155,6 +155,7 @@ func (l *trickle) check(by quorum.Node) {
 
 // Under load three nodes become four and five, one is drained and removed, one vanishes and is replaced. Nothing that was acknowledged is missing.
 func TestNodesComeAndGo(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
 		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = time.Second, time.Second, 500*time.Millisecond // many nodes, few cores
 		o.Groups, o.Pace = 4, Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
@@ -219,6 +220,7 @@ func TestNodesComeAndGo(t *testing.T) {
 
 // An operator is told by any node why he is refused, and what is the matter.
 func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	c.settled(1, 1, 2, 3)
 	c.stop(3)

@@ -34,6 +34,7 @@ func exported(t *testing.T, n *Node, name string) (ids []string) {
 
 // With more nodes than replicas, a node reads what it doesn't hold where it is led.
 func TestFewerReplicasThanNodes(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 4, func(o *Options) { o.Replicas, o.Groups = 2, 6 })
 	all := users("f", 30)
 	for i := range 3 {
@@ -114,6 +115,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 
 // A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has what everybody has.
 func TestLaggingNodeGetsTheState(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 3, func(o *Options) {
 		o.Groups = 2
@@ -167,6 +169,7 @@ func TestLaggingNodeGetsTheState(t *testing.T) {
 
 // A node waits until it is expected, joins under load, is given replicas, gives them away again, and is gone for good.
 func TestNodeJoinsAndLeaves(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 3, nil)
 	l := startLoad(c, seed, 4, 40)

@@ -326,6 +326,7 @@ func TestMoveIsRedirected(t *testing.T) {
 // Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no group loses its majority by what the
 // reconciler does, and when all is quiet everything is where it should be.
 func TestRandomLives(t *testing.T) {
+	t.Parallel()
 	lives := testsize.Short(30, 8)
 	seed := testseed.Of(t)
 	for life := range uint64(lives) {
