@@ -68,6 +68,7 @@ func args(words string) []string { return strings.Fields(words) }
 
 // Every noun, from the shell: created, listed, shown, changed, taken away; and it has its effect on the API.
 func TestAdminCommands(t *testing.T) {
+	t.Parallel()
 	testsize.SkipSerial(t)
 	s := newSite(t)
 	s.admin = testaddr.Free(t)

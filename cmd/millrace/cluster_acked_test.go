@@ -23,6 +23,7 @@ import (
 // FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is missing afterwards, on no node, and
 // nothing is there that was refused or twice. What each part has left is looked for once more when all of them are over.
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("clusters of processes are for the long run")
 	}
@@ -192,6 +193,7 @@ func (c *fleet) replaceDisk() {
 // All nodes are restarted in order, one after the other, under load, each after its load balancer has sent it nothing more. Clients see nothing of it but
 // answers that tell them to try again, and everything is there once.
 func TestRollingRestartOfCluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("clusters of processes are for the long run")
 	}

@@ -52,6 +52,7 @@ func (o clusterOperator) until(what string, f func(cluster.Status) bool) (status
 
 // A fourth node is added from the shell, the first one drained and removed, while users are written on another. It is all in the audit log.
 func TestClusterFromTheShell(t *testing.T) {
+	t.Parallel()
 	var sites []*site
 	var members []string
 	for n := 1; n <= 4; n++ {

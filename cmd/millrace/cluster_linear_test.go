@@ -15,6 +15,7 @@ import (
 
 // One node alone, killed again and again, answers as if it did one request after the other. The checker sees a read that was bent.
 func TestLinearizableAlone(t *testing.T) {
+	t.Parallel()
 	r := testseed.Rand(t)
 	c := newAlone(t)
 	trial := newTrial(c, r, 8)
@@ -104,6 +105,7 @@ func TestOutcomesAreToldApart(t *testing.T) {
 // Three nodes that are killed, paused and cut off from one another answer as if one server did one request after the other, whichever node is asked. Each run has
 // another seed; the runs share out the kinds of faults.
 func TestLinearizable(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("clusters of processes are for the long run")
 	}

@@ -288,6 +288,7 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 // Whatever is merged into whatever, at once, in chains and in circles, with the server killed in between and users tracked meanwhile: the sums over all
 // users stay what was sent (issue of merges, FAULTS.md F19).
 func TestMergesConserve(t *testing.T) {
+	t.Parallel()
 	r := testseed.Rand(t)
 	merges, users, clients, kills := testsize.Of[int64](500_000, 10_000, 1500), testsize.Short(2000, 300), 16, testsize.Of(200, 10, 3)
 	s := newSite(t)
@@ -312,6 +313,7 @@ func TestMergesConserve(t *testing.T) {
 
 // The same on a cluster, whose nodes are killed: what one group hands to another is under way when either loses its leader.
 func TestMergesConserveInCluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("clusters of processes are for the long run")
 	}

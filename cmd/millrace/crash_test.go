@@ -86,6 +86,7 @@ func bounds(r *rand.Rand) []string {
 
 // F1: kill -9 under load, again and again. Nothing that was acknowledged is lost, no request is there by half.
 func TestKillUnderLoad(t *testing.T) {
+	t.Parallel()
 	r := testseed.Rand(t)
 	s := newSite(t)
 	kills := testsize.Of(1000, 20, 4)
@@ -111,6 +112,7 @@ func TestKillUnderLoad(t *testing.T) {
 
 // The same with Idempotency-Keys: requests without an answer are sent again, and every one of them has its effect exactly once.
 func TestKillUnderLoadWithIdempotencyKeys(t *testing.T) {
+	t.Parallel()
 	r := testseed.Rand(t)
 	s := newSite(t)
 	p := s.start(t)

@@ -69,6 +69,7 @@ func (a *authority) issue(serial int64, certFile, keyFile string) {
 // The whole of a cluster from the command line: mutual TLS between the nodes, one bootstrap file for all of them, keys and limits that hold everywhere, stops
 // and starts in order.
 func TestServeAsNodes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := newAuthority(t, dir, "ca")
 	file := func(node int, what string) string { return filepath.Join(dir, fmt.Sprintf("%s%d.pem", what, node)) }
