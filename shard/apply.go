@@ -518,6 +518,9 @@ func (w *worker) receive(p *partition, o op.Op) error {
 	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 	if seq <= p.inbox[sender] {
 		w.applying.dropped = true
+		if t := w.applying.ticket; t != nil { // what it has caused, who came first with it knows
+			t.spoil(ErrUnknown)
+		}
 		return nil
 	}
 	p.inbox[sender], p.inboxNew = seq, true

@@ -64,6 +64,7 @@ type testGroup struct {
 	leader   *testReplica  // whose appends are taken; nil: none
 	term     int
 	replicas []*testReplica // by node; nil: none there
+	bag      *testBag       // letters that wait for others
 }
 
 // testReplica is a replica and its log: it is the Log of its engine.

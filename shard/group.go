@@ -40,7 +40,8 @@ type Mesh interface {
 	// Errors: ErrBusy, ErrUnavailable (nothing was done), ErrUnknown (some of it may have been done), ErrTooLarge, ErrDiskFull.
 	Commit(record []byte, outcomes []Outcome) error
 	// Deliver carries messages from this group to the partitions of one other group, in their order, and returns when all are applied there, or an error: then
-	// some may be. The sender delivers to each group one call after the other, and tries the same letters again until it is told that they are applied.
+	// some may be. The sender delivers to each group one call after the other, and tries the same letters again until it is told that they are applied. What
+	// several senders deliver may go together (Engine.Receive).
 	Deliver(letters []Letter) error
 	// GroupOf is the number of the group that holds a partition: letters are put together by it. It is the same for ever.
 	GroupOf(partition uint8) int
@@ -236,9 +237,9 @@ func (e *Engine) waitDispatched() error {
 	return e.WaitApplied(last)
 }
 
-// Receive puts messages of another group into the log, in order, as one record, and returns when they are applied. Those with effects that are still on their
-// way call Done later. Only the leader receives. Errors: those of Log.Append; ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is no
-// message to one of this engine's partitions.
+// Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. Those with effects that are still on their
+// way call Done later; one that the group has had before, with ErrUnknown: who came first with it sees to its effects. Only the leader receives. Errors: those of
+// Log.Append; ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is no message to one of this engine's partitions.
 func (e *Engine) Receive(letters []Letter) error {
 	l := e.lead.Load()
 	if l == nil || l.hasEnded() {

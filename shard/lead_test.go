@@ -164,6 +164,32 @@ func TestTakeAndReceiveRefuse(t *testing.T) {
 	w.close()
 }
 
+// A letter that comes again while it is on its way through the log has its effects once, and only who came first with it is told that they are visible.
+func TestLetterThatComesTwice(t *testing.T) {
+	w := smallCluster(t, nil)
+	g, e := w.groups[1], w.leader(1)
+	body := newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
+	g.frozen.Store(true)
+	results, effects := make(chan error, 2), make(chan error, 2)
+	for n := 1; n <= 2; n++ {
+		go func() {
+			results <- e.Receive([]Letter{{Number: 5, Body: body, Done: func(_ Effects, err error) { effects <- err }}})
+		}()
+		eventually(t, "it is in the log", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return len(g.pending) == n
+		})
+	}
+	g.frozen.Store(false)
+	for range 2 {
+		require.NoError(t, <-results)
+	}
+	require.NoError(t, <-effects)
+	require.ErrorIs(t, <-effects, ErrUnknown)
+	w.close()
+}
+
 // The front that should release a deferred record is lost: the group does it, and who asks later learns that it was done.
 func TestDeferredRecordOfALostFront(t *testing.T) {
 	for _, moved := range []bool{false, true} {

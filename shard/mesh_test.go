@@ -147,7 +147,7 @@ func (m *testMesh) Deliver(letters []Letter) error {
 			}
 		}
 	}
-	err := e.Receive(arrived)
+	err := g.receive(e, arrived)
 	for _, l := range arrived {
 		clear(l.Body) // they were lent
 	}
@@ -155,6 +155,39 @@ func (m *testMesh) Deliver(letters []Letter) error {
 		return errLink
 	}
 	return err
+}
+
+// receive has a group take in letters, half of the time together with what others deliver to it meanwhile.
+func (g *testGroup) receive(e *Engine, letters []Letter) error {
+	if g.c.chance(50) {
+		return e.Receive(letters)
+	}
+	g.mu.Lock()
+	bag := g.bag
+	if bag == nil {
+		bag = &testBag{done: make(chan struct{})}
+		g.bag = bag
+	}
+	first := len(bag.letters) == 0
+	bag.letters = append(bag.letters, letters...)
+	g.mu.Unlock()
+	if first {
+		g.c.lag(2 * time.Millisecond)
+		g.mu.Lock()
+		g.bag = nil
+		g.mu.Unlock()
+		bag.err = e.Receive(bag.letters)
+		close(bag.done)
+	}
+	<-bag.done
+	return bag.err
+}
+
+// testBag is letters of several senders, and what becomes of them.
+type testBag struct {
+	letters []Letter
+	done    chan struct{}
+	err     error
 }
 
 func (m *testMesh) GroupOf(partition uint8) int { return m.c.groupOf(partition).number }
