@@ -205,7 +205,7 @@ func (e *Engine) give(c *commit, data []byte) error {
 		}
 		return err
 	}
-	e.logged.Add(int64(len(data)))
+	e.countLogged(len(data))
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -17,12 +18,14 @@ import (
 type checkpoints struct {
 	mu      sync.Mutex
 	request chan struct{}
+	full    chan struct{} // there is enough log for a round
+	logged  atomic.Int64  // of Engine.logged, before the last round
 	round   chan struct{} // closed when the round that is awaited has ended
 	busy    sync.Mutex    // held by the round itself, and by readers of the books on disk
 }
 
 func (c *checkpoints) init() {
-	c.request = make(chan struct{}, 1)
+	c.request, c.full = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.round = make(chan struct{})
 }
 
@@ -38,28 +41,44 @@ func (e *Engine) requestCheckpoint() <-chan struct{} {
 	return c.round
 }
 
+// countLogged counts bytes that were given to the log, and wakes runCheckpoints when they are enough for a round.
+func (e *Engine) countLogged(n int) {
+	c := &e.checkpoints
+	if e.logged.Add(int64(n))-c.logged.Load() < e.opts.CheckpointBytes {
+		return
+	}
+	select {
+	case c.full <- struct{}{}:
+	default:
+	}
+}
+
 // runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request.
 func (e *Engine) runCheckpoints() {
 	defer e.background.Done()
-	tick := time.NewTicker(min(e.opts.CheckpointInterval, 100*time.Millisecond))
+	c := &e.checkpoints
+	tick := time.NewTicker(min(e.opts.CheckpointInterval, time.Second))
 	defer tick.Stop()
-	last, lastBytes, lastPosition := time.Now(), e.logged.Load(), e.log.DurablePosition()
+	last, lastPosition := time.Now(), e.log.DurablePosition()
+	c.logged.Store(e.logged.Load())
 	for {
 		select {
 		case <-e.stop:
 			return
 		case <-e.failure.failed:
 			return
-		case <-e.checkpoints.request:
+		case <-c.request:
+		case <-c.full:
+			if e.logged.Load()-c.logged.Load() < e.opts.CheckpointBytes { // said before the last round
+				continue
+			}
 		case <-tick.C:
-			due := e.logged.Load()-lastBytes >= e.opts.CheckpointBytes ||
-				time.Since(last) >= e.opts.CheckpointInterval && e.log.DurablePosition() != lastPosition
-			if !due {
+			if time.Since(last) < e.opts.CheckpointInterval || e.log.DurablePosition() == lastPosition {
 				continue
 			}
 		}
-		last, lastBytes, lastPosition = time.Now(), e.logged.Load(), e.log.DurablePosition()
-		c := &e.checkpoints
+		last, lastPosition = time.Now(), e.log.DurablePosition()
+		c.logged.Store(e.logged.Load())
 		c.mu.Lock()
 		round := c.round
 		c.round = make(chan struct{})

@@ -43,7 +43,7 @@ func (e *Engine) Dispatch(records []*wal.Record) {
 			e.fail(err)
 			return
 		}
-		e.logged.Add(int64(len(r.Data)))
+		e.countLogged(len(r.Data))
 		ready = append(ready, &c.Record)
 	}
 	if len(ready) > 0 && !e.window.hasEnded() {

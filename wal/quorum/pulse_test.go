@@ -403,6 +403,12 @@ func TestPulseOfOtherGroupsGoesOn(t *testing.T) {
 	<-there[stuck].Consumer()
 	here[stuck].close()
 	require.ErrorIs(t, (<-waiting).err, raft.ErrTransportShutdown)
+	p, err := one.pulse(2)
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Empty(t, p.calls)
+	require.Empty(t, p.queued)
 }
 
 // All that wait fail with the connection, and the next request makes another one.
@@ -694,21 +700,33 @@ func TestEarlyNudge(t *testing.T) {
 	g.write(3)
 	tr := g.follower().log.node.Load().trans
 	r := tr.raft.Load()
-	last := r.LastIndex()
-	tr.hear(nudge{told{kind: kindNudge, group: 7, term: r.CurrentTerm(), last: entryID{last + 1000, 1}}, 1})
-	waits := func() bool {
+	early := func() uint64 {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
-		return tr.early != nil && tr.early.last.index == last+1000
+		if tr.early == nil {
+			return 0
+		}
+		return tr.early.last.index
 	}
-	require.True(t, waits())
+	tell := func(ahead uint64) uint64 {
+		index := r.LastIndex() + ahead
+		tr.hear(nudge{told{kind: kindNudge, group: 7, term: r.CurrentTerm(), last: entryID{index, r.CurrentTerm()}}, 1})
+		return index
+	}
+	far := tell(1000)
+	require.Equal(t, far, early())
+	tr.bring(far - 1)
+	require.Equal(t, far, early())
+	tr.bring(far)
+	require.Zero(t, early())
+
 	g.write(3)
-	require.True(t, waits())
-	tr.bring(last + 999)
-	require.True(t, waits())
-	tr.bring(last + 1000)
-	require.False(t, waits())
-	g.write(3)
+	near := tell(5)
+	require.Equal(t, near, early())
+	soon(t, "the entry has come", func() bool {
+		g.write(1)
+		return early() != near
+	})
 	g.same()
 }
 
