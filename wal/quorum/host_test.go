@@ -93,6 +93,8 @@ func TestHostWithoutCluster(t *testing.T) {
 	require.NoError(t, err)
 	_, err = fresh.dialNode(1, purposeRaft, 5, time.Second)
 	require.ErrorIs(t, err, ErrStranger)
+	_, err = fresh.dialNode(1, purposePulse, 0, time.Second)
+	require.ErrorIs(t, err, ErrStranger)
 	_, err = fresh.openGroup(5)
 	require.NoError(t, err)
 	_, err = one.dialNode(2, purposeRaft, 5, time.Second)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -499,11 +500,25 @@ func TestPulseFallsSilent(t *testing.T) {
 	s := <-done
 	require.Equal(t, uint32(1), s.group)
 	require.NoError(t, s.err)
+	// What else is asked meanwhile is no sign of life of the other side.
+	others, stop := make(chan sent, 100), make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for g := uint32(3); g < 60; g++ {
+			one.runs(t, g, never).asks(2, probe(1, 5, 9), others)
+			select {
+			case <-stop:
+				return
+			case <-time.After(maxSilence / 10):
+			}
+		}
+	})
 	s = <-done
+	close(stop)
+	asking.Wait()
 	require.Equal(t, uint32(2), s.group)
 	require.ErrorIs(t, s.err, errSilent)
-	_, err := c.r.ReadByte()
-	require.Error(t, err)
+	_, _ = io.Copy(io.Discard, c.r) // it ends
 }
 
 // What makes no sense ends the connection it came by, and nothing else.
