@@ -519,6 +519,9 @@ func TestPulseFallsSilent(t *testing.T) {
 	require.Equal(t, uint32(2), s.group)
 	require.ErrorIs(t, s.err, errSilent)
 	_, _ = io.Copy(io.Discard, c.r) // it ends
+	b.asks(2, probe(1, 5, 9), done)
+	far.accept()
+	require.ErrorIs(t, (<-done).err, errSilent, "nor has it to have said anything before")
 }
 
 // What makes no sense ends the connection it came by, and nothing else.
