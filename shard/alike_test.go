@@ -157,7 +157,7 @@ func TestReplicasAreAlike(t *testing.T) {
 			engine: func(o *Options) { o.patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
 		})
 		w := clusterWorld{c}
-		for range testsize.Short(400, 150) {
+		for range testsize.Short(400, 100) {
 			var all sync.WaitGroup
 			for range 1 + r.IntN(3) {
 				mine, e := rand.New(rand.NewPCG(r.Uint64(), 1)), w.engine()

@@ -316,7 +316,7 @@ func (w *eraseWorld) check(node int, when string) {
 // before or after.
 func TestErasedInOtherGroups(t *testing.T) {
 	seed := testseed.Of(t)
-	rounds, steps := testsize.Short(8, 3), testsize.Short(300, 150)
+	rounds, steps := testsize.Short(8, 2), testsize.Short(300, 150)
 	letters := 0
 	for round := range rounds {
 		w := openEraseWorld(t, rand.New(rand.NewPCG(seed, uint64(round))))

@@ -271,7 +271,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-time.After(time.Millisecond): // else there is little time for anybody else
 				if err := e.Checkpoint(); err != nil {
 					t.Error(err)
 					return

@@ -324,6 +324,7 @@ func (s *site) metrics(t *testing.T) string {
 
 // A backup that doesn't come to its end leaves nothing behind: its client goes, the server is stopped, or killed. One runs at a time.
 func TestBackupEndsEarly(t *testing.T) {
+	testsize.SkipSerial(t)
 	t.Parallel()
 	s := newAdminSite(t, "--checkpoint-interval", "100ms", "--read-timeout", "1s", "--drain-timeout", "10m")
 	p := s.start(t)

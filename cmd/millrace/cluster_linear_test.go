@@ -25,7 +25,8 @@ func TestLinearizableAlone(t *testing.T) {
 		c.nodes[0].start(bounds(r)...)
 		c.nodes[0].p.waitReady(c.nodes[0].url("/readyz"))
 	}
-	trial.waitFor(500 * time.Millisecond)
+	trial.renew() // so that there are histories without unknown outcomes, too
+	trial.waitForAnswers(1000)
 	trial.end()
 	trial.require()
 	bent := trial.requireBentIsFound(r)
