@@ -462,7 +462,9 @@ func TestPulseIsLost(t *testing.T) {
 		tr.asks(2, heartbeat(1, 5), done)
 	}
 	for range transports {
-		require.Error(t, (<-done).err)
+		err := (<-done).err
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "at once")
 	}
 	mu.Lock()
 	far = newFarNode(t, where, 2)
