@@ -13,7 +13,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -528,7 +530,9 @@ func soon(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !f(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("it never came: %s", what)
+			var all strings.Builder
+			_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+			t.Fatalf("it never came: %s\n%s", what, all.String())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

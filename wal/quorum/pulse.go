@@ -239,8 +239,11 @@ func (p *pulse) connect() (*Conn, error) {
 func (p *pulse) gather(c *Conn, b []byte) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, silent := time.Now(), !p.owesLocked(c)
 	b = beginMessage(b)
+	if p.conn != c { // lost meanwhile; nobody would fail what goes by it now
+		return b
+	}
+	now, silent := time.Now(), !p.owesLocked(c)
 	items := 0
 	room := func(m *told) bool { return len(b)+m.bytes() <= messageOverhead+maxPulseBytes }
 	rest := p.queued[:0]

@@ -190,6 +190,9 @@ func (c *chaos) finish() {
 		}
 	}
 	c.write(3)
+	if c.learner { // who was to add it may have lost its leadership before it had
+		soon(c.t, "node 4 is a member", func() bool { return c.leader().log.AddLearner(4) == nil })
+	}
 	lines := c.same()
 	c.compare()
 	c.contains(c.leader(), c.acked)
