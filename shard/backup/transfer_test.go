@@ -413,6 +413,7 @@ func TestReceivedAheadOfTheLog(t *testing.T) {
 	sender, err := openReplica(vfs.NewMem(), 1, 0, true)
 	require.NoError(t, err)
 	sender.hand(records[:250])
+	require.NoError(t, sender.e.WaitApplied(records[249].position)) // so that all of them are sent
 	at := endOf(records[99])
 	var archive bytes.Buffer
 	require.NoError(t, Send(context.Background(), sender.e, sender.l, at, &archive))
