@@ -91,8 +91,7 @@ func (e *Engine) Lead() {
 				if p.outbox[i].applied.Load() {
 					m.applied.Store(true)
 					if p.isFar(m) { // no replica has been told
-						l.arrived[arrival{m.sender, l.groupOf[identity.Partition(m.number)]}] = m.seq
-						l.rows++
+						l.noteApplied(m)
 					}
 				} else {
 					l.send([]*message{m})
@@ -116,6 +115,15 @@ func (e *Engine) Lead() {
 		e.runPump(&l.pump)
 	}()
 	e.lead.Store(l)
+}
+
+// noteApplied: a message of an earlier leadership is applied in its group. Couriers of this one may be under way already.
+func (l *leadership) noteApplied(m *message) {
+	at := arrival{m.sender, l.groupOf[identity.Partition(m.number)]}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.arrived[at] = max(l.arrived[at], m.seq)
+	l.rows++
 }
 
 // Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
