@@ -28,9 +28,10 @@ func (e *Engine) ReadLog(from, to uint64, f func(position uint64, count uint32, 
 // HoldLog keeps the records from position from on in the log for the reader that calls itself name.
 func (e *Engine) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
 
-// FirstPosition is where the log begins, AppliedPosition the last record that all workers have applied, CheckpointedPosition the last
-// whose effects the store holds: up to there, Dropped is complete on disk and a crash brings nothing back. The state of a replica may be ahead of the log
-// on its node, when it came from another one; both are what can be read in the log.
+// FirstPosition is where the log begins, AppliedPosition the last record that all workers are known to have applied (a moment after an answer it may be behind
+// it: a worker that had nothing to do with the record is still counting), CheckpointedPosition the last whose effects the store holds: up to there, Dropped is
+// complete on disk and a crash brings nothing back. The state of a replica may be ahead of the log on its node, when it came from another one; both are what
+// can be read in the log.
 func (e *Engine) FirstPosition() uint64        { return e.log.FirstPosition() }
 func (e *Engine) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
 
