@@ -199,17 +199,15 @@ func (r *testReplica) run(e *Engine) {
 	defer close(r.ended)
 	for {
 		r.g.mu.Lock()
-		todo, up := r.todo, r.up
-		if r.node.behind.Load() {
-			todo = nil
-		} else {
+		todo, up, behind := r.todo, r.up, r.node.behind.Load()
+		if !behind {
 			r.todo, r.batch = nil, nil
 		}
 		r.g.mu.Unlock()
 		if !up {
 			return
 		}
-		if r.node.behind.Load() {
+		if behind {
 			time.Sleep(100 * time.Microsecond)
 			continue
 		}
