@@ -92,7 +92,7 @@ func (t *trial) family(r *rand.Rand) *family {
 	switch n := len(t.families) % 10; { // in turn, so that a short trial has some of each kind
 	case n%3 == 0 && n < 9:
 		f.kind = statesFamily
-	case n%3 == 1 && n < 6 && t.texts < maxTexts:
+	case n%3 == 1 && t.texts < maxTexts:
 		f.kind, f.name = textsFamily, fmt.Sprintf("m%d", t.texts)
 		t.texts++
 	}

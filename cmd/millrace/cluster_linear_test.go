@@ -26,7 +26,7 @@ func TestLinearizableAlone(t *testing.T) {
 		c.nodes[0].p.waitReady(c.nodes[0].url("/readyz"))
 	}
 	trial.renew() // so that there are histories without unknown outcomes, too
-	trial.waitForAnswers(1000)
+	trial.waitForAnswers(1500)
 	trial.end()
 	trial.require()
 	bent := trial.requireBentIsFound(r)
