@@ -7,8 +7,8 @@ BIN     := bin/millrace
 RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./api ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 10m
-# How long each fuzz target runs: a time (30s) or a number of inputs (20000x).
-FUZZTIME      ?= 20000x
+# How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
+FUZZTIME      ?= 10000x
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: help
