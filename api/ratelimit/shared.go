@@ -53,7 +53,7 @@ const (
 	heldShare  = 20 // all nodes together hold at most this part of a limit without using it
 	toldShare  = 40 // an owner tells others when its grants have grown by this part of the limit
 	toldNodes  = 2
-	maxRounds  = 5                      // of waiting for a slice, for one request
+	maxWait    = 5 * time.Second        // for slices, of one request
 	dryFor     = 200 * time.Millisecond // how long a node that has used up its share of a window doesn't ask again
 	maxHorizon = time.Second            // slices are taken for this long ahead, or a tenth of the window
 )
@@ -120,9 +120,10 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 	a := l.account(key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for round := 0; ; round++ {
+	waited, until := false, nowMillis+maxWait.Milliseconds()
+	for {
 		a.turn(window.Milliseconds(), nowMillis)
-		if a.tokens > 0 {
+		if a.tokens > a.waiting || waited && a.tokens > 0 { // what came for those who wait is theirs
 			a.tokens--
 			a.used++
 			if a.refilling == nil && uint64(a.tokens) <= uint64(a.ahead)/2 && a.ahead > 0 && a.known.total() < uint64(limit) {
@@ -130,11 +131,12 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 			}
 			return a.state(limit, nowMillis), true
 		}
-		if a.known.total() >= uint64(limit) || nowMillis < a.dryUntil || round == maxRounds {
+		if a.known.total() >= uint64(limit) || nowMillis < a.dryUntil || nowMillis > until {
 			s := a.state(limit, nowMillis)
 			s.Remaining = 0
 			return s, false
 		}
+		waited = true
 		a.waiting++
 		if a.refilling == nil {
 			l.refill(a, limit)
@@ -225,7 +227,7 @@ func (a *account) want(limit uint32, nodes int, nowMillis int64) uint32 {
 	a.used, a.refilledAt = 0, nowMillis
 	horizon := min(maxHorizon.Milliseconds(), a.millis/10)
 	a.ahead = min(limit/uint32(heldShare*nodes), uint32(min(a.rate*float64(horizon), maxRequests))+1)
-	return a.waiting + a.ahead - min(a.ahead, a.tokens)
+	return a.waiting + a.ahead - min(a.waiting+a.ahead, a.tokens)
 }
 
 // obtain asks the owner for tokens: the first node in the order that answers.

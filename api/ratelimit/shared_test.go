@@ -410,6 +410,31 @@ func TestSlicesComeAhead(t *testing.T) {
 	})
 }
 
+// What came for a request that has waited is not taken by another one that comes before it goes on: or on a busy machine it could lose again and again, and
+// be refused far below the limit.
+func TestWhoWaitsIsNotOvertaken(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		n := newNetwork(testseed.Rand(t), 3, 0)
+		limit, err := Parse("20000/1m")
+		require.NoError(t, err)
+		n.toWindow(UsersMerge, limit)
+		node := n.owner(UsersMerge)%3 + 1 // another one
+		l := n.limiters[node]
+		a := l.account(windowKey{7, UsersMerge, false})
+		a.mu.Lock()
+		a.turn(limit.Window.Milliseconds(), n.clock(node))
+		a.tokens, a.waiting = 2, 2 // two that have not gone on yet
+		a.mu.Unlock()
+		for range 3 {
+			_, ok := l.Take(7, UsersMerge, limit, n.clock(node))
+			require.True(t, ok)
+			a.mu.Lock()
+			require.GreaterOrEqual(t, a.tokens, a.waiting)
+			a.mu.Unlock()
+		}
+	})
+}
+
 // The clock of a node, or of the owner, jumps: nobody is refused for longer than a window.
 func TestSharedClockJumps(t *testing.T) {
 	rng := testseed.Rand(t)
