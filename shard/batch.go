@@ -125,7 +125,8 @@ func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []b
 }
 
 // Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull, ErrTooLarge and
-// ErrClosed nothing was done; on ErrFailed it is unknown. An empty batch is committed at once.
+// ErrClosed nothing was done, and on ErrUnavailable and ErrNotLeader of a cluster; on ErrFailed and ErrUnknown it is unknown. An empty batch is committed at once.
+// A batch is committed once: who tries again makes another one.
 func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil

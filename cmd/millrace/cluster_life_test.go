@@ -3,8 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +140,46 @@ func TestClusterFromTheShell(t *testing.T) {
 	require.Contains(t, text, "reconciler")
 	text, err = last.run("admin", "audit", "verify")
 	require.NoError(t, err, text)
+}
+
+// Profiles are imported while a node that leads a part of the groups is killed: the import waits until they are led again, and all are there.
+func TestImportProfilesWhileLeadersDie(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("clusters of processes are for the long run")
+	}
+	c := newCluster(t, 3, nil)
+	token, err := os.ReadFile(filepath.Join(c.nodes[0].dir, "admin-token"))
+	require.NoError(t, err)
+	const killed, all = 20 * importBatch, 60 * importBatch
+	body, lines := io.Pipe()
+	go func() {
+		for i := range all {
+			if i == killed {
+				c.nodes[1].kill()
+			}
+			fmt.Fprintf(lines, "{\"external_id\":\"i%d\",\"first_name\":\"I\"}\n", i)
+		}
+		_ = lines.Close()
+	}()
+	request, err := http.NewRequest(http.MethodPost, "http://"+c.nodes[0].admin+"/admin/workspaces/test/profiles", body)
+	require.NoError(t, err)
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	response, err := (&http.Client{Transport: c.client.Transport, Timeout: recovery}).Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	var answer importAnswer
+	require.NoError(t, json.Unmarshal(text, &answer), string(text))
+	require.Equal(t, importAnswer{Message: "success", Imported: all}, answer)
+	for i := 0; i < all; i += 50 {
+		var ids []string
+		for n := range 50 {
+			ids = append(ids, fmt.Sprintf("%q", fmt.Sprintf("i%d", i+n)))
+		}
+		a := c.nodes[2].site.post(t, "/users/export/ids", allKey, `{"external_ids":[`+strings.Join(ids, ",")+`],"fields_to_export":["external_id"]}`)
+		require.Equal(t, 201, a.status, a.body)
+		require.Equal(t, 50, strings.Count(a.body, `"external_id"`), a.body)
+	}
 }

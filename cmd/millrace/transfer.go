@@ -152,34 +152,14 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 	}
 	groups := forIngest(ws).Groups
 	opt.Channel = func(group [16]byte) byte { return byte(groups[group]) }
-	begin := func() *shard.Batch {
-		b := n.engine.NewBatch(ws.Number, 0)
-		b.SetSource(op.SourceImport)
-		return b
-	}
-	b := begin()
-	defer func() { b.Release() }()
+	var blobs [][]byte // not committed
 	commit := func() error {
-		count := b.Count()
-		for begun := time.Now(); ; {
-			err := b.Commit()
-			if errors.Is(err, shard.ErrBusy) {
-				time.Sleep(10 * time.Millisecond)
-				continue
-			}
-			handed := errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) // of a cluster; nothing was done
-			if handed && time.Since(begun) < importPatience {
-				time.Sleep(100 * time.Millisecond)
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			result.Imported += count
-			b.Release()
-			b = begin()
-			return nil
+		if err := n.replaceProfiles(ws, blobs); err != nil {
+			return err
 		}
+		result.Imported += len(blobs)
+		blobs = blobs[:0]
+		return nil
 	}
 	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 64<<10), maxImportLine)
@@ -199,14 +179,36 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 			}
 			continue
 		}
-		b.Import(blob)
-		if b.Count() == importBatch {
+		if blobs = append(blobs, blob); len(blobs) == importBatch {
 			if err := commit(); err != nil {
 				return result, err
 			}
 		}
 	}
 	return result, errors.Join(lines.Err(), commit())
+}
+
+// replaceProfiles makes imported profiles durable and visible. Doing that twice is doing it once, so what a cluster can't do now, or has not told the end of, is
+// done again for a while.
+func (n *node) replaceProfiles(ws *api.Workspace, blobs [][]byte) error {
+	for begun := time.Now(); ; {
+		b := n.engine.NewBatch(ws.Number, 0)
+		b.SetSource(op.SourceImport)
+		for _, blob := range blobs {
+			b.Import(blob)
+		}
+		err := b.Commit()
+		b.Release()
+		ofCluster := errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
+		switch {
+		case errors.Is(err, shard.ErrBusy):
+			time.Sleep(10 * time.Millisecond)
+		case ofCluster && time.Since(begun) < importPatience:
+			time.Sleep(100 * time.Millisecond)
+		default:
+			return err
+		}
+	}
 }
 
 // checkContacts holds an imported profile to the rules of /users/track for what leads to it.
