@@ -271,6 +271,8 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	p.operator.log = slog.New(slog.NewTextHandler(&log, nil))
 	p.world.nodes[3].alive = false
+	p.rounds(1)
+	require.NotContains(t, log.String(), "a group has a problem", "it may be over in a moment")
 	p.rounds(30)
 	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("node does not answer")))
 	require.Equal(t, 5, bytes.Count(log.Bytes(), []byte(`problem="node 3 does not answer"`)), "the control group and four")

@@ -26,15 +26,15 @@ type reconciler struct {
 	audit   func(Entry) []byte
 
 	memory      *memory
-	transferred time.Time         // when leaders were balanced last
-	said        map[uint32]string // the problem of each group that was logged last
+	transferred time.Time          // when leaders were balanced last
+	problems    map[uint32]problem // of groups
 	silent      map[quorum.Node]bool
 	metrics     *metrics.Set
 }
 
 func newReconciler(o *operator, members map[quorum.Node]string, audit func(Entry) []byte) *reconciler {
 	return &reconciler{operator: o, members: members, audit: audit, memory: newMemory(o.now()), transferred: o.now(),
-		said: map[uint32]string{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
+		problems: map[uint32]problem{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
 }
 
 // run works until ctx ends.
@@ -273,16 +273,32 @@ func (r *reconciler) noticeLag(l *look, g *groupView) {
 	r.gauge(fmt.Sprintf(`millrace_cluster_apply_lag{group="%d"}`, g.group)).Set(float64(apply))
 }
 
+// problem is what is wrong with a group, empty when nothing is.
+type problem struct {
+	text  string
+	since time.Time
+	said  string // what was logged last, and is not over
+}
+
+// sayAfter is how long a problem lasts before it is logged: while leaders are elected, at every start, every group has one for a moment.
+const sayAfter = 3 * time.Second
+
 // say logs a group's problem once, and when it is over.
-func (r *reconciler) say(group uint32, problem string) {
-	if r.said[group] == problem {
-		return
+func (r *reconciler) say(group uint32, text string) {
+	p, now := r.problems[group], r.now()
+	if p.text != text {
+		p.text, p.since = text, now
 	}
-	if r.said[group] = problem; problem == "" {
+	switch {
+	case text == p.said:
+	case text == "":
+		p.said = ""
 		r.log.Info("cluster: the problem of a group is over", "group", group)
-		return
+	case now.Sub(p.since) >= sayAfter:
+		p.said = text
+		r.log.Warn("cluster: a group has a problem", "group", group, "problem", text)
 	}
-	r.log.Warn("cluster: a group has a problem", "group", group, "problem", problem)
+	r.problems[group] = p
 }
 
 func (r *reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
