@@ -53,7 +53,8 @@ const (
 	heldShare  = 20 // all nodes together hold at most this part of a limit without using it
 	toldShare  = 40 // an owner tells others when its grants have grown by this part of the limit
 	toldNodes  = 2
-	maxWait    = 5 * time.Second        // for slices, of one request
+	maxRounds  = 5                      // of waiting for a slice, for one request,
+	maxWait    = 5 * time.Second        // when they have taken that long
 	dryFor     = 200 * time.Millisecond // how long a node that has used up its share of a window doesn't ask again
 	maxHorizon = time.Second            // slices are taken for this long ahead, or a tenth of the window
 )
@@ -120,10 +121,10 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 	a := l.account(key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	waited, until := false, nowMillis+maxWait.Milliseconds()
-	for {
+	until := nowMillis + maxWait.Milliseconds()
+	for round := 0; ; round++ {
 		a.turn(window.Milliseconds(), nowMillis)
-		if a.tokens > a.waiting || waited && a.tokens > 0 { // what came for those who wait is theirs
+		if a.tokens > a.waiting || round > 0 && a.tokens > 0 { // what came for those who wait is theirs
 			a.tokens--
 			a.used++
 			if a.refilling == nil && uint64(a.tokens) <= uint64(a.ahead)/2 && a.ahead > 0 && a.known.total() < uint64(limit) {
@@ -131,12 +132,11 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 			}
 			return a.state(limit, nowMillis), true
 		}
-		if a.known.total() >= uint64(limit) || nowMillis < a.dryUntil || nowMillis > until {
+		if a.known.total() >= uint64(limit) || nowMillis < a.dryUntil || round >= maxRounds && nowMillis > until {
 			s := a.state(limit, nowMillis)
 			s.Remaining = 0
 			return s, false
 		}
-		waited = true
 		a.waiting++
 		if a.refilling == nil {
 			l.refill(a, limit)
@@ -279,12 +279,12 @@ func (l *Limiter) obtain(a *account, nodes []uint32, limit, want uint32) {
 	l.grantShare(a, len(nodes), limit, want)
 }
 
-// grantSelf takes tokens from what this node owns. a.mu is held.
+// grantSelf takes tokens from what this node owns: as many as are wanted, and for those who have come to wait meanwhile. a.mu is held.
 func (l *Limiter) grantSelf(a *account, limit, want uint32) {
 	now := l.now()
 	a.offset = 0
 	a.turn(a.millis, now)
-	a.tokens += a.grant(l.peers.Self(), limit, want)
+	a.tokens += a.grant(l.peers.Self(), limit, max(want, a.waiting))
 	if a.known.total()-a.told > uint64(limit)/toldShare {
 		l.tell(a, limit)
 	}
@@ -307,7 +307,7 @@ func (l *Limiter) grantShare(a *account, nodes int, limit, want uint32) {
 	own := a.known.of(self)
 	others := a.known.total() - uint64(own)
 	share := max(1, (uint64(limit)-min(uint64(limit), others))/uint64(nodes))
-	n := uint32(min(uint64(want), share-min(share, uint64(own))))
+	n := uint32(min(uint64(max(want, a.waiting)), share-min(share, uint64(own))))
 	a.known.add(self, n)
 	a.tokens += n
 	if n == 0 {

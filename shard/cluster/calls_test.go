@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -306,6 +307,24 @@ func TestCalls(t *testing.T) {
 			}
 			_ = conn.Close()
 		}
+	})
+
+	// A node that takes connections and says nothing does not hold a call for longer than it has.
+	t.Run("silence", func(t *testing.T) {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer silent.Close()
+		h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log,
+			Resolve: func(quorum.Node) (string, bool) { return silent.Addr().String(), true }})
+		require.NoError(t, err)
+		defer h.Close()
+		h.SetCluster("any")
+		alone := &Node{host: h, log: n.log, clock: n.clock}
+		alone.opts.DialTimeout, alone.opts.MaxCalls = time.Hour, 1
+		begun := time.Now()
+		_, err = alone.newRemote(8).ask(callService+"limits", nil, begun.Add(20*time.Millisecond))
+		require.True(t, wasNotSent(err), "%v", err)
+		require.Less(t, time.Since(begun), 4*time.Second, "the other side's introduction has 5 s")
 	})
 
 	// An image has one end, and one that was let go is not there any more.

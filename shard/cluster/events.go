@@ -103,7 +103,7 @@ func (r *remote) export(ctx context.Context, group uint32, q eventlog.Query, f f
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
-	pool := client(func(string) (net.Conn, error) { return patient{conn, ctx}, nil }, 1)
+	pool := client(func(string, time.Duration) (net.Conn, error) { return patient{conn, ctx}, nil }, 1)
 	pool.StreamResponseBody, pool.WriteTimeout = true, 0
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)

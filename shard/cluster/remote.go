@@ -39,8 +39,12 @@ type remote struct {
 
 func (n *Node) newRemote(node quorum.Node) *remote {
 	r := &remote{n: n, node: node, kick: make(chan struct{}, 1), gone: make(chan struct{})}
-	dial := func(string) (net.Conn, error) {
-		c, err := n.host.DialCalls(node, n.opts.DialTimeout)
+	dial := func(_ string, left time.Duration) (net.Conn, error) { // left of the call; 0: it has no end
+		limit := n.opts.DialTimeout
+		if left > 0 {
+			limit = min(limit, left)
+		}
+		c, err := n.host.DialCalls(node, limit)
 		if err != nil {
 			return nil, notSent{err}
 		}
@@ -52,9 +56,9 @@ func (n *Node) newRemote(node quorum.Node) *remote {
 	return r
 }
 
-func client(dial fasthttp.DialFunc, conns int) *fasthttp.HostClient {
+func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 	return &fasthttp.HostClient{
-		Addr: "node", Dial: dial, MaxConns: conns, MaxConnWaitTimeout: connWait, MaxIdleConnDuration: idleTime, WriteTimeout: callReadTime,
+		Addr: "node", DialTimeout: dial, MaxConns: conns, MaxConnWaitTimeout: connWait, MaxIdleConnDuration: idleTime, WriteTimeout: callReadTime,
 		NoDefaultUserAgentHeader: true, DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true, ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
 		// A call is made once: who is called may have done it although no answer came.
 		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) { return false, false },

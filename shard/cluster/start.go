@@ -337,7 +337,7 @@ func (n *Node) answerFacts(from quorum.Node, q factsQuestion) (*factsAnswer, err
 
 // postOnce makes one call over a connection of its own.
 func (n *Node) postOnce(c net.Conn, path string, body []byte, answer func(*reader) error) error {
-	pool := client(func(string) (net.Conn, error) { return c, nil }, 1)
+	pool := client(func(string, time.Duration) (net.Conn, error) { return c, nil }, 1)
 	pool.MaxResponseBodySize = maxFactsBytes
 	return n.exchange(pool, path, append(make([]byte, headerBytes), body...), time.Now().Add(factsTimeout), answer)
 }
