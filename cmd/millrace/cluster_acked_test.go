@@ -58,7 +58,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 			t.Logf("%s: %v; %d requests acknowledged, %d without an answer", name, time.Since(start).Round(time.Millisecond), l.report.Acked, l.ledger.UnknownRequests())
 		}
 	}
-	under("one killed", rounds, false, func() {
+	under("one killed", rounds, true, func() {
 		killed := c.nodes[r.IntN(3)]
 		killed.kill()
 		t.Logf("all groups are led again %v after node %d was killed", c.led(killed).Round(time.Millisecond), killed.number)
@@ -80,7 +80,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 			all.end()
 		})
 	}
-	under("leaders paused", rounds, false, func() {
+	under("leaders paused", rounds, true, func() {
 		order := r.Perm(3)
 		paused := c.nodes[order[0]]
 		paused.pause()
@@ -92,7 +92,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 		also.resume()
 	})
 	if c.net.canCut() {
-		under("minority cut off", rounds, false, func() { c.cutMinorityOff(r) })
+		under("minority cut off", rounds, true, func() { c.cutMinorityOff(r) })
 	}
 	under("disk replaced", 1, false, func() { c.replaceDisk() })
 	for _, l := range loads {
