@@ -435,29 +435,24 @@ func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Who comes while a node looks for an owner in vain is not forgotten when it goes on by itself.
-func TestWhoComesLateHasAShare(t *testing.T) {
+// Who comes while a node looks for an owner in vain is not forgotten when it goes on by itself, as the owner or with its share.
+func TestWhoComesLateIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
-		n.mute = true
 		limit, err := Parse("1000000/1m")
 		require.NoError(t, err)
 		n.toWindow(UsersMerge, limit)
-		off := n.owner(UsersMerge)%3 + 1
-		for _, other := range n.members {
-			n.cut[[2]uint32{off, other}], n.cut[[2]uint32{other, off}] = true, true
-		}
-		var group sync.WaitGroup
-		before := alone.Get()
-		for i := range 100 {
-			group.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
-				_, ok := n.limiters[off].Take(7, UsersMerge, limit, n.clock(off))
-				require.True(t, ok)
-			})
-		}
-		group.Wait()
-		require.Equal(t, before+1, alone.Get(), "all have got what the first one waited for")
+		l := n.limiters[1]
+		a := l.account(windowKey{7, UsersMerge, false})
+		a.mu.Lock()
+		a.turn(limit.Window.Milliseconds(), n.clock(1))
+		a.waiting = 5
+		l.grantSelf(a, limit.Requests, 1)
+		require.EqualValues(t, 5, a.tokens)
+		a.tokens = 0
+		a.mu.Unlock()
+		l.grantShare(a, 3, limit.Requests, 1)
+		require.EqualValues(t, 5, a.tokens)
 	})
 }
 
