@@ -279,7 +279,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 			}
 		}
 	}()
-	for i := range testsize.Short(200, 20) {
+	for i := range testsize.Short(200, 10) {
 		setAddress(t, e, op.Email, "x@example.com", State{Kind: Bounce, On: i%2 == 0})
 		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
 		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))

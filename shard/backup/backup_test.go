@@ -90,6 +90,7 @@ func (fs *hookFS) Link(from, to string) error {
 
 // Between any two steps of an image the node may checkpoint, pack, and rewrite what deleted users have left. Here it does all of it at every step.
 func TestEverythingHappensBetweenTheSteps(t *testing.T) {
+	testsize.SkipSerial(t)
 	fs := &hookFS{FS: vfs.NewMem()}
 	n := mustOpen(t, fs, "data")
 	c := &client{name: "c"}

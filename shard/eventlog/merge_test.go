@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -126,6 +127,7 @@ func stages(t *testing.T, f func(t *testing.T, w *world, pack func())) {
 // A deleted user's events are gone with those of all that were merged into it, under whatever identifier they came. Those of who got such an
 // identifier later stay.
 func TestDeletionOfMergedUsers(t *testing.T) {
+	testsize.SkipSerial(t)
 	alias := string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))
 	build := func(w *world, pack func()) (ada, bob uint64) {
 		w.track(op.ExternalID, "bob", 0, "bob")
@@ -186,6 +188,7 @@ func TestDeletionOfMergedUsers(t *testing.T) {
 
 // The events that came under an external id are those of who had it at the time.
 func TestDeletionAfterRemovalOfID(t *testing.T) {
+	testsize.SkipSerial(t)
 	for _, who := range []string{"first", "second"} {
 		t.Run(who, func(t *testing.T) {
 			stages(t, func(t *testing.T, w *world, pack func()) {
@@ -249,6 +252,7 @@ func TestDeletionDuringMerge(t *testing.T) {
 
 // A deletion may name more users than fit a small field, and STATE keeps them all.
 func TestDeletionOfMany(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.track(op.ExternalID, "keep", 0, "keep")
 	keep := w.number(op.ExternalID, "keep")
