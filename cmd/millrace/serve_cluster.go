@@ -236,6 +236,11 @@ func (n *node) groupGauges() {
 	})
 }
 
+// isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are missing.
+func isPassing(err error) bool {
+	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
+}
+
 // patiently does what may fail as long as the cluster has no majority, or others do the same at the same time.
 func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do func() error) error {
 	conflicts := 0
@@ -246,7 +251,7 @@ func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do fu
 			return nil
 		case errors.Is(err, control.ErrConflict) && conflicts < maxConflicts:
 			conflicts++
-		case errors.Is(err, shard.ErrUnavailable), errors.Is(err, shard.ErrUnknown), errors.Is(err, shard.ErrNotLeader), errors.Is(err, shard.ErrBusy):
+		case isPassing(err):
 		default:
 			return err
 		}

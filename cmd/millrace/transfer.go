@@ -118,12 +118,15 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	c := http.NewResponseController(w)
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
 	// Two entries: one before anything is imported, one that says how much it was.
-	if err := n.control.Audit(api.AdminActor(r), "profile import begun", ws.ID); err != nil {
+	audit := func(what string, details ...any) error {
+		return untilTaken(func() error { return n.control.Audit(api.AdminActor(r), what, ws.ID, details...) })
+	}
+	if err := audit("profile import begun"); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	result, err := n.importLines(ws, r.Body, phones)
-	err = errors.Join(err, n.control.Audit(api.AdminActor(r), "profiles imported", ws.ID, "imported", result.Imported, "refused", result.Refused))
+	err = errors.Join(err, audit("profiles imported", "imported", result.Imported, "refused", result.Refused))
 	if err != nil {
 		answer(w, http.StatusInternalServerError, fmt.Sprintf("after %d profiles: %v", result.Imported, err))
 		return
@@ -188,22 +191,27 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 	return result, errors.Join(lines.Err(), commit())
 }
 
-// replaceProfiles makes imported profiles durable and visible. Doing that twice is doing it once, so what a cluster can't do now, or has not told the end of, is
-// done again for a while.
+// replaceProfiles makes imported profiles durable and visible.
 func (n *node) replaceProfiles(ws *api.Workspace, blobs [][]byte) error {
-	for begun := time.Now(); ; {
+	return untilTaken(func() error {
 		b := n.engine.NewBatch(ws.Number, 0)
+		defer b.Release()
 		b.SetSource(op.SourceImport)
 		for _, blob := range blobs {
 			b.Import(blob)
 		}
-		err := b.Commit()
-		b.Release()
-		ofCluster := errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
+		return b.Commit()
+	})
+}
+
+// untilTaken does what may be done twice: for as long as the engine is busy, and for a while when nodes of the cluster are missing.
+func untilTaken(do func() error) error {
+	for begun := time.Now(); ; {
+		err := do()
 		switch {
 		case errors.Is(err, shard.ErrBusy):
 			time.Sleep(10 * time.Millisecond)
-		case ofCluster && time.Since(begun) < importPatience:
+		case isPassing(err) && time.Since(begun) < importPatience:
 			time.Sleep(100 * time.Millisecond)
 		default:
 			return err
