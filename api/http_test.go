@@ -444,7 +444,7 @@ func TestDrainUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return count.Load() > 100 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count.Load() > 100 }, time.Minute, time.Millisecond)
 	require.NoError(t, d.Shutdown(context.Background()))
 	group.Wait()
 	acked.Range(func(id, _ any) bool {

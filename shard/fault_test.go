@@ -381,12 +381,12 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	require.Positive(t, refused.Load(), "nothing is refused while the disk hangs")
 	require.Greater(t, taken, int64(10))
 	require.LessOrEqual(t, e.inflight.Load(), o.MaxInflightBytes)
-	require.Eventually(t, func() bool { return e.Ready() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() != nil }, time.Minute, time.Millisecond)
 	require.ErrorIs(t, clients[0].request(e), ErrBusy)
 	clients[0].sent.Add(-1)
 	unlock()
 	within(t, 20*time.Second, "recovery", done.Wait)
-	require.Eventually(t, func() bool { return e.Ready() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, time.Minute, time.Millisecond)
 	require.Zero(t, e.inflight.Load())
 	for _, c := range clients {
 		require.NoError(t, c.check(e, c.acked.Load(), c.acked.Load()))
@@ -407,7 +407,7 @@ func TestFaultFullDisk(t *testing.T) {
 	c := &client{name: "a"}
 	require.NoError(t, c.request(e))
 	usage(1 << 30)
-	require.Eventually(t, func() bool { return errors.Is(e.Ready(), ErrDiskFull) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(e.Ready(), ErrDiskFull) }, time.Minute, time.Millisecond)
 	for range 10 {
 		require.ErrorIs(t, c.request(e), ErrDiskFull)
 	}
@@ -417,7 +417,7 @@ func TestFaultFullDisk(t *testing.T) {
 	e = openTest(t, o) // no restart loop
 	require.NoError(t, c.check(e, 1, 1))
 	usage(50 << 30)
-	require.Eventually(t, func() bool { return e.Ready() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, time.Minute, time.Millisecond)
 	c.sent.Store(1)
 	require.NoError(t, c.request(e))
 	require.NoError(t, c.check(e, 2, 2))

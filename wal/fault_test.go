@@ -169,7 +169,7 @@ func TestDiskFull(t *testing.T) {
 	h.fill(t, 3, 100)
 	for _, low := range [][2]uint64{{1_999_999_999, 10 << 30}, {49 << 30, 1000 << 30}} {
 		usage(low[0], low[1])
-		require.Eventually(t, h.DiskFull, 10*time.Second, time.Millisecond)
+		require.Eventually(t, h.DiskFull, time.Minute, time.Millisecond)
 		last := h.LastPosition()
 		require.ErrorIs(t, h.Append(newRecord(1, 8)), ErrDiskFull)
 		require.Equal(t, last, h.LastPosition())
@@ -181,7 +181,7 @@ func TestDiskFull(t *testing.T) {
 		require.NoError(t, h.Read(1, last, func(uint64, uint32, []byte) error { return nil }))
 		require.NoError(t, h.Trim(last))
 		usage(60<<30, 100<<30)
-		require.Eventually(t, func() bool { return !h.DiskFull() }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return !h.DiskFull() }, time.Minute, time.Millisecond)
 		h.fill(t, 3, 100)
 	}
 	require.NoError(t, h.Close())
@@ -217,7 +217,7 @@ func TestStalledDisk(t *testing.T) {
 				}
 			}
 			require.Equal(t, c.want, taken)
-			require.Eventually(t, h.Stalled, 10*time.Second, time.Millisecond)
+			require.Eventually(t, h.Stalled, time.Minute, time.Millisecond)
 			require.ErrorIs(t, h.Append(newRecord(9, c.size)), ErrBusy)
 			require.EqualValues(t, 5, h.ackedPosition())
 			require.EqualValues(t, 5, h.DurablePosition())

@@ -145,7 +145,7 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var tracking sync.WaitGroup
 	tracking.Go(func() { k.run(ctx) })
-	require.Eventually(t, func() bool { return k.acked.Load() > 20 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return k.acked.Load() > 20 }, time.Minute, time.Millisecond)
 	least := k.acked.Load()
 	file := s.backup(t)
 	most := k.sent.Load()
@@ -198,7 +198,7 @@ func TestBackupOfMerges(t *testing.T) {
 	var files []string
 	for range testsize.Short(2, 1) {
 		before := c.merges.Load()
-		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, time.Minute, time.Millisecond)
 		files = append(files, s.backup(t))
 	}
 	done.Store(true)
@@ -352,8 +352,8 @@ func TestBackupEndsEarly(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("backup", file)...), "409 Conflict: another backup is under way")
 	require.NoFileExists(t, file)
 	require.NoError(t, slow.Close())
-	require.Eventually(t, func() bool { _, err := os.Stat(image); return os.IsNotExist(err) }, 20*time.Second, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_backup_failures_total 1\n") }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(image); return os.IsNotExist(err) }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_backup_failures_total 1\n") }, time.Minute, 10*time.Millisecond)
 	s.backup(t)
 	shown := s.metrics(t)
 	require.Contains(t, shown, "millrace_backups_total 2\n")

@@ -215,7 +215,7 @@ func TestServeAsNodes(t *testing.T) {
 	require.Equal(t, int64(10), serial(0))
 	ca.issue(77, file(0, "cert"), file(0, "key"))
 	processes[0].signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return serial(0) == 77 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return serial(0) == 77 }, time.Minute, 10*time.Millisecond)
 
 	processes[2].stop()
 	start(2)

@@ -296,7 +296,7 @@ func TestReconcilerRuns(t *testing.T) {
 	defer cancel()
 	done := make(chan struct{})
 	go func() { defer close(done); p.r.run(ctx) }()
-	require.Eventually(t, func() bool { return len(p.directory().raw) == 7 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.directory().raw) == 7 }, time.Minute, time.Millisecond)
 	cancel()
 	<-done
 }

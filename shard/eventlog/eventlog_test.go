@@ -153,7 +153,7 @@ func TestExportWhilePacking(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	w.checkpoint()
-	require.Eventually(t, func() bool { return w.l.Stats().Packed >= w.e.CheckpointedPosition() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.l.Stats().Packed >= w.e.CheckpointedPosition() }, time.Minute, time.Millisecond)
 	w.requireExact()
 }
 
@@ -319,14 +319,14 @@ func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	time.Sleep(30 * time.Millisecond)
 	require.Zero(t, w.l.Stats().Packed, "less than a block, and young")
 	w.clock.move(2 * time.Minute)
-	require.Eventually(t, func() bool { return w.l.Stats().Packed == w.e.CheckpointedPosition() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.l.Stats().Packed == w.e.CheckpointedPosition() }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, w.l.Stats().Blocks)
 	packed := w.l.Stats().Packed
 	for w.l.Stats().BacklogBytes < 2*o.BlockBytes { // more than a block
 		w.commitMore(50, 60)
 	}
 	w.checkpoint()
-	require.Eventually(t, func() bool { return w.l.Stats().Packed > packed }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.l.Stats().Packed > packed }, time.Minute, time.Millisecond)
 	w.requireExact()
 }
 
