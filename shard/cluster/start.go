@@ -90,7 +90,7 @@ func readFacts(dir string) (*facts, error) {
 		return nil, err
 	}
 	f := &facts{}
-	if err := json.Unmarshal(text, f); err != nil {
+	if err := durable.UnsealText(text, f); err != nil {
 		return nil, fmt.Errorf("%q is damaged: %w", path, err)
 	}
 	if f.Version != clusterVersion {
@@ -101,11 +101,7 @@ func readFacts(dir string) (*facts, error) {
 
 // write puts the facts on disk.
 func (f *facts) write(dir string) error {
-	text, err := json.MarshalIndent(f, "", "  ")
-	if err != nil {
-		return err
-	}
-	return durable.ReplaceFile(filepath.Join(dir, clusterFile), append(text, '\n'), 0o600)
+	return durable.ReplaceFile(filepath.Join(dir, clusterFile), durable.SealText(f), 0o600)
 }
 
 // openFacts reads what the node knows of itself, or begins it.

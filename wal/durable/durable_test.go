@@ -32,3 +32,20 @@ func TestReplaceFile(t *testing.T) {
 	require.Equal(t, "before", string(got))
 	require.ErrorIs(t, ReplaceFile(filepath.Join(path, "below"), nil, 0o600), syscall.ENOTDIR)
 }
+
+// Whatever bit is changed, or byte is missing, the text is refused.
+func TestSealText(t *testing.T) {
+	type facts struct{ Name string }
+	whole := SealText(facts{"a"})
+	var got facts
+	require.NoError(t, UnsealText(whole, &got))
+	require.Equal(t, facts{"a"}, got)
+	for at := range whole {
+		require.Error(t, UnsealText(whole[:at], &got), "cut at %d", at)
+		for bit := range 8 {
+			changed := append([]byte(nil), whole...)
+			changed[at] ^= 1 << bit
+			require.Error(t, UnsealText(changed, &got), "bit %d of byte %d", bit, at)
+		}
+	}
+}

@@ -183,7 +183,7 @@ func (l *Log) create() (err error) {
 		return err
 	}
 	l.identity = id
-	return durable.ReplaceFile(l.path(identityName), sealText(id), 0o644)
+	return durable.ReplaceFile(l.path(identityName), durable.SealText(id), 0o644)
 }
 
 func (l *Log) openStore() (err error) {
@@ -193,7 +193,7 @@ func (l *Log) openStore() (err error) {
 
 // reopen opens a log that was there, and refuses one that has less than this node has promised.
 func (l *Log) reopen(b []byte) (err error) {
-	if err := unsealText(b, &l.identity); err != nil {
+	if err := durable.UnsealText(b, &l.identity); err != nil {
 		return corrupt("file %s: %w", identityName, err)
 	}
 	switch id := l.identity; {

@@ -1,10 +1,8 @@
 package quorum
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"sync"
@@ -65,7 +63,7 @@ func readMarker(path string) (m marker, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := unsealText(b, &m); err != nil {
+	if err := durable.UnsealText(b, &m); err != nil {
 		return m, fmt.Errorf("%w: %s: %w", wal.ErrCorrupt, path, err)
 	}
 	if m.Version != markerVersion {
@@ -138,7 +136,7 @@ func (s *markers) save(m marker) error {
 	if m.Index < s.cur.Index {
 		return fmt.Errorf("quorum: the marker stands at %d and does not go back to %d", s.cur.Index, m.Index)
 	}
-	if err := durable.ReplaceFile(s.path, sealText(m), 0o644); err != nil {
+	if err := durable.ReplaceFile(s.path, durable.SealText(m), 0o644); err != nil {
 		return s.l.fail(fmt.Errorf("write the marker: %w", err))
 	}
 	s.cur = m
@@ -262,26 +260,4 @@ func (s *markers) admit(m *marker) error {
 	}
 	s.installing = true
 	return nil
-}
-
-// sealText is JSON with a line for its checksum, so that damage isn't taken for a value.
-func sealText(v any) []byte {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		panic(fmt.Sprintf("BUG: quorum: %v", err))
-	}
-	b = append(b, '\n')
-	return fmt.Appendf(b, "%08x\n", crc32.Checksum(b, castagnoli))
-}
-
-func unsealText(b []byte, v any) error {
-	n := len(b) - 9
-	var sum uint32
-	if n < 0 {
-		return io.ErrUnexpectedEOF
-	}
-	if _, err := fmt.Sscanf(string(b[n:]), "%08x\n", &sum); err != nil || sum != crc32.Checksum(b[:n], castagnoli) {
-		return errors.New("it fails its checksum")
-	}
-	return json.Unmarshal(b[:n], v)
 }
