@@ -532,7 +532,7 @@ func soon(t testing.TB, what string, f func() bool) {
 		if time.Now().After(deadline) {
 			var all strings.Builder
 			_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
-			t.Fatalf("it never came: %s\n%s", what, all.String())
+			t.Fatalf("%s\nit never came: %s", all.String(), what) // the end of a long output is what is read
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

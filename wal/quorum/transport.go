@@ -19,8 +19,12 @@ import (
 const (
 	// rpcTimeout is how long a call of raft may take. A restore takes longer, see snapshotSize.
 	rpcTimeout = 10 * time.Second
-	// poolConns per node and group are kept open for calls: heartbeats, votes. Entries have one more.
+	// poolConns per node and group are kept open for calls: entries, votes.
 	poolConns = 2
+	// rpcsInFlight per follower and group is one: no pipeline. The library's pipeline hangs when a follower refuses entries, or says that there is a newer term,
+	// while more are sent: that follower gets no entries any more as long as this node leads, though it gets heartbeats, and Shutdown waits for ever
+	// (hashicorp/raft#612). What comes while a request is on its way goes with the next one.
+	rpcsInFlight = 1
 	// snapshotSize is what raft believes a snapshot to have. It gives rpcTimeout for each byte, so that a restore may take eleven hours.
 	snapshotSize = 4096
 )
@@ -70,7 +74,7 @@ func newTransport(h *Host, group uint32, door *doorway, beat time.Duration, logg
 		host: h, group: group, streams: s, beat: beat, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), done: make(chan struct{}),
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: s, MaxPool: poolConns, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
+		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
 	})
 	t.TimeoutScale = 1
 	go t.forward()
