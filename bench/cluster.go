@@ -33,6 +33,8 @@ const (
 
 	// clusterCheckpoints is how often all sides write what has changed to their stores, so that what is written there is part of what is measured.
 	clusterCheckpoints = "5s"
+	// spreadTime is how long a new cluster gets to spread its leaders over the nodes, before it counts as idle.
+	spreadTime = 10 * time.Second
 	// changeTime bounds the wait for a cluster to come to rest.
 	changeTime = 3 * time.Minute
 )
@@ -180,6 +182,12 @@ func everyGroup() []byte {
 
 // idle is the CPU that a node takes when nobody asks it anything.
 func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
+	if err := n.rest(ctx); err != nil {
+		return Figure{}, err
+	}
+	if err := sleep(ctx, spreadTime); err != nil {
+		return Figure{}, err
+	}
 	for _, p := range n.processes {
 		quiet(p.pid())
 	}
