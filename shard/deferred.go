@@ -186,7 +186,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	if record == nil {
 		return x, ErrUnknown
 	}
-	t := l.requestTicket()
+	t := l.newTicket()
 	t.pending.Add(1)
 	c := &commit{ticket: t}
 	c.Context, c.Urgent = c, true
@@ -199,7 +199,6 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		}
 		switch {
 		case err == nil:
-			l.waiting.Add(1) // also while the engine yields: a request that was taken wants it
 			t.finish(e)
 			_, x, err = (&Pending{e, c, math.MaxInt}).Wait(end)
 			return x, err

@@ -95,21 +95,12 @@ type Pending struct {
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and gives it a stamp of its own when the group
-// has had a later one. outcomes is how many the batch waits for. Only the leader takes, and not while it yields. Errors, all of which mean that nothing was done:
-// those of Log.Append.
+// has had a later one. outcomes is how many the batch waits for. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
 func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) {
 	l := e.lead.Load()
-	if l == nil || !l.admit() {
+	if l == nil || l.hasEnded() {
 		return nil, ErrNotLeader
 	}
-	p, err := e.take(l, record, outcomes)
-	if err != nil {
-		l.leave()
-	}
-	return p, err
-}
-
-func (e *Engine) take(l *leadership, record []byte, outcomes int) (*Pending, error) {
 	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
 	c := &commit{lead: l}
 	c.Context = c
@@ -140,7 +131,7 @@ func (e *Engine) take(l *leadership, record []byte, outcomes int) (*Pending, err
 		e.clock.Observe(c.rec.Stamp + stamps)
 	}
 	end := c.rec.Stamp + stamps
-	c.ticket = l.requestTicket()
+	c.ticket = l.newTicket()
 	c.finished = func() {
 		e.observe(end)
 		e.inflight.Add(-int64(len(data)))
@@ -201,20 +192,15 @@ func (p *Pending) Wait(end <-chan struct{}) (position uint64, effects Effects, e
 	e, t := p.engine, p.commit.ticket
 	select {
 	case <-t.done:
+		effects, err = t.effects()
+		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.outcomes })
+		return p.commit.Position, effects, err
 	case <-p.commit.lead.ended:
-		select {
-		case <-t.done: // before leadership ended
-		default:
-			return 0, Effects{}, ErrUnknown
-		}
 	case <-end:
-		return 0, Effects{}, ErrUnknown
 	case <-e.failure.failed:
 		return 0, Effects{}, e.failure.err
 	}
-	effects, err = t.effects()
-	effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.outcomes })
-	return p.commit.Position, effects, err
+	return 0, Effects{}, ErrUnknown
 }
 
 // Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is applied and all that it has caused is visible,

@@ -26,9 +26,6 @@ type leadership struct {
 	groupOf [identity.Partitions]int
 	backlog atomic.Int64 // bytes of messages on their way to other groups
 
-	yielding atomic.Bool  // no requests are taken
-	waiting  atomic.Int64 // requests that were taken and are not answered
-
 	appending sync.Mutex // held while a record of the engine's own is appended
 
 	mu       sync.Mutex // guards what follows
@@ -145,58 +142,6 @@ func (e *Engine) Follow() {
 	}
 }
 
-// yieldPoll is how often Yield looks whether there is nothing left to wait for.
-const yieldPoll = time.Millisecond
-
-// Yield says that another node is to lead the group soon: from now on Take refuses requests, which go to whoever leads next. It returns when those that were
-// taken, and the letters of other groups, have got their answers; but after timeout at the latest. What is not answered when leadership ends gets ErrUnknown.
-// Resume takes requests again.
-func (e *Engine) Yield(timeout time.Duration) {
-	l := e.lead.Load()
-	if l == nil {
-		return
-	}
-	l.yielding.Store(true)
-	for end := time.Now().Add(timeout); l.owes() && time.Now().Before(end); time.Sleep(yieldPoll) {
-	}
-}
-
-// Resume undoes Yield: the group is not led by another node after all.
-func (e *Engine) Resume() {
-	if l := e.lead.Load(); l != nil {
-		l.yielding.Store(false)
-	}
-}
-
-// owes says whether somebody waits for an answer that would be ErrUnknown if leadership ended now.
-func (l *leadership) owes() bool {
-	if l.hasEnded() {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting.Load() > 0 || len(l.letters) > 0
-}
-
-// admit says whether a request is taken, and counts it. The count goes back when the request's ticket is complete, or by leave when it doesn't come to that.
-func (l *leadership) admit() bool {
-	l.waiting.Add(1)
-	if l.yielding.Load() || l.hasEnded() {
-		l.leave()
-		return false
-	}
-	return true
-}
-
-func (l *leadership) leave() { l.waiting.Add(-1) }
-
-// requestTicket is the ticket of a request that is counted.
-func (l *leadership) requestTicket() *ticket {
-	t := l.newTicket()
-	t.request = true
-	return t
-}
-
 // end may be called again.
 func (l *leadership) end() {
 	l.ending.Do(func() {
@@ -247,9 +192,6 @@ func (l *leadership) complete(t *ticket) {
 	select {
 	case t.done <- struct{}{}:
 	default:
-	}
-	if t.request {
-		l.leave()
 	}
 }
 

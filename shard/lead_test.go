@@ -132,60 +132,6 @@ func TestFollowEndsWhatWaits(t *testing.T) {
 	w.close()
 }
 
-// An engine that yields takes no requests, and waits for those that it has taken: they get their answers, also when leadership ends right then.
-func TestYield(t *testing.T) {
-	w := smallCluster(t, nil)
-	g, e := w.groups[1], w.leader(1)
-	b := w.nodes[0].front.NewBatch(1, 0)
-	defer b.Release()
-	addAttributes(b, op.ExternalID, userIn(1, 0), op.Contact, attrField(op.AttrEmail, emailIn(2, 0)))
-	record := finished(b)
-	w.groups[2].frozen.Store(true) // where the request has an effect
-	defer w.groups[2].frozen.Store(false)
-	pending, err := e.Take(record, 0)
-	require.NoError(t, err)
-	eventually(t, "it is applied", func() bool { return e.inflight.Load() == 0 })
-
-	e.Yield(10 * time.Millisecond)
-	_, err = e.Take(record, 0)
-	require.ErrorIs(t, err, ErrNotLeader)
-	require.Empty(t, pending.commit.ticket.done, "its effect is not visible")
-	e.Resume()
-	second, err := e.Take(record, 0)
-	require.NoError(t, err)
-
-	yielded := make(chan struct{})
-	go func() {
-		e.Yield(patient)
-		close(yielded)
-	}()
-	eventually(t, "it yields", func() bool { return e.lead.Load().yielding.Load() })
-	letters, told := []Letter{{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}}, make(chan error, 1)
-	letters[0].Done = func(_ Effects, err error) { told <- err }
-	require.NoError(t, e.Receive(letters), "letters are taken")
-	require.NoError(t, <-told)
-	select {
-	case <-yielded:
-		t.Fatal("two requests wait for their answers")
-	case <-time.After(20 * time.Millisecond):
-	}
-	w.groups[2].frozen.Store(false)
-	<-yielded
-	g.mu.Lock()
-	g.dethrone(g.leader)
-	g.mu.Unlock()
-	for range 100 { // whatever select takes
-		_, _, err = pending.Wait(nil)
-		require.NoError(t, err)
-		pending.commit.ticket.done <- struct{}{} // anew
-	}
-	_, _, err = second.Wait(nil)
-	require.NoError(t, err)
-	require.Zero(t, pending.commit.lead.waiting.Load())
-	e.Yield(patient) // who leads no more has nothing to wait for
-	w.close()
-}
-
 // What is no request, or no letter, for this group is refused: in the log it would fail every replica.
 func TestTakeAndReceiveRefuse(t *testing.T) {
 	w := smallCluster(t, nil)

@@ -17,9 +17,8 @@ type ticket struct {
 	reported []ReportedOutcome
 
 	// Of a replica's ticket: what is at zero goes back to where the request, or the letter, came from; nothing is released here.
-	lead    *leadership              // in which it was made; nil: the engine is alone
-	reply   func(x Effects, e error) // of a letter: its Done, until it was called
-	request bool                     // that leadership counts as waiting
+	lead  *leadership              // in which it was made; nil: the engine is alone
+	reply func(x Effects, e error) // of a letter: its Done, until it was called
 }
 
 func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }

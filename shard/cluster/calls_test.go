@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
@@ -254,6 +255,21 @@ func TestRoutes(t *testing.T) {
 		}
 		require.Equal(t, 256, next)
 	}
+}
+
+// A leader that is not reached is no hindrance to whoever else is said to lead, though it be in the same term: who can't be asked can't say that it was a mistake.
+func TestLeaderThatIsNotReached(t *testing.T) {
+	n := &Node{self: 1, routes: newRoutes(1, 2), replicas: make([]atomic.Pointer[group], 3), remotes: xsync.NewMapOf[quorum.Node, *remote]()}
+	gone, there := &remote{n: n, node: 2}, &remote{n: n, node: 3}
+	there.up.Store(true)
+	n.remotes.Store(2, gone)
+	n.remotes.Store(3, there)
+	n.routes.set(1, 8, 2)
+	require.Zero(t, n.reachable(1))
+	n.routes.learn(&Report{Node: 3, Replicas: []ReplicaReport{{Status: quorum.Status{Group: 1, Role: quorum.Leader, Leader: 3, Term: 8}}}})
+	require.EqualValues(t, 3, n.reachable(1))
+	n.routes.set(1, 8, 2)
+	require.EqualValues(t, 3, n.reachable(1), "who is reached is believed")
 }
 
 // Where others have waited in vain for long, nobody waits; who owes the rest of a request does.

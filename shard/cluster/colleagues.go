@@ -80,7 +80,7 @@ func (n *Node) step(s Step) error {
 	if g == nil {
 		return quorum.ErrNotLeader
 	}
-	return s.do(gently{g.log, g})
+	return s.do(g.log)
 }
 
 func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {

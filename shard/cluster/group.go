@@ -476,30 +476,12 @@ func (g *group) handOver(deadline time.Time) {
 		if s.Role != quorum.Leader || best == 0 {
 			return
 		}
-		if err := g.transfer(best); err != nil {
+		if err := g.log.Transfer(best); err != nil {
 			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
 			time.Sleep(maxRoutePause)
 		}
 	}
 }
-
-// transfer hands the leadership to another node, once the requests that were taken here are answered. Those that come meanwhile wait for the next leader.
-func (g *group) transfer(to quorum.Node) error {
-	if e := g.engine.Load(); e != nil {
-		e.Yield(g.n.opts.YieldTimeout)
-		defer e.Resume() // of use only when the transfer has failed
-	}
-	return g.log.Transfer(to)
-}
-
-// gently is the group's log, with leaderships handed over as transfer does it.
-type gently struct {
-	*quorum.Log
-	g *group
-}
-
-// Transfer hands the leadership to another node.
-func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(to) }
 
 // Snapshot writes the state for another node (quorum.State).
 func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) error {

@@ -130,6 +130,7 @@ func (n *Node) reachable(group uint32) quorum.Node {
 		}
 		return leader
 	}
+	r.resign(group, leader) // who can't be asked can't say that it leads no more: whoever knows another one is believed
 	r.missing[group].CompareAndSwap(0, time.Now().UnixNano())
 	return 0
 }

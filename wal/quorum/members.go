@@ -136,8 +136,8 @@ func (l *Log) Status() Status {
 		return s
 	}
 	r := node.raft
-	_, leader := r.LeaderWithID()
-	s.Leader, s.Term, s.LastIndex, s.CommitIndex, s.Members = nodeOf(leader), r.CurrentTerm(), r.LastIndex(), max(r.CommitIndex(), s.SnapshotIndex), l.members()
+	s.Leader, s.Term = leaderOf(r)
+	s.LastIndex, s.CommitIndex, s.Members = r.LastIndex(), max(r.CommitIndex(), s.SnapshotIndex), l.members()
 	for _, m := range s.Members {
 		if m.Node != l.self {
 			continue
@@ -157,6 +157,18 @@ func (l *Log) Status() Status {
 		s.LastContact = time.Since(last)
 	}
 	return s
+}
+
+// leaderOf is the leader that a raft knows, and in which term. Raft forgets a leader before it goes to another term, and learns of one afterwards: two equal terms
+// around a leader are the leader's. The leader of one term with the number of the next would keep whoever believes it from the one that leads then.
+func leaderOf(r *raft.Raft) (leader Node, term uint64) {
+	for {
+		term = r.CurrentTerm()
+		_, id := r.LeaderWithID()
+		if r.CurrentTerm() == term {
+			return nodeOf(id), term
+		}
+	}
 }
 
 // Term is the term that this node is in.
