@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -622,41 +621,4 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, identityName), []byte("{}"), 0o644))
 	_, err = Open(o)
 	require.ErrorIs(t, err, wal.ErrCorrupt)
-}
-
-// A Status is of one moment: what all nodes say of leaders, at any time, has one leader for a term.
-func TestOneLeaderOfATerm(t *testing.T) {
-	t.Parallel()
-	g := newGroup(t, 3, nil)
-	g.leader()
-	var (
-		mu      sync.Mutex
-		leaders = map[uint64]Node{}
-		strange []string
-		stop    atomic.Bool
-		looking sync.WaitGroup
-	)
-	for _, m := range g.members {
-		looking.Go(func() {
-			for !stop.Load() {
-				s := m.log.Status()
-				if s.Leader == 0 {
-					continue
-				}
-				mu.Lock()
-				if known, ok := leaders[s.Term]; ok && known != s.Leader {
-					strange = append(strange, fmt.Sprintf("term %d: %d and %d", s.Term, known, s.Leader))
-				}
-				leaders[s.Term] = s.Leader
-				mu.Unlock()
-			}
-		})
-	}
-	for range 30 {
-		_ = g.leader().log.Transfer(0)
-	}
-	stop.Store(true)
-	looking.Wait()
-	require.Empty(t, strange)
-	require.Greater(t, len(leaders), 5)
 }

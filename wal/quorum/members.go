@@ -159,8 +159,8 @@ func (l *Log) Status() Status {
 	return s
 }
 
-// leaderOf is the leader that a raft knows, and in which term. Raft forgets a leader before it goes to another term, and learns of one afterwards: two equal terms
-// around a leader are the leader's. The leader of one term with the number of the next would keep whoever believes it from the one that leads then.
+// leaderOf is the leader that a raft knows, and in which term: of one moment, as far as raft is. (A heartbeat that it takes while it goes to another term may
+// still leave it with the leader of the one before, until it hears of the next.)
 func leaderOf(r *raft.Raft) (leader Node, term uint64) {
 	for {
 		term = r.CurrentTerm()
