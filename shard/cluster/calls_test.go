@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"reflect"
 	"sync/atomic"
@@ -270,6 +271,22 @@ func TestLeaderThatIsNotReached(t *testing.T) {
 	require.EqualValues(t, 3, n.reachable(1))
 	n.routes.set(1, 8, 2)
 	require.EqualValues(t, 3, n.reachable(1), "who is reached is believed")
+}
+
+// A call that was under way when a node was paused does not come through, but the node has been heard since: it is there. One that began later counts.
+func TestCallsFromBeforeAPause(t *testing.T) {
+	n := &Node{self: 1, log: slog.New(slog.DiscardHandler)}
+	r := n.newRemote(2)
+	paused := time.Now()
+	time.Sleep(time.Millisecond)
+	r.heard()
+	r.lost(paused)
+	require.True(t, r.up.Load())
+	time.Sleep(time.Millisecond)
+	r.lost(time.Now())
+	require.False(t, r.up.Load())
+	r.heard()
+	require.True(t, r.up.Load())
 }
 
 // Where others have waited in vain for long, nobody waits; who owes the rest of a request does.

@@ -31,6 +31,7 @@ type remote struct {
 
 	up     atomic.Bool  // the last call was answered
 	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
+	answer atomic.Int64 // when an answer of it last came, Unix ns
 	report atomic.Pointer[Report]
 	kick   chan struct{} // of capacity 1: say hello now
 	gone   chan struct{} // closed when the node is let go
@@ -93,6 +94,7 @@ func (n *Node) remote(node quorum.Node) *remote {
 // post makes a call. body has room for the header (headerBytes) in front. answer gets what was asked for, lent for the call; it may be nil. Errors: what the
 // other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
 func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
+	begun := time.Now()
 	err := r.n.exchange(pool, path, body, deadline, answer)
 	switch {
 	case err == nil || errors.As(err, &answered{}):
@@ -100,9 +102,9 @@ func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadl
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
 		return notSent{shard.ErrBusy}
 	case wasNotSent(err):
-		r.lost()
+		r.lost(begun)
 	default:
-		r.lost()
+		r.lost(begun)
 		return fmt.Errorf("%w: call of node %d: %w", shard.ErrUnknown, r.node, err)
 	}
 	return err
@@ -154,15 +156,18 @@ func (r *remote) ask(path string, body []byte, deadline time.Time) (out []byte, 
 }
 
 func (r *remote) heard() {
-	r.seen.Store(time.Now().UnixNano())
+	now := time.Now().UnixNano()
+	r.seen.Store(now)
+	r.answer.Store(now)
 	if !r.up.Load() && !r.up.Swap(true) {
 		r.n.log.Info("node is reached", "node", r.node)
 	}
 }
 
-// lost: a call did not come through. Connections that were open are not trusted any more.
-func (r *remote) lost() {
-	if !r.up.Swap(false) {
+// lost: a call that began then did not come through. Connections that were open are not trusted any more. A call from before the last answer shows nothing:
+// those that a node was paused under come to their deadlines one by one, long after it goes on.
+func (r *remote) lost(begun time.Time) {
+	if begun.UnixNano() < r.answer.Load() || !r.up.Swap(false) {
 		return
 	}
 	r.n.log.Warn("node is not reached", "node", r.node)
