@@ -173,8 +173,11 @@ func (l *leadership) newTicket() *ticket {
 	return t
 }
 
-// complete: all that the ticket has counted is visible.
+// complete: all that the ticket has counted is visible. After the end nothing is: what is applied then has effects that no ticket counts.
 func (l *leadership) complete(t *ticket) {
+	if l.hasEnded() {
+		return
+	}
 	t.mu.Lock()
 	for _, ref := range t.deferred {
 		l.keep(ref)

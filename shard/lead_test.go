@@ -132,6 +132,26 @@ func TestFollowEndsWhatWaits(t *testing.T) {
 	w.close()
 }
 
+// What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
+func TestAppliedAfterTheEnd(t *testing.T) {
+	w := smallCluster(t, nil)
+	e := w.leader(1)
+	l := e.lead.Load()
+	var tickets [3]*ticket
+	for i := range tickets {
+		tickets[i] = l.newTicket()
+		tickets[i].pending.Add(1)
+	}
+	tickets[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the letter") } // it is not among l.letters yet
+	tickets[2].finish(e)
+	require.Len(t, tickets[2].done, 1)
+	e.Follow()
+	tickets[0].finish(e)
+	tickets[1].finish(e)
+	require.Empty(t, tickets[0].done)
+	w.close()
+}
+
 // What is no request, or no letter, for this group is refused: in the log it would fail every replica.
 func TestTakeAndReceiveRefuse(t *testing.T) {
 	w := smallCluster(t, nil)
