@@ -48,7 +48,11 @@ func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
 
 // RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update, decisions.md D4).
 func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
-	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), claim{profile: number, kind: claimAliasRename, old: op.AppendAliasKey(nil, label, old)})
+	c := claim{profile: number, kind: claimAliasRename, old: op.AppendAliasKey(nil, label, old)}
+	if b.engine.log == nil { // what is sent straight to who a user is being merged into may come before the aliases do; it must not overtake them
+		c.profile = b.engine.namedBy(b.workspace, op.Alias, c.old, number)
+	}
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
 }
 
 // Identify gives an external id to the profile with this number, which has none; when another profile has that external id, the first is

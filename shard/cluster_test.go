@@ -136,6 +136,11 @@ func (c *testCluster) close() {
 	close(c.stop)
 	c.gone.Wait()
 	for _, g := range c.groups {
+		g.mu.Lock()
+		g.dethrone(g.leader) // in a test that has failed somebody may wait for what nobody decides any more
+		g.mu.Unlock()
+	}
+	for _, g := range c.groups {
 		for _, r := range g.replicas {
 			if r != nil {
 				r.shut(true)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
@@ -600,5 +602,73 @@ func TestLettersOnceAndInOrder(t *testing.T) {
 	w.faulty.Store(false)
 	settle(t, w.engine())
 	checkDirectory(t, w.engine())
+	w.close()
+}
+
+// An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the aliases are still on their way there.
+func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
+	w := smallCluster(t, func(o *clusterOptions) { o.groups = 3 })
+	e := w.nodes[0].front
+	in := func(group int, id op.IDKind, format string) string {
+		for n := 0; ; n++ {
+			key := fmt.Sprintf(format, n)
+			if e.opts.Group.Mesh.GroupOf(identity.Partition(e.hasher.Number(1, id, []byte(key)))) == group {
+				return key
+			}
+		}
+	}
+	leaving, staying := in(1, op.ExternalID, "leaving%d"), in(2, op.ExternalID, "staying%d")
+	from, to := makeUser(t, e, leaving), makeUser(t, e, staying)
+	label, old, _ := op.SplitAliasKey([]byte(in(1, op.Alias, aliasKey("crm", "old%d"))))
+	_, name, _ := op.SplitAliasKey([]byte(in(2, op.Alias, aliasKey("crm", "new%d"))))
+	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
+
+	w.groups[3].frozen.Store(true)
+	defer w.groups[3].frozen.Store(false)
+	var asking sync.WaitGroup
+	ask := func(fill func(b *Batch)) {
+		asking.Go(func() {
+			b := w.nodes[1].front.NewBatch(1, 0)
+			defer b.Release()
+			fill(b)
+			assert.NoError(t, b.Commit())
+		})
+	}
+	email := in(3, op.Email, "m%d@example.com")
+	ask(func(b *Batch) { addAttributes(b, op.ExternalID, leaving, op.Contact, attrField(op.AttrEmail, email)) })
+	eventually(t, "a message that nothing of a merge may overtake is on its way", func() bool {
+		users, err := e.Find(1, op.ExternalID, []byte(leaving))
+		require.NoError(t, err)
+		return len(users) == 1 && bytes.Contains(users[0].Blob, []byte(email))
+	})
+	ask(func(b *Batch) { b.Merge(from, to) })
+	find := func(alias []byte) uint64 {
+		users, err := e.Find(1, op.Alias, op.AppendAliasKey(nil, label, alias))
+		require.NoError(t, err)
+		if len(users) == 0 {
+			return 0
+		}
+		return users[0].Number
+	}
+	eventually(t, "the alias leads to who stays", func() bool { return find(old) == to })
+	renamed := make(chan Outcome, 1)
+	go func() {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		ref := b.RenameAlias(to, label, old, name)
+		assert.NoError(t, b.Commit())
+		renamed <- b.Outcome(ref)
+	}()
+	select {
+	case o := <-renamed:
+		t.Fatalf("the aliases are not there yet: outcome %d", o)
+	case <-time.After(50 * time.Millisecond):
+	}
+	w.groups[3].frozen.Store(false)
+	require.Equal(t, Done, <-renamed)
+	asking.Wait()
+	settle(t, e)
+	require.Equal(t, to, find(name))
+	require.Zero(t, find(old))
 	w.close()
 }

@@ -56,6 +56,28 @@ func (e *Engine) viewNamed(workspace uint32, id op.IDKind, key []byte, number ui
 	}
 }
 
+// namedBy is the number that the directory has for an identifier of the profile at number: that one, or the one of a profile that was merged into it, which the
+// directory has not heard of yet.
+func (e *Engine) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
+	named, err := e.numbers(nil, e.hasher.Number(workspace, id, key), workspace, id, key)
+	if err != nil || len(named) != 1 {
+		return number
+	}
+	for at := named[0]; at != number; {
+		l, err := e.lend(at)
+		if err != nil || l.blob == nil {
+			return number
+		}
+		next, ok := forward(l.blob)
+		l.back()
+		if !ok {
+			return number
+		}
+		at = next
+	}
+	return named[0]
+}
+
 // FindNumber returns the user with this number, or none.
 func (e *Engine) FindNumber(workspace uint32, number uint64) (users []User, err error) {
 	err = e.view(number, func(blob []byte) {
