@@ -365,6 +365,27 @@ func (c *testCluster) move(g *testGroup, node int) {
 	})
 }
 
+// handOver moves a leadership after the leader has yielded; or it doesn't.
+func (c *testCluster) handOver(g *testGroup) {
+	g.mu.Lock()
+	r := g.leader
+	g.mu.Unlock()
+	if r == nil {
+		return
+	}
+	e := r.e.Load()
+	if e == nil {
+		return
+	}
+	resume, err := e.Yield(time.Duration(c.intN(20)) * time.Millisecond)
+	require.NoError(c.t, err)
+	if c.chance(20) {
+		resume()
+		return
+	}
+	c.move(g, c.anyNode(g))
+}
+
 // leaderOf waits for a leader.
 func (g *testGroup) leaderOf(until time.Time) *Engine {
 	for ; time.Now().Before(until); time.Sleep(100 * time.Microsecond) {
@@ -453,9 +474,11 @@ func (r *testReplica) Image(string, uint64, uint64) ([]wal.File, error) { return
 func (c *testCluster) disturb() {
 	g := c.groups[c.intN(len(c.groups))]
 	r := g.replicas[c.anyNode(g)]
-	switch c.intN(8) {
-	case 0, 1, 2:
+	switch c.intN(9) {
+	case 0, 1:
 		c.move(g, c.anyNode(g))
+	case 2:
+		c.handOver(g)
 	case 3:
 		g.mu.Lock()
 		i := slices.Index(g.replicas, g.leader)

@@ -200,7 +200,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		switch {
 		case err == nil:
 			t.finish(e)
-			_, x, err = (&Pending{e, c, math.MaxInt}).Wait(end)
+			_, x, err = (&Pending{e, c, math.MaxInt, false}).Wait(end)
 			return x, err
 		case errors.Is(err, ErrStore):
 			e.fail(err)

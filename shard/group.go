@@ -91,16 +91,26 @@ type ReportedOutcome struct {
 type Pending struct {
 	engine   *Engine
 	commit   *commit
-	outcomes int // that the batch waits for
+	outcomes int  // that the batch waits for
+	owed     bool // it counts among the debts
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and gives it a stamp of its own when the group
-// has had a later one. outcomes is how many the batch waits for. Only the leader takes. Errors, all of which mean that nothing was done: those of Log.Append.
+// has had a later one. outcomes is how many the batch waits for. Only the leader takes, and not while it yields. Wait must follow. Errors, all of which mean that
+// nothing was done: those of Log.Append.
 func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) {
 	l := e.lead.Load()
-	if l == nil || l.hasEnded() {
+	if l == nil || !l.takes(true) {
 		return nil, ErrNotLeader
 	}
+	p, err := e.take(l, record, outcomes)
+	if err != nil {
+		l.answered()
+	}
+	return p, err
+}
+
+func (e *Engine) take(l *leadership, record []byte, outcomes int) (*Pending, error) {
 	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
 	c := &commit{lead: l}
 	c.Context = c
@@ -142,7 +152,7 @@ func (e *Engine) Take(record []byte, outcomes int) (*Pending, error) {
 		e.merges.Add(-int64(merges))
 		return nil, translate(err)
 	}
-	return &Pending{e, c, outcomes}, nil
+	return &Pending{e, c, outcomes, true}, nil
 }
 
 // checkTaken says how many merges a record begins, and whether it is urgent; an error when it is not for this engine. What is in the log every replica
@@ -189,6 +199,10 @@ func (e *Engine) observe(stamp int64) {
 // the same request are visible, too. position is the record's. end ends the wait; nil: nothing does. Errors: ErrUnknown when leadership was lost meanwhile, an
 // effect's Letter.Done has had an error, or end was closed; ErrFailed, ErrClosed.
 func (p *Pending) Wait(end <-chan struct{}) (position uint64, effects Effects, err error) {
+	if p.owed {
+		p.owed = false
+		defer p.commit.lead.answered()
+	}
 	e, t := p.engine, p.commit.ticket
 	select {
 	case <-t.done:
@@ -212,9 +226,10 @@ func (e *Engine) Release(ref uint64, end <-chan struct{}) (effects Effects, err 
 		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed, r.partition)
 	}
 	l := e.lead.Load()
-	if l == nil || l.hasEnded() {
+	if l == nil || !l.takes(false) {
 		return effects, ErrNotLeader
 	}
+	defer l.answered()
 	if !l.claim(r) {
 		if err := e.waitDispatched(); err != nil { // who leads since a moment ago may not have applied it yet
 			return effects, err
@@ -242,9 +257,10 @@ func (e *Engine) waitDispatched() error {
 // Log.Append; ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is no message to one of this engine's partitions.
 func (e *Engine) Receive(letters []Letter) error {
 	l := e.lead.Load()
-	if l == nil || l.hasEnded() {
+	if l == nil || !l.takes(false) {
 		return ErrNotLeader
 	}
+	defer l.answered()
 	if e.closing.Load() {
 		return ErrClosed
 	}

@@ -30,6 +30,7 @@ type leadership struct {
 
 	mu       sync.Mutex // guards what follows
 	couriers map[int]*courier
+	debts    debts
 	letters  map[*ticket]struct{}      // of letters that are applied, with effects on their way
 	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
 	senders  [identity.Partitions]sender
@@ -65,12 +66,7 @@ func (l *leadership) over() <-chan struct{} {
 }
 
 func (l *leadership) hasEnded() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
-	}
+	return isClosed(l.ended)
 }
 
 // Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
@@ -187,7 +183,9 @@ func (l *leadership) complete(t *ticket) {
 	reply := t.reply
 	t.reply = nil
 	delete(l.letters, t)
+	l.debts.open++
 	l.mu.Unlock()
+	defer l.answered()
 	if reply != nil {
 		reply(t.effects())
 		return

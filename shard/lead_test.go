@@ -151,6 +151,120 @@ func TestAppliedAfterTheEnd(t *testing.T) {
 	tickets[0].finish(e)
 	tickets[1].finish(e)
 	require.Empty(t, tickets[0].done)
+}
+
+// An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes nothing.
+func TestYield(t *testing.T) {
+	w := smallCluster(t, nil)
+	g, e := w.groups[1], w.leader(1)
+	b := w.nodes[0].front.NewBatch(1, 0)
+	defer b.Release()
+	addAttributes(b, op.ExternalID, userIn(1, 0), op.Contact, attrField(op.AttrEmail, emailIn(2, 0)))
+	record := finished(b)
+	w.groups[2].frozen.Store(true) // where the request has an effect
+	defer w.groups[2].frozen.Store(false)
+	first, err := e.Take(record, 0)
+	require.NoError(t, err)
+	eventually(t, "it is applied", func() bool { return e.inflight.Load() == 0 })
+
+	resume, err := e.Yield(10 * time.Millisecond)
+	require.NoError(t, err)
+	_, err = e.Take(record, 0)
+	require.ErrorIs(t, err, ErrNotLeader)
+	_, err = e.Yield(time.Millisecond)
+	require.ErrorIs(t, err, errYielding)
+	resume()
+	second, err := e.Take(record, 0)
+	require.NoError(t, err)
+
+	yielded := make(chan func())
+	go func() {
+		resume, err := e.Yield(patient)
+		require.NoError(t, err)
+		yielded <- resume
+	}()
+	stillYielding := func() {
+		t.Helper()
+		select {
+		case <-yielded:
+			t.Fatal("requests wait for their answers")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	eventually(t, "it yields", func() bool {
+		l := e.lead.Load()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.debts.yielding
+	})
+	told, seq := make(chan error, 1), uint64(0)
+	receive := func() error {
+		seq++
+		letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
+		letter.Done = func(_ Effects, err error) { told <- err }
+		return e.Receive([]Letter{letter})
+	}
+	require.NoError(t, receive(), "others may need that to come to an end")
+	require.NoError(t, <-told)
+	stillYielding()
+	w.groups[2].frozen.Store(false)
+	_, _, err = first.Wait(nil)
+	require.NoError(t, err)
+	stillYielding()
+	_, _, err = second.Wait(nil)
+	require.NoError(t, err)
+	resume = <-yielded
+	require.ErrorIs(t, receive(), ErrNotLeader, "there is nothing left that would be lost")
+	_, err = e.Release(1<<56|1, nil)
+	require.ErrorIs(t, err, ErrNotLeader)
+
+	resume()
+	require.NoError(t, receive())
+	require.NoError(t, <-told)
+	resume, err = e.Yield(patient)
+	require.NoError(t, err, "nothing is owed")
+	g.mu.Lock()
+	g.dethrone(g.leader)
+	g.mu.Unlock()
+	resume() // too late
+	_, err = e.Take(record, 0)
+	require.ErrorIs(t, err, ErrNotLeader)
+	_, err = e.Yield(patient)
+	require.NoError(t, err, "who leads no more owes nothing")
+	w.close()
+}
+
+// A letter whose effects are on their way is owed, too.
+func TestYieldWaitsForLetters(t *testing.T) {
+	w := smallCluster(t, nil)
+	e := w.leader(1)
+	l := e.lead.Load()
+	told := make(chan struct{})
+	letter := l.newTicket()
+	letter.pending.Add(1)
+	letter.reply = func(Effects, error) { <-told }
+	l.mu.Lock()
+	l.letters[letter] = struct{}{}
+	l.mu.Unlock()
+	yielded := make(chan struct{})
+	go func() {
+		_, err := e.Yield(patient)
+		require.NoError(t, err)
+		close(yielded)
+	}()
+	still := func() {
+		t.Helper()
+		select {
+		case <-yielded:
+			t.Fatal("who sent the letter waits")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	still()
+	go letter.finish(e)
+	still() // it is being told
+	close(told)
+	<-yielded
 	w.close()
 }
 

@@ -150,6 +150,37 @@ func TestPromises(t *testing.T) {
 	require.NotSame(t, own, n.promisesTo(2, 6), "the other node has started anew")
 }
 
+// A node that closes waits until those who can be reached have heard what has become of their letters.
+func TestKeepPromises(t *testing.T) {
+	n := &Node{self: 1, promises: newPromises(), epoch: 77, draining: make(chan struct{}), remotes: xsync.NewMapOf[quorum.Node, *remote]()}
+	two := &remote{n: n, node: 2}
+	two.up.Store(true)
+	n.remotes.Store(2, two)
+	own, p := n.promisesTo(2, 5), &promise{}
+	id := (&reader{rest: own.give(nil, []*promise{p})[1:]}).u64()
+	require.False(t, n.owes(), "nothing is known yet")
+	own.keep(p, shard.Effects{}, shard.ErrUnknown)
+	require.True(t, n.owes())
+	two.up.Store(false)
+	require.False(t, n.owes(), "it can't be told")
+	two.up.Store(true)
+	kept := make(chan struct{})
+	go func() {
+		n.keepPromises()
+		close(kept)
+	}()
+	select {
+	case <-kept:
+		t.Fatal("nobody has said that it was told")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(n.draining) // so that the question does not wait for more
+	_, err := n.serveEffects(&quorum.Conn{Node: 2}, nil, appendU64(appendU64(nil, 5), id))
+	require.NoError(t, err)
+	<-kept
+	require.False(t, n.owes())
+}
+
 // What has become of a promise may be heard before the promise: they come over different connections.
 func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	var x effects

@@ -80,7 +80,14 @@ func (n *Node) step(s Step) error {
 	if g == nil {
 		return quorum.ErrNotLeader
 	}
-	return s.do(g.log)
+	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
+		return err
+	}
+	d, _ := n.documents.get()
+	if err := s.stands(d); err != nil {
+		return err
+	}
+	return s.do(gently{g.log, g})
 }
 
 func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
@@ -43,6 +44,68 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 		l.verify(node)
 	}
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+}
+
+// A leader that hands over answers the requests first that it has taken. Those that come meanwhile are for the next leader.
+func TestHandOverAnswersFirst(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, func(o *Options) {
+		o.YieldTimeout, o.CommitTimeout, o.LeaderWait = patience, patience, patience
+		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = 3*time.Second, 3*time.Second, 3*time.Second // nobody else takes a leadership away
+	})
+	const requests, token = 60, 7
+	var gates []*gate
+	for _, n := range c.all() {
+		for i := range n.replicas {
+			gates = append(gates, &n.group(uint32(i)).gate)
+		}
+	}
+	for _, g := range gates { // what has an effect in another group waits
+		require.NoError(t, g.hold(context.Background(), token))
+	}
+	answers := make(chan error, 2*requests)
+	ask := func(user string) {
+		b := c.node(1).Front().NewBatch(testWorkspace, 0)
+		defer b.Release()
+		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
+		answers <- b.Commit()
+	}
+	for _, u := range users("before", requests) {
+		go ask(u)
+	}
+	time.Sleep(100 * time.Millisecond)
+	require.Less(t, len(answers), requests, "none waits for an effect")
+	var steps errgroup.Group
+	moved := 0
+	for _, n := range c.all() {
+		for i := 1; i < len(n.replicas); i++ {
+			g := n.group(uint32(i))
+			if !g.leads.Load() {
+				continue
+			}
+			moved++
+			to := 1 + n.self%3
+			steps.Go(func() error {
+				err := n.step(Step{Group: g.id, Verb: Transfer, Node: to, Members: g.log.Status().Members, Until: time.Now().Add(patience)})
+				if err != nil && g.log.Status().Role == quorum.Leader && !strings.Contains(err.Error(), "handed over already") { // by the reconciler
+					return err
+				}
+				return nil
+			})
+		}
+	}
+	require.NotZero(t, moved)
+	for _, u := range users("meanwhile", requests) {
+		go ask(u)
+	}
+	time.Sleep(100 * time.Millisecond)
+	for _, g := range gates {
+		g.letGo(token)
+	}
+	require.NoError(t, steps.Wait())
+	for range 2 * requests {
+		require.NoError(t, <-answers)
+	}
 }
 
 // Each node in turn is closed in order and started again, under load that goes to all that are there.

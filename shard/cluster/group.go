@@ -476,12 +476,38 @@ func (g *group) handOver(deadline time.Time) {
 		if s.Role != quorum.Leader || best == 0 {
 			return
 		}
-		if err := g.log.Transfer(best); err != nil {
+		if err := g.transfer(best); err != nil {
 			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
 			time.Sleep(maxRoutePause)
 		}
 	}
 }
+
+// transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for the next leader.
+func (g *group) transfer(to quorum.Node) error {
+	e := g.engine.Load()
+	if e == nil {
+		return g.log.Transfer(to)
+	}
+	resume, err := e.Yield(g.n.opts.YieldTimeout)
+	if err != nil {
+		return err
+	}
+	if err := g.log.Transfer(to); err != nil {
+		resume()
+		return err
+	}
+	return nil
+}
+
+// gently is the log of a group, with leaderships handed over as transfer does it.
+type gently struct {
+	*quorum.Log
+	g *group
+}
+
+// Transfer hands the leadership to another node.
+func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(to) }
 
 // Snapshot writes the state for another node (quorum.State).
 func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) error {

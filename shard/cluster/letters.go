@@ -266,6 +266,24 @@ func (o *promises) kept(dst []byte) ([]byte, bool) {
 	return dst, len(o.ready) > 0
 }
 
+// keepPromises waits until other nodes have said that they were told what has become of their letters: of those that are handed over nothing more will. After a
+// while it doesn't.
+func (n *Node) keepPromises() {
+	for deadline := time.Now().Add(byeTime); n.owes() && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (n *Node) owes() (owes bool) {
+	n.promises.Range(func(to quorum.Node, o *promises) bool {
+		o.mu.Lock()
+		owes = len(o.ready) > 0 && n.remote(to).up.Load()
+		o.mu.Unlock()
+		return !owes
+	})
+	return owes
+}
+
 // effects are promises of another node to this one.
 type effects struct {
 	r       *remote

@@ -63,6 +63,9 @@ type Options struct {
 	SpreadTimeout time.Duration
 	// CloseTimeout is how long Close tries to hand leaderships over. Default 10 s.
 	CloseTimeout time.Duration
+	// YieldTimeout is how long a leader that hands over waits until the requests that it has taken are answered; those that aren't by then get ErrUnknown.
+	// Default 2 s.
+	YieldTimeout time.Duration
 	// DialTimeout is for a connection to another node. Default 1 s.
 	DialTimeout time.Duration
 	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its own; further ones wait, then they are
@@ -84,6 +87,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.HelloTimeout, 2*time.Second)
 	preset(&o.SpreadTimeout, 2*time.Second)
 	preset(&o.CloseTimeout, 10*time.Second)
+	preset(&o.YieldTimeout, 2*time.Second)
 	preset(&o.DialTimeout, time.Second)
 	preset(&o.MaxCalls, 1024)
 	preset(&o.MaxCallsServed, 16384)
@@ -399,6 +403,7 @@ func (n *Node) Close() error {
 	}
 	if n.furnished.Load() {
 		n.handOver()
+		n.keepPromises()
 		n.sayBye()
 	}
 	close(n.draining)

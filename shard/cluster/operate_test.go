@@ -300,3 +300,18 @@ func TestReconcilerRuns(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// A node becomes no member of a group that it is about to delete, however long the step was under way.
+func TestStepStands(t *testing.T) {
+	d := &directory{groups: map[uint32]placement{5: {Replicas: nodes(1, 2), Leaving: nodes(7)}}}
+	for step, want := range map[*Step]error{
+		{Group: 5, Verb: AddLearner, Node: 1}: nil,
+		{Group: 5, Verb: AddLearner, Node: 7}: errPlaced,
+		{Group: 5, Verb: AddLearner, Node: 8}: errPlaced,
+		{Group: 6, Verb: AddLearner, Node: 1}: errPlaced,
+		{Group: 5, Verb: Remove, Node: 7}:     nil,
+		{Group: 0, Verb: AddLearner, Node: 8}: nil,
+	} {
+		require.ErrorIs(t, step.stands(d), want, "%+v", step)
+	}
+}

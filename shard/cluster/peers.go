@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"millrace/shard"
@@ -13,7 +14,7 @@ import (
 type peers interface {
 	// Report asks a node, this one too, how it is.
 	Report(ctx context.Context, node quorum.Node) (Report, error)
-	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers,
+	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers, errPlaced,
 	// that it can't be reached, or that nobody knows: the next look will tell.
 	Step(ctx context.Context, node quorum.Node, s Step) error
 	// Fence returns when everything that was acknowledged in the control group before the call is applied in this node's replica, its documents included.
@@ -73,7 +74,17 @@ func (v Verb) String() string {
 var (
 	errMembers = errors.New("cluster: the group's members have changed")
 	errLate    = errors.New("cluster: the step comes too late, or clocks differ")
+	errPlaced  = errors.New("cluster: the group is placed elsewhere by now")
 )
+
+// stands is nil when the documents still want the step, else errPlaced. A node deletes its replica of a group that is placed elsewhere, so it must not become a
+// member then by a step that was long under way.
+func (s Step) stands(d *directory) error {
+	if s.Verb == AddLearner && s.Group != controlGroup && !slices.Contains(d.groups[s.Group].Replicas, s.Node) {
+		return errPlaced
+	}
+	return nil
+}
 
 // members is how a group's members are changed: quorum.Log, on the leader.
 type members interface {

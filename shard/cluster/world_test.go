@@ -291,6 +291,10 @@ func (w *world) Step(_ context.Context, leader quorum.Node, s Step) error {
 		if !w.nodes[leader].alive || w.groups[s.Group].leader != leader {
 			return quorum.ErrNotLeader
 		}
+		d, _ := w.documents.get()
+		if err := s.stands(d); err != nil {
+			return err
+		}
 		return s.doAt(w.time, worldLog{w, s.Group, late})
 	}
 	switch fate := w.fate("step", s.Group, s.Verb, s.Node); {
