@@ -107,7 +107,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		limiter := ratelimit.NewLimiter(peers, systemClock)
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
-			Quorum: quorum.Options{HeartbeatTimeout: 500 * time.Millisecond, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20},
+			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20},
 			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20}, HelloInterval: 100 * time.Millisecond,
 			OnDocument: d.control.Apply, Logger: d.logger(),
 			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
