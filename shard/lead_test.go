@@ -64,6 +64,16 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
+// notYet fails when something comes for a while.
+func notYet[T any](t *testing.T, c <-chan T, why string) {
+	t.Helper()
+	select {
+	case <-c:
+		t.Fatal(why)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
 // finished gives a record what Take gets: a batch of a front, with its stamp.
 func finished(b *Batch) []byte {
 	return append([]byte{}, b.Finish(b.workspace, b.actor, b.engine.now(b.Builder.Count()))[wal.HeaderBytes:]...)
@@ -151,6 +161,7 @@ func TestAppliedAfterTheEnd(t *testing.T) {
 	tickets[0].finish(e)
 	tickets[1].finish(e)
 	require.Empty(t, tickets[0].done)
+	w.close()
 }
 
 // An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes nothing.
@@ -183,14 +194,6 @@ func TestYield(t *testing.T) {
 		require.NoError(t, err)
 		yielded <- resume
 	}()
-	stillYielding := func() {
-		t.Helper()
-		select {
-		case <-yielded:
-			t.Fatal("requests wait for their answers")
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 	eventually(t, "it yields", func() bool {
 		l := e.lead.Load()
 		l.mu.Lock()
@@ -206,11 +209,11 @@ func TestYield(t *testing.T) {
 	}
 	require.NoError(t, receive(), "others may need that to come to an end")
 	require.NoError(t, <-told)
-	stillYielding()
+	notYet(t, yielded, "requests wait for their answers")
 	w.groups[2].frozen.Store(false)
 	_, _, err = first.Wait(nil)
 	require.NoError(t, err)
-	stillYielding()
+	notYet(t, yielded, "requests wait for their answers")
 	_, _, err = second.Wait(nil)
 	require.NoError(t, err)
 	resume = <-yielded
@@ -252,17 +255,9 @@ func TestYieldWaitsForLetters(t *testing.T) {
 		require.NoError(t, err)
 		close(yielded)
 	}()
-	still := func() {
-		t.Helper()
-		select {
-		case <-yielded:
-			t.Fatal("who sent the letter waits")
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	still()
+	notYet(t, yielded, "who sent the letter waits")
 	go letter.finish(e)
-	still() // it is being told
+	notYet(t, yielded, "it is being told")
 	close(told)
 	<-yielded
 	w.close()

@@ -45,8 +45,8 @@ func TestPowerLoss(t *testing.T) {
 			}
 		}
 	})
-	var torn int
-	for i := range clones {
+	var torn, i int
+	for ; i < clones || torn <= clones/10 && i < 5*clones; i++ { // how many are torn depends on how busy the machine is
 		h.waitAcked(uint64(i) * 3)
 		acked := h.ackedPosition()
 		percent := rng.IntN(101)
@@ -64,8 +64,8 @@ func TestPowerLoss(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, h.bad)
 	require.NoError(t, h.Close())
-	t.Logf("%d records, %d of %d clones had a torn tail", h.LastPosition(), torn, clones)
-	require.Greater(t, torn, clones/100, "the test no longer makes torn tails") // how many depends on how busy the machine is
+	t.Logf("%d records, %d of %d clones had a torn tail", h.LastPosition(), torn, i)
+	require.Greater(t, torn, clones/10, "the test no longer makes torn tails")
 }
 
 // write appends until stop, waiting for a part of its records, as clients do.

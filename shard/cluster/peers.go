@@ -14,8 +14,8 @@ import (
 type peers interface {
 	// Report asks a node, this one too, how it is.
 	Report(ctx context.Context, node quorum.Node) (Report, error)
-	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers, errPlaced,
-	// that it can't be reached, or that nobody knows: the next look will tell.
+	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers,
+	// errPlaced, that it can't be reached, or that nobody knows: the next look will tell.
 	Step(ctx context.Context, node quorum.Node, s Step) error
 	// Fence returns when everything that was acknowledged in the control group before the call is applied in this node's replica, its documents included.
 	Fence(ctx context.Context) error
