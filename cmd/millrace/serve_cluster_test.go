@@ -74,7 +74,7 @@ func TestServeAsNodes(t *testing.T) {
 	ca := newAuthority(t, dir, "ca")
 	file := func(node int, what string) string { return filepath.Join(dir, fmt.Sprintf("%s%d.pem", what, node)) }
 	text := strings.Replace(bootstrapText, "    subscription_groups:", "      - {name: made, permissions: [users.track]}\n    subscription_groups:", 1)
-	text = strings.Replace(text, "rate_limits: {", "rate_limits: {email.status: 60/1h, ", 1)
+	text = strings.Replace(text, "rate_limits: {", "rate_limits: {email.status: 60/31d, ", 1)
 	bootstrap := filepath.Join(dir, "bootstrap.yaml")
 	require.NoError(t, os.WriteFile(bootstrap, []byte(text), 0o600))
 	var raft, members []string
