@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testsize"
 )
 
 // goodRequests has a request for each route that needs more than its path: with a key that holds the permission it is accepted, in any order and
@@ -63,6 +64,7 @@ var goodRequests = map[string]struct{ target, body string }{
 
 // Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace, the SCIM token.
 func TestPermissionMatrix(t *testing.T) {
+	testsize.SkipSerial(t)
 	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })
 	defer done()
 	by := control.Actor{Name: "test"}

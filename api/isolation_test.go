@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testsize"
 )
 
 // A key of one workspace can name everything that another workspace has, and neither sees nor changes it: the answers are those for what isn't there, 404,
@@ -187,6 +188,7 @@ func (d *door) view(t *testing.T, svcID string) string {
 }
 
 func TestWorkspacesAreIsolated(t *testing.T) {
+	testsize.SkipSerial(t)
 	d, done := openEngine(t, t.TempDir())
 	defer done()
 	svcID := d.seed(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testsize"
 )
 
 func translationFailure(code, text string) string {
@@ -291,6 +292,7 @@ func TestConcurrentTranslations(t *testing.T) {
 
 // More than the bodies of the default can hold.
 func TestTranslationsTooLarge(t *testing.T) {
+	testsize.SkipSerial(t)
 	d := open(t, func(o *Options) { o.MaxBodyBytes = 32 << 20 })
 	put := func(n int) answer {
 		return d.call("PUT", "/campaigns/translations", demoKey, `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"fr","translation_map":{"a":"`+strings.Repeat("x", n)+`","b":""}}`)

@@ -44,6 +44,7 @@ func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
 
 // What is packed leaves the engine's log, what isn't stays.
 func TestLogIsLetGo(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	for range 4 {
 		w.commitMore(40, 20)
