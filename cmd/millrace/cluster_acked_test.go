@@ -40,36 +40,19 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 		disks = append(disks, d)
 	}
 	c := newCluster(t, 3, disks)
-	var loads []*load
-	under := func(name string, rounds int, keys bool, f func()) {
-		for range rounds {
-			start := time.Now()
-			l := c.load(func(o *loadtest.Options) {
-				o.Body.Prefix = fmt.Sprintf("l%d", len(loads))
-				o.IdempotencyKeys = keys // requests without an answer are sent again
-			})
-			c.waitForMore(l, 20)
-			f()
-			c.waitReady()
-			c.waitForMore(l, 20)
-			c.endLoad(l)
-			c.verify(l)
-			loads = append(loads, l)
-			t.Logf("%s: %v; %d requests acknowledged, %d without an answer", name, time.Since(start).Round(time.Millisecond), l.report.Acked, l.ledger.UnknownRequests())
-		}
-	}
-	under("one killed", rounds, true, func() {
+	l := loads{c: c}
+	l.under("one killed", rounds, true, func() {
 		killed := c.nodes[r.IntN(3)]
 		killed.kill()
 		t.Logf("all groups are led again %v after node %d was killed", c.led(killed).Round(time.Millisecond), killed.number)
 		killed.start(bounds(r)...)
 	})
-	under("all killed", rounds, false, func() {
+	l.under("all killed", rounds, false, func() {
 		all := c.kill(r, c.nodes)
 		all.end()
 	})
 	if disks != nil {
-		under("power cut of all", rounds, false, func() {
+		l.under("power cut of all", rounds, false, func() {
 			for _, d := range disks {
 				d.cutPower(t)
 			}
@@ -80,7 +63,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 			all.end()
 		})
 	}
-	under("leaders paused", rounds, true, func() {
+	l.under("leaders paused", rounds, true, func() {
 		order := r.Perm(3)
 		paused := c.nodes[order[0]]
 		paused.pause()
@@ -92,11 +75,79 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 		also.resume()
 	})
 	if c.net.canCut() {
-		under("minority cut off", rounds, true, func() { c.cutMinorityOff(r) })
+		l.under("minority cut off", rounds, true, func() { c.cutMinorityOff(r) })
 	}
-	under("disk replaced", 1, false, func() { c.replaceDisk() })
-	for _, l := range loads {
-		c.verify(l)
+	l.under("disk replaced", 1, false, func() { c.replaceDisk() })
+	l.verify()
+}
+
+// The same with five nodes, of which as many are killed at once as the groups of five replicas bear, and one more than those of three do.
+func TestClusterOfFiveKeepsWhatItAcknowledged(t *testing.T) {
+	if !testsize.Stress() {
+		t.Skip("five nodes are for the long versions")
+	}
+	for _, replicas := range []string{"3", "5"} {
+		t.Run(replicas+" replicas", func(t *testing.T) {
+			r := testseed.Rand(t)
+			c := newCluster(t, 5, nil, "--replicas", replicas)
+			l := loads{c: c}
+			l.under("one killed", 5, true, func() {
+				killed := c.nodes[r.IntN(5)]
+				killed.kill()
+				t.Logf("all groups are led again %v after node %d was killed", c.led(killed).Round(time.Millisecond), killed.number)
+				killed.start(bounds(r)...)
+			})
+			l.under("two killed", 5, true, func() {
+				order := r.Perm(5)
+				killed := []*peer{c.nodes[order[0]], c.nodes[order[1]]}
+				two := c.kill(r, killed)
+				if replicas == "5" {
+					t.Logf("all groups are led again %v after nodes %d and %d were killed", c.led(killed[0]).Round(time.Millisecond), killed[0].number, killed[1].number)
+				} else {
+					time.Sleep(time.Duration(r.IntN(5000)) * time.Millisecond)
+				}
+				two.end()
+			})
+			l.under("all killed", 2, false, func() {
+				all := c.kill(r, c.nodes)
+				all.end()
+			})
+			l.verify()
+		})
+	}
+}
+
+// loads are those that a cluster was under, one after the other.
+type loads struct {
+	c   *fleet
+	all []*load
+}
+
+// under does something to the cluster under load, so many times, and holds the cluster to what it acknowledged. With keys, requests without an answer are sent again.
+func (l *loads) under(name string, rounds int, keys bool, f func()) {
+	l.c.t.Helper()
+	for range rounds {
+		start := time.Now()
+		one := l.c.load(func(o *loadtest.Options) {
+			o.Body.Prefix = fmt.Sprintf("l%d", len(l.all))
+			o.IdempotencyKeys = keys
+		})
+		l.c.waitForMore(one, 20)
+		f()
+		l.c.waitReady()
+		l.c.waitForMore(one, 20)
+		l.c.endLoad(one)
+		l.c.verify(one)
+		l.all = append(l.all, one)
+		l.c.t.Logf("%s: %v; %d requests acknowledged, %d without an answer", name, time.Since(start).Round(time.Millisecond), one.report.Acked, one.ledger.UnknownRequests())
+	}
+}
+
+// verify looks once more for what each of them has left.
+func (l *loads) verify() {
+	l.c.t.Helper()
+	for _, one := range l.all {
+		l.c.verify(one)
 	}
 }
 

@@ -92,13 +92,13 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 }
 
 // newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time, otherwise fewer. disks nil: data are in
-// folders.
-func newCluster(t *testing.T, nodes int, disks []*disk) *fleet {
+// folders. More flags are for all nodes.
+func newCluster(t *testing.T, nodes int, disks []*disk, more ...string) *fleet {
 	flags := []string{"--groups", "5", "--max-moves", "6"}
 	if testsize.Stress() {
 		flags = nil
 	}
-	c := emptyCluster(t, newNetwork(t, nodes+spareNodes), flags)
+	c := emptyCluster(t, newNetwork(t, nodes+spareNodes), append(flags, more...))
 	c.founders, c.disks = nodes, disks
 	for range nodes {
 		c.place()
