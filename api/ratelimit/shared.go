@@ -307,10 +307,11 @@ func (l *Limiter) grantShare(a *account, nodes int, limit, want uint32) {
 	own := a.known.of(self)
 	others := a.known.total() - uint64(own)
 	share := max(1, (uint64(limit)-min(uint64(limit), others))/uint64(nodes))
-	n := uint32(min(uint64(max(want, a.waiting)), share-min(share, uint64(own))))
+	want = max(want, a.waiting)
+	n := uint32(min(uint64(want), share-min(share, uint64(own))))
 	a.known.add(self, n)
 	a.tokens += n
-	if n == 0 {
+	if n == 0 && want > 0 { // as few may be used by now that there are enough at hand
 		a.dryUntil = now + dryFor.Milliseconds()
 	}
 }

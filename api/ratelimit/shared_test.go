@@ -435,6 +435,38 @@ func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 	})
 }
 
+// A node on its own that wants nothing, because fewer requests come now and it has enough for them at hand, has not used up its share: when many come at once
+// then, none is refused.
+func TestEnoughAtHandIsNotAllUsed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		n := newNetwork(testseed.Rand(t), 3, 0)
+		limit, err := Parse("20000/1m")
+		require.NoError(t, err)
+		n.toWindow(UsersMerge, limit)
+		node := n.owner(UsersMerge)%3 + 1 // another one
+		for _, other := range n.members {
+			if other != node {
+				n.kill(other)
+			}
+		}
+		l := n.limiters[node]
+		a := l.account(windowKey{7, UsersMerge, false})
+		a.mu.Lock()
+		a.turn(limit.Window.Milliseconds(), n.clock(node))
+		a.tokens, a.ahead = 50, 100 // since it was busier
+		a.mu.Unlock()
+		for range 3 {
+			_, ok := l.Take(7, UsersMerge, limit, n.clock(node))
+			require.True(t, ok)
+			time.Sleep(50 * time.Millisecond)
+		}
+		for i := range 100 {
+			_, ok := l.Take(7, UsersMerge, limit, n.clock(node))
+			require.True(t, ok, i)
+		}
+	})
+}
+
 // Who comes while a node looks for an owner in vain is not forgotten when it goes on by itself, as the owner or with its share.
 func TestWhoComesLateIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

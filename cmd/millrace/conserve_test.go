@@ -219,7 +219,9 @@ func (c *crowd) settle(t *testing.T) {
 
 // check adds everything up.
 func (c *crowd) check(t *testing.T) {
-	require.Nil(t, c.unexpected.Load())
+	if text := c.unexpected.Load(); text != nil {
+		require.Fail(t, "unexpected answer", *text)
+	}
 	var events, purchases, cents, sessions int64
 	holder := map[string]string{} // alias → user
 	merged := 0
@@ -279,6 +281,9 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 	for n := range faults {
 		for c.merges.Load() < merges*int64(n+1)/int64(faults+1) && c.unexpected.Load() == nil {
 			time.Sleep(time.Millisecond)
+		}
+		if c.unexpected.Load() != nil {
+			return
 		}
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
 		fault()
