@@ -119,6 +119,18 @@ func (n *network) owner(b Bucket) uint32 {
 	return (&Limiter{peers: peer{n, 1}}).order(windowKey{7, b, false})[0]
 }
 
+// notOwner is a node that does not own the bucket, at the begin of a window, with its limiter and the account of the window.
+func (n *network) notOwner(b Bucket, limit Limit) (node uint32, l *Limiter, a *account) {
+	n.toWindow(b, limit)
+	node = n.owner(b)%uint32(len(n.members)) + 1
+	l = n.limiters[node]
+	a = l.account(windowKey{7, b, false})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(limit.Window.Milliseconds(), n.clock(node))
+	return node, l, a
+}
+
 // load sends requests for a while: in each millisecond, or more of a long window, as many to each node as rate says for it, at random. They come to one
 // workspace and bucket.
 func (n *network) load(b Bucket, limit Limit, during time.Duration, rate func(node uint32, since time.Duration) float64) {
@@ -415,14 +427,9 @@ func TestSlicesComeAhead(t *testing.T) {
 func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
-		limit, err := Parse("20000/1m")
-		require.NoError(t, err)
-		n.toWindow(UsersMerge, limit)
-		node := n.owner(UsersMerge)%3 + 1 // another one
-		l := n.limiters[node]
-		a := l.account(windowKey{7, UsersMerge, false})
+		limit := Limit{Requests: 20_000, Window: time.Minute}
+		node, l, a := n.notOwner(UsersMerge, limit)
 		a.mu.Lock()
-		a.turn(limit.Window.Milliseconds(), n.clock(node))
 		a.tokens, a.waiting = 2, 2 // two that have not gone on yet
 		a.mu.Unlock()
 		for range 3 {
@@ -440,19 +447,14 @@ func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 func TestEnoughAtHandIsNotAllUsed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
-		limit, err := Parse("20000/1m")
-		require.NoError(t, err)
-		n.toWindow(UsersMerge, limit)
-		node := n.owner(UsersMerge)%3 + 1 // another one
+		limit := Limit{Requests: 20_000, Window: time.Minute}
+		node, l, a := n.notOwner(UsersMerge, limit)
 		for _, other := range n.members {
 			if other != node {
 				n.kill(other)
 			}
 		}
-		l := n.limiters[node]
-		a := l.account(windowKey{7, UsersMerge, false})
 		a.mu.Lock()
-		a.turn(limit.Window.Milliseconds(), n.clock(node))
 		a.tokens, a.ahead = 50, 100 // since it was busier
 		a.mu.Unlock()
 		for range 3 {
