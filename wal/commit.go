@@ -114,7 +114,7 @@ func (l *Log) write() error {
 	durable := l.durable.Load()
 	before := c.offset
 	for i, r := range c.group {
-		sealHeader(r.Data, r.Position, r.Count, durable)
+		sealHeader(r.Data, r.Position, r.Count, durable, l.salt)
 		if n := len(c.segment.marks); n == 0 || c.offset-c.segment.marks[n-1].offset >= markInterval {
 			l.segMu.Lock()
 			c.segment.note(r.Position, c.offset)

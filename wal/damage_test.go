@@ -170,13 +170,13 @@ func TestFlipBehindWitness(t *testing.T) {
 // oldWitness is a witness that was last written when acked was.
 func oldWitness(h *harness, acked uint64) []byte {
 	b := make([]byte, witnessSlots*slotSpacing)
-	encodeSlot(b, witnessState{generation: 7, acked: acked, segment: h.segments[0].num, first: h.segments[0].first})
+	encodeSlot(b, witnessState{generation: 7, acked: acked, segment: h.segments[0].num, first: h.segments[0].first, salt: h.salt})
 	return b
 }
 
 // ends are the offsets at which the records of the last segment end.
 func (h *harness) ends(t testing.TB) (ends []int64) {
-	r, err := openSegment(h.opts.FS, h.segments[len(h.segments)-1].path, 0)
+	r, err := h.openSegment(h.segments[len(h.segments)-1].path, 0)
 	require.NoError(t, err)
 	defer r.close()
 	for {
@@ -311,20 +311,23 @@ func TestMissingFiles(t *testing.T) {
 func TestRecordChecksum(t *testing.T) {
 	r := newRecord(5, 100)
 	sealPayload(r.Data)
-	sealHeader(r.Data, 12, 3, 10)
-	h, payload, err := openRecord(r.Data)
+	const secret = salt(42)
+	sealHeader(r.Data, 12, 3, 10, secret)
+	h, payload, err := openRecord(r.Data, secret)
 	require.NoError(t, err)
 	require.Equal(t, header{position: 12, count: 3, lag: 2}, h)
 	require.EqualValues(t, 10, h.durable())
 	require.Equal(t, r.Data[HeaderBytes:], payload)
 	for i := range r.Data {
 		r.Data[i] ^= 4
-		_, _, err := openRecord(r.Data)
+		_, _, err := openRecord(r.Data, secret)
 		require.ErrorIs(t, err, ErrCorrupt, i)
 		r.Data[i] ^= 4
 	}
+	_, _, err = openRecord(r.Data, secret+1)
+	require.ErrorIs(t, err, ErrCorrupt, "another log's")
 	for n := range len(r.Data) {
-		_, _, err := openRecord(r.Data[:n])
+		_, _, err := openRecord(r.Data[:n], secret)
 		require.ErrorIs(t, err, ErrCorrupt, n)
 	}
 }

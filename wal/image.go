@@ -66,7 +66,7 @@ func (l *Log) span(from, to uint64) (spans []span, state witnessState, err error
 	if first := l.firstLocked(); from < first {
 		return nil, state, fmt.Errorf("%w: record %d is trimmed, the log begins at %d", ErrMissing, from, first)
 	}
-	state = witnessState{segment: l.nextNum, first: to + 1}
+	state = witnessState{segment: l.nextNum, first: to + 1, salt: l.salt}
 	if from > to {
 		return nil, state, nil
 	}
@@ -93,7 +93,7 @@ func (l *Log) sizeOf(s *span) (int64, error) {
 	l.segMu.Lock()
 	start := s.startOf(s.last)
 	l.segMu.Unlock()
-	r, err := openSegment(l.opts.FS, s.path, start)
+	r, err := l.openSegment(s.path, start)
 	if err != nil {
 		return 0, err
 	}

@@ -99,7 +99,7 @@ func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []
 	l.segMu.Lock()
 	start := s.startOf(from)
 	l.segMu.Unlock()
-	r, err := openSegment(l.opts.FS, s.path, start)
+	r, err := l.openSegment(s.path, start)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Record is one entry of the log. The caller owns it, and may use it again once OnDurable has handed it back.
@@ -30,13 +32,22 @@ type Record struct {
 //	13  3  zero
 //	16  4  lag: position minus the durable position when the record was written
 //	20  4  CRC-32C of the payload, then of the bytes 0 to 20
+//	24  8  seal: xxh3 of the bytes 0 to 24, with the log's salt as its seed
 //
 // The lag lets a record testify for earlier ones: everything up to position-lag had been synced, and may have been acknowledged, before
 // this record was written. So a damaged record followed by one that testifies for it is damage; without a witness it is the torn tail of a
 // crash, in which a disk may well have kept later blocks and lost earlier ones.
-const HeaderBytes = 24
+//
+// The seal is what makes a testimony the log's own. A search for records behind a torn one meets payloads, which are what clients sent:
+// bytes that look like a record, checksums included. They have no seal, since nobody outside of the log knows its salt.
+const HeaderBytes = 32
 
-const formatVersion = 1
+const formatVersion = 2
+
+// salt is a log's secret, random, made with its witness and kept in it.
+type salt uint64
+
+func (s salt) seal(data []byte) uint64 { return xxh3.HashSeed(data[:24], uint64(s)) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -54,18 +65,20 @@ func sealPayload(data []byte) {
 	binary.LittleEndian.PutUint32(data[20:], crc32.Checksum(data[HeaderBytes:], castagnoli))
 }
 
-func sealHeader(data []byte, position uint64, count uint32, durable uint64) {
+func sealHeader(data []byte, position uint64, count uint32, durable uint64, s salt) {
 	sum := binary.LittleEndian.Uint32(data[20:])
 	binary.LittleEndian.PutUint64(data[0:], position)
 	binary.LittleEndian.PutUint32(data[8:], count)
 	binary.LittleEndian.PutUint32(data[12:], formatVersion)
 	binary.LittleEndian.PutUint32(data[16:], uint32(min(position-durable, math.MaxUint32)))
 	binary.LittleEndian.PutUint32(data[20:], crc32.Update(sum, castagnoli, data[:20]))
+	binary.LittleEndian.PutUint64(data[24:], s.seal(data))
 }
 
-// parseHeader reads a header without its checksum; ok is false when it isn't one of ours.
-func parseHeader(data []byte) (h header, ok bool) {
-	if len(data) < HeaderBytes || binary.LittleEndian.Uint32(data[12:]) != formatVersion {
+// parseHeader reads a header without the payload's checksum; ok is false when it isn't one of this log's.
+func parseHeader(data []byte, s salt) (h header, ok bool) {
+	if len(data) < HeaderBytes || binary.LittleEndian.Uint32(data[12:]) != formatVersion ||
+		binary.LittleEndian.Uint64(data[24:]) != s.seal(data) {
 		return header{}, false
 	}
 	h.position = binary.LittleEndian.Uint64(data[0:])
@@ -76,10 +89,10 @@ func parseHeader(data []byte) (h header, ok bool) {
 
 // openRecord checks a whole record and returns its parts. Pebble's chunks have checksums of their own, so what fails here was wrong
 // before it was written, or was written by something else.
-func openRecord(data []byte) (header, []byte, error) {
-	h, ok := parseHeader(data)
+func openRecord(data []byte, s salt) (header, []byte, error) {
+	h, ok := parseHeader(data, s)
 	if !ok {
-		return h, nil, fmt.Errorf("%w: %d bytes that aren't a record of format %d", ErrCorrupt, len(data), formatVersion)
+		return h, nil, fmt.Errorf("%w: %d bytes that aren't a record of format %d of this log", ErrCorrupt, len(data), formatVersion)
 	}
 	sum := crc32.Checksum(data[HeaderBytes:], castagnoli)
 	if crc32.Update(sum, castagnoli, data[:20]) != binary.LittleEndian.Uint32(data[20:]) {

@@ -35,6 +35,7 @@ func (l *Log) load() error {
 		}
 	}
 	state := l.witness.state
+	l.salt = state.salt
 	obsolete, err := l.list(files, state)
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func (l *Log) check(state witnessState) (last uint64, err error) {
 	}
 	var found remains
 	for i := tail; i < len(l.segments); i++ {
-		r, err := salvage(l.opts.FS, l.segments[i].path, l.segments[i].num, tailOffset)
+		r, err := l.salvage(l.segments[i], tailOffset)
 		if err != nil {
 			return 0, err
 		}
@@ -151,7 +152,7 @@ func (l *Log) trust(i int) bool {
 
 // begins is the position of a segment's first record; ok is false when that can't be read.
 func (l *Log) begins(s *segment) (position uint64, ok bool) {
-	r, err := openSegment(l.opts.FS, s.path, 0)
+	r, err := l.openSegment(s.path, 0)
 	if err != nil {
 		return 0, false
 	}
@@ -170,7 +171,7 @@ func (l *Log) tailName(tail int) string {
 // checkSegment reads a segment whose first position is set, and sets the rest. It returns where the valid records end, and whether that
 // end is not a clean one.
 func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
-	r, err := openSegment(l.opts.FS, s.path, 0)
+	r, err := l.openSegment(s.path, 0)
 	if err != nil {
 		return 0, false, err
 	}

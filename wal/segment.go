@@ -72,19 +72,20 @@ var errTorn = errors.New("wal: segment ends in an invalid record")
 type segmentReader struct {
 	reader pebblewal.Reader
 	path   string
+	salt   salt
 	base   int64
 	// offset is where the record that next returned, or the end that it found, begins.
 	offset int64
 }
 
-// openSegment reads the segment at path from a block's offset on.
-func openSegment(fs vfs.FS, path string, offset int64) (*segmentReader, error) {
+// openSegment reads a segment of the log from a block's offset on.
+func (l *Log) openSegment(path string, offset int64) (*segmentReader, error) {
 	var files pebblewal.FileAccumulator
-	ok, err := files.MaybeAccumulate(offsetFS{fs, offset}, path)
+	ok, err := files.MaybeAccumulate(offsetFS{l.opts.FS, offset}, path)
 	if err != nil || !ok {
 		return nil, fmt.Errorf("open segment %q: not a segment (%v)", path, err)
 	}
-	return &segmentReader{reader: files.Finish()[0].OpenForRead(), path: path, base: offset}, nil
+	return &segmentReader{reader: files.Finish()[0].OpenForRead(), path: path, salt: l.salt, base: offset}, nil
 }
 
 // next returns the next record; its payload is valid until the next call. Errors: io.EOF at a clean end, errTorn, ErrCorrupt for a
@@ -107,7 +108,7 @@ func (r *segmentReader) next() (header, []byte, error) {
 	} else if data, err = io.ReadAll(src); err != nil {
 		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)
 	}
-	h, payload, err := openRecord(data)
+	h, payload, err := openRecord(data, r.salt)
 	if err != nil {
 		return h, nil, fmt.Errorf("segment %q at %d: %w", r.path, r.offset, err)
 	}
@@ -169,18 +170,19 @@ func (f *offsetFile) Close() error {
 
 // remains is what a search behind the end of a segment found.
 type remains struct {
-	records int    // valid beginnings of records
+	records int    // beginnings of records of this log
 	highest uint64 // the highest of their positions
 	durable uint64 // the highest position of which one of them says that it was durable
 	torn    bool   // the bytes right at the end are the beginning of a chunk of this segment
 }
 
 // salvage searches a segment, from an offset on, for records that Pebble's reader no longer reaches: it stops at the first bad chunk. A
-// chunk is known by its type, the segment's number and its checksum, so what a recycled file held before is not taken for it.
-func salvage(fs vfs.FS, path string, num uint64, offset int64) (found remains, err error) {
-	f, err := fs.Open(path)
+// chunk is known by its type, the segment's number and its checksum, so what a recycled file held before is not taken for it; a record by
+// the log's seal, so what a client sent is not.
+func (l *Log) salvage(s *segment, offset int64) (found remains, err error) {
+	f, err := l.opts.FS.Open(s.path)
 	if err != nil {
-		return found, fmt.Errorf("open segment %q: %w", path, err)
+		return found, fmt.Errorf("open segment %q: %w", s.path, err)
 	}
 	defer f.Close()
 	block := make([]byte, blockBytes)
@@ -188,13 +190,13 @@ func salvage(fs vfs.FS, path string, num uint64, offset int64) (found remains, e
 	for at := offset - int64(skip); ; at += blockBytes {
 		n, err := f.ReadAt(block, at)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return found, fmt.Errorf("read segment %q at %d: %w", path, at, err)
+			return found, fmt.Errorf("read segment %q at %d: %w", s.path, at, err)
 		}
-		if at <= offset && n-skip >= chunkHeaderBytes && isChunk(block[skip:n], uint32(num)) {
+		if at <= offset && n-skip >= chunkHeaderBytes && isChunk(block[skip:n], uint32(s.num)) {
 			found.torn = true
 		}
 		if skip < n {
-			salvageBlock(block[skip:n], uint32(num), &found)
+			salvageBlock(block[skip:n], uint32(s.num), l.salt, &found)
 		}
 		if n < blockBytes {
 			return found, nil
@@ -215,7 +217,7 @@ func isChunk(b []byte, num uint32) bool {
 	return b[6] >= chunkFull && b[6] <= chunkLast && binary.LittleEndian.Uint32(b[7:]) == num
 }
 
-func salvageBlock(b []byte, num uint32, found *remains) {
+func salvageBlock(b []byte, num uint32, s salt, found *remains) {
 	pattern := binary.LittleEndian.AppendUint32(nil, num)
 	for i := 0; i+chunkHeaderBytes <= len(b); {
 		j := bytes.Index(b[i+7:], pattern)
@@ -223,18 +225,20 @@ func salvageBlock(b []byte, num uint32, found *remains) {
 			return
 		}
 		i += j
+		// The seal first: it costs little, and a checksum of each thing that looks like a chunk may cost a lot.
 		end := i + chunkHeaderBytes + int(binary.LittleEndian.Uint16(b[i+4:]))
-		if !isChunk(b[i:], num) || end > len(b) || chunkSum(b[i+6:end]) != binary.LittleEndian.Uint32(b[i:]) {
+		if kind := b[i+6]; kind != chunkFull && kind != chunkFirst || end > len(b) {
 			i++
 			continue
 		}
-		if kind := b[i+6]; kind == chunkFull || kind == chunkFirst {
-			found.records++
-			if h, ok := parseHeader(b[i+chunkHeaderBytes : end]); ok {
-				found.highest = max(found.highest, h.position)
-				found.durable = max(found.durable, h.durable())
-			}
+		h, ok := parseHeader(b[i+chunkHeaderBytes:end], s)
+		if !ok || chunkSum(b[i+6:end]) != binary.LittleEndian.Uint32(b[i:]) {
+			i++ // not by end: what it claims to hold may be another record
+			continue
 		}
+		found.records++
+		found.highest = max(found.highest, h.position)
+		found.durable = max(found.durable, h.durable())
 		i = end
 	}
 }

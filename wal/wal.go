@@ -148,6 +148,7 @@ type Log struct {
 	manager pebblewal.Manager
 	events  *segmentEvents
 	witness *witness
+	salt    salt // as the witness has it
 	lock    io.Closer
 
 	mu       sync.Mutex // guards the ring and the states below

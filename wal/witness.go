@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -35,14 +36,15 @@ type witnessState struct {
 	acked      uint64 // every position up to it may have been acknowledged
 	segment    uint64 // number of the first segment that belongs to the log
 	first      uint64 // position of the first record of that segment, written or not
+	salt       salt   // the same for ever
 }
 
 const (
 	witnessName  = "WITNESS"
 	witnessSlots = 3
 	slotSpacing  = 4096
-	slotBytes    = 44
-	witnessMagic = "millwal1"
+	slotBytes    = 52
+	witnessMagic = "millwal2" // the last byte is the format of the whole log
 )
 
 // openWitness reads the witness. It returns nil when there is none.
@@ -68,8 +70,9 @@ func openWitness(fs vfs.FS, dir string) (*witness, error) {
 		}
 	}
 	if w.active < 0 {
+		err := unreadable(f, path)
 		_ = f.Close()
-		return nil, fmt.Errorf("%w: no slot of witness %q is readable", ErrCorrupt, path)
+		return nil, err
 	}
 	w.active = (w.durable + 1) % witnessSlots
 	// What was read may be in the page cache alone, and an older slot the one on disk. Both are, before one is written over.
@@ -80,14 +83,28 @@ func openWitness(fs vfs.FS, dir string) (*witness, error) {
 	return w, nil
 }
 
+// unreadable says why no slot of a witness could be read: it is of another format, or damaged.
+func unreadable(f vfs.File, path string) error {
+	var magic [len(witnessMagic)]byte
+	const version = len(magic) - 1
+	if _, err := f.ReadAt(magic[:], 0); err == nil && string(magic[:version]) == witnessMagic[:version] &&
+		magic[version] != witnessMagic[version] {
+		return fmt.Errorf("wal: %q is of log format %c, this program has format %c", path, magic[version], witnessMagic[version])
+	}
+	return fmt.Errorf("%w: no slot of witness %q is readable", ErrCorrupt, path)
+}
+
 // createWitness makes the witness of an empty log. It is there completely or not at all, and before any segment.
 func createWitness(fs vfs.FS, dir string) (*witness, error) {
+	var secret [8]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	fresh := witnessState{segment: 1, first: 1, salt: salt(binary.LittleEndian.Uint64(secret[:]))}
 	path := fs.PathJoin(dir, witnessName)
 	f, err := fs.Create(path+".tmp", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, fmt.Errorf("create witness %q: %w", path, err)
 	}
-	if _, err = f.Write(newWitness(witnessState{segment: 1, first: 1})); err == nil {
+	if _, err = f.Write(newWitness(fresh)); err == nil {
 		err = f.Sync()
 	}
 	if closeErr := f.Close(); err == nil {
@@ -189,17 +206,19 @@ func encodeSlot(b []byte, s witnessState) {
 	binary.LittleEndian.PutUint64(b[16:], s.acked)
 	binary.LittleEndian.PutUint64(b[24:], s.segment)
 	binary.LittleEndian.PutUint64(b[32:], s.first)
-	binary.LittleEndian.PutUint32(b[40:], crc32.Checksum(b[:40], castagnoli))
+	binary.LittleEndian.PutUint64(b[40:], uint64(s.salt))
+	binary.LittleEndian.PutUint32(b[48:], crc32.Checksum(b[:48], castagnoli))
 }
 
 func decodeSlot(b []byte) (s witnessState, ok bool) {
-	if string(b[:8]) != witnessMagic || crc32.Checksum(b[:40], castagnoli) != binary.LittleEndian.Uint32(b[40:]) {
+	if string(b[:8]) != witnessMagic || crc32.Checksum(b[:48], castagnoli) != binary.LittleEndian.Uint32(b[48:]) {
 		return s, false
 	}
 	s.generation = binary.LittleEndian.Uint64(b[8:])
 	s.acked = binary.LittleEndian.Uint64(b[16:])
 	s.segment = binary.LittleEndian.Uint64(b[24:])
 	s.first = binary.LittleEndian.Uint64(b[32:])
+	s.salt = salt(binary.LittleEndian.Uint64(b[40:]))
 	return s, true
 }
 

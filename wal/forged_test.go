@@ -1,0 +1,73 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// forgedChunk is a chunk of a segment, checksum included, with a record that says that millions before it were durable. It is what a client
+// could send in a JSON string: no byte is above 0x7f. It is what it can be without the log's salt.
+func forgedChunk(num uint32) []byte {
+	head := make([]byte, HeaderBytes)
+	binary.LittleEndian.PutUint64(head, 0x7f7f7f)
+	binary.LittleEndian.PutUint32(head[8:], 1)
+	binary.LittleEndian.PutUint32(head[12:], formatVersion)
+	binary.LittleEndian.PutUint32(head[16:], 1)
+	chunk := make([]byte, chunkHeaderBytes)
+	binary.LittleEndian.PutUint16(chunk[4:], HeaderBytes)
+	chunk[6] = chunkFull
+	binary.LittleEndian.PutUint32(chunk[7:], num)
+	chunk = append(chunk, head...)
+	for try := uint32(0); ; try++ {
+		for i := range 4 {
+			chunk[chunkHeaderBytes+20+i] = byte(try>>(7*i)) & 0x7f
+		}
+		if sum := chunkSum(chunk[6:]); sum&0x80808080 == 0 {
+			binary.LittleEndian.PutUint32(chunk, sum)
+			return chunk
+		}
+	}
+}
+
+// A torn, unacknowledged record whose payload holds forged records is dropped like any other: what a client sends does not keep a node from
+// starting.
+func TestForgedTestimony(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, fs, nil)
+	h.fill(t, 3, 100)
+	acked := takeImage(t, fs)[witnessName]
+	forged := forgedChunk(uint32(h.segments[0].num))
+	hostile := newRecord(4, 4000)
+	copy(hostile.Data[HeaderBytes+1000:], forged)
+	require.NoError(t, h.Append(hostile))
+	require.True(t, h.waitAcked(4))
+	m := takeImage(t, fs).with(witnessName, acked) // as if power had been lost before the fourth was acknowledged
+	require.NoError(t, h.Close())
+	name := m.segments()[0]
+	at := bytes.Index(m[name], forged)
+	require.Positive(t, at)
+	for i := at + len(forged) + 100; i < at+len(forged)+1600; i++ {
+		m[name][i] ^= 0xaa // blocks that the disk has not kept
+	}
+	ids, err := m.open()
+	require.NoError(t, err)
+	require.Len(t, ids, 3)
+}
+
+// A log of another format is told from a damaged one.
+func TestOtherFormat(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, fs, nil)
+	h.fill(t, 3, 100)
+	require.NoError(t, h.Close())
+	m := takeImage(t, fs)
+	for i := range witnessSlots {
+		m[witnessName][i*slotSpacing+len(witnessMagic)-1] = '1'
+	}
+	_, err := m.open()
+	require.ErrorContains(t, err, "is of log format 1, this program has format 2")
+}
