@@ -9,7 +9,21 @@ RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./api ./api/c
 RACE_FLAGS    ?= -short -timeout 10m
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 10000x
+# How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
+RERUNS        ?= 0
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM     ?= gotest.tools/gotestsum@v1.13.0
+
+# $(call go_test,name,flags,packages) runs tests, and says which of them failed at first. A data race is no matter of luck: it ends the run.
+define go_test
+echo '$(GO) test $(2) $(3)'; \
+if [ $(RERUNS) -eq 0 ]; then $(GO) test $(2) $(3); else \
+	mkdir -p bin; rm -f bin/flaky-$(1); status=0; \
+	$(GO) run $(GOTESTSUM) --format standard-quiet --rerun-fails=$(RERUNS) --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+		--rerun-fails-report bin/flaky-$(1) --packages '$(3)' -- $(2) || status=$$?; \
+	if [ -s bin/flaky-$(1) ]; then grep -v ': \([0-9]*\) runs, \1 failures' bin/flaky-$(1) | sed 's/^/FLAKY: /'; fi; exit $$status; \
+fi
+endef
 
 .PHONY: help
 help: ## list the targets
@@ -38,7 +52,7 @@ test: build vet lint unit race test-clients fuzz ## everything that decides whet
 
 .PHONY: unit
 unit: ## the tests alone
-	$(GO) test -vet=off -timeout 15m -p 3 ./...
+	@$(call go_test,unit,-vet=off -timeout 15m -p 3,./...)
 
 .PHONY: vet
 vet: ## gofmt, go vet
@@ -56,7 +70,7 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
-		echo '$(GO) test -race -vet=off $(RACE_FLAGS) $(RACE_PACKAGES)'; $(GO) test -race -vet=off $(RACE_FLAGS) $(RACE_PACKAGES); \
+		$(call go_test,race,-race -vet=off $(RACE_FLAGS),$(RACE_PACKAGES)); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi
