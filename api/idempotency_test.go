@@ -30,6 +30,12 @@ func TestIdempotency(t *testing.T) {
 	require.Equal(t, int64(1), d.store.commits.Load())
 
 	require.Equal(t, 201, d.track(otherKey, "b", "Idempotency-Key", "k1").status, "another workspace, another key")
+	for _, id := range []string{"a", "b"} { // the same body and another one: another API key of the workspace has its own names
+		own := d.track(trackKey, id, "Idempotency-Key", "k"+id)
+		require.Equal(t, 201, own.status, own.body)
+		require.Empty(t, own.header.Get("Idempotent-Replay"))
+		require.Equal(t, 201, d.track(demoKey, "c", "Idempotency-Key", "k"+id).status)
+	}
 	require.Equal(t, 201, d.track(demoKey, "b", "Idempotency-Key", "k2").status)
 	require.Equal(t, 201, d.track(demoKey, "b", "Idempotency-Key", strings.Repeat("k", 255)).status)
 	require.Equal(t, 400, d.track(demoKey, "b", "Idempotency-Key", strings.Repeat("k", 256)).status)

@@ -135,7 +135,7 @@ func TestSCIMUser(t *testing.T) {
 	require.Equal(t, v["permissions"], again.json(t)["permissions"])
 
 	changed := d.provision("PUT", "/scim/v2/Users/"+id, `{"schemas":["urn:ietf:params:scim:schemas:core:2.0:User","urn:x"],"id":"7","userName":"ADA@EXAMPLE.COM","lastSignInAt":"now",
-		"name":{"givenName":"A.","familyName":"King","formatted":"x"},"department":"c_suite","active":false,"permissions":{"companyPermissions":["admin"]}}`)
+		"name":{"givenName":"A.","familyName":"King","formatted":"x"},"department":"c_suite","active":true,"permissions":{"companyPermissions":["admin"]}}`)
 	require.Equal(t, 200, changed.status, changed.body)
 	w := changed.json(t)
 	require.Equal(t, "Ada@Example.com", w["userName"], "a userName stays as it is")
@@ -178,6 +178,8 @@ func TestSCIMUser(t *testing.T) {
 }
 
 // Everything that is wrong with a user has its own text, and no effect.
+const textNotDeactivated = "'active' can't be false: users can't be deactivated here. DELETE removes the user"
+
 func TestSCIMRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
@@ -240,6 +242,13 @@ func TestSCIMRefusals(t *testing.T) {
 		group(`{"appGroupName":"Demo","team":[{"teamName":"a","teamPermissions":[{}]}]}`): "'permissions.appGroup[0].team[0].teamPermissions' must be an array of strings",
 		group(`{"appGroupName":"Demo","appGroupPermissions":[],"appGroupPermissionSets":[]}`): "'permissions.appGroup[0]' must not have both 'appGroupPermissions' and " +
 			"'appGroupPermissionSets'",
+		with(`"bi"`, `"bi","active":false`):           textNotDeactivated,
+		with(`"bi"`, `"bi","active":"False"`):         textNotDeactivated, // as some identity providers have it
+		`{"schemas":[],"active":false}`:               textNotDeactivated, // whatever else is wrong
+		with(`"bi"`, `"bi","active":0`):               "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":"no"`):            "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":{"value":false}`): "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":["false"]`):       "'active' must be a boolean",
 	} {
 		a := d.provision("POST", "/scim/v2/Users", body)
 		require.Equal(t, 400, a.status, body)
@@ -270,6 +279,13 @@ func TestSCIMRefusals(t *testing.T) {
 	require.Equal(t, before, d.provision("GET", "/scim/v2/Users/"+id, "").body)
 	require.Equal(t, 404, d.provision("GET", "/scim/v2/Users/Ada@example.com", "").status)
 	require.Equal(t, 0.0, d.provision("GET", "/scim/v2/Users?filter="+url.QueryEscape(`userName eq "new@example.com"`), "").json(t)["totalResults"])
+
+	for i, active := range []string{`true`, `"True"`, `null`} {
+		body := strings.Replace(with(`"bi"`, `"bi","active":`+active), "new@", fmt.Sprintf("active-%d@", i), 1)
+		a := d.provision("POST", "/scim/v2/Users", body)
+		require.Equal(t, 201, a.status, a.body)
+		require.Equal(t, 200, d.provision("PUT", a.header.Get("Location"), body).status)
+	}
 
 	large := with(`"schemas"`, `"x":"`+strings.Repeat("x", scim.MaxBodyBytes)+`","schemas"`)
 	a := d.provision("POST", "/scim/v2/Users", large)

@@ -75,6 +75,7 @@ workspaces:
 
 const (
 	demoKey  = "demo-all-key-0123456789"
+	trackKey = "demo-track-key-0123456789" // of the same workspace
 	otherKey = "other-all-key-0123456789"
 
 	// Subscription groups of both workspaces.

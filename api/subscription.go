@@ -257,8 +257,7 @@ func (c *consent) add(name string, v value, kind op.IDKind, states []shard.State
 	c.targets = append(c.targets, t)
 }
 
-// appendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else. A number that is in no numbering plan can't
-// be a user's, but it may hold a state like any other.
+// appendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else, and a number that can be a user's.
 func (s *Server) appendE164(dst, phone []byte) (key []byte, ok bool) {
 	if len(phone) < 3 || len(phone) > 16 || phone[0] != '+' || phone[1] == '0' {
 		return dst, false
@@ -268,10 +267,7 @@ func (s *Server) appendE164(dst, phone []byte) (key []byte, ok bool) {
 			return dst, false
 		}
 	}
-	if key, ok = s.options.AppendPhoneKey(dst, phone); ok {
-		return key, true
-	}
-	return append(dst, phone...), true
+	return s.options.AppendPhoneKey(dst, phone)
 }
 
 // commit makes the states durable and answers: 201 also for users and addresses that are nobody's (D5).

@@ -136,8 +136,8 @@ func TestSetStatus(t *testing.T) {
 		}
 		send(set(alertsGroup, "subscribed", `"external_id":"ada"`)) // reaches the number too
 		require.Equal(t, "Subscribed", d.one(t, alertsGroup, "phone", "+14155552671"))
-		send(set(alertsGroup, "subscribed", `"phones":["+11112223333"]`)) // in no numbering plan, and yet
-		require.Equal(t, "Subscribed", d.one(t, alertsGroup, "phone", "+11112223333"))
+		send(set(alertsGroup, "subscribed", `"phones":["+442079460958"]`)) // nobody's, and yet
+		require.Equal(t, "Subscribed", d.one(t, alertsGroup, "phone", "+442079460958"))
 
 		send(set(newsGroup, "subscribed", `"external_id":"nobody"`)) // no effect
 		require.Nil(t, d.export(t, "nobody"))
@@ -209,6 +209,8 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+1 415 555 2671"]`), "'phones' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+0123456789"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+1234567890123456"`), "'phone' must be a phone number in E.164 format"},
+		{set(alertsGroup, "subscribed", `"phone":"+123"`), "'phone' must be a phone number in E.164 format"},
+		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+11112223333"]`), "'phones' must be a phone number in E.164 format"}, // in no numbering plan
 		{set(alertsGroup, "subscribed", `"phone":"+"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":14155552671`), "'phone' must be a string or an array of strings"},
 		{set(newsGroup, "subscribed", `"external_id":""`), "'external_id' must have 1 to 987 bytes"},
@@ -363,7 +365,7 @@ func TestGetStatusQueries(t *testing.T) {
 	f(newsGroup, "email=no-address", `"no-address":"Unknown"`)
 	f(alertsGroup, "phone=%2B14155552671", `"+14155552671":"Subscribed"`)
 	f(alertsGroup, "phone=+14155552671", `"+14155552671":"Subscribed"`) // not escaped: arrives as a space
-	f(alertsGroup, "phone%5B%5D=%2B14155552671&phone%5B%5D=%2B12223334444", `"+14155552671":"Subscribed","+12223334444":"Unknown"`)
+	f(alertsGroup, "phone%5B%5D=%2B14155552671&phone%5B%5D=%2B442079460958", `"+14155552671":"Subscribed","+442079460958":"Unknown"`)
 	f(chatGroup, "phone=%2B14155552671", `"+14155552671":"Unknown"`)
 	// Beside an external id addresses are not looked at, whatever the channel.
 	f(newsGroup, "external_id=a%20b&email=nobody@example.com&phone=x", `"a b":"Subscribed"`)
@@ -395,6 +397,8 @@ func TestGetStatusRefusals(t *testing.T) {
 	f(news+"phone=%2B14155552671", "'phone' can't be used with a subscription group of the channel email")
 	f(alerts+"phone=4155552671", "'phone' must be a phone number in E.164 format")
 	f(alerts+"phone=%2B14155552671&phone=x", "'phone' must be a phone number in E.164 format")
+	f(alerts+"phone=%2B123", "'phone' must be a phone number in E.164 format")
+	require.Equal(t, 400, d.call("GET", "/subscription/user/status?phone=%2B123", demoKey, "").status)
 	f(news+"external_id=%FF", "'external_id' is not valid UTF-8")
 	f(news+"external_id=a&"+alerts, "'subscription_group_id' may be sent once only")
 

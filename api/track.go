@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -22,7 +23,7 @@ func (s *Server) track(x *exchange) {
 		x.fail(fasthttp.StatusBadRequest, "The Idempotency-Key must be at most 255 bytes")
 		return
 	}
-	s.trackIdempotent(x, key)
+	s.trackIdempotent(x, x.answerKey(key))
 }
 
 // trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done or sent, when an answer is kept under
@@ -57,10 +58,17 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 
 const maxIdempotencyKeyBytes = 255
 
-// idempotencyID is an Idempotency-Key in its workspace.
+// idempotencyID is an answerKey in its workspace.
 type idempotencyID struct {
 	workspace uint32
 	key       string
+}
+
+// answerKey is what the answer to a request is kept under: the number of the API key that has sent it, and its Idempotency-Key. Each API key has a name
+// space of its own (D3): who holds one can't be told what another one was answered. Valid until the next use of the scratch for keys.
+func (x *exchange) answerKey(sent []byte) []byte {
+	x.lookup = append(binary.BigEndian.AppendUint32(x.lookup[:0], x.key.Number), sent...)
+	return x.lookup
 }
 
 // trackIdempotent serves a request with an Idempotency-Key (D3). The answer is kept in the same record as the effects, so both are there or neither is. Of requests with one

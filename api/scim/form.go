@@ -47,6 +47,9 @@ func (f *form) user(body []byte, present *control.SCIMUser) *control.SCIMUser {
 		f.err = &Error{Status: 400, Type: invalidSyntax, Detail: "The body must be a JSON object"}
 		return nil
 	}
+	if f.active(members["active"]); f.err != nil { // before all else: no other fault may hide this one
+		return nil
+	}
 	u := &control.SCIMUser{}
 	f.schemas(f.required(members, "", "schemas"))
 	if members["userName"] != nil || present == nil {
@@ -85,6 +88,26 @@ func (f *form) schemas(v any) {
 	list := f.strings("schemas", v)
 	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, UserSchema) }) {
 		f.fail("schemas", "must contain %s", UserSchema)
+	}
+}
+
+// active refuses what would deactivate a user. There is no such state, and an identity provider that was told otherwise would believe that somebody who
+// has left can't sign in. Some send the boolean as a string.
+func (f *form) active(v any) {
+	if text, ok := v.(string); ok {
+		switch strings.ToLower(text) {
+		case "true":
+			v = true
+		case "false":
+			v = false
+		}
+	}
+	switch v {
+	case nil, true:
+	case false:
+		f.fail("active", "can't be false: users can't be deactivated here. DELETE removes the user")
+	default:
+		f.fail("active", "must be a boolean")
 	}
 }
 
