@@ -174,7 +174,17 @@ func TestPatterns(t *testing.T) {
 	for _, known := range []string{"/rest/a/of/b", "/rest/a/of/b/c/d", "/rest/a/of/b/"} {
 		require.NotNil(t, r.find([]byte(known)), known)
 	}
-	for _, unknown := range []string{"/rest/a/of/", "/rest/a/of//", "/rest/a/of", "/rest/a/b/c", "/scim/v2/Users//", "/pc/a/url", "/pc/a/url/", "/pc//url/b", "/pc/a/b/c", "/pc/a/url/b/c", "pc/a/url/b", ""} {
+	get := func(path string) *route { return r.find([]byte(path)).method([]byte("GET")) }
+	for _, path := range []string{"/scim/v2/Users/a%20b%2B%25", "/pc/a%20b%2B%25/url/b", "/rest/a%20b%2B%25/of/x/y"} { // percent-encoded as clients do
+		require.Equal(t, "a b+%", get(path).param(path, "{id}"), path)
+	}
+	for _, path := range []string{"/rest/a/of/b%2F%2Fc", "/rest/a/of/b%2Fc", "/rest/a/of/..x", "/rest/a/of/%2E%2E%2E", "/scim/v2/Users/..."} {
+		require.NotNil(t, r.find([]byte(path)), path)
+	}
+	for _, unknown := range []string{"/scim/v2/Users/..", "/scim/v2/Users/%2e", "/scim/v2/Users/a%2Fb", "/scim/v2/Users/%2f", "/scim/v2/Users/a%2F..", "/scim/v2/Users/%zz", "/scim/v2/Users/%",
+		"/scim%2Fv2/Users/7", "/scim/v2/./Users/7", "//scim/v2/Users/7", "/scim/v2//Users/7", "/scim/v2/Users/7//", "/x/../scim/v2/Users/7", "/sc%69m/v2/Users/7",
+		"/pc/../url/b", "/pc/a%2Fb/url/b", "/pc/a/url/..", "/pc/a%2furl%2Fb", "/rest/a%2Fb/of/c", "/rest/a/of/b//c", "/rest/a/of//c", "/rest/a/of/b/../c", "/rest/a/of/b/%2E%2e/c",
+		"/rest/a/of/b%2F..%2Fc", "/rest/a/of/.", "/rest/a/of/%2e%2e%2f", "/rest/a/of/%", "/rest/a/of/", "/rest/a/of//", "/rest/a/of", "/rest/a/b/c", "/scim/v2/Users//", "/pc/a/url", "/pc/a/url/", "/pc//url/b", "/pc/a/b/c", "/pc/a/url/b/c", "pc/a/url/b", ""} {
 		require.Nil(t, r.find([]byte(unknown)), unknown)
 	}
 }

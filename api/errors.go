@@ -100,6 +100,7 @@ func (x *exchange) failEngine(err error) {
 // refuse answers a request that never reached the handler because fasthttp could not read it.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, text := fasthttp.StatusBadRequest, "The request is not valid HTTP."
+	path := pathOf(&ctx.Request.Header)
 	var small *fasthttp.ErrSmallBuffer
 	var timeout interface{ Timeout() bool }
 	switch {
@@ -107,10 +108,10 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
 		// A request without a valid key is refused for that (see bodyLimit), when its head is still there: of a chunked one it isn't.
 		h := &ctx.Request.Header
-		if token := bearerToken(h); len(h.Host()) > 0 && !bytes.HasPrefix(ctx.Path(), pagePrefix) && !s.knows(token) {
+		if token := bearerToken(h); len(h.Host()) > 0 && !bytes.HasPrefix(path, pagePrefix) && !s.knows(token) {
 			badKeyRequests.Inc()
 			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
-			if bytes.HasPrefix(ctx.Path(), scimPrefix) {
+			if bytes.HasPrefix(path, scimPrefix) {
 				text = textSCIMUnauthorized
 			}
 		}
@@ -121,7 +122,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	}
 	rejectedMalformed.Inc()
 	s.options.Logger.Debug("request could not be read", "status", status, "remote", slog.AnyValue(ctx.RemoteAddr()))
-	shape := shapeOf(ctx.Path())
+	shape := shapeOf(path)
 	ctx.Response.Reset()
 	ctx.SetStatusCode(status)
 	shape.setHeaders(&ctx.Response.Header)

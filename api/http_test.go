@@ -74,6 +74,17 @@ func TestAmbiguousRequestsAreRefused(t *testing.T) {
 		"length with a sign":      goodHead + "Content-Length: +36\r\n\r\n" + goodBody,
 		"two lengths":             withLength(goodHead+"Content-Length: 36\r\n", goodBody),
 		"space before the colon":  withLength(goodHead+"X-A : b\r\n", goodBody),
+		"tab before the colon":    withLength(goodHead+"X-A\t: b\r\n", goodBody),
+		"length and a space":      goodHead + "Content-Length : 36\r\n\r\n" + goodBody,
+		"two lengths, one spaced": withLength(goodHead+"Content-Length : 5\r\n", goodBody),
+		"chunked and a space":     withLength(goodHead+"Transfer-Encoding : chunked\r\n", goodBody),
+		"space in a name":         withLength(goodHead+"X Y: 1\r\n", goodBody),
+		"space in a known name":   withLength(goodHead+"Content Length: 5\r\n", goodBody),
+		"tab in a name":           withLength(goodHead+"X\tY: 1\r\n", goodBody),
+		"no name":                 withLength(goodHead+": 1\r\n", goodBody),
+		"no colon":                withLength(goodHead+"X-A\r\n", goodBody),
+		"no token":                withLength(goodHead+"X(A): 1\r\n", goodBody),
+		"no ASCII":                withLength(goodHead+"X-\xc3\xa4: 1\r\n", goodBody),
 		"folded":                  withLength(goodHead+"X-A: b\r\n c\r\n", goodBody),
 		"folded with a tab":       withLength(goodHead+"X-A: b\r\n\tc\r\n", goodBody),
 		"two keys":                withLength(goodHead+"authorization: Bearer "+otherKey+"\r\n", goodBody),
@@ -262,9 +273,13 @@ func TestMediaTypes(t *testing.T) {
 func TestPathsAndMethods(t *testing.T) {
 	d := open(t, nil)
 	for path, status := range map[string]int{
-		"/users/track": 201, "/users/track/": 201, "/users/track?a=b": 201, "//users//track": 201, "/users/%74rack": 201, "/users/x/../track": 201, "/users/x/%2e%2e/track": 201,
-		"/users/track//": 201, "/users/track%00": 404, "/users/track;a=b": 404, "/users/Track": 404, "/users/track/x": 404, "/users": 404, "/": 404, "/users%2Ftrack": 201,
-		"/users/track.json": 404, "http://evil.example/users/track": 201,
+		"/users/track": 201, "/users/track/": 201, "/users/track?a=b": 201, "/users/track/?a=//b/../c%2Fd": 201, "/users/track?": 201,
+		"//users/track": 404, "//users//track": 404, "/users/%74rack": 404, "/x/../users/track": 404, "/users/x/../track": 404, "/users/x/%2e%2e/track": 404, "/./users/track": 404,
+		"/users/./track": 404, "/users/track/.": 404, "/users/track/..": 404, "/users/track/%2e": 404, "/users/track//": 404, "/users/track%2F": 404, "/users/track%2f": 404,
+		"/users%2Ftrack": 404, "/users%2ftrack": 404, "%2Fusers/track": 400, "/users\\track": 404, "/users/track#x": 404, "/users/track#?a=b": 404,
+		"/users/track%00": 404, "/users/track;a=b": 404, "/users/Track": 404, "/users/track/x": 404, "/users": 404, "/": 404, "/users/track.json": 404,
+		"http://evil.example/users/track": 201, "http://evil.example/users/track/?a=b": 201, "http://evil.example//users/track": 404, "http://evil.example": 404,
+		"http://evil.example/x/../users/track": 404, "http://evil.example?/users/track": 404, "//evil.example/users/track": 404, "users/track": 400,
 	} {
 		responses, _ := d.raw(t, 1, withLength("POST "+path+strings.TrimPrefix(goodHead, "POST /users/track"), goodBody))
 		require.Len(t, responses, 1, path)

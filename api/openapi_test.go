@@ -58,7 +58,7 @@ func (d *door) documented(request *http.Request, body string, a answer) error {
 	if err != nil {
 		return err
 	}
-	resource := d.router.find([]byte(request.URL.Path))
+	resource := d.router.find([]byte(request.URL.EscapedPath()))
 	if resource == nil {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (d *door) documented(request *http.Request, body string, a answer) error {
 	}
 	for segment := range strings.SplitSeq(rt.path, "/") {
 		if name, ok := strings.CutPrefix(segment, "{"); ok {
-			input.PathParams[strings.TrimSuffix(name, "}")] = rt.param(request.URL.Path, segment)
+			input.PathParams[strings.TrimSuffix(name, "}")] = rt.param(request.URL.EscapedPath(), segment)
 		}
 	}
 	err = openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: a.status,

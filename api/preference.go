@@ -275,8 +275,7 @@ func (s *Server) preferenceURL(x *exchange) {
 		return
 	}
 	var users []User
-	user, ok := x.lastSegment()
-	if ok && len(user) <= op.MaxKeyBytes {
+	if user := x.lastSegment(); len(user) <= op.MaxKeyBytes {
 		var err error
 		if users, err = s.options.Store.Find(x.ws.Number, op.ExternalID, []byte(user)); err != nil {
 			x.failEngine(err)

@@ -299,9 +299,13 @@ func TestPreferenceURL(t *testing.T) {
 		seen[fmt.Sprint(opened.User)] = id
 	}
 	require.NotEmpty(t, ask(d, "GET", "/preference_center/v1/main/url/ada/", ""))
-	for _, target := range []string{"/preference_center//v1/main/url/ada", "/preference_center/v1/main/./url/ada", "/preference_center/v1/main/url/"} {
+	for _, target := range []string{"/preference_center//v1/main/url/ada", "/preference_center/v1/main/./url/ada", "/preference_center/v1/main/url/",
+		"/preference_center/v1/main/url//ada", "/preference_center/v1/main/url/x/../ada", "/preference_center/v1/main%2Furl/ada", "/x/../preference_center/v1/main/url/ada",
+		"/preference_center/v1/main/url/x%2F..%2Fada", "/preferences/../preference_center/v1/main"} {
 		require.Equal(t, 404, d.call("GET", target, demoKey, "").status, target)
 	}
+
+	require.NotEmpty(t, ask(d, "GET", "/preference_center/v1/m%61in/url/%61da", "")) // encoded without need, in places of names
 
 	// The viewport of a link.
 	for target, body := range map[string]string{

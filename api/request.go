@@ -49,6 +49,7 @@ type exchange struct {
 	key   *keys.Key
 	scim  *control.SCIMToken // of a SCIM route
 	now   int64              // Unix ms
+	path  []byte             // as it was sent; lent until the handler returns
 	body  []byte             // decompressed; lent until the handler returns
 
 	requestID []byte
@@ -60,7 +61,7 @@ type exchange struct {
 }
 
 func (x *exchange) reset() {
-	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.body = nil, nil, nil, nil, nil, nil, nil
+	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.path, x.body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.requestID = x.requestID[:0]
 	clear(x.queried) // views of the request
 	if cap(x.reply) > maxPooledBytes {
@@ -79,7 +80,8 @@ func (x *exchange) serve() {
 	} else {
 		x.requestID = x.s.appendRequestID(x.requestID)
 	}
-	x.shape = shapeOf(x.ctx.Path())
+	x.path = pathOf(&x.ctx.Request.Header)
+	x.shape = shapeOf(x.path)
 	x.setStandardHeaders()
 	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.unfenced && !x.fence() {
 		return
@@ -153,7 +155,8 @@ func (x *exchange) checkHeaders() bool {
 }
 
 // checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9): Content-Length beside Transfer-Encoding, a header
-// that must stand once standing twice, folded lines, lines that end in LF alone, too many headers. Empty: all is well.
+// that must stand once standing twice, names that are none (Content-Length with a blank before the colon is another header to some), folded lines, lines
+// that end in LF alone, too many headers. Empty: all is well.
 func checkHeaders(raw []byte, maxHeaders int) string {
 	var length, encoding, authorization, contentType, contentEncoding, idempotency int
 	for n := 0; len(raw) > 0; n++ {
@@ -171,6 +174,9 @@ func checkHeaders(raw []byte, maxHeaders int) string {
 		}
 		if line[0] == ' ' || line[0] == '\t' {
 			return "Folded headers are not allowed."
+		}
+		if !isHeaderName(line[:max(0, bytes.IndexByte(line, ':'))]) {
+			return "A header name is not valid."
 		}
 		switch line[0] | 0x20 {
 		case 'a':
@@ -200,6 +206,24 @@ func checkHeaders(raw []byte, maxHeaders int) string {
 	return ""
 }
 
+// isHeaderName says whether name is a token of RFC 9110.
+func isHeaderName(name []byte) bool {
+	for _, c := range name {
+		if !tokenBytes[c] {
+			return false
+		}
+	}
+	return len(name) > 0
+}
+
+var tokenBytes = func() (table [256]bool) {
+	for c := range table {
+		c := byte(c)
+		table[c] = c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c != 0 && strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+	}
+	return table
+}()
+
 func is(line []byte, name string) int {
 	if len(line) < len(name) {
 		return 0
@@ -212,9 +236,20 @@ func is(line []byte, name string) int {
 	return 1
 }
 
-// findRoute routes on the normalised path: what is authorised is what is served (B20).
+// pathOf is the path of a request as it was sent, without the query. Nothing of it is put in order: proxies in front of us permit and refuse by what they see,
+// so //users/track, /x/../users/track and /users%2Ftrack are other paths than /users/track, and are nothing's.
+func pathOf(h *fasthttp.RequestHeader) []byte {
+	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
+	if len(path) > 0 && path[0] != '/' { // http://host/users/track
+		_, path, _ = bytes.Cut(path, []byte("://"))
+		path = path[max(0, bytes.IndexByte(path, '/')):]
+	}
+	return path
+}
+
+// findRoute routes on the path as it was sent: what is authorised, here and before, is what is served (B20).
 func (x *exchange) findRoute() bool {
-	res := x.s.router.find(x.ctx.Path())
+	res := x.s.router.find(x.path)
 	if res == nil {
 		x.fail(fasthttp.StatusNotFound, textNotFound)
 		return false
@@ -405,24 +440,13 @@ func (x *exchange) actor() control.Actor {
 }
 
 // param is a segment of the path, by its name in the route: {id}.
-func (x *exchange) param(name string) string { return x.route.param(string(x.ctx.Path()), name) }
+func (x *exchange) param(name string) string { return x.route.param(string(x.path), name) }
 
-// lastSegment is the rest of the path that stands where the route's last segment does, as the caller wrote it: an identifier may hold slashes (%2F), of
-// which the normalised path that was routed on would lose some. ok is false unless everything before it is literally what was routed on.
-func (x *exchange) lastSegment() (segment string, ok bool) {
+// lastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes, as %2F and as they are.
+func (x *exchange) lastSegment() string {
 	n := strings.Count(x.route.path, "/")
-	raw := strings.SplitN(string(x.ctx.URI().PathOriginal()), "/", n+1)
-	routed := strings.SplitN(string(x.ctx.Path()), "/", n+1)
-	if len(raw) != n+1 || len(routed) != n+1 {
-		return "", false
-	}
-	for i := range n {
-		if part, err := url.PathUnescape(raw[i]); err != nil || part != routed[i] {
-			return "", false
-		}
-	}
-	segment, err := url.PathUnescape(strings.TrimSuffix(raw[n], "/"))
-	return segment, err == nil && segment != ""
+	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/")) // resource.matches has seen that it is one
+	return segment
 }
 
 // readBody checks the media type and undoes the content coding, within the limit.

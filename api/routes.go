@@ -2,6 +2,8 @@ package api
 
 import (
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -101,7 +103,7 @@ type router struct {
 // resource is a path with its methods.
 type resource struct {
 	segments []string
-	rest     bool // of the routes
+	rest     bool // as of the routes
 	methods  []*route
 	allow    string
 }
@@ -154,7 +156,7 @@ func (r *router) add(rt *route) {
 	}
 }
 
-// find returns the resource of a path, with or without one trailing slash, or nil.
+// find returns the resource of a path as it was sent, with or without one trailing slash, or nil.
 func (r *router) find(path []byte) *resource {
 	if res := r.exact[string(path)]; res != nil {
 		return res
@@ -179,16 +181,31 @@ func (res *resource) matches(path string) bool {
 		if !more {
 			return false
 		}
-		if res.rest && i == len(res.segments)-1 {
-			return rest != ""
+		all := res.rest && i == len(res.segments)-1
+		segment := rest
+		if more = false; !all {
+			segment, rest, more = strings.Cut(rest, "/")
 		}
-		var segment string
-		segment, rest, more = strings.Cut(rest, "/")
-		if want[0] == '{' && segment == "" || want[0] != '{' && segment != want {
+		if want[0] == '{' && !isParam(segment, all) || want[0] != '{' && segment != want {
 			return false
 		}
 	}
 	return !more
+}
+
+// isParam says whether text can stand for a segment of a path in braces, percent-encoded as it may be. It must not be what a proxy would take for another path
+// than we do: empty or dot segments, and a slash in disguise unless the route takes slashes.
+func isParam(text string, slashes bool) bool {
+	plain, err := url.PathUnescape(text)
+	if err != nil || !slashes && strings.Contains(plain, "/") || slices.Contains(strings.Split(text, "/"), "") {
+		return false
+	}
+	for segment := range strings.SplitSeq(plain, "/") {
+		if segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
 }
 
 // method returns the route of a method, or nil. HEAD is served as GET; fasthttp leaves the body out.
@@ -201,12 +218,13 @@ func (res *resource) method(method []byte) *route {
 	return nil
 }
 
-// param is the segment of path that stands where name ({id}) does in the route.
+// param is the segment of path, which is the route's, that stands where name ({id}) does in the route.
 func (rt *route) param(path, name string) string {
 	want, have := strings.Split(rt.path, "/"), strings.Split(path, "/")
 	for i := range want {
 		if want[i] == name && i < len(have) {
-			return have[i]
+			text, _ := url.PathUnescape(have[i]) // isParam has seen that it is one
+			return text
 		}
 	}
 	return ""

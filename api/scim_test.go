@@ -277,7 +277,12 @@ func TestSCIMRefusals(t *testing.T) {
 		require.Equal(t, scimFailure(400, detail), a.body, body)
 	}
 	require.Equal(t, before, d.provision("GET", "/scim/v2/Users/"+id, "").body)
-	require.Equal(t, 404, d.provision("GET", "/scim/v2/Users/Ada@example.com", "").status)
+	require.Equal(t, before, d.provision("GET", "/scim/v2/Users/"+strings.ReplaceAll(id, "-", "%2D"), "").body)
+	for _, path := range []string{"Ada@example.com", "x/../" + id, "/" + id, id + "//", id + "%2F", "..", "%2E%2E"} {
+		a := d.provision("GET", "/scim/v2/Users/"+path, "")
+		require.Equal(t, 404, a.status, path)
+		require.Equal(t, "application/scim+json", a.header.Get("Content-Type"), path)
+	}
 	require.Equal(t, 0.0, d.provision("GET", "/scim/v2/Users?filter="+url.QueryEscape(`userName eq "new@example.com"`), "").json(t)["totalResults"])
 
 	for i, active := range []string{`true`, `"True"`, `null`} {
