@@ -97,7 +97,7 @@ func (x *exchange) failEngine(err error) {
 	x.fail(a.status, a.text)
 }
 
-// refuse answers a request that never reached the handler because fasthttp could not read it.
+// refuse answers a request that can't be read.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, text := fasthttp.StatusBadRequest, "The request is not valid HTTP."
 	path := pathOf(&ctx.Request.Header)
@@ -106,9 +106,9 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
-		// A request without a valid key is refused for that (see bodyLimit), when its head is still there: of a chunked one it isn't.
+		// A request without a valid key is refused for that: see bodyLimit.
 		h := &ctx.Request.Header
-		if token := bearerToken(h); len(h.Host()) > 0 && !bytes.HasPrefix(path, pagePrefix) && !s.knows(token) {
+		if token := bearerToken(h); !bytes.HasPrefix(path, pagePrefix) && !s.knows(token) {
 			badKeyRequests.Inc()
 			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
 			if bytes.HasPrefix(path, scimPrefix) {

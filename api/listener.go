@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -31,7 +32,7 @@ func (s *Server) limit(ln net.Listener) net.Listener {
 	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP, perIP: xsync.NewMapOf[netip.Addr, int]()}
 	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
 		l.Listener = t.inner
-		return tls.NewListener(l, t.config)
+		return &tlsListener{l, l, t.config}
 	}
 	return l
 }
@@ -95,7 +96,20 @@ type limitConn struct {
 	listener *limitListener
 	ip       netip.Addr
 	once     sync.Once
+	end
 }
+
+func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }
+
+// end knows whether the client has ended a connection. It is its reader's.
+type end struct{ seen bool }
+
+func (e *end) note(n int, err error) (int, error) {
+	e.seen = e.seen || err == io.EOF
+	return n, err
+}
+
+func (e *end) hasEnded() bool { return e.seen }
 
 func (c *limitConn) Close() error {
 	c.once.Do(func() { c.listener.release(c.ip) })
@@ -146,11 +160,17 @@ type tlsListener struct {
 	config *tls.Config
 }
 
-// Accept serves those who use the listener without a Server.
 func (l *tlsListener) Accept() (net.Conn, error) {
 	c, err := l.inner.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return tls.Server(c, l.config), nil
+	return &tlsConn{Conn: tls.Server(c, l.config)}, nil
 }
+
+type tlsConn struct {
+	*tls.Conn
+	end
+}
+
+func (c *tlsConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }

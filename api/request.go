@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
@@ -56,6 +54,7 @@ type exchange struct {
 	reply     []byte    // a handler's scratch
 	lookup    []byte    // a handler's scratch for a key
 	queried   []queried // memory for readQuery
+	wire      []byte    // memory for the body as it comes
 	plain     []byte    // memory for decompression
 	digits    [20]byte
 }
@@ -66,6 +65,9 @@ func (x *exchange) reset() {
 	clear(x.queried) // views of the request
 	if cap(x.reply) > maxPooledBytes {
 		x.reply = nil
+	}
+	if cap(x.wire) > maxPooledBytes {
+		x.wire = nil
 	}
 	if cap(x.plain) > maxPooledBytes {
 		x.plain = nil
@@ -275,20 +277,6 @@ func bearerToken(h *fasthttp.RequestHeader) []byte {
 
 var headerAuthorization = []byte(fasthttp.HeaderAuthorization)
 
-// bodyLimit is what a request may send, asked when its head is there. fasthttp makes room for the length that the head declares before
-// anybody looks at the key, so who has none gets little (FAULTS.md B17).
-func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (limit fasthttp.RequestConfig) {
-	if n := h.ContentLength(); n >= 0 && n <= strangerBodyBytes {
-		return limit
-	}
-	if !s.knows(bearerToken(h)) {
-		limit.MaxRequestBodySize = min(strangerBodyBytes, s.options.MaxBodyBytes)
-	}
-	return limit
-}
-
-const strangerBodyBytes = 16 << 10
-
 // knows says whether token is an API key or the SCIM token.
 func (s *Server) knows(token []byte) bool {
 	snapshot := s.options.Control.Snapshot()
@@ -447,77 +435,6 @@ func (x *exchange) lastSegment() string {
 	n := strings.Count(x.route.path, "/")
 	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/")) // resource.matches has seen that it is one
 	return segment
-}
-
-// readBody checks the media type and undoes the content coding, within the limit.
-func (x *exchange) readBody() bool {
-	if x.ctx.IsGet() || x.ctx.IsHead() {
-		return true
-	}
-	if x.route.page {
-		return x.readForm()
-	}
-	if !isJSON(x.ctx.Request.Header.ContentType()) {
-		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")
-		return false
-	}
-	var err error
-	x.body, err = x.decompress()
-	switch {
-	case err == nil:
-		return true
-	case errors.Is(err, fasthttp.ErrContentEncodingUnsupported):
-		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
-	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
-		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
-		x.ctx.SetConnectionClose()
-	default:
-		x.fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
-	}
-	return false
-}
-
-// isJSON: application/json, application/*+json, or none (D1). Parameters don't matter.
-func isJSON(contentType []byte) bool {
-	if i := bytes.IndexByte(contentType, ';'); i >= 0 {
-		contentType = contentType[:i]
-	}
-	contentType = bytes.TrimSpace(contentType)
-	if len(contentType) == 0 || bytes.EqualFold(contentType, contentJSON) {
-		return true
-	}
-	const tree, suffix = "application/", "+json"
-	return len(contentType) > len(tree)+len(suffix) && bytes.EqualFold(contentType[:len(tree)], []byte(tree)) &&
-		bytes.EqualFold(contentType[len(contentType)-len(suffix):], []byte(suffix))
-}
-
-func (x *exchange) decompress() ([]byte, error) {
-	coding := x.ctx.Request.Header.ContentEncoding()
-	limit := x.s.options.MaxBodyBytes
-	switch {
-	case len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")):
-		return x.ctx.Request.Body(), nil
-	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
-		return x.ctx.Request.BodyGunzipWithLimit(limit)
-	case bytes.EqualFold(coding, []byte("deflate")):
-		return x.ctx.Request.BodyInflateWithLimit(limit)
-	case bytes.EqualFold(coding, []byte("br")):
-		return x.ctx.Request.BodyUnbrotliWithLimit(limit)
-	case bytes.EqualFold(coding, []byte("zstd")):
-		return x.unzstd(limit)
-	}
-	return nil, fasthttp.ErrContentEncodingUnsupported
-}
-
-// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that declares a window of a gigabyte makes its
-// streaming decoder allocate that. DecodeAll keeps no window.
-func (x *exchange) unzstd(limit int) ([]byte, error) {
-	plain, err := x.s.zstd.DecodeAll(x.ctx.Request.Body(), x.plain[:0])
-	x.plain = plain
-	if err == nil && len(plain) > limit {
-		err = zstd.ErrDecoderSizeExceeded
-	}
-	return plain, err
 }
 
 // send answers with a body, which handlers build in x.reply.

@@ -82,7 +82,8 @@ func New(options Options) (*Server, error) {
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.refuse,
-		HeaderReceived:               s.bodyLimit,
+		HeaderReceived:               s.headReceived,
+		StreamRequestBody:            true,
 		Name:                         "",
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
@@ -135,10 +136,17 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // handle serves one request. A panic behind it is answered, counted and logged, and ends the connection, not the process.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	x := s.exchanges.Get().(*exchange)
+	x.ctx = ctx
+	if err := x.receive(); err != nil {
+		s.refuse(ctx, err)
+		x.reset()
+		s.exchanges.Put(x)
+		return
+	}
 	start := time.Now()
 	requestsInFlight.Add(1)
-	x := s.exchanges.Get().(*exchange)
-	x.ctx, x.now = ctx, s.options.Now()
+	x.now = s.options.Now()
 	defer s.finish(x, start)
 	x.serve()
 }

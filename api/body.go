@@ -1,0 +1,176 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/valyala/fasthttp"
+)
+
+// How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter; the rest is read here, into memory that
+// grows with what arrives. A head reserves nothing by what it declares: many connections may send no more than that.
+
+const (
+	// strangerBodyBytes is what a request without a valid key may send (FAULTS.md B17).
+	strangerBodyBytes = 16 << 10
+	// firstWireBytes is the memory that a body begins with which is longer; it doubles from there on.
+	firstWireBytes = 32 << 10
+)
+
+// headerOversize marks the head of a request whose body is declared larger than it may be. Who sends it is told just that.
+var headerOversize = []byte("X-Millrace-Oversize")
+
+// headReceived is asked when a head is there: of a body that is declared too large nothing is waited for.
+func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	n := h.ContentLength()
+	if n > min(strangerBodyBytes, s.options.MaxBodyBytes) && n > s.bodyLimit(h) {
+		h.SetContentLength(0)
+		h.SetCanonical(headerOversize, []byte("true"))
+	}
+	return fasthttp.RequestConfig{}
+}
+
+// bodyLimit is how large a request's body may be: who has no key gets room for little.
+func (s *Server) bodyLimit(h *fasthttp.RequestHeader) int {
+	if s.knows(bearerToken(h)) {
+		return s.options.MaxBodyBytes
+	}
+	return min(strangerBodyBytes, s.options.MaxBodyBytes)
+}
+
+// receive reads the body as it comes. After an error the connection must be closed: what follows on it is no request.
+func (x *exchange) receive() error {
+	request := &x.ctx.Request
+	length := request.Header.ContentLength()
+	if length == 0 && len(request.Header.PeekBytes(headerOversize)) > 0 {
+		return fasthttp.ErrBodyTooLarge
+	}
+	stream := request.BodyStream()
+	if stream == nil {
+		return nil
+	}
+	limit := length
+	if length < 0 { // in chunks
+		limit = x.s.bodyLimit(&request.Header)
+	}
+	if err := x.read(stream, length, limit); err != nil {
+		return err
+	}
+	request.SetBodyRaw(x.wire)
+	return nil
+}
+
+// read reads length bytes, or when that is negative all up to the limit.
+func (x *exchange) read(stream io.Reader, length, limit int) error {
+	x.wire = x.wire[:0]
+	for len(x.wire) != length {
+		if len(x.wire) > limit {
+			return fasthttp.ErrBodyTooLarge
+		}
+		if len(x.wire) == cap(x.wire) {
+			x.growWire(length)
+		}
+		n, err := stream.Read(x.wire[len(x.wire):cap(x.wire)])
+		x.wire = x.wire[:len(x.wire)+n]
+		switch {
+		case err == nil || len(x.wire) == length:
+		case err != io.EOF:
+			return err
+		case length > 0 || x.cutOff():
+			return io.ErrUnexpectedEOF
+		case len(x.wire) > limit:
+			return fasthttp.ErrBodyTooLarge
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// growWire makes room for more of a body, and not for more than all of it.
+func (x *exchange) growWire(length int) {
+	room := max(firstWireBytes, 2*cap(x.wire))
+	if length > 0 {
+		room = min(room, length)
+	}
+	x.wire = append(make([]byte, 0, room), x.wire...)
+}
+
+// cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk is there and when it never comes.
+func (x *exchange) cutOff() bool {
+	c, ok := x.ctx.Conn().(interface{ hasEnded() bool })
+	return ok && c.hasEnded()
+}
+
+// readBody checks the media type and undoes the content coding, within the limit.
+func (x *exchange) readBody() bool {
+	if x.ctx.IsGet() || x.ctx.IsHead() {
+		return true
+	}
+	if x.route.page {
+		return x.readForm()
+	}
+	if !isJSON(x.ctx.Request.Header.ContentType()) {
+		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")
+		return false
+	}
+	var err error
+	x.body, err = x.decompress()
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, fasthttp.ErrContentEncodingUnsupported):
+		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
+	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
+		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
+		x.ctx.SetConnectionClose()
+	default:
+		x.fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
+	}
+	return false
+}
+
+// isJSON: application/json, application/*+json, or none (D1). Parameters don't matter.
+func isJSON(contentType []byte) bool {
+	if i := bytes.IndexByte(contentType, ';'); i >= 0 {
+		contentType = contentType[:i]
+	}
+	contentType = bytes.TrimSpace(contentType)
+	if len(contentType) == 0 || bytes.EqualFold(contentType, contentJSON) {
+		return true
+	}
+	const tree, suffix = "application/", "+json"
+	return len(contentType) > len(tree)+len(suffix) && bytes.EqualFold(contentType[:len(tree)], []byte(tree)) &&
+		bytes.EqualFold(contentType[len(contentType)-len(suffix):], []byte(suffix))
+}
+
+func (x *exchange) decompress() ([]byte, error) {
+	coding := x.ctx.Request.Header.ContentEncoding()
+	limit := x.s.options.MaxBodyBytes
+	switch {
+	case len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")):
+		return x.ctx.Request.Body(), nil
+	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
+		return x.ctx.Request.BodyGunzipWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("deflate")):
+		return x.ctx.Request.BodyInflateWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("br")):
+		return x.ctx.Request.BodyUnbrotliWithLimit(limit)
+	case bytes.EqualFold(coding, []byte("zstd")):
+		return x.unzstd(limit)
+	}
+	return nil, fasthttp.ErrContentEncodingUnsupported
+}
+
+// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that declares a window of a gigabyte makes its
+// streaming decoder allocate that. DecodeAll keeps no window.
+func (x *exchange) unzstd(limit int) ([]byte, error) {
+	plain, err := x.s.zstd.DecodeAll(x.ctx.Request.Body(), x.plain[:0])
+	x.plain = plain
+	if err == nil && len(plain) > limit {
+		err = zstd.ErrDecoderSizeExceeded
+	}
+	return plain, err
+}

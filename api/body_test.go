@@ -1,0 +1,207 @@
+package api
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// countingListener counts what its connections have read.
+type countingListener struct {
+	net.Listener
+	read *atomic.Int64
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countingConn{c, l.read}, err
+}
+
+type countingConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (c countingConn) Read(p []byte) (n int, err error) {
+	n, err = c.Conn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// counted serves on a further listener; read is what the server has read of its connections.
+func (d *door) counted(t *testing.T) (addr string, read *atomic.Int64) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	read = new(atomic.Int64)
+	go func() { _ = d.Serve(countingListener{ln, read}) }()
+	return ln.Addr().String(), read
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC() // what pools have held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Memory for a body grows with what arrives, however much its head, or that of a chunk, declares.
+func TestDeclaredBodiesReserveNothing(t *testing.T) {
+	const connections, declared = 32, 4 << 20
+	d := open(t, nil)
+	addr, read := d.counted(t)
+	body := strings.TrimSuffix(goodBody, "}") + strings.Repeat(" ", declared-len(goodBody)) + "}"
+	length := fmt.Sprintf("%sContent-Length: %d\r\n\r\n", goodHead, declared)
+	chunk := fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n", goodHead, declared)
+	for name, test := range map[string]struct {
+		head string
+		sent int
+		end  string
+	}{
+		"length, nothing": {length, 0, ""}, "length, 1 KB": {length, 1 << 10, ""}, "length, 20 KB": {length, 20 << 10, ""},
+		"chunk, nothing": {chunk, 0, "\r\n0\r\n\r\n"}, "chunk, 1 KB": {chunk, 1 << 10, "\r\n0\r\n\r\n"}, "chunk, 20 KB": {chunk, 20 << 10, "\r\n0\r\n\r\n"},
+	} {
+		read.Store(0)
+		before := heapBytes()
+		var open []net.Conn
+		for range connections {
+			c, err := net.Dial("tcp", addr)
+			require.NoError(t, err)
+			_, err = c.Write([]byte(test.head + body[:test.sent]))
+			require.NoError(t, err)
+			open = append(open, c)
+		}
+		require.Eventually(t, func() bool { return read.Load() == int64(connections*(len(test.head)+test.sent)) }, waitLimit, tick, name)
+		require.Less(t, heapBytes()-before, int64(connections*declared/8), name)
+
+		// One of them goes on, and is served.
+		_, err := open[0].Write([]byte(body[test.sent:] + test.end))
+		require.NoError(t, err)
+		_ = open[0].SetReadDeadline(time.Now().Add(waitLimit))
+		response, err := http.ReadResponse(bufio.NewReader(open[0]), nil)
+		require.NoError(t, err, name)
+		require.Equal(t, 201, response.StatusCode, name)
+		for _, c := range open {
+			c.Close()
+		}
+	}
+}
+
+// A connection that ends within a body ends a request that is not served, also where what has come could be a whole one.
+func TestBodiesThatAreCutOff(t *testing.T) {
+	d := open(t, nil)
+	long := strings.TrimSuffix(goodBody, "}") + strings.Repeat(" ", 100_000) + "}"
+	chunked := func(body string) string {
+		return fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", goodHead, len(body), body)
+	}
+	plain, secure := d.addr, d.secure(t)
+	for name, text := range map[string]string{
+		"length":                      fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", goodHead, len(goodBody)+1, goodBody),
+		"length, long":                fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", goodHead, len(long)+1, long),
+		"in a chunk":                  strings.TrimSuffix(chunked(goodBody), "}"),
+		"at the end of a chunk":       chunked(goodBody),
+		"before the last chunk":       chunked(goodBody) + "\r\n",
+		"before the last chunk, long": chunked(long) + "\r\n",
+		"in the last chunk":           chunked(goodBody) + "\r\n0",
+		"before the end":              chunked(goodBody) + "\r\n0\r\n",
+		"in the end":                  chunked(goodBody) + "\r\n0\r\n\r",
+	} {
+		for _, dial := range []func() (halfCloser, error){
+			func() (halfCloser, error) { c, err := net.Dial("tcp", plain); return c.(*net.TCPConn), err },
+			func() (halfCloser, error) { return tls.Dial("tcp", secure, &tls.Config{InsecureSkipVerify: true}) },
+		} {
+			status, err := sendAndEnd(dial, text)
+			require.NoError(t, err, name)
+			require.Equal(t, 400, status, name)
+			require.Zero(t, d.store.commits.Load(), name)
+		}
+	}
+	for i, text := range []string{withLength(goodHead, long), chunked(long) + "\r\n0\r\n\r\n"} { // the whole, and the end behind it
+		status, err := sendAndEnd(func() (halfCloser, error) { c, err := net.Dial("tcp", plain); return c.(*net.TCPConn), err }, text)
+		require.NoError(t, err)
+		require.Equal(t, 201, status)
+		require.Equal(t, int64(i+1), d.store.commits.Load())
+	}
+}
+
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// sendAndEnd sends text, ends the sending half of the connection, and returns the status of the answer.
+func sendAndEnd(dial func() (halfCloser, error), text string) (status int, err error) {
+	c, err := dial()
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(waitLimit))
+	if _, err = c.Write([]byte(text)); err != nil {
+		return 0, err
+	}
+	if err = c.CloseWrite(); err != nil {
+		return 0, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, nil
+}
+
+// secure serves on a further listener, with TLS.
+func (d *door) secure(t *testing.T) (addr string) {
+	certificate, err := LoadTLS(writeCertificate(t, t.TempDir(), "localhost"))
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = d.Serve(certificate.Listener(ln)) }()
+	return ln.Addr().String()
+}
+
+// A request of usual size takes no memory of its own for its body, and is read as it was sent.
+func TestBodiesReuseMemory(t *testing.T) {
+	if underRace {
+		t.Skip("pools forget under the race detector")
+	}
+	d := open(t, func(o *Options) { o.AccessLog = false })
+	c, err := net.Dial("tcp", d.addr)
+	require.NoError(t, err)
+	defer c.Close()
+	r := bufio.NewReader(c)
+	ask := func(request []byte) {
+		_, err := c.Write(request)
+		require.NoError(t, err)
+		response, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		require.Equal(t, 201, response.StatusCode)
+		_, err = r.Discard(int(response.ContentLength))
+		require.NoError(t, err)
+	}
+	body := strings.TrimSuffix(goodBody, "}") + strings.Repeat(" ", 100_000) + "}"
+	length, chunked := withLength(goodHead, body), fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", goodHead, len(body), body)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it empties pools
+	for _, text := range []string{length, chunked} {
+		const requests = 20
+		request := []byte(text)
+		ask(request)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range requests {
+			ask(request)
+		}
+		runtime.ReadMemStats(&after)
+		require.Less(t, (after.TotalAlloc-before.TotalAlloc)/requests, uint64(len(body)/2))
+	}
+}
