@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -134,6 +135,9 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		require.NoError(t, err, doors[0].logged())
 	}
 	for i, d := range doors {
+		if i > 0 { // requests have the first one's Host, whomever they are sent to, so that links do
+			edits[i] = append(edits[i], func(o *Options) { o.PublicHosts = append(slices.Clip(o.PublicHosts), doors[0].addr) })
+		}
 		served[i] = d.openDoor(memberStore{Engine(nodes[i].Front()), nodes[i]}, edits[i])
 	}
 	first := doors[0]

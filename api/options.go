@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"millrace/api/control"
@@ -53,9 +54,12 @@ type Options struct {
 	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys are served all the same:
 	// many clients may share an address. Default 60.
 	MaxBadKeysPerMinute int
-	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or https, perhaps with a path. Default: that
-	// of the request for the link.
+	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or https, perhaps with a path. Default: the
+	// Host of the request for the link, when it is the address that the request has come to or one of PublicHosts.
 	PublicURL string
+	// PublicHosts are hosts, with their ports when these are not 80 or 443, that links may begin with although they are not the address that is listened on.
+	// Default: none.
+	PublicHosts []string
 	// PreferenceLinkLife is how long a link to a hosted page is good. Default 90 days: laws want links to unsubscribe in mails to work for 30 or 60.
 	PreferenceLinkLife time.Duration
 	// MaxPagesPerMinute is how many hosted pages one address may ask for, and forms send, in a minute; beyond it: 429. Many people, and mail programs that
@@ -107,8 +111,11 @@ func (o *Options) EnsureDefaults() {
 // hostPattern is a name or an address, and a port.
 const hostPattern = `([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?`
 
-// publicURLForm: its path is put into pages, so it has no other characters than package preference wants there.
-var publicURLForm = regexp.MustCompile(`^(https?://` + hostPattern + `(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
+var (
+	// publicURLForm: its path is put into pages, so it has no other characters than package preference wants there.
+	publicURLForm = regexp.MustCompile(`^(https?://` + hostPattern + `(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
+	hostForm      = regexp.MustCompile(`^` + hostPattern + `$`)
+)
 
 func setDefault[T comparable](field *T, v T) {
 	var zero T
@@ -134,6 +141,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
 	case !publicURLForm.MatchString(o.PublicURL):
 		return fmt.Errorf("api: PublicURL is %q, want http(s)://host[:port][/path]", o.PublicURL)
+	case slices.ContainsFunc(o.PublicHosts, func(host string) bool { return !hostForm.MatchString(host) }):
+		return fmt.Errorf("api: PublicHosts are %q, want host[:port] each", o.PublicHosts)
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:
 		return fmt.Errorf("api: PreferenceLinkLife is %v, want a minute to ten years", o.PreferenceLinkLife)
 	case o.MaxPagesPerMinute < 1:

@@ -2,7 +2,9 @@ package api
 
 import (
 	"errors"
-	"regexp"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-json"
@@ -19,6 +21,8 @@ import (
 const (
 	textNoCenter = "Preference center not found"
 	textNoUser   = "User not found"
+	// textForeignHost is for who asks for a link, and for who can do something about it.
+	textForeignHost = "No link can be made for the Host of this request. Whoever runs the service can set --public-url, or name the host in --public-hosts"
 )
 
 // listPreferenceCenters serves GET /preference_center/v1/list.
@@ -266,7 +270,7 @@ func (s *Server) preferenceURL(x *exchange) {
 	}
 	base, ok := x.publicURL()
 	if !ok {
-		x.fail(fasthttp.StatusBadRequest, "The Host header is not valid")
+		x.fail(fasthttp.StatusBadRequest, textForeignHost)
 		return
 	}
 	center := s.options.Control.PreferenceCenters.Get(x.ws.ID, x.param("{id}"))
@@ -339,19 +343,38 @@ func (x *exchange) viewport() (content, bad string) {
 	return r.center.Options.Viewport, r.bad
 }
 
-// hostForm is what a Host header may be to stand in a link.
-var hostForm = regexp.MustCompile(`^` + hostPattern + `$`)
-
-// publicURL is the address that links begin with: the setting, or else that of the request, which only the caller itself gets to see (so it can fool nobody
-// but itself with a made-up Host). X-Forwarded headers are not read.
+// publicURL is the address that links begin with: the setting, or else that of the request, when its Host is one that is known to be ours. A Host that the
+// caller makes up must not stand in a link, which goes out in mails and opens one user's states. X-Forwarded headers are not read.
 func (x *exchange) publicURL() (base string, ok bool) {
 	if x.s.options.PublicURL != "" {
 		return strings.TrimSuffix(x.s.options.PublicURL, "/"), true
 	}
-	scheme := "http://"
+	scheme, port := "http://", uint16(80)
 	if x.ctx.IsTLS() {
-		scheme = "https://"
+		scheme, port = "https://", 443
 	}
 	host := string(x.ctx.Host())
-	return scheme + host, hostForm.MatchString(host)
+	ok = isLocalHost(host, port, addrPortOf(x.ctx.LocalAddr())) || slices.ContainsFunc(x.s.options.PublicHosts, func(known string) bool {
+		return withPort(known, port) == withPort(host, port)
+	})
+	return scheme + host, ok
+}
+
+// isLocalHost says whether host names local, the address that a connection has come to; port is that of a host without one.
+func isLocalHost(host string, port uint16, local netip.AddrPort) bool {
+	host = withPort(host, port)
+	if name, ok := strings.CutPrefix(host, "localhost:"); ok && local.Addr().IsLoopback() {
+		return name == strconv.Itoa(int(local.Port()))
+	}
+	addr, err := netip.ParseAddrPort(host)
+	return err == nil && netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()) == local
+}
+
+// withPort is a host in small letters, with its port.
+func withPort(host string, port uint16) string {
+	host = strings.ToLower(host)
+	if i := strings.LastIndexByte(host, ':'); i < 0 || strings.HasSuffix(host, "]") {
+		host += ":" + strconv.Itoa(int(port))
+	}
+	return host
 }

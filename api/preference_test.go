@@ -2,6 +2,8 @@ package api
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -329,14 +331,65 @@ func TestPreferenceURL(t *testing.T) {
 	}
 	require.Equal(t, 400, d.call("POST", "/preference_center/v1/main/url/ada", demoKey, "{").status)
 
-	// Where to: the Host that the caller names, when it can be one; the setting goes before it.
+	// Where to: the setting goes before whatever Host the caller names.
 	d2, done2 := openEngine(t, t.TempDir(), func(o *Options) { o.PublicURL = "https://mail.example.com/pc/" })
 	defer done2()
 	d2.track(demoKey, "ada")
 	link := ask(d2, "GET", "/preference_center/v1/main/url/ada", "")
 	require.Regexp(t, "^https://mail.example.com/pc/preferences/[A-Za-z0-9_-]+$", link)
-	for host, status := range map[string]int{"evil.example:80": 200, "[::1]:8080": 200, "a/b": 400, "a\"b": 400, "a b": 400} {
-		responses, _ := d.raw(t, 1, "GET /preference_center/v1/main/url/ada HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+demoKey+"\r\n\r\n")
-		require.Equal(t, status, responses[0].status, host)
+	responses, _ := d2.raw(t, 1, "GET /preference_center/v1/main/url/ada HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer "+demoKey+"\r\n\r\n")
+	require.Equal(t, 200, responses[0].status)
+	require.Contains(t, responses[0].body, `"https://mail.example.com/pc/preferences/`)
+}
+
+// Without the setting a link begins with the address that is listened at, or with a Host of the list; a Host that the caller has made up stands in none.
+func TestPreferenceURLHosts(t *testing.T) {
+	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+		o.PublicHosts = []string{"Links.example.com", "mail.example.com:8443", "[::1]:8080", "plain.example.com:80"}
+	})
+	defer done()
+	require.Equal(t, 201, d.track(demoKey, "ada").status)
+	_, port, err := net.SplitHostPort(d.addr)
+	require.NoError(t, err)
+	ask := func(target, host string) answer {
+		responses, _ := d.raw(t, 1, "GET "+target+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+demoKey+"\r\n\r\n")
+		require.Len(t, responses, 1, host)
+		return responses[0]
 	}
+	for _, host := range []string{"127.0.0.1:" + port, "localhost:" + port, "LocalHost:" + port, "links.example.com", "LINKS.example.com:80", "mail.example.com:8443", "[::1]:8080",
+		"plain.example.com"} {
+		a := ask("/preference_center/v1/main/url/ada", host)
+		require.Equal(t, 200, a.status, "%s: %s", host, a.body)
+		require.Contains(t, a.body, `"http://`+strings.ToLower(host)+`/preferences/`)
+	}
+	for _, host := range []string{"evil.example", "evil.example:" + port, "127.0.0.1", "127.0.0.1:1", "127.0.0.2:" + port, "localhost", "localhost:1", "[::1]:" + port, "0.0.0.0:" + port,
+		"links.example.com:8080", "links.example.com.", "x.links.example.com", "mail.example.com", "localhost:" + port + "0", "localhost.evil.example:" + port, "a/b", "a\"b", "a b"} {
+		a := ask("/preference_center/v1/main/url/ada", host)
+		require.Equal(t, 400, a.status, host)
+		require.NotContains(t, a.body, "/preferences/", host)
+		require.NotEmpty(t, a.json(t)["message"], host)
+	}
+	require.Equal(t, `{"message":"`+textForeignHost+`"}`, ask("/preference_center/v1/main/url/ada", "evil.example").body)
+	require.Equal(t, 400, ask("http://evil.example/preference_center/v1/main/url/ada", "links.example.com").status, "which goes before the Host")
+	require.Equal(t, 404, ask("/preference_center/v1/main/url/bob", "links.example.com").status)
+	require.Equal(t, 200, ask("/preference_center/v1/main", "evil.example").status, "no link")
+}
+
+func TestIsLocalHost(t *testing.T) {
+	for _, good := range []struct {
+		host, local string
+		port        uint16
+	}{
+		{"127.0.0.1:8080", "127.0.0.1:8080", 80}, {"127.0.0.1", "127.0.0.1:80", 80}, {"127.0.0.1", "127.0.0.1:443", 443}, {"localhost", "[::1]:443", 443}, {"localhost:8080", "127.1.2.3:8080", 80},
+		{"[::1]:8080", "[::1]:8080", 80}, {"[::1]", "[::1]:80", 80}, {"[::ffff:10.0.0.7]:8080", "10.0.0.7:8080", 80}, {"[2001:DB8::7]:8080", "[2001:db8::7]:8080", 80},
+	} {
+		require.True(t, isLocalHost(good.host, good.port, netip.MustParseAddrPort(good.local)), good)
+	}
+	for _, bad := range [][2]string{
+		{"10.0.0.8:8080", "10.0.0.7:8080"}, {"10.0.0.7:8081", "10.0.0.7:8080"}, {"10.0.0.7", "10.0.0.7:8080"}, {"localhost:8080", "10.0.0.7:8080"}, {"", "10.0.0.7:80"}, {":80", "10.0.0.7:80"},
+		{"::1", "[::1]:80"}, {"localhost:", "127.0.0.1:80"}, {"localhost:08080", "127.0.0.1:8080"},
+	} {
+		require.False(t, isLocalHost(bad[0], 80, netip.MustParseAddrPort(bad[1])), bad)
+	}
+	require.False(t, isLocalHost("127.0.0.1:0", 80, netip.AddrPort{}), "not TCP")
 }

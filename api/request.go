@@ -408,11 +408,15 @@ func (x *exchange) clientAddr() netip.Addr {
 	return addr
 }
 
-func addrOf(a net.Addr) netip.Addr {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr().Unmap()
+func addrOf(a net.Addr) netip.Addr { return addrPortOf(a).Addr() }
+
+func addrPortOf(a net.Addr) netip.AddrPort {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
 	}
-	return netip.Addr{}
+	at := tcp.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
 // actor is who makes the change that the request asks for.

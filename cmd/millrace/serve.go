@@ -62,7 +62,8 @@ type serveCommand struct {
 	MaxMoves     int               `default:"2" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
 	RaftTimeout  time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one."`
 
-	PublicURL          string        `help:"What links to hosted pages begin with; default: the Host of the request for the link." placeholder:"URL"`
+	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
+	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
 	PreferenceLinkLife time.Duration `default:"2160h" help:"How long a link to a hosted page is good."`
 
 	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
@@ -409,7 +410,7 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
 		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn, MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
-		PublicURL: c.PublicURL, PreferenceLinkLife: c.PreferenceLinkLife, MaxPagesPerMinute: c.MaxPagesPerMinute,
+		PublicURL: c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife, MaxPagesPerMinute: c.MaxPagesPerMinute,
 		AccessLog: c.AccessLog, Logger: logger,
 	}
 	for _, p := range c.TrustedProxies {
@@ -437,6 +438,15 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	logger.Info("the admin API takes the token of this file", "path", path)
 	o.AdminToken = token
 	return o, nil
+}
+
+// publicHosts are those of the setting, and the host of --listen when that is a name.
+func (c *serveCommand) publicHosts() []string {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if _, notName := netip.ParseAddr(host); err != nil || host == "" || notName == nil {
+		return c.PublicHosts
+	}
+	return append([]string{c.Listen}, c.PublicHosts...)
 }
 
 // lockDir keeps a second server off the directory.

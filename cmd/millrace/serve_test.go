@@ -46,6 +46,7 @@ func TestFlagsAreRefused(t *testing.T) {
 		says string
 	}{
 		{[]string{}, "expected one of"},
+		{with("--public-hosts", "https://mail.example.com"), "want host[:port] each"},
 		{[]string{"serv"}, "unexpected argument serv"},
 		{[]string{"serve"}, "--data"},
 		{with("--no-such-flag"), "--no-such-flag"},
@@ -114,6 +115,15 @@ func TestOneServerPerDirectory(t *testing.T) {
 }
 
 // Flags come from the command line, else from the environment, else from the file.
+func TestPublicHosts(t *testing.T) {
+	for listen, want := range map[string][]string{
+		"www.example.com:8080": {"www.example.com:8080", "more"}, "localhost:8080": {"localhost:8080", "more"}, "127.0.0.1:8080": {"more"}, "0.0.0.0:8080": {"more"},
+		":8080": {"more"}, "[::]:8080": {"more"},
+	} {
+		require.Equal(t, want, (&serveCommand{Listen: listen, PublicHosts: []string{"more"}}).publicHosts(), listen)
+	}
+}
+
 func TestConfiguration(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newSite(t)
