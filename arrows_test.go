@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"api/openapi":    {},
 	"api/preference": {},
 	"api/ratelimit":  {},
-	"api/scim":       {"api/control"},
+	"api/scim":       {"api/control", "shard/op"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},

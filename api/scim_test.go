@@ -285,6 +285,10 @@ func TestSCIMRefusals(t *testing.T) {
 	}
 	require.Equal(t, 0.0, d.provision("GET", "/scim/v2/Users?filter="+url.QueryEscape(`userName eq "new@example.com"`), "").json(t)["totalResults"])
 
+	for _, like := range []string{"present@example.com", "PRESENT@Example.com", "pre\u017Fent@example.com"} { // the last one has a long s
+		a := d.provision("POST", "/scim/v2/Users", strings.Replace(good, "new@example.com", like, 1))
+		require.Equal(t, strings.ContainsRune(like, '\u017F'), a.status == 201, "%s: %s", like, a.body)
+	}
 	for i, active := range []string{`true`, `"True"`, `null`} {
 		body := strings.Replace(with(`"bi"`, `"bi","active":`+active), "new@", fmt.Sprintf("active-%d@", i), 1)
 		a := d.provision("POST", "/scim/v2/Users", body)

@@ -373,6 +373,30 @@ func TestGetStatusQueries(t *testing.T) {
 	f(strings.ToUpper(newsGroup), "external_id=a+b&email=&limit=x&unknown=1", `"a b":"Subscribed"`)
 }
 
+// Who has another letter in an address has another address: one person's consent is not another's. A domain is the same in all spellings that DNS has for it.
+func TestConsentOfLikeAddresses(t *testing.T) {
+	d := openDoor(t)
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"kim","email":"kim@example.com"},{"external_id":"kelvin","email":"\u212Aim@example.com"},
+		{"external_id":"ida","email":"ida@example.com"},{"external_id":"dotted","email":"\u0130da@example.com"},{"external_id":"book","email":"A@XN--BCHER-KVA.de"}]}`)
+	for _, email := range []string{"KIM@example.com", "IDA@example.com"} {
+		d.must(t, "/subscription/status/set", set(newsGroup, "subscribed", `"email":"`+email+`"`))
+	}
+	d.must(t, "/email/blocklist", `{"email":["\u212Aim@example.com","\u0130da@example.com"]}`)
+	d.must(t, "/subscription/status/set", set(newsGroup, "subscribed", `"email":"a@xn--bcher-kva.de"`))
+	for _, f := range []struct{ user, email, state, global string }{
+		{"kim", "kim@example.com", "Subscribed", "subscribed"}, {"ida", "Ida@Example.com", "Subscribed", "subscribed"}, {"kelvin", "\u212AIM@example.com", "Unknown", "unsubscribed"},
+		{"dotted", "\u0130DA@example.com", "Unknown", "unsubscribed"}, {"book", "a@BÜCHER.de", "Subscribed", "subscribed"},
+	} {
+		require.Equal(t, f.state, d.one(t, newsGroup, "external_id", f.user), f.user)
+		require.Equal(t, f.state, d.one(t, newsGroup, "email", f.email), f.user)
+		exported := d.call("POST", "/users/export/ids", demoKey, `{"email_address":"`+f.email+`"}`).json(t)["users"].([]any)
+		require.Len(t, exported, 1, f.user)
+		require.Equal(t, f.user, exported[0].(map[string]any)["external_id"])
+		global, _ := exported[0].(map[string]any)["email_subscribe"].(string)
+		require.Equal(t, f.global, global, f.user)
+	}
+}
+
 func TestGetStatusRefusals(t *testing.T) {
 	d := openDoor(t)
 	f := func(query, text string) {

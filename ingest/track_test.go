@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -657,23 +655,5 @@ func TestApps(t *testing.T) {
 	for range 2 { // nothing is left of the request before
 		agree(t, `{"events":[`+event(`"b"`)+`,`+event(`"a"`)+`,`+event(`"a"`)+`,`+event(`"\u0061"`)+`,`+event(`null`)+`,`+event(`"b"`)+`]}`, d)
 		agree(t, `{"events":[`+event(`"a"`)+`,{"app_id":"a"},`+event(`"c"`)+`]}`, d)
-	}
-}
-
-// Two addresses with one key are one identity: the key of a key must be itself, whatever letters it has.
-func TestEmailKey(t *testing.T) {
-	key := func(in, want string) {
-		t.Helper()
-		require.Equal(t, "x"+want, string(op.AppendEmailKey([]byte("x"), []byte(in))))
-	}
-	key("Joe.Doe+X@Example.COM", "joe.doe+x@example.com")
-	key("JÜRGEN@example.de", "jürgen@example.de")
-	key("ИВАН@example.ru", "иван@example.ru")
-	key("", "")
-	for r := rune(0); r <= unicode.MaxRune; r++ {
-		if utf8.ValidRune(r) {
-			once := op.AppendEmailKey(nil, []byte(string(r)))
-			require.Equal(t, once, op.AppendEmailKey(nil, once), "%U", r)
-		}
 	}
 }

@@ -37,7 +37,7 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 1
+const storeVersion = 2
 
 // StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it behind the engines.
 type StoreCache struct {
@@ -169,7 +169,7 @@ func (s *store) facts(isNew bool, secret [32]byte) error {
 		return s.flush()
 	}
 	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != storeVersion {
-		return fmt.Errorf("%w: its format is version %d, this program reads %d", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), storeVersion)
+		return fmt.Errorf("%w: its format is version %d, this program reads %d: it is for the version that wrote it", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), storeVersion)
 	}
 	copy(s.secret[:], v[4:])
 	return nil

@@ -4,10 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"time"
 
 	"millrace/api/control"
+	"millrace/shard/op"
 )
 
 // Users are the dashboard users of the company. Safe for concurrent use; reads take no lock. An error that is an *Error is the answer; any other is the engine's.
@@ -95,8 +95,8 @@ func (u *Users) edit(by control.Actor, key, what, id string, unknownPermissions 
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", unknownPermissions)
 }
 
-// key is how userNames are compared: without regard to case.
-func key(userName string) string { return strings.ToLower(userName) }
+// key is how userNames are compared: as the addresses that they are.
+func key(userName string) string { return string(op.AppendEmailKey(nil, []byte(userName))) }
 
 // newID makes an id in the form that clients know: four times eight hexadecimal digits.
 func newID() string {

@@ -22,12 +22,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Version of the record format; a reader refuses any other.
-const Version = 2
+const Version = 3
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
 const (
@@ -129,7 +127,7 @@ const (
 	ExternalID IDKind = 1
 	Alias      IDKind = 2 // key: AppendAliasKey
 	SvcID      IDKind = 3 // key empty; the number is the profile's
-	Email      IDKind = 4 // key: lower-cased address
+	Email      IDKind = 4 // key: see AppendEmailKey
 	Phone      IDKind = 5 // key: E.164
 )
 
@@ -189,30 +187,6 @@ func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
 		return nil, nil, false
 	}
 	return key[2 : 2+n], key[2+n:], true
-}
-
-// AppendEmailKey appends the key of an email address: lower-cased, rune by rune; bytes that are no UTF-8 stay. What is shown stays as it was
-// sent.
-func AppendEmailKey(dst, address []byte) []byte {
-	for i := 0; i < len(address); {
-		c := address[i]
-		if c < utf8.RuneSelf {
-			if 'A' <= c && c <= 'Z' {
-				c += 'a' - 'A'
-			}
-			dst = append(dst, c)
-			i++
-			continue
-		}
-		r, n := utf8.DecodeRune(address[i:])
-		if r == utf8.RuneError && n == 1 {
-			dst = append(dst, c)
-		} else {
-			dst = utf8.AppendRune(dst, unicode.ToLower(r))
-		}
-		i += n
-	}
-	return dst
 }
 
 // Fixed parts of bodies. What follows them, up to the key, is a list of fields.

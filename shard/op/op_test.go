@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/stretchr/testify/require"
 )
@@ -140,25 +139,6 @@ func TestAliasKey(t *testing.T) {
 		_, _, ok := SplitAliasKey(bad)
 		require.False(t, ok)
 	}
-}
-
-func TestEmailKey(t *testing.T) {
-	f := func(in, want string) {
-		t.Helper()
-		require.Equal(t, want, string(AppendEmailKey([]byte("-"), []byte(in)))[1:])
-		require.Equal(t, want, string(AppendEmailKey(nil, []byte(want))), "a key is its own key")
-	}
-	f("Ada@Example.COM", "ada@example.com")
-	f("JOSÉ@example.com", "josé@example.com")
-	f("bad\xffBYTE", "bad\xffbyte")
-	f("", "")
-	for r := range rune(unicode.MaxRune) {
-		if s := string(r); r < 0xd800 || r > 0xdfff {
-			require.Equal(t, string(unicode.ToLower(r)), string(AppendEmailKey(nil, []byte(s))))
-		}
-	}
-	dst := make([]byte, 0, 64)
-	require.Zero(t, testing.AllocsPerRun(100, func() { dst = AppendEmailKey(dst[:0], []byte("JOSÉ@example.com")) }))
 }
 
 func TestAttributeCodes(t *testing.T) {

@@ -95,7 +95,7 @@ func (im *Importer) home(o *fastjson.Object, workspace uint32, created int64) ([
 		label, name := im.alias(list[0])
 		kind, key = op.Alias, op.AppendAliasKey(nil, label, name)
 	} else if v := o.Get("email"); present(v) {
-		kind, key = op.Email, bytes.ToLower(im.text(v, "email"))
+		kind, key = op.Email, op.AppendEmailKey(nil, im.text(v, "email"))
 	} else if v := o.Get("phone"); present(v) {
 		kind, key = op.Phone, im.text(v, "phone")
 	}

@@ -1,0 +1,29 @@
+package shard
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// A store of another format is refused with a word that says so: its keys may be others than ours for the same users.
+func TestStoreOfAnotherFormat(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	facts, err := e.store.getCopy([]byte("sfacts"))
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+	for _, version := range []uint32{1, storeVersion + 1} {
+		db, err := pebble.Open(fs.PathJoin(testOptions(fs).Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+		require.NoError(t, err)
+		binary.LittleEndian.PutUint32(facts, version)
+		require.NoError(t, db.Set([]byte("sfacts"), facts, pebble.Sync))
+		require.NoError(t, db.Close())
+		_, err = Open(testOptions(fs))
+		require.ErrorIs(t, err, ErrStore)
+		require.ErrorContains(t, err, "for the version that wrote it")
+	}
+}
