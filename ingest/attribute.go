@@ -99,7 +99,7 @@ func (d *Decoder) identifyAttributes() (flags op.Flags) {
 			d.putField(op.AttrPhone)
 			d.putBytes(op.String, d.scratch)
 		} else {
-			d.report(reasonNotValid, append(d.scratch[:0], "phone"...))
+			d.warn(reasonNotValid, append(d.scratch[:0], "phone"...))
 		}
 	}
 	return flags
@@ -206,6 +206,9 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 	if s.kind != slotString {
 		why := reasonNotValid
 		switch uint32(c) {
+		case op.AttrCountry, op.AttrLanguage, op.AttrGender, op.AttrDateOfBirth, op.AttrTimeZone:
+			d.warn(reasonNotValid, d.nameOf(d.owner))
+			return next
 		case op.AttrEmailSubscribe:
 			why = reasonEmailSubscribe
 		case op.AttrPushSubscribe:
@@ -231,7 +234,7 @@ const maxURLBytes = 2048
 // reservedString judges and writes a reserved attribute that is sent as a string.
 func (d *Decoder) reservedString(code uint32, s *slot) {
 	value := d.content(s)
-	why, canonical := reason(0), ""
+	why := reason(0)
 	switch code {
 	case op.AttrFirstName, op.AttrLastName, op.AttrHomeCity:
 		if !field.Runes255(value) {
@@ -243,30 +246,24 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 		}
 	case op.AttrCountry:
 		country, ok := field.Country(value)
-		if !ok { // "unmappable: null"
-			d.report(reasonNotValid, d.nameOf(d.owner))
-			return
-		}
-		d.putField(code)
-		d.putBytes(op.String, country[:])
+		d.putOrWarn(code, country[:], ok)
 		return
 	case op.AttrLanguage:
-		ok := false
-		if canonical, ok = field.Language(value); !ok {
-			why = reasonNotValid
-		}
+		language, ok := field.Language(value)
+		d.putOrWarn(code, append(d.scratch[:0], language...), ok)
+		return
 	case op.AttrGender:
 		letter, ok := field.Gender(value)
-		if ok {
-			d.putField(code)
-			d.putBytes(op.String, append(d.scratch[:0], letter))
-			return
-		}
-		why = reasonNotValid
+		d.putOrWarn(code, append(d.scratch[:0], letter), ok)
+		return
 	case op.AttrDateOfBirth:
-		if !field.DateOfBirth(value) {
-			why = reasonNotValid
-		}
+		date, ok := field.DateOfBirth(value)
+		d.putOrWarn(code, date[:], ok)
+		return
+	case op.AttrTimeZone:
+		zone, ok := field.TimeZone(value)
+		d.putOrWarn(code, append(d.scratch[:0], zone...), ok)
+		return
 	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
 		t, ok := field.Time(value)
 		if ok {
@@ -283,24 +280,23 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 		if !subscriptionState(value) {
 			why = reasonPushSubscribe
 		}
-	case op.AttrTimeZone:
-		ok := false
-		if canonical, ok = field.TimeZone(value); !ok { // "invalid: not set"
-			d.report(reasonNotValid, d.nameOf(d.owner))
-			return
-		}
 	}
 	if why != 0 {
 		d.refuseNamed(rankValue, int(s.at), why, d.owner)
 		return
 	}
 	d.putField(code)
-	if canonical != "" && canonical != string(value) {
-		d.scratch = append(d.scratch[:0], canonical...)
-		d.putBytes(op.String, d.scratch)
+	d.putString(int(s.start), int(s.end))
+}
+
+// putOrWarn writes a reserved attribute in its stored form; what is not valid is left out (decisions.md D3).
+func (d *Decoder) putOrWarn(code uint32, stored []byte, ok bool) {
+	if !ok {
+		d.warn(reasonNotValid, d.nameOf(d.owner))
 		return
 	}
-	d.putString(int(s.start), int(s.end))
+	d.putField(code)
+	d.putBytes(op.String, stored)
 }
 
 // subscriptionState says whether s is a state of email or push.

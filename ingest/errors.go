@@ -29,7 +29,9 @@ const (
 	reasonRequired
 	reasonNotValid
 	reasonNumber
+	reasonNumberLong
 	reasonLong
+	reasonTooLarge
 	reasonAttributeName
 	reasonForbidden
 	reasonEmailSubscribe
@@ -50,6 +52,7 @@ const (
 	reasonPropertyLong
 	reasonPropertyTime
 	reasonPropertyNumber
+	reasonPropertyNumberLong
 	reasonPropertiesBytes
 )
 
@@ -74,7 +77,9 @@ var reasonTexts = [...]string{
 	reasonRequired:       "'%' is required",
 	reasonNotValid:       "'%' is not valid",
 	reasonNumber:         "'%' has a number that fits neither a 64-bit integer nor a finite double",
+	reasonNumberLong:     "'%' has a number of more than 1,024 characters",
 	reasonLong:           "'%' must be at most 255 characters",
+	reasonTooLarge:       "'%' is too large",
 	reasonAttributeName:  "the attribute name '%' must have 1 to 255 characters",
 	reasonForbidden:      "'%' may not be set",
 	reasonEmailSubscribe: "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
@@ -95,6 +100,7 @@ var reasonTexts = [...]string{
 	reasonPropertyLong:       "property '%' must be at most 255 characters",
 	reasonPropertyTime:       "property '%' must not have a datetime in an array",
 	reasonPropertyNumber:     "property '%' has a number that fits neither a 64-bit integer nor a finite double",
+	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
 }
 
@@ -156,14 +162,18 @@ func (d *Decoder) unsound(i int, why reason) int {
 	return d.refuseNamed(rankUnsafe, i, why, d.key)
 }
 
-// outside notes a number that no value can hold. Outside of objects nobody wants its value.
-func (d *Decoder) outside(i int) {
-	if !d.inObject {
-		return
-	}
-	if d.inProperties {
+// outside notes a number of the kind numberOutside or numberLong. Outside of objects nobody wants its value.
+func (d *Decoder) outside(i int, kind numberKind) {
+	long := kind == numberLong
+	switch {
+	case !d.inObject:
+	case d.inProperties && long:
+		d.refuseNamed(rankProperty, i, reasonPropertyNumberLong, d.owner)
+	case d.inProperties:
 		d.refuseNamed(rankProperty, i, reasonPropertyNumber, d.owner)
-	} else {
+	case long:
+		d.refuseNamed(rankValue, i, reasonNumberLong, d.owner)
+	default:
 		d.refuseNamed(rankValue, i, reasonNumber, d.owner)
 	}
 }

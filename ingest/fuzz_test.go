@@ -60,6 +60,7 @@ func seeds() []string {
 		`{"attributes":[{"external_id":"\ud800","a":"\udc00\ud800"}]}`,
 		`{"attributes":[` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `]}`,
 		`{"attributes":[{"a":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}]}`,
+		`{"attributes":[{"external_id":"u","a":["x","y","x",1,1.0,[],[],{"$time":"2026-11-21"},"2026-11-21"],"dob":"1/2/1971","gender":"Male","language":5,"x":1.` + strings.Repeat("5", 80) + `}]}`,
 		`{"events":[{"a":-0.0e-5,"b":1e400,"c":` + strings.Repeat("9", 70) + `,"d":123456789012345678901234567890}]}`,
 		"{\"x\":\"\x00\xff\",\"attributes\":[{}]}", `{}`, `[]`, `{"attributes":`, "",
 	}
@@ -174,7 +175,7 @@ func (g objectMaker) object(a array) string {
 		for range g.IntN(6) {
 			add(80, g.pick("a", "b", " a", "long name of an attribute", "c", "d", "$e", "", "ключ", "\\u0061b"), func() string { return g.value(0) })
 		}
-		text := one(`"x"`, `null`, `5`, `"F"`, `"en"`, `"de"`, `"1980-01-01"`, `"subscribed"`, `"Europe/Berlin"`, `"2026-11-21"`, `{"a":1}`)
+		text := one(`"x"`, `null`, `5`, `"F"`, `"prefer_not-to say"`, `"en"`, `"de"`, `"1980-01-01"`, `"12/21/1980"`, `"1980-12-21T00:00:00.000Z"`, `"subscribed"`, `"Europe/Berlin"`, `"2026-11-21"`, `{"a":1}`)
 		for range g.IntN(3) {
 			add(50, g.pick(op.AttrName(op.AttrFirstName), "country", "language", "gender", "dob", "date_of_first_session", "email_subscribe",
 				"push_subscribe", "time_zone", "image_url", "email_open_tracking_disabled", "facebook", "twitter", "bio", "alias_name"), text)
@@ -237,7 +238,7 @@ func (g objectMaker) value(level int) string {
 	case 3, 4:
 		return g.pick(`0`, `1`, `-1`, `63`, `64`, `-65`, `9223372036854775807`, `-9223372036854775808`, `999999999999999999`, `-0`)
 	case 5:
-		return g.pick(`1.5`, `-0.0`, `1e22`, `1e23`, `9007199254740993.0`, `0.1`, `123456789012345678.9`, `5e-324`, `1e-400`, `1.7976931348623157e308`)
+		return g.pick(`1.5`, `-0.0`, `1e22`, `1e23`, `9007199254740993.0`, `0.1`, `123456789012345678.9`, `5e-324`, `1e-400`, `0.`+strings.Repeat("3", 100), `1.`+strings.Repeat("3", 1100), `1.7976931348623157e308`)
 	case 6:
 		return g.pick(`true`, `false`)
 	case 7:
@@ -259,6 +260,9 @@ func (g objectMaker) value(level int) string {
 		var list []string
 		for range g.IntN(5) {
 			list = append(list, g.value(level+1))
+			if g.IntN(5) == 0 {
+				list = append(list, list[g.IntN(len(list))])
+			}
 		}
 		return "[" + strings.Join(list, ",") + "]"
 	default:

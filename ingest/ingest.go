@@ -136,22 +136,24 @@ type Decoder struct {
 	Options // as given to NewDecoder; not to be changed
 
 	// The request.
-	ws      *Workspace
-	b       *op.Builder
-	r       Router
-	now     int64  // Unix ms
-	gen     uint32 // number of the request
-	body    []byte // as sent
-	in      []byte // a copy with padding; strings with escapes are decoded in place
-	size    int    // of the body
-	badAt   int
-	badWhy  reason // 0: not JSON
-	total   int    // objects in all arrays
-	placed  uint8  // arrays whose ops went into the record at once, a bit each
-	counts  [arrays]int
-	errors  []entry
-	texts   []byte
-	pending []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
+	ws     *Workspace
+	b      *op.Builder
+	r      Router
+	now    int64  // Unix ms
+	gen    uint32 // number of the request
+	body   []byte // as sent
+	in     []byte // a copy with padding; strings with escapes are decoded in place
+	size   int    // of the body
+	badAt  int
+	badWhy reason // 0: not JSON
+	total  int    // objects in all arrays
+	placed uint8  // arrays whose ops went into the record at once, a bit each
+	counts [arrays]int
+	errors []entry
+	texts  []byte
+	// warnings are about what is left out of objects that are accepted.
+	warnings []entry
+	pending  []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
 	// deferred has the bytes of the ops that wait.
 	deferred []byte
 	// The app that was named last, and its field in an op's body; 0: none yet.
@@ -249,7 +251,8 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	}
 	clear(d.in[copy(d.in, body):])
 	d.badWhy, d.total, d.placed, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
-	d.errors, d.texts, d.pending, d.deferred = d.errors[:0], d.texts[:0], d.pending[:0], d.deferred[:0]
+	d.errors, d.warnings, d.texts = d.errors[:0], d.warnings[:0], d.texts[:0]
+	d.pending, d.deferred = d.pending[:0], d.deferred[:0]
 	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
 	d.inObject, d.inProperties, d.lastAppField = false, false, 0
 
@@ -276,8 +279,10 @@ func (d *Decoder) end() {
 			*buf = nil
 		}
 	}
-	if cap(d.errors) > keepBytes/64 {
-		d.errors = nil
+	for _, list := range []*[]entry{&d.errors, &d.warnings} {
+		if cap(*list) > keepBytes/64 {
+			*list = nil
+		}
 	}
 	d.names.rest()
 }
@@ -286,7 +291,7 @@ func (d *Decoder) end() {
 func (d *Decoder) request() int {
 	i := d.space(0)
 	if d.in[i] != '{' {
-		return d.fail(i)
+		return d.notObject(i)
 	}
 	i, more := d.openObject(i)
 	p := d.newPath(shapeUnknown)
@@ -313,6 +318,17 @@ func (d *Decoder) request() int {
 		return d.fail(i)
 	}
 	return i
+}
+
+// notObject refuses a body that is no object: for its JSON, when that is bad.
+func (d *Decoder) notObject(i int) int {
+	if i = d.skip(i, 0); i < 0 {
+		return -1
+	}
+	if i = d.space(i); i != d.size {
+		return d.fail(i)
+	}
+	return d.failWith("the body must be an object")
 }
 
 // objectsOf reads one of the three arrays.

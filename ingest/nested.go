@@ -9,7 +9,7 @@ import (
 
 // nestedState is what was seen in the value that is being read.
 type nestedState struct {
-	bad     bool // a member that may not be there: the whole attribute is dropped, without an entry in the answer
+	bad     bool // a member that may not be there: the whole attribute is left out
 	dollars int  // names of operators that are not accounted for
 }
 
@@ -25,10 +25,21 @@ func (d *Decoder) attributeObject(i, undo int) int {
 		return next
 	}
 	d.operator(at, i)
-	if d.nested.bad || d.nested.dollars != 0 || next-i > d.MaxNestedBytes {
-		d.o = undo
-	}
+	d.judgeNested(next-i, undo)
 	return next
+}
+
+// judgeNested leaves a value of size bytes out, with a warning, when something in it is wrong or it is too large.
+func (d *Decoder) judgeNested(size, undo int) {
+	switch {
+	case d.nested.bad || d.nested.dollars != 0:
+		d.warn(reasonNotValid, d.nameOf(d.owner))
+	case size > d.MaxNestedBytes:
+		d.warn(reasonTooLarge, d.nameOf(d.owner))
+	default:
+		return
+	}
+	d.o = undo
 }
 
 // attributeArray reads the array at i likewise.
@@ -38,9 +49,7 @@ func (d *Decoder) attributeArray(i, undo int) int {
 	if next < 0 {
 		return -1
 	}
-	if d.nested.bad || d.nested.dollars != 0 || next-i > d.MaxNestedBytes {
-		d.o = undo
-	}
+	d.judgeNested(next-i, undo)
 	return next
 }
 
@@ -98,7 +107,8 @@ func (d *Decoder) timeObject(at int) {
 	}
 }
 
-// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text.
+// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text. One that is the attribute's value,
+// inObject is false, is a set: of values that are the same the first counts (decisions.md D9). Objects in it are a list.
 func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 	if level >= d.maxDepth {
 		d.putTag(op.Null)
@@ -109,7 +119,10 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 		d.closeBlock(at)
 		return i + 1
 	}
+	d.objects++ // for names, which tells what is in this array
+	set := d.objects
 	for more := true; more; {
+		element := d.o
 		if d.in[i] == '[' {
 			next := d.skip(i, level+1)
 			if next < 0 {
@@ -119,6 +132,9 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 			i = next
 		} else if i = d.nestedValue(i, level+1, inObject); i < 0 {
 			return -1
+		}
+		if v := d.out[element:d.o]; !inObject && op.Tag(v[0]) != op.Object && !d.names.add(set, d.names.hash(v)) {
+			d.o = element
 		}
 		i, more = d.nextElement(i)
 	}

@@ -16,7 +16,7 @@ func (d *Decoder) object(i int) int {
 	d.inObject = true
 	d.id = identity{}
 	d.owner = memberKey{}
-	reported, texts := len(d.errors), len(d.texts)
+	warned, texts := len(d.warnings), len(d.texts)
 	start := d.o
 	d.need(op.OpHeaderBytes + 64)
 	d.o += op.OpHeaderBytes
@@ -46,7 +46,7 @@ func (d *Decoder) object(i int) int {
 	}
 	if d.refusal.rank != rankNone {
 		d.o = start
-		d.errors, d.texts = d.errors[:reported], d.texts[:texts]
+		d.warnings, d.texts = d.warnings[:warned], d.texts[:texts]
 		d.report(d.refusal.reason, d.refusalName())
 		return i
 	}
@@ -88,8 +88,8 @@ func (d *Decoder) slotValue(i int, s *slot) (next int) {
 		switch kind {
 		case numberInt:
 			s.start, s.end, s.kind = int32(i), int32(next), slotInt
-		case numberOutside:
-			d.outside(i)
+		case numberOutside, numberLong:
+			d.outside(i, kind)
 		}
 		return next
 	case c == 'n':
@@ -364,7 +364,7 @@ func (d *Decoder) place(start int, kind op.Kind, flags op.Flags, id op.IDKind, k
 		d.counts[d.array]++
 	} else {
 		same := func(e entry) bool { return e.array == d.array && e.index == d.index }
-		d.errors = slices.DeleteFunc(d.errors, same) // what was left out of it doesn't matter any more
+		d.warnings = slices.DeleteFunc(d.warnings, same) // what was left out of it doesn't matter any more
 		d.report(reasonBlocked, nil)
 	}
 }
@@ -470,7 +470,7 @@ func (d *Decoder) putNumber(i int) int {
 		d.putFixed(op.Float, v)
 	default:
 		d.putTag(op.Null)
-		d.outside(i)
+		d.outside(i, kind)
 	}
 	return next
 }

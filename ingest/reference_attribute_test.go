@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,6 +101,8 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		}
 		if m.kind != '"' {
 			switch code {
+			case op.AttrCountry, op.AttrLanguage, op.AttrGender, op.AttrDateOfBirth, op.AttrTimeZone:
+				j.notes = append(j.notes, named(reasonNotValid, m.name))
 			case op.AttrEmailSubscribe:
 				no(reasonEmailSubscribe)
 			case op.AttrPushSubscribe:
@@ -117,19 +120,16 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 			ok = len(m.text) <= 2048
 		case op.AttrCountry:
 			var c [2]byte
-			if c, ok = field.Country(value); !ok {
-				j.notes = append(j.notes, "'country' is not valid")
-				continue
-			}
+			c, ok = field.Country(value)
 			text = string(c[:])
 		case op.AttrLanguage:
 			text, ok = field.Language(value)
 		case op.AttrGender:
-			var c byte
-			c, ok = field.Gender(value)
-			text = string(rune(c))
+			text, ok = judgeGender(text)
 		case op.AttrDateOfBirth:
-			ok = field.DateOfBirth(value)
+			var date [10]byte
+			date, ok = field.DateOfBirth(value)
+			text = string(date[:])
 		case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
 			var t int64
 			if t, ok = field.Time(value); ok {
@@ -141,12 +141,14 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		case op.AttrPushSubscribe:
 			ok, why = text == "subscribed" || text == "unsubscribed" || text == "opted_in", reasonPushSubscribe
 		case op.AttrTimeZone:
-			if text, ok = field.TimeZone(value); !ok {
-				j.notes = append(j.notes, "'time_zone' is not valid")
-				continue
-			}
+			text, ok = field.TimeZone(value)
 		}
-		if !ok {
+		switch {
+		case ok:
+		case code == op.AttrCountry || code == op.AttrLanguage || code == op.AttrGender || code == op.AttrDateOfBirth || code == op.AttrTimeZone:
+			j.notes = append(j.notes, named(why, m.name)) // left out
+			continue
+		default:
 			no(why)
 			continue
 		}
@@ -160,6 +162,23 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		}
 	}
 	return w.String() + email + phone, contact
+}
+
+// judgeGender has its own list: decisions.md D9.
+func judgeGender(s string) (letter string, ok bool) {
+	letter, ok = map[string]string{"m": "M", "male": "M", "f": "F", "female": "F", "o": "O", "other": "O", "n": "N", "not applicable": "N", "p": "P",
+		"prefer not to say": "P"}[strings.NewReplacer("_", " ", "-", " ").Replace(lowerASCII(s))]
+	return letter, ok
+}
+
+func lowerASCII(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
 }
 
 func asFloat(raw string) string {
@@ -254,15 +273,23 @@ func (j *judge) custom(w *strings.Builder, m member) {
 	fmt.Fprintf(w, " %s:%s", dumpString("~"+string(name)), text)
 }
 
-// nested is the value of an attribute that is an object or an array; ok is false when it is dropped.
+// nested is the value of an attribute that is an object or an array; ok is false when it is left out.
 func (j *judge) nested(m member) (text string, ok bool) {
-	ok = len(m.raw) <= 102400
+	ok = true
+	isOperator := false
 	if m.kind == '{' {
-		if text, isOperator := j.operator(m, &ok); isOperator {
-			return text, ok
-		}
+		text, isOperator = j.operator(m, &ok)
 	}
-	text = j.tree(m, m.value, false, &ok)
+	if !isOperator {
+		text = j.tree(m, m.value, false, &ok)
+	}
+	switch {
+	case !ok:
+		j.notes = append(j.notes, named(reasonNotValid, m.name))
+	case len(m.raw) > 102400:
+		j.notes = append(j.notes, named(reasonTooLarge, m.name))
+		ok = false
+	}
 	return text, ok
 }
 
@@ -283,11 +310,15 @@ func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
 		return "{" + strings.Join(list, ",") + "}"
 	case '[':
 		for _, x := range v.list {
-			if x.kind == '[' {
-				list = append(list, "json<"+x.raw+">")
+			text := "json<" + x.raw + ">"
+			if x.kind != '[' {
+				text = j.tree(owner, x, inObject, ok)
+			}
+			// The array itself is a set; of objects it is a list. (A $time is a time, no object.)
+			if again := slices.Contains(list, text); again && !inObject && text[0] != '{' {
 				continue
 			}
-			list = append(list, j.tree(owner, x, inObject, ok))
+			list = append(list, text)
 		}
 		return "[" + strings.Join(list, ",") + "]"
 	case '"':

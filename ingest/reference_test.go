@@ -169,7 +169,7 @@ func judgeBody(body string, ws *Workspace) (reply string, status int, lines []st
 	seen := map[string]bool{}
 	perArray := [arrays][]string{}
 	counts := [arrays]int{}
-	errs := [arrays][]string{}
+	errs, warnings := [arrays][]string{}, [arrays][]string{}
 	sent := [arrays]int{}
 	for p.space(); p.body[p.i] != '}'; p.space() {
 		if p.body[p.i] == ',' {
@@ -224,7 +224,7 @@ func judgeBody(body string, ws *Workspace) (reply string, status int, lines []st
 			}
 			counts[a]++
 			for _, note := range j.notes {
-				errs[a] = append(errs[a], errorEntry(note, a, index))
+				warnings[a] = append(warnings[a], errorEntry(note, a, index))
 			}
 			if line != "" {
 				perArray[a] = append(perArray[a], line)
@@ -257,6 +257,9 @@ func judgeBody(body string, ws *Workspace) (reply string, status int, lines []st
 	}
 	if all := slices.Concat(errs[0], errs[1], errs[2]); len(all) > 0 {
 		fmt.Fprintf(&w, `,"errors":[%s]`, strings.Join(all, ","))
+	}
+	if all := slices.Concat(warnings[0], warnings[1], warnings[2]); len(all) > 0 {
+		fmt.Fprintf(&w, `,"warnings":[%s]`, strings.Join(all, ","))
 	}
 	return w.String() + "}", status, lines, false
 }
@@ -309,7 +312,7 @@ func (j *judge) object(a array, v value) string {
 	case external != nil:
 		id, key = op.ExternalID, external.text
 		if external.kind == '0' && strings.Trim(external.raw, "-0123456789") == "" {
-			if n, err := strconv.ParseInt(external.raw, 10, 64); err == nil && len(external.raw) <= 64 {
+			if n, err := strconv.ParseInt(external.raw, 10, 64); err == nil {
 				key = strconv.FormatInt(n, 10)
 			} else {
 				j.no(rankIdentifier, external.at, "'external_id' must be a String")
@@ -438,17 +441,24 @@ func (j *judge) flag(m member) {
 func number(raw string) (s string, ok bool) {
 	if strings.Trim(raw, "-0123456789") == "" {
 		n, err := strconv.ParseInt(raw, 10, 64)
-		return strconv.FormatInt(n, 10), err == nil && len(raw) <= 64
+		return strconv.FormatInt(n, 10), err == nil
 	}
 	f, err := strconv.ParseFloat(raw, 64)
-	return "f" + strconv.FormatFloat(f, 'g', -1, 64), err == nil && len(raw) <= 64
+	return "f" + strconv.FormatFloat(f, 'g', -1, 64), err == nil && len(raw) <= 1024
 }
 
 // numbers judges every number in v.
 func (j *judge) numbers(v value, r rank, why reason, name string) {
 	if v.kind == '0' {
-		if _, ok := number(v.raw); !ok {
+		_, ok := number(v.raw)
+		switch {
+		case ok:
+		case len(v.raw) <= 1024 || strings.Trim(v.raw, "-0123456789") == "":
 			j.no(r, v.at, named(why, name))
+		case why == reasonNumber:
+			j.no(r, v.at, named(reasonNumberLong, name))
+		default:
+			j.no(r, v.at, named(reasonPropertyNumberLong, name))
 		}
 	}
 	for _, x := range v.list {

@@ -5,18 +5,23 @@ import (
 	"strconv"
 )
 
-// entry is one element of the answer's `errors`.
+// entry is one element of the answer's `errors` or `warnings`.
 type entry struct {
 	array      array
 	index      int
 	start, end int // of the text in texts
 }
 
-// report adds an entry for the current object; name is the member's, for texts that have one.
-func (d *Decoder) report(why reason, name []byte) {
+// report says why the current object is refused; name is the member's, for texts that have one.
+func (d *Decoder) report(why reason, name []byte) { d.errors = append(d.errors, d.entry(why, name)) }
+
+// warn says what is left out of the current object, which is accepted.
+func (d *Decoder) warn(why reason, name []byte) { d.warnings = append(d.warnings, d.entry(why, name)) }
+
+func (d *Decoder) entry(why reason, name []byte) entry {
 	start := len(d.texts)
 	d.texts = appendText(d.texts, why, name)
-	d.errors = append(d.errors, entry{array: d.array, index: d.index, start: start, end: len(d.texts)})
+	return entry{array: d.array, index: d.index, start: start, end: len(d.texts)}
 }
 
 // nothingValid is the message of a request without an accepted object.
@@ -38,28 +43,31 @@ func (d *Decoder) reply(dst []byte) ([]byte, int) {
 	}
 	if accepted {
 		dst = append(dst, `"message":"success"`...)
-		if len(d.errors) > 0 {
-			dst = d.appendErrors(dst)
-		}
+		dst = d.appendEntries(dst, `,"errors":[`, d.errors)
+		dst = d.appendEntries(dst, `,"warnings":[`, d.warnings)
 		return append(dst, '}'), 201
 	}
 	if d.total == 0 {
 		return d.appendFailure(dst[:len(dst)-1], nothingValid), 400
 	}
 	dst = append(dst, `"message":"`+nothingValid+`"`...)
-	return append(d.appendErrors(dst), '}'), 400
+	return append(d.appendEntries(dst, `,"errors":[`, d.errors), '}'), 400
 }
 
-func (d *Decoder) appendErrors(dst []byte) []byte {
+// appendEntries appends a member of the answer, which begins with open; nothing without entries.
+func (d *Decoder) appendEntries(dst []byte, open string, entries []entry) []byte {
+	if len(entries) == 0 {
+		return dst
+	}
 	// Blocked profiles and arrays out of order may have mixed them up.
-	slices.SortStableFunc(d.errors, func(a, b entry) int {
+	slices.SortStableFunc(entries, func(a, b entry) int {
 		if a.array != b.array {
 			return int(a.array) - int(b.array)
 		}
 		return a.index - b.index
 	})
-	dst = append(dst, `,"errors":[`...)
-	for k, e := range d.errors {
+	dst = append(dst, open...)
+	for k, e := range entries {
 		if k > 0 {
 			dst = append(dst, ',')
 		}

@@ -101,7 +101,7 @@ func (d *Decoder) float(i int) (next int, f float64) {
 	case numberFloat:
 		return next, math.Float64frombits(v)
 	}
-	d.outside(i)
+	d.outside(i, kind)
 	return next, 0
 }
 

@@ -217,11 +217,15 @@ type numberKind uint8
 const (
 	numberInt     numberKind = iota // an int64
 	numberFloat                     // a float64
-	numberOutside                   // neither an int64 nor a finite float64 (decisions.md D9), or more than maxNumberBytes long
+	numberOutside                   // neither an int64 nor a finite float64 (decisions.md D9)
+	numberLong                      // more than maxNumberBytes long, and no integer
 )
 
-// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms.
-const maxNumberBytes = 64
+// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 has more than maxIntBytes.
+const (
+	maxNumberBytes = 1024
+	maxIntBytes    = 20
+)
 
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
 	1e19, 1e20, 1e21, 1e22}
@@ -311,7 +315,7 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 		exponent += sign * e
 	}
 	if i-start > maxNumberBytes {
-		return i, numberOutside, 0
+		return i, numberLong, 0
 	}
 	// Both factors are exact, so one rounding makes the nearest float64.
 	if significant <= 18 && mantissa < 1<<53 && exponent >= -22 && exponent <= 22 {
@@ -335,7 +339,7 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 
 // wideInt reads an integer of more than 18 digits.
 func (d *Decoder) wideInt(start, end int, value *uint64) numberKind {
-	if end-start > maxNumberBytes {
+	if end-start > maxIntBytes {
 		return numberOutside
 	}
 	n, err := strconv.ParseInt(d.borrow(start, end), 10, 64)
@@ -400,8 +404,8 @@ func (d *Decoder) skip(i, level int) int {
 	default:
 		at := i
 		i, kind, _ := d.number(i)
-		if kind == numberOutside {
-			d.outside(at)
+		if kind >= numberOutside {
+			d.outside(at, kind)
 		}
 		return i
 	}

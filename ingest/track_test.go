@@ -78,6 +78,7 @@ func ops(t *testing.T, body string, want ...string) {
 	reply, status, rec := track(t, testDecoder(), testWorkspace(), body)
 	require.Equal(t, 201, status, reply)
 	require.NotContains(t, reply, "errors")
+	require.NotContains(t, reply, "warnings")
 	require.Equal(t, want, dump(rec))
 }
 
@@ -110,7 +111,7 @@ func refused(t *testing.T, array, object, text string) {
 func partly(t *testing.T, members, want, text string) {
 	t.Helper()
 	reply, status, rec := track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u",`+members+`}]}`)
-	require.Equal(t, `{"attributes_processed":1,"message":"success","errors":[{"type":"`+text+`","input_array":"attributes","index":0}]}`, reply)
+	require.Equal(t, `{"attributes_processed":1,"message":"success","warnings":[{"type":"`+text+`","input_array":"attributes","index":0}]}`, reply)
 	require.Equal(t, 201, status)
 	require.Equal(t, []string{`attributes external_id="u"` + want}, dump(rec))
 }
@@ -222,6 +223,7 @@ func TestBlockedProfile(t *testing.T) {
 func TestEvents(t *testing.T) {
 	ops(t, `{"events":[{"time":"2026-11-21T04:23:01.123Z","app_id":"a","name":"n","external_id":"u","more":[1,{"x":null}],"properties":null}]}`,
 		`event external_id="u" "n" app=a time=1795234981123`)
+	ops(t, `{"events":[{"external_id":"u","name":"n","time":"9999-12-31T23:59:59-05:00"}]}`, `event external_id="u" "n" app=- time=1800000000000`)
 	ops(t, `{"events":[{"external_id":"u","name":"n","time":"2030-01-01T00:00:00Z","app_id":null}]}`, `event external_id="u" "n" app=- time=1800000000000`)
 	event(t, `"properties":{"s":"x","i":-5,"f":1.5,"t":true,"b":false,"d":"2026-11-21"}`, `"s":"x" "i":-5 "f":f1.5 "t":true "b":false "d":"2026-11-21"`)
 	event(t, `"properties":{"o":{ "a" : [1,"2026-11-21",null] },"l":[1,1.5,"x",true,null,{"a": 1},[1, [2]],[]]}`,
@@ -276,11 +278,13 @@ func TestPurchases(t *testing.T) {
 	}
 	one(`"product_id":"p","currency":"USD","price":12.12,"quantity":6`, `"p" app=- time=1795219200000 USD 7272 40283d70a3d70a3d x6`)
 	one(`"product_id":1,"currency":"cad","price":-1,"quantity":null,"app_id":"a"`, `"1" app=a time=1795219200000 CAD -100 bff0000000000000 x1`)
-	one(`"product_id":"p","currency":"JPY","price":1e2,"properties":{"a":1}`, `"p" app=- time=1795219200000 JPY 100 4059000000000000 x1 "a":1`)
+	one(`"product_id":"p","currency":"USD","price":1.5`+strings.Repeat("0", 1000), `"p" app=- time=1795219200000 USD 150 3ff8000000000000 x1`)
 	no := func(members, text string) {
 		t.Helper()
 		refused(t, "purchases", `{"external_id":"u",`+members+`}`, text)
 	}
+	no(`"product_id":"p","currency":"USD","time":"2026-11-21","price":1.5`+strings.Repeat("0", 1022), "'price' has a number of more than 1,024 characters")
+	one(`"product_id":"p","currency":"JPY","price":1e2,"properties":{"a":1}`, `"p" app=- time=1795219200000 JPY 100 4059000000000000 x1 "a":1`)
 	no(`"currency":"USD","price":1,"time":"2026-11-21"`, "'product_id' is required")
 	no(`"product_id":"p","price":1,"time":"2026-11-21"`, "'currency' is required")
 	no(`"product_id":"p","currency":"USD","time":"2026-11-21"`, "'price' is required")
@@ -316,12 +320,12 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `"o":{"$add":[{"a":1},{"t":{"$time":"2026-11-21"}}]}`, `"~o":edit(0 [{"a":1},{"t":t1795219200000}];)`)
 	attrs(t, `"o":{"$add":[{"a":1}],"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":{"b":2}}],"$remove":[{"$identifier_key":"a","$identifier_value":"x"},{"$identifier_value":true,"$identifier_key":"c"}]}`,
 		`"~o":edit(2 "a" "x";2 "c" true;1 "a" 1 {"b":2};0 [{"a":1}];)`)
-	// A member that may not be there: the attribute is dropped without an entry.
+	// A member that may not be there: the attribute is left out.
 	for _, o := range []string{`{"a b":1}`, `{"a.b":1}`, `{"":1}`, `{"$x":1}`, `{"a":{"$y":1}}`, `{"s":"` + strings.Repeat("x", 256) + `"}`, `{"t":{"$time":"bad"}}`,
 		`{"t":{"$time":"2026-11-21","x":1}}`, `{"$add":[1]}`, `{"$add":{}}`, `{"$add":[],"x":1}`, `{"$remove":[{"$identifier_key":"a"}]}`, `[{"$x":1}]`,
 		`{"$remove":[{"$identifier_key":"a","$identifier_value":[]}]}`, `{"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":1}]}`,
 		`{"$add":[{"$add":[]}]}`, `{"$identifier_key":"x"}`, `[{"a":"` + strings.Repeat("x", 256) + `"}]`} {
-		attrs(t, `"o":`+o+`,"a":1`, `"~a":1`)
+		partly(t, `"o":`+o+`,"a":1`, ` "~a":1`, "'o' is not valid")
 	}
 	long := strings.Repeat("é", 255)
 	attrs(t, `"`+long+`":"`+long+`"`, `"~`+long+`":"`+long+`"`)
@@ -338,9 +342,31 @@ func TestCustomAttributes(t *testing.T) {
 	no(`"a":{"b":[{"c":1e400}]}`, "'a' has a number that fits neither a 64-bit integer nor a finite double")
 	no(`"a":-9223372036854775809`, "'a' has a number that fits neither a 64-bit integer nor a finite double")
 	no(`"a":`+strings.Repeat("1", 65), "'a' has a number that fits neither a 64-bit integer nor a finite double")
-	no(`"a":0.`+strings.Repeat("1", 63), "'a' has a number that fits neither a 64-bit integer nor a finite double")
-	attrs(t, `"a":0.`+strings.Repeat("1", 62), `"~a":f0.1111111111111111`)
+	no(`"a":`+strings.Repeat("1", 4096), "'a' has a number that fits neither a 64-bit integer nor a finite double")
+	attrs(t, `"a":0.`+strings.Repeat("1", 1022), `"~a":f0.1111111111111111`)
+	attrs(t, `"a":`+strings.Repeat("1", 200)+`.5,"b":0.`+strings.Repeat("0", 400)+`1`, `"~a":f1.1111111111111111e+199 "~b":f0`)
+	no(`"a":0.`+strings.Repeat("1", 1023), "'a' has a number of more than 1,024 characters")
+	no(`"a":{"b":[0.`+strings.Repeat("1", 1023)+`]}`, "'a' has a number of more than 1,024 characters")
 	no(`"b":1e400,"a":"`+long+`x"`, "'b' has a number that fits neither a 64-bit integer nor a finite double")
+}
+
+// An array that is set is a set of its values; of the same ones the first counts. What is only alike stays, and so do objects.
+func TestArraysAreSets(t *testing.T) {
+	attrs(t, `"a":["a","a","b"]`, `"~a":["a","b"]`)
+	attrs(t, `"a":["hotdog","hotdog","hotdog","pizza"],"b":["hotdog"]`, `"~a":["hotdog","pizza"] "~b":["hotdog"]`)
+	attrs(t, `"a":["\u0061","b","a"]`, `"~a":["a","b"]`)
+	attrs(t, `"a":[1,1.0,"1",true,1,1.0,"1",true,null,null,[1],[1],[ 1]]`, `"~a":[1,f1,"1",true,null,json<[1]>,json<[ 1]>]`)
+	attrs(t, `"a":[{"b":1},{"b":1}]`, `"~a":[{"b":1},{"b":1}]`)
+	attrs(t, `"a":{"b":["x","x"]}`, `"~a":{"b":["x","x"]}`)
+	attrs(t, `"a":{"add":["x","y","x"]}`, `"~a":update(["x","y","x"],[])`)
+	var list, want []string
+	for i := range 10_000 {
+		list = append(list, fmt.Sprint(i%5000))
+		if i < 5000 {
+			want = append(want, fmt.Sprint(i))
+		}
+	}
+	attrs(t, `"a":[`+strings.Join(list, ",")+`],"b":[0,0]`, `"~a":[`+strings.Join(want, ",")+`] "~b":[0]`)
 }
 
 func TestReservedAttributes(t *testing.T) {
@@ -368,6 +394,14 @@ func TestReservedAttributes(t *testing.T) {
 
 	partly(t, `"phone":"123"`, `+contact`, "'phone' is not valid")
 	partly(t, `"phone":15043277269`, `+contact`, "'phone' is not valid")
+	for _, name := range []string{"country", "language", "gender", "dob", "time_zone"} {
+		for _, value := range []string{`"xx-"`, `5`, `true`, `{}`, `""`} {
+			partly(t, `"`+name+`":`+value+`,"a":1`, ` "~a":1`, "'"+name+"' is not valid")
+		}
+	}
+	partly(t, `"dob":"1981-02-29"`, ``, "'dob' is not valid")
+	attrs(t, `"dob":"01/02/1971","gender":"female"`, `"dob":"1971-01-02" "gender":"F"`)
+	attrs(t, `"dob":"1980-12-21T00:00:00.000Z","gender":"p"`, `"dob":"1980-12-21" "gender":"P"`)
 	partly(t, `"country":"Atlantis","a":1`, ` "~a":1`, "'country' is not valid")
 	partly(t, `"time_zone":"Mars"`, ``, "'time_zone' is not valid")
 
@@ -376,15 +410,14 @@ func TestReservedAttributes(t *testing.T) {
 		refused(t, "attributes", `{"external_id":"u","phone":"1",`+members+`}`, text)
 	}
 	no(`"email":"bad"`, "The value provided for the 'email' field is not a valid email.")
-	no(`"email":"bad","gender":"X"`, "The value provided for the 'email' field is not a valid email.")
-	no(`"gender":"X","email":"bad"`, "'gender' is not valid")
+	no(`"email":"bad","first_name":5`, "The value provided for the 'email' field is not a valid email.")
+	no(`"first_name":5,"email":"bad"`, "'first_name' is not valid")
+	no(`"dob":5,"email":"bad"`, "The value provided for the 'email' field is not a valid email.")
 	no(`"email_subscribe":"x"`, "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'")
 	no(`"email_subscribe":true`, "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'")
 	no(`"push_subscribe":"x"`, "'push_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'")
 	no(`"first_name":5`, "'first_name' is not valid")
 	no(`"first_name":"`+strings.Repeat("x", 256)+`"`, "'first_name' must be at most 255 characters")
-	no(`"language":"xx"`, "'language' is not valid")
-	no(`"dob":"1981-02-29"`, "'dob' is not valid")
 	no(`"date_of_first_session":"x"`, "'date_of_first_session' is not valid")
 	no(`"current_location":{"longitude":1}`, "'current_location' is not valid")
 	no(`"current_location":"x"`, "'current_location' is not valid")
@@ -469,8 +502,9 @@ func TestBadRequests(t *testing.T) {
 		bad(t, body, fmt.Sprintf("Malformed JSON at byte %d", at))
 	}
 	f(``, 0)
-	f(`[]`, 0)
-	f(`null`, 0)
+	f(`[1,`, 3)
+	f(`[] x`, 3)
+	f(`nul`, 3)
 	f(`{`, 1)
 	f(`{} x`, 3)
 	f("{}\x00", 2)
@@ -500,6 +534,9 @@ func TestBadRequests(t *testing.T) {
 	bad(t, `{"x":{"y":1,"y":1}}`, "Malformed JSON at byte 13: member 'y' is there more than once")
 	bad(t, `{"x":"\ud800"}`, "Malformed JSON at byte 6: a string has an escaped surrogate without its other half")
 	bad(t, `{"x":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+`}`, "Malformed JSON at byte 37: the object is nested too deeply")
+	for _, body := range []string{`[]`, `null`, ` "x" `, `-1.5e3`, `true`, `[{"events":[]}]`} {
+		bad(t, body, "the body must be an object")
+	}
 	bad(t, `{"events":{}}`, "'events' must be an array")
 	bad(t, `{"attributes":"x"}`, "'attributes' must be an array")
 	bad(t, `{}`, nothingValid)
@@ -554,7 +591,7 @@ func TestLimits(t *testing.T) {
 	event(t, `"properties":{`+strings.Join(some, ",")+`}`, strings.Join(want, " "))
 	refused(t, "events", object(`{`+strings.Join(some, ",")+`,"x":null}`), "property 'x' must not be null")
 
-	// 100 KB of a nested attribute; a longer one is dropped.
+	// 100 KB of a nested attribute; a longer one is left out.
 	nested := func(size int) string {
 		o := `{"a":[` + strings.Repeat("1,", 50000)
 		return o + strings.Repeat("1", 18) + strings.Repeat(" ", size-len(o)-20) + "]}"
@@ -562,9 +599,11 @@ func TestLimits(t *testing.T) {
 	reply, status, rec = track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u","o":`+nested(102400)+`}]}`)
 	require.Equal(t, 201, status, reply)
 	require.Greater(t, len(rec.Ops), 100000)
-	attrs(t, `"o":`+nested(102401), ``)
+	partly(t, `"o":`+nested(102401), ``, "'o' is too large")
+	partly(t, `"o":{"$add":[`+nested(102400)+`]}`, ``, "'o' is too large")
+	partly(t, `"o":{"add":[`+strings.Repeat(" ", 102400)+`]}`, ``, "'o' is too large")
 	attrs(t, `"o":[`+strings.Repeat(" ", 102398)+`]`, `"~o":[]`)
-	attrs(t, `"o":[`+strings.Repeat(" ", 102399)+`]`, ``)
+	partly(t, `"o":[`+strings.Repeat(" ", 102399)+`]`, ``, "'o' is too large")
 }
 
 func TestOrderOfEffect(t *testing.T) {

@@ -74,17 +74,32 @@ func DeviceID(b []byte) bool {
 	return len(b) >= MinDeviceIDBytes && len(b) <= MaxDeviceIDBytes
 }
 
-// Gender returns the letter of a gender: M, F, O (other), N (not applicable) or P (prefers not to say), in upper case
-// as the reference has them (reference.md 2). Words and lower-case letters are refused.
+// Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words behind them (decisions.md D9), in any case.
 func Gender(b []byte) (letter byte, ok bool) {
-	if len(b) != 1 {
+	if len(b) == 0 {
 		return 0, false
 	}
-	switch b[0] {
-	case 'M', 'F', 'O', 'N', 'P':
-		return b[0], true
+	letter = upper(b[0])
+	words, ok := genders[letter]
+	return letter, ok && (len(b) == 1 || equalWords(b, words))
+}
+
+var genders = map[byte]string{'M': "male", 'F': "female", 'O': "other", 'N': "not applicable", 'P': "prefer not to say"}
+
+// equalWords says whether b is the words, in any case; what stands between two of them may be an underscore or a hyphen, too.
+func equalWords(b []byte, words string) bool {
+	if len(b) != len(words) {
+		return false
 	}
-	return 0, false
+	for i, c := range b {
+		if c == '_' || c == '-' {
+			c = ' '
+		}
+		if lower(c) != words[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // UUID decodes the canonical form of a UUID, 8-4-4-4-12 hexadecimal digits of any case. Version and variant are not looked at.

@@ -65,7 +65,13 @@ func TestGender(t *testing.T) {
 		require.True(t, ok, good)
 		require.Equal(t, good[0], letter)
 	}
-	for _, bad := range []string{"", "m", "f", "X", "MF", "male", "Female", "M ", "\x00"} {
+	for in, want := range map[string]byte{"m": 'M', "f": 'F', "male": 'M', "Female": 'F', "OTHER": 'O', "not applicable": 'N', "Not_Applicable": 'N',
+		"prefer not to say": 'P', "prefer-not-to-say": 'P'} {
+		letter, ok := Gender([]byte(in))
+		require.True(t, ok, in)
+		require.Equal(t, want, letter, in)
+	}
+	for _, bad := range []string{"", "u", "X", "MF", "mal", "males", "M ", "\x00", "maſe", "prefernottosay", "prefer not to saÿ"} {
 		_, ok := Gender([]byte(bad))
 		require.False(t, ok, bad)
 	}

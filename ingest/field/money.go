@@ -47,11 +47,15 @@ func currencyPlace(code [3]byte) (place int, ok bool) {
 }
 
 // MaxPriceBytes is how long the text of a price may be.
-const MaxPriceBytes = 64
+const MaxPriceBytes = 1024
+
+// maxPriceDigits is how many digits of a price count, from the first that is not zero on. What is behind them is below 10⁻⁴⁵ of the smallest
+// amount that the product has room for.
+const maxPriceDigits = 64
 
 // MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
 // product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact; the product is rounded once,
-// at the end, half away from zero. A text that is no JSON number or longer than 64 bytes, or a product that 64 bits
+// at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes, or a product that 64 bits
 // don't hold, is not ok.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	if minor, ok = plainPrice(priceText, digits, quantity); ok {
@@ -117,10 +121,10 @@ func magnitude(n int64) uint64 {
 	return uint64(n)
 }
 
-// maxExponent is where exponents end: beyond it every number of 64 digits is as good as infinite, or as zero.
-const maxExponent = 1000
+// maxExponent is where exponents end: beyond it every number of MaxPriceBytes is as good as infinite, or as zero.
+const maxExponent = 10 * MaxPriceBytes
 
-// decimal reads a JSON number as ±coefficient·10^exponent. A text of 64 bytes has at most 64 digits, 213 bits.
+// decimal reads a JSON number as ±coefficient·10^exponent. The coefficient has at most maxPriceDigits, 213 bits.
 func decimal(b []byte) (negative bool, coefficient wide, exponent int, ok bool) {
 	if len(b) > MaxPriceBytes {
 		return false, wide{}, 0, false
@@ -129,17 +133,18 @@ func decimal(b []byte) (negative bool, coefficient wide, exponent int, ok bool) 
 		negative = true
 		b = b[1:]
 	}
-	whole := coefficient.digits(b)
+	significant := 0
+	whole, exponent := coefficient.digits(b, &significant)
 	if whole == 0 || whole > 1 && b[0] == '0' {
 		return false, wide{}, 0, false
 	}
 	b = b[whole:]
 	if len(b) > 0 && b[0] == '.' {
-		part := coefficient.digits(b[1:])
+		part, dropped := coefficient.digits(b[1:], &significant)
 		if part == 0 {
 			return false, wide{}, 0, false
 		}
-		exponent = -part
+		exponent += dropped - part
 		b = b[1+part:]
 	}
 	if len(b) > 0 && lower(b[0]) == 'e' {
@@ -174,13 +179,20 @@ type wide struct {
 	used  int
 }
 
-// digits appends the decimal digits in front of b to w and returns how many there were.
-func (w *wide) digits(b []byte) (count int) {
-	for count < len(b) && isDigit(b[count]) {
+// digits appends the decimal digits in front of b to w and returns how many there were, and how many of them were dropped because w has
+// maxPriceDigits significant ones.
+func (w *wide) digits(b []byte, significant *int) (count, dropped int) {
+	for ; count < len(b) && isDigit(b[count]); count++ {
+		if *significant == maxPriceDigits {
+			dropped++
+			continue
+		}
 		w.multiplyAdd(10, uint64(b[count]-'0'))
-		count++
+		if w.used > 0 {
+			*significant++
+		}
 	}
-	return count
+	return count, dropped
 }
 
 // multiplyAdd is w = w·factor + carry. The factor isn't zero, so that no limb gets lost.

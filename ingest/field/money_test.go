@@ -70,9 +70,16 @@ func TestMinorUnits(t *testing.T) {
 	minor("9223372036854775807.4", 0, 1, math.MaxInt64)
 	minor("100000000000000000000000000000000000000000000000000000000000e-60", 2, 1, 10)
 
+	minor("1."+strings.Repeat("0", 1022), 2, 1, 100)
+	minor("0."+strings.Repeat("0", 1000)+"125e1001", 2, 3, 375)
+	minor("0.00"+strings.Repeat("4", 1000), 2, 1, 0)
+	minor("0.00"+strings.Repeat("5", 1000), 2, 1, 1)
+	minor("1"+strings.Repeat("0", 1000)+".5e-1000", 2, 1, 100)
+	minor(strings.Repeat("7", 1000)+"e-998", 2, 1, 7778)
+
 	for _, bad := range []string{
 		"", "-", "+1", "01", "-01", "1.", ".1", "1.e1", "1e", "1e+", "1e1.5", "1,5", " 1", "1 ", "0x1", "1_0", "NaN", "Infinity", "--1", "1e--1", "1\x00", "\"1\"", "1.2.3",
-		strings.Repeat("1", 65), "1." + strings.Repeat("0", 63),
+		strings.Repeat("1", 65), "1." + strings.Repeat("0", 1023),
 		"1e400", "1e99999999999999999999", "92233720368547758.08", "-92233720368547758.09", "92233720368547758.075", strings.Repeat("9", 64), "-" + strings.Repeat("9", 63),
 	} {
 		_, ok := MinorUnits([]byte(bad), 2, 1)
@@ -122,6 +129,9 @@ func randomPrice(random *rand.Rand) string {
 	if random.IntN(3) > 0 {
 		s.WriteByte('.')
 		digits(1 + random.IntN(20))
+		if random.IntN(8) == 0 {
+			digits(1 + random.IntN(200))
+		}
 	}
 	if random.IntN(3) == 0 {
 		fmt.Fprintf(&s, "%c%s%d", "eE"[random.IntN(2)], []string{"", "+", "-"}[random.IntN(3)], random.IntN(40))

@@ -1,6 +1,9 @@
 package field
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // Time reads a datetime in one of the shapes of reference.md 1.5 and returns the instant in milliseconds since the
 // Unix epoch. No zone means UTC, a date alone means midnight UTC.
@@ -14,7 +17,7 @@ import "encoding/binary"
 //	11/21/2026, 1/2/2026            month first
 //	Sat 11 21 04:23:01.PST 2026     ddd MM dd HH:mm:ss.TZD YYYY; month as number or name; zone as above or American
 //
-// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC. Second 60 is read as 59.999. The name of
+// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC; behind a zone that leads beyond 9999 is its end. Second 60 is read as 59.999. The name of
 // the weekday has to be one, but not the right one.
 func Time(b []byte) (unixMillis int64, ok bool) {
 	if unixMillis, ok = plainTime(b); ok {
@@ -33,8 +36,8 @@ func Time(b []byte) (unixMillis int64, ok bool) {
 	default:
 		unixMillis, ok = slashDate(b)
 	}
-	// A zone may carry the first and the last day over the edge.
-	return unixMillis, ok && unixMillis >= minUnixMillis && unixMillis <= maxUnixMillis
+	// A zone may carry the first and the last day over the edge. What comes after the end is the future all the same.
+	return min(unixMillis, maxUnixMillis), ok && unixMillis >= minUnixMillis
 }
 
 // LooksLikeTime reports whether Time reads b. Most strings are told apart by their first bytes.
@@ -50,13 +53,21 @@ func AttributeTime(b []byte) (unixMillis int64, ok bool) {
 	return unixMillis, ok && unixMillis < afterYear3000
 }
 
-// DateOfBirth reports whether b is a date of the calendar in the form YYYY-MM-DD.
-func DateOfBirth(b []byte) bool {
-	if len(b) != len("2026-11-21") || b[4] != '-' || b[7] != '-' {
-		return false
+// DateOfBirth returns the date YYYY-MM-DD of anything that Time reads. It is the one that was written, not the one that it was in UTC then:
+// nobody's birthday depends on a zone. (Of the rare form with a weekday it is the one in UTC.)
+func DateOfBirth(b []byte) (date [10]byte, ok bool) {
+	millis, ok := Time(b)
+	if !ok {
+		return date, false
 	}
-	_, ok := extendedTime(b)
-	return ok
+	switch {
+	case b[4] == '-' && b[7] == '-':
+		return [10]byte(b), true
+	case len(b) > len("1/1/2026") && b[8] == 'T':
+		return [10]byte{b[0], b[1], b[2], b[3], '-', b[4], b[5], '-', b[6], b[7]}, true
+	}
+	time.UnixMilli(millis).UTC().AppendFormat(date[:0], time.DateOnly)
+	return date, true
 }
 
 const (
