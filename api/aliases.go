@@ -57,7 +57,7 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 	}
 	switch {
 	case two || externalID != nil && svcID != nil:
-		return nil, "You must specify only one of 'external_id' or 'svc_id'"
+		return nil, x.text("You must specify only one of 'external_id' or 'svc_id'")
 	case externalID != nil:
 		id, text := x.readExternalID(externalID, "external_id")
 		if text != "" {
@@ -68,7 +68,7 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 	case svcID != nil:
 		id, ok := svcID.str()
 		if !ok {
-			return nil, "'svc_id' must be a String"
+			return nil, x.text("'svc_id' must be a String")
 		}
 		u := svcIDUser(id)
 		c.of = &u

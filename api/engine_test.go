@@ -53,18 +53,21 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 // newDoor is a door with nothing behind it.
 func newDoor(t *testing.T) *door {
 	d := &door{log: new(bytes.Buffer), t: t}
-	d.control = control.New(control.Options{Now: systemClock, Logger: d.logger(), Prepare: func(w *control.Workspace) any {
-		prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
-		for id := range w.Apps {
-			prepared.Apps[id] = struct{}{}
-		}
-		for id, g := range w.Groups {
-			raw, _ := field.UUID([]byte(id))
-			prepared.Groups[raw] = ingest.Channel(channelOf(g))
-		}
-		return prepared
-	}})
+	d.control = control.New(control.Options{Now: systemClock, Logger: d.logger(), Prepare: prepare})
 	return d
+}
+
+// prepare is what the decoder has to know of a workspace.
+func prepare(w *control.Workspace) any {
+	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Braze: w.Braze()}
+	for id := range w.Apps {
+		prepared.Apps[id] = struct{}{}
+	}
+	for id, g := range w.Groups {
+		raw, _ := field.UUID([]byte(id))
+		prepared.Groups[raw] = ingest.Channel(channelOf(g))
+	}
+	return prepared
 }
 
 func (d *door) logger() *slog.Logger {

@@ -175,7 +175,7 @@ func TestWrongAnswersAreCaught(t *testing.T) {
 	}
 	for _, body := range []string{
 		"", "[]", `{"attributes":{}}`, `{"attributes":[{}]}`, `{"attributes":[{"external_id":null}]}`, `{"attributes":[{"external_id":true}]}`,
-		`{"attributes":[{"user_alias":{"alias_name":"a"}}]}`, `{"attributes":[{"external_id":"a","gender":"X"}]}`, `{"events":[{"external_id":"a","name":"e"}]}`,
+		`{"attributes":[{"user_alias":{"alias_name":"a"}}]}`, `{"attributes":[{"external_id":"a","gender":5}]}`, `{"events":[{"external_id":"a","name":"e"}]}`,
 		`{"purchases":[{"external_id":"a","product_id":"p","currency":"EUR","price":"1","time":"2026-01-31"}]}`,
 		`{"attributes":[{"external_id":"a","subscription_groups":[{"subscription_group_id":"7","subscription_state":"subscribed"}]}]}`,
 	} {

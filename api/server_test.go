@@ -213,6 +213,7 @@ func (d *door) callOnce(method, path, key, body string, headers []string) answer
 	a := answer{response.StatusCode, response.Header, string(text), err}
 	if err == nil {
 		d.checkDocumented(request, body, a)
+		d.checkTakenBack(request, body, a)
 	}
 	return a
 }

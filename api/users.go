@@ -2,6 +2,7 @@ package api
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/bojanz/currency"
 	"github.com/google/uuid"
@@ -113,13 +114,21 @@ func (s *Server) exportIDs(x *exchange) {
 		}
 	}
 	if len(n.users) == 0 {
-		n.fail("One of 'external_ids', 'user_aliases', 'svc_id', 'email_address' or 'phone' is required")
+		n.fail(x.text("One of 'external_ids', 'user_aliases', 'svc_id', 'email_address' or 'phone' is required"))
 	}
 	if n.bad != "" {
 		x.fail(fasthttp.StatusBadRequest, n.bad)
 		return
 	}
 	x.export(n.users, fields)
+}
+
+// text is one of ours about identifiers, with the name that the workspace has for a svc_id.
+func (x *exchange) text(s string) string {
+	if x.ws.Braze() {
+		return strings.ReplaceAll(s, "svc_id", "braze_id")
+	}
+	return s
 }
 
 // one reads a member that holds a single identifier, or, as some clients send, an array of them.
@@ -170,7 +179,7 @@ const maxExportBytes = 64 << 20
 
 const textExportTooLarge = "The answer would have more than 64 MiB: name fewer users, or fewer fields in 'fields_to_export'"
 
-// export answers with the users, each once, and the identifiers that are nobody's.
+// export answers with the users, each once, and the external ids that are nobody's.
 func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	var unknown []string
 	seen := map[uint64]struct{}{}
@@ -199,7 +208,7 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 			show.Number, show.SvcID = u.Number, x.s.options.Store.AppendSvcID(svcID[:0], x.ws.Number, u.Number)
 			x.reply = profile.AppendJSON(x.reply, u.Blob, fields, show)
 		}
-		if !found {
+		if !found && named[i].kind == op.ExternalID {
 			unknown = append(unknown, named[i].sent)
 		}
 	}
@@ -212,6 +221,7 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 // exportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.
 func exportOf(ws *Workspace) profile.Export {
 	return profile.Export{
+		Braze:    ws.Braze(),
 		Currency: [3]byte([]byte(ws.Currency)),
 		Digits:   currencyDigits,
 		Rate: func(from [3]byte) (float64, bool) {
@@ -287,9 +297,9 @@ func (s *Server) deleteUsers(x *exchange) {
 	}
 	switch {
 	case len(kinds) == 0:
-		n.fail("One of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' is required")
+		n.fail(x.text("One of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' is required"))
 	case len(kinds) > 1:
-		n.fail("Only one of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' may be provided")
+		n.fail(x.text("Only one of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' may be provided"))
 	}
 	if n.bad != "" {
 		x.fail(fasthttp.StatusBadRequest, n.bad)

@@ -48,6 +48,16 @@ type Workspace struct {
 	Blocked map[string]struct{}
 	// ErrorObjects makes the errors of a refused request objects instead of strings (`request_error_shape: objects`).
 	ErrorObjects bool
+	// Braze makes texts say braze_id for svc_id (`profile_id_name: braze_id`).
+	Braze bool
+}
+
+// profileID is what texts call a svc_id.
+func (ws *Workspace) profileID() string {
+	if ws.Braze {
+		return "braze_id"
+	}
+	return "svc_id"
 }
 
 // Router gives ops their place; *shard.Batch is one. End, EndNumber and SvcID are described there. What the decoder relies on: End and

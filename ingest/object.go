@@ -286,7 +286,7 @@ func (d *Decoder) identifyService() {
 	s := &d.id.service
 	d.id.resolved = op.SvcID
 	if s.kind != slotString {
-		d.refuseText(rankIdentifier, int(s.at), reasonNotString, "svc_id")
+		d.refuseText(rankIdentifier, int(s.at), reasonNotString, d.ws.profileID())
 		return
 	}
 	if s.start == s.end {

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 )
@@ -21,6 +22,9 @@ func (d *Decoder) warn(why reason, name []byte) { d.warnings = append(d.warnings
 func (d *Decoder) entry(why reason, name []byte) entry {
 	start := len(d.texts)
 	d.texts = appendText(d.texts, why, name)
+	if ours := why == reasonNoIdentifier || why == reasonTwoIdentifiers || why == reasonPushImport; ours && d.ws.Braze {
+		d.texts = append(d.texts[:start], bytes.ReplaceAll(d.texts[start:], []byte("svc_id"), []byte("braze_id"))...)
+	}
 	return entry{array: d.array, index: d.index, start: start, end: len(d.texts)}
 }
 

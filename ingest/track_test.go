@@ -202,6 +202,22 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
+// What texts call a svc_id is a setting of the workspace.
+func TestTextsSayBrazeID(t *testing.T) {
+	ws := testWorkspace()
+	ws.Braze = true
+	for object, text := range map[string]string{
+		`{"svc_id_of":"x"}`:                   "'external_id', 'braze_id', 'user_alias', 'email' or 'phone' is required",
+		`{"external_id":"u","svc_id":"k"}`:    "You must specify only one of 'external_id', 'user_alias' or 'braze_id'",
+		`{"svc_id":5}`:                        "'braze_id' must be a String",
+		`{"push_token_import":true}`:          "'push_token_import' needs 'push_tokens' and allows neither 'external_id' nor 'braze_id'",
+		`{"external_id":"u","svc_id_":1e999}`: "'svc_id_' has a number that fits neither a 64-bit integer nor a finite double",
+	} {
+		reply, _, _ := track(t, testDecoder(), ws, `{"attributes":[`+object+`]}`)
+		require.Contains(t, reply, `"type":"`+text+`"`)
+	}
+}
+
 func TestBlockedProfile(t *testing.T) {
 	var b op.Builder
 	b.Reset(0)

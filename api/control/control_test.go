@@ -231,6 +231,7 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, rate_limits: {users.trak: 1/1s}}]":                                                          "rate_limits: rate limit \"users.trak\" is unknown",
 		"workspaces: [{id: a, rate_limits: {users.track: 1}}]":                                                            `rate limit "1"`,
 		"workspaces: [{id: a, max_custom_array_length: 501}]":                                                             "max_custom_array_length 501",
+		"workspaces: [{id: a, profile_id_name: appboy_id}]":                                                               "profile_id_name",
 		"workspaces: [{id: a, request_error_shape: x}]":                                                                   "request_error_shape",
 		"workspaces: [{id: a, apps: [{name: x}]}]":                                                                        "apps[0]: invalid: id is required",
 		"workspaces: [{id: a, apps: [{id: x}, {id: x}]}]":                                                                 "apps[1]: invalid: app \"x\" stands twice",

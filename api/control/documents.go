@@ -42,11 +42,15 @@ type Settings struct {
 	RateLimits         map[string]string  `json:"rate_limits,omitempty" yaml:"rate_limits"`                         // bucket → "3000/3s"
 	BlockedExternalIDs []string           `json:"blocked_external_ids,omitempty" yaml:"blocked_external_ids"`       // refused by /users/track
 	RequestErrorShape  string             `json:"request_error_shape,omitempty" yaml:"request_error_shape"`         // strings (default) | objects
+	ProfileIDName      string             `json:"profile_id_name,omitempty" yaml:"profile_id_name"`                 // svc_id (default) | braze_id: what answers call a user's id
 	Currency           string             `json:"currency,omitempty" yaml:"currency"`                               // of total_revenue; default USD
 	ExchangeRates      map[string]Decimal `json:"exchange_rates,omitempty" yaml:"exchange_rates"`                   // currency → units of Currency for one of it
 	MaxArrayLength     int                `json:"max_custom_array_length,omitempty" yaml:"max_custom_array_length"` // default 25, at most 500
 	Locales            []Locale           `json:"locales,omitempty" yaml:"locales"`                                 // of translations
 }
+
+// Braze says whether answers call a user's id braze_id.
+func (s *Settings) Braze() bool { return s.ProfileIDName == "braze_id" }
 
 // Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, null stands for the default.
 func (s *Settings) Patch(text []byte) error { return PatchStrict(text, s) }
@@ -101,6 +105,9 @@ func (s *Settings) ensureDefaults() {
 	if s.RequestErrorShape == "" {
 		s.RequestErrorShape = "strings"
 	}
+	if s.ProfileIDName == "" {
+		s.ProfileIDName = "svc_id"
+	}
 	if s.Currency == "" {
 		s.Currency = DefaultCurrency
 	}
@@ -121,6 +128,9 @@ func (s *Settings) validate() error {
 	}
 	if s.RequestErrorShape != "strings" && s.RequestErrorShape != "objects" {
 		return invalid("request_error_shape %q: want strings or objects", s.RequestErrorShape)
+	}
+	if s.ProfileIDName != "svc_id" && s.ProfileIDName != "braze_id" {
+		return invalid("profile_id_name %q: want svc_id or braze_id", s.ProfileIDName)
 	}
 	if !currencyForm.MatchString(s.Currency) {
 		return invalid("currency %q: want three capital letters", s.Currency)

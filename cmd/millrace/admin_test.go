@@ -79,8 +79,8 @@ func TestAdminCommands(t *testing.T) {
 	require.Contains(t, o.refused("workspaces", "create", "shop"), `409 Conflict: workspace "shop" already exists`)
 	require.Contains(t, o.refused("workspaces", "create", "Shop"), `400 Bad Request: invalid: workspace id "Shop"`)
 	o.has(args("workspaces list"), "ID NAME PLAN MULTI LANGUAGE CURRENCY", "shop Shop base false USD", "test Test base")
-	o.has([]string{"workspaces", "update", "shop", "--plan", "mau", "--multi-language", "--max-custom-array-length", "30", "--blocked-external-ids", "a,b",
-		"--settings", `{"locales":[{"name":"es-MX","country":"MX","language":"es"}]}`}, "plan mau", "multi_language true", "blocked_external_ids a,b")
+	o.has([]string{"workspaces", "update", "shop", "--plan", "mau", "--multi-language", "--max-custom-array-length", "30", "--profile-id-name", "braze_id", "--blocked-external-ids", "a,b",
+		"--settings", `{"locales":[{"name":"es-MX","country":"MX","language":"es"}]}`}, "plan mau", "multi_language true", "blocked_external_ids a,b", "profile_id_name braze_id")
 	w := o.object("workspaces", "get", "shop")
 	require.Equal(t, []any{"mau", true, 30.0, []any{"a", "b"}}, []any{w["plan"], w["multi_language"], w["max_custom_array_length"], w["blocked_external_ids"]})
 	require.Len(t, w["locales"], 1)

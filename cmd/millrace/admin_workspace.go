@@ -28,6 +28,7 @@ type settings struct {
 	RateLimits           map[string]string `env:"-" help:"users.track=6000/3s;users.merge=100/1m."`
 	BlockedExternalIDs   []string          `name:"blocked-external-ids" env:"-" help:"Refused by /users/track." placeholder:"ID"`
 	RequestErrorShape    *string           `env:"-" help:"strings or objects."`
+	ProfileIDName        *string           `name:"profile-id-name" env:"-" help:"What answers call a user's id: svc_id or braze_id."`
 	MaxCustomArrayLength *int              `env:"-" help:"Elements that a custom array keeps."`
 	Settings             input             `env:"-" help:"Any settings as a JSON object; @FILE reads a file, - standard input. Flags go before it." placeholder:"JSON"`
 }
@@ -51,6 +52,7 @@ func (f *settings) body() (map[string]any, error) {
 	setIf(b, "multi_language", f.MultiLanguage)
 	setIf(b, "currency", f.Currency)
 	setIf(b, "request_error_shape", f.RequestErrorShape)
+	setIf(b, "profile_id_name", f.ProfileIDName)
 	setIf(b, "max_custom_array_length", f.MaxCustomArrayLength)
 	if f.ExchangeRates != nil {
 		b["exchange_rates"] = f.ExchangeRates

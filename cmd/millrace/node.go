@@ -104,7 +104,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 func forIngest(w *control.Workspace) *ingest.Workspace {
 	i := &ingest.Workspace{
 		ID: w.Number, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
-		ErrorObjects: w.RequestErrorShape == "objects",
+		ErrorObjects: w.RequestErrorShape == "objects", Braze: w.Braze(),
 	}
 	if w.Plan == "mau" {
 		i.MaxCombined = 50

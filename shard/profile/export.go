@@ -38,6 +38,8 @@ const (
 	fieldSubscriptionGroups
 	fieldApps
 	fieldSessionCount
+	fieldLastCoordinates
+	fieldAppboyID
 )
 
 var exportBits = func() map[string]Fields {
@@ -47,6 +49,7 @@ var exportBits = func() map[string]Fields {
 		"custom_events": fieldCustomEvents, "purchases": fieldPurchases, "total_revenue": fieldTotalRevenue,
 		"revenue_by_currency": fieldRevenueByCurrency, "email_hard_bounced_at": fieldEmailHardBouncedAt,
 		"subscription_groups": fieldSubscriptionGroups, "apps": fieldApps, "session_count": fieldSessionCount,
+		"last_coordinates": fieldLastCoordinates, "appboy_id": fieldAppboyID,
 	}
 	for code := uint32(1); code < 32; code++ {
 		if name := op.AttrName(code); name != "" && code != op.AttrSubscriptionGroups {
@@ -59,6 +62,7 @@ var exportBits = func() map[string]Fields {
 // Export is what an exported user shows beyond the profile itself.
 type Export struct {
 	SvcID  []byte // text; left out when empty
+	Braze  bool   // it is called braze_id, and appboy_id too (`profile_id_name: braze_id`)
 	Number uint64 // of the profile: random_bucket comes from it; left out when 0
 
 	Currency [3]byte                                              // of total_revenue; zero: USD
@@ -69,7 +73,8 @@ type Export struct {
 	AppName   func(id []byte) string   // the same for apps
 }
 
-// AppendJSON appends a profile as a user of /users/export/ids (reference.md 4.4, decisions.md D9): absent attributes are left out, times
+// AppendJSON appends a profile as a user of /users/export/ids (export-shape.md, decisions.md D9). What has a value whether it was set or not
+// is always there: aliases, the email and push state, revenue. Other attributes that are absent are left out, times and the date of birth
 // are ISO 8601 in UTC with milliseconds, amounts are exact decimals. What is converted by a rate is rounded to the currency's digits; a
 // currency without a rate is in revenue_by_currency only. session_count is the sum that merges conserve.
 //
@@ -87,10 +92,7 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	if fields.has(fieldUserAliases) {
 		w.aliases(blob)
 	}
-	if len(x.SvcID) > 0 && fields.has(fieldSvcID) {
-		w.key("svc_id")
-		w.dst = AppendJSONString(w.dst, x.SvcID)
-	}
+	w.serviceIDs(fields, x)
 	if x.Number != 0 && fields.has(fieldRandomBucket) {
 		w.key("random_bucket")
 		w.dst = strconv.AppendUint(w.dst, RandomBucket(x.Number), 10)
@@ -174,34 +176,72 @@ func (w *jsonWriter) time(name string, millis int64) {
 }
 
 func (w *jsonWriter) aliases(blob []byte) {
-	first := true
+	w.key("user_aliases")
+	w.dst = append(w.dst, '[')
 	Aliases(blob, func(label, name []byte) {
-		w.element("user_aliases", &first)
+		w.separate()
 		w.dst = append(w.dst, '{')
 		w.text("alias_name", name)
 		w.text("alias_label", label)
 		w.dst = append(w.dst, '}')
 	})
-	w.close(first)
+	w.dst = append(w.dst, ']')
+}
+
+func (w *jsonWriter) serviceIDs(fields Fields, x Export) {
+	name := "svc_id"
+	if x.Braze {
+		name = "braze_id"
+	}
+	if len(x.SvcID) > 0 && fields.has(fieldSvcID) {
+		w.text(name, x.SvcID)
+	}
+	if len(x.SvcID) > 0 && x.Braze && fields.has(fieldAppboyID) {
+		w.text("appboy_id", x.SvcID)
+	}
 }
 
 func (w *jsonWriter) attributes(blob []byte, fields Fields) {
 	for code := uint32(1); code < 32; code++ {
 		name := op.AttrName(code)
-		if name == "" || code == op.AttrSubscriptionGroups || !fields.has(1<<code) {
+		if name == "" || code == op.AttrSubscriptionGroups {
 			continue
 		}
 		v, ok := Attr(blob, code)
-		if !ok {
-			if code == op.AttrEmailSubscribe && !find(blob, reservedTag(op.AttrEmail)).none() { // reference.md 2.2
-				w.text(name, []byte("subscribed"))
+		switch {
+		case code == op.AttrCurrentLocation && ok && fields.has(fieldLastCoordinates):
+			w.coordinates(v)
+		case code == op.AttrEmailSubscribe || code == op.AttrPushSubscribe:
+			if !ok { // reference.md 2.2
+				v, ok = subscribed, true
 			}
+		}
+		if !ok || !fields.has(1<<code) {
 			continue
 		}
 		w.key(name)
-		w.dst = appendJSONValue(w.dst, v)
+		if w.dst = appendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
+			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
+		}
 	}
 }
+
+// subscribed is what the states of email and push are by default.
+var subscribed = op.Value(op.AppendString(nil, []byte("subscribed")))
+
+// coordinates appends the location once more, in the form that readers of the public API know.
+func (w *jsonWriter) coordinates(location op.Value) {
+	longitude, hasLongitude := member(content(location, op.Object), memberLongitude)
+	latitude, hasLatitude := member(content(location, op.Object), memberLatitude)
+	if !hasLongitude || !hasLatitude {
+		return
+	}
+	w.key("last_coordinates")
+	w.dst = append(appendJSONValue(append(w.dst, '['), longitude), ',')
+	w.dst = append(appendJSONValue(w.dst, latitude), ']')
+}
+
+var memberLongitude, memberLatitude = []byte("longitude"), []byte("latitude")
 
 func (w *jsonWriter) groups(blob []byte, nameOf func([16]byte) string) {
 	first := true
@@ -277,14 +317,16 @@ func (w *jsonWriter) apps(blob []byte, nameOf func([]byte) string) {
 }
 
 func (w *jsonWriter) revenue(blob []byte, fields Fields, x Export) {
-	if find(blob, tagRevenue).none() {
-		return
-	}
+	none := find(blob, tagRevenue).none()
 	if fields.has(fieldTotalRevenue) {
 		w.key("total_revenue")
-		w.dst = appendAmount(w.dst, x.total(blob), x.digits(x.currency()))
+		if none {
+			w.dst = append(w.dst, "0.0"...)
+		} else {
+			w.dst = appendAmount(w.dst, x.total(blob), x.digits(x.currency()))
+		}
 	}
-	if !fields.has(fieldRevenueByCurrency) {
+	if none || !fields.has(fieldRevenueByCurrency) {
 		return
 	}
 	w.key("revenue_by_currency")

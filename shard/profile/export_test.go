@@ -15,8 +15,8 @@ import (
 )
 
 const fullUser = `{"created_at":"2024-01-02T03:04:05.678Z","external_id":"u\"1","user_aliases":[{"alias_name":"n","alias_label":"l"},{"alias_name":"n2","alias_label":"l"}],` +
-	`"first_name":"Ada","last_name":"","home_city":"Köln","image_url":"https://x/y","country":"DE","language":"de","gender":"F","dob":"1990-01-31",` +
-	`"date_of_first_session":"2024-01-01T00:00:00.000Z","date_of_last_session":"2024-02-01T00:00:00.000Z","current_location":{"longitude":6.96,"latitude":50.0},` +
+	`"first_name":"Ada","last_name":"","home_city":"Köln","image_url":"https://x/y","country":"DE","language":"de","gender":"F","dob":"1990-01-31T00:00:00.000Z",` +
+	`"date_of_first_session":"2024-01-01T00:00:00.000Z","date_of_last_session":"2024-02-01T00:00:00.000Z","last_coordinates":[6.96,50.0],"current_location":{"longitude":6.96,"latitude":50.0},` +
 	`"email":"Ada@x.co","email_subscribe":"opted_in","email_open_tracking_disabled":true,"email_click_tracking_disabled":false,"marked_email_as_spam_at":"2024-01-03T00:00:00.000Z",` +
 	`"push_subscribe":"unsubscribed","push_tokens":[{"app_id":"a","token":"t","device_id":"d"}],"phone":"+49221","time_zone":"Europe/Berlin",` +
 	`"facebook":{"id":"1","likes":["a","b"],"num_friends":3},"twitter":{"id":9007199254740993,"screen_name":"ada"},"email_hard_bounced_at":"2024-01-04T00:00:00.000Z",` +
@@ -69,7 +69,13 @@ func TestExportFields(t *testing.T) {
 	f(`{"external_id":"u\"1","country":"DE"}`, "country", "external_id")
 	f(`{"svc_id":"abc"}`, "braze_id")
 	f(`{"random_bucket":3753}`, "random_bucket")
-	f(`{"dob":"1990-01-31"}`, "dob")
+	f(`{"dob":"1990-01-31T00:00:00.000Z"}`, "dob")
+	f(`{"last_coordinates":[6.96,50.0]}`, "last_coordinates")
+	f(`{}`, "appboy_id")
+	x.Braze = true
+	f(`{"braze_id":"abc"}`, "svc_id")
+	f(`{"braze_id":"abc","appboy_id":"abc"}`, "braze_id", "appboy_id")
+	x.Braze = false
 	for code := uint32(32); code < op.ReservedCodes; code++ {
 		require.Empty(t, op.AttrName(code), "the set has no bit for this code: widen it")
 	}
@@ -77,6 +83,15 @@ func TestExportFields(t *testing.T) {
 	require.False(t, ok)
 	require.True(t, strings.HasPrefix(string(AppendJSON([]byte("x,"), b, 0, x)), `x,{"created_at"`))
 	require.Equal(t, `{}`, string(AppendJSON(nil, user("u"), exported(t, "email"), x)))
+}
+
+// What is always there, whatever a user has (export-shape.md).
+func TestExportOfNothing(t *testing.T) {
+	b := New(nil, 1, op.ExternalID, []byte("u"), 1e6)
+	require.Equal(t, `{"created_at":"1970-01-01T00:00:01.000Z","external_id":"u","user_aliases":[],"svc_id":"abc","random_bucket":3753,`+
+		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Number: 12345})))
+	require.Equal(t, `{"created_at":"1970-01-01T00:00:01.000Z","external_id":"u","user_aliases":[],"braze_id":"abc","appboy_id":"abc","random_bucket":3753,`+
+		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Braze: true, Number: 12345})))
 }
 
 func TestExportNames(t *testing.T) {
@@ -168,6 +183,8 @@ func TestImportOfOthers(t *testing.T) {
 	b = f(`{"email":"A@b.co","first_name":null,"unknown":[1]}`, op.Email, "a@b.co")
 	require.Equal(t, `"A@b.co"`, attr(t, b, op.AttrEmail))
 	f(`{"phone":"+49"}`, op.Phone, "+49")
+	b = f(`{"external_id":"x","dob":"1980-12-21","last_coordinates":[6.5,-7]}`, op.ExternalID, "x")
+	require.Contains(t, export(t, b, Export{}), `"dob":"1980-12-21T00:00:00.000Z","last_coordinates":[6.5,-7],"current_location":{"longitude":6.5,"latitude":-7},`)
 
 	b = imported(t, `{"external_id":"x","created_at":"2020-07-10 15:00:00.000 UTC","total_revenue":12.345,"custom_events":[{"name":"e","first":"2024-01-01T00:00:00Z","last":"2024-01-09T00:00:00+02:00","count":4}]}`)
 	require.Equal(t, time.Date(2020, 7, 10, 15, 0, 0, 0, time.UTC).UnixMicro(), Created(b))
@@ -209,6 +226,9 @@ func TestImportRefuses(t *testing.T) {
 	f(`{"external_id":"x","created_at":"soon"}`, "created_at is no time")
 	f(`{"external_id":"x","email_subscribe":"maybe"}`, "email_subscribe")
 	f(`{"external_id":"x","first_name":1}`, "first_name is no string")
+	f(`{"external_id":"x","dob":"yesterday"}`, "dob is no time")
+	f(`{"external_id":"x","last_coordinates":[1]}`, "last_coordinates")
+	f(`{"external_id":"x","last_coordinates":["1",2]}`, "last_coordinates")
 	f(`{"external_id":"x","push_tokens":{}}`, "no array")
 	f(`{"external_id":"x","custom_attributes":[]}`, "no object")
 	f(`{"external_id":"x","custom_attributes":{"a":1,"a":2}}`, "twice")

@@ -114,6 +114,9 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 			b = e.set(b, span{}, tagAlias, op.AppendAliasKey(nil, label, name))
 		}
 	}
+	if v := o.Get("last_coordinates"); present(v) && !present(o.Get(op.AttrName(op.AttrCurrentLocation))) {
+		b = e.SetAttr(b, op.AttrCurrentLocation, im.coordinates(v))
+	}
 	for code := uint32(1); code < op.ReservedCodes; code++ {
 		name := op.AttrName(code)
 		if v := o.Get(name); name != "" && code != op.AttrSubscriptionGroups && present(v) {
@@ -158,6 +161,8 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 			im.fail("%s: %q", name, s)
 		}
 		return e.setContactState(b, code, state, stamp, 0, op.SourceImport)
+	case op.AttrDateOfBirth:
+		im.value = op.AppendString(im.value[:0], im.instant(v, name).AppendFormat(nil, time.DateOnly))
 	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
 		im.value = op.AppendTime(im.value[:0], im.time(v, name))
 	case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
@@ -180,6 +185,21 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		im.value = op.AppendString(im.value[:0], im.text(v, name))
 	}
 	return e.SetAttr(b, code, im.value)
+}
+
+// coordinates are a location as last_coordinates has it: longitude, latitude.
+func (im *Importer) coordinates(v *fastjson.Value) op.Value {
+	list, err := v.Array()
+	if err != nil || len(list) != 2 || list[0].Type() != fastjson.TypeNumber || list[1].Type() != fastjson.TypeNumber {
+		im.fail("last_coordinates: not two numbers")
+		return op.Value{byte(op.Null)}
+	}
+	im.value = im.value[:0]
+	for i, name := range [][]byte{memberLongitude, memberLatitude} {
+		im.value = im.appendNumber(appendName(im.value, name), list[i].MarshalTo(nil))
+	}
+	im.value = closeBlock(im.value, 0, op.Object)
+	return im.value
 }
 
 func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
@@ -365,14 +385,19 @@ func (im *Importer) count(v *fastjson.Value, what string) uint64 {
 var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700", "2006-01-02T15:04:05", "2006-01-02"}
 
 func (im *Importer) time(v *fastjson.Value, what string) int64 {
+	return im.instant(v, what).UnixMilli()
+}
+
+// instant is a time with the zone that it was written in.
+func (im *Importer) instant(v *fastjson.Value, what string) (t time.Time) {
 	s := im.text(v, what)
 	for _, layout := range timeLayouts {
 		if t, err := time.Parse(layout, string(s)); err == nil {
-			return t.UnixMilli()
+			return t
 		}
 	}
 	im.fail("%s is no time", what)
-	return 0
+	return t
 }
 
 // minor reads a decimal as minor units; digits beyond those of the currency are rounded half away from zero.
