@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -178,6 +179,43 @@ func TestRefusedBodiesHaveNoEffect(t *testing.T) {
 	require.Empty(t, d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).json(t)["users"])
 }
 
+// An operator whose fate only apply knows: what was not possible is told, in the answer and in its replays, and not by an error.
+func TestUnmetOperators(t *testing.T) {
+	dir := t.TempDir()
+	d, close := openEngine(t, dir)
+	ask := func(attributes string, headers ...string) string {
+		a := d.call("POST", "/users/track", demoKey, `{"attributes":[`+attributes+`]}`, headers...)
+		require.Equal(t, 201, a.status, a.body)
+		return a.body
+	}
+	const good = `{"attributes_processed":1,"message":"success"}`
+	warning := func(name, text string, index int) string {
+		return fmt.Sprintf(`{"type":"'%s' %s","input_array":"attributes","index":%d}`, name, text, index)
+	}
+	require.Equal(t, good, ask(`{"external_id":"a","n":9223372036854775806,"l":["x"],"s":"text","objects":[{"id":1}],"_merge_objects":true,"o":{"x":1}}`))
+	require.Equal(t, good, ask(`{"external_id":"a","n":{"inc":1},"l":{"add":["y"]},"objects":{"$add":[{"id":2}]},"none":{"remove":["x"]},"m":{"inc":5},"o":{"x":2},"_merge_objects":true}`))
+	require.Equal(t, `{"attributes_processed":1,"message":"success","warnings":[`+warning("n", "is at the end of the range of 64-bit integers", 0)+`]}`, ask(`{"external_id":"a","n":{"inc":1}}`))
+
+	body := `{"external_id":"b","a":1},{"country":"x"},{"external_id":"a","dob":"never","list":["i"],"s":{"remove":["x"]},"l":{"add":["z"]},"o":{"x":3},"n":{"inc":1},"s\"2":1,"n2":{"inc":1}}`
+	first := ask(body, "Idempotency-Key", "k")
+	require.Equal(t, `{"attributes_processed":2,"message":"success","errors":[{"type":"'external_id', 'svc_id', 'user_alias', 'email' or 'phone' is required","input_array":"attributes","index":1}],`+
+		`"warnings":[`+warning("dob", "is not valid", 2)+`,`+warning("s", "is no array", 2)+`,`+warning("n", "is at the end of the range of 64-bit integers", 2)+`]}`, first)
+	require.Equal(t, first, ask(body, "Idempotency-Key", "k"))
+	close()
+	d, close = openEngine(t, dir)
+	defer close()
+	require.Equal(t, first, ask(body, "Idempotency-Key", "k"))
+	require.Equal(t, map[string]any{"n": 9223372036854775807.0, "l": []any{"x", "y", "z"}, "s": "text", "objects": []any{map[string]any{"id": 1.0}, map[string]any{"id": 2.0}},
+		"m": 5.0, "o": map[string]any{"x": 3.0}, "list": []any{"i"}, "s\"2": 1.0, "n2": 1.0}, d.user(t, byID("a"))["custom_attributes"])
+
+	// An array of objects, and an object that is merged, that would grow beyond 100 KB.
+	large := strings.Repeat(`"`+strings.Repeat("x", 250)+`",`, 230)
+	object := func(name string) string { return `{"` + name + `":[` + large[:len(large)-1] + `]}` }
+	require.Equal(t, good, ask(`{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"objects":[`+object("a")+`],"o":`+object("a")+`}`))
+	require.Equal(t, `{"attributes_processed":1,"message":"success","warnings":[`+warning("objects", "is too large", 0)+`,`+warning("o", "is too large", 0)+`]}`,
+		ask(`{"user_alias":{"alias_label":"l","alias_name":"n"},"plain":["x"],"objects":{"$add":[`+object("b")+`]},"o":`+object("b")+`,"_merge_objects":true}`))
+}
+
 // Requests with one key at once, on the real engine: one effect.
 func TestIdempotencyOnTheEngine(t *testing.T) {
 	d, close := openEngine(t, t.TempDir())
@@ -205,6 +243,7 @@ type nothingBatch struct{ Batch }
 func (nothingStore) NewBatch(uint32, uint32) Batch { return nothingBatch{} }
 func (nothingBatch) Count() int                    { return 1 }
 func (nothingBatch) Commit() error                 { return nil }
+func (nothingBatch) Unmet() []shard.UnmetOperator  { return nil }
 func (nothingBatch) Release()                      {}
 
 // The track path allocates at most twice per request (corridor), fasthttp included.

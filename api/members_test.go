@@ -54,6 +54,7 @@ func TestOnACluster(t *testing.T) {
 		{"RequestExamplesWork", TestRequestExamplesWork},
 		{"PermissionMatrix", TestPermissionMatrix},
 		{"IdempotencyOnTheEngine", TestIdempotencyOnTheEngine},
+		{"UnmetOperators", TestUnmetOperators},
 		{"ExternalIDs", TestExternalIDs},
 		{"MergeUsers", TestMergeUsers},
 		{"ConcurrentSetsConverge", TestConcurrentSetsConverge},

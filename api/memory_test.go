@@ -223,6 +223,8 @@ func (b *memoryBatch) Commit() error {
 	return nil
 }
 
+func (b *memoryBatch) Unmet() []shard.UnmetOperator { return nil }
+
 func (b *memoryBatch) Release() { b.effects = nil }
 
 // memoryTrack accepts {"attributes":[{"external_id":…}, …]} and panics on {"panic":true}.

@@ -137,6 +137,7 @@ func (r *onlyRouter) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, 
 func (r *onlyRouter) EndNumber(int, op.Kind, op.Flags, uint64) bool {
 	panic("an export is not addressed by svc_id")
 }
+func (r *onlyRouter) Operator(int, []byte) int    { return -1 }
 func (r *onlyRouter) SvcID([]byte) (uint64, bool) { return 0, false }
 
 func parsed(text []byte) (v map[string]any) {

@@ -56,6 +56,10 @@ type Batch interface {
 	Audit(entry []byte)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
 	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
+	// ReplaceAnswer keeps another answer in the place of one that a batch before has kept.
+	ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
+	// Unmet lists the operators of attributes objects that were not possible, after Commit.
+	Unmet() []shard.UnmetOperator
 	// SetSource says through which endpoint the request came.
 	SetSource(op.Source)
 	// The changes of the companion API; see shard.Batch.

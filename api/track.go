@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -51,10 +54,62 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 			x.failEngine(err)
 			return true
 		}
+		if unmet := batch.Unmet(); unmet != nil {
+			x.warnOfUnmet(unmet, key, bodyHash, status)
+		}
 	}
 	x.send(status, x.reply)
 	return true
 }
+
+var unmetTexts = map[shard.Outcome]string{
+	shard.OutOfRange: "is at the end of the range of 64-bit integers",
+	shard.TooLarge:   "is too large",
+	shard.NotArray:   "is no array",
+}
+
+// warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets them, too, by a record of its own, since the
+// one that has the answer and the operators must be there before anybody knows. When that can't be written, the answer is the one that is kept.
+func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) {
+	var warnings []byte
+	for _, u := range unmet {
+		warnings = append(warnings, `,{"type":`...)
+		warnings = appendQuoted(warnings, fmt.Sprintf("'%s' %s", shortName(u.Name), unmetTexts[u.Why]))
+		warnings = append(warnings, `,"input_array":"attributes","index":`...)
+		warnings = append(strconv.AppendInt(warnings, int64(u.Index), 10), '}')
+	}
+	reply := appendWarnings(x.reply, warnings)
+	if key != nil {
+		again := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+		defer again.Release()
+		if again.ReplaceAnswer(key, bodyHash, status, reply); again.Commit() != nil {
+			return
+		}
+	}
+	x.reply = reply
+}
+
+// appendWarnings returns a copy of an answer, whose last member may be its warnings, with more of them.
+func appendWarnings(answer, more []byte) []byte {
+	out := append([]byte{}, answer[:len(answer)-1]...)
+	if bytes.Contains(answer, []byte(`,"warnings":[`)) { // in no string: a quote has a backslash there
+		out = out[:len(out)-1]
+	} else {
+		out, more = append(out, `,"warnings":[`...), more[1:]
+	}
+	return append(append(out, more...), "]}"...)
+}
+
+// shortName is as much of an attribute's name as a text shows.
+func shortName(name string) string {
+	if len(name) <= maxNameInText {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxNameInText], "") + "…"
+}
+
+// maxNameInText is how many bytes of a name a text shows.
+const maxNameInText = 64
 
 const maxIdempotencyKeyBytes = 255
 

@@ -7,6 +7,7 @@ import (
 
 // attributes reads an attributes object (service.md 2.4) and writes its fields.
 func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
+	d.composites, d.operators = 0, d.operators[:0]
 	i, more := d.openObject(i)
 	p := d.newPath(shapeAttributes)
 	for more {
@@ -39,7 +40,11 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 	if i < 0 {
 		return -1, 0
 	}
-	return i, flags | d.identifyAttributes()
+	flags |= d.identifyAttributes()
+	if len(d.operators) > 0 && d.refusal.rank == rankNone {
+		d.reportOperators(flags.Has(op.MergeObjects))
+	}
+	return i, flags
 }
 
 // attributeControl reads a member that is no attribute, or one that may be the identifier.

@@ -66,6 +66,9 @@ type Router interface {
 	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool)
 	EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool)
 	SvcID(text []byte) (number uint64, ok bool)
+	// Operator makes a reference for an operator on the attribute name of the attributes object at index: what becomes of it only apply
+	// knows. Less than 0: there are too many.
+	Operator(index int, name []byte) (ref int)
 }
 
 // Options of decoders. The zero value of a field means its default.
@@ -185,6 +188,8 @@ type Decoder struct {
 	owner        memberKey // the attribute or property that is being read
 	id           identity
 	nested       nestedState
+	composites   int        // of an attributes object: values that apply makes of what is stored
+	operators    []operator // among them, those that may not be possible
 
 	// Kept from request to request.
 	shapes   shapes

@@ -25,31 +25,70 @@ func (d *Decoder) attributeObject(i, undo int) int {
 		return next
 	}
 	d.operator(at, i)
-	d.judgeNested(next-i, undo)
+	d.judgeNested(at, next-i, undo)
 	return next
 }
 
-// judgeNested leaves a value of size bytes out, with a warning, when something in it is wrong or it is too large.
-func (d *Decoder) judgeNested(size, undo int) {
+// judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or it is too large.
+func (d *Decoder) judgeNested(at, size, undo int) {
 	switch {
 	case d.nested.bad || d.nested.dollars != 0:
 		d.warn(reasonNotValid, d.nameOf(d.owner))
 	case size > d.MaxNestedBytes:
 		d.warn(reasonTooLarge, d.nameOf(d.owner))
 	default:
+		d.noteOperator(op.Tag(d.out[at]))
 		return
 	}
 	d.o = undo
 }
 
+// operator is a value that apply may find impossible: what is stored is of another type, or the result is out of bounds.
+type operator struct {
+	number int       // among the object's composites
+	key    memberKey // of the attribute
+	plain  bool      // an object, which is an operator when the attributes object says _merge_objects
+}
+
+// noteOperator counts the value of an attribute in the way of op.AttrOperators.
+func (d *Decoder) noteOperator(tag op.Tag) {
+	if d.owner.class() != classOther || tag == op.Time {
+		return
+	}
+	if tag != op.Array {
+		d.operators = append(d.operators, operator{d.composites, d.owner, tag == op.Object})
+	}
+	d.composites++
+}
+
+// reportOperators writes under which references apply shall report those that are not possible.
+func (d *Decoder) reportOperators(merge bool) {
+	refs := d.scratch[:0]
+	for _, o := range d.operators {
+		if o.plain && !merge {
+			continue
+		}
+		ref := d.r.Operator(d.index, d.nameOf(o.key))
+		if ref < 0 {
+			break
+		}
+		refs = op.AppendInt(op.AppendInt(refs, int64(o.number)), int64(ref))
+	}
+	if d.scratch = refs; len(refs) > 0 {
+		d.putField(op.AttrOperators)
+		d.putBytes(op.Array, refs)
+	}
+}
+
 // attributeArray reads the array at i likewise.
 func (d *Decoder) attributeArray(i, undo int) int {
 	d.nested = nestedState{}
+	at := d.o
 	next := d.nestedArray(i, 0, false)
 	if next < 0 {
 		return -1
 	}
-	d.judgeNested(next-i, undo)
+	d.judgeNested(at, next-i, undo)
 	return next
 }
 

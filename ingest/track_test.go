@@ -32,6 +32,8 @@ func (r *fakeRouter) EndNumber(start int, kind op.Kind, flags op.Flags, number u
 	return true
 }
 
+func (r *fakeRouter) Operator(int, []byte) int { return -1 }
+
 func (r *fakeRouter) SvcID(text []byte) (uint64, bool) {
 	return 42, string(text) == "known"
 }
@@ -200,6 +202,46 @@ func TestIdentifiers(t *testing.T) {
 	for _, object := range []string{`1`, `"x"`, `null`, `[{}]`} {
 		refused(t, "attributes", object, "must be an object")
 	}
+}
+
+// countingRouter gives references, as many as there are.
+type countingRouter struct {
+	fakeRouter
+	asked []string
+	most  int
+}
+
+func (r *countingRouter) Operator(index int, name []byte) int {
+	if r.asked = append(r.asked, fmt.Sprint(index, " ", string(name))); len(r.asked) > r.most {
+		return -1
+	}
+	return 100 + len(r.asked)
+}
+
+// Operators get references, by their places among the composite values that are stored.
+func TestOperatorsHaveReferences(t *testing.T) {
+	d := testDecoder()
+	f := func(members string, most int, asked []string, want string) {
+		t.Helper()
+		var b op.Builder
+		b.Reset(0)
+		r := &countingRouter{fakeRouter: fakeRouter{Builder: &b}, most: most}
+		reply, status := d.Track(nil, []byte(`{"attributes":[{"external_id":5.5,"x":{"inc":1}},{"external_id":"u",`+members+`}]}`), testWorkspace(), &b, r, testNow)
+		require.Equal(t, 201, status, string(reply))
+		rec, err := op.ParseRecord(b.Finish(1, 2, 3), nil)
+		require.NoError(t, err)
+		require.Equal(t, asked, r.asked)
+		require.Len(t, dump(rec), 1)
+		require.Equal(t, want, dump(rec)[0][len(`attributes external_id="u"`):])
+	}
+	f(`"a":1,"b":"x","c":{"$time":"2026-11-21"},"l":["x"],"o":{"x":1},"facebook":{"id":"1"}`, 9, nil,
+		` "~a":1 "~b":"x" "~c":t1795219200000 "~l":["x"] "~o":{"x":1} "facebook":{"id":"1"}`)
+	f(`"l":["x"],"n":{"inc":1},"bad":{"$x":1},"o":{"x":1}," u ":{"add":["x"]},"twitter":{"id":1},"e":{"$add":[]}`, 9, []string{"1 n", "1  u ", "1 e"},
+		` "~l":["x"] "~n":inc(1) "~o":{"x":1} "~u":update(["x"],[]) "twitter":{"id":1} "~e":edit(0 [];) "":[1,101,3,102,4,103]`)
+	f(`"o":{"x":1},"_merge_objects":true,"n":{"inc":1}`, 9, []string{"1 o", "1 n"}, `+merge "~o":{"x":1} "~n":inc(1) "":[0,101,1,102]`)
+	f(`"a":{"inc":1},"b":{"inc":1},"c":{"inc":1}`, 2, []string{"1 a", "1 b", "1 c"}, ` "~a":inc(1) "~b":inc(1) "~c":inc(1) "":[0,101,1,102]`)
+	f(`"a":{"inc":1}`, 0, []string{"1 a"}, ` "~a":inc(1)`)
+	f(`"a":1`, 9, nil, ` "~a":1`)
 }
 
 // What texts call a svc_id is a setting of the workspace.

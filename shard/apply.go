@@ -336,7 +336,11 @@ func (w *worker) limit() *profile.Limits {
 // profileSlack is more than the bookkeeping that one op can add to a profile.
 const profileSlack = 64 << 10
 
+// judge takes note of what the editor says about the op that it has applied.
 func (w *worker) judge(number uint64, v profile.Verdict) {
+	for _, u := range w.ed.Unmet {
+		w.applying.ticket.report(u.Ref, OutOfRange+Outcome(u.Why-profile.OutOfRange))
+	}
 	switch v {
 	case profile.JustBlocked:
 		w.e.block(number)

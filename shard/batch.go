@@ -30,6 +30,7 @@ type Batch struct {
 	deletes   int // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
 	given     []given
 	relay     *relay // of a front's batch with a kept answer
+	operators operators
 }
 
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
@@ -38,6 +39,7 @@ func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b.workspace, b.actor, b.deletes, b.merges, b.relay = workspace, actor, 0, 0, nil
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
 	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
+	b.operators.reset()
 	b.Reset(wal.HeaderBytes)
 	return b
 }
@@ -113,15 +115,25 @@ func (b *Batch) Import(blob []byte) {
 
 // KeepAnswer keeps the answer to this request under its Idempotency-Key, in the same record (decisions.md D3).
 func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	if b.engine.log != nil {
+		b.ReplaceAnswer(key, bodyHash, status, answer)
+		return
+	}
+	home := b.encodeAnswer(key, bodyHash, status, answer)
+	b.relay = newRelay(home, key, b.keep, b.commit.ticket.expect())
+}
+
+// ReplaceAnswer keeps another answer in the place of one that a batch before has kept.
+func (b *Batch) ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	home := b.encodeAnswer(key, bodyHash, status, answer)
+	b.Append(op.Idempotency, 0, home, b.keep, key)
+}
+
+func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) (home uint64) {
 	b.keep = append(b.keep[:0], bodyHash[:]...)
 	b.keep = binary.LittleEndian.AppendUint16(b.keep, uint16(status))
 	b.keep = append(b.keep, answer...)
-	home := b.engine.hasher.Number(b.workspace, op.NoID, key)
-	if b.engine.log == nil {
-		b.relay = newRelay(home, key, b.keep, b.commit.ticket.expect())
-		return
-	}
-	b.Append(op.Idempotency, 0, home, b.keep, key)
+	return b.engine.hasher.Number(b.workspace, op.NoID, key)
 }
 
 // Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull, ErrTooLarge and

@@ -34,6 +34,10 @@ const (
 	LabelTaken
 	// Identified: the user has an external id already, another one.
 	Identified
+	// OutOfRange, TooLarge, NotArray: an operator was not possible (profile.Impossible).
+	OutOfRange
+	TooLarge
+	NotArray
 )
 
 // Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID, RemoveExternalID), after a

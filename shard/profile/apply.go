@@ -18,14 +18,32 @@ const (
 	Ignored                    // nothing done: an op of another kind, or one whose body is no such object
 )
 
+// Unmet says that an operator of an attributes object was not possible, and why.
+type Unmet struct {
+	Ref uint16 // as the op has it (op.AttrOperators)
+	Why Impossible
+}
+
+// Impossible says why an operator is not possible.
+type Impossible uint8
+
+const (
+	OutOfRange Impossible = iota + 1 // the sum is beyond the end of an integer's range, and stays at the end
+	TooLarge                         // the value would grow beyond Limits.MaxValueBytes; it stays as it was
+	NotArray                         // what is to be removed from, or updated, is no array; it stays as it was
+)
+
 // Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's stamp. lim has its
 // defaults (EnsureDefaults); nil means all defaults.
+//
+// What was not possible of it is in e.Unmet, until the next Apply.
 //
 // A blocked profile is changed like any other: what is in the log has been acknowledged. Refusing is the door's part (see Blocked).
 func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
 	if lim == nil {
 		lim = &defaultLimits
 	}
+	e.Unmet, e.unmet = e.Unmet[:0], e.unmet[:0]
 	var fresh byte // tag of a field whose number is limited and has grown
 	switch o.Kind() {
 	case op.Event:
@@ -96,12 +114,17 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
 	next := fieldsStart(b) // behind the field that was set last: clients send the same attributes in the same order again and again
+	composites := 0
 	for fields := o.Body(); len(fields) > 0; {
 		code, v, rest, ok := op.NextField(fields)
 		if !ok {
 			break
 		}
 		fields = rest
+		if code == op.AttrOperators {
+			e.reportUnmet(v)
+			continue
+		}
 		if code < op.ReservedCodes {
 			b, next = e.applyReserved(b, next, code, v, rec, lim)
 			continue
@@ -124,7 +147,12 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 			if !s.none() {
 				old = op.Value(b[s.start+2+len(name) : s.end])
 			}
-			if v = e.combine(old, v, merge, lim); v == nil {
+			var why Impossible
+			if v, why = e.combine(old, v, merge, lim); why != 0 {
+				e.unmet = append(e.unmet, unmet{composites, why})
+			}
+			composites++
+			if v == nil {
 				continue
 			}
 		}
@@ -135,6 +163,29 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		next = behind(b, s)
 	}
 	return b, fresh
+}
+
+// unmet is an operator that is known by its place among the composite values.
+type unmet struct {
+	place int
+	why   Impossible
+}
+
+// reportUnmet makes Unmet of those that have a reference in an op.AttrOperators.
+func (e *Editor) reportUnmet(operators op.Value) {
+	places := e.unmet
+	for rest := content(operators, op.Array); len(rest) > 0 && len(places) > 0; {
+		place, tail, _ := op.NextValue(rest)
+		ref, tail, ok := op.NextValue(tail)
+		if !ok || place.Tag() != op.Int || ref.Tag() != op.Int {
+			break
+		}
+		rest = tail
+		if place.Int() == int64(places[0].place) { // both rise
+			e.Unmet = append(e.Unmet, Unmet{uint16(ref.Int()), places[0].why})
+			places = places[1:]
+		}
+	}
 }
 
 // near looks whether one of the few fields from i on is the one with tag and, when it is a named one, name.
@@ -164,8 +215,6 @@ func behind(b []byte, s span) int {
 // applyReserved sets a reserved attribute, which likely stands at next, and returns what is likely behind it.
 func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec *op.Record, lim *Limits) ([]byte, int) {
 	switch code {
-	case 0:
-		return b, next
 	case op.AttrSubscriptionGroups:
 		return e.applyGroups(b, v, rec), fieldsStart(b)
 	case op.AttrHardBounce, op.AttrSpam:
@@ -219,12 +268,12 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 }
 
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or operator. nil means that
-// nothing changes. What adds replaces a value of another type; what removes or updates leaves it alone. The result is scratch.
-func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) op.Value {
+// nothing changes; why says that it should have. What adds replaces a value of another type; what removes or updates leaves it alone. The result is scratch.
+func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Value, why Impossible) {
 	e.refs = e.refs[:0]
 	switch v.Tag() {
 	case op.Array:
-		return e.newest(v, lim.MaxArray)
+		return e.newest(v, lim.MaxArray), 0
 	case op.Object:
 		var members []byte
 		if merge {
@@ -235,32 +284,44 @@ func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) op.Value {
 		return e.increment(old, v.Int())
 	case op.Update:
 		if !e.updateArray(old, v.Bytes(), lim) {
-			return nil
+			return nil, noArray(old)
 		}
 	case op.ArrayEdit:
 		if !e.editArray(old, v.Bytes(), merge, lim) {
-			return nil
+			return nil, noArray(old)
 		}
 	}
 	clear(e.refs)
 	if len(e.tmp) > lim.MaxValueBytes && len(old) > 0 && len(e.tmp) > len(old) && len(e.tmp) > len(v) {
-		return nil // grown beyond the bound by merging
+		return nil, TooLarge // grown beyond the bound by merging
 	}
-	return e.tmp
+	return e.tmp, 0
+}
+
+// noArray says why an array was not changed: of nothing there is nothing to be removed.
+func noArray(old op.Value) Impossible {
+	if old == nil || old.Tag() == op.Array {
+		return 0
+	}
+	return NotArray
 }
 
 // increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value begins, and what
 // replaces a value that is no number.
-func (e *Editor) increment(old op.Value, n int64) op.Value {
+func (e *Editor) increment(old op.Value, n int64) (made op.Value, why Impossible) {
 	switch {
 	case len(old) > 0 && old.Tag() == op.Int:
-		e.tmp = op.AppendInt(e.tmp[:0], saturatingAdd(old.Int(), n))
+		sum := saturatingAdd(old.Int(), n)
+		if sum != old.Int()+n { // which wraps around
+			why = OutOfRange
+		}
+		e.tmp = op.AppendInt(e.tmp[:0], sum)
 	case len(old) > 0 && old.Tag() == op.Float:
 		e.tmp = op.AppendFloat(e.tmp[:0], min(max(old.Float()+float64(n), -math.MaxFloat64), math.MaxFloat64))
 	default:
 		e.tmp = op.AppendInt(e.tmp[:0], n)
 	}
-	return e.tmp
+	return e.tmp, why
 }
 
 // newest keeps the last limit elements of an array.

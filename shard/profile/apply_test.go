@@ -600,3 +600,38 @@ func TestTwentyThousandNames(t *testing.T) {
 	Events(out, func(_ []byte, s Summary) { n += int(s.Count) })
 	require.Equal(t, 40_002, n)
 }
+
+// Operators that are not possible are reported under the references that the op has for them.
+func TestUnmet(t *testing.T) {
+	var e Editor
+	b := set(t, user("u"), 0, "max", math.MaxInt64)
+	b = set(t, b, 0, "min", math.MinInt64)
+	b = set(t, b, 0, "text", "x")
+	f := func(want []Unmet, fields ...any) {
+		t.Helper()
+		o, rec := attrsOp(t, op.MergeObjects, fields...)
+		out, verdict := e.Apply(slices.Clone(b), o, rec, &Limits{MaxArray: 25, MaxValueBytes: 40, MaxAttributes: 100})
+		require.Equal(t, Applied, verdict)
+		require.NoError(t, Check(out))
+		require.Equal(t, want, slices.Clip(append([]Unmet(nil), e.Unmet...)))
+		b = slices.Clone(out)
+	}
+	refs := func(pairs ...any) []any { return pairs }
+	add := func(list ...any) update { return update{list, nil} }
+	remove := func(list ...any) update { return update{nil, list} }
+
+	f(nil, "max", inc(1)) // an op of before, or one of too many
+	f([]Unmet{{7, OutOfRange}, {9, OutOfRange}}, "max", inc(1), "n", inc(1), "min", inc(-1), op.AttrOperators, refs(0, 7, 1, 8, 2, 9))
+	require.Equal(t, `9223372036854775807`, custom(t, b, "max"))
+	f(nil, "max", inc(-1), "min", inc(1), op.AttrOperators, refs(0, 7, 1, 8))
+	f([]Unmet{{3, NotArray}, {5, NotArray}}, "list", []any{"x"}, "text", remove("x"), "none", remove("x"), "text", edits{{op.EditRemove, "id", 1, nil}}, op.AttrOperators, refs(1, 3, 2, 4, 3, 5))
+	require.Equal(t, `"x"`, custom(t, b, "text"))
+	long := strings.Repeat("y", 30)
+	f([]Unmet{{2, TooLarge}}, "list", add(long, long+"2"), "list", add("z"), op.AttrOperators, refs(0, 1, 1, 2))
+	f(nil, "o", object{{"a", long}}, op.AttrOperators, refs(0, 1))
+	f([]Unmet{{1, TooLarge}}, "o", object{{"b", long}}, op.AttrOperators, refs(0, 1))
+	f(nil, "text", remove("x"), op.AttrOperators, refs(5, 1))
+	f(nil, "text", remove("x"), op.AttrOperators, "x")
+	f(nil, "text", remove("x"), op.AttrOperators, refs("x", "y", 0))
+	f(nil, "a", 1)
+}

@@ -129,6 +129,9 @@ func DefaultLimits() *Limits {
 // caller copies it. Either way blob's old content is gone. out may be given to the next call as it is. Names, keys and values that are
 // passed in must not be views of blob.
 type Editor struct {
+	// Unmet are the operators that the last Apply found impossible.
+	Unmet []Unmet
+
 	buf    []byte // scratch of profiles that have outgrown their memory
 	spare  []byte // the other half of Merge
 	tmp    []byte // values under construction
@@ -138,6 +141,7 @@ type Editor struct {
 	refs   []ref    // views of members, elements and edits
 	fields []ref    // views of fields
 	kept   []int    // which of refs are kept
+	unmet  []unmet  // operators that are not possible
 }
 
 // ref is a view of a member, an element, an edit or a field, with what it is found by.
