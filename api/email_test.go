@@ -81,7 +81,7 @@ func TestEmailRefusals(t *testing.T) {
 		refuse(`{"email":["a@example.com","no-address"]}`, invalid)
 		refuse(`{"email":[`+quoted(51, "m%d@example.com")+`]}`, "The max number of ids per request was exceeded")
 		refuse(`{"email":"a@example.com","email":"b@example.com"}`, "Invalid JSON: a member name stands twice")
-		refuse(`[]`, "Invalid JSON at byte 0: the body must be a JSON object")
+		refuse(`[]`, "the body must be an object")
 		if path != "/email/status" {
 			refuse(`{}`, required)
 		}

@@ -464,7 +464,7 @@ func TestIdentityRequests(t *testing.T) {
 		for bad, text := range map[string]string{
 			`{}`: c.required, `{"` + strings.ToUpper(c.array) + `":[` + c.good + `]}`: c.required, `{"` + c.array + `":null}`: c.required, `{"` + c.array + `":7}`: mustBe, `{"` + c.array + `":` + c.good + `}`: mustBe,
 			`{"` + c.array + `":"a"}`: mustBe, `{"` + c.array + `":[` + c.good + `],"` + c.array + `":[]}`: "Invalid JSON: a member name stands twice", `{"` + c.array + `":["\ud800"]}`: "Invalid JSON: a lone surrogate in a string",
-			`[]`: "Invalid JSON at byte 0: the body must be a JSON object", body + "x": fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(body)),
+			`[]`: "the body must be an object", body + "x": fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(body)),
 		} {
 			d.answers(t, path, bad, 400, message(text))
 		}

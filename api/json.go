@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -35,20 +36,22 @@ func (e *badJSON) Error() string {
 // checkJSON proves that text is one JSON object by RFC 8259, in valid UTF-8.
 func checkJSON(text []byte) (value, error) {
 	c := checker{text: text}
-	i := c.space(0)
-	if i == len(text) || text[i] != '{' {
-		return nil, &badJSON{i, "the body must be a JSON object"}
-	}
-	start := i
-	if i = c.value(i, 1); i < 0 {
+	start := c.space(0)
+	end := c.value(start, 1)
+	if end < 0 {
 		return nil, c.err
 	}
-	end := i
-	if i = c.space(i); i != len(text) {
+	if i := c.space(end); i != len(text) {
 		return nil, &badJSON{i, "unexpected data after the object"}
+	}
+	if text[start] != '{' {
+		return nil, errNoObject
 	}
 	return value(text[start:end]), nil
 }
+
+// errNoObject is what is wrong with JSON that is no object; its grammar is good.
+var errNoObject = errors.New("the body must be an object")
 
 type checker struct {
 	text []byte

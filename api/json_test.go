@@ -18,13 +18,17 @@ func TestCheckJSON(t *testing.T) {
 		require.NoError(t, err, good)
 	}
 	for bad, offset := range map[string]int{
-		``: 0, ` `: 1, `[]`: 0, `null`: 0, `{`: 1, `{"a"`: 4, `{"a":`: 5, `{"a":1`: 6, `{"a":1,}`: 7, `{,}`: 1, `{a:1}`: 1, `{"a":01}`: 5, `{"a":1.}`: 7, `{"a":.5}`: 5, `{"a":+1}`: 5, `{"a":1e}`: 7, `{"a":-}`: 6,
+		``: 0, ` `: 1, `[`: 1, `nul`: 0, `[] x`: 3, `{`: 1, `{"a"`: 4, `{"a":`: 5, `{"a":1`: 6, `{"a":1,}`: 7, `{,}`: 1, `{a:1}`: 1, `{"a":01}`: 5, `{"a":1.}`: 7, `{"a":.5}`: 5, `{"a":+1}`: 5, `{"a":1e}`: 7, `{"a":-}`: 6,
 		`{"a":tru}`: 5, `{"a":nul`: 5, `{"a":[1,]}`: 8, `{"a":[1 2]}`: 8, `{"a":"` + "\n" + `"}`: 6, `{"a":"\x"}`: 6, `{"a":"\u12g4"}`: 6, `{"a":"\u12`: 6, "{\"a\":\"\xff\"}": 6, "{\"a\":\"\xed\xa0\x80\"}": 6,
 		"{\"a\":\"x": 7, `{} x`: 3, "{}\x00": 2, `{"a":1}{`: 7, "\ufeff{}": 0, `{"a":NaN}`: 5,
 	} {
 		_, err := checkJSON([]byte(bad))
 		require.Error(t, err, bad)
 		require.Equal(t, offset, err.(*badJSON).offset, "%q: %v", bad, err)
+	}
+	for _, other := range []string{`[]`, ` null `, `"x"`, `-1.5`, `[{}]`} {
+		_, err := checkJSON([]byte(other))
+		require.ErrorIs(t, err, errNoObject, other)
 	}
 	_, err := checkJSON([]byte(`{"a":` + strings.Repeat("[", 2<<20)))
 	require.ErrorContains(t, err, "deeply")

@@ -204,7 +204,7 @@ func TestPreferenceCenterErrors(t *testing.T) {
 		require.Equal(t, 400, a.status, text)
 		require.Equal(t, message, a.json(t)["message"])
 	}
-	require.Contains(t, d.call("POST", "/preference_center/v1", demoKey, `[]`).body, "Invalid JSON at byte 0")
+	require.Contains(t, d.call("POST", "/preference_center/v1", demoKey, `[]`).body, "the body must be an object")
 	require.Len(t, d.call("GET", "/preference_center/v1/list", demoKey, "").json(t)["preference_centers"], 2, "nothing of all that was stored")
 	require.Equal(t, "<p>Page</p>", d.call("GET", "/preference_center/v1/main", demoKey, "").json(t)["preference_center_page_html"])
 

@@ -265,8 +265,8 @@ func TestSCIMRefusals(t *testing.T) {
 	}
 	for body, detail := range map[string]string{
 		`{"schemas":[`: "Invalid JSON at byte 12: a value is expected",
-		`[]`:           "Invalid JSON at byte 0: the body must be a JSON object",
-		``:             "Invalid JSON at byte 0: the body must be a JSON object",
+		`[]`:           "the body must be an object",
+		``:             "Invalid JSON at byte 0: a value is expected",
 		with(`{"schemas"`, `{"userName":"a@example.com","schemas"`):                                  "Invalid JSON: a member name stands twice",
 		group(`{"appGroupName":"Demo","appGroupPermissions":["a"],"appGroupPermissions":["admin"]}`): "Invalid JSON: a member name stands twice",
 		with(`"Ada"`, `"\ud800"`):                            "Invalid JSON: a lone surrogate in a string",

@@ -227,7 +227,7 @@ func TestSetStatusRefusals(t *testing.T) {
 				refuse(s.path, s.body(good+","+e.element), e.text)
 			}
 		}
-		refuse(s.path, `[]`, "Invalid JSON at byte 0: the body must be a JSON object")
+		refuse(s.path, `[]`, "the body must be an object")
 		refuse(s.path, s.body(good)+"x", fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(s.body(good))))
 		twice := set(newsGroup, "subscribed", `"external_id":"a","external_id":"b"`)
 		text := map[string]string{"/subscription/status/set": "Invalid JSON: ", "/v2/subscription/status/set": "'subscription_groups' is not valid: "}[s.path]
