@@ -179,7 +179,8 @@ func TestRefusedBodiesHaveNoEffect(t *testing.T) {
 	require.Empty(t, d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).json(t)["users"])
 }
 
-// An operator whose fate only apply knows: what was not possible is told, in the answer and in its replays, and not by an error.
+// An operator whose fate only apply knows: what was not possible is told, in the answer and in its replays, and not by
+// an error.
 func TestUnmetOperators(t *testing.T) {
 	dir := t.TempDir()
 	d, close := openEngine(t, dir)

@@ -15,14 +15,15 @@ import (
 	"millrace/shard/profile"
 )
 
-// What export writes, /users/track and the import of profiles take back unchanged: each whole user that any test of this package exports is fed to both, as
-// the first of a workspace, and exported again.
+// What export writes, /users/track and the import of profiles take back unchanged: each whole user that any test of
+// this package exports is fed to both, as the first of a workspace, and exported again.
 
 // checkTakenBack is called with every answer.
 func (d *door) checkTakenBack(request *http.Request, body string, a answer) {
 	d.t.Helper()
 	ws := map[string]string{"Bearer " + demoKey: "demo", "Bearer " + otherKey: "other"}[request.Header.Get("Authorization")]
-	if strings.Trim(request.URL.Path, "/") != "users/export/ids" || a.status != 201 || strings.Contains(body, "fields_to_export") || ws == "" {
+	isExport := strings.Trim(request.URL.Path, "/") == "users/export/ids" && a.status == 201
+	if !isExport || strings.Contains(body, "fields_to_export") || ws == "" {
 		return
 	}
 	var list struct {
@@ -44,11 +45,13 @@ func (d *door) takenBack(ws *Workspace, user []byte) error {
 	for _, name := range []string{"svc_id", "braze_id", "appboy_id", "random_bucket"} { // the store's
 		delete(exported, name)
 	}
-	if aliases, _ := exported["user_aliases"].([]any); exported["external_id"] == nil && len(aliases) == 0 && exported["email"] == nil && exported["phone"] == nil {
+	named := exported["external_id"] != nil || exported["email"] != nil || exported["phone"] != nil
+	if aliases, _ := exported["user_aliases"].([]any); !named && len(aliases) == 0 {
 		return nil // nothing to address it by
 	}
 	var importer profile.Importer
-	imported, err := importer.Import(nil, ws.Number, user, 1, profile.ImportOptions{Digits: currencyDigits, Currency: [3]byte([]byte(ws.Currency))})
+	options := profile.ImportOptions{Digits: currencyDigits, Currency: [3]byte([]byte(ws.Currency))}
+	imported, err := importer.Import(nil, ws.Number, user, 1, options)
 	if err != nil {
 		return err
 	}
@@ -96,7 +99,8 @@ func trackedUser(ws *Workspace, exported map[string]any) ([]byte, error) {
 		var list []any
 		for _, g := range groups {
 			g := g.(map[string]any)
-			list = append(list, map[string]any{"subscription_group_id": g["id"], "subscription_state": strings.ToLower(g["status"].(string))})
+			state := strings.ToLower(g["status"].(string))
+			list = append(list, map[string]any{"subscription_group_id": g["id"], "subscription_state": state})
 		}
 		object["subscription_groups"] = list
 	}
@@ -111,7 +115,8 @@ func trackedUser(ws *Workspace, exported map[string]any) ([]byte, error) {
 func apply(ws *Workspace, body []byte) ([]byte, error) {
 	r := &onlyRouter{}
 	r.Reset(0)
-	answer, _ := ingest.NewDecoder(ingest.Options{}).Track(nil, body, prepare(ws).(*ingest.Workspace), &r.Builder, r, systemClock())
+	d := ingest.NewDecoder(ingest.Options{})
+	answer, _ := d.Track(nil, body, prepare(ws).(*ingest.Workspace), &r.Builder, r, systemClock())
 	if string(answer) != `{"attributes_processed":1,"message":"success"}` {
 		return nil, fmt.Errorf("/users/track answers %s to %s", answer, body)
 	}

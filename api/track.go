@@ -68,8 +68,9 @@ var unmetTexts = map[shard.Outcome]string{
 	shard.NotArray:   "is no array",
 }
 
-// warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets them, too, by a record of its own, since the
-// one that has the answer and the operators must be there before anybody knows. When that can't be written, the answer is the one that is kept.
+// warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets them, too,
+// by a record of its own, since the one that has the answer and the operators must be there before anybody knows. When
+// that can't be written, the answer is the one that is kept.
 func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) {
 	var warnings []byte
 	for _, u := range unmet {

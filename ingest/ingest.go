@@ -66,8 +66,8 @@ type Router interface {
 	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool)
 	EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool)
 	SvcID(text []byte) (number uint64, ok bool)
-	// Operator makes a reference for an operator on the attribute name of the attributes object at index: what becomes of it only apply
-	// knows. Less than 0: there are too many.
+	// Operator makes a reference for an operator on the attribute name of the attributes object at index: what becomes
+	// of it only apply knows. Less than 0: there are too many.
 	Operator(index int, name []byte) (ref int)
 }
 

@@ -29,7 +29,8 @@ func (d *Decoder) attributeObject(i, undo int) int {
 	return next
 }
 
-// judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or it is too large.
+// judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or
+// it is too large.
 func (d *Decoder) judgeNested(at, size, undo int) {
 	switch {
 	case d.nested.bad || d.nested.dollars != 0:
@@ -43,7 +44,8 @@ func (d *Decoder) judgeNested(at, size, undo int) {
 	d.o = undo
 }
 
-// operator is a value that apply may find impossible: what is stored is of another type, or the result is out of bounds.
+// operator is a value that apply may find impossible: what is stored is of another type, or the result is out of
+// bounds.
 type operator struct {
 	number int       // among the object's composites
 	key    memberKey // of the attribute
@@ -146,8 +148,9 @@ func (d *Decoder) timeObject(at int) {
 	}
 }
 
-// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text. One that is the attribute's value,
-// inObject is false, is a set: of values that are the same the first counts (decisions.md D9). Objects in it are a list.
+// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text. One that is
+// the attribute's value, inObject is false, is a set: of values that are the same the first counts (decisions.md D9).
+// Objects in it are a list.
 func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 	if level >= d.maxDepth {
 		d.putTag(op.Null)

@@ -221,7 +221,8 @@ const (
 	numberLong                      // more than maxNumberBytes long, and no integer
 )
 
-// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 has more than maxIntBytes.
+// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 has more than
+// maxIntBytes.
 const (
 	maxNumberBytes = 1024
 	maxIntBytes    = 20

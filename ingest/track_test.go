@@ -408,7 +408,8 @@ func TestCustomAttributes(t *testing.T) {
 	no(`"b":1e400,"a":"`+long+`x"`, "'b' has a number that fits neither a 64-bit integer nor a finite double")
 }
 
-// An array that is set is a set of its values; of the same ones the first counts. What is only alike stays, and so do objects.
+// An array that is set is a set of its values; of the same ones the first counts. What is only alike stays, and so do
+// objects.
 func TestArraysAreSets(t *testing.T) {
 	attrs(t, `"a":["a","a","b"]`, `"~a":["a","b"]`)
 	attrs(t, `"a":["hotdog","hotdog","hotdog","pizza"],"b":["hotdog"]`, `"~a":["hotdog","pizza"] "~b":["hotdog"]`)

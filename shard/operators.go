@@ -1,6 +1,7 @@
 package shard
 
-// operators are those of a batch's attributes objects whose fate only apply knows, with what the answer needs to tell of one.
+// operators are those of a batch's attributes objects whose fate only apply knows, with what the answer needs to tell
+// of one.
 type operators struct {
 	list  []operator
 	names []byte
@@ -16,7 +17,8 @@ const maxOperators = 4096
 
 func (o *operators) reset() { o.list, o.names = o.list[:0], o.names[:0] }
 
-// Operator makes a reference for an operator on the attribute name of the attributes object at index; -1: there are too many.
+// Operator makes a reference for an operator on the attribute name of the attributes object at index; -1: there are too
+// many.
 func (b *Batch) Operator(index int, name []byte) (ref int) {
 	o := &b.operators
 	if len(o.list) == maxOperators {

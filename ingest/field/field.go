@@ -74,7 +74,8 @@ func DeviceID(b []byte) bool {
 	return len(b) >= MinDeviceIDBytes && len(b) <= MaxDeviceIDBytes
 }
 
-// Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words behind them (decisions.md D9), in any case.
+// Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words behind them (decisions.md
+// D9), in any case.
 func Gender(b []byte) (letter byte, ok bool) {
 	if len(b) == 0 {
 		return 0, false
@@ -86,7 +87,8 @@ func Gender(b []byte) (letter byte, ok bool) {
 
 var genders = map[byte]string{'M': "male", 'F': "female", 'O': "other", 'N': "not applicable", 'P': "prefer not to say"}
 
-// equalWords says whether b is the words, in any case; what stands between two of them may be an underscore or a hyphen, too.
+// equalWords says whether b is the words, in any case; what stands between two of them may be an underscore or a
+// hyphen, too.
 func equalWords(b []byte, words string) bool {
 	if len(b) != len(words) {
 		return false

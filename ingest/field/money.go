@@ -49,14 +49,14 @@ func currencyPlace(code [3]byte) (place int, ok bool) {
 // MaxPriceBytes is how long the text of a price may be.
 const MaxPriceBytes = 1024
 
-// maxPriceDigits is how many digits of a price count, from the first that is not zero on. What is behind them is below 10⁻⁴⁵ of the smallest
-// amount that the product has room for.
+// maxPriceDigits is how many digits of a price count, from the first that is not zero on. What is behind them is below
+// 10⁻⁴⁵ of a minor unit of any product that fits.
 const maxPriceDigits = 64
 
 // MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
-// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact; the product is rounded once,
-// at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes, or a product that 64 bits
-// don't hold, is not ok.
+// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact, of maxPriceDigits; the product is
+// rounded once, at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes, or a product that
+// 64 bits don't hold, is not ok.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	if minor, ok = plainPrice(priceText, digits, quantity); ok {
 		return minor, true
@@ -179,8 +179,8 @@ type wide struct {
 	used  int
 }
 
-// digits appends the decimal digits in front of b to w and returns how many there were, and how many of them were dropped because w has
-// maxPriceDigits significant ones.
+// digits appends the decimal digits in front of b to w and returns how many there were, and how many of them were
+// dropped because w has maxPriceDigits significant ones.
 func (w *wide) digits(b []byte, significant *int) (count, dropped int) {
 	for ; count < len(b) && isDigit(b[count]); count++ {
 		if *significant == maxPriceDigits {

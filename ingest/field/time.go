@@ -17,8 +17,8 @@ import (
 //	11/21/2026, 1/2/2026            month first
 //	Sat 11 21 04:23:01.PST 2026     ddd MM dd HH:mm:ss.TZD YYYY; month as number or name; zone as above or American
 //
-// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC; behind a zone that leads beyond 9999 is its end. Second 60 is read as 59.999. The name of
-// the weekday has to be one, but not the right one.
+// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC; behind a zone that leads beyond 9999 is
+// its end. Second 60 is read as 59.999. The name of the weekday has to be one, but not the right one.
 func Time(b []byte) (unixMillis int64, ok bool) {
 	if unixMillis, ok = plainTime(b); ok {
 		return unixMillis, true
@@ -53,8 +53,8 @@ func AttributeTime(b []byte) (unixMillis int64, ok bool) {
 	return unixMillis, ok && unixMillis < afterYear3000
 }
 
-// DateOfBirth returns the date YYYY-MM-DD of anything that Time reads. It is the one that was written, not the one that it was in UTC then:
-// nobody's birthday depends on a zone. (Of the rare form with a weekday it is the one in UTC.)
+// DateOfBirth returns the date YYYY-MM-DD of anything that Time reads. It is the one that was written, not the one that
+// it was in UTC then: nobody's birthday depends on a zone. (Of the rare form with a weekday it is the one in UTC.)
 func DateOfBirth(b []byte) (date [10]byte, ok bool) {
 	millis, ok := Time(b)
 	if !ok {

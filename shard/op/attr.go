@@ -3,9 +3,9 @@ package op
 // ReservedCodes is how many codes of attribute fields are set apart for reserved attributes; custom ones begin there.
 const ReservedCodes = 64
 
-// AttrOperators is no attribute. It stands behind all others: an Array of pairs of Ints, which of the composite values of custom attributes in
-// the body (Array, Object, Increment, Update, ArrayEdit; 0 is the first), and the reference under which apply reports that the operator which
-// it is was not possible.
+// AttrOperators is no attribute. It stands behind all others: an Array of pairs of Ints, which of the composite values
+// of custom attributes in the body (Array, Object, Increment, Update, ArrayEdit; 0 is the first), and the reference
+// under which apply reports that the operator which it is was not possible.
 const AttrOperators = 0
 
 // Code of a reserved attribute (reference.md 2). Codes are part of the file format: they are never given anew.

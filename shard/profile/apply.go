@@ -267,8 +267,9 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 	return b
 }
 
-// combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or operator. nil means that
-// nothing changes; why says that it should have. What adds replaces a value of another type; what removes or updates leaves it alone. The result is scratch.
+// combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
+// operator. nil means that nothing changes; why says that it should have. What adds replaces a value of another type;
+// what removes or updates leaves it alone. The result is scratch.
 func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Value, why Impossible) {
 	e.refs = e.refs[:0]
 	switch v.Tag() {

@@ -73,10 +73,11 @@ type Export struct {
 	AppName   func(id []byte) string   // the same for apps
 }
 
-// AppendJSON appends a profile as a user of /users/export/ids (export-shape.md, decisions.md D9). What has a value whether it was set or not
-// is always there: aliases, the email and push state, revenue. Other attributes that are absent are left out, times and the date of birth
-// are ISO 8601 in UTC with milliseconds, amounts are exact decimals. What is converted by a rate is rounded to the currency's digits; a
-// currency without a rate is in revenue_by_currency only. session_count is the sum that merges conserve.
+// AppendJSON appends a profile as a user of /users/export/ids (export-shape.md, decisions.md D9). What has a value
+// whether it was set or not is always there: aliases, the email and push state, revenue. Other attributes that are
+// absent are left out, times and the date of birth are ISO 8601 in UTC with milliseconds, amounts are exact decimals.
+// What is converted by a rate is rounded to the currency's digits; a currency without a rate is in revenue_by_currency
+// only. session_count is the sum that merges conserve.
 //
 // It is a view for people and clients: recent occurrences, actors and times of changes are not in it.
 func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
