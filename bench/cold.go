@@ -26,7 +26,7 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	o.Users = s.ColdProfiles
 	// Few names: profiles have their final size early.
 	o.EventNames, o.Products = 4, 4
-	const unbounded = 1 << 40
+	const unbounded = 48 << 30
 	state, err := populate(ctx, s, "memory", o, shard.Options{MemoryBytes: unbounded})
 	if err != nil {
 		return nil, fmt.Errorf("populate: %w", err)

@@ -1,29 +1,78 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 
 	"golang.org/x/sys/unix"
 )
 
-// arena holds the bytes of hot entries outside the Go heap: nothing in it is a pointer, so the collector neither scans nor counts it
-// (DESIGN.md 3: 0.1 ms for a full collection at 10 M profiles against 1.7 s with pointers). Blocks come in size classes; an offset counts
-// units of 16 bytes, so that 32 bits address 64 GiB per worker. It belongs to one worker.
+// arena holds the bytes of hot entries outside the Go heap: nothing in it is a pointer, so the collector neither scans
+// nor counts it (DESIGN.md 3: 0.1 ms for a full collection at 10 M profiles against 1.7 s with pointers). It belongs to
+// one worker.
+//
+// Memory is mapped in chunks of 64 pages. A page holds blocks of one size class, and goes back when the last of them is
+// released: then any class may have it. A block that is larger than a page takes some in a row, one that is larger than
+// maxRun a mapping of its own. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that alloc
+// returns an error. Entries are found through their slots alone, so a page that has few blocks left can be emptied into
+// others (compact.go).
 type arena struct {
-	chunks [][]byte
-	next   uint32 // first unused unit of the last chunk, counted from the arena's start; 0 is never handed out
-	free   [arenaClasses]uint32
-	used   int64 // bytes in blocks that are handed out
+	memory [][]byte // of each chunk; nil: not mapped. The first is never used: no block has offset 0
+	chunks []chunk
+	free   []uint64             // of each chunk, a bit for each page that nobody has
+	warm   []uint64             // and for each that may be resident
+	open   [arenaClasses]uint32 // of each class, the first page of the list of those that have a free block
+	used   int64                // bytes of blocks that are handed out, each with its share of its page
+	held   int64                // bytes of pages that somebody has
+	idle   int64                // bytes of warm pages that nobody has
+	plain  bool                 // no huge pages: the budget is small
+	limit  int                  // chunks that may be mapped; 0: as many as offsets can address
+}
+
+// chunk is the book of what is mapped at once.
+type chunk struct {
+	kind  chunkKind
+	pages [chunkPages]page
+}
+
+type chunkKind uint8
+
+const (
+	unmapped chunkKind = iota
+	paged
+	whole  // one block
+	behind // the rest of it
+)
+
+// page is the book of a page, or of the first of some that one block has.
+type page struct {
+	free       uint32 // offset of the first block that was released; each has the offset of the next
+	next, prev uint32 // in the list of its class
+	live       uint16 // blocks that are handed out
+	fresh      uint16 // blocks from here on never were
+	class      uint8
+	leaving    bool // it is being emptied: nothing is handed out here
 }
 
 const (
 	arenaUnit     = 16
-	arenaChunk    = 16 << 20
+	pageBytes     = 64 << 10
+	pageUnits     = pageBytes / arenaUnit
+	chunkPages    = 64 // so that a word has a bit for each
+	arenaChunk    = chunkPages * pageBytes
 	chunkUnits    = arenaChunk / arenaUnit
+	maxChunks     = (math.MaxUint32 + 1) / chunkUnits
+	maxRun        = 1 << 20 // bytes of a block that lies among others
 	arenaClasses  = 61
-	maxEntryBytes = 12 << 20 // the largest class: a block never spans chunks
+	maxEntryBytes = 12 << 20 // the largest class
+	allPages      = math.MaxUint64
+	minHuge       = 64 << 20 // a worker with less gets no huge pages: of each a few bytes may be all that is used
 )
+
+// errArenaFull is returned when offsets can address no more memory.
+var errArenaFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
 // classSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
 func classSize(c uint8) int {
@@ -50,48 +99,276 @@ func classFor(size int) uint8 {
 	return uint8(33 + 2*k)
 }
 
+// classes has what follows from a class's size.
+var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
+	for c := range list {
+		x, size := &list[c], classSize(uint8(c))
+		x.blocks = max(pageBytes/size, 1)
+		x.pages = (size + pageBytes - 1) / pageBytes
+		x.share = x.pages * pageBytes / x.blocks
+	}
+	return list
+}()
+
+// blockBytes is what a block of class c takes: its share of its page.
+func blockBytes(c uint8) int64 { return int64(classes[c].share) }
+
 // alloc hands out a block of class c.
 func (a *arena) alloc(c uint8) (off uint32, err error) {
-	a.used += int64(classSize(c))
-	if off = a.free[c]; off != 0 {
-		b := a.at(off)
-		a.free[c] = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
-		return off, nil
+	if classSize(c) > maxRun {
+		return a.allocWhole(c)
 	}
-	units := uint32(classSize(c) / arenaUnit)
-	if len(a.chunks) == 0 || a.next+units > uint32(len(a.chunks))*chunkUnits {
-		b, err := offHeap(arenaChunk)
-		if err != nil {
+	i := a.open[c]
+	if i == 0 {
+		if i, err = a.openPage(c); err != nil {
 			return 0, err
 		}
-		a.next = uint32(len(a.chunks)) * chunkUnits
-		if a.next == 0 {
-			a.next = 1
-		}
-		a.chunks = append(a.chunks, b)
 	}
-	off = a.next
-	a.next += units
+	p := a.page(i)
+	if off = p.free; off != 0 {
+		b := a.at(off)
+		p.free = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+	} else {
+		off = i*pageUnits + uint32(p.fresh)*uint32(classSize(c)/arenaUnit)
+		p.fresh++
+	}
+	p.live++
+	if int(p.live) == classes[c].blocks {
+		a.unlist(i, p)
+	}
+	a.used += blockBytes(c)
 	return off, nil
 }
 
 // release takes a block back.
 func (a *arena) release(off uint32, c uint8) {
-	b := a.at(off)
-	next := a.free[c]
+	a.used -= blockBytes(c)
+	if classSize(c) > maxRun {
+		a.releaseWhole(off, c)
+		return
+	}
+	i := off / pageUnits
+	p := a.page(i)
+	b, next := a.at(off), p.free
 	b[0], b[1], b[2], b[3] = byte(next), byte(next>>8), byte(next>>16), byte(next>>24)
-	a.free[c] = off
-	a.used -= int64(classSize(c))
+	p.free = off
+	isListed := int(p.live) < classes[c].blocks && !p.leaving
+	p.live--
+	switch {
+	case p.live == 0:
+		if isListed {
+			a.unlist(i, p)
+		}
+		a.closePage(i)
+	case !isListed && !p.leaving:
+		a.list(i, p)
+	}
 }
 
 // at is the memory from off to the end of its chunk.
 func (a *arena) at(off uint32) []byte {
-	return a.chunks[off/chunkUnits][off%chunkUnits*arenaUnit:]
+	return a.memory[off/chunkUnits][off%chunkUnits*arenaUnit:]
+}
+
+func (a *arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
+
+// list puts a page in front of those of its class that have a free block.
+func (a *arena) list(i uint32, p *page) {
+	first := &a.open[p.class]
+	p.prev, p.next = 0, *first
+	if *first != 0 {
+		a.page(*first).prev = i
+	}
+	*first = i
+}
+
+func (a *arena) unlist(i uint32, p *page) {
+	if p.prev != 0 {
+		a.page(p.prev).next = p.next
+	} else {
+		a.open[p.class] = p.next
+	}
+	if p.next != 0 {
+		a.page(p.next).prev = p.prev
+	}
+	p.next, p.prev = 0, 0
+}
+
+// openPage gives class c another page, or as many in a row as its blocks need.
+func (a *arena) openPage(c uint8) (i uint32, err error) {
+	n := classes[c].pages
+	if i, err = a.findPages(n); err != nil {
+		return 0, err
+	}
+	at, mask := i/chunkPages, pageMask(i, n)
+	a.idle -= int64(bits.OnesCount64(a.warm[at]&mask)) * pageBytes
+	a.free[at] &^= mask
+	a.warm[at] |= mask
+	a.held += int64(n) * pageBytes
+	p := a.page(i)
+	*p = page{class: c}
+	a.list(i, p)
+	return i, nil
+}
+
+// closePage takes back a page, or those in a row that one block has had.
+func (a *arena) closePage(i uint32) {
+	p := a.page(i)
+	n := classes[p.class].pages
+	*p = page{}
+	a.free[i/chunkPages] |= pageMask(i, n)
+	a.held -= int64(n) * pageBytes
+	a.idle += int64(n) * pageBytes
+}
+
+// pageMask has the bits of n pages from i on.
+func pageMask(i uint32, n int) uint64 {
+	return (math.MaxUint64 >> (chunkPages - n)) << (i % chunkPages)
+}
+
+// findPages finds n free pages in a row: such as are resident if there are any, in the first chunk that has them.
+func (a *arena) findPages(n int) (i uint32, err error) {
+	if a.idle >= int64(n)*pageBytes {
+		for at, free := range a.free {
+			if run := runOf(free&a.warm[at], n); run >= 0 {
+				return uint32(at*chunkPages + run), nil
+			}
+		}
+	}
+	for at, free := range a.free {
+		if run := runOf(free, n); run >= 0 {
+			return uint32(at*chunkPages + run), nil
+		}
+	}
+	at, err := a.mapChunks(1, arenaChunk)
+	if err != nil {
+		return 0, err
+	}
+	a.chunks[at].kind, a.free[at] = paged, allPages
+	return uint32(at * chunkPages), nil
+}
+
+// runOf is where n bits in a row are set, -1 when nowhere.
+func runOf(set uint64, n int) int {
+	for have := 1; have < n && set != 0; {
+		step := min(have, n-have)
+		set &= set >> step
+		have += step
+	}
+	if set == 0 {
+		return -1
+	}
+	return bits.TrailingZeros64(set)
+}
+
+// mapChunks maps size bytes for n chunks in a row and says which is the first.
+func (a *arena) mapChunks(n, size int) (first int, err error) {
+	if len(a.chunks) == 0 {
+		a.grow(1)
+		a.chunks[0].kind = behind
+	}
+	for first = 1; first < len(a.chunks) && !a.areUnmapped(first, n); first++ {
+	}
+	limit := a.limit
+	if limit == 0 {
+		limit = maxChunks
+	}
+	if first+n > limit {
+		return 0, errArenaFull
+	}
+	b, err := offHeap(size)
+	if err != nil {
+		return 0, err
+	}
+	if a.plain {
+		_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
+	}
+	a.grow(first + n - len(a.chunks))
+	a.memory[first] = b
+	return first, nil
+}
+
+// areUnmapped says so of n chunks from first on; beyond the last one nothing is mapped.
+func (a *arena) areUnmapped(first, n int) bool {
+	for i := first; i < min(first+n, len(a.chunks)); i++ {
+		if a.chunks[i].kind != unmapped {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *arena) grow(n int) {
+	for range n {
+		a.memory, a.chunks = append(a.memory, nil), append(a.chunks, chunk{})
+		a.free, a.warm = append(a.free, 0), append(a.warm, 0)
+	}
+}
+
+// allocWhole is alloc for a block that has a mapping of its own.
+func (a *arena) allocWhole(c uint8) (off uint32, err error) {
+	size := classSize(c)
+	n := (size + arenaChunk - 1) / arenaChunk
+	first, err := a.mapChunks(n, size)
+	if err != nil {
+		return 0, err
+	}
+	a.chunks[first].kind = whole
+	for i := first + 1; i < first+n; i++ {
+		a.chunks[i].kind = behind
+	}
+	a.used += blockBytes(c)
+	a.held += blockBytes(c)
+	return uint32(first * chunkUnits), nil
+}
+
+func (a *arena) releaseWhole(off uint32, c uint8) {
+	first := int(off / chunkUnits)
+	freeOffHeap(a.memory[first])
+	a.memory[first] = nil
+	for i := range (classSize(c) + arenaChunk - 1) / arenaChunk {
+		a.chunks[first+i].kind = unmapped
+	}
+	a.held -= blockBytes(c)
+}
+
+// resident is how much of the arena takes memory, at most.
+func (a *arena) resident() int64 { return a.held + a.idle }
+
+// giveBack gives pages that nobody has back to the system, until no more than keep bytes of them are left.
+func (a *arena) giveBack(keep int64) {
+	for at := len(a.chunks) - 1; at > 0 && a.idle > keep; at-- {
+		idle := a.free[at] & a.warm[at]
+		switch {
+		case idle == 0:
+			continue
+		case a.free[at] == allPages:
+			freeOffHeap(a.memory[at])
+			a.memory[at], a.chunks[at].kind, a.free[at] = nil, unmapped, 0
+		default: // or the kernel would make huge pages of what is left, with what was given back in them
+			_ = unix.Madvise(a.memory[at], unix.MADV_NOHUGEPAGE)
+			a.dropPages(at, idle)
+		}
+		a.idle -= int64(bits.OnesCount64(idle)) * pageBytes
+		a.warm[at] &^= idle
+	}
+}
+
+// dropPages gives back the pages of a chunk that have a bit in set, run by run.
+func (a *arena) dropPages(at int, set uint64) {
+	for set != 0 {
+		from := bits.TrailingZeros64(set)
+		n := bits.TrailingZeros64(^(set >> from))
+		_ = unix.Madvise(a.memory[at][from*pageBytes:(from+n)*pageBytes], unix.MADV_DONTNEED)
+		set &^= pageMask(uint32(from), n)
+	}
 }
 
 func (a *arena) close() {
-	for _, c := range a.chunks {
-		freeOffHeap(c)
+	for _, b := range a.memory {
+		if b != nil {
+			freeOffHeap(b)
+		}
 	}
 	*a = arena{}
 }

@@ -126,6 +126,9 @@ func (e *Engine) checkpointAll() error {
 		return err
 	}
 	e.checkpointed.Store(applied)
+	if err := e.trimAll(); err != nil { // what was dirty can be evicted now; who waits for it may get nothing to do
+		return err
+	}
 	if e.recovering.Load() { // replay is reading the log
 		return nil
 	}

@@ -59,7 +59,8 @@ type Options struct {
 	Dir string // the engine's own: log under log/, store under state/
 	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most 64; of a replica 1.
 	Workers int
-	// MemoryBytes is the budget for hot entries over all workers. Default 4 GiB.
+	// MemoryBytes bounds what hot entries, the tables that find them and unwritten trails take in memory, over all
+	// workers. Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
 	MemoryBytes int64
 	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
 	StoreCacheBytes int64
@@ -95,6 +96,8 @@ type Options struct {
 
 	// Of replicas: how long a deferred record waits for the front that it belongs to, and how often outboxes are looked after. Defaults 5 s, 1 s.
 	patience, tend time.Duration
+	// How much memory a worker can address. Default 64 GiB.
+	addressable int64
 }
 
 // EnsureDefaults fills in what is not set.
@@ -121,6 +124,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.MaxMergesWaiting, 100_000)
 	preset(&o.patience, 5*time.Second)
 	preset(&o.tend, time.Second)
+	preset(&o.addressable, maxChunks*arenaChunk)
 	o.Limits.EnsureDefaults()
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
@@ -143,6 +147,11 @@ func (o *Options) Validate() error {
 	}
 	if o.Workers > maxWorkers {
 		return fmt.Errorf("shard: %d workers, at most %d", o.Workers, maxWorkers)
+	}
+	// What is dirty may take more than its share for a while: a quarter is left for it.
+	if most := o.addressable / 4 * 3 * int64(o.Workers); o.MemoryBytes > most {
+		return fmt.Errorf("shard: MemoryBytes %d: at most %d with %d workers; more workers can have more",
+			o.MemoryBytes, most, o.Workers)
 	}
 	if o.StoreMemTableBytes < 1<<20 || o.StoreMemTableBytes > 1<<30 {
 		return fmt.Errorf("shard: StoreMemTableBytes %d: must be 1 MiB to 1 GiB", o.StoreMemTableBytes)
@@ -185,6 +194,7 @@ type Engine struct {
 	window     window
 
 	clock      *Clock
+	memory     atomic.Int64 // Options.MemoryBytes, or what SetMemoryBytes has said since
 	inflight   atomic.Int64 // bytes between Commit and applied
 	logged     atomic.Int64 // bytes given to the log since Open
 	merges     atomic.Int64 // begun and not ended
@@ -246,6 +256,7 @@ func newEngine(opts Options) *Engine {
 	if opts.Group != nil {
 		e.clock = opts.Group.Clock
 	}
+	e.memory.Store(opts.MemoryBytes)
 	e.batches.New = func() any { return newBatch(e) }
 	e.window.init(opts.MaxInflightBytes)
 	e.pump.init()

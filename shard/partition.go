@@ -104,7 +104,9 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error)
 	if len(blob) > maxEntryBytes {
 		return nil, errTooLarge
 	}
+	w.tables -= p.mapped()
 	s, err := p.table.insert(number)
+	w.tables += p.mapped()
 	if err != nil {
 		return nil, err
 	}
@@ -170,10 +172,10 @@ func (w *worker) erase(p *partition, s *slot) error {
 }
 
 // evict makes room: it drops entries that the store has as they are and nobody has used since it last came by.
-func (w *worker) evict(want int64) (freed int64) {
+func (w *worker) evict(want int64) (freed int64, err error) {
 	for range 2 * len(w.parts) {
 		if freed >= want {
-			return freed
+			return freed, nil
 		}
 		p := w.parts[w.evictAt%len(w.parts)]
 		w.evictAt++
@@ -191,15 +193,21 @@ func (w *worker) evict(want int64) (freed int64) {
 				i++
 				continue
 			}
-			freed += int64(classSize(s.class()))
+			freed += blockBytes(s.class())
 			w.arena.release(s.off, s.class())
 			p.remove(s) // may move another entry here: look again
 			p.complete = false
 			w.complete.Store(false)
 			p.evicted++
 		}
+		before := p.mapped()
+		if err := p.shrink(); err != nil {
+			return freed, err
+		}
+		w.tables += p.mapped() - before
+		freed += before - p.mapped()
 	}
-	return freed
+	return freed, nil
 }
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory row. Without one, s

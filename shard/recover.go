@@ -108,7 +108,7 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 		return p.load(w.e.store, nil)
 	}
 	return p.load(w.e.store, func(number uint64, blob []byte) error {
-		if w.arena.used > w.budget() {
+		if w.used() > w.budget()*7/8 {
 			p.complete = false
 			return nil
 		}

@@ -4,6 +4,7 @@ package shard
 type Stats struct {
 	Entries              int   // resident: profiles, directory rows, marks, kept answers
 	EntryBytes           int64 // their blocks
+	EntryMemoryBytes     int64 // what the memory takes that the blocks lie in, free ones included
 	TableBytes           int64 // the tables that find them
 	InflightBytes        int64 // records between Commit and applied
 	LogBytes             int64
@@ -20,6 +21,7 @@ func (e *Engine) Stats() (s Stats) {
 	for _, w := range e.workers {
 		w.mu.Lock()
 		s.EntryBytes += w.arena.used
+		s.EntryMemoryBytes += w.arena.resident()
 		for _, p := range w.parts {
 			p.forgetApplied()
 			s.Entries += p.count

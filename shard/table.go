@@ -36,6 +36,7 @@ const (
 	slotBytes     = int(unsafe.Sizeof(slot{}))
 	offHeapBytes  = 64 << 10 // smaller tables live on the Go heap, which never scans them either
 	maxLoadEights = 6        // grow beyond 6/8 full
+	sparseSlots   = 6        // shrink when only one of so many is taken
 )
 
 // find is the slot of number, nil when it isn't resident.
@@ -66,7 +67,7 @@ func (t *table) touch(number uint64) uint64 {
 // insert adds a slot for number, which must not be there. Slots move: pointers from before are dead.
 func (t *table) insert(number uint64) (*slot, error) {
 	if (t.count+1)*8 > len(t.slots)*maxLoadEights {
-		if err := t.grow(); err != nil {
+		if err := t.resize(max(minSlots, 2*len(t.slots))); err != nil {
 			return nil, err
 		}
 	}
@@ -85,9 +86,17 @@ func (t *table) place(number uint64) *slot {
 	return &t.slots[i]
 }
 
-func (t *table) grow() error {
+// shrink halves a table that has become too large for what is left in it. Slots move.
+func (t *table) shrink() error {
+	if t.raw == nil || t.count*sparseSlots > len(t.slots) {
+		return nil
+	}
+	return t.resize(len(t.slots) / 2)
+}
+
+// resize gives the table n slots, a power of two.
+func (t *table) resize(n int) error {
 	old, oldRaw := t.slots, t.raw
-	n := max(minSlots, 2*len(old))
 	t.raw = nil
 	if size := n * slotBytes; size >= offHeapBytes {
 		raw, err := offHeap(size)
@@ -131,6 +140,9 @@ func (t *table) remove(s *slot) {
 }
 
 func (t *table) bytes() int64 { return int64(len(t.slots) * slotBytes) }
+
+// mapped is how many bytes of it lie off the Go heap.
+func (t *table) mapped() int64 { return int64(len(t.raw)) }
 
 func (t *table) close() {
 	if t.raw != nil {

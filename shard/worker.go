@@ -37,13 +37,15 @@ type worker struct {
 	parts []*partition
 	arena arena
 	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
-	unwritten int64
-	applied   uint64 // position up to which this worker has applied everything that concerns it
-	evictAt   int
-	applying  applying
-	rec       op.Record
-	sent      []*message  // by the record at hand, for the pump
-	lead      *leadership // of a replica that leads: who carries messages; nil otherwise
+	unwritten  int64
+	tables     int64 // bytes of parts' tables that are mapped; they count, too
+	compaction compaction
+	applied    uint64 // position up to which this worker has applied everything that concerns it
+	evictAt    int
+	applying   applying
+	rec        op.Record
+	sent       []*message  // by the record at hand, for the pump
+	lead       *leadership // of a replica that leads: who carries messages; nil otherwise
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -77,6 +79,8 @@ type queue struct {
 
 func newWorker(e *Engine, id int) *worker {
 	w := &worker{e: e, id: id, gone: make(chan struct{})}
+	w.arena.limit = int(e.opts.addressable / arenaChunk)
+	w.arena.plain = e.opts.MemoryBytes/int64(e.opts.Workers) < minHuge
 	w.queue.cond.L = &w.queue.mu
 	return w
 }
@@ -180,7 +184,7 @@ func (w *worker) do(items []*commit) error {
 		}
 		w.applied = max(w.applied, c.Position)
 	}
-	over := w.used() - w.budget()
+	isCrowded := w.isCrowded()
 	sent, lead := w.sent, w.lead
 	w.sent = nil
 	w.mu.Unlock()
@@ -203,45 +207,10 @@ func (w *worker) do(items []*commit) error {
 			ticket.finish(w.e)
 		}
 	}
-	if over > 0 {
-		w.makeRoom()
+	if isCrowded {
+		return w.makeRoom()
 	}
 	return nil
-}
-
-func (w *worker) budget() int64 { return w.e.opts.MemoryBytes / int64(len(w.e.workers)) }
-
-// used is what counts to the budget. The caller holds w.mu.
-func (w *worker) used() int64 { return w.arena.used + w.unwritten }
-
-// makeRoom evicts until the arena is within its budget again; when too much is dirty it waits for a checkpoint, which bounds memory and,
-// through MaxInflightBytes, makes the door refuse what can't be taken.
-func (w *worker) makeRoom() {
-	for {
-		w.mu.Lock()
-		over := w.used() - w.budget()
-		if over > 0 {
-			freed := w.evict(over + w.budget()/64)
-			evictions.Add(int(freed))
-			over -= freed
-		}
-		hard := w.used() > w.budget()+w.budget()/8
-		w.mu.Unlock()
-		if over <= 0 {
-			return
-		}
-		done := w.e.requestCheckpoint()
-		if !hard {
-			return
-		}
-		select {
-		case <-done:
-		case <-w.e.stop: // Close writes the last checkpoint itself, when this worker is idle
-			return
-		case <-w.e.failure.failed:
-			return
-		}
-	}
 }
 
 // touch loads what apply will need, first all slots, then all entries, so that the loads overlap instead of each waiting for the one before

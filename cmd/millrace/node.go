@@ -128,6 +128,7 @@ var engineGauges = []struct {
 }{
 	{"millrace_entries", func(s shard.Stats) float64 { return float64(s.Entries) }},
 	{"millrace_entry_bytes", func(s shard.Stats) float64 { return float64(s.EntryBytes) }},
+	{"millrace_entry_memory_bytes", func(s shard.Stats) float64 { return float64(s.EntryMemoryBytes) }},
 	{"millrace_table_bytes", func(s shard.Stats) float64 { return float64(s.TableBytes) }},
 	{"millrace_inflight_bytes", func(s shard.Stats) float64 { return float64(s.InflightBytes) }},
 	{"millrace_log_bytes", func(s shard.Stats) float64 { return float64(s.LogBytes) }},

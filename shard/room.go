@@ -1,0 +1,117 @@
+package shard
+
+import "github.com/VictoriaMetrics/metrics"
+
+// What a worker has in memory is bounded: entries, in their blocks, what its tables map, and what its trails hold until
+// the next checkpoint. Beyond its budget the worker evicts, then empties pages that have become sparse (compact.go).
+// What is dirty stays; when that is too much, the worker waits for a checkpoint, and the door refuses what can't be
+// taken (MaxInflightBytes).
+
+// budget is what the worker may have in memory.
+func (w *worker) budget() int64 { return w.e.memory.Load() / int64(len(w.e.workers)) }
+
+// used is what has to be in memory as long as nothing is evicted. The caller holds w.mu.
+func (w *worker) used() int64 { return w.arena.used + w.tables + w.unwritten }
+
+// resident is what takes memory. The caller holds w.mu.
+func (w *worker) resident() int64 { return w.arena.resident() + w.tables + w.unwritten }
+
+// excess is how much should be evicted. A sixteenth of it is left for free blocks; an eighth when they take more than
+// that.
+func (w *worker) excess() int64 {
+	budget, used := w.budget(), w.used()
+	if w.arena.held+w.tables+w.unwritten > budget+spareBytes {
+		return max(used-budget*7/8, 0)
+	}
+	if over := used - budget*15/16; over > 0 {
+		return over + budget/64
+	}
+	return 0
+}
+
+// isCrowded says whether there is something for makeRoom to do. The caller holds w.mu.
+func (w *worker) isCrowded() bool { return w.excess() > 0 || w.compaction.under || w.isWide() }
+
+// isWide says whether pages take too much, and something may come of looking for sparse ones. The caller holds w.mu.
+func (w *worker) isWide() bool { return w.resident() > max(w.budget()+spareBytes, w.compaction.above) }
+
+// makeRoom brings the worker within its budget again. A compaction that has begun it leaves to the next calls, unless
+// much more than that is taken.
+func (w *worker) makeRoom() error {
+	for {
+		t, err := w.trim()
+		if err != nil {
+			return err
+		}
+		if t.over > 0 {
+			done := w.e.requestCheckpoint()
+			if t.isFull {
+				select {
+				case <-done:
+					continue
+				case <-w.e.stop: // Close writes the last checkpoint itself, when this worker is idle
+					return nil
+				case <-w.e.failure.failed:
+					return nil
+				}
+			}
+		}
+		if !t.isMoving || !t.isUrgent {
+			return nil
+		}
+	}
+}
+
+// trimAll brings all workers within their budgets, as far as what is clean allows.
+func (e *Engine) trimAll() error {
+	for _, w := range e.workers {
+		for more := true; more; {
+			t, err := w.trim()
+			if err != nil {
+				return err
+			}
+			more = t.isMoving
+		}
+	}
+	return nil
+}
+
+// trimmed is what a trim has come to.
+type trimmed struct {
+	over     int64 // what should have been evicted besides
+	isFull   bool  // so much is dirty that nothing more is to be applied
+	isMoving bool  // a compaction is under way
+	isUrgent bool  // it should be
+}
+
+// trim evicts, and does a step of a compaction.
+func (w *worker) trim() (t trimmed, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t.over = w.excess(); t.over > 0 {
+		freed, err := w.evict(t.over)
+		evictions.Add(int(freed))
+		if err != nil {
+			return t, err
+		}
+		if t.over -= freed; freed > 0 {
+			w.compaction.above = 0
+		}
+	}
+	t.isMoving, err = w.compact()
+	far := w.budget() * 9 / 8
+	t.isFull, t.isUrgent = w.used() > far, w.resident() > far+spareBytes
+	return t, err
+}
+
+// SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
+func (e *Engine) SetMemoryBytes(n int64) {
+	if e.memory.Swap(n) == n {
+		return
+	}
+	if err := e.trimAll(); err != nil {
+		e.fail(err)
+	}
+}
+
+var moved = metrics.NewCounter("millrace_moved_bytes_total")
