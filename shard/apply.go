@@ -282,10 +282,12 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 
 // freeProfile is the number for a profile beside the directory row with number row.
 func (w *worker) freeProfile(p *partition, row uint64) (uint64, error) {
-	for number := w.e.hasher.Profile(row); ; number = identity.Next(number) {
-		if s, err := w.lookup(p, number); s == nil || err != nil {
-			return number, err
+	for n := w.e.hasher.Profile(row); ; n = identity.Next(n) {
+		s, at, err := w.passMarks(p, n)
+		if s == nil || err != nil {
+			return at, err
 		}
+		n = at
 	}
 }
 
@@ -370,7 +372,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	w.eachRow(b, func(id op.IDKind, key []byte) {
 		w.tellRow(p, op.RowRemove, id, key, s.number, nil)
 	})
-	w.fresh = profile.AppendHeader(w.fresh[:0], kindMark, op.NoID, nil, rec.Workspace, rec.Stamp)
+	w.fresh = appendMark(w.fresh[:0], rec.Workspace, rec.Stamp)
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
 		return err
 	}

@@ -42,8 +42,8 @@ type chunkKind uint8
 const (
 	unmapped chunkKind = iota
 	paged
-	whole  // one block
-	behind // the rest of it
+	whole // one block
+	rest  // what it takes besides
 )
 
 // page is the book of a page, or of the first of some that one block has.
@@ -265,7 +265,7 @@ func runOf(set uint64, n int) int {
 func (a *arena) mapChunks(n, size int) (first int, err error) {
 	if len(a.chunks) == 0 {
 		a.grow(1)
-		a.chunks[0].kind = behind
+		a.chunks[0].kind = rest
 	}
 	for first = 1; first < len(a.chunks) && !a.areUnmapped(first, n); first++ {
 	}
@@ -315,7 +315,7 @@ func (a *arena) allocWhole(c uint8) (off uint32, err error) {
 	}
 	a.chunks[first].kind = whole
 	for i := first + 1; i < first+n; i++ {
-		a.chunks[i].kind = behind
+		a.chunks[i].kind = rest
 	}
 	a.used += blockBytes(c)
 	a.held += blockBytes(c)

@@ -370,17 +370,3 @@ func (w *worker) hasRoom(p *partition, s *slot, n int) bool {
 	need := s.size() + 2*n + profileSlack
 	return need <= maxEntryBytes && need+p.reserved(s.number) <= maxEntryBytes
 }
-
-// forward is where a profile has gone that was merged into another one.
-func forward(entry []byte) (number uint64, ok bool) {
-	if profile.Kind(entry) != kindMark || len(entry) < profile.HeaderBytes+8 {
-		return 0, false
-	}
-	return binary.LittleEndian.Uint64(entry[profile.HeaderBytes:]), true
-}
-
-// appendForward appends a mark that leads to another profile.
-func appendForward(dst []byte, workspace uint32, stamp int64, to uint64) []byte {
-	dst = profile.AppendHeader(dst, kindMark, op.NoID, nil, workspace, stamp)
-	return binary.LittleEndian.AppendUint64(dst, to)
-}

@@ -159,7 +159,7 @@ func (w *worker) erase(p *partition, s *slot) error {
 		return err
 	}
 	if s = p.find(number); behind != nil { // reading back may have moved it
-		w.fresh = profile.AppendHeader(w.fresh[:0], kindMark, op.NoID, nil, w.applying.rec.Workspace, w.applying.rec.Stamp)
+		w.fresh = appendMark(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
 		return w.update(s, w.fresh)
 	}
 	w.arena.release(s.off, s.class())
@@ -210,20 +210,26 @@ func (w *worker) evict(want int64) (freed int64, err error) {
 	return freed, nil
 }
 
-// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory row. Without one, s
-// is nil and free the number where it would go.
+// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
+// row. Without one, s is nil and free the number where it would go.
 func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *slot, free uint64, err error) {
 	for n := home; ; n = identity.Next(n) {
-		s, err := w.lookup(p, n)
-		if s == nil || err != nil {
+		if s, n, err = w.passMarks(p, n); s == nil || err != nil {
 			return nil, n, err
 		}
-		if b := w.entryOf(s); profile.Kind(b) != kindMark && profile.Workspace(b) == workspace {
-			if kind, k := profile.HomeID(b); kind == id && bytes.Equal(k, key) {
-				return s, n, nil
-			}
+		if isOf(w.entryOf(s), workspace, id, key) {
+			return s, n, nil
 		}
 	}
+}
+
+// isOf says whether an entry carries an identifier.
+func isOf(entry []byte, workspace uint32, id op.IDKind, key []byte) bool {
+	if profile.Kind(entry) == kindMark || profile.Workspace(entry) != workspace {
+		return false
+	}
+	kind, k := profile.HomeID(entry)
+	return kind == id && bytes.Equal(k, key)
 }
 
 // members are the numbers of the profiles in a directory row.

@@ -192,17 +192,17 @@ func (l lent) show(number uint64, f func(number uint64, blob []byte)) {
 
 // lendHome walks from an identifier's home number to its entry, as worker.findHome does.
 func (e *Engine) lendHome(home uint64, workspace uint32, id op.IDKind, key []byte) (number uint64, l lent, err error) {
-	for n := home; ; n = identity.Next(n) {
+	for n := home; ; {
 		l, err := e.lend(n)
-		if err != nil || l.blob == nil {
+		if err != nil || l.blob == nil || isOf(l.blob, workspace, id, key) {
 			return n, l, err
 		}
-		if profile.Kind(l.blob) != kindMark && profile.Workspace(l.blob) == workspace {
-			if kind, k := profile.HomeID(l.blob); kind == id && string(k) == string(key) {
-				return n, l, nil
-			}
+		next := identity.Next(n)
+		if profile.Kind(l.blob) == kindMark {
+			next = behind(l.blob, n)
 		}
 		l.back()
+		n = next
 	}
 }
 

@@ -249,31 +249,64 @@ const (
 	touchBytes = 2048
 )
 
-// prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds them in memory and
-// knows which the store doesn't have.
+// prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds
+// them in memory and knows which the store doesn't have. Where it finds marks, it goes on behind them.
 func (w *worker) prefetch(items []*commit) error {
 	w.absent = w.absent[:0]
-	if w.complete.Load() {
-		return nil
+	for range prefetchRounds {
+		if w.complete.Load() {
+			return nil
+		}
+		w.findMissing(items)
+		if len(w.missing) < 2 { // one is as well read by lookup
+			return nil
+		}
+		marks, err := w.readMissing()
+		if err != nil || marks == 0 {
+			return err
+		}
 	}
+	return nil
+}
+
+// findMissing lists what may have to be read back.
+func (w *worker) findMissing(items []*commit) {
 	w.missing = w.missing[:0]
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, c := range items {
 		for rest := c.rec.Ops; len(rest) > 0; {
 			var o op.Op
 			o, rest = op.Next(rest)
 			p := w.e.partitions[o.Partition()]
-			if w.e.owner[o.Partition()] == w && !p.complete && p.find(o.Number()) == nil && !p.isDeleted(o.Number()) {
-				w.missing = append(w.missing, o.Number())
+			if w.e.owner[o.Partition()] == w && !p.complete {
+				w.addMissing(p, o.Number())
 			}
 		}
 	}
-	w.mu.Unlock()
-	if len(w.missing) < 2 { // one is as well read by lookup
-		return nil
-	}
 	slices.Sort(w.missing)
 	w.missing = slices.Compact(w.missing)
+}
+
+// addMissing lists a number, or where the marks lead that are there, unless it is known what the store has of it.
+func (w *worker) addMissing(p *partition, number uint64) {
+	for range prefetchRounds {
+		s := p.find(number)
+		if s == nil {
+			if _, isAbsent := slices.BinarySearch(w.absent, number); !isAbsent && !p.isDeleted(number) {
+				w.missing = append(w.missing, number)
+			}
+			return
+		}
+		if profile.Kind(w.entryOf(s)) != kindMark {
+			return
+		}
+		number = behind(w.entryOf(s), number)
+	}
+}
+
+// readMissing reads back what is listed, and says how many marks were among it.
+func (w *worker) readMissing() (marks int, err error) {
 	blobs := make([][]byte, len(w.missing))
 	var reading errgroup.Group
 	readers := min(maxReaders, (len(blobs)+7)/8)
@@ -286,7 +319,7 @@ func (w *worker) prefetch(items []*commit) error {
 		})
 	}
 	if err := reading.Wait(); err != nil {
-		return err
+		return 0, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -296,14 +329,22 @@ func (w *worker) prefetch(items []*commit) error {
 			continue
 		}
 		readBacks.Inc()
+		if profile.Kind(blobs[i]) == kindMark {
+			marks++
+		}
 		if p := w.e.partitions[number>>56]; p.find(number) == nil && !p.isDeleted(number) {
 			if _, err := w.admit(p, number, blobs[i]); err != nil {
-				return err
+				return marks, err
 			}
 		}
 	}
-	return nil
+	slices.Sort(w.absent)
+	return marks, nil
 }
+
+// prefetchRounds is how many marks behind one another are read ahead; more are between an identifier and its user only
+// when others have the numbers in between.
+const prefetchRounds = 3
 
 // maxReaders is how many reads of one worker the disk gets at once.
 const maxReaders = 8
