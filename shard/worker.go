@@ -279,7 +279,7 @@ func (w *worker) findMissing(items []*commit) {
 			var o op.Op
 			o, rest = op.Next(rest)
 			p := w.e.partitions[o.Partition()]
-			if w.e.owner[o.Partition()] == w && !p.complete {
+			if w.e.owner[o.Partition()] == w && !p.complete && o.Number() != 0 {
 				w.addMissing(p, o.Number())
 			}
 		}
