@@ -104,6 +104,9 @@ func (w *worker) trim() (t trimmed, err error) {
 	return t, err
 }
 
+// MemoryBytes is what Options.MemoryBytes or SetMemoryBytes has said last.
+func (e *Engine) MemoryBytes() int64 { return e.memory.Load() }
+
 // SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
 func (e *Engine) SetMemoryBytes(n int64) {
 	if e.memory.Swap(n) == n {

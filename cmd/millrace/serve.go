@@ -67,9 +67,9 @@ type serveCommand struct {
 	PreferenceLinkLife time.Duration `default:"2160h" help:"How long a link to a hosted page is good."`
 
 	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
-	Memory             byteSize      `default:"4GiB" help:"Budget for profiles in memory; the others are read from disk when needed."`
+	Memory             byteSize      `default:"4GiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
-	MaxInflight        byteSize      `default:"256MiB" help:"Records between accepted and applied; beyond it: 503."`
+	MaxInflight        byteSize      `default:"0" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
 	MaxMergesWaiting   int64         `default:"100000" help:"Merges of users between accepted and done; beyond it: 503."`
 	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" help:"The same, in time."`
@@ -102,7 +102,7 @@ type serveCommand struct {
 	MaxPropertiesBytes int `default:"51200" help:"Properties with arrays or objects, as JSON."`
 	MaxDepth           int `default:"32" help:"Nesting inside an object."`
 
-	MemoryLimit byteSize `default:"0" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment."`
+	MemoryLimit byteSize `default:"0" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment, or else what --memory leaves."`
 	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"${enum}."`
 }
 
@@ -118,8 +118,11 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	if c.MemoryLimit > 0 {
+	switch {
+	case c.MemoryLimit > 0:
 		debug.SetMemoryLimit(int64(c.MemoryLimit))
+	case os.Getenv("GOMEMLIMIT") == "":
+		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*3/4)
 	}
 	if err := os.MkdirAll(c.Data, 0o755); err != nil {
 		return err
@@ -137,6 +140,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	failed := make(chan error, 1)
 	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
 		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes}}
+	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
 	o.engine.OnFailure = func(err error) { failed <- err }
 	if o.door, err = c.doorOptions(logger); err != nil {
 		return err
@@ -340,6 +344,9 @@ func (c *serveCommand) check() error {
 	if !loopback && c.Demo {
 		return errors.New("--demo: its key is known to everybody, so it serves loopback only")
 	}
+	if c.Memory <= 0 {
+		return errors.New("--memory: must be greater than zero")
+	}
 	if c.Admin != "off" {
 		if loopback, err = isLoopback(c.Admin); err != nil {
 			return fmt.Errorf("--admin: %w", err)
@@ -380,8 +387,8 @@ func (c *serveCommand) logger() (*slog.Logger, error) {
 
 func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
-		Dir: c.Data, Workers: c.Workers, MemoryBytes: int64(c.Memory), StoreCacheBytes: int64(c.StoreCache),
-		MaxInflightBytes: int64(c.MaxInflight), MaxMergesWaiting: c.MaxMergesWaiting, CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
+		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
+		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),

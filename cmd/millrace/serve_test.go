@@ -51,6 +51,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{[]string{"serve"}, "--data"},
 		{with("--no-such-flag"), "--no-such-flag"},
 		{with("--memory", "much"), `"much" is no number of bytes`},
+		{with("--memory", "0"), "--memory: must be greater than zero"},
+		{with("--memory", "1000GiB", "--workers", "2"), "more workers can have more"},
 		{with("--stall-after", "5"), "--stall-after"},
 		{with("--log-level", "loud"), "--log-level"},
 		{with("--listen", "8080"), "--listen"},

@@ -114,6 +114,7 @@ func (g *group) openState() error {
 	}
 	if g.id != controlGroup {
 		o := g.n.opts.Events
+		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock)) // few replicas pack at the same time
 		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id), g.n.log.With("group", g.id)
 		events, err := eventlog.Open(e, o)
 		if err != nil {
@@ -123,6 +124,7 @@ func (g *group) openState() error {
 	}
 	g.engine.Store(e)
 	g.last.Store(e)
+	e.SetMemoryBytes(g.memory()) // what it was opened with may be out of date
 	return nil
 }
 
@@ -135,14 +137,14 @@ func (g *group) engineOptions() shard.Options {
 	o.Group = &shard.Group{Log: g.log, First: g.first, Count: g.count, Secret: secret, Mesh: mesh{n}, Clock: n.clock}
 	o.OnFailure, o.OnDocument, o.Logger = g.fail, nil, n.log.With("group", g.id)
 	share := n.share()
-	o.MemoryBytes = max(o.MemoryBytes/share, minMemory)
+	o.MemoryBytes = g.memory()
 	o.MaxInflightBytes = max(o.MaxInflightBytes/share, minInflight)
 	o.CheckpointBytes = max(o.CheckpointBytes/share, minCheckpoint)
 	o.MaxMergesWaiting = max(o.MaxMergesWaiting/share, minMerges)
 	o.StoreMemTableBytes = min(max(2*o.StoreMemTableBytes/share, minMemTable), maxMemTable)
 	if g.id == controlGroup {
 		o.OnDocument = n.onDocument
-		o.MemoryBytes, o.MaxInflightBytes, o.StoreMemTableBytes = minMemory, minInflight, minMemTable
+		o.MaxInflightBytes, o.StoreMemTableBytes = minInflight, min(o.StoreMemTableBytes, controlMemTable)
 	} else {
 		o.Readers = []string{eventlog.HoldName}
 	}
@@ -151,13 +153,38 @@ func (g *group) engineOptions() shard.Options {
 
 // What a replica has at least, however many there are.
 const (
-	minMemory     = 16 << 20
+	minMemory     = 4 << 20
 	minInflight   = 32 << 20
 	minCheckpoint = 32 << 20
 	minMerges     = 1000
-	minMemTable   = 4 << 20
+	minMemTable   = 1 << 20
 	maxMemTable   = 16 << 20
+	minBlock      = 2 << 20
+
+	controlMemory   = 16 << 20 // what the replica of the control group has
+	controlMemTable = 4 << 20
+	maxMemory       = 48 << 30 // what a replica's worker may have at most
 )
+
+// memory is the replica's share of what the node has. It changes when replicas come and go.
+func (g *group) memory() int64 {
+	all := g.n.opts.Engine.MemoryBytes
+	if g.id == controlGroup {
+		return min(controlMemory, all)
+	}
+	return min(max(all/g.n.share(), minMemory), maxMemory)
+}
+
+// shareMemory gives all replicas the share that they have now.
+func (n *Node) shareMemory() {
+	for i := range n.replicas {
+		if g := n.group(uint32(i)); g != nil {
+			if e := g.engine.Load(); e != nil {
+				e.SetMemoryBytes(g.memory())
+			}
+		}
+	}
+}
 
 // share is how many replicas of user groups this node has, about: among so many its memory is shared out.
 func (n *Node) share() int64 {
@@ -347,6 +374,7 @@ func (n *Node) keepReplicas() {
 				retry = time.Second
 			}
 		}
+		n.shareMemory()
 		for node := range d.nodes {
 			if d.nodes[node].member() && node != n.self {
 				n.remote(node)

@@ -195,6 +195,25 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		}
 	}
 	c.start(4)
+	// Replicas share what their node has, as many as there are now.
+	shared := func(nodes ...quorum.Node) error {
+		for _, node := range nodes {
+			n := c.node(node)
+			for i := 1; i < len(n.replicas); i++ {
+				g := n.group(uint32(i))
+				if g == nil || g.engine.Load() == nil {
+					continue
+				}
+				want := n.opts.Engine.MemoryBytes / n.share()
+				if have := g.engine.Load().MemoryBytes(); have != want {
+					return fmt.Errorf("node %d: the replica of group %d has %d bytes of memory instead of %d", node, i, have, want)
+				}
+			}
+		}
+		return nil
+	}
+	first := c.node(1).share()
+	c.eventually(func() error { return shared(1, 2, 3) })
 	holds := func() (n int) {
 		for i := 1; i < len(c.node(4).replicas); i++ {
 			if g := c.node(4).group(uint32(i)); g != nil && g.phase.Load() == current {
@@ -209,6 +228,9 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		}
 		return nil
 	})
+	c.eventually(func() error { return shared(1, 2, 3, 4) })
+	shares := func() (sum int64) { return c.node(1).share() + c.node(2).share() + c.node(3).share() }
+	require.Less(t, shares(), 3*first, "no node has fewer replicas")
 	l.more(20)
 	require.NoError(t, c.node(4).Front().Fence())
 
@@ -236,6 +258,12 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 			err = fmt.Errorf("node 4 has %d directories of groups still", len(left))
 		}
 		return err
+	})
+	c.eventually(func() error {
+		if shares() != 3*first {
+			return fmt.Errorf("%d replicas instead of %d", shares(), 3*first)
+		}
+		return shared(1, 2, 3)
 	})
 	l.more(20)
 	require.NoError(t, c.node(3).Remove(context.Background(), 4, false, nil))

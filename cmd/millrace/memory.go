@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+
+	"millrace/shard"
+	"millrace/shard/eventlog"
+)
+
+// memoryPlan is how --memory is shared out. What the process has resident stays within --memory, --store-cache and
+// overhead: what passes through memory on its way (records, what checkpoints write, events that are packed) counts, but
+// for a part of overhead, and so does the Go heap (steerHeap).
+type memoryPlan struct {
+	entries  int64 // profiles, and the tables that find them
+	memTable int64 // the store has up to four of them
+	block    int64 // events of a block, which packing takes four times
+	inflight int64 // records between accepted and applied
+}
+
+// overhead is what the process may take besides --memory and --store-cache.
+const overhead = 128 << 20
+
+// planMemory shares memory out. inflight is --max-inflight; 0: by memory.
+func planMemory(memory, inflight int64) memoryPlan {
+	p := memoryPlan{
+		memTable: min(max(memory/64, 4<<20), 64<<20),
+		block:    min(max(memory/128, 4<<20), 32<<20),
+		inflight: inflight,
+	}
+	if inflight == 0 {
+		p.inflight = min(max(memory/16, 32<<20), 256<<20)
+	}
+	passing := 4*p.memTable + p.memTable + 4*p.block + p.inflight
+	p.entries = max(memory-max(passing-overhead/4, 0), memory/2, 1)
+	return p
+}
+
+func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
+	engine.MemoryBytes, engine.StoreMemTableBytes, engine.MaxInflightBytes = p.entries, p.memTable, p.inflight
+	events.BlockBytes = p.block
+}
+
+// steerHeap keeps the Go heap to what total leaves of memory beside profiles, and whatever else lies outside of it,
+// until ctx ends: the collector lets the heap grow fivefold otherwise.
+func steerHeap(ctx context.Context, total int64) {
+	tick := time.NewTicker(heapInterval)
+	defer tick.Stop()
+	for {
+		resident, err := residentBytes()
+		if err != nil {
+			return
+		}
+		mapped, live := heapBytes()
+		debug.SetMemoryLimit(heapLimit(total, resident, mapped, live))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+const heapInterval = 200 * time.Millisecond
+
+// heapLimit is what Go may take, of a process that has so much resident, of which Go has mapped, of which live was in use
+// at the last collection. Half as much again as that is always left, and what Go needs besides: or nothing but
+// collecting would be done.
+func heapLimit(total, resident, mapped, live int64) int64 {
+	return max(total-max(resident-mapped, 0), live+live/2+minHeap)
+}
+
+const minHeap = 16 << 20
+
+// heapBytes are what Go has of the system, and what was in use of it when the last collection ended.
+func heapBytes() (mapped, live int64) {
+	s := []metrics.Sample{
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"},
+	}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() - s[1].Value.Uint64()), int64(s[2].Value.Uint64())
+}
+
+// residentBytes is what the process has of memory.
+func residentBytes() (int64, error) {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return 0, strconv.ErrSyntax
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
