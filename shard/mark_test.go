@@ -11,6 +11,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/wal"
 )
 
 // walked are the numbers that a reader looks at from an identifier's home number on, or from where a profile beside its
@@ -164,7 +165,7 @@ func TestPrefetchGoesBehindMarks(t *testing.T) {
 	b.Append(op.Document, 0, 0, nil, nil) // nobody's
 	c := &commit{}
 	var err error
-	c.rec, err = op.ParseRecord(b.Finish(1, 0, 1)[24:], nil)
+	c.rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
 	require.NoError(t, err)
 	w := e.workers[0]
 	require.NoError(t, w.prefetch([]*commit{c}))

@@ -80,5 +80,5 @@ func TestSkewedBeyondMemory(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("the whale has %d KiB; a worker used %d KiB at most, of %d", len(whale[0].Blob)>>10, most>>10, memory>>11)
 	require.Greater(t, len(whale[0].Blob), memory)
-	require.Less(t, most, int64(memory/2*9/8+2*len(whale[0].Blob)), "his share, the user who takes more than all of it, twice while he grows")
+	require.Less(t, most, int64(memory/2*9/8+2*len(whale[0].Blob)), "his budget, and the whale twice, who grows")
 }

@@ -68,8 +68,8 @@ func steerHeap(ctx context.Context, total int64) {
 
 const heapInterval = 200 * time.Millisecond
 
-// heapLimit is what Go may take, of a process that has so much resident, of which Go has mapped, of which live was in use
-// at the last collection. Half as much again as that is always left, and what Go needs besides: or nothing but
+// heapLimit is what Go may take, of a process that has so much resident, of which Go has mapped, of which live was in
+// use at the last collection. Half as much again as that is always left, and what Go needs besides: or nothing but
 // collecting would be done.
 func heapLimit(total, resident, mapped, live int64) int64 {
 	return max(total-max(resident-mapped, 0), live+live/2+minHeap)
@@ -80,7 +80,8 @@ const minHeap = 16 << 20
 // heapBytes are what Go has of the system, and what was in use of it when the last collection ended.
 func heapBytes() (mapped, live int64) {
 	s := []metrics.Sample{
-		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/gc/heap/live:bytes"},
 	}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64()), int64(s[2].Value.Uint64())
