@@ -56,12 +56,9 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 		b.Buf = appendKey(b.Buf, id, key)
 		keyLen = len(b.Buf) - at
 		number = b.engine.hasher.Number(b.workspace, id, b.Buf[at:])
-		if id != op.ExternalID {
-			b.lookups = append(b.lookups, lookup{start: start, home: number})
-		}
 	}
-	b.contacts = append(b.contacts, start)
 	b.Builder.End(start, op.Attributes, op.MakeFlags(op.UpdateOnly|op.Contact, id), keyLen, number)
+	b.count(start, op.Contact, id)
 }
 
 // SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it: all who have it now, and who

@@ -14,31 +14,34 @@ import (
 // Batch collects the ops of one request and commits them as one record. It belongs to one goroutine, from NewBatch to Release.
 //
 // An op that is addressed by external id or svc_id knows its partition at once. One that is addressed by alias, email or phone is looked
-// up in the directory when the batch is committed, and goes straight to the profile. That is a read before the log, so it may be stale by
-// the time of apply; then apply sends the op on (applyToNumber). Within one request, where the contract fixes the order of effect
-// (decisions.md D3), a look-up may depend on an op before it: the rest of the request is then deferred until that op is visible.
+// up in the directory when the batch is committed, and goes straight to the profile; so does every other op of a user whom the batch names in
+// more than one way, since the contract fixes the order of effect within one request (decisions.md D3). That is a read before the log, so it
+// may be stale by the time of apply; then apply sends the op on (applyToNumber). A look-up may depend on an op before it: the rest of the
+// request is then deferred until that op is visible.
 type Batch struct {
 	op.Builder
 	engine    *Engine
 	workspace uint32
 	actor     uint32
-	lookups   []lookup
-	contacts  []int // starts of ops that may set an email or phone
+	lookups   int   // ops that are addressed through the directory
+	svcIDs    int   // ops that are addressed by svc_id
+	contacts  []int // starts of ops that may set an email, phone or state
 	commit    commit
 	keep      []byte
 	merges    int
-	deletes   int // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
-	given     []given
+	deletes   int    // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
+	renames   bool   // it has a new external id for somebody who has one
 	relay     *relay // of a front's batch with a kept answer
 	operators operators
+	routing   routing
 }
 
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
-	b.workspace, b.actor, b.deletes, b.merges, b.relay = workspace, actor, 0, 0, nil
+	b.workspace, b.actor, b.deletes, b.merges, b.relay, b.renames = workspace, actor, 0, 0, nil, false
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
-	b.lookups, b.contacts = b.lookups[:0], b.contacts[:0]
+	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]
 	b.operators.reset()
 	b.Reset(wal.HeaderBytes)
 	return b
@@ -68,12 +71,7 @@ func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLe
 		return false
 	}
 	b.Builder.End(start, kind, op.MakeFlags(flags, id), keyLen, home)
-	if id != op.ExternalID {
-		b.lookups = append(b.lookups, lookup{start: start, home: home})
-	}
-	if flags.Has(op.Contact) {
-		b.contacts = append(b.contacts, start)
-	}
+	b.count(start, flags, id)
 	return true
 }
 
@@ -84,10 +82,22 @@ func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64
 		return false
 	}
 	b.Builder.End(start, kind, op.MakeFlags(flags, op.SvcID), 0, number)
+	b.count(start, flags, op.SvcID)
+	return true
+}
+
+// count counts an op for a user by what routing needs to know.
+func (b *Batch) count(start int, flags op.Flags, id op.IDKind) {
+	switch id {
+	case op.ExternalID:
+	case op.SvcID:
+		b.svcIDs++
+	default:
+		b.lookups++
+	}
 	if flags.Has(op.Contact) {
 		b.contacts = append(b.contacts, start)
 	}
-	return true
 }
 
 // SvcID is the number behind a svc_id; ok is false for one that this server has not made for this workspace.
@@ -143,13 +153,19 @@ func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil
 	}
+	if b.renames {
+		if err := b.engine.beginRenames(b.workspace); err != nil {
+			return err
+		}
+	}
+	mustRoute := b.survey()
 	if b.engine.log == nil && b.needsFence() {
 		if err := b.engine.Fence(); err != nil {
 			return err
 		}
 	}
-	if len(b.lookups) > 0 || len(b.contacts) > 1 {
-		if err := b.route(); err != nil {
+	if mustRoute {
+		if err := b.routeSurveyed(); err != nil {
 			return err
 		}
 	}

@@ -68,6 +68,7 @@ func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMod
 // RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one leads to the profile
 // still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
 func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
+	b.renames = true
 	return b.claim(op.ExternalID, id, claim{profile: number, kind: claimExternalID, old: current})
 }
 

@@ -44,13 +44,13 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
-	var documents [][]byte // nothing to wait for
+	var first [][]byte // what waits for nothing; above all a kept answer: once anything of the request is in the log, the request was had
 	for tail := b.Buf[start:]; len(tail) > 0; {
 		var o op.Op
 		o, tail = op.Next(tail)
 		b.Dropped()
-		if o.Kind() == op.Document {
-			documents = append(documents, bytes.Clone(o))
+		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
+			first = append(first, bytes.Clone(o))
 			continue
 		}
 		rest.AppendOp(o)
@@ -58,7 +58,7 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
 	b.Append(op.Deferred, 0, number, record, nil)
-	for _, o := range documents {
+	for _, o := range first {
 		b.AppendOp(o)
 	}
 	deferrals.Inc()
@@ -147,16 +147,10 @@ func (b *Batch) readdress(o op.Op) {
 		return
 	}
 	if id != op.SvcID {
-		home := b.engine.hasher.Number(b.workspace, id, o.Key())
 		b.Buf[start+5] = byte(flags &^ op.Resolved)
-		binary.LittleEndian.PutUint64(b.Buf[start+8:], home)
-		if id != op.ExternalID {
-			b.lookups = append(b.lookups, lookup{start: start, home: home})
-		}
+		binary.LittleEndian.PutUint64(b.Buf[start+8:], b.engine.hasher.Number(b.workspace, id, o.Key()))
 	}
-	if flags.Has(op.Contact) {
-		b.contacts = append(b.contacts, start)
-	}
+	b.count(start, flags, id)
 }
 
 // keep: a deferred record of this group waits to be asked for. When nobody does, because the front or the leader that knew of it is lost, it is released

@@ -177,7 +177,7 @@ func (w *worker) putDocuments(o op.Op) error {
 		e.audit.add(w.applying.rec.Stamp, w.applying.rec.Actor, audit)
 	}
 	for _, c := range changes {
-		e.opts.OnDocument(string(c.key), c.doc)
+		e.takeDocument(string(c.key), c.doc)
 	}
 	if len(changes) > 0 { // the entry of Batch.Audit stands in a record with ops that have their own outcomes
 		w.applying.ticket.report(0, Done)

@@ -215,6 +215,9 @@ type Engine struct {
 	batches sync.Pool
 	pump    pump
 
+	// renamed has the workspaces of which this engine knows, or on a front all nodes know, that external ids were renamed.
+	renamed *xsync.MapOf[uint32, struct{}]
+
 	documentsMu sync.Mutex
 	documents   map[string][]byte
 	unsavedDocs map[string]struct{}
@@ -223,6 +226,7 @@ type Engine struct {
 	checkpoints checkpoints
 	failure     failure
 	stop        chan struct{} // closed by Close
+	resumed     chan struct{} // closed when all is visible that was under way when the process before ended
 	background  sync.WaitGroup
 }
 
@@ -249,9 +253,9 @@ func Open(opts Options) (*Engine, error) {
 
 func newEngine(opts Options) *Engine {
 	e := &Engine{
-		opts: opts, limits: opts.Limits, clock: &Clock{Now: opts.Now}, blocked: xsync.NewMapOf[uint64, struct{}](),
+		opts: opts, limits: opts.Limits, clock: &Clock{Now: opts.Now}, blocked: xsync.NewMapOf[uint64, struct{}](), renamed: xsync.NewMapOf[uint32, struct{}](),
 		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
-		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
+		stop: make(chan struct{}), resumed: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
 	}
 	if opts.Group != nil {
 		e.clock = opts.Group.Clock

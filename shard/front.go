@@ -71,7 +71,7 @@ func (b *Batch) Count() int {
 // that an address knows of states, which an op sets together with the address. An op that changes states alone finds them where its user is, with their
 // stamps (Engine.Take).
 func (b *Batch) needsFence() bool {
-	if len(b.lookups) > 0 || b.relay != nil && len(b.contacts) > 0 {
+	if b.looksUp() || b.relay != nil && len(b.contacts) > 0 {
 		return true
 	}
 	for _, start := range b.contacts {

@@ -54,6 +54,8 @@ type Mesh interface {
 	Fence() error
 	// FenceControl is Fence for the control group alone: control documents can be changed, and seen, also while other groups have no leader.
 	FenceControl() error
+	// Spread returns when all nodes that can be reached know the control documents that are acknowledged by now, or after a while.
+	Spread()
 	// Blocked says whether a replica of this node knows the profile at number as a dummy user.
 	Blocked(number uint64) bool
 

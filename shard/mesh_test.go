@@ -212,6 +212,21 @@ func (m *testMesh) Control() *Engine {
 
 func (m *testMesh) FenceControl() error { return m.Fence() }
 
+func (m *testMesh) Spread() {
+	g := m.c.groups[0]
+	g.mu.Lock()
+	position := g.position
+	g.mu.Unlock()
+	for _, r := range g.replicas {
+		if r == nil {
+			continue
+		}
+		if e := r.e.Load(); e != nil {
+			_ = e.WaitApplied(position) // one that is closed applies it when it is opened again
+		}
+	}
+}
+
 func (m *testMesh) Fence() error {
 	m.fencing.Add(1)
 	defer m.fencing.Add(-1)

@@ -19,7 +19,7 @@ func (e *Engine) loadStore() error {
 	start := time.Now()
 	if err := e.store.documents(func(key string, doc []byte) {
 		e.documents[key] = doc
-		e.opts.OnDocument(key, doc)
+		e.takeDocument(key, doc)
 	}); err != nil {
 		return err
 	}
@@ -208,6 +208,28 @@ func (e *Engine) resend() {
 		e.pump.send(lost...)
 	}
 	t.finish(e)
+	e.background.Add(1)
+	go func() {
+		defer e.background.Done()
+		select {
+		case <-t.done:
+			close(e.resumed)
+		case <-e.stop:
+		case <-e.failure.failed:
+		}
+	}()
+}
+
+// waitResumed returns when all is visible that a crash has interrupted.
+func (e *Engine) waitResumed() error {
+	select {
+	case <-e.resumed:
+		return nil
+	case <-e.stop:
+		return ErrClosed
+	case <-e.failure.failed:
+		return e.failure.err
+	}
 }
 
 // runSweeps forgets what has expired, partition by partition, through the log like every change. Of a group's replicas the one that leads does.

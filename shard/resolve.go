@@ -1,215 +1,347 @@
 package shard
 
 import (
-	"cmp"
 	"encoding/binary"
-	"math"
-	"slices"
 
 	"millrace/shard/op"
-	"millrace/shard/profile"
 	"millrace/wal"
 )
 
-// lookup is an op that is addressed through the directory.
-type lookup struct {
-	start      int    // of the op in Buf
-	home       uint64 // number of the directory row
-	candidates []candidate
+// Before a batch is logged, its ops are addressed to the profiles of the users whom they name. Ops of one user then go
+// to one partition, and take effect in the batch's order whichever identifiers name him (decisions.md D3). Two kinds
+// of ops keep their addresses: those by external id, which is where the profile is, unless the batch names the same
+// user otherwise, too; and those of users who are made by the batch.
+//
+// Whom an email or phone names may depend on an op before it, and so may what somebody gets of an address: from the
+// first op on that depends on one before it the rest of the batch is deferred.
+
+// routing is what a batch has found out of its users.
+type routing struct {
+	names  names
+	starts []int             // of the ops that are for users
+	places []int             // of what they name in names.list; -1: by external id, and not looked up
+	fields []contactField    // of all contact ops, in order
+	gives  bool              // some op gives an address to a user, or takes it away
+	tells  bool              // some op sets a subscription state
+	asks   bool              // some op is addressed by email or phone
+	moved  map[uint64]uint64 // by directory row: who has got the address, or lost it
+	given  map[uint64]uint64 // … who has got it
+	told   map[uint64]uint64 // … who has changed its states
 }
 
-type candidate struct {
-	number     uint64
-	identified bool
-	updated    int64
+// contactField is what an op says of an address, or of states.
+type contactField struct {
+	start int    // of the op
+	at    int    // atEmail, atPhone, or -1 for states
+	row   uint64 // of the address in the directory; 0: taken away
 }
 
-// route looks the batch's lookups up and addresses their ops, deferring what depends on ops before it.
+// survey reads what routing needs to know of the batch's ops before anything is looked up. It says whether ops have to
+// be addressed at all.
+func (b *Batch) survey() (needed bool) {
+	r := &b.routing
+	r.gives, r.tells, r.asks = false, false, false
+	r.fields = r.fields[:0]
+	if b.Count() > 1 {
+		for _, start := range b.contacts {
+			b.readContact(start)
+		}
+	}
+	return len(b.contacts) > 1 || b.namesMayMix()
+}
+
+// namesMayMix says whether identifiers have to be looked up: other ones than external ids, or such as may be one
+// user's.
+func (b *Batch) namesMayMix() bool {
+	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.engine.hasRenamed(b.workspace))
+}
+
+// looksUp says whether route reads profiles or rows.
+func (b *Batch) looksUp() bool {
+	return b.namesMayMix() || b.routing.gives && b.routing.tells
+}
+
+func (b *Batch) readContact(start int) {
+	r := &b.routing
+	o, _ := op.Next(b.Buf[start:])
+	for body := o.Body(); len(body) > 0; {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			return
+		}
+		body = rest
+		switch code {
+		case op.AttrEmail, op.AttrPhone:
+			f := contactField{start: start}
+			id := op.Email
+			if code == op.AttrPhone {
+				id, f.at = op.Phone, atPhone
+			}
+			if v.Tag() == op.String {
+				b.keep = appendKey(b.keep[:0], id, v.Bytes())
+				f.row = b.engine.hasher.Number(b.workspace, id, b.keep)
+			}
+			r.fields, r.gives = append(r.fields, f), true
+		case op.AttrEmailSubscribe, op.AttrHardBounce, op.AttrSpam, op.AttrSubscriptionGroups:
+			r.fields, r.tells = append(r.fields, contactField{start: start, at: -1}), true
+		}
+	}
+}
+
+// route addresses the batch's ops, and defers what depends on ops before it.
 func (b *Batch) route() error {
-	for i := range b.lookups {
-		l := &b.lookups[i]
-		o := op.Op(b.Buf[l.start:])
-		o, _ = op.Next(o)
-		var err error
-		if l.candidates, err = b.engine.candidates(l.candidates[:0], l.home, b.workspace, o.Flags().ID(), o.Key()); err != nil {
-			return err
-		}
+	if !b.survey() {
+		return nil
 	}
-	b.readGiven()
-	cut, home := b.sharedAddress()
-	for i := range b.lookups {
-		l := &b.lookups[i]
-		if l.start >= cut {
-			break
-		}
-		if depends, err := b.dependsOnEarlier(l); err != nil {
-			return err
-		} else if depends {
-			cut, home = l.start, l.home
-			break
-		}
-		if len(l.candidates) > 0 {
-			b.Buf[l.start+5] |= byte(op.Resolved)
-			binary.LittleEndian.PutUint64(b.Buf[l.start+8:], l.candidates[0].number)
-		}
+	return b.routeSurveyed()
+}
+
+func (b *Batch) routeSurveyed() error {
+	if err := b.nameUsers(); err != nil {
+		return err
 	}
-	if cut < math.MaxInt {
-		b.deferFrom(cut, home)
+	cut, row, err := b.order()
+	if err == nil && cut > 0 {
+		b.deferFrom(cut, row)
+	}
+	return err
+}
+
+// nameUsers looks up what has to be.
+func (b *Batch) nameUsers() (err error) {
+	r := &b.routing
+	r.names.reset()
+	r.starts, r.places = r.starts[:0], r.places[:0]
+	mixed, several := false, false
+	var first uint64
+	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
+		o, _ := op.Next(b.Buf[start:])
+		if id := o.Flags().ID(); isUserOp(o) && id != op.NoID {
+			place := -1
+			if id != op.ExternalID {
+				if place, err = b.lookUp(start); err != nil {
+					return err
+				}
+				several = several || r.names.list[place].several
+			}
+			if len(r.starts) == 0 {
+				first = o.Number()
+			}
+			mixed = mixed || o.Number() != first
+			r.asks = r.asks || id == op.Email || id == op.Phone
+			r.starts, r.places = append(r.starts, start), append(r.places, place)
+		}
+		start += len(o)
+	}
+	if mixed || r.gives && r.asks {
+		return b.nameTogether(several)
 	}
 	return nil
 }
 
-// given is an address that an op of the batch gives to its user, or takes away.
-type given struct {
-	start int // of the op
-	id    op.IDKind
-	row   uint64 // of the address in the directory; 0: taken away
-	// user is the number of the profile that the op goes to, once somebody has asked for it.
-	user  uint64
-	asked bool
+// isUserOp says whether an op is for a user whom it names by an identifier.
+func isUserOp(o op.Op) bool {
+	return o.Kind() == op.Attributes || o.Kind() == op.Event || o.Kind() == op.Purchase
 }
 
-// readGiven lists the addresses that the batch gives and takes.
-func (b *Batch) readGiven() {
-	b.given = b.given[:0]
-	for _, start := range b.contacts {
+// nameTogether finds out which of several identifiers name one user. Those by external id are looked up where there
+// may be others by external id alone, or where the order of the others hangs on them: when users share an address, or
+// addresses change hands.
+func (b *Batch) nameTogether(several bool) error {
+	r := &b.routing
+	for i := range r.names.list {
+		x := &r.names.list[i]
+		u, err := b.userOf(x.number)
+		if err != nil {
+			return err
+		}
+		if u.number != 0 && u.number != x.number {
+			x.number, x.merged = u.number, true
+		}
+	}
+	all := several || b.engine.hasRenamed(b.workspace)
+	contacts := r.gives && (r.asks || r.tells)
+	for i, start := range r.starts {
+		if r.places[i] >= 0 {
+			continue
+		}
 		o, _ := op.Next(b.Buf[start:])
-		for body := o.Body(); len(body) > 0; {
-			code, v, rest, ok := op.NextField(body)
-			if !ok {
-				break
-			}
-			body = rest
-			g := given{start: start, id: op.Email}
-			switch code {
-			case op.AttrEmail:
-			case op.AttrPhone:
-				g.id = op.Phone
-			default:
-				continue
-			}
-			if v.Tag() == op.String {
-				b.keep = op.AppendEmailKey(b.keep[:0], v.Bytes())
-				g.row = b.engine.hasher.Number(b.workspace, g.id, b.keep)
-			}
-			b.given = append(b.given, g)
-		}
-	}
-}
-
-// numberAt is the number that the op at start is addressed to.
-func (b *Batch) numberAt(start int) uint64 { return binary.LittleEndian.Uint64(b.Buf[start+8:]) }
-
-// sharedAddress finds the first op that gives a user an email or phone that an op before it has given to another user: whose states the
-// address takes depends on who comes first.
-func (b *Batch) sharedAddress() (start int, home uint64) {
-	for i, g := range b.given {
-		for _, earlier := range b.given[:i] {
-			if g.row != 0 && earlier.row == g.row && b.numberAt(earlier.start) != b.numberAt(g.start) {
-				return g.start, g.row
-			}
-		}
-	}
-	return math.MaxInt, 0
-}
-
-// dependsOnEarlier says whether an op before l's in this batch can change whom l's identifier names: it gives that very email or phone; it
-// changes the email or phone of a candidate; or it updates one of several candidates, whose order is by time of update. When that is the first
-// one, who stays it, many objects of one address need not wait for one another.
-func (b *Batch) dependsOnEarlier(l *lookup) (bool, error) {
-	o, _ := op.Next(b.Buf[l.start:])
-	for i := range b.given {
-		g := &b.given[i]
-		if g.start >= l.start {
-			break
-		}
-		if g.id != o.Flags().ID() {
+		if number, ok := r.names.external[o.Number()]; ok {
+			r.places[i] = r.names.add(naming{start: start, number: number}, o.Number())
 			continue
 		}
-		if g.row == l.home {
-			return true, nil
-		}
-		setter, _ := op.Next(b.Buf[g.start:])
-		if setter.Number() == l.home {
-			return true, nil
-		}
-		if len(l.candidates) == 0 {
+		if !all && !(contacts && o.Flags().Has(op.Contact)) {
 			continue
 		}
-		if !g.asked {
-			var err error
-			if g.user, err = b.target(setter); err != nil {
-				return false, err
-			}
-			g.asked = true
-		}
-		if l.has(g.user) {
-			return true, nil
-		}
-	}
-	if len(l.candidates) < 2 {
-		return false, nil
-	}
-	for rest := b.Buf[wal.HeaderBytes+op.HeaderBytes : l.start]; len(rest) > 0; {
-		var earlier op.Op
-		earlier, rest = op.Next(rest)
-		number, err := b.target(earlier)
+		place, err := b.lookUp(start)
 		if err != nil {
-			return false, err
+			return err
 		}
-		if number != l.candidates[0].number && l.has(number) {
-			return true, nil
+		r.places[i] = place
+		x := &r.names.list[place]
+		if u, err := b.userOf(x.number); err != nil {
+			return err
+		} else if u.number != x.number { // merged a moment ago: the external id is nobody's, or will be
+			x.number = 0
 		}
 	}
-	return false, nil
+	return nil
 }
 
-func (l *lookup) has(number uint64) bool {
-	return number != 0 && slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.number == number })
-}
-
-// target is the number of the profile that an op goes to as things stand, 0 when it would make one.
-func (b *Batch) target(o op.Op) (uint64, error) {
-	if o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID {
-		return o.Number(), nil
-	}
-	var buf [4]candidate
-	found, err := b.engine.candidates(buf[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
-	if err != nil || len(found) == 0 {
-		return 0, err
-	}
-	return found[0].number, nil
-}
-
-// candidates appends the profiles that an identifier names, the best first (service.md 4.1 rule 3): those with an external id, then the
-// most recently updated.
-func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte) ([]candidate, error) {
-	var numbers [8]uint64
-	found, err := e.numbers(numbers[:0], home, workspace, id, key)
-	if err != nil {
-		return dst, err
-	}
-	if len(found) == 1 {
-		return append(dst, candidate{number: found[0]}), nil
-	}
-	for _, number := range found {
-		l, err := e.lend(number)
-		if err != nil {
-			return dst, err
-		}
-		if l.blob != nil && profile.Kind(l.blob) == profile.KindUser {
-			dst = append(dst, candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)})
-		}
-		l.back()
-	}
-	slices.SortStableFunc(dst, func(a, b candidate) int {
-		if a.identified != b.identified {
-			if a.identified {
-				return -1
+// order goes through the batch as it will take effect, and addresses its ops. It stops at the first one that has to
+// wait for those before it: cut is where that one starts, 0 when there is none, and row the directory row that it
+// waits for.
+func (b *Batch) order() (cut int, row uint64, err error) {
+	r := &b.routing
+	r.begin()
+	fields, next := r.fields, 0
+	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
+		o, _ := op.Next(b.Buf[start:])
+		switch {
+		case o.Kind() == op.Delete && r.asks:
+			u, err := b.userOf(o.Number())
+			if err != nil {
+				return 0, 0, err
 			}
-			return 1
+			r.leaves(u)
+		case next < len(r.starts) && r.starts[next] == start:
+			own := 0
+			for own < len(fields) && fields[own].start == start {
+				own++
+			}
+			if row, waits := b.place(o, r.places[next], fields[:own]); waits {
+				return start, row, nil
+			}
+			fields = fields[own:]
+			next++
 		}
-		return cmp.Or(cmp.Compare(b.updated, a.updated), cmp.Compare(a.number, b.number))
-	})
-	return dst, nil
+		start += len(o)
+	}
+	return 0, 0, nil
+}
+
+func (r *routing) begin() {
+	if r.moved == nil {
+		r.moved, r.given, r.told = make(map[uint64]uint64), make(map[uint64]uint64), make(map[uint64]uint64)
+	}
+	clear(r.moved)
+	clear(r.given)
+	clear(r.told)
+}
+
+// place addresses an op, whose identifier is at this place of the list of names, and notes what it changes; or it says
+// which directory row the op waits for.
+func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
+	r, id, home := &b.routing, o.Flags().ID(), o.Number()
+	if _, moved := r.moved[home]; moved && (id == op.Email || id == op.Phone) {
+		return home, true
+	}
+	key, u := home, named{}
+	if id == op.Email || id == op.Phone { // should there be no such user yet
+		u.rows[placeOf(id)] = home
+	}
+	if place >= 0 {
+		if x := &r.names.list[place]; x.number != 0 {
+			key = x.number
+			readdressTo(o, x)
+		}
+	}
+	if known, ok := r.names.users[key]; ok {
+		u = known
+	}
+	if row, waits := r.waits(key, u, fields); waits {
+		return row, true
+	}
+	if len(fields) > 0 {
+		r.note(key, &u, fields)
+		r.names.users[key] = u
+	}
+	r.names.touch(u)
+	return 0, false
+}
+
+// readdressTo addresses an op to the user whom its identifier names.
+func readdressTo(o op.Op, x *naming) {
+	flags := o.Flags()
+	if flags.ID() == op.ExternalID && o.Number() == x.number { // where it goes anyway
+		return
+	}
+	if x.merged && flags.ID() == op.Alias { // the user has not heard of the alias yet
+		flags = op.MakeFlags(flags, op.SvcID)
+	}
+	o[5] = byte(flags | op.Resolved)
+	binary.LittleEndian.PutUint64(o[8:], x.number)
+}
+
+// waits says whether an op of a user has to wait for what ops of others before it do to the same address: both give it
+// to somebody, or one changes its states, and one who has it.
+func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64, waits bool) {
+	rows := u.rows
+	for _, f := range fields {
+		if f.at < 0 || f.row == rows[f.at] {
+			continue
+		}
+		if byOther(r.given, f.row, key) || byOther(r.told, f.row, key) {
+			return f.row, true
+		}
+		if byOther(r.told, rows[f.at], key) {
+			return rows[f.at], true
+		}
+		rows[f.at] = f.row
+	}
+	for _, f := range fields {
+		for _, row := range rows {
+			if f.at < 0 && byOther(r.moved, row, key) {
+				return row, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// byOther says whether somebody else than the user with this key has done something with the address in a directory
+// row.
+func byOther(done map[uint64]uint64, row, key uint64) bool {
+	who, ok := done[row]
+	return ok && row != 0 && who != key
+}
+
+// note keeps in mind what an op of a user does to addresses.
+func (r *routing) note(key uint64, u *named, fields []contactField) {
+	for _, f := range fields {
+		if f.at < 0 || f.row == u.rows[f.at] {
+			continue
+		}
+		r.moved[u.rows[f.at]], r.moved[f.row], r.given[f.row] = key, key, key
+		u.rows[f.at] = f.row
+	}
+	for _, f := range fields {
+		if f.at < 0 {
+			r.told[u.rows[atEmail]], r.told[u.rows[atPhone]] = key, key
+		}
+	}
+}
+
+// leaves: the user is deleted.
+func (r *routing) leaves(u named) {
+	for _, row := range u.rows {
+		r.moved[row] = u.number
+	}
+}
+
+// touch: the user is updated, so of those who share an address with him he is meant from now on, unless only others
+// have an external id.
+func (n *names) touch(u named) {
+	if u.number == 0 {
+		return
+	}
+	for _, row := range u.rows {
+		place, ok := n.byHome[row]
+		if !ok {
+			continue
+		}
+		if x := &n.list[place]; x.several && (u.identified || !x.identified) {
+			x.number, x.identified = u.number, u.identified
+		}
+	}
 }

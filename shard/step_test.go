@@ -126,6 +126,7 @@ func play(name string, fill func(t *testing.T, e *Engine, b *Batch)) playedReque
 
 // The stage: ada, bob and eve are identified, al is alias-only. All have something of each kind.
 func stage(t *testing.T, e *Engine) {
+	require.NoError(t, e.beginRenames(1)) // the first rename of a workspace has a record more
 	b := e.NewBatch(1, 0)
 	for i, name := range []string{"ada", "bob", "eve"} {
 		addEvent(b, op.ExternalID, name, "made", 0)
@@ -201,8 +202,7 @@ func deeds(c cast) []playedRequest {
 			addAttributes(b, op.ExternalID, "ada", op.Contact|op.UpdateOnly, attrField(op.AttrEmail, "new@example.com"))
 		}),
 		f("new email for al", func(b *Batch) {
-			addAttributes(b, op.SvcID, "", op.Contact|op.UpdateOnly, attrField(op.AttrEmail, "new@example.com"))
-			fixNumber(b, c.al)
+			attributesNumber(b, c.al, op.Contact|op.UpdateOnly, attrField(op.AttrEmail, "new@example.com"))
 		}),
 		f("bob gets al's email", func(b *Batch) {
 			addAttributes(b, op.ExternalID, "bob", op.Contact|op.UpdateOnly, attrField(op.AttrEmail, "al@example.com"))
@@ -210,13 +210,13 @@ func deeds(c cast) []playedRequest {
 	}
 }
 
-// fixNumber addresses the op that was added last, by svc_id.
-func fixNumber(b *Batch, number uint64) {
-	l := b.lookups[len(b.lookups)-1]
-	b.lookups = b.lookups[:len(b.lookups)-1]
-	for i := range 8 {
-		b.Buf[l.start+8+i] = byte(number >> (8 * i))
+// attributesNumber writes the op of an attributes object by svc_id.
+func attributesNumber(b *Batch, number uint64, flags op.Flags, fields ...[]byte) bool {
+	start := b.Begin()
+	for _, f := range fields {
+		b.Buf = append(b.Buf, f...)
 	}
+	return b.EndNumber(start, op.Attributes, flags, number)
 }
 
 // seen is a text of all that the world can see of the users, without numbers.

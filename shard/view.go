@@ -2,6 +2,7 @@ package shard
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -33,6 +34,21 @@ func (e *Engine) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 		}
 	}
 	return users, nil
+}
+
+// candidates appends the profiles that an identifier names, the one first that /users/track would update.
+func (e *Engine) candidates(dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte) ([]candidate, error) {
+	var numbers [8]uint64
+	found, err := e.numbers(numbers[:0], home, workspace, id, key)
+	if err != nil {
+		return dst, err
+	}
+	if len(found) == 1 {
+		return append(dst, candidate{number: found[0]}), nil
+	}
+	dst, err = e.appendCandidates(dst, found)
+	slices.SortStableFunc(dst, candidate.compare)
+	return dst, err
 }
 
 // viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet that it was promised. The only
@@ -113,8 +129,8 @@ type Answer struct {
 	Body     []byte
 }
 
-// Answer returns the answer that is kept under key and not older than a day. In a cluster it waits until what it is the answer to has arrived where it takes effect;
-// errors are then those of Batch.Commit, too.
+// Answer returns the answer that is kept under key and not older than a day, once all that it is the answer to is visible: it may have been kept just
+// before a crash. Errors: those of Batch.Commit.
 func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
 	oldest := e.opts.Now().UnixMicro() - answerLife.Microseconds()
 	err = e.walk(e.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
@@ -127,8 +143,12 @@ func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err er
 		a.Status = int(binary.LittleEndian.Uint16(body[32:]))
 		a.Body = append([]byte{}, body[34:]...)
 	})
-	if ok && err == nil && e.log == nil {
+	switch {
+	case !ok || err != nil:
+	case e.log == nil:
 		err = e.catchUp(workspace, key)
+	default:
+		err = e.waitResumed()
 	}
 	return a, ok, err
 }

@@ -1,0 +1,290 @@
+package shard
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// naming is what one identifier of a batch names: it is looked up once, however many ops have it.
+type naming struct {
+	start      int    // of the first op with the identifier
+	number     uint64 // of the profile, 0: nobody has it, as things stand
+	several    bool   // users share the address; number is the one who is meant
+	identified bool   // of several: that one has an external id
+	merged     bool   // number is of the user into whom the one with the identifier was merged
+}
+
+// named is a user whom ops of the batch are for.
+type named struct {
+	number     uint64 // 0: there is none
+	rows       [2]uint64
+	identified bool
+}
+
+// The places of an address's kind in lists of two, such as a user's directory rows.
+const (
+	atEmail = 0
+	atPhone = 1
+)
+
+func placeOf(id op.IDKind) int {
+	if id == op.Phone {
+		return atPhone
+	}
+	return atEmail
+}
+
+// names are the identifiers and users of a batch.
+type names struct {
+	list     []naming
+	byHome   map[uint64]int    // place in list, by the number that an op is addressed to before it is looked up
+	users    map[uint64]named  // by the number that was looked for
+	external map[uint64]uint64 // numbers of users by their external ids' home numbers
+	members  []uint64          // of the address that was looked up last
+	sharers  []candidate       // those of them who are users
+	key      []byte
+}
+
+func (n *names) reset() {
+	n.list = n.list[:0]
+	if n.byHome == nil {
+		n.byHome, n.users, n.external = make(map[uint64]int), make(map[uint64]named), make(map[uint64]uint64)
+	}
+	clear(n.byHome)
+	clear(n.users)
+	clear(n.external)
+	if cap(n.members) > maxKeptMembers { // batches are pooled
+		n.members, n.sharers = nil, nil
+	}
+}
+
+const maxKeptMembers = 1 << 12
+
+// lookUp is the place in the list of names of what the identifier of the op at start names.
+func (b *Batch) lookUp(start int) (place int, err error) {
+	n := &b.routing.names
+	o, _ := op.Next(b.Buf[start:])
+	home := o.Number()
+	if place, known := n.byHome[home]; known && b.sameIdentifier(n.list[place].start, o) {
+		return place, nil
+	}
+	x := naming{start: start}
+	if o.Flags().ID() == op.SvcID {
+		x.number = home
+	} else if err = b.choose(&x, o); err != nil {
+		return 0, err
+	}
+	return n.add(x, home), nil
+}
+
+// add adds to the list what the identifier with this home number names, or replaces it.
+func (n *names) add(x naming, home uint64) (place int) {
+	if place, known := n.byHome[home]; known && n.list[place].number == x.number {
+		return place
+	}
+	n.list = append(n.list, x)
+	n.byHome[home] = len(n.list) - 1
+	return len(n.list) - 1
+}
+
+func (b *Batch) sameIdentifier(start int, o op.Op) bool {
+	first, _ := op.Next(b.Buf[start:])
+	return first.Flags().ID() == o.Flags().ID() && string(first.Key()) == string(o.Key())
+}
+
+// choose finds the user whom the op's identifier names. Of several who share an address it is the one whom service.md
+// 4.1 rule 3 says: whoever has an external id, then whoever was updated last. That needs a look at each, but no more
+// than that.
+func (b *Batch) choose(x *naming, o op.Op) (err error) {
+	n, e := &b.routing.names, b.engine
+	n.members, err = e.numbers(n.members[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
+	if err != nil || len(n.members) == 0 {
+		return err
+	}
+	if len(n.members) == 1 {
+		x.number = n.members[0]
+		return nil
+	}
+	n.sharers, err = e.appendCandidates(n.sharers[:0], n.members)
+	if err != nil || len(n.sharers) == 0 {
+		return err
+	}
+	best := n.sharers[0]
+	for _, c := range n.sharers[1:] {
+		if c.compare(best) < 0 {
+			best = c
+		}
+	}
+	x.number, x.several, x.identified = best.number, true, best.identified
+	return nil
+}
+
+// appendCandidates appends those of the numbers that are users, in the numbers' order.
+func (e *Engine) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
+	if len(numbers) >= manySharers && !e.allResident() {
+		return e.appendRead(dst, numbers)
+	}
+	for _, number := range numbers {
+		c, err := e.candidate(number)
+		if err != nil {
+			return dst, err
+		}
+		if c.number != 0 {
+			dst = append(dst, c)
+		}
+	}
+	return dst, nil
+}
+
+// manySharers is from how many users of an address on they are looked at several at a time, if the disk or other nodes
+// may be asked for them.
+const manySharers = 64
+
+// appendRead is appendCandidates, several at a time.
+func (e *Engine) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
+	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
+	var reading errgroup.Group
+	for r := range maxReaders {
+		reading.Go(func() (err error) {
+			for i := r; i < len(all) && err == nil; i += maxReaders {
+				all[i], err = e.candidate(own[i])
+			}
+			return err
+		})
+	}
+	err := reading.Wait()
+	return append(dst, slices.DeleteFunc(all, func(c candidate) bool { return c.number == 0 })...), err
+}
+
+// allResident says whether all entries are in this engine's memory.
+func (e *Engine) allResident() bool {
+	return len(e.workers) > 0 && !slices.ContainsFunc(e.workers, func(w *worker) bool { return !w.complete.Load() })
+}
+
+// candidate looks at the user with this number. The zero candidate: there is none.
+func (e *Engine) candidate(number uint64) (c candidate, err error) {
+	l, err := e.lend(number)
+	if err != nil || l.blob == nil {
+		return c, err
+	}
+	defer l.back()
+	if profile.Kind(l.blob) == profile.KindUser {
+		c = candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)}
+	}
+	return c, nil
+}
+
+// candidate is one of several profiles that an address names.
+type candidate struct {
+	number     uint64
+	identified bool
+	updated    int64
+}
+
+// compare is negative when c is rather meant than d.
+func (c candidate) compare(d candidate) int {
+	if c.identified != d.identified {
+		if c.identified {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(d.updated, c.updated), cmp.Compare(c.number, d.number))
+}
+
+// userOf reads the user with this number, or the one into whom that user was merged.
+func (b *Batch) userOf(number uint64) (u named, err error) {
+	n := &b.routing.names
+	if u, known := n.users[number]; known || number == 0 {
+		return u, nil
+	}
+	at := number
+	for again := true; again && err == nil; {
+		again = false
+		err = b.engine.view(at, func(blob []byte) {
+			switch {
+			case profile.Workspace(blob) != b.workspace:
+			case profile.Kind(blob) == profile.KindUser:
+				u = b.readUser(at, blob)
+			default:
+				at, again = forward(blob)
+			}
+		})
+	}
+	if err == nil {
+		n.users[number], n.users[at] = u, u
+	}
+	return u, err
+}
+
+func (b *Batch) readUser(number uint64, blob []byte) named {
+	n, h := &b.routing.names, b.engine.hasher
+	u := named{number: number, identified: profile.Identified(blob)}
+	if v, ok := profile.Attr(blob, op.AttrEmail); ok {
+		n.key = op.AppendEmailKey(n.key[:0], v.Bytes())
+		u.rows[atEmail] = h.Number(b.workspace, op.Email, n.key)
+	}
+	if v, ok := profile.Attr(blob, op.AttrPhone); ok {
+		u.rows[atPhone] = h.Number(b.workspace, op.Phone, v.Bytes())
+	}
+	if id := profile.ExternalID(blob); len(id) > 0 {
+		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
+	}
+	profile.DeprecatedIDs(blob, func(id []byte) { n.external[h.Number(b.workspace, op.ExternalID, id)] = number })
+	return u
+}
+
+// Renamed external ids. A user may have several external ids once one was renamed: the old ones lead to him until they
+// are removed. Where that never happened, a request that names users by external ids alone names each by one, and
+// nothing is to be looked up. So each workspace has a control document, which every node of a cluster knows, from the
+// first rename on.
+
+const renamedPrefix = "engine/renamed/"
+
+func renamedKey(workspace uint32) string {
+	return renamedPrefix + strconv.FormatUint(uint64(workspace), 10)
+}
+
+// takeDocument gives a control document, as it is now, to whom it is for.
+func (e *Engine) takeDocument(key string, doc []byte) {
+	workspace, isOwn := strings.CutPrefix(key, renamedPrefix)
+	if !isOwn {
+		e.opts.OnDocument(key, doc)
+		return
+	}
+	if n, err := strconv.ParseUint(workspace, 10, 32); err == nil {
+		e.renamed.Store(uint32(n), struct{}{})
+	}
+}
+
+// hasRenamed says whether an external id was ever renamed in a workspace.
+func (e *Engine) hasRenamed(workspace uint32) bool {
+	_, ok := e.control().renamed.Load(workspace)
+	return ok
+}
+
+// beginRenames returns when every node knows that there are renamed external ids in a workspace.
+func (e *Engine) beginRenames(workspace uint32) error {
+	if _, known := e.renamed.Load(workspace); known {
+		return nil
+	}
+	if !e.hasRenamed(workspace) {
+		err := e.PutDocuments(0, []DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
+		if err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	if e.log == nil { // that this node knows it says nothing of the others
+		e.opts.Group.Mesh.Spread()
+		e.renamed.Store(workspace, struct{}{})
+	}
+	return nil
+}

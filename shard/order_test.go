@@ -1,0 +1,182 @@
+package shard
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// identifier is one of those that name a user.
+type identifier struct {
+	what string
+	id   op.IDKind
+	key  string
+	is   uint64 // of a svc_id
+}
+
+// attributes writes the op of an attributes object.
+func (x identifier) attributes(b *Batch, flags op.Flags, fields ...[]byte) {
+	if x.id == op.SvcID {
+		attributesNumber(b, x.is, flags, fields...)
+	} else {
+		addAttributes(b, x.id, x.key, flags, fields...)
+	}
+}
+
+// manyNames makes a user whom eight identifiers name, and returns them.
+func manyNames(t *testing.T, e *Engine, user string, identified bool) []identifier {
+	t.Helper()
+	key := func(s string) string { return user + s }
+	email, phone := key("@example.com"), "+49"+user
+	commitEvent(t, e, op.Alias, aliasKey("l", key("-alias")), "made", 0)
+	number := numberOf(t, e, op.Alias, aliasKey("l", key("-alias")))
+	if identified {
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }))
+	} else { // the alias is merged into who has the external id
+		makeUser(t, e, key("-first"))
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }))
+	}
+	kept := numberOf(t, e, op.ExternalID, key("-first"))
+	for i, ids := range [][2]string{{"-first", "-second"}, {"-second", "-third"}} {
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RenameExternalID(kept, []byte(key(ids[0])), []byte(key(ids[1]))) }), i)
+	}
+	gone := makeUser(t, e, key("-gone"))
+	b := e.NewBatch(1, 0)
+	b.Merge(gone, kept)
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	b = e.NewBatch(1, 0)
+	attributesNumber(b, kept, op.Contact, attrField(op.AttrEmail, email), attrField(op.AttrPhone, phone))
+	require.NoError(t, b.Commit())
+	b.Release()
+	return []identifier{
+		{"external_id", op.ExternalID, key("-third"), 0}, {"deprecated id", op.ExternalID, key("-second"), 0},
+		{"first deprecated id", op.ExternalID, key("-first"), 0}, {"alias", op.Alias, aliasKey("l", key("-alias")), 0},
+		{"email", op.Email, email, 0}, {"phone", op.Phone, phone, 0}, {"svc_id", op.SvcID, "", kept}, {"svc_id of the merged user", op.SvcID, "", gone},
+	}
+}
+
+// The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests among objects for others.
+func TestLastObjectWins(t *testing.T) {
+	seed := testseed.Of(t)
+	for name, open := range map[string]func(r *rand.Rand) world{
+		"alone": func(r *rand.Rand) world {
+			return openAlone(t, r, func(fs vfs.FS) Options {
+				o := testOptions(fs)
+				o.Workers = 4
+				return o
+			})
+		},
+		"cluster": func(r *rand.Rand) world { return anyCluster(t, r, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			w := open(r)
+			for _, identified := range []bool{true, false} {
+				ids := manyNames(t, w.engine(), fmt.Sprint("4930", 100+r.IntN(900)), identified)
+				for _, first := range ids {
+					for _, last := range ids {
+						requireOrder(t, w.engine(), r, 0, first, last)
+					}
+				}
+				for range 40 {
+					some := make([]identifier, 3+r.IntN(4))
+					for i := range some {
+						some[i] = ids[r.IntN(len(ids))]
+					}
+					requireOrder(t, w.engine(), r, r.IntN(3), some...)
+				}
+			}
+			w.close()
+		})
+	}
+}
+
+// requireOrder sends objects of one user by these identifiers, in this order, each after some of other users.
+func requireOrder(t *testing.T, e *Engine, r *rand.Rand, others int, ids ...identifier) {
+	t.Helper()
+	b := e.NewBatch(1, 0)
+	want, what := "", ""
+	subscribed := ""
+	for i, x := range ids {
+		for range others {
+			addEvent(b, op.ExternalID, fmt.Sprint("other", r.IntN(20)), "e", 0)
+		}
+		want, subscribed, what = fmt.Sprint("plan", i), []string{"subscribed", "unsubscribed"}[r.IntN(2)], what+", "+x.what
+		x.attributes(b, 0, attrField(op.AttrFirstName, want))
+		x.attributes(b, op.Contact, attrField(op.AttrEmailSubscribe, subscribed))
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.NoError(t, e.Fence())
+	users, err := e.Find(1, ids[0].id, []byte(ids[0].key))
+	if ids[0].id == op.SvcID {
+		users, err = e.FindMerged(1, ids[0].is)
+	}
+	require.NoError(t, err)
+	require.Len(t, users, 1)
+	got, _ := profile.Attr(users[0].Blob, op.AttrFirstName)
+	require.Equal(t, want, string(got.Bytes()), what)
+	got, _ = profile.Attr(users[0].Blob, op.AttrEmailSubscribe)
+	require.Equal(t, subscribed, string(got.Bytes()), what)
+}
+
+// An address that many share is looked up once a request, whatever else names its users; who of them is meant follows what the request itself does.
+func TestSharedAddressIsLookedUpOnce(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const sharers = 500
+	for i := 0; i < sharers; i += 50 {
+		b := e.NewBatch(1, 0)
+		for k := range 50 {
+			addAttributes(b, op.ExternalID, fmt.Sprint("u", i+k), op.Contact, attrField(op.AttrEmail, "x@example.com"))
+		}
+		require.NoError(t, b.Commit())
+		b.Release()
+	}
+	before := e.log.LastPosition()
+	b := e.NewBatch(1, 0)
+	for i := range 70 {
+		addEvent(b, op.ExternalID, fmt.Sprint("u", i), "mine", 0) // from now on u<i> is meant
+		addEvent(b, op.Email, "x@example.com", fmt.Sprint("e", i), 0)
+	}
+	require.NoError(t, b.Commit())
+	looked := 0
+	for _, x := range b.routing.names.list {
+		if x.several {
+			looked++
+		}
+	}
+	b.Release()
+	require.Equal(t, 1, looked)
+	require.Equal(t, before+1, e.log.LastPosition(), "nothing of it waits for the rest")
+	for i := range 70 {
+		require.Equal(t, 1, eventCount(t, e, op.ExternalID, fmt.Sprint("u", i), fmt.Sprint("e", i)))
+	}
+}
+
+// Objects that name users by one external id each are addressed without a look-up, until an external id of the workspace is renamed.
+func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	routed := func() bool {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		addEvent(b, op.ExternalID, "a", "e", 0)
+		addEvent(b, op.ExternalID, "b", "e", 0)
+		addAttributes(b, op.ExternalID, "b", 0, attrField(op.AttrFirstName, "B"))
+		needed := b.survey()
+		require.NoError(t, b.Commit())
+		return needed
+	}
+	require.False(t, routed())
+	number := numberOf(t, e, op.ExternalID, "a")
+	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }))
+	require.True(t, routed())
+}
