@@ -79,7 +79,7 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 	case op.Message:
 		return w.receive(p, o)
 	case op.Deferred:
-		w.wait(p, o.Body())
+		w.wait(p, o.Body(), ownerOf(o))
 		return nil
 	case op.Resume:
 		return w.resume(p, o.Body())
@@ -163,7 +163,7 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the server as a whole
 	// has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
 	w.applying.dropped = true
-	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))
+	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()), 0)
 	return nil
 }
 
@@ -543,9 +543,9 @@ func (w *worker) receive(p *partition, o op.Op) error {
 }
 
 // wait keeps a record until all effects of the ops before it are visible.
-func (w *worker) wait(p *partition, record []byte) {
+func (w *worker) wait(p *partition, record []byte, owner uint64) {
 	p.nextDeferred++
-	d := &deferred{seq: p.nextDeferred, record: append([]byte{}, record...)}
+	d := &deferred{seq: p.nextDeferred, owner: owner, record: append([]byte{}, record...)}
 	p.deferred = append(p.deferred, d)
 	switch t := w.applying.ticket; {
 	case w.lead != nil && (t == nil || t.lead != w.lead): // who would release it is gone

@@ -33,13 +33,14 @@ type Batch struct {
 	renames   bool   // it has a new external id for somebody who has one
 	relay     *relay // of a front's batch with a kept answer
 	operators operators
+	owner     uint64 // of what is deferred of it; see deferred
 	routing   routing
 }
 
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
-	b.workspace, b.actor, b.deletes, b.merges, b.relay, b.renames = workspace, actor, 0, 0, nil, false
+	b.workspace, b.actor, b.deletes, b.merges, b.relay, b.owner, b.renames = workspace, actor, 0, 0, nil, 0, false
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
 	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]
 	b.operators.reset()
@@ -130,7 +131,7 @@ func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []b
 		return
 	}
 	home := b.encodeAnswer(key, bodyHash, status, answer)
-	b.relay = newRelay(home, key, b.keep, b.commit.ticket.expect())
+	b.relay, b.owner = newRelay(home, key, b.keep, b.commit.ticket.expect()), home
 }
 
 // ReplaceAnswer keeps another answer in the place of one that a batch before has kept.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -19,8 +20,29 @@ import (
 // when they are visible. Of a replica's, the front asks for it, and when nobody does, the leader releases it all the same.
 type deferred struct {
 	seq    uint64
+	owner  uint64 // of a request to a front with a kept answer: the key's home number; else 0
 	record []byte
 	stored bool
+}
+
+// ownerOf is the owner of what a Deferred op brings, which stands in its key.
+func ownerOf(o op.Op) (owner uint64) {
+	if key := o.Key(); len(key) == 8 {
+		owner = binary.LittleEndian.Uint64(key)
+	}
+	return owner
+}
+
+// encode is the row in the book of deferred records: owner u64, record.
+func (d *deferred) encode() []byte {
+	return append(binary.LittleEndian.AppendUint64(make([]byte, 0, 8+len(d.record)), d.owner), d.record...)
+}
+
+func decodeDeferred(seq uint64, v []byte) (*deferred, error) {
+	if len(v) < 8 {
+		return nil, fmt.Errorf("%w: deferred record of %d bytes", ErrStore, len(v))
+	}
+	return &deferred{seq: seq, owner: binary.LittleEndian.Uint64(v), record: bytes.Clone(v[8:]), stored: true}, nil
 }
 
 // deferredRef names a deferred record.
@@ -57,7 +79,11 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	}
 	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
-	b.Append(op.Deferred, 0, number, record, nil)
+	var owner []byte
+	if b.owner != 0 {
+		owner = binary.LittleEndian.AppendUint64(nil, b.owner)
+	}
+	b.Append(op.Deferred, 0, number, record, owner)
 	for _, o := range first {
 		b.AppendOp(o)
 	}
@@ -66,12 +92,12 @@ func (b *Batch) deferFrom(start int, number uint64) {
 
 // release lets the first deferred record of a partition go: its ops are addressed anew, now that what they waited for is visible.
 func (e *Engine) release(ref deferredRef, t *ticket) {
-	record := e.deferredRecord(ref)
-	if record == nil {
+	d := e.deferredAt(ref)
+	if d == nil {
 		t.finish(e)
 		return
 	}
-	data, err := e.resumption(ref, record)
+	data, err := e.resumption(ref, d)
 	if err != nil {
 		e.fail(err)
 		return
@@ -90,27 +116,27 @@ func (e *Engine) release(ref deferredRef, t *ticket) {
 	t.finish(e)
 }
 
-// deferredRecord is the record that a reference is of, nil when it is gone.
-func (e *Engine) deferredRecord(ref deferredRef) []byte {
+// deferredAt is the deferred record that a reference is of, nil when it is gone.
+func (e *Engine) deferredAt(ref deferredRef) *deferred {
 	p, w := e.partitions[ref.partition], e.owner[ref.partition]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range p.deferred {
 		if d.seq == ref.seq {
-			return d.record
+			return d
 		}
 	}
 	return nil
 }
 
 // resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
-func (e *Engine) resumption(ref deferredRef, record []byte) (data []byte, err error) {
-	rec, err := op.ParseRecord(record, nil)
+func (e *Engine) resumption(ref deferredRef, d *deferred) (data []byte, err error) {
+	rec, err := op.ParseRecord(d.record, nil)
 	if err != nil {
 		return nil, err
 	}
 	b := newBatch(e)
-	b.workspace, b.actor = rec.Workspace, rec.Actor
+	b.workspace, b.actor, b.owner = rec.Workspace, rec.Actor, d.owner
 	b.Reset(wal.HeaderBytes)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source
 	for _, n := range rec.Names {
@@ -176,8 +202,8 @@ func (l *leadership) claim(ref deferredRef) bool {
 // release lets a record go that the caller has claimed.
 func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, err error) {
 	e := l.e
-	record := e.deferredRecord(ref)
-	if record == nil {
+	d := e.deferredAt(ref)
+	if d == nil {
 		return x, ErrUnknown
 	}
 	t := l.newTicket()
@@ -186,7 +212,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	c.Context, c.Urgent = c, true
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		var data []byte
-		if data, err = e.readdressed(ref, record); err == nil {
+		if data, err = e.readdressed(ref, d); err == nil {
 			last := e.clock.Last()
 			c.finished = func() { e.observe(last) }
 			err = l.submit(e, c, data)
@@ -215,7 +241,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 }
 
 // readdressed is resumption while the engine can't be closed.
-func (e *Engine) readdressed(ref deferredRef, record []byte) ([]byte, error) {
+func (e *Engine) readdressed(ref deferredRef, d *deferred) ([]byte, error) {
 	if err := e.Fence(); err != nil { // what it looks up may lie in other groups
 		return nil, err
 	}
@@ -223,7 +249,7 @@ func (e *Engine) readdressed(ref deferredRef, record []byte) ([]byte, error) {
 		return nil, ErrClosed
 	}
 	defer e.usable.RUnlock()
-	return e.resumption(ref, record)
+	return e.resumption(ref, d)
 }
 
 // releaseKept releases the deferred records that nobody has asked for in time.

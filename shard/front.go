@@ -231,11 +231,6 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	if inner.Count == 0 {
-		w.sendNothing(p)
-		w.applying.ticket.report(ref, Done)
-		return nil
-	}
 	rec := w.applying.rec
 	s, number, err := w.findHome(p, o.Number(), rec.Workspace, op.NoID, o.Key())
 	if err != nil {
@@ -252,29 +247,6 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	inner.Stamp = rec.Stamp // the leader may have given a later one
 	w.sendAll(p, &inner)
 	return nil
-}
-
-// catchUp returns when all that the partition of a key has sent to others has arrived there. An answer that is kept says that its ops are on their way, and who gets
-// it must not be faster than they are: what a client sends next would be overtaken by what it sent before.
-func (e *Engine) catchUp(workspace uint32, key []byte) error {
-	b := e.NewBatch(workspace, 0)
-	defer b.Release()
-	b.relay = newRelay(e.hasher.Number(workspace, op.NoID, key), key, nil, b.commit.ticket.expect()) // that relays nothing
-	return b.Commit()
-}
-
-// sendNothing sends something to each group that does nothing there: a Delete of nobody. Messages arrive in the order in which they were sent.
-func (w *worker) sendNothing(p *partition) {
-	if w.e.opts.Group == nil {
-		return
-	}
-	last := 0
-	for to := range identity.Partitions {
-		if g := w.e.opts.Group.Mesh.GroupOf(uint8(to)); g != last {
-			last = g
-			w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), nobodyIn(uint8(to)), nil, nil, false)
-		}
-	}
 }
 
 // sendAll sends the ops of a record that was waiting, or that was relayed, on their way.

@@ -59,6 +59,11 @@ type Mesh interface {
 	// Blocked says whether a replica of this node knows the profile at number as a dummy user.
 	Blocked(number uint64) bool
 
+	// Flush asks the leader of the group that holds a partition (Engine.Flush).
+	Flush(partition uint8, owner uint64) (waiting []uint64, err error)
+	// Release asks the leader of the group that holds a reference's partition (Engine.Release).
+	Release(ref uint64) (Effects, error)
+
 	// Of partitions without a replica on this node, as their group's leader has it, linearizable: what the Engine's methods of these names return.
 	Entry(number uint64) ([]byte, error)
 	TrailOf(number uint64) ([]StateChange, error)

@@ -273,6 +273,18 @@ func (m *testMesh) read(partition uint8, f func(e *Engine) error) error {
 	return err
 }
 
+func (m *testMesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
+	err = m.read(partition, func(e *Engine) (err error) {
+		waiting, err = e.Flush(owner, nil)
+		return err
+	})
+	return waiting, err
+}
+
+func (m *testMesh) Release(ref uint64) (Effects, error) {
+	return m.retry(m.c.groupOf(identity.Partition(ref)), func(e *Engine) (Effects, error) { return e.Release(ref, nil) })
+}
+
 func (m *testMesh) Entry(number uint64) (blob []byte, err error) {
 	err = m.read(identity.Partition(number), func(e *Engine) (err error) {
 		blob, err = e.Entry(number)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -98,6 +99,11 @@ func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode, states addr
 		return
 	}
 	m.users = slices.DeleteFunc(m.users, func(u *modelUser) bool { return u == gone })
+	for number, u := range m.numbers {
+		if u == gone {
+			m.numbers[number] = keep
+		}
+	}
 	keep.aliases, keep.updated = append(keep.aliases, gone.aliases...), m.clock
 	if mode == profile.MergeNone {
 		return
@@ -105,6 +111,7 @@ func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode, states addr
 	for name, n := range gone.events {
 		keep.events[name] += n
 	}
+	keep.plan, keep.phone = cmp.Or(keep.plan, gone.plan), cmp.Or(keep.phone, gone.phone)
 	if mode != profile.MergeIdentify || keep.email != "" {
 		return
 	}
@@ -136,6 +143,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStat
 	number := uint64(r.Uint64()) // of nobody
 	if found := numberOf(t, e, id, canonicalKey(id, key)); found != 0 {
 		number = found
+		m.numbers[number] = u
 	}
 	mode := profile.MergeIdentify
 	if r.IntN(2) == 0 {

@@ -18,16 +18,19 @@ import (
 
 // The model: what the contract says of identifiers (service.md 2.1, 2.6, 4.1), over plain maps.
 type model struct {
-	users []*modelUser
-	clock int
-	told  []string // addresses whose state was set in the request at hand
+	users   []*modelUser
+	numbers map[uint64]*modelUser // by svc_id; that of a merged user leads to the one who was kept
+	clock   int
+	told    []string // addresses whose state was set in the request at hand
 }
 
 type modelUser struct {
 	external, email string
 	deprecated      []string // external ids
 	aliases         []string // names under one label
-	state           string   // email_subscribe
+	phone           string
+	plan            string // what was set last
+	state           string // email_subscribe
 	updated         int
 	events          map[string]int
 }
@@ -39,16 +42,25 @@ type modelOp struct {
 	update bool
 	name   string // of the event
 	email  string // set by attributes; "-" removes
+	phone  string
+	plan   string
 	state  string
+	number uint64 // of a svc_id
 }
 
 func (m *model) find(id op.IDKind, key string) *modelUser {
 	var best *modelUser
+	address := func(u *modelUser) string {
+		if id == op.Phone {
+			return u.phone
+		}
+		return u.email
+	}
 	for _, u := range m.users {
 		switch {
 		case id == op.ExternalID && (u.external == key || slices.Contains(u.deprecated, key)), id == op.Alias && slices.Contains(u.aliases, key):
 			return u
-		case id == op.Email && u.email == key:
+		case (id == op.Email || id == op.Phone) && address(u) == key:
 			if best == nil || cmp.Or(compareBool(u.external != "", best.external != ""), cmp.Compare(u.updated, best.updated)) > 0 {
 				best = u
 			}
@@ -73,8 +85,11 @@ type addressStates map[string]string
 func (m *model) apply(o modelOp, states addressStates) {
 	m.clock++
 	u := m.find(o.id, o.key)
+	if o.id == op.SvcID {
+		u = m.numbers[o.number]
+	}
 	if u == nil {
-		if o.update {
+		if o.update || o.id == op.SvcID {
 			return
 		}
 		u = &modelUser{events: map[string]int{}}
@@ -86,6 +101,8 @@ func (m *model) apply(o modelOp, states addressStates) {
 		case op.Email:
 			u.email = o.key
 			u.state = states[o.key]
+		case op.Phone:
+			u.phone = o.key
 		}
 		m.users = append(m.users, u)
 	}
@@ -93,6 +110,12 @@ func (m *model) apply(o modelOp, states addressStates) {
 	if o.kind == op.Event {
 		u.events[o.name]++
 		return
+	}
+	if o.plan != "" {
+		u.plan = o.plan
+	}
+	if o.phone != "" {
+		u.phone = o.phone
 	}
 	if o.state != "" {
 		u.state = o.state
@@ -140,18 +163,19 @@ func (m *model) endRequest(states addressStates) {
 func (m *model) dump() string {
 	var lines []string
 	for _, u := range m.users {
-		lines = append(lines, line(u.external, u.deprecated, u.aliases, u.email, u.state, u.events))
+		lines = append(lines, line(u.external, u.deprecated, u.aliases, u.email, u.state, u.phone+" "+u.plan, u.events))
 	}
 	return sorted(lines)
 }
 
-func line(external string, deprecated, aliases []string, email, state string, events map[string]int) string {
+func line(external string, deprecated, aliases []string, email, state, rest string, events map[string]int) string {
 	names := make([]string, 0, len(events))
 	for name, n := range events {
 		names = append(names, fmt.Sprintf("%s=%d", name, n))
 	}
 	slices.Sort(names)
-	return fmt.Sprintf("%q %q %q %q %q %v\n", external, slices.Sorted(slices.Values(deprecated)), slices.Sorted(slices.Values(aliases)), email, state, names)
+	return fmt.Sprintf("%q %q %q %q %q %s %v\n", external, slices.Sorted(slices.Values(deprecated)), slices.Sorted(slices.Values(aliases)), email, state,
+		rest, names)
 }
 
 func sorted(lines []string) string {
@@ -178,12 +202,21 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		if a, ok := profile.Attr(v, op.AttrEmailSubscribe); ok {
 			state = string(a.Bytes())
 		}
+		phone, _ := profile.Attr(v, op.AttrPhone)
+		plan, _ := profile.Attr(v, op.AttrFirstName)
 		events := map[string]int{}
 		profile.Events(v, func(name []byte, s profile.Summary) { events[string(name)] = int(s.Count) })
-		lines = append(lines, line(string(profile.ExternalID(v)), deprecated, aliases, email, state, events))
+		lines = append(lines, line(string(profile.ExternalID(v)), deprecated, aliases, email, state, text(phone)+" "+text(plan), events))
 		return nil
 	})
 	return sorted(lines)
+}
+
+func text(v op.Value) string {
+	if len(v) == 0 {
+		return ""
+	}
+	return string(v.Bytes())
 }
 
 // scanAll calls f for all keys of partitions in the stores of whom e reads from.
@@ -209,7 +242,7 @@ func randomOp(r *rand.Rand, addresses, states bool) modelOp {
 	}
 	o.update = r.IntN(8) == 0
 	if r.IntN(3) == 0 {
-		o.kind, o.name = op.Attributes, ""
+		o.kind, o.name, o.plan = op.Attributes, "", fmt.Sprint("p", r.Uint32())
 		if addresses && r.IntN(2) == 0 {
 			o.email = fmt.Sprintf("m%d@example.com", r.IntN(12))
 			if r.IntN(6) == 0 {
@@ -233,7 +266,11 @@ func (o modelOp) write(b *Batch) {
 		flags |= op.UpdateOnly
 	}
 	if o.kind == op.Event {
-		addEvent(b, o.id, key, o.name, flags)
+		if o.id == op.SvcID {
+			eventNumber(b, o.number, o.name)
+		} else {
+			addEvent(b, o.id, key, o.name, flags)
+		}
 		return
 	}
 	var fields [][]byte
@@ -247,10 +284,16 @@ func (o modelOp) write(b *Batch) {
 	if o.state != "" {
 		fields = append(fields, attrField(op.AttrEmailSubscribe, o.state))
 	}
+	if o.phone != "" {
+		fields = append(fields, attrField(op.AttrPhone, o.phone))
+	}
 	if len(fields) > 0 {
 		flags |= op.Contact
 	}
-	addAttributes(b, o.id, key, flags, fields...)
+	if o.plan != "" {
+		fields = append(fields, attrField(op.AttrFirstName, o.plan))
+	}
+	identifier{id: o.id, key: key, is: o.number}.attributes(b, flags, fields...)
 }
 
 // Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
@@ -283,7 +326,7 @@ func littleMemory(r *rand.Rand, o *Options) {
 }
 
 func runModel(t *testing.T, r *rand.Rand, round int, w world) {
-	m := &model{}
+	m := &model{numbers: map[uint64]*modelUser{}}
 	states := addressStates{}
 	var last []modelOp
 	for step := range 150 {
@@ -298,19 +341,20 @@ func runModel(t *testing.T, r *rand.Rand, round int, w world) {
 				require.Equal(t, m.dump(), dumpEngine(t, e), "round %d step %d, %s", round, step, what)
 			}
 		}
-		b := e.NewBatch(1, 0)
 		last = last[:0]
 		n, mode := 1+r.IntN(6), r.IntN(2) == 0
 		stateful := !mode
+		user := m.anyone(t, r, e)
 		for range n {
 			o := randomOp(r, mode || n == 1, stateful || n == 1)
+			if user != nil && r.IntN(3) > 0 {
+				user.address(r, &o)
+			}
 			mode = mode && o.email == ""
 			last = append(last, o)
-			o.write(b)
 			m.apply(o, states)
 		}
-		require.NoError(t, b.Commit())
-		b.Release()
+		m.send(t, r, w, e, last)
 		m.endRequest(states)
 		switch r.IntN(40) {
 		case 0, 1, 2:

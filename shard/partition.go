@@ -309,7 +309,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		if d.stored {
 			continue
 		}
-		if err := set(appendBookKey(nil, p.id, bookDeferred, d.seq), d.record); err != nil {
+		if err := set(appendBookKey(nil, p.id, bookDeferred, d.seq), d.encode()); err != nil {
 			return err
 		}
 		d.stored = true

@@ -198,6 +198,11 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
 		o, _ := op.Next(b.Buf[start:])
 		switch {
+		case o.Kind() == op.RowState:
+			if _, moved := r.moved[o.Number()]; moved {
+				return start, o.Number(), nil
+			}
+			r.told[o.Number()] = o.Number()
 		case o.Kind() == op.Delete && r.asks:
 			u, err := b.userOf(o.Number())
 			if err != nil {

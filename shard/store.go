@@ -375,7 +375,11 @@ func (p *partition) loadBook(k, v []byte) error {
 			p.tokens.Add(1)
 		}
 	case kind == bookDeferred && len(ids) == 8:
-		p.deferred = append(p.deferred, &deferred{seq: binary.BigEndian.Uint64(ids), record: bytes.Clone(v), stored: true})
+		d, err := decodeDeferred(binary.BigEndian.Uint64(ids), v)
+		if err != nil {
+			return err
+		}
+		p.deferred = append(p.deferred, d)
 	case kind == bookMerges:
 		return p.decodeHeld(v)
 	default:

@@ -146,7 +146,7 @@ func (e *Engine) Answer(workspace uint32, key []byte) (a Answer, ok bool, err er
 	switch {
 	case !ok || err != nil:
 	case e.log == nil:
-		err = e.catchUp(workspace, key)
+		err = e.settleOwner(e.hasher.Number(workspace, op.NoID, key))
 	default:
 		err = e.waitResumed()
 	}

@@ -3,9 +3,13 @@ package shard
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,6 +17,8 @@ import (
 type world interface {
 	engine() *Engine // for the next request; everything that was acknowledged can be read
 	disturb()        // a restart, a crash, another leader; nothing is under way
+	// interrupt has a request sent while something of that kind happens. Whether it has an effect is unknown.
+	interrupt(send func(e *Engine) error)
 	close()
 }
 
@@ -23,25 +29,69 @@ type aloneWorld struct {
 	r       *rand.Rand
 	options func(fs vfs.FS) Options
 	e       *Engine
+	cut     *cutter
 }
 
 func openAlone(t *testing.T, r *rand.Rand, options func(fs vfs.FS) Options) *aloneWorld {
 	w := &aloneWorld{t: t, fs: vfs.NewCrashableMem(), r: r, options: options}
-	w.e = openTest(t, options(w.fs))
+	w.open()
 	return w
 }
 
+func (w *aloneWorld) open() {
+	w.cut = &cutter{fs: w.fs, how: w.crash()}
+	w.e = openTest(w.t, w.options(errorfs.Wrap(w.fs, w.cut)))
+}
+
+// crash is how much of what was not synced is lost.
+func (w *aloneWorld) crash() vfs.CrashCloneCfg {
+	return vfs.CrashCloneCfg{UnsyncedDataPercent: w.r.IntN(101), RNG: rand.New(rand.NewPCG(w.r.Uint64(), 1))}
+}
+
 func (w *aloneWorld) engine() *Engine { return w.e }
+
+// cutter loses the power before the log is synced for so many times from now on.
+type cutter struct {
+	fs    *vfs.MemFS
+	how   vfs.CrashCloneCfg
+	left  atomic.Int64
+	image atomic.Pointer[vfs.MemFS] // the disk as it was then
+}
+
+func (c *cutter) String() string { return "power is lost" }
+
+func (c *cutter) MaybeError(o errorfs.Op) error {
+	switch o.Kind {
+	case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+		if strings.Contains(o.Path, "/log/") && c.left.Add(-1) == 0 {
+			c.image.Store(c.fs.CrashClone(c.how))
+		}
+	}
+	return nil
+}
+
+// interrupt loses the power before one of the syncs that the request needs, or behind them all.
+func (w *aloneWorld) interrupt(send func(e *Engine) error) {
+	before, cut := w.e, w.cut
+	cut.left.Store(int64(1 + w.r.IntN(6)))
+	require.NoError(w.t, send(before))
+	if w.fs = cut.image.Load(); w.fs == nil {
+		w.fs = cut.fs.CrashClone(cut.how)
+	}
+	w.open()
+	cut.left.Store(0)
+	require.NoError(w.t, before.Close())
+}
 
 func (w *aloneWorld) disturb() {
 	switch w.r.IntN(3) {
 	case 0:
 		require.NoError(w.t, w.e.Close())
-		w.e = openTest(w.t, w.options(w.fs))
+		w.open()
 	case 1:
 		before := w.e
-		w.fs = w.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.r.IntN(101), RNG: rand.New(rand.NewPCG(w.r.Uint64(), 1))})
-		w.e = openTest(w.t, w.options(w.fs))
+		w.fs = w.fs.CrashClone(w.crash())
+		w.open()
 		require.NoError(w.t, before.Close())
 	default:
 		require.NoError(w.t, w.e.Checkpoint())
@@ -63,6 +113,16 @@ func (w clusterWorld) disturb() {
 	for range 1 + w.intN(3) {
 		w.testCluster.disturb()
 	}
+}
+
+// interrupt has the cluster disturbed and calls fail, until the request is sent.
+func (w clusterWorld) interrupt(send func(e *Engine) error) {
+	e := w.engine()
+	w.faulty.Store(true)
+	stop := w.disturbing(3 * time.Millisecond)
+	_ = send(e)
+	stop()
+	w.faulty.Store(false)
 }
 
 // close holds the replicas against one another: apply is a pure function.

@@ -18,6 +18,7 @@ const (
 	readEntry byte = 'e'
 	readTrail byte = 't'
 	readPage  byte = 'b'
+	readFlush byte = 'f' // number: the owner; answer: references u64 each
 )
 
 // Entry is the entry at number; see shard.Mesh.
@@ -51,6 +52,22 @@ func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numb
 		return nil
 	})
 	return numbers, more, err
+}
+
+// Flush returns when what the group of a partition had under way has arrived; see shard.Mesh.
+func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
+	err = m.read(readFlush, partition, 0, owner, func(x *reader) error {
+		for waiting = nil; len(x.rest) > 0 && !x.short; {
+			waiting = append(waiting, x.u64())
+		}
+		return nil
+	})
+	return waiting, err
+}
+
+// Release lets a deferred record go; see shard.Mesh.
+func (m mesh) Release(ref uint64) (shard.Effects, error) {
+	return m.release(ref, time.Now().Add(m.opts.FenceTimeout))
 }
 
 // read asks the leader of a partition's group, and the next one when that has changed.
@@ -116,6 +133,12 @@ func (n *Node) readHere(dst []byte, what byte, partition uint8, workspace uint32
 		return dst, err
 	}
 	switch what {
+	case readFlush:
+		waiting, err := e.Flush(number, ctx.Done())
+		for _, ref := range waiting {
+			dst = appendU64(dst, ref)
+		}
+		return dst, err
 	case readEntry:
 		blob, err := e.Entry(number)
 		if blob != nil {

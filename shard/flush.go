@@ -1,0 +1,110 @@
+package shard
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"millrace/shard/identity"
+)
+
+// In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes to other groups by messages, which
+// may cause others; a part may be deferred. Whoever sent the request may be gone, or have been told that nothing is known; so who gets the answer
+// sees to it that all has arrived.
+
+// settleOwner returns when all effects are visible of the request that an answer is kept of under the key with this home number.
+func (e *Engine) settleOwner(owner uint64) error {
+	mesh := e.opts.Group.Mesh
+	for pause, tries := time.Millisecond, 0; tries < maxSettleTries; tries++ {
+		waiting, err := e.flushAll(owner)
+		if err != nil || len(waiting) == 0 {
+			return err
+		}
+		for _, ref := range waiting {
+			if _, err := mesh.Release(ref); err != nil && !errors.Is(err, ErrUnknown) { // unknown: somebody else is at it
+				return err
+			}
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, maxDeliveryPause)
+	}
+	return ErrBusy
+}
+
+// maxSettleTries is how often at most something is released that was deferred by what was deferred before.
+const maxSettleTries = 300
+
+// flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a row, and says what waits of
+// the owner then.
+func (e *Engine) flushAll(owner uint64) (waiting []uint64, err error) {
+	mesh := e.opts.Group.Mesh
+	for range flushRounds {
+		var all [identity.Partitions][]uint64 // by the groups' first partitions
+		var asking errgroup.Group
+		last := -1
+		for p := range all { // those of a group are next to one another
+			if g := mesh.GroupOf(uint8(p)); g != last {
+				last = g
+				asking.Go(func() (err error) {
+					all[p], err = mesh.Flush(uint8(p), owner)
+					return err
+				})
+			}
+		}
+		if err := asking.Wait(); err != nil {
+			return nil, err
+		}
+		waiting = waiting[:0]
+		for _, refs := range all {
+			waiting = append(waiting, refs...)
+		}
+	}
+	return waiting, nil
+}
+
+// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, who may tell him; it may come by a row, or
+// follow a user who was merged on the way.
+const flushRounds = 6
+
+// Flush returns when all messages have been applied that this group had under way at the call, but those of merges, which may wait for one another. waiting
+// are references to the deferred records of an owner. Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrUnavailable when end was
+// closed before.
+func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
+	l := e.lead.Load()
+	if l == nil {
+		return nil, ErrNotLeader
+	}
+	var under []*message
+	for _, p := range e.held {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		for _, m := range p.outbox {
+			if !m.token && !m.applied.Load() {
+				under = append(under, m)
+			}
+		}
+		for _, d := range p.deferred {
+			if d.owner == owner {
+				waiting = append(waiting, deferredRef{p.id, d.seq}.number())
+			}
+		}
+		w.mu.Unlock()
+	}
+	for len(under) > 0 {
+		if under[0].applied.Load() {
+			under = under[1:]
+			continue
+		}
+		select {
+		case <-l.ended:
+			return nil, ErrNotLeader
+		case <-end:
+			return nil, ErrUnavailable
+		case <-time.After(flushPause):
+		}
+	}
+	return waiting, nil
+}
+
+const flushPause = 200 * time.Microsecond
