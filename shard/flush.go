@@ -9,11 +9,12 @@ import (
 	"millrace/shard/identity"
 )
 
-// In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes to other groups by messages, which
-// may cause others; a part may be deferred. Whoever sent the request may be gone, or have been told that nothing is known; so who gets the answer
-// sees to it that all has arrived.
+// In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes
+// to other groups by messages, which may cause others; a part may be deferred. Whoever sent the request may be gone,
+// or have been told that nothing is known; so who gets the answer sees to it that all has arrived.
 
-// settleOwner returns when all effects are visible of the request that an answer is kept of under the key with this home number.
+// settleOwner returns when all effects are visible of the request that an answer is kept of under the key with this
+// home number.
 func (e *Engine) settleOwner(owner uint64) error {
 	mesh := e.opts.Group.Mesh
 	for pause, tries := time.Millisecond, 0; tries < maxSettleTries; tries++ {
@@ -35,8 +36,8 @@ func (e *Engine) settleOwner(owner uint64) error {
 // maxSettleTries is how often at most something is released that was deferred by what was deferred before.
 const maxSettleTries = 300
 
-// flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a row, and says what waits of
-// the owner then.
+// flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a
+// row, and says what waits of the owner then.
 func (e *Engine) flushAll(owner uint64) (waiting []uint64, err error) {
 	mesh := e.opts.Group.Mesh
 	for range flushRounds {
@@ -63,13 +64,13 @@ func (e *Engine) flushAll(owner uint64) (waiting []uint64, err error) {
 	return waiting, nil
 }
 
-// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, who may tell him; it may come by a row, or
-// follow a user who was merged on the way.
+// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, who may tell him;
+// it may come by a row, or follow a user who was merged on the way.
 const flushRounds = 6
 
-// Flush returns when all messages have been applied that this group had under way at the call, but those of merges, which may wait for one another. waiting
-// are references to the deferred records of an owner. Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrUnavailable when end was
-// closed before.
+// Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
+// which may wait for one another. waiting are references to the deferred records of an owner. Only the leader flushes,
+// behind a fence of its own. Errors: ErrNotLeader; ErrUnavailable when end was closed before.
 func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {

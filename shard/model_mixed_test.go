@@ -13,7 +13,8 @@ import (
 	"millrace/shard/op"
 )
 
-// The model, as far as requests go that name one user in many ways, and those with an Idempotency-Key that are sent again after a fault.
+// The model, as far as requests go that name one user in many ways, and those with an Idempotency-Key that are sent
+// again after a fault.
 
 // manyNamed are the identifiers of a user of the model.
 type manyNamed []modelOp
@@ -62,7 +63,8 @@ func (all manyNamed) address(r *rand.Rand, o *modelOp) {
 	}
 }
 
-// send sends a request. Some have an Idempotency-Key, and are sent again after something has come in between, as long as it takes.
+// send sends a request. Some have an Idempotency-Key, and are sent again after something has come in between, as long
+// as it takes.
 func (m *model) send(t *testing.T, r *rand.Rand, w world, e *Engine, ops []modelOp) {
 	commit := func(e *Engine, key []byte) error {
 		b := e.NewBatch(1, 0)

@@ -30,22 +30,26 @@ func (x identifier) attributes(b *Batch, flags op.Flags, fields ...[]byte) {
 	}
 }
 
-// manyNames makes a user whom eight identifiers name, and returns them.
-func manyNames(t *testing.T, e *Engine, user string, identified bool) []identifier {
+// manyNames makes a user whom up to eight identifiers name, and returns them.
+func manyNames(t *testing.T, e *Engine, user string, identified, renamed bool) (ids []identifier) {
 	t.Helper()
 	key := func(s string) string { return user + s }
 	email, phone := key("@example.com"), "+49"+user
 	commitEvent(t, e, op.Alias, aliasKey("l", key("-alias")), "made", 0)
 	number := numberOf(t, e, op.Alias, aliasKey("l", key("-alias")))
-	if identified {
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }))
-	} else { // the alias is merged into who has the external id
+	if !identified { // the user with the alias is merged into whoever has the external id
 		makeUser(t, e, key("-first"))
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }))
 	}
+	identify := func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }
+	require.Equal(t, Done, outcome(t, e, identify))
 	kept := numberOf(t, e, op.ExternalID, key("-first"))
-	for i, ids := range [][2]string{{"-first", "-second"}, {"-second", "-third"}} {
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RenameExternalID(kept, []byte(key(ids[0])), []byte(key(ids[1]))) }), i)
+	ids = append(ids, identifier{"external id", op.ExternalID, key("-first"), 0})
+	for i, to := range []string{key("-second"), key("-third")} {
+		if renamed {
+			do := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[i].key), []byte(to)) }
+			require.Equal(t, Done, outcome(t, e, do))
+			ids = append(ids, identifier{fmt.Sprint("new external id ", i), op.ExternalID, to, 0})
+		}
 	}
 	gone := makeUser(t, e, key("-gone"))
 	b := e.NewBatch(1, 0)
@@ -57,14 +61,13 @@ func manyNames(t *testing.T, e *Engine, user string, identified bool) []identifi
 	attributesNumber(b, kept, op.Contact, attrField(op.AttrEmail, email), attrField(op.AttrPhone, phone))
 	require.NoError(t, b.Commit())
 	b.Release()
-	return []identifier{
-		{"external_id", op.ExternalID, key("-third"), 0}, {"deprecated id", op.ExternalID, key("-second"), 0},
-		{"first deprecated id", op.ExternalID, key("-first"), 0}, {"alias", op.Alias, aliasKey("l", key("-alias")), 0},
-		{"email", op.Email, email, 0}, {"phone", op.Phone, phone, 0}, {"svc_id", op.SvcID, "", kept}, {"svc_id of the merged user", op.SvcID, "", gone},
-	}
+	return append(ids, identifier{"alias", op.Alias, aliasKey("l", key("-alias")), 0},
+		identifier{"email", op.Email, email, 0}, identifier{"phone", op.Phone, phone, 0},
+		identifier{"svc_id", op.SvcID, "", kept}, identifier{"svc_id of the merged user", op.SvcID, "", gone})
 }
 
-// The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests among objects for others.
+// The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests
+// among objects for others.
 func TestLastObjectWins(t *testing.T) {
 	seed := testseed.Of(t)
 	for name, open := range map[string]func(r *rand.Rand) world{
@@ -80,8 +83,8 @@ func TestLastObjectWins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
 			w := open(r)
-			for _, identified := range []bool{true, false} {
-				ids := manyNames(t, w.engine(), fmt.Sprint("4930", 100+r.IntN(900)), identified)
+			for i := range 4 {
+				ids := manyNames(t, w.engine(), fmt.Sprint(i, 100+r.IntN(900)), i%2 == 0, i/2 == 1)
 				for _, first := range ids {
 					for _, last := range ids {
 						requireOrder(t, w.engine(), r, 0, first, last)
@@ -129,7 +132,8 @@ func requireOrder(t *testing.T, e *Engine, r *rand.Rand, others int, ids ...iden
 	require.Equal(t, subscribed, string(got.Bytes()), what)
 }
 
-// An address that many share is looked up once a request, whatever else names its users; who of them is meant follows what the request itself does.
+// An address that many share is looked up once a request, whatever else names its users; who of them is meant follows
+// what the request itself does.
 func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	const sharers = 500
@@ -162,7 +166,8 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	}
 }
 
-// Objects that name users by one external id each are addressed without a look-up, until an external id of the workspace is renamed.
+// Objects that name users by one external id each are addressed without a look-up, until an external id of the
+// workspace is renamed.
 func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	routed := func() bool {
@@ -177,6 +182,41 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	}
 	require.False(t, routed())
 	number := numberOf(t, e, op.ExternalID, "a")
-	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }))
+	rename := func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }
+	require.Equal(t, Done, outcome(t, e, rename))
 	require.True(t, routed())
+}
+
+// A state that one object sets for an address holds for whoever leaves the address in an object behind it, and for nobody who left in one before.
+func TestStateBeforeLeaving(t *testing.T) {
+	group := State{Kind: GroupState, Group: [16]byte{7}, Channel: op.ChannelEmail}
+	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {
+		t.Run(name, func(t *testing.T) {
+			e := openTest(t, testOptions(vfs.NewMem()))
+			for i := range 16 { // other partitions each time
+				o, q, email := fmt.Sprint("o", i), fmt.Sprint("q", i), fmt.Sprint("x", i, "@example.com")
+				for _, user := range []string{o, q} {
+					track(t, e, user, attrField(op.AttrEmail, email))
+				}
+				b := e.NewBatch(1, 0)
+				set := func() { b.SetUserStates(op.ExternalID, []byte(o), 0, group) }
+				leave := func() {
+					addAttributes(b, op.ExternalID, q, op.Contact, attrField(op.AttrEmail, "new@example.com"))
+				}
+				if stateFirst {
+					set()
+					leave()
+				} else {
+					leave()
+					set()
+				}
+				b.SetSource(op.SourceTrack)
+				require.NoError(t, b.Commit())
+				b.Release()
+				settle(t, e)
+				_, known := profile.StateOf(first(e.Find(1, op.ExternalID, []byte(q)))[0].Blob, group)
+				require.Equal(t, stateFirst, known)
+			}
+		})
+	}
 }

@@ -12,7 +12,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// keyed are requests with an Idempotency-Key, of one user each: all count one event "e" for whom id and key name, and give him the first name "last".
+// keyed are requests with an Idempotency-Key, of one user each: all count one event "e" for whom id and key name, and
+// give him the first name "last".
 var keyed = []struct {
 	what string
 	id   op.IDKind
@@ -45,7 +46,8 @@ var keyed = []struct {
 	}},
 	{"by a new address of an identified user", op.Email, "al2@example.com", func(b *Batch) {
 		addEvent(b, op.ExternalID, "al", "e", 0)
-		addAttributes(b, op.ExternalID, "al", op.Contact, attrField(op.AttrEmail, "al2@example.com"), attrField(op.AttrFirstName, "last"))
+		fields := [][]byte{attrField(op.AttrEmail, "al2@example.com"), attrField(op.AttrFirstName, "last")}
+		addAttributes(b, op.ExternalID, "al", op.Contact, fields...)
 	}},
 }
 
@@ -76,14 +78,17 @@ func requireOnce(t *testing.T, e *Engine, i int, what string) {
 	require.Equal(t, "1 last", fmt.Sprintf("%d %s", s.Count, name.Bytes()), what)
 }
 
-// Power is lost behind each record of a request with an Idempotency-Key, and the client sends it again as soon as the server is there: it has its
-// effect once, and with the answer it is visible.
+// Power is lost behind each record of a request with an Idempotency-Key, and the client sends it again as soon as the
+// server is there: it has its effect once, and with the answer it is visible.
 func TestFaultRetryByKey(t *testing.T) {
 	for i := range keyed {
 		x := openStepped(t, func(t *testing.T, e *Engine) {
 			stage(t, e)
-			require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RenameExternalID(castOf(t, e).bob, []byte("bob"), []byte("robert")) }))
-			require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(castOf(t, e).al, []byte("al"), profile.MergeIdentify) }))
+			c := castOf(t, e)
+			rename := func(b *Batch) int { return b.RenameExternalID(c.bob, []byte("bob"), []byte("robert")) }
+			require.Equal(t, Done, outcome(t, e, rename))
+			identify := func(b *Batch) int { return b.Identify(c.al, []byte("al"), profile.MergeIdentify) }
+			require.Equal(t, Done, outcome(t, e, identify))
 		})
 		var images []*vfs.MemFS
 		within(t, time.Minute, keyed[i].what, func() {

@@ -78,9 +78,9 @@ func (w *aloneWorld) interrupt(send func(e *Engine) error) {
 	if w.fs = cut.image.Load(); w.fs == nil {
 		w.fs = cut.fs.CrashClone(cut.how)
 	}
-	w.open()
 	cut.left.Store(0)
 	require.NoError(w.t, before.Close())
+	w.open() // last: who sends again is faster than what the engine takes up
 }
 
 func (w *aloneWorld) disturb() {
