@@ -17,24 +17,25 @@ import (
 // home number.
 func (e *Engine) settleOwner(owner uint64) error {
 	mesh := e.opts.Group.Mesh
-	for pause, tries := time.Millisecond, 0; tries < maxSettleTries; tries++ {
+	for pause, end := time.Millisecond, time.Now().Add(maxSettleTime); time.Now().Before(end); {
 		waiting, err := e.flushAll(owner)
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
 		for _, ref := range waiting {
-			if _, err := mesh.Release(ref); err != nil && !errors.Is(err, ErrUnknown) { // unknown: somebody else is at it
+			if _, err = mesh.Release(ref); err != nil && !errors.Is(err, ErrUnknown) {
 				return err
 			}
 		}
-		time.Sleep(pause)
-		pause = min(2*pause, maxDeliveryPause)
+		if err != nil { // somebody else is at it
+			time.Sleep(pause)
+			pause = min(2*pause, maxDeliveryPause)
+		}
 	}
 	return ErrBusy
 }
 
-// maxSettleTries is how often at most something is released that was deferred by what was deferred before.
-const maxSettleTries = 300
+const maxSettleTime = 3 * time.Second
 
 // flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a
 // row, and says what waits of the owner then.
@@ -68,9 +69,9 @@ func (e *Engine) flushAll(owner uint64) (waiting []uint64, err error) {
 // it may come by a row, or follow a user who was merged on the way.
 const flushRounds = 6
 
-// Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
-// which may wait for one another. waiting are references to the deferred records of an owner. Only the leader flushes,
-// behind a fence of its own. Errors: ErrNotLeader; ErrUnavailable when end was closed before.
+// Flush returns when all messages have been applied that this group had under way at the call, but those of merges, which
+// may wait for one another. waiting are references to the deferred records of an owner. Only the leader flushes, behind a
+// fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed before.
 func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {
@@ -101,7 +102,7 @@ func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err
 		case <-l.ended:
 			return nil, ErrNotLeader
 		case <-end:
-			return nil, ErrUnavailable
+			return nil, ErrBusy
 		case <-time.After(flushPause):
 		}
 	}
