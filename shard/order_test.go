@@ -166,6 +166,33 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	}
 }
 
+// Whoever gets the external id of a user who was merged is not that user, though the old svc_id, which stands in the same
+// request, is where the search for him begins.
+func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	track(t, e, "kept", attrField(op.AttrEmail, "x@example.com"))
+	gone, kept := makeUser(t, e, "gone"), numberOf(t, e, op.ExternalID, "kept")
+	b := e.NewBatch(1, 0)
+	b.Merge(gone, kept)
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	track(t, e, "latest", attrField(op.AttrEmail, "x@example.com"))
+
+	b = e.NewBatch(1, 0)
+	addAttributes(b, op.ExternalID, "gone", 0, attrField(op.AttrFirstName, "New"))
+	addEvent(b, op.Email, "x@example.com", "e", 0)
+	attributesNumber(b, gone, 0, attrField(op.AttrFirstName, "Old"))
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "latest", "e"), "who was updated last is meant")
+	for user, want := range map[string]string{"gone": "New", "kept": "Old"} {
+		got, _ := profile.Attr(first(e.Find(1, op.ExternalID, []byte(user)))[0].Blob, op.AttrFirstName)
+		require.Equal(t, want, string(got.Bytes()), user)
+	}
+}
+
 // Objects that name users by one external id each are addressed without a look-up, until an external id of the
 // workspace is renamed.
 func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {

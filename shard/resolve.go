@@ -246,8 +246,10 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 		u.rows[placeOf(id)] = home
 	}
 	if place >= 0 {
-		if x := &r.names.list[place]; x.number != 0 {
-			key = x.number
+		x := &r.names.list[place]
+		if key = x.number; key == 0 {
+			key = ^home // not home: that may be the number of somebody who was merged, or has left the name
+		} else {
 			readdressTo(o, x)
 		}
 	}
