@@ -208,7 +208,7 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	fs, log := vfs.NewCrashableMem(), &memLog{}
 	open := func() *Engine {
 		o := replicaOptions(fs, log, g.first, g.count)
-		o.Group.Mesh = &testMesh{g.c.nodes[0]}
+		o.Group.Mesh, o.Group.Clock = &testMesh{g.c.nodes[0]}, &Clock{Now: g.c.nodes[0].clock.Now}
 		o.Workers = 1 + r.IntN(5)
 		littleMemory(r, &o)
 		o.CheckpointInterval = []time.Duration{time.Millisecond, time.Hour}[r.IntN(2)]

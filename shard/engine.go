@@ -93,6 +93,8 @@ type Options struct {
 	OnFailure func(error)
 	Logger    *slog.Logger     // default slog.Default()
 	Now       func() time.Time // default time.Now
+	// MaxClockOffset is how far ahead of the clock stamps may be, before Open refuses what it finds (ErrClock); see Clock. Default 10 min.
+	MaxClockOffset time.Duration
 
 	// Of replicas: how long a deferred record waits for the front that it belongs to, and how often outboxes are looked after. Defaults 5 s, 1 s.
 	patience, tend time.Duration
@@ -122,6 +124,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
 	preset(&o.MaxMergesWaiting, 100_000)
+	preset(&o.MaxClockOffset, DefaultMaxClockOffset)
 	preset(&o.patience, 5*time.Second)
 	preset(&o.tend, time.Second)
 	preset(&o.addressable, maxChunks*arenaChunk)
@@ -253,7 +256,9 @@ func Open(opts Options) (*Engine, error) {
 
 func newEngine(opts Options) *Engine {
 	e := &Engine{
-		opts: opts, limits: opts.Limits, clock: &Clock{Now: opts.Now}, blocked: xsync.NewMapOf[uint64, struct{}](), renamed: xsync.NewMapOf[uint32, struct{}](),
+		opts: opts, limits: opts.Limits,
+		clock:   &Clock{Now: opts.Now, MaxOffset: opts.MaxClockOffset, Logger: opts.Logger},
+		blocked: xsync.NewMapOf[uint64, struct{}](), renamed: xsync.NewMapOf[uint32, struct{}](),
 		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
 		stop: make(chan struct{}), resumed: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
 	}

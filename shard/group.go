@@ -3,8 +3,6 @@ package shard
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -377,37 +375,6 @@ func (e *Engine) Fence() error {
 		return nil
 	}
 	return e.opts.Group.Mesh.Fence()
-}
-
-// Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that the node has seen.
-type Clock struct {
-	last atomic.Int64
-	Now  func() time.Time // default time.Now
-}
-
-// Next is a stamp for a record of n ops: each has one of its own, counted from the record's.
-func (c *Clock) Next(n int) int64 {
-	now := c.Now
-	if now == nil {
-		now = time.Now
-	}
-	t := now().UnixMicro()
-	for {
-		last := c.last.Load()
-		t = max(t, last+1)
-		if c.last.CompareAndSwap(last, t+int64(n)) {
-			return t
-		}
-	}
-}
-
-// Last is the latest stamp that was given or seen.
-func (c *Clock) Last() int64 { return c.last.Load() }
-
-// Observe makes later stamps later than stamp.
-func (c *Clock) Observe(stamp int64) {
-	for last := c.last.Load(); last < stamp && !c.last.CompareAndSwap(last, stamp); last = c.last.Load() {
-	}
 }
 
 // What a node answers for others that have no replica of a group (Mesh).

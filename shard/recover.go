@@ -31,6 +31,9 @@ func (e *Engine) loadStore() error {
 		return err
 	}
 	e.clock.Observe(stamp)
+	if err := e.clock.Check(); err != nil {
+		return err
+	}
 	from := uint64(math.MaxUint64)
 	for _, p := range e.held {
 		from = min(from, p.applied)
@@ -54,6 +57,9 @@ func (e *Engine) recover() error {
 	go e.runCheckpoints() // replay of much log may need room
 	records, err := e.replay(from + 1)
 	if err != nil {
+		return err
+	}
+	if err := e.clock.Check(); err != nil {
 		return err
 	}
 	e.recovering.Store(false)

@@ -77,6 +77,7 @@ type serveCommand struct {
 	MinFreeBytes       byteSize      `default:"2GB" help:"Free disk space below which writes are refused."`
 	MinFreePercent     float64       `default:"5" help:"The same, in percent of the disk."`
 	StallAfter         time.Duration `default:"5s" help:"/readyz fails when an fsync takes longer."`
+	MaxClockOffset     time.Duration `default:"10m" help:"How far stamps may be ahead of the clock, and the clocks of nodes apart; beyond it: refused."`
 
 	EventRetention  time.Duration `default:"720h" help:"How long events and purchases are kept."`
 	EventBacklog    byteSize      `default:"8GiB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
@@ -355,6 +356,9 @@ func (c *serveCommand) check() error {
 			return errors.New("--admin: another address than loopback needs --insecure-http; put a proxy with TLS before it")
 		}
 	}
+	if c.MaxClockOffset <= 0 {
+		return errors.New("--max-clock-offset: want more than 0")
+	}
 	return c.checkCluster()
 }
 
@@ -389,6 +393,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
 		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
+		MaxClockOffset: c.MaxClockOffset,
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),

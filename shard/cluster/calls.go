@@ -52,11 +52,13 @@ const (
 	codeMembers     errCode = 8
 	codeDamaged     errCode = 9
 	codeOther       errCode = 10 // the text says
+	codeClock       errCode = 11
 )
 
 var codes = map[errCode]error{
 	codeNotLeader: shard.ErrNotLeader, codeBusy: shard.ErrBusy, codeUnavailable: shard.ErrUnavailable, codeTooLarge: shard.ErrTooLarge,
 	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: ErrReplaced, codeMembers: errMembers, codeDamaged: eventlog.ErrCorrupt,
+	codeClock: shard.ErrClock,
 }
 
 func codeOf(err error) errCode {
@@ -81,6 +83,8 @@ func codeOf(err error) errCode {
 		return codeMembers
 	case errors.Is(err, eventlog.ErrCorrupt):
 		return codeDamaged
+	case errors.Is(err, shard.ErrClock):
+		return codeClock
 	}
 	return codeOther
 }
@@ -248,7 +252,10 @@ func (n *Node) serve(handlers map[string]handler, x *fasthttp.RequestCtx) {
 		return
 	}
 	callsServed.Inc()
-	n.observe(int64(binary.LittleEndian.Uint64(body)))
+	if err := n.observe(int64(binary.LittleEndian.Uint64(body))); err != nil {
+		x.Response.SetBody(n.refusal(nil, err))
+		return
+	}
 	if string(x.Path()) == callEvents {
 		n.serveEvents(x, body[headerBytes:])
 		return
@@ -261,29 +268,18 @@ func (n *Node) serve(handlers map[string]handler, x *fasthttp.RequestCtx) {
 	buf := buffers.Get().(*[]byte)
 	out, err := h(conn, append((*buf)[:0], make([]byte, answerHeader)...), body[headerBytes:])
 	if err != nil {
-		code := codeOf(err)
-		out = append(out[:0], make([]byte, answerHeader)...)
-		out[headerBytes] = byte(code)
-		out = append(out, err.Error()...)
+		out = n.refusal(out, err)
 	}
 	binary.LittleEndian.PutUint64(out, uint64(n.clock.Last()))
 	x.Response.SetBody(out)
 	giveBuffer(buf, out)
 }
 
-// observe takes in another node's clock. A node whose clock is far ahead makes all others' stamps run ahead: somebody has to be told.
-func (n *Node) observe(stamp int64) {
-	n.clock.Observe(stamp)
-	ahead := time.Duration(stamp-time.Now().UnixMicro()) * time.Microsecond
-	if ahead < maxClockAhead {
-		return
-	}
-	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute && n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
-		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's", "by", ahead.String())
-	}
+// refusal is an answer, in the place of out, that says what is wrong.
+func (n *Node) refusal(out []byte, err error) []byte {
+	out = append(appendU64(out[:0], uint64(n.clock.Last())), byte(codeOf(err)))
+	return append(out, err.Error()...)
 }
-
-const maxClockAhead = 2 * time.Second
 
 var (
 	callsServed = metrics.NewCounter("millrace_cluster_calls_served_total")
@@ -295,7 +291,7 @@ func remoteError(code errCode, text []byte) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: %s", errRemote, text)
-	case code == codeDamaged: // the text names the file
+	case code == codeDamaged, code == codeClock: // the text names the file, or says by how much
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err

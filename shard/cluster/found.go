@@ -359,7 +359,7 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 	o := x.Engine
 	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
 	first, count := routes.partitions(group)
-	o.Group = &shard.Group{Log: t, First: first, Count: count, Secret: secret, Mesh: unconnected{routes: routes}, Clock: &shard.Clock{}}
+	o.Group = &shard.Group{Log: t, First: first, Count: count, Secret: secret, Mesh: unconnected{routes: routes}, Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}}
 	e, err := shard.Open(o)
 	if err != nil {
 		return err

@@ -198,7 +198,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now}, epoch: rand.Uint64(), started: time.Now(),
+		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(), started: time.Now(),
 		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}
 	n.draining = make(chan struct{})
@@ -238,6 +238,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 		if node != n.self {
 			n.remote(node)
 		}
+	}
+	if err := n.greet(ctx); err != nil {
+		return err
 	}
 	if err := n.openReplicas(); err != nil {
 		return err

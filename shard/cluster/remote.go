@@ -33,6 +33,7 @@ type remote struct {
 	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
 	answer atomic.Int64 // when an answer of it last came, Unix ns
 	report atomic.Pointer[Report]
+	ahead  atomic.Int64  // by how much its clock is ahead of this node's, at least, ns; negative: behind
 	kick   chan struct{} // of capacity 1: say hello now
 	gone   chan struct{} // closed when the node is let go
 	end    sync.Once
@@ -131,7 +132,9 @@ func (n *Node) exchange(pool *fasthttp.HostClient, path string, body []byte, dea
 	if resp.StatusCode() != fasthttp.StatusOK || len(out) < answerHeader {
 		return notSent{fmt.Errorf("%w: status %d to the call %s", errRemote, resp.StatusCode(), path)}
 	}
-	n.observe(int64(binary.LittleEndian.Uint64(out)))
+	if err := n.observe(int64(binary.LittleEndian.Uint64(out))); err != nil {
+		return err
+	}
 	if code := errCode(out[headerBytes]); code != codeOK {
 		return answered{remoteError(code, out[answerHeader:])}
 	}
@@ -204,6 +207,7 @@ func (r *remote) hello(ctx context.Context) error {
 		deadline = d
 	}
 	var report Report
+	begun := r.n.clock.Time()
 	err := r.post(r.services, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
 		return json.Unmarshal(x.bytes(len(x.rest)), &report)
 	})
@@ -211,6 +215,7 @@ func (r *remote) hello(ctx context.Context) error {
 		return err
 	}
 	r.report.Store(&report)
+	r.compareClocks(begun, report.Now, r.n.clock.Time())
 	r.n.routes.learn(&report)
 	return nil
 }

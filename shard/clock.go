@@ -1,0 +1,149 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// ErrClock is returned when stamps are further ahead of a clock than they may be: one of the two is wrong, and stamps never go back.
+var ErrClock = errors.New("stamps are too far ahead of the clock")
+
+// DefaultMaxClockOffset is generous: what has to be kept out is a clock that is wrong by hours or years.
+const DefaultMaxClockOffset = 10 * time.Minute
+
+// Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that the node has seen.
+//
+// Whoever has once given a stamp from a wrong time makes all later ones of the store, and of all nodes of a cluster, come after it. So three things are
+// bounded by MaxOffset: what a node finds on its disk (Check), what others say (Accept), and how far the system's clock may jump ahead while the process runs:
+// a larger jump isn't followed, and stamps go on at the pace of the steady clock. A restart takes the clock as it is then.
+type Clock struct {
+	Now       func() time.Time // default time.Now
+	MaxOffset time.Duration    // default DefaultMaxClockOffset
+	Logger    *slog.Logger     // default slog.Default()
+
+	last   atomic.Int64
+	anchor atomic.Pointer[anchor]
+	warned atomic.Int64 // Unix ns of the last warning
+	// steady is the steady clock; nil: Go's, which is a part of what Now returns.
+	steady func() time.Duration
+}
+
+// anchor is a moment at which the system's clock was believed.
+type anchor struct {
+	time.Time
+	steady time.Duration
+}
+
+// anchorLife is how often the clock is believed anew: what it was set by in between, in small steps, is followed.
+const anchorLife = time.Minute
+
+// Next is a stamp for a record of n ops: each has one of its own, counted from the record's.
+func (c *Clock) Next(n int) int64 {
+	t := c.Time().UnixMicro()
+	for {
+		last := c.last.Load()
+		t = max(t, last+1)
+		if c.last.CompareAndSwap(last, t+int64(n)) {
+			return t
+		}
+	}
+}
+
+// Last is the latest stamp that was given or seen.
+func (c *Clock) Last() int64 { return c.last.Load() }
+
+// Observe makes later stamps later than stamp, which stands in a log.
+func (c *Clock) Observe(stamp int64) {
+	for last := c.last.Load(); last < stamp && !c.last.CompareAndSwap(last, stamp); last = c.last.Load() {
+	}
+}
+
+// Accept is Observe for a stamp that another node says. ErrClock: it is too far ahead, and nothing was done.
+func (c *Clock) Accept(stamp int64) error {
+	if stamp <= c.last.Load() {
+		return nil
+	}
+	if ahead := c.ahead(stamp); ahead > c.bound() {
+		return fmt.Errorf("%w: by %v, and %v are permitted (--max-clock-offset)", ErrClock, ahead, c.bound())
+	}
+	c.Observe(stamp)
+	return nil
+}
+
+// Check is ErrClock when the latest stamp is too far ahead of the clock.
+func (c *Clock) Check() error {
+	last := c.last.Load()
+	if ahead := c.ahead(last); ahead > c.bound() {
+		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are permitted. Set the clock right, if it is wrong. If it "+
+			"is right, it was wrong when the change was made: go back to a backup from before, or start with a larger --max-clock-offset, and stamps stay ahead",
+			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339), c.Time().UTC().Format(time.RFC3339), ahead, c.bound())
+	}
+	return nil
+}
+
+// ahead is by how much a stamp is ahead of the clock, in whole milliseconds.
+func (c *Clock) ahead(stamp int64) time.Duration {
+	return time.UnixMicro(stamp).Sub(c.Time()).Truncate(time.Millisecond)
+}
+
+func (c *Clock) bound() time.Duration {
+	if c.MaxOffset > 0 {
+		return c.MaxOffset
+	}
+	return DefaultMaxClockOffset
+}
+
+// Time is the system's time, or, when that has jumped too far ahead, what it would be without.
+func (c *Clock) Time() time.Time {
+	t := c.system()
+	anchor := c.anchor.Load()
+	if anchor == nil {
+		c.believe(t)
+		return t
+	}
+	elapsed := t.Sub(anchor.Time)
+	if c.steady != nil {
+		elapsed = c.steady() - anchor.steady
+	}
+	expected := anchor.Add(elapsed)
+	jump := time.Duration(t.UnixMicro()-expected.UnixMicro()) * time.Microsecond
+	switch {
+	case jump > c.bound():
+		c.warn(expected, jump)
+		return expected
+	case elapsed > anchorLife && jump >= -c.bound():
+		c.believe(t)
+	}
+	return t
+}
+
+func (c *Clock) system() time.Time {
+	if c.Now != nil {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+func (c *Clock) believe(t time.Time) {
+	a := &anchor{Time: t}
+	if c.steady != nil {
+		a.steady = c.steady()
+	}
+	c.anchor.Store(a)
+}
+
+// warn says so once a minute.
+func (c *Clock) warn(at time.Time, jump time.Duration) {
+	last, now := c.warned.Load(), at.UnixNano()
+	if now-last < int64(time.Minute) || !c.warned.CompareAndSwap(last, now) {
+		return
+	}
+	log := c.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(), "permitted", c.bound().String())
+}

@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// A node whose clock is years ahead doesn't get into a cluster that runs, and leaves no stamp there.
+func TestWrongClockIsRefused(t *testing.T) {
+	t.Parallel()
+	var wrong quorum.Node
+	c := newTestCluster(t, 3, nil)
+	c.change = func(o *Options) {
+		if o.Node == wrong {
+			o.Engine.Now = func() time.Time { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC) }
+		}
+	}
+	c.start(1, 2, 3)
+	require.NoError(t, track(c.node(1).Front(), "bought", users("u", 20)...))
+	c.stop(3)
+	wrong = 3
+	_, err := c.open(3)
+	require.ErrorIs(t, err, shard.ErrClock)
+	require.ErrorContains(t, err, "ahead of those of most of the nodes")
+	for _, node := range []quorum.Node{1, 2} {
+		require.NoError(t, track(c.node(node).Front(), "bought", users("u", 20)...))
+		require.Less(t, time.UnixMicro(c.node(node).clock.Last()).Year(), 2099)
+	}
+	wrong = 0
+	c.start(3)
+}
+
+// A call from a node whose stamps are too far ahead is refused with a word, and takes no stamp along.
+func TestCallsFromTheFutureAreRefused(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, nil)
+	one := c.node(1)
+	one.clock.Observe(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+	err := one.remote(2).hello(context.Background())
+	require.ErrorIs(t, err, shard.ErrClock)
+	require.ErrorContains(t, err, "node 2 refuses the call")
+	require.Less(t, time.UnixMicro(c.node(2).clock.Last()).Year(), 2099)
+	require.Error(t, c.node(2).remote(1).hello(context.Background()), "nor are its answers believed")
+	require.Less(t, time.UnixMicro(c.node(2).clock.Last()).Year(), 2099)
+}
+
+// Whose clock is wrong is for most to say; of two, the one that is ahead.
+func TestWhoseClockIsWrong(t *testing.T) {
+	t.Parallel()
+	const far, near = time.Hour, time.Second
+	for _, of := range []struct {
+		ahead []time.Duration // the others' clocks
+		wrong bool
+	}{
+		{nil, false}, {[]time.Duration{near}, false}, {[]time.Duration{far}, false}, {[]time.Duration{-far}, true},
+		{[]time.Duration{far, near}, false}, {[]time.Duration{-far, near}, false}, {[]time.Duration{-far, -far}, true}, {[]time.Duration{far, far}, true},
+		{[]time.Duration{far, -far, near, near}, false}, {[]time.Duration{-far, -far, -far, near}, true},
+	} {
+		o := Options{}
+		o.EnsureDefaults()
+		n := &Node{opts: o, remotes: xsync.NewMapOf[quorum.Node, *remote]()}
+		for i, ahead := range of.ahead {
+			r := &remote{n: n, node: quorum.Node(i + 2)}
+			r.up.Store(true)
+			r.ahead.Store(int64(ahead))
+			n.remotes.Store(r.node, r)
+		}
+		require.Equal(t, of.wrong, n.checkClock() != nil, "%v", of.ahead)
+	}
+}
