@@ -376,7 +376,7 @@ type group struct {
 func quick(o *Options) {
 	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 500*time.Millisecond, 400*time.Millisecond, 50*time.Millisecond
 	o.KeepBytes, o.SegmentBytes, o.MaxEntryBytes = 1<<10, 8<<10, 700
-	o.MinFreeBytes, o.MinFreePercent = -1, -1
+	o.MinFreeBytes, o.MinFreePercent, o.DiskTimeout = -1, -1, -1
 }
 
 const testCluster = "test-cluster"

@@ -36,10 +36,12 @@ type Host struct {
 	client   *tls.Config
 	listener net.Listener
 	calls    *doorway
+	requests *doorway      // calls, too, kept apart from the others
 	heard    *doorway      // pulses of other nodes
 	slots    chan struct{} // handshakes under way
 	done     chan struct{}
 	loops    sync.WaitGroup
+	disk     disk // of the logs of all groups
 
 	mu         sync.Mutex
 	closed     bool
@@ -100,7 +102,7 @@ func Listen(o HostOptions) (*Host, error) {
 		return nil, fmt.Errorf("listen for other nodes: %w", err)
 	}
 	h.listener = listener
-	h.calls, h.heard = newDoorway(listener.Addr()), newDoorway(listener.Addr())
+	h.calls, h.requests, h.heard = newDoorway(listener.Addr()), newDoorway(listener.Addr()), newDoorway(listener.Addr())
 	h.loops.Add(2)
 	go h.accept()
 	go h.hearAll()
@@ -152,6 +154,14 @@ func (h *Host) clusterID() string {
 // Calls is where connections for calls come in; each is a *Conn.
 func (h *Host) Calls() net.Listener { return h.calls }
 
+// Requests is where connections for calls of a second kind come in (DialRequests): who serves them can keep them from filling up what the first kind needs.
+func (h *Host) Requests() net.Listener { return h.requests }
+
+// DialRequests opens a connection for calls of the second kind. Errors as those of DialCalls.
+func (h *Host) DialRequests(to Node, timeout time.Duration) (net.Conn, error) {
+	return h.dialNode(to, purposeRequests, 0, timeout)
+}
+
 // DialCalls opens a connection for calls to a node. Errors: ErrStranger, or what the network says.
 func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeCalls, 0, timeout)
@@ -184,7 +194,7 @@ func (h *Host) Close() error {
 	for c := range conns {
 		_ = c.Conn.Close()
 	}
-	_, _ = h.calls.Close(), h.heard.Close()
+	_, _, _ = h.calls.Close(), h.requests.Close(), h.heard.Close()
 	h.loops.Wait()
 	return err
 }
@@ -299,6 +309,8 @@ func (h *Host) door(in hello) *doorway {
 	switch in.purpose {
 	case purposeCalls:
 		return h.calls
+	case purposeRequests:
+		return h.requests
 	case purposePulse:
 		return h.heard
 	}
@@ -412,14 +424,15 @@ type hello struct {
 
 const (
 	helloMagic      = "millrace"
-	helloVersion    = 1
+	helloVersion    = 2
 	helloBytes      = 24
 	maxClusterBytes = 255
 
-	purposeCalls = 1
-	purposeRaft  = 2
-	purposeState = 3
-	purposePulse = 4
+	purposeCalls    = 1
+	purposeRaft     = 2
+	purposeState    = 3
+	purposePulse    = 4
+	purposeRequests = 5
 
 	statusWelcome  = 0
 	statusStranger = 1

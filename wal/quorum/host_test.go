@@ -60,6 +60,10 @@ func TestHost(t *testing.T) {
 	require.EqualValues(t, 1, there.Node)
 	require.Equal(t, "c", there.Cluster)
 	require.Equal(t, two.Addr(), two.Calls().Addr())
+	_, err := one.DialRequests(2, time.Second)
+	require.NoError(t, err)
+	_, err = two.Requests().Accept()
+	require.NoError(t, err)
 
 	c, err := one.DialAddress(two.Addr().String(), time.Second)
 	require.NoError(t, err)

@@ -40,6 +40,9 @@ type Log struct {
 
 	passed passed
 	full   atomic.Bool // the disk is
+	// stoodDown: it hangs, and another node shall lead (disk.go).
+	stoodDown atomic.Bool
+	heeding   sync.Mutex
 
 	mu           sync.Mutex // guards all below
 	wake         sync.Cond  // the proposer waits on it
@@ -188,6 +191,12 @@ func (l *Log) create() (err error) {
 
 func (l *Log) openStore() (err error) {
 	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.witness, l.fail)
+	if err == nil && l.host != nil && l.opts.DiskTimeout > 0 {
+		l.store.writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
+	}
+	if err == nil {
+		l.store.onWrite = l.opts.hooks.write
+	}
 	return err
 }
 
@@ -300,6 +309,7 @@ func (l *Log) Start() error {
 		l.metrics = nil
 		return fmt.Errorf("start group %d: %w", l.opts.Group, err)
 	}
+	l.host.disk.join(l)
 	l.told.Add(1)
 	go l.tellOwner()
 	l.serving.Add(1)
@@ -450,6 +460,7 @@ func (l *Log) depart() {
 		l.settle(closeTimeout)
 	}
 	close(l.stop)
+	l.host.disk.leave(l)
 	l.swapping.Lock()
 	l.node.Load().leave()
 	l.swapping.Unlock()

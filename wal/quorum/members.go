@@ -143,6 +143,8 @@ func (l *Log) Status() Status {
 			continue
 		}
 		switch {
+		case r.State() == raft.Leader && l.stoodDown.Load():
+			s.Role, s.Leader = Follower, 0
 		case r.State() == raft.Leader:
 			s.Role = Leader
 		case !m.Voter:

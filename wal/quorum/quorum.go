@@ -108,6 +108,8 @@ type Options struct {
 	MinFreePercent float64
 	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
 	StallAfter time.Duration
+	// DiskTimeout: when a write takes longer, all groups that are led on this Host give their leadership up (disk.go). Default 1.5 s; negative: never.
+	DiskTimeout time.Duration
 	// SegmentBytes: the log's files are allocated in this size, and go when nothing in them is needed. Default 16 MiB.
 	SegmentBytes int
 	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as much for a while. Default 32 MiB.
@@ -119,9 +121,10 @@ type Options struct {
 	hooks hooks
 }
 
-// hooks are where tests stop a restore, as a crash would.
+// hooks are where tests stop a restore, as a crash would, and let a disk hang.
 type hooks struct {
 	restore func(step string) error
+	write   func() // before entries are written; nil: none
 }
 
 // EnsureDefaults fills in what is not set.
@@ -154,6 +157,7 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.MinFreeBytes, 2_000_000_000)
 	setDefault(&o.MinFreePercent, 5)
 	setDefault(&o.StallAfter, 5*time.Second)
+	setDefault(&o.DiskTimeout, 1500*time.Millisecond)
 	setDefault(&o.SegmentBytes, 16<<20)
 	setDefault(&o.KeepBytes, 32<<20)
 	setDefault(&o.FollowerBytes, 512<<20)

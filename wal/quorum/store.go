@@ -35,6 +35,8 @@ type store struct {
 	witness *witness
 	fail    func(error) error // reports what is final, and returns it
 	spacing uint64            // of marks, in bytes
+	writing *deadline         // nil: none
+	onWrite func()            // a test's; nil: none
 
 	mu     sync.Mutex // guards all below
 	failed error
@@ -178,6 +180,11 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 	sealed := make([]*raft.Log, len(logs))
 	for i, l := range logs {
 		sealed[i] = sealLog(l)
+	}
+	s.writing.begin()
+	defer s.writing.end()
+	if s.onWrite != nil {
+		s.onWrite()
 	}
 	err := s.wal.StoreLogs(sealed)
 	if err == nil {
@@ -350,6 +357,8 @@ func (s *store) Set(key, value []byte) error {
 	if err := s.broken(); err != nil {
 		return err
 	}
+	s.writing.begin()
+	defer s.writing.end()
 	if err := s.wal.Set(key, value); err != nil {
 		return s.breakDown(fmt.Errorf("write %s: %w", key, err))
 	}

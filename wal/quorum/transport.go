@@ -43,6 +43,7 @@ type transport struct {
 	raft    atomic.Pointer[raft.Raft] // nil: not yet
 	handler atomic.Pointer[func(raft.RPC)]
 	entries *store // set with raft
+	muted   atomic.Bool
 
 	mu      sync.Mutex
 	known   entryID // committed
@@ -141,6 +142,9 @@ func (t *transport) Close() error {
 
 // AppendEntries sends a request and notes how far the other node has the log.
 func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.muted.Load() {
+		return errDiskHangs
+	}
 	err := t.send(id, to, req, resp)
 	if err == nil && resp.Term == req.Term {
 		c := contact{index: resp.LastLog, at: time.Now()}

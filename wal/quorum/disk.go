@@ -1,0 +1,199 @@
+package quorum
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/hashicorp/raft"
+)
+
+// A disk that hangs says nothing. Raft waits for it, and its heartbeats go on meanwhile: a leader whose disk hangs would lead for ever and do nothing. So each
+// write has DiskTimeout. When one takes longer, all groups that this node leads stand down:
+//
+//   - they tell the owner that this node does not lead (OnFollow), and refuse fences that wait; records that are on their way may or may not come to be in the log;
+//   - they send nothing to their followers any more, which would choose another leader because of that;
+//   - and they tell the voter that has most of the log to stand for election at once.
+//
+// Raft itself, once the disk goes on, finds that there is another leader, or that it has not heard of its followers for too long. Should it still lead, the
+// owner is told.
+
+// errDiskHangs is what followers' requests get while the disk hangs.
+var errDiskHangs = errors.New("quorum: the disk hangs")
+
+// disk is that of a node: all of its groups write there.
+type disk struct {
+	mu      sync.Mutex
+	logs    map[*Log]struct{}
+	hanging int // writes that take too long
+}
+
+func (d *disk) join(l *Log) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.logs == nil {
+		d.logs = map[*Log]struct{}{}
+	}
+	d.logs[l] = struct{}{}
+}
+
+func (d *disk) leave(l *Log) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.logs, l)
+}
+
+// late says that one more write takes too long, or one fewer.
+func (d *disk) late(more int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.hanging > 0
+	d.hanging += more
+	after := d.hanging > 0
+	if before == after {
+		return
+	}
+	for l := range d.logs {
+		go l.heedDisk()
+	}
+}
+
+func (d *disk) hangs() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hanging > 0
+}
+
+// deadline watches the writes of one store, which come one after the other.
+type deadline struct {
+	disk    *disk
+	timeout time.Duration
+
+	mu     sync.Mutex
+	timer  *time.Timer
+	begun  time.Time // of the write that is under way; zero: none
+	isLate bool
+}
+
+// begin is called before a write, end after it. A nil deadline watches nothing.
+func (d *deadline) begin() {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begun = time.Now()
+	if d.timer == nil {
+		d.timer = time.AfterFunc(d.timeout, d.passed)
+	} else {
+		d.timer.Reset(d.timeout)
+	}
+}
+
+func (d *deadline) end() {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begun = time.Time{}
+	d.timer.Stop()
+	if d.isLate {
+		d.isLate = false
+		d.disk.late(-1)
+	}
+}
+
+// passed may come too late: the next write is under way, or none.
+func (d *deadline) passed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.begun.IsZero() || d.isLate || time.Since(d.begun) < d.timeout {
+		return
+	}
+	d.isLate = true
+	d.disk.late(1)
+}
+
+// heedDisk does what the disk asks for by now.
+func (l *Log) heedDisk() {
+	l.heeding.Lock()
+	defer l.heeding.Unlock()
+	n := l.node.Load()
+	switch hangs := l.host.disk.hangs(); {
+	case n == nil || hangs == l.stoodDown.Load():
+	case hangs:
+		l.standDown(n)
+	default:
+		l.standUp(n)
+	}
+}
+
+// standDown gives the leadership up although raft can't.
+func (l *Log) standDown(n *instance) {
+	best := l.furthest(n)
+	if n.raft.State() != raft.Leader || best == 0 { // nobody else can lead
+		return
+	}
+	l.stoodDown.Store(true)
+	standDowns.Inc()
+	l.opts.Logger.Error("the disk hangs; this node gives up the leadership", "group", l.opts.Group, "to", best)
+	n.trans.mute(true)
+	l.notice(false)
+	l.refuseFences()
+	if err := n.trans.summon(best); err != nil {
+		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best, "error", err)
+	}
+}
+
+// standUp undoes it when the disk goes on.
+func (l *Log) standUp(n *instance) {
+	l.stoodDown.Store(false)
+	n.trans.mute(false)
+	if n.raft.State() == raft.Leader { // nobody has taken over, or it doesn't know yet
+		l.notice(true)
+	}
+}
+
+// furthest is the other voter that is known to have most of the log; 0 when there is none.
+func (l *Log) furthest(n *instance) (best Node) {
+	var most uint64
+	for _, m := range l.members() {
+		if m.Node == l.self || !m.Voter {
+			continue
+		}
+		if c := n.trans.contact(m.Node); best == 0 || c.index > most {
+			best, most = m.Node, c.index
+		}
+	}
+	return best
+}
+
+// refuseFences ends those that wait, also for entries that are on their way.
+func (l *Log) refuseFences() {
+	l.mu.Lock()
+	fences := l.queue.fences
+	l.queue.fences = nil
+	for _, p := range l.queue.flying {
+		fences = append(fences, p.fences...)
+		p.fences = nil
+	}
+	l.mu.Unlock()
+	for _, f := range fences {
+		f <- fenced{err: fmt.Errorf("%w: %w", ErrNotLeader, errDiskHangs)}
+	}
+}
+
+// mute stops what is sent to followers, or lets it go on.
+func (t *transport) mute(on bool) { t.muted.Store(on) }
+
+// summon tells a node to stand for election at once, and the others to vote although they know a leader.
+func (t *transport) summon(to Node) error {
+	id := []byte(t.host.Node().id())
+	req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id}}
+	return t.NetworkTransport.TimeoutNow(to.id(), to.address(), req, &raft.TimeoutNowResponse{})
+}
+
+var standDowns = metrics.NewCounter("millrace_quorum_disk_stand_downs_total")

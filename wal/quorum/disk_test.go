@@ -1,0 +1,95 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hangingDisk is the disk of one node, which takes writes or lets them wait.
+type hangingDisk struct {
+	mu    sync.RWMutex // held by who lets it hang
+	waits atomic.Int32
+}
+
+func (d *hangingDisk) write() {
+	d.waits.Add(1)
+	defer d.waits.Add(-1)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+}
+
+// A leader whose disk hangs goes on with its heartbeats, as far as raft is concerned. It gives the leadership up, and what is asked of it fails at once; the
+// others go on. When the disk goes on, it follows, and nothing is there that the others don't have.
+func TestLeaderWhoseDiskHangs(t *testing.T) {
+	t.Parallel()
+	disks := map[Node]*hangingDisk{}
+	g := emptyGroup(t)
+	voters := []Node{1, 2, 3}
+	for _, v := range voters {
+		d := &hangingDisk{}
+		disks[v] = d
+		g.add(v, func(o *Options) {
+			o.Voters, o.hooks.write, o.DiskTimeout = voters, d.write, 100*time.Millisecond
+		}).start()
+	}
+	texts := g.write(20)
+	old := g.leader()
+	disks[old.node].mu.Lock()
+	require.NoError(t, old.append("hangs"))
+	soon(t, "the write waits", func() bool { return disks[old.node].waits.Load() > 0 })
+	_, err := old.log.Fence(context.Background())
+	require.ErrorIs(t, err, ErrNotLeader)
+	soon(t, "nothing is taken any more", func() bool { return old.append("no") != nil })
+	require.False(t, old.log.Leads())
+	require.NotEqual(t, Leader, old.log.Status().Role)
+	require.NotEqual(t, old.node, old.log.Status().Leader)
+
+	leader := g.leader(old.node)
+	for i := range 20 {
+		text := fmt.Sprintf("without %d", i)
+		require.NoError(t, leader.append(text))
+		texts = append(texts, text)
+	}
+	soon(t, "the others go on", func() bool { return leader.handedBack("without 19") })
+	disks[old.node].mu.Unlock()
+	soon(t, "the old leader has all", func() bool { return len(old.owner.texts()) >= len(texts) })
+	g.same()
+	require.NotContains(t, leader.owner.texts(), "hangs")
+}
+
+// When nobody can take over, whoever stood down leads again once its disk goes on, and what was on its way is there.
+func TestDiskThatHangsForALittle(t *testing.T) {
+	t.Parallel()
+	var d hangingDisk
+	g := emptyGroup(t)
+	for _, v := range []Node{1, 2} {
+		g.add(v, func(o *Options) {
+			o.Voters, o.DiskTimeout = []Node{1, 2}, 100*time.Millisecond
+			if v == 1 {
+				o.hooks.write = d.write
+				o.HeartbeatTimeout, o.ElectionTimeout, o.LeaseTimeout = time.Minute, time.Minute, time.Minute // it goes on leading while it hears of nobody
+			}
+		}).start()
+	}
+	texts := g.write(5)
+	one := g.members[1]
+	require.NoError(t, g.members[2].log.Transfer(1))
+	soon(t, "node 1 leads", one.log.Leads)
+	g.net.partition([]Node{1}, []Node{2})
+	d.mu.Lock()
+	require.NoError(t, one.append("hangs"))
+	soon(t, "node 1 has stood down", func() bool { return !one.log.Leads() })
+	d.mu.Unlock()
+	g.net.partition()
+	soon(t, "node 1 leads again", one.log.Leads)
+	require.NoError(t, one.append("goes on"))
+	soon(t, "all is there", func() bool { return one.handedBack("goes on") })
+	require.Equal(t, append(texts, "hangs", "goes on"), one.owner.texts())
+	g.same()
+}
