@@ -109,8 +109,10 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		limiter := ratelimit.NewLimiter(peers, systemClock)
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
-			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20},
+			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20}, HelloInterval: 100 * time.Millisecond,
+			// A busy machine is no reason to give up.
+			HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
 			OnDocument: d.control.Apply, Logger: d.logger(),
 			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
 				"ratelimit": func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },

@@ -175,4 +175,4 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 }
 
 // maxIdempotencyWait bounds the wait for another request with the same key.
-const maxIdempotencyWait = 10 * time.Second
+const maxIdempotencyWait = 2500 * time.Millisecond

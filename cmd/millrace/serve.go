@@ -50,17 +50,19 @@ type serveCommand struct {
 	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
 	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
 
-	Node         uint32            `default:"0" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
-	Raft         string            `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
-	Members      map[uint32]string `mapsep:"," help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
-	Groups       int               `default:"16" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made."`
-	Replicas     int               `default:"3" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
-	RaftInsecure bool              `help:"No TLS between nodes. Loopback only."`
-	RaftCert     string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
-	RaftKey      string            `help:"Its key, PEM." placeholder:"FILE" type:"path"`
-	RaftCA       string            `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
-	MaxMoves     int               `default:"2" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
-	RaftTimeout  time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one."`
+	Node          uint32            `default:"0" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
+	Raft          string            `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
+	Members       map[uint32]string `mapsep:"," help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
+	Groups        int               `default:"16" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made."`
+	Replicas      int               `default:"3" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
+	RaftInsecure  bool              `help:"No TLS between nodes. Loopback only."`
+	RaftCert      string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
+	RaftKey       string            `help:"Its key, PEM." placeholder:"FILE" type:"path"`
+	RaftCA        string            `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
+	MaxMoves      int               `default:"2" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
+	RaftTimeout   time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one, and of a node after which nobody waits for it."`
+	DiskTimeout   time.Duration     `default:"1500ms" help:"A write of a group's log that takes longer makes the node give up what it leads; 0: never."`
+	CommitTimeout time.Duration     `default:"2500ms" help:"How long requests wait for other nodes, or for a new leader; beyond it: 503."`
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
 	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
@@ -410,7 +412,7 @@ func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
 }
 
 // orNone turns "no floor" of the command line into that of the log.
-func orNone[T int64 | float64](v T) T {
+func orNone[T int64 | float64 | time.Duration](v T) T {
 	if v == 0 {
 		return -1
 	}

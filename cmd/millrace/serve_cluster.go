@@ -52,6 +52,9 @@ func (c *serveCommand) checkCluster() error {
 	if c.RaftTimeout < 100*time.Millisecond || c.RaftTimeout > time.Minute {
 		return errors.New("--raft-timeout: want 100ms to 1m")
 	}
+	if c.CommitTimeout < 100*time.Millisecond || c.DiskTimeout < 0 {
+		return errors.New("--commit-timeout: want at least 100ms, and --disk-timeout at least 0")
+	}
 	switch {
 	case c.RaftInsecure && secured:
 		return errors.New("--raft-insecure goes without --raft-cert, --raft-key and --raft-ca")
@@ -137,8 +140,9 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
 		Groups: c.Groups, Replicas: c.Replicas, Pace: cluster.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
-			HeartbeatTimeout: c.RaftTimeout, MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
+			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
+		CommitTimeout: c.CommitTimeout, FenceTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
 		Engine: o.engine, Events: o.events, OnFailure: o.engine.OnFailure, Program: version, Logger: logger,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -196,9 +197,14 @@ func (r *reader) effects() (e shard.Effects) {
 // handler answers a call: it appends what was asked for to dst. body and dst are lent.
 type handler func(from *quorum.Conn, dst, body []byte) ([]byte, error)
 
-func (n *Node) handlers() map[string]handler {
+// requestHandlers are those of calls that may wait for calls of the other kind.
+func (n *Node) requestHandlers() map[string]handler {
+	return map[string]handler{callCommit: n.serveCommit, callRelease: n.serveRelease}
+}
+
+func (n *Node) serviceHandlers() map[string]handler {
 	h := map[string]handler{
-		callFacts: n.serveFacts, callHello: n.serveHello, callCommit: n.serveCommit, callRelease: n.serveRelease, callLetters: n.serveLetters,
+		callFacts: n.serveFacts, callHello: n.serveHello, callLetters: n.serveLetters,
 		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
 		callCut: n.serveCut, callImage: n.serveImage,
 	}
@@ -211,9 +217,9 @@ func (n *Node) handlers() map[string]handler {
 	return h
 }
 
-// newServer makes the server of calls.
-func (n *Node) newServer() *fasthttp.Server {
-	handlers := n.handlers()
+// newServer makes a server of calls. There are two, as there are two pools (remote.go): on this side, too, calls of requests must not keep the others out, however
+// many nodes there are and however many of each one's requests wait. MaxCallsServed bounds each.
+func (n *Node) newServer(handlers map[string]handler) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler: func(x *fasthttp.RequestCtx) { n.serve(handlers, x) },
 		Name:    "millrace", NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true, DisableHeaderNamesNormalizing: true,
@@ -221,6 +227,20 @@ func (n *Node) newServer() *fasthttp.Server {
 		IdleTimeout: 2 * idleTime, ReadTimeout: callReadTime, WriteTimeout: callReadTime,
 		MaxRequestBodySize: n.opts.maxCallBytes(), Concurrency: n.opts.MaxCallsServed, ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
 		Logger: quiet{}, // connections that end are no news
+	}
+}
+
+// serveCalls serves both kinds until the host is closed.
+func (n *Node) serveCalls(requests, services map[string]handler) {
+	n.servers = []*fasthttp.Server{n.newServer(requests), n.newServer(services)}
+	for i, door := range []net.Listener{n.host.Requests(), n.host.Calls()} {
+		n.serving.Add(1)
+		go func() {
+			defer n.serving.Done()
+			if err := n.servers[i].Serve(door); err != nil && n.context.Err() == nil {
+				n.fail(fmt.Errorf("calls between nodes are not served: %w", err))
+			}
+		}()
 	}
 }
 

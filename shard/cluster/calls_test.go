@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"reflect"
@@ -311,10 +312,10 @@ func TestCallsFromBeforeAPause(t *testing.T) {
 	paused := time.Now()
 	time.Sleep(time.Millisecond)
 	r.heard()
-	r.lost(paused)
+	r.lost(paused, io.EOF)
 	require.True(t, r.up.Load())
 	time.Sleep(time.Millisecond)
-	r.lost(time.Now())
+	r.lost(time.Now(), io.EOF)
 	require.False(t, r.up.Load())
 	r.heard()
 	require.True(t, r.up.Load())

@@ -61,11 +61,11 @@ func (c *testCluster) options(node quorum.Node) Options {
 		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
 		Quorum: quorum.Options{
 			HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, LeaseTimeout: time.Second,
-			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20,
+			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1,
 		},
 		Engine:        shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
-		HelloInterval: 100 * time.Millisecond,
-		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
+		HelloInterval: 100 * time.Millisecond, HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
 		OnFailure: func(err error) {
 			c.mu.Lock()
 			c.failed[node] = err

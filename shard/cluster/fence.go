@@ -56,8 +56,14 @@ func (m mesh) Fence() error {
 		go m.runFences()
 	}
 	f.mu.Unlock()
-	<-mine.done
-	return mine.err
+	timeout := time.NewTimer(m.opts.FenceTimeout) // the round before may have taken as long as it could
+	defer timeout.Stop()
+	select {
+	case <-mine.done:
+		return mine.err
+	case <-timeout.C:
+		return shard.ErrUnavailable
+	}
 }
 
 // FenceControl is Fence for the control group; see shard.Mesh.

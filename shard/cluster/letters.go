@@ -240,10 +240,12 @@ func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error)
 	}
 }
 
-// effectsWait is how long a question for effects stays open; effectsPage how many an answer has.
+// effectsWait is how long a question for effects stays open; effectsPage how many an answer has; effectsPatience is how long a node may not be reached before
+// its promises are taken for lost, since another one leads its groups by then, or soon.
 const (
-	effectsWait = 10 * time.Second
-	effectsPage = 4096
+	effectsWait     = 10 * time.Second
+	effectsPage     = 4096
+	effectsPatience = 300 * time.Millisecond
 )
 
 func (o *promises) told(ids []uint64) {
@@ -392,7 +394,7 @@ func (x *effects) ask() {
 		if silent.IsZero() {
 			silent = time.Now()
 		}
-		if time.Since(silent) > n.opts.CommitTimeout {
+		if time.Since(silent) > effectsPatience {
 			x.mu.Lock()
 			lost := x.take(func(effectID, expected) bool { return true })
 			x.mu.Unlock()

@@ -69,16 +69,50 @@ func (m mesh) Commit(record []byte, outcomes []shard.Outcome) error {
 	if len(record) > m.opts.maxRecordBytes() {
 		return shard.ErrTooLarge
 	}
-	now := time.Now()
-	deadline := now.Add(m.opts.CommitTimeout)
+	deadline := time.Now().Add(m.opts.CommitTimeout)
+	tried := false
+	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
+		err := m.commit(split, outcomes, deadline)
+		if err != nil && tried { // what refuses now says nothing of the try before
+			err = shard.ErrUnknown
+		}
+		if !errors.Is(err, shard.ErrUnknown) {
+			return err
+		}
+		if !isKnownAgain(record) || time.Now().Add(pause).After(deadline) {
+			commitsUnknown.Inc()
+			return err
+		}
+		tried = true
+		commitRetries.Inc()
+		select {
+		case <-time.After(pause):
+		case <-m.stop:
+			return err
+		}
+	}
+}
+
+// isKnownAgain says that whoever applies the record knows it again, and does nothing the second time: that of a request with an Idempotency-Key.
+func isKnownAgain(record []byte) bool {
+	o, rest := op.Next(record[op.HeaderBytes:])
+	return len(rest) == 0 && o.Kind() == op.Relay
+}
+
+// commit is one try.
+func (m mesh) commit(split []shard.Part, outcomes []shard.Outcome, deadline time.Time) (err error) {
 	parts := make([]part, len(split))
 	for i, s := range split {
 		parts[i] = part{group: uint32(s.Group), record: s.Record}
 	}
+	wait := time.Now().Add(m.opts.LeaderWait)
+	if wait.After(deadline) {
+		wait = deadline
+	}
 	// Before anything is sent, so that a request that can't be done whole is not done by half.
 	for i := range parts {
 		p := &parts[i]
-		if p.to, err = m.await(p.group, now.Add(m.opts.LeaderWait)); err != nil {
+		if p.to, err = m.await(p.group, wait); err != nil {
 			commitsUnavailable.Inc()
 			return err
 		}
@@ -97,7 +131,6 @@ func (m mesh) carry(parts []part, wanted int, deadline time.Time) error {
 		for i := range parts {
 			switch p := &parts[i]; {
 			case p.code == codeUnknown:
-				commitsUnknown.Inc()
 				return shard.ErrUnknown
 			case p.code == codeOK:
 				done++
@@ -135,7 +168,6 @@ func (m mesh) carry(parts []part, wanted int, deadline time.Time) error {
 				commitsUnavailable.Inc()
 				return shard.ErrUnavailable
 			}
-			commitsUnknown.Inc()
 			return shard.ErrUnknown
 		}
 	}
@@ -258,7 +290,7 @@ func (n *Node) post(parts []*part, wanted int, deadline time.Time) {
 }
 
 // answerTime is how much longer than the other side who has called waits.
-const answerTime = time.Second
+const answerTime = 250 * time.Millisecond
 
 func (n *Node) serveCommit(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
@@ -312,7 +344,6 @@ func (m mesh) conclude(parts []part, outcomes []shard.Outcome, deadline time.Tim
 	for len(deferred) > 0 {
 		effects, err := m.release(deferred[0], deadline)
 		if err != nil {
-			commitsUnknown.Inc()
 			return err
 		}
 		deferred = deferred[1:]

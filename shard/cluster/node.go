@@ -49,15 +49,16 @@ type Options struct {
 	Audit func(Entry) []byte
 	Pace  Pace // of the reconciler
 
-	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 10 s.
+	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 2.5 s.
 	CommitTimeout time.Duration
-	// FenceTimeout is the same for reads. Default 5 s.
+	// FenceTimeout is the same for reads. Default 2.5 s.
 	FenceTimeout time.Duration
-	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 1 s.
+	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 2 s.
 	LeaderWait time.Duration
 	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has caught up. Default 1 s.
 	MaxReadLag time.Duration
-	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long they wait for the answer. Defaults 500 ms, 2 s.
+	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long one may say nothing before it is as good as dead (remote.go).
+	// Defaults 250 ms, and what groups give their leaders (Quorum.HeartbeatTimeout).
 	HelloInterval, HelloTimeout time.Duration
 	// SpreadTimeout bounds Spread. Default 2 s.
 	SpreadTimeout time.Duration
@@ -69,7 +70,7 @@ type Options struct {
 	// DialTimeout is for a connection to another node. Default 1 s.
 	DialTimeout time.Duration
 	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its own; further ones wait, then they are
-	// refused. MaxCallsServed bounds those of all nodes together. Defaults 1024, 16384.
+	// refused. MaxCallsServed bounds those of all nodes together, of each kind. Defaults 1024, 16384.
 	MaxCalls, MaxCallsServed int
 
 	Logger *slog.Logger // default slog.Default()
@@ -79,12 +80,13 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	preset(&o.Groups, 16)
 	preset(&o.Replicas, 3)
-	preset(&o.CommitTimeout, 10*time.Second)
-	preset(&o.FenceTimeout, 5*time.Second)
-	preset(&o.LeaderWait, time.Second)
+	preset(&o.CommitTimeout, 2500*time.Millisecond)
+	preset(&o.FenceTimeout, 2500*time.Millisecond)
+	preset(&o.LeaderWait, 2*time.Second)
 	preset(&o.MaxReadLag, time.Second)
-	preset(&o.HelloInterval, 500*time.Millisecond)
-	preset(&o.HelloTimeout, 2*time.Second)
+	preset(&o.HelloInterval, 250*time.Millisecond)
+	preset(&o.HelloTimeout, o.Quorum.HeartbeatTimeout)
+	preset(&o.HelloTimeout, 800*time.Millisecond)
 	preset(&o.SpreadTimeout, 2*time.Second)
 	preset(&o.CloseTimeout, 10*time.Second)
 	preset(&o.YieldTimeout, 2*time.Second)
@@ -154,7 +156,7 @@ type Node struct {
 	epoch    uint64 // of this process, among all that have been this node
 	started  time.Time
 	host     *quorum.Host
-	server   *fasthttp.Server
+	servers  []*fasthttp.Server
 	serving  sync.WaitGroup
 	streams  sync.WaitGroup // answers that are streams
 	front    *shard.Engine
@@ -218,14 +220,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n.server = n.newServer()
-	n.serving.Add(1)
-	go func() {
-		defer n.serving.Done()
-		if err := n.server.Serve(n.host.Calls()); err != nil && n.context.Err() == nil {
-			n.fail(fmt.Errorf("calls between nodes are not served: %w", err))
-		}
-	}()
+	n.serveCalls(n.requestHandlers(), n.serviceHandlers())
 	if err := n.join(ctx); err != nil {
 		return err
 	}
@@ -410,11 +405,7 @@ func (n *Node) Close() error {
 		n.sayBye()
 	}
 	close(n.draining)
-	if n.server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
-		_ = n.server.ShutdownWithContext(ctx) // what is still there ends with the host
-		cancel()
-	}
+	n.drain()
 	n.cancel()
 	n.streams.Wait()
 	n.background.end()
@@ -431,6 +422,17 @@ func (n *Node) Close() error {
 		n.cache.Close()
 	}
 	return err
+}
+
+// drain ends the servers of calls.
+func (n *Node) drain() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var ending sync.WaitGroup
+	for _, s := range n.servers {
+		ending.Go(func() { _ = s.ShutdownWithContext(ctx) }) // what is still there ends with the host
+	}
+	ending.Wait()
 }
 
 // drainTime is how long calls of other nodes that are under way have at the end.

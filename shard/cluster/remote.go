@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard"
@@ -21,15 +23,24 @@ import (
 //
 // It has two pools of connections. Calls of requests (commit, release) may last until what they have caused on other groups is visible, and so wait for letters
 // of the node that is called, and for its reads. Those go through the second pool, whose calls wait for nobody but a group's own log. With one pool, two nodes
-// full of each other's requests would stand still.
+// full of each other's requests would stand still. A third has the hello alone: it waits for nothing at all, so that it isn't answered means something.
+//
+// There is one verdict for all calls. A node that hasn't answered a hello, nor anything else since, in HelloTimeout, is silent: it is paused, or its link is
+// cut, perhaps in one direction. Then all calls of it that are under way end at once, and further ones are not made until it has answered a hello. Who called
+// turns to whoever leads now. A call that comes to its own, shorter end says nothing of the node.
 type remote struct {
 	n        *Node
 	node     quorum.Node
 	requests *fasthttp.HostClient
 	services *fasthttp.HostClient
+	hellos   *fasthttp.HostClient
 	effects  effects
 
+	linesMu sync.Mutex
+	lines   map[*line]struct{} // of the first two pools
+
 	up     atomic.Bool  // the last call was answered
+	silent atomic.Bool  // it has not answered a hello, nor anything since
 	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
 	answer atomic.Int64 // when an answer of it last came, Unix ns
 	report atomic.Pointer[Report]
@@ -41,22 +52,77 @@ type remote struct {
 
 func (n *Node) newRemote(node quorum.Node) *remote {
 	r := &remote{n: n, node: node, kick: make(chan struct{}, 1), gone: make(chan struct{})}
-	dial := func(_ string, left time.Duration) (net.Conn, error) { // left of the call; 0: it has no end
-		limit := n.opts.DialTimeout
+	r.lines = map[*line]struct{}{}
+	requests, services := r.lineOf(n.host.DialRequests), r.lineOf(n.host.DialCalls)
+	r.requests, r.services, r.hellos = client(requests, n.opts.MaxCalls), client(services, n.opts.MaxCalls), client(r.dialBy(n.host.DialCalls), maxHellos)
+	for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.hellos} {
+		pool.MaxResponseBodySize = n.opts.maxCallBytes()
+	}
+	r.effects.init(r)
+	return r
+}
+
+// dialBy connects as dial does. left of the call, 0: it has no end.
+func (r *remote) dialBy(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+	return func(_ string, left time.Duration) (net.Conn, error) {
+		limit := r.n.opts.DialTimeout
 		if left > 0 {
 			limit = min(limit, left)
 		}
-		c, err := n.host.DialCalls(node, limit)
+		c, err := dial(r.node, limit)
 		if err != nil {
 			return nil, notSent{err}
 		}
 		return c, nil
 	}
-	r.requests, r.services = client(dial, n.opts.MaxCalls), client(dial, n.opts.MaxCalls)
-	r.requests.MaxResponseBodySize, r.services.MaxResponseBodySize = n.opts.maxCallBytes(), n.opts.maxCallBytes()
-	r.effects.init(r)
-	return r
 }
+
+// line is a connection that ends when the node is silent.
+type line struct {
+	net.Conn
+	r *remote
+}
+
+// Close closes the connection.
+func (l *line) Close() error {
+	l.r.linesMu.Lock()
+	delete(l.r.lines, l)
+	l.r.linesMu.Unlock()
+	return l.Conn.Close()
+}
+
+// lineOf is dialBy, of lines.
+func (r *remote) lineOf(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+	connect := r.dialBy(dial)
+	return func(address string, left time.Duration) (net.Conn, error) {
+		c, err := connect(address, left)
+		if err != nil {
+			return nil, err
+		}
+		l := &line{c, r}
+		r.linesMu.Lock()
+		defer r.linesMu.Unlock()
+		if r.silent.Load() { // since a moment ago: nobody would end what goes by it
+			_ = c.Close()
+			return nil, notSent{errSilent}
+		}
+		r.lines[l] = struct{}{}
+		return l, nil
+	}
+}
+
+// endCalls ends all calls that are under way.
+func (r *remote) endCalls() {
+	r.linesMu.Lock()
+	defer r.linesMu.Unlock()
+	for l := range r.lines {
+		_ = l.Conn.Close()
+	}
+	clear(r.lines)
+}
+
+// errSilent ends calls of a node that doesn't answer.
+var errSilent = errors.New("cluster: the node does not answer")
 
 func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 	return &fasthttp.HostClient{
@@ -66,6 +132,9 @@ func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
 	}
 }
+
+// maxHellos are under way to a node at once: this node's, and one of its reconciler.
+const maxHellos = 2
 
 // connWait is how long a call waits for a connection when all are in use.
 const connWait = time.Second
@@ -96,19 +165,23 @@ func (n *Node) remote(node quorum.Node) *remote {
 // other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
 func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
 	begun := time.Now()
+	if pool != r.hellos && r.silent.Load() {
+		return notSent{errSilent}
+	}
 	err := r.n.exchange(pool, path, body, deadline, answer)
 	switch {
 	case err == nil || errors.As(err, &answered{}):
 		r.heard()
+	case pool != r.hellos && r.silent.Load(): // remembered
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
 		return notSent{shard.ErrBusy}
-	case wasNotSent(err):
-		r.lost(begun)
 	default:
-		r.lost(begun)
-		return fmt.Errorf("%w: call of node %d: %w", shard.ErrUnknown, r.node, err)
+		r.lost(begun, err)
 	}
-	return err
+	if err == nil || wasNotSent(err) || errors.As(err, &answered{}) {
+		return err
+	}
+	return fmt.Errorf("%w: call of node %d: %w", shard.ErrUnknown, r.node, err)
 }
 
 // answered is an error that the other side has answered with.
@@ -162,20 +235,44 @@ func (r *remote) heard() {
 	now := time.Now().UnixNano()
 	r.seen.Store(now)
 	r.answer.Store(now)
+	r.silent.Store(false)
 	if !r.up.Load() && !r.up.Swap(true) {
 		r.n.log.Info("node is reached", "node", r.node)
 	}
 }
 
 // lost: a call that began then did not come through. Connections that were open are not trusted any more. A call from before the last answer shows nothing:
-// those that a node was paused under come to their deadlines one by one, long after it goes on.
-func (r *remote) lost(begun time.Time) {
-	if begun.UnixNano() < r.answer.Load() || !r.up.Swap(false) {
+// those that a node was paused under come to their deadlines one by one, long after it goes on. Nor does one that had less time than a hello has.
+func (r *remote) lost(begun time.Time, err error) {
+	if begun.UnixNano() < r.answer.Load() {
 		return
 	}
-	r.n.log.Warn("node is not reached", "node", r.node)
+	late := isLate(err)
+	if late && time.Since(begun) < r.n.opts.HelloTimeout*7/8 { // a hello's own deadline was set a moment before
+		r.ring()
+		return
+	}
+	if late && !r.silent.Swap(true) {
+		silences.Inc()
+		r.endCalls()
+	}
+	if !r.up.Swap(false) {
+		return
+	}
+	r.n.log.Warn("node is not reached", "node", r.node, "error", err)
 	r.requests.CloseIdleConnections()
 	r.services.CloseIdleConnections()
+	r.ring()
+}
+
+// isLate: no answer came in time, which is all that is known.
+func isLate(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// ring has hello said now.
+func (r *remote) ring() {
 	select {
 	case r.kick <- struct{}{}:
 	default:
@@ -208,7 +305,7 @@ func (r *remote) hello(ctx context.Context) error {
 	}
 	var report Report
 	begun := r.n.clock.Time()
-	err := r.post(r.services, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
+	err := r.post(r.hellos, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
 		return json.Unmarshal(x.bytes(len(x.rest)), &report)
 	})
 	if err != nil {
@@ -258,10 +355,13 @@ func (r *remote) letGo() {
 	r.end.Do(func() {
 		close(r.gone)
 		r.n.remotes.Delete(r.node)
-		r.requests.CloseIdleConnections()
-		r.services.CloseIdleConnections()
+		for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.hellos} {
+			pool.CloseIdleConnections()
+		}
 	})
 }
+
+var silences = metrics.NewCounter("millrace_cluster_silences_total")
 
 // buffers are bodies of calls.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}

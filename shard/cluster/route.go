@@ -170,7 +170,7 @@ func (n *Node) awaitLeader(group uint32, deadline time.Time, patient bool) (quor
 const (
 	maxRoutePause = 50 * time.Millisecond
 	lookInterval  = 2 * time.Millisecond // between two looks at a replica, however many wait
-	hopelessAfter = 4                    // times LeaderWait
+	hopelessAfter = 2                    // times LeaderWait
 )
 
 // lookAt takes in what the own replica of a group knows.
