@@ -42,6 +42,8 @@ func (b *behind) asked() []string {
 	return calls
 }
 
+func (b *behind) FenceAnswer(uint32, []byte) error { return b.Fence() }
+
 func (b *behind) Fence() error {
 	b.note("fence")
 	b.mu.Lock()
@@ -358,6 +360,8 @@ type failingFence struct {
 	err  error
 	good int
 }
+
+func (f *failingFence) FenceAnswer(uint32, []byte) error { return f.Fence() }
 
 func (f *failingFence) Fence() error {
 	if f.good--; f.good < 0 {

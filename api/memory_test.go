@@ -112,6 +112,8 @@ func (m *memoryStore) Admit() error {
 	return nil
 }
 
+func (m *memoryStore) FenceAnswer(uint32, []byte) error { return m.Fence() }
+
 func (m *memoryStore) Fence() error {
 	if m.fence != nil {
 		return m.fence()

@@ -31,6 +31,8 @@ type Store interface {
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
 	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone there is nothing to wait for.
 	Fence() error
+	// FenceAnswer is Fence for Answer under that key alone.
+	FenceAnswer(workspace uint32, key []byte) error
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 

@@ -226,6 +226,7 @@ func (m *testMesh) Spread() {
 		}
 	}
 }
+func (m *testMesh) FenceOf(uint8) error { return m.Fence() }
 
 func (m *testMesh) Fence() error {
 	m.fencing.Add(1)

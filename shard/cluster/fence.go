@@ -31,7 +31,7 @@ const (
 	current
 )
 
-// fences are the rounds of this node.
+// fences are the rounds of this node, for all groups together or for one.
 type fences struct {
 	mu      sync.Mutex
 	running bool
@@ -45,7 +45,17 @@ type fenceRound struct {
 
 // Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Mesh.
 func (m mesh) Fence() error {
-	f := &m.fences
+	return m.fenceTogether(&m.fences, func() error { return m.fence(0, uint32(len(m.routes.leaders))) })
+}
+
+// FenceOf is Fence for the group of a partition; see shard.Mesh.
+func (m mesh) FenceOf(partition uint8) error {
+	group := m.routes.groupOf[partition]
+	return m.fenceTogether(&m.groupFences[group], func() error { return m.fence(group, 1) })
+}
+
+// fenceTogether waits for a round that begins from now on.
+func (n *Node) fenceTogether(f *fences, ask func() error) error {
 	f.mu.Lock()
 	if f.next == nil {
 		f.next = &fenceRound{done: make(chan struct{})}
@@ -53,10 +63,10 @@ func (m mesh) Fence() error {
 	mine := f.next
 	if !f.running {
 		f.running = true
-		go m.runFences()
+		go f.run(ask)
 	}
 	f.mu.Unlock()
-	timeout := time.NewTimer(m.opts.FenceTimeout) // the round before may have taken as long as it could
+	timeout := time.NewTimer(n.opts.FenceTimeout) // the round before may have taken as long as it could
 	defer timeout.Stop()
 	select {
 	case <-mine.done:
@@ -74,8 +84,7 @@ func (m mesh) FenceControl() error {
 	return nil
 }
 
-func (n *Node) runFences() {
-	f := &n.fences
+func (f *fences) run(ask func() error) {
 	for {
 		f.mu.Lock()
 		round := f.next
@@ -87,7 +96,7 @@ func (n *Node) runFences() {
 		}
 		f.mu.Unlock()
 		fenceRounds.Inc()
-		if round.err = n.fence(); round.err != nil {
+		if round.err = ask(); round.err != nil {
 			fenceFailures.Inc()
 		}
 		close(round.done)
@@ -103,12 +112,12 @@ type fenceMark struct {
 	waits    bool // for the replica here
 }
 
-// fence asks for a fence of every group, and waits for the replicas here.
-func (n *Node) fence() error {
-	marks := make([]fenceMark, len(n.routes.leaders))
+// fence asks for a fence of count groups from first on, and waits for the replicas here.
+func (n *Node) fence(first, count uint32) error {
+	marks := make([]fenceMark, count)
 	for i := range marks {
-		g := n.group(uint32(i))
-		marks[i] = fenceMark{group: uint32(i), code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
+		g := n.group(first + uint32(i))
+		marks[i] = fenceMark{group: first + uint32(i), code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
 	}
 	deadline := time.Now().Add(n.opts.FenceTimeout)
 	if err := n.askMarks(marks, deadline); err != nil {

@@ -108,40 +108,77 @@ func commitOnce(e *shard.Engine, key, user, name string) error {
 	return b.Commit()
 }
 
-// A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one verdict, long before their own time is
-// over; requests with a key are done by who leads then, once; those without are done or unknown, and nothing that was acknowledged is lost.
-func TestSilentLeader(t *testing.T) {
-	t.Parallel()
-	f := newFog()
+// startInFog starts three nodes.
+func startInFog(t *testing.T, change func(*Options)) (*testCluster, *fog) {
+	f, real := newFog(), map[quorum.Node]string{}
 	c := newTestCluster(t, 3, func(o *Options) {
-		o.HelloTimeout = time.Second
-		o.CommitTimeout, o.FenceTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour // nothing ends by itself
+		change(o)
+		o.Listen = real[o.Node]
 	})
-	real := map[quorum.Node]string{}
 	for node, address := range c.members {
 		real[node] = testaddr.Free(t)
 		f.before(t, node, address, real[node])
 	}
-	change := c.change
-	c.change = func(o *Options) {
-		change(o)
-		o.Listen = real[o.Node]
-	}
 	t.Cleanup(func() { f.hide(0) }) // before nodes are closed
 	c.start(1, 2, 3)
+	return c, f
+}
 
-	all := users("u", 12)
-	keyed, unkeyed := make(chan error, len(all)), make(chan error, len(all))
-	lost := quorum.Node(0)
-	for i := range c.node(1).replicas { // some other node that leads a user group
-		if leader := c.node(1).routes.leader(uint32(i)); i > 0 && leader != 1 {
-			lost = leader
+// another is a node besides node 1 that leads a user group, while node 1 leads another one.
+func (c *testCluster) another() (found quorum.Node) {
+	c.t.Helper()
+	routes := c.node(1).routes
+	c.eventually(func() error {
+		one := false
+		for i := 1; i < len(routes.leaders); i++ {
+			switch leader := routes.leader(uint32(i)); leader {
+			case 0:
+			case 1:
+				one = true
+			default:
+				found = leader
+			}
+		}
+		if one && found != 0 {
+			return nil
+		}
+		for _, n := range c.all() {
+			if g := n.group(1); !one && n.self != 1 && g.leads.Load() {
+				return errors.Join(errors.New("node 1 leads nothing"), g.log.Transfer(1))
+			}
+		}
+		return errors.New("only node 1 leads")
+	})
+	return found
+}
+
+// What concerns groups whose leaders are there does not wait for another group's leader.
+func TestFenceOfOneGroup(t *testing.T) {
+	t.Parallel()
+	c, f := startInFog(t, func(o *Options) {
+		o.HelloTimeout, o.CommitTimeout, o.FenceTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour, time.Hour
+	})
+	n, lost := c.node(1), c.another()
+	require.NoError(t, n.Front().Fence()) // so that the replicas here are current, and there are connections
+	f.hide(lost)
+	for partition, group := range n.routes.groupOf {
+		if n.routes.leader(group) == 1 {
+			require.NoError(t, mesh{n}.FenceOf(uint8(partition)))
 		}
 	}
-	if lost == 0 {
-		require.NoError(t, c.node(1).group(1).log.Transfer(3))
-		lost = 3
-	}
+}
+
+// A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one verdict, long before their own time is
+// over; requests with a key are done by who leads then, once; those without are done or unknown, and nothing that was acknowledged is lost.
+func TestSilentLeader(t *testing.T) {
+	t.Parallel()
+	c, f := startInFog(t, func(o *Options) {
+		o.HelloTimeout = time.Second
+		o.CommitTimeout, o.FenceTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour // nothing ends by itself
+	})
+	all := users("u", 12)
+	keyed, unkeyed := make(chan error, len(all)), make(chan error, len(all))
+	lost := c.another()
 	front := c.node(1).Front()
 	var warm sync.WaitGroup
 	for _, u := range all { // so that there are connections

@@ -177,7 +177,9 @@ type Node struct {
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	promises  *xsync.MapOf[quorum.Node, *promises]
 	fences    fences
-	images    images
+	// groupFences are those of single groups.
+	groupFences []fences
+	images      images
 
 	// changing is held by who opens and closes replicas.
 	changing sync.Mutex
@@ -258,6 +260,7 @@ func (n *Node) furnish() error {
 	}
 	n.routes = newRoutes(n.self, f.Groups)
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
+	n.groupFences = make([]fences, f.Groups+1)
 	n.cache = shard.NewStoreCache(n.opts.Engine.StoreCacheBytes, openFiles)
 	front := n.opts.Engine
 	front.Group = &shard.Group{Secret: secret, Mesh: mesh{n}, Clock: n.clock}
