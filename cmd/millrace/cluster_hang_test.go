@@ -232,6 +232,8 @@ func (f hangFigures) String() string {
 	return fmt.Sprintf("flows after %v, longest %v, p99 %v, %d requests, %d refused", round(f.flows), round(f.longest), round(f.p99), f.requests, f.refused)
 }
 
+const diskHangs = "its disk hangs"
+
 // hangs is what happens to node 3; end undoes it.
 var hangs = []struct {
 	name    string
@@ -239,6 +241,8 @@ var hangs = []struct {
 	happens func(c *fleet, m *peer, others []*peer)
 	end     func(c *fleet, m *peer, others []*peer)
 }{
+	{diskHangs, false, func(c *fleet, m *peer, _ []*peer) { require.NoError(c.t, c.disks[m.number-1].freeze()) },
+		func(c *fleet, m *peer, _ []*peer) { require.NoError(c.t, c.disks[m.number-1].thaw()) }},
 	{"kill", false, func(_ *fleet, m *peer, _ []*peer) { m.kill() }, func(_ *fleet, m *peer, _ []*peer) { m.start() }},
 	{"pause", false, func(_ *fleet, m *peer, _ []*peer) { m.pause() }, func(_ *fleet, m *peer, _ []*peer) { m.resume() }},
 	{"nothing that it sends arrives", true, func(c *fleet, m *peer, others []*peer) { c.cut("", one([]*peer{m}, others)) },
@@ -257,12 +261,27 @@ func TestNodeThatHangsIsAsGoodAsDead(t *testing.T) {
 	if !testsize.Stress() {
 		t.Skip("it measures time")
 	}
-	c := newCluster(t, 3, nil)
+	var disks []*disk
+	for range 3 {
+		d, err := newDisk(t)
+		if err != nil {
+			t.Logf("no file systems in files, so no disk hangs here: %v", err)
+			disks = nil
+			break
+		}
+		disks = append(disks, d)
+	}
+	c := newCluster(t, 3, disks)
+	t.Cleanup(func() {
+		for _, d := range disks {
+			_ = d.thaw() // or its node can't be ended
+		}
+	})
 	lost, others := c.nodes[2], c.nodes[:2]
 	l := newHangLoad(c, others)
 	l.run()
 	for _, h := range hangs {
-		if h.cuts && !c.net.canCut() {
+		if h.cuts && !c.net.canCut() || h.name == diskHangs && disks == nil {
 			continue
 		}
 		c.waitReady()

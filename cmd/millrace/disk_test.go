@@ -67,6 +67,19 @@ func (d *disk) restorePower(t *testing.T) {
 	require.NoError(t, d.mount())
 }
 
+// freeze lets all writes wait, as a disk that hangs, until thaw.
+func (d *disk) freeze() error { return d.control(0xc0045877) } // FIFREEZE
+func (d *disk) thaw() error   { return d.control(0xc0045878) } // FITHAW
+
+func (d *disk) control(request uint) error {
+	f, err := os.Open(d.dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.IoctlSetPointerInt(int(f.Fd()), request, 0)
+}
+
 // The disk of the tests loses what it has to lose, and no more.
 func TestPowerOfDisk(t *testing.T) {
 	d, err := newDisk(t)
