@@ -29,6 +29,7 @@ const (
 	callEntry    = "/entry"    // one entry (reads.go)
 	callEvents   = "/events"   // those of a group (events.go)
 	callSpread   = "/spread"   // wait for control documents
+	callLost     = "/lost"     // a leader is not reached (succeed.go)
 	callBye      = "/bye"      // the node is about to close (remote.go)
 	callCut      = "/cut"      // where logs end, together (cut.go)
 	callImage    = "/image"    // the state of a group for a backup (image.go)
@@ -204,7 +205,7 @@ func (n *Node) requestHandlers() map[string]handler {
 
 func (n *Node) serviceHandlers() map[string]handler {
 	h := map[string]handler{
-		callFacts: n.serveFacts, callHello: n.serveHello, callLetters: n.serveLetters,
+		callFacts: n.serveFacts, callHello: n.serveHello, callLost: n.serveLost, callLetters: n.serveLetters,
 		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
 		callCut: n.serveCut, callImage: n.serveImage,
 	}

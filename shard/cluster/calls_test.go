@@ -86,12 +86,12 @@ func FuzzCalls(f *testing.F) {
 	n.context, n.cancel = context.WithCancel(context.Background())
 	n.stop, n.draining = n.context.Done(), make(chan struct{})
 	close(n.draining)
-	n.promises = newPromises()
+	n.promises, n.remotes = newPromises(), xsync.NewMapOf[quorum.Node, *remote]()
 	n.facts.Store(&facts{Node: 1, Disk: "d"})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		from := &quorum.Conn{Node: 2, Cluster: "c"}
 		for _, h := range []handler{n.serveCommit, n.serveRelease, n.serveLetters, n.serveEffects, n.serveFence, n.serveEntry, n.serveSpread, n.serveStep, n.serveFacts,
-			n.serveCut, n.serveImage} {
+			n.serveCut, n.serveImage, n.serveLost} {
 			_, _ = h(from, nil, body)
 		}
 		_ = readEvent(body, new(eventlog.Event))

@@ -216,3 +216,19 @@ func TestSilentLeader(t *testing.T) {
 	require.GreaterOrEqual(t, total, acked)
 	t.Logf("of %d requests without a key %d were acknowledged, %d done", len(all), acked, total)
 }
+
+// Of the voters that don't reach the leader, when they are a majority, the one with most of the log stands; of several the lowest.
+func TestWhoIsNext(t *testing.T) {
+	t.Parallel()
+	members := []quorum.Member{{Node: 1, Voter: true}, {Node: 2, Voter: true}, {Node: 3, Voter: true}, {Node: 4}}
+	for _, of := range []struct {
+		self    quorum.Node
+		indexes map[quorum.Node]uint64
+		next    bool
+	}{
+		{1, map[quorum.Node]uint64{1: 7}, false}, {1, map[quorum.Node]uint64{1: 7, 2: 7}, true}, {2, map[quorum.Node]uint64{1: 7, 2: 7}, false},
+		{2, map[quorum.Node]uint64{1: 7, 2: 8}, true}, {1, map[quorum.Node]uint64{1: 7, 2: 8}, false}, {1, map[quorum.Node]uint64{1: 7, 4: 6}, false},
+	} {
+		require.Equal(t, of.next, (&Node{self: of.self}).isNext(members, of.indexes), "%d %v", of.self, of.indexes)
+	}
+}

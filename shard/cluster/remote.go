@@ -39,15 +39,17 @@ type remote struct {
 	linesMu sync.Mutex
 	lines   map[*line]struct{} // of the first two pools
 
-	up     atomic.Bool  // the last call was answered
-	silent atomic.Bool  // it has not answered a hello, nor anything since
-	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
-	answer atomic.Int64 // when an answer of it last came, Unix ns
-	report atomic.Pointer[Report]
-	ahead  atomic.Int64  // by how much its clock is ahead of this node's, at least, ns; negative: behind
-	kick   chan struct{} // of capacity 1: say hello now
-	gone   chan struct{} // closed when the node is let go
-	end    sync.Once
+	up     atomic.Bool // the last call was answered
+	silent atomic.Bool // it has not answered a hello, nor anything since
+	// succeeding: others are being found to lead its groups.
+	succeeding atomic.Bool
+	seen       atomic.Int64 // when a call or an answer of it last came, Unix ns
+	answer     atomic.Int64 // when an answer of it last came, Unix ns
+	report     atomic.Pointer[Report]
+	ahead      atomic.Int64  // by how much its clock is ahead of this node's, at least, ns; negative: behind
+	kick       chan struct{} // of capacity 1: say hello now
+	gone       chan struct{} // closed when the node is let go
+	end        sync.Once
 }
 
 func (n *Node) newRemote(node quorum.Node) *remote {
@@ -260,6 +262,9 @@ func (r *remote) lost(begun time.Time, err error) {
 		return
 	}
 	r.n.log.Warn("node is not reached", "node", r.node, "error", err)
+	if !r.succeeding.Swap(true) && !r.n.background.start(r.succeed) {
+		r.succeeding.Store(false)
+	}
 	r.requests.CloseIdleConnections()
 	r.services.CloseIdleConnections()
 	r.ring()

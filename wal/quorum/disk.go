@@ -191,9 +191,20 @@ func (t *transport) mute(on bool) { t.muted.Store(on) }
 
 // summon tells a node to stand for election at once, and the others to vote although they know a leader.
 func (t *transport) summon(to Node) error {
+	return t.NetworkTransport.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
+}
+
+// stand is summon for this node.
+func (t *transport) stand() {
+	select {
+	case t.rpcs <- raft.RPC{Command: t.summons(), RespChan: make(chan raft.RPCResponse, 1)}:
+	default: // raft has other things to do, and its timers
+	}
+}
+
+func (t *transport) summons() *raft.TimeoutNowRequest {
 	id := []byte(t.host.Node().id())
-	req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id}}
-	return t.NetworkTransport.TimeoutNow(to.id(), to.address(), req, &raft.TimeoutNowResponse{})
+	return &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id}}
 }
 
 var standDowns = metrics.NewCounter("millrace_quorum_disk_stand_downs_total")

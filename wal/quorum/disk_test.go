@@ -93,3 +93,19 @@ func TestDiskThatHangsForALittle(t *testing.T) {
 	require.Equal(t, append(texts, "hangs", "goes on"), one.owner.texts())
 	g.same()
 }
+
+// Who stands gets the votes although the leader is there.
+func TestStand(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 3, nil)
+	texts := g.write(10)
+	old := g.leader()
+	g.same()
+	next := g.members[others(g, old.node)[0]]
+	term := old.log.Term()
+	next.log.Stand()
+	soon(t, "it leads, or somebody after it", func() bool { return g.leader().log.Term() > term })
+	texts = append(texts, g.write(10)...)
+	require.Equal(t, texts, g.texts())
+	g.same()
+}

@@ -197,3 +197,10 @@ func (l *Log) Leader() Node {
 	_, id := node.raft.LeaderWithID()
 	return nodeOf(id)
 }
+
+// Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a majority is known to have lost it.
+func (l *Log) Stand() {
+	if n := l.node.Load(); n != nil && n.raft.State() == raft.Follower {
+		n.trans.stand()
+	}
+}

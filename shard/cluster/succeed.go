@@ -1,0 +1,155 @@
+package cluster
+
+import (
+	"sync"
+	"time"
+
+	"millrace/shard"
+	"millrace/wal/quorum"
+)
+
+// The groups that a node led need other leaders when it is not reached any more. Raft's timers see to that, each by itself, and a follower that still waits refuses
+// its vote: so it takes one to two timeouts more. Here followers tell one another: when a majority of a group's voters doesn't reach the leader, the one of them with
+// most of the log stands for election at once. Should that fail, the timers go on.
+//
+//	body    node u32, groups u32 each
+//	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here
+
+const (
+	succeedPause = 50 * time.Millisecond
+	succeedAsk   = 250 * time.Millisecond // for an answer
+)
+
+// succeed has the groups of a node led by others, as long as it is not reached.
+func (r *remote) succeed() {
+	defer r.succeeding.Store(false)
+	n := r.n
+	for end := time.Now().Add(2 * n.opts.HelloTimeout); !r.up.Load() && time.Now().Before(end); {
+		groups := n.followed(r.node)
+		if len(groups) == 0 {
+			return
+		}
+		n.standFor(r.node, groups)
+		select {
+		case <-time.After(succeedPause):
+		case <-n.stop:
+			return
+		}
+	}
+}
+
+// followed are the groups that a node leads, as far as this one knows, which has a vote in them.
+func (n *Node) followed(leader quorum.Node) (groups []uint32) {
+	for i := range n.replicas {
+		g := n.group(uint32(i))
+		if g == nil || g.log.Leader() != leader {
+			continue
+		}
+		for _, m := range g.log.Status().Members {
+			if m.Node == n.self && m.Voter {
+				groups = append(groups, uint32(i))
+			}
+		}
+	}
+	return groups
+}
+
+// lastIndex is that of this node's replica.
+func (n *Node) lastIndex(group uint32) uint64 {
+	if g := n.group(group); g != nil {
+		return g.log.Status().LastIndex
+	}
+	return 0
+}
+
+// standFor stands for election in those of a lost leader's groups where this node is the one to do so.
+func (n *Node) standFor(lost quorum.Node, groups []uint32) {
+	var mu sync.Mutex
+	indexes := make([]map[quorum.Node]uint64, len(groups)) // of voters that don't reach it either
+	for i, group := range groups {
+		indexes[i] = map[quorum.Node]uint64{n.self: n.lastIndex(group)}
+	}
+	body := appendU32(nil, uint32(lost))
+	for _, group := range groups {
+		body = appendU32(body, group)
+	}
+	var asking sync.WaitGroup
+	n.remotes.Range(func(node quorum.Node, r *remote) bool {
+		if node != lost && r.up.Load() {
+			asking.Go(func() {
+				answer, err := r.ask(callLost, body, time.Now().Add(succeedAsk))
+				x := &reader{rest: answer}
+				if err != nil || x.u8() == 1 {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for i := range groups {
+					if index := x.u64(); index > 0 {
+						indexes[i][node] = index
+					}
+				}
+			})
+		}
+		return true
+	})
+	asking.Wait()
+	for i, group := range groups {
+		if g := n.group(group); g != nil && g.log.Leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
+			n.log.Info("this node stands for election: the leader is not reached by a majority", "group", group, "leader", lost)
+			g.log.Stand()
+		}
+	}
+}
+
+// isNext says whether the voters that don't reach the leader are a majority, and none of them is to stand rather than this node.
+func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) bool {
+	voters, agree := 0, 0
+	mine := indexes[n.self]
+	for _, m := range members {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		index, agrees := indexes[m.Node]
+		if !agrees {
+			continue
+		}
+		agree++
+		if index > mine || index == mine && m.Node < n.self {
+			return false
+		}
+	}
+	return 2*agree > voters
+}
+
+func (n *Node) serveLost(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+	x := &reader{rest: body}
+	lost := quorum.Node(x.u32())
+	if x.short || lost == 0 || lost == n.self {
+		return dst, shard.ErrUnavailable
+	}
+	r, known := n.remotes.Load(lost)
+	if reached := known && r.up.Load(); reached || !known {
+		return append(dst, 1), nil
+	}
+	dst = append(dst, 0)
+	for len(x.rest) > 0 && !x.short {
+		dst = appendU64(dst, n.voterIndex(x.u32()))
+	}
+	return dst, x.err()
+}
+
+// voterIndex is lastIndex where this node has a vote, else 0.
+func (n *Node) voterIndex(group uint32) uint64 {
+	g := n.group(group)
+	if g == nil {
+		return 0
+	}
+	for _, m := range g.log.Status().Members {
+		if m.Node == n.self && m.Voter {
+			return n.lastIndex(group)
+		}
+	}
+	return 0
+}
