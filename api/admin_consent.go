@@ -27,7 +27,7 @@ func (s *Server) consentRoutes() []adminRoute {
 // consentChange is an entry of a trail: what was set, when, by whom, through what.
 type consentChange struct {
 	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
-	AppliedAt string `json:"applied_at"` // when it reached this user or address: who gets an address gets states that are older
+	AppliedAt string `json:"applied_at"` // when it reached this user or address: who leaves an address keeps states that were set before
 	State     string `json:"state"`      // email_subscribe | subscription_group | hard_bounce | email_spam
 	Value     string `json:"value"`      // opted_in, subscribed, unsubscribed | marked | removed
 	GroupID   string `json:"subscription_group_id,omitempty"`

@@ -15,6 +15,7 @@ import (
 	"millrace/api/scim"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // behind is a Store on a node that lags: control documents of others come in with a fence, and it writes down what is asked of it.
@@ -100,6 +101,11 @@ func (b *behind) View(workspace uint32, id op.IDKind, key []byte, f func(uint64,
 func (b *behind) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func([]byte)) error {
 	b.note("read")
 	return b.Store.ViewAddress(workspace, id, key, f)
+}
+
+func (b *behind) HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (profile.StateChange, bool, error) {
+	b.note("read")
+	return b.Store.HeldState(workspace, id, key, s)
 }
 
 func (b *behind) Trail(workspace uint32, number uint64) ([]shard.StateChange, error) {

@@ -36,9 +36,10 @@ type Store interface {
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// View and ViewAddress read without a copy; Trail and AddressTrail are the trails of states. See shard.Engine.
+	// View and ViewAddress read without a copy, HeldState one state; Trail and AddressTrail are the trails of states. See shard.Engine.
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
+	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
 	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
 	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.

@@ -415,14 +415,11 @@ func (s *Server) getStatus(x *exchange) {
 		x.fail(fasthttp.StatusBadRequest, bad)
 		return
 	}
-	x.answerStatus(q.ids, id)
+	x.answerStatus(q.ids, shard.State{Kind: shard.GroupState, Group: id, Channel: channelOf(g)})
 }
 
 // answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and allocates next to nothing.
-func (x *exchange) answerStatus(ids []queried, group [16]byte) {
-	store, subscribed, known := x.s.options.Store, false, false
-	ofUser := func(_ uint64, blob []byte) { subscribed, _, _, known = profile.GroupState(blob, group) }
-	ofAddress := func(blob []byte) { ofUser(0, blob) }
+func (x *exchange) answerStatus(ids []queried, group shard.State) {
 	reply := append(x.reply[:0], `{"status":{`...)
 	var names nameSet
 	for i, id := range ids {
@@ -434,13 +431,7 @@ func (x *exchange) answerStatus(ids []queried, group [16]byte) {
 			x.fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
 			return
 		}
-		known = false
-		var err error
-		if id.kind == op.ExternalID {
-			err = store.View(x.ws.Number, id.kind, key, ofUser)
-		} else {
-			err = store.ViewAddress(x.ws.Number, id.kind, key, ofAddress)
-		}
+		state, known, err := x.s.options.Store.HeldState(x.ws.Number, id.kind, key, group)
 		if err != nil {
 			x.failEngine(err)
 			return
@@ -449,7 +440,7 @@ func (x *exchange) answerStatus(ids []queried, group [16]byte) {
 			reply = append(reply, ',')
 		}
 		reply = appendQuoted(reply, id.text)
-		reply = append(reply, statusMember(subscribed, known)...)
+		reply = append(reply, statusMember(state.On, known)...)
 	}
 	x.reply = append(reply, `},"message":"success"}`...)
 	x.send(fasthttp.StatusOK, x.reply)

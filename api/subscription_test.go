@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -578,14 +579,9 @@ type lentStore struct {
 	blob []byte
 }
 
-func (s lentStore) View(_ uint32, _ op.IDKind, _ []byte, f func(uint64, []byte)) error {
-	f(1, s.blob)
-	return nil
-}
-
-func (s lentStore) ViewAddress(_ uint32, _ op.IDKind, _ []byte, f func([]byte)) error {
-	f(s.blob)
-	return nil
+func (s lentStore) HeldState(_ uint32, _ op.IDKind, _ []byte, state shard.State) (profile.StateChange, bool, error) {
+	c, ok := profile.StateOf(s.blob, state)
+	return c, ok, nil
 }
 
 // BenchmarkGetStatus reads the states of 50 users whose profiles are at hand.

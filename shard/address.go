@@ -18,9 +18,9 @@ const (
 	Spam       = profile.StateSpam   // marked_email_as_spam_at
 )
 
-// SetUserStates sets states of an existing user, and by that of all who share the user's address (decisions.md D5, D9). An unknown user: no effect. For
-// op.SvcID number names the user, else the key. Bounce and Spam are marks of an email: a user without one takes none. A dummy user's states can
-// be set too: whoever unsubscribes shall be.
+// SetUserStates sets states of an existing user, and of the addresses that the user has, and by that of all who share them (decisions.md D5, D9). An unknown
+// user: no effect. For op.SvcID number names the user, else the key. Bounce and Spam are marks of an email: of a user without one they have no effect. A
+// dummy user's states can be set too: whoever unsubscribes shall be.
 func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ...State) {
 	if len(states) == 0 {
 		return
@@ -61,8 +61,8 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 	b.count(start, op.Contact, id)
 }
 
-// SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it: all who have it now, and who
-// gets it later, have them too (decisions.md D5). States that addresses of this kind don't have are left out.
+// SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it: they hold for all who have it now,
+// and for who gets it later as decisions.md D5 says. States that addresses of this kind don't have are left out.
 func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
@@ -80,6 +80,7 @@ func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
 	b.Buf = appendKey(b.Buf, id, key)
 	home := b.engine.hasher.Number(b.workspace, id, b.Buf[at:])
 	b.Builder.End(start, op.RowState, op.MakeFlags(0, id), len(b.Buf)-at, home)
+	b.addressed = true
 }
 
 // appendKey appends the key of an identifier in its canonical form.
@@ -94,7 +95,7 @@ func appendKey(dst []byte, id op.IDKind, key []byte) []byte {
 func (b *Batch) SetSource(s op.Source) { b.Source = s }
 
 // View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call, in which f must not call the
-// engine. Package profile reads it. For op.SvcID key is the svc_id as text.
+// engine. Package profile reads it; of states it has what the user has said himself alone (HeldState has what holds). For op.SvcID key is the svc_id as text.
 func (e *Engine) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	if id == op.SvcID {
 		number, ok := e.hasher.ParseSvcID(workspace, key)

@@ -109,8 +109,8 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 		return w.removeMember(p, o)
 	case op.RowState:
 		return w.setRowState(p, o)
-	case op.ShareState:
-		return w.shareState(p, o)
+	case op.Left:
+		return w.left(p, o)
 	case op.Delete:
 		return w.deleteUser(p, o)
 	case op.Idempotency:
@@ -258,22 +258,17 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
 	w.fresh = profile.AppendBorn(w.fresh, w.place()) // this op alone is in the log under the identifier, the later ones are resolved
-	s, err := w.lookup(p, row)
-	if err != nil {
-		return err
-	}
-	if s != nil { // the address has states already: who gets it inherits them (decisions.md D5)
-		w.fresh = w.inherit(w.fresh, w.entryOf(s))
+	if id == op.Email || id == op.Phone {
+		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))
 	}
 	if _, err := w.insert(p, number, w.fresh); err != nil {
 		return err
 	}
-	w.noteAll(p, number, nil, w.fresh)
 	if err := w.addToRow(p, row, id, o.Key(), number); err != nil {
 		return err
 	}
 	profilesCreated.Inc()
-	s, err = w.lookup(p, number) // inserting the row may have moved it
+	s, err := w.lookup(p, number) // inserting the row may have moved it
 	if err != nil {
 		return err
 	}
@@ -289,16 +284,6 @@ func (w *worker) freeProfile(p *partition, row uint64) (uint64, error) {
 		}
 		n = at
 	}
-}
-
-// inherit gives a new profile the states of a directory row. What was taken back of a mark is nothing to inherit.
-func (w *worker) inherit(blob, row []byte) []byte {
-	for _, c := range statesOf(row) {
-		if c.On || !isMark(c.Kind) {
-			blob = w.keep(w.ed.SetState(blob, c))
-		}
-	}
-	return blob
 }
 
 // keep moves what the editor returned into the worker's own scratch.
@@ -370,7 +355,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	w.eraseElsewhere(p, b)
 	w.e.unblock(s.number)
 	w.eachRow(b, func(id op.IDKind, key []byte) {
-		w.tellRow(p, op.RowRemove, id, key, s.number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, key, s.number, nil)
 	})
 	w.fresh = appendMark(w.fresh[:0], rec.Workspace, rec.Stamp)
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
@@ -441,18 +426,14 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 			return nil
 		}
 	}
-	var before, after rowKeys
-	blob := o.Body()
-	var states []stateChange
+	w.fresh = append(w.fresh[:0], o.Body()...)
+	var before rowKeys
+	var had []stateChange
 	switch {
 	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
 		before.read(w.entryOf(s))
-		states = statesOf(w.entryOf(s))
-		w.fresh = append(w.fresh[:0], o.Body()...)
-		blob = w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
-		if err := w.update(s, blob); err != nil {
-			return err
-		}
+		had = statesOf(w.entryOf(s))
+		w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
 	case flags.Has(op.Resolved):
 		return nil // gone meanwhile
 	default:
@@ -461,26 +442,49 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 				return err
 			}
 		}
-		w.fresh = append(w.fresh[:0], o.Body()...)
 		if number != o.Number() {
 			w.fresh = profile.AppendBorn(w.fresh, w.place())
 		}
-		if _, err = w.insert(p, number, w.fresh); err != nil {
-			return err
+		s = nil
+	}
+	return w.putImported(p, s, number, had, &before)
+}
+
+// putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these states and rows. It is there as if it
+// had got its addresses now: what they have of states and the profile says otherwise stays theirs, and the marks of its email it only offers.
+func (w *worker) putImported(p *partition, s *slot, number uint64, had []stateChange, before *rowKeys) (err error) {
+	states, stamp := statesOf(w.fresh), w.applying.rec.Stamp
+	var after rowKeys
+	after.read(w.fresh)
+	for _, id := range addresses {
+		if old := before.of(id); old != nil && !bytes.Equal(old, after.of(id)) {
+			w.noteStay(p, number, Stay{ID: id, Key: old, Since: profile.Joined(w.entryOf(s), id), Until: stamp})
 		}
+		if after.of(id) != nil {
+			w.keep(w.ed.SetJoined(w.fresh, id, stamp))
+		}
+	}
+	w.keep(w.ed.ForgetState(w.fresh, State{Kind: Bounce}))
+	w.noteAll(p, number, had, w.fresh)
+	if s != nil {
+		err = w.update(s, w.fresh)
+	} else if _, err = w.insert(p, number, w.fresh); err == nil {
 		profilesCreated.Inc()
 	}
-	w.noteAll(p, number, states, blob)
-	after.read(blob)
+	if err != nil {
+		return err
+	}
 	for _, k := range before.list {
 		if !after.has(k) {
-			w.tellRow(p, op.RowRemove, k.id, k.key, number, nil)
+			w.tellRow(p, op.RowRemove, 0, k.id, k.key, number, nil)
 		}
 	}
 	for _, k := range after.list {
-		// An address is told in any case: what it has of states goes before what the imported profile says.
-		if !before.has(k) || k.id == op.Email || k.id == op.Phone {
-			w.tellRow(p, op.RowAdd, k.id, k.key, number, forAddress(statesOf(blob), k.id))
+		if !before.has(k) {
+			w.tellRow(p, op.RowAdd, 0, k.id, k.key, number, nil)
+		}
+		if offer := forAddress(states, k.id); len(offer) > 0 {
+			w.tellRow(p, op.RowState, op.Offer, k.id, k.key, number, appendStates(nil, offer))
 		}
 	}
 	return nil

@@ -26,6 +26,7 @@ type Batch struct {
 	lookups   int   // ops that are addressed through the directory
 	svcIDs    int   // ops that are addressed by svc_id
 	contacts  []int // starts of ops that may set an email, phone or state
+	addressed bool  // it sets states of addresses
 	commit    commit
 	keep      []byte
 	merges    int
@@ -42,6 +43,7 @@ func (e *Engine) NewBatch(workspace, actor uint32) *Batch {
 	b := e.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.relay, b.owner, b.renames = workspace, actor, 0, 0, nil, 0, false
 	b.commit.ticket.outcomes = b.commit.ticket.outcomes[:0]
+	b.addressed = false
 	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]
 	b.operators.reset()
 	b.Reset(wal.HeaderBytes)
@@ -159,13 +161,15 @@ func (b *Batch) Commit() error {
 			return err
 		}
 	}
-	mustRoute := b.survey()
 	if b.engine.log == nil && b.needsFence() {
 		if err := b.engine.Fence(); err != nil {
 			return err
 		}
 	}
-	if mustRoute {
+	if err := b.leaveOutUnchanged(); err != nil {
+		return err
+	}
+	if b.survey() {
 		if err := b.routeSurveyed(); err != nil {
 			return err
 		}

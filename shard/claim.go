@@ -224,7 +224,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	switch {
 	case c.confirm:
 	case outcome != Done && !has:
-		w.tellRow(p, op.RowRemove, id, key, c.profile, nil)
+		w.tellRow(p, op.RowRemove, 0, id, key, c.profile, nil)
 	case c.profile != o.Number():
 		w.moveRow(p, id, key, c.profile, o.Number())
 	}
@@ -285,7 +285,7 @@ func (w *worker) take(p *partition, s *slot, id op.IDKind, key []byte, c claim) 
 	}
 	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
 	if lost != nil {
-		w.tellRow(p, op.RowRemove, id, lost, s.number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, lost, s.number, nil)
 	}
 	return Done, w.update(s, out)
 }
@@ -311,7 +311,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
 				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
 			} else {
-				w.tellRow(p, op.RowRemove, op.ExternalID, key, s.number, nil)
+				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.number, nil)
 			}
 			profile.SetUpdated(out, max(profile.Updated(out), rec.Stamp))
 			if err := w.update(s, out); err != nil {

@@ -375,6 +375,11 @@ func (e *Engine) Close() error {
 	if e.closing.Swap(true) {
 		return nil
 	}
+	for _, w := range e.workers { // who waits for records that come no more may be of the engine's own, whom Close waits for
+		w.queue.mu.Lock()
+		w.queue.cond.Broadcast()
+		w.queue.mu.Unlock()
+	}
 	if e.opts.Group == nil || e.log == nil {
 		e.settle()
 	}

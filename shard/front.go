@@ -68,32 +68,8 @@ func (b *Batch) Count() int {
 }
 
 // needsFence says whether Commit on a front must have seen all that was acknowledged before: it looks something up; or its stamp must be later than all
-// that an address knows of states, which an op sets together with the address. An op that changes states alone finds them where its user is, with their
-// stamps (Engine.Take).
-func (b *Batch) needsFence() bool {
-	if b.looksUp() || b.relay != nil && len(b.contacts) > 0 {
-		return true
-	}
-	for _, start := range b.contacts {
-		o, _ := op.Next(b.Buf[start:])
-		address, state := false, false
-		for body := o.Body(); len(body) > 0; {
-			code, _, rest, ok := op.NextField(body)
-			if !ok {
-				break
-			}
-			if body = rest; code == op.AttrEmail || code == op.AttrPhone {
-				address = true
-			} else if code < op.ReservedCodes {
-				state = state || code == op.AttrEmailSubscribe || code == op.AttrHardBounce || code == op.AttrSpam || code == op.AttrSubscriptionGroups
-			}
-		}
-		if address && state {
-			return true
-		}
-	}
-	return false
-}
+// that users and addresses know of states, since users and their addresses lie in different groups, which Engine.Take knows one of.
+func (b *Batch) needsFence() bool { return b.namesMayMix() || len(b.contacts) > 0 }
 
 // lendFar lends an entry of a partition that this engine doesn't hold.
 func (e *Engine) lendFar(number uint64) (l lent, err error) {
@@ -120,7 +96,7 @@ func (e *Engine) enter() bool {
 }
 
 // trailOf is TrailOf wherever the entry is.
-func (e *Engine) trailOf(number uint64) ([]StateChange, error) {
+func (e *Engine) trailOf(number uint64) (Trail, error) {
 	if e.owner[identity.Partition(number)] != nil {
 		return e.TrailOf(number)
 	}

@@ -66,7 +66,7 @@ type Mesh interface {
 
 	// Of partitions without a replica on this node, as their group's leader has it, linearizable: what the Engine's methods of these names return.
 	Entry(number uint64) ([]byte, error)
-	TrailOf(number uint64) ([]StateChange, error)
+	TrailOf(number uint64) (Trail, error)
 	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
 }
 

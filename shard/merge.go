@@ -23,7 +23,7 @@ import (
 // to larger numbers only: the other way round, the pin is given back and the merge begins anew when the profile is free. So no cycle of merges
 // stands still, and the one with the smallest number always goes on.
 //
-// What reaches a mark that leads on (an op by svc_id or by a look-up that is older, the state of an address, a name that was granted) follows it,
+// What reaches a mark that leads on (an op by svc_id or by a look-up that is older, a name that was granted) follows it,
 // behind all that the profile had sent before it left.
 
 // Merge queues a merge of the profile gone into the profile keep (service.md 4.2): durable when Commit returns, applied later. It happens once or,
@@ -274,7 +274,12 @@ func (w *worker) depart(p *partition, s *slot, m merging, key []byte) error {
 	keys.read(blob)
 	for _, k := range keys.list {
 		if k.id == op.ExternalID {
-			w.tellRow(p, op.RowRemove, k.id, k.key, gone, nil)
+			w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
+		}
+	}
+	for _, id := range addresses {
+		if key := keys.of(id); key != nil {
+			w.noteStay(p, gone, Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: w.rec.Stamp})
 		}
 	}
 	w.fresh = append(w.fresh[:0], blob...)
@@ -307,7 +312,7 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 	} else { // deleted meanwhile, and the other one with it
 		for _, k := range rows.list {
 			if k.id != op.ExternalID {
-				w.tellRow(p, op.RowRemove, k.id, k.key, gone, nil)
+				w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
 			}
 		}
 		w.eraseFormers(p, gone, theirs)
@@ -334,12 +339,11 @@ func (w *worker) takeIn(p *partition, s *slot, gone uint64, theirs []byte, rows 
 	before.read(mine)
 	out := w.ed.Merge(mine, theirs, mode, w.applying.rec.Stamp, w.limit())
 	after.read(out)
-	states := statesOf(out)
-	news := missing(mine, states)
+	// What the addresses have heard while the merge was under way, they have heard before keep came.
+	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
 	if profile.Blocked(out) {
 		w.e.block(keep)
 	}
-	w.noteAll(p, keep, statesOf(mine), out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}
@@ -349,14 +353,9 @@ func (w *worker) takeIn(p *partition, s *slot, gone uint64, theirs []byte, rows 
 			w.moveRow(p, k.id, k.key, gone, keep)
 		case op.Email, op.Phone:
 			if after.has(k) && !before.has(k) {
-				w.tellRow(p, op.RowAdd, k.id, k.key, keep, forAddress(states, k.id))
+				w.tellRow(p, op.RowAdd, 0, k.id, k.key, keep, nil)
 			}
-			w.tellRow(p, op.RowRemove, k.id, k.key, gone, nil)
-		}
-	}
-	for _, id := range [...]op.IDKind{op.Email, op.Phone} { // who shares the address that it had before hears of what came
-		if changes := forAddress(news, id); len(changes) > 0 && before.of(id) != nil {
-			w.tellRow(p, op.RowState, id, before.of(id), keep, changes)
+			w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
 		}
 	}
 	return nil

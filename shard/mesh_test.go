@@ -294,7 +294,7 @@ func (m *testMesh) Entry(number uint64) (blob []byte, err error) {
 	return blob, err
 }
 
-func (m *testMesh) TrailOf(number uint64) (all []StateChange, err error) {
+func (m *testMesh) TrailOf(number uint64) (all Trail, err error) {
 	err = m.read(identity.Partition(number), func(e *Engine) (err error) {
 		all, err = e.TrailOf(number)
 		return err

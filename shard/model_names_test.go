@@ -52,7 +52,7 @@ func (m *model) renameAlias(u *modelUser, old, name string) Outcome {
 	return Done
 }
 
-func (m *model) identify(u *modelUser, id string, mode profile.MergeMode, states addressStates) Outcome {
+func (m *model) identify(u *modelUser, id string, mode profile.MergeMode) Outcome {
 	holder := m.find(op.ExternalID, id)
 	switch {
 	case u == nil:
@@ -65,7 +65,7 @@ func (m *model) identify(u *modelUser, id string, mode profile.MergeMode, states
 		u.external, u.updated = id, m.clock
 		return Done
 	}
-	m.merge(u, holder, mode, states)
+	m.merge(u, holder, mode)
 	return Done
 }
 
@@ -94,7 +94,7 @@ func (m *model) removeID(u *modelUser, id string) Outcome {
 	return Done
 }
 
-func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode, states addressStates) {
+func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode) {
 	if gone == nil || keep == nil || gone == keep {
 		return
 	}
@@ -115,23 +115,11 @@ func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode, states addr
 	if mode != profile.MergeIdentify || keep.email != "" {
 		return
 	}
-	keep.email = gone.email
-	if keep.state == "" {
-		keep.state = gone.state
-	}
-	if keep.email == "" {
-		return
-	}
-	if known := states[keep.email]; known != "" {
-		keep.state = known
-	} else if keep.state != "" {
-		m.setState(keep.email, keep.state, states)
-		m.endRequest(states)
-	}
+	keep.email, keep.joined = gone.email, m.clock
 }
 
 // rename does something with names to engine and model, and says what.
-func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStates) (what string) {
+func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 	t.Helper()
 	m.clock++
 	external, alias := func() string { return fmt.Sprint("u", r.IntN(30)) }, func() string { return fmt.Sprint("a", r.IntN(12)) }
@@ -177,7 +165,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStat
 		do = func(b *Batch) int { return b.RenameAlias(number, label, []byte(old), []byte(name)) }
 	case 3, 4:
 		name = external()
-		if what, want = fmt.Sprint("identify, mode ", mode), m.identify(u, name, mode, states); u == nil {
+		if what, want = fmt.Sprint("identify, mode ", mode), m.identify(u, name, mode); u == nil {
 			want = Nobody
 		}
 		do = func(b *Batch) int { return b.Identify(number, []byte(name), mode) }
@@ -203,7 +191,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine, states addressStat
 		if found := numberOf(t, e, op.ExternalID, name); found != 0 {
 			keep = found
 		}
-		m.merge(u, into, profile.MergeUsers, states)
+		m.merge(u, into, profile.MergeUsers)
 		b := e.NewBatch(1, 0)
 		defer b.Release()
 		b.Merge(number, keep)

@@ -18,15 +18,15 @@ import (
 // routing is what a batch has found out of its users.
 type routing struct {
 	names  names
-	starts []int             // of the ops that are for users
-	places []int             // of what they name in names.list; -1: by external id, and not looked up
-	fields []contactField    // of all contact ops, in order
-	gives  bool              // some op gives an address to a user, or takes it away
-	tells  bool              // some op sets a subscription state
-	asks   bool              // some op is addressed by email or phone
-	moved  map[uint64]uint64 // by directory row: who has got the address, or lost it
-	given  map[uint64]uint64 // … who has got it
-	told   map[uint64]uint64 // … who has changed its states
+	starts []int               // of the ops that are for users
+	places []int               // of what they name in names.list; -1: by external id, and not looked up
+	fields []contactField      // of all contact ops, in order
+	gives  bool                // some op gives an address to a user, or takes it away
+	tells  bool                // some op sets states of groups, for a user or an address
+	asks   bool                // some op is addressed by email or phone
+	moved  map[uint64]struct{} // directory rows whose users have changed
+	left   map[uint64]uint64   // by directory row: who has lost the address
+	told   map[uint64]uint64   // … who has changed its groups' states
 }
 
 // contactField is what an op says of an address, or of states.
@@ -40,25 +40,18 @@ type contactField struct {
 // be addressed at all.
 func (b *Batch) survey() (needed bool) {
 	r := &b.routing
-	r.gives, r.tells, r.asks = false, false, false
+	r.gives, r.tells, r.asks = false, b.addressed, false
 	r.fields = r.fields[:0]
-	if b.Count() > 1 {
-		for _, start := range b.contacts {
-			b.readContact(start)
-		}
+	for _, start := range b.contacts {
+		b.readContact(start)
 	}
-	return len(b.contacts) > 1 || b.namesMayMix()
+	return b.namesMayMix() || b.Count() > 1 && r.gives && r.tells
 }
 
 // namesMayMix says whether identifiers have to be looked up: other ones than external ids, or such as may be one
 // user's.
 func (b *Batch) namesMayMix() bool {
 	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.engine.hasRenamed(b.workspace))
-}
-
-// looksUp says whether route reads profiles or rows.
-func (b *Batch) looksUp() bool {
-	return b.namesMayMix() || b.routing.gives && b.routing.tells
 }
 
 func (b *Batch) readContact(start int) {
@@ -82,7 +75,7 @@ func (b *Batch) readContact(start int) {
 				f.row = b.engine.hasher.Number(b.workspace, id, b.keep)
 			}
 			r.fields, r.gives = append(r.fields, f), true
-		case op.AttrEmailSubscribe, op.AttrHardBounce, op.AttrSpam, op.AttrSubscriptionGroups:
+		case op.AttrSubscriptionGroups:
 			r.fields, r.tells = append(r.fields, contactField{start: start, at: -1}), true
 		}
 	}
@@ -133,7 +126,7 @@ func (b *Batch) nameUsers() (err error) {
 		}
 		start += len(o)
 	}
-	if mixed || r.gives && r.asks {
+	if mixed || r.gives && (r.asks || r.tells) {
 		return b.nameTogether(several)
 	}
 	return nil
@@ -199,7 +192,7 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 		o, _ := op.Next(b.Buf[start:])
 		switch {
 		case o.Kind() == op.RowState:
-			if _, moved := r.moved[o.Number()]; moved {
+			if _, left := r.left[o.Number()]; left {
 				return start, o.Number(), nil
 			}
 			r.told[o.Number()] = o.Number()
@@ -227,10 +220,10 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 
 func (r *routing) begin() {
 	if r.moved == nil {
-		r.moved, r.given, r.told = make(map[uint64]uint64), make(map[uint64]uint64), make(map[uint64]uint64)
+		r.moved, r.left, r.told = make(map[uint64]struct{}), make(map[uint64]uint64), make(map[uint64]uint64)
 	}
 	clear(r.moved)
-	clear(r.given)
+	clear(r.left)
 	clear(r.told)
 }
 
@@ -280,16 +273,14 @@ func readdressTo(o op.Op, x *naming) {
 	binary.LittleEndian.PutUint64(o[8:], x.number)
 }
 
-// waits says whether an op of a user has to wait for what ops of others before it do to the same address: both give it
-// to somebody, or one changes its states, and one who has it.
+// waits says whether an op of a user has to wait for an op of somebody else before it, and which directory row it is
+// about: one sets a group's state of an address, the other leaves the address. Who leaves keeps what held for him there
+// (decisions.md D5), and the row doesn't remember what it had before.
 func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64, waits bool) {
 	rows := u.rows
 	for _, f := range fields {
 		if f.at < 0 || f.row == rows[f.at] {
 			continue
-		}
-		if byOther(r.given, f.row, key) || byOther(r.told, f.row, key) {
-			return f.row, true
 		}
 		if byOther(r.told, rows[f.at], key) {
 			return rows[f.at], true
@@ -298,7 +289,7 @@ func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64,
 	}
 	for _, f := range fields {
 		for _, row := range rows {
-			if f.at < 0 && byOther(r.moved, row, key) {
+			if f.at < 0 && byOther(r.left, row, key) {
 				return row, true
 			}
 		}
@@ -319,7 +310,8 @@ func (r *routing) note(key uint64, u *named, fields []contactField) {
 		if f.at < 0 || f.row == u.rows[f.at] {
 			continue
 		}
-		r.moved[u.rows[f.at]], r.moved[f.row], r.given[f.row] = key, key, key
+		r.moved[u.rows[f.at]], r.moved[f.row] = struct{}{}, struct{}{}
+		r.left[u.rows[f.at]] = key
 		u.rows[f.at] = f.row
 	}
 	for _, f := range fields {
@@ -332,7 +324,7 @@ func (r *routing) note(key uint64, u *named, fields []contactField) {
 // leaves: the user is deleted.
 func (r *routing) leaves(u named) {
 	for _, row := range u.rows {
-		r.moved[row] = u.number
+		r.moved[row] = struct{}{}
 	}
 }
 

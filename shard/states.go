@@ -4,19 +4,17 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-// States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as lists of stateChange. Each
-// state is a register that the latest change wins, by the stamp of the op that made it: in whatever order messages arrive, all who share an
-// address end with the same state. One exception: who gets an address takes over what the address has, however old, because consent belongs
-// to the address (force); what the very op that gives the address says of a state, the address hears first.
+// States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as
+// lists of stateChange. Each state is a register that the latest change wins, by the stamp of the op that made it, in
+// whatever order messages arrive.
 type stateChange = profile.StateChange
 
-// appendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for a mark on; changed,
-// actor, source.
+// appendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for
+// a mark on; changed, actor, source.
 func appendStates(dst []byte, changes []stateChange) []byte {
 	for _, c := range changes {
 		dst = append(dst, byte(c.Kind))
@@ -91,7 +89,8 @@ func statesSet(body []byte, rec *op.Record) (changes []stateChange) {
 	return changes
 }
 
-// eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be read.
+// eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be
+// read.
 func eachGroup(list []byte, f func(profile.State)) bool {
 	for len(list) > 0 {
 		id, after, ok := op.NextValue(list)
@@ -130,46 +129,33 @@ func sets(changes []stateChange, s profile.State) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Is(s) })
 }
 
-// setStates makes changes on a profile or row, those that are newer than what it has, or all with force, and returns the ones it made.
-func (w *worker) setStates(s *slot, changes []stateChange, force bool) (made []stateChange, err error) {
+// setStates makes changes of an address, those that are later than what it has.
+func (w *worker) setStates(p *partition, s *slot, changes []stateChange) error {
 	for _, c := range changes {
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
-		switch {
-		case known && !c.Later(now) && !force:
+		if known && !c.Later(now) {
 			continue
-		case force && known && now.Changed == c.Changed && now.Same(c.State): // it has come round before
-			continue
-		case force && isMark(c.Kind) && !c.On && !now.On: // an address without a mark brings none, and takes none away
-			continue
-		case len(b)+stateSlack > maxEntryBytes:
+		}
+		if len(b)+stateSlack > maxEntryBytes {
 			overgrown.Inc()
 			continue
 		}
-		visible := now
-		if c.Kind == Spam { // the attribute may be there by itself
-			_, visible.On = profile.SpamMark(b)
-		}
-		isRow, workspace := profile.Kind(b) == kindRow, profile.Workspace(b)
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
-			return made, err
+			return err
 		}
-		p := w.e.partitions[identity.Partition(s.number)]
-		if differs(now, known, c.State) || !visible.Same(c.State) {
+		if differs(now, known, c.State) {
 			w.note(p, s.number, c)
 		}
-		if isRow && c.Kind == Bounce && now.On != c.On {
-			p.blocked.changes = append(p.blocked.changes, blockChange{s.number, workspace, c.On})
+		if c.Kind == Bounce && now.On != c.On {
+			p.blocked.changes = append(p.blocked.changes, blockChange{s.number, w.applying.rec.Workspace, c.On})
 		}
-		made = append(made, c)
 	}
-	return made, nil
+	return nil
 }
 
 // stateSlack is more than one state adds to an entry.
 const stateSlack = 1 << 10
-
-func isMark(k profile.StateKind) bool { return k == profile.StateBounce || k == profile.StateSpam }
 
 // missing are the changes of states that blob has nothing of.
 func missing(blob []byte, changes []stateChange) (fresh []stateChange) {

@@ -37,7 +37,7 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 3
+const storeVersion = 4
 
 // StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it behind the engines.
 type StoreCache struct {

@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -12,16 +13,15 @@ import (
 	"millrace/shard/profile"
 )
 
-// The trail of consent (decisions.md D5): each change of a state that is applied to a profile or to the row of an address, in the order of
-// application. It is a book of the partition that is only ever appended to, except that a user's own trail goes with the user: kept in memory since
-// the last checkpoint, written by it together with the state that it tells of, read when somebody asks. So replay makes exactly the entries that a
-// crash has taken.
+// The trail of consent (decisions.md D5): each change of a state that is applied to a profile or to the row of an
+// address, in the order of application. It is a book of the partition that is only ever appended to, except that a
+// user's own trail goes with the user: kept in memory since the last checkpoint, written by it together with the state
+// that it tells of, read when somebody asks. So replay makes exactly the entries that a crash has taken.
 //
-// A state that is set to what it is already makes no entry. An entry takes 34 bytes of key and 24 to 40 of value in the store, before compression;
-// in memory, until the next checkpoint, about 70 bytes, which count to the memory budget.
+// A state that is set to what it is already makes no entry. An entry takes 34 bytes of key and 24 to 40 of value in the
+// store, before compression; in memory, until the next checkpoint, about 70 bytes, which count to the memory budget.
 
-// StateChange is one entry of the trail: what became of a state, when, by whom, through what. Who gets an address gets its states with the changes that
-// made them, however long ago.
+// StateChange is one entry of the trail: what became of a state, when, by whom, through what.
 type StateChange struct {
 	State
 	Changed int64     // when the state was set, Unix µs
@@ -30,22 +30,66 @@ type StateChange struct {
 	Applied int64     // when it reached this user or address, Unix µs
 }
 
-// Trail is the trail of a user's states, oldest first, those of profiles that were merged into it included. Nobody has none.
+// Stay says that a user had an address: what became of its states meanwhile is part of the user's trail.
+type Stay struct {
+	ID           op.IDKind
+	Key          []byte
+	Since, Until int64 // Unix µs
+}
+
+// Trail is what the trail has of one entry, a profile or the row of an address, each oldest first.
+type Trail struct {
+	Changes []StateChange
+	Stays   []Stay // that are over
+}
+
+// Trail is the trail of a user's states, oldest first: what he has said himself, what became of his addresses while he
+// has had them, and both of profiles that were merged into him. Nobody has none.
 func (e *Engine) Trail(workspace uint32, number uint64) (all []StateChange, err error) {
 	var numbers []uint64
+	var stays []Stay
 	err = e.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
 		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
+		var keys rowKeys
+		keys.read(blob)
+		for _, id := range addresses {
+			if key := keys.of(id); key != nil {
+				stays = append(stays, Stay{id, key, profile.Joined(blob, id), math.MaxInt64})
+			}
+		}
 	})
 	for i := 0; i < len(numbers) && err == nil; i++ {
-		var some []StateChange
-		some, err = e.trailOf(numbers[i])
-		all = append(all, some...)
+		var own Trail
+		own, err = e.trailOf(numbers[i])
+		all, stays = append(all, own.Changes...), append(stays, own.Stays...)
 	}
-	if len(numbers) > 1 {
-		slices.SortStableFunc(all, func(a, b StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
+	for i := 0; i < len(stays) && err == nil; i++ {
+		var changes []StateChange
+		changes, err = e.AddressTrail(workspace, stays[i].ID, stays[i].Key)
+		for _, c := range changes {
+			if c.Changed > stays[i].Since && c.Changed <= stays[i].Until {
+				all = append(all, c)
+			}
+		}
 	}
-	return all, err
+	return oneEach(all), err
+}
+
+// oneEach sorts changes by when they were applied. One that has reached a user and his address, or an address in two
+// stays, is one.
+func oneEach(all []StateChange) (each []StateChange) {
+	slices.SortStableFunc(all, func(a, b StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
+	seen := map[StateChange]bool{}
+	for _, c := range all {
+		same := c
+		same.Applied, same.Channel = 0, 0
+		if !seen[same] {
+			seen[same] = true
+			each = append(each, c)
+		}
+	}
+	return each
 }
 
 // AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
@@ -60,41 +104,47 @@ func (e *Engine) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]Sta
 	if !isRow {
 		return nil, nil
 	}
-	return e.trailOf(number)
+	trail, err := e.trailOf(number)
+	return trail.Changes, err
 }
 
-// TrailOf reads the trail of the entry at number, a profile or the row of an address, oldest first.
-func (e *Engine) TrailOf(number uint64) (all []StateChange, err error) {
+// TrailOf reads the trail of the entry at number.
+func (e *Engine) TrailOf(number uint64) (all Trail, err error) {
 	type place struct {
 		position, index uint64
-		change          StateChange
+		value           []byte
 	}
 	var found []place
-	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
+	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or
+	// in both.
 	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
 	w.mu.Lock()
 	for _, t := range p.trail.entries {
 		if t.number == number {
-			found = append(found, place{t.position, t.index, parseTrail(p.trail.values[t.at:t.end])})
+			found = append(found, place{t.position, t.index, slices.Clone(p.trail.values[t.at:t.end])})
 		}
 	}
 	w.mu.Unlock()
 	lower, upper := trailBounds(number)
 	err = e.store.scan(lower, upper, func(k, v []byte) error {
 		if len(k) == 34 && len(v) > 8 {
-			found = append(found, place{binary.BigEndian.Uint64(k[18:]), binary.BigEndian.Uint64(k[26:]), parseTrail(v)})
+			found = append(found, place{binary.BigEndian.Uint64(k[18:]), binary.BigEndian.Uint64(k[26:]), slices.Clone(v)})
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	slices.SortFunc(found, func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.index, b.index))
 	})
 	for i, x := range found {
-		if i == 0 || x.position != found[i-1].position || x.index != found[i-1].index {
-			all = append(all, x.change)
+		switch {
+		case i > 0 && x.position == found[i-1].position && x.index == found[i-1].index:
+		case x.value[8] == stayMark:
+			all.Stays = append(all.Stays, parseStay(x.value))
+		default:
+			all.Changes = append(all.Changes, parseTrail(x.value))
 		}
 	}
 	return all, nil
@@ -131,15 +181,40 @@ func parseTrail(v []byte) StateChange {
 	return StateChange{c.State, c.Changed, c.Actor, c.Source, int64(binary.LittleEndian.Uint64(v))}
 }
 
+// stayMark stands where the value of an entry has the kind of the state when it tells of a stay: when it ended i64, the
+// mark, kind of the address u8, when it began i64, the address.
+const stayMark = 0
+
+func appendStay(dst []byte, s Stay) []byte {
+	dst = append(binary.LittleEndian.AppendUint64(dst, uint64(s.Until)), stayMark, byte(s.ID))
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(s.Since)), s.Key...)
+}
+
+func parseStay(v []byte) Stay {
+	return Stay{op.IDKind(v[9]), v[18:], int64(binary.LittleEndian.Uint64(v[10:])), int64(binary.LittleEndian.Uint64(v))}
+}
+
 // note adds a change of a state of the entry at number to the trail.
 func (w *worker) note(p *partition, number uint64, c stateChange) {
+	at := len(p.trail.values)
+	p.trail.values = appendTrail(p.trail.values, c, w.rec.Stamp)
+	w.noteValue(p, number, at)
+	trailEntries.Inc()
+}
+
+// noteStay adds that the profile at number has left an address.
+func (w *worker) noteStay(p *partition, number uint64, s Stay) {
+	at := len(p.trail.values)
+	p.trail.values = appendStay(p.trail.values, s)
+	w.noteValue(p, number, at)
+}
+
+// noteValue adds an entry whose value is in the trail's from at on.
+func (w *worker) noteValue(p *partition, number uint64, at int) {
 	a, t := &w.applying, &p.trail
-	at := len(t.values)
-	t.values = appendTrail(t.values, c, w.rec.Stamp)
 	t.entries = append(t.entries, trailEntry{number, a.position, uint64(a.ordinal)<<32 | uint64(a.noted), at, len(t.values)})
 	a.noted++
 	w.unwritten += int64(len(t.values) - at + trailEntryBytes)
-	trailEntries.Inc()
 }
 
 const trailEntryBytes = 40
@@ -167,8 +242,8 @@ func (w *worker) noteAll(p *partition, number uint64, before []stateChange, blob
 	}
 }
 
-// differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is the same as not to know;
-// not to be in a group isn't.
+// differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is
+// the same as not to know; not to be in a group isn't.
 func differs(was stateChange, known bool, now State) bool {
 	return !was.Same(now) || !known && now.Kind == GroupState
 }

@@ -11,7 +11,7 @@ import (
 
 // Reads see what is applied, and what was acknowledged is applied: they are linearizable.
 
-// User is one profile as a read found it. Blob is a copy; package profile reads it.
+// User is one profile as a read found it. Blob is a copy, joined with what the user's addresses have of states (joint.go); package profile reads it.
 type User struct {
 	Number uint64
 	Blob   []byte
@@ -33,7 +33,7 @@ func (e *Engine) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 			return nil, err
 		}
 	}
-	return users, nil
+	return users, e.join(workspace, users)
 }
 
 // candidates appends the profiles that an identifier names, the one first that /users/track would update.
@@ -101,6 +101,9 @@ func (e *Engine) FindNumber(workspace uint32, number uint64) (users []User, err 
 			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 		}
 	})
+	if err == nil {
+		err = e.join(workspace, users)
+	}
 	return users, err
 }
 
@@ -118,6 +121,9 @@ func (e *Engine) FindMerged(workspace uint32, number uint64) (users []User, err 
 				number, merged = forward(blob)
 			}
 		})
+	}
+	if err == nil {
+		err = e.join(workspace, users)
 	}
 	return users, err
 }

@@ -34,9 +34,9 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 }
 
 // TrailOf is the trail of the entry at number; see shard.Mesh.
-func (m mesh) TrailOf(number uint64) (trail []shard.StateChange, err error) {
+func (m mesh) TrailOf(number uint64) (trail shard.Trail, err error) {
 	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *reader) error {
-		trail = nil
+		trail = shard.Trail{}
 		return json.Unmarshal(x.rest, &trail)
 	})
 	return trail, err

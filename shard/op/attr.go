@@ -34,8 +34,8 @@ const (
 	AttrFacebook              = 22 // Object
 	AttrTwitter               = 23 // Object
 	// The two below have no public name: the server's own ops set them, and they are kept as states, not as attributes.
-	AttrHardBounce = 24 // bool: the user's email is marked as a hard bounce, or no longer
-	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, for all who share the email
+	AttrHardBounce = 24 // bool: the email that the user has is marked as a hard bounce, or no longer
+	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, of the email that the user has
 )
 
 // Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known (decisions.md D7).

@@ -25,7 +25,7 @@ import (
 )
 
 // Version of the record format; a reader refuses any other.
-const Version = 3
+const Version = 4
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
 const (
@@ -56,17 +56,18 @@ const (
 	Relay       Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: see shard
 	Delivered   Kind = 16 // forgets messages that have arrived; body: see shard
 	// The kinds below travel inside messages only, but for RowState.
-	RowAdd     Kind = 20 // a profile has got this address; body: profile number u64, states
-	RowRemove  Kind = 21 // a profile has lost this address; body: profile number u64
-	RowState   Kind = 22 // states of this address were set, by a profile or by a request for the address itself; body: see shard
-	ShareState Kind = 23 // states of an address reach a profile that shares it; body: states
-	Grant      Kind = 24 // an alias or external id is the profile's now; body: see shard
-	Pin        Kind = 25 // a profile is about to take in another one; body: see shard
-	Seal       Kind = 26 // a profile leaves for the one that is pinned for it; body: see shard
-	Absorb     Kind = 27 // a profile takes in another one; body: see shard
-	Unpin      Kind = 28 // the other one does not come; body: see shard
-	RowMove    Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
-	Forget     Kind = 30 // erases what is known of the states that a profile had which is merged into one that is deleted; no body
+	RowAdd    Kind = 20 // a profile has got this address; body: profile number u64
+	RowRemove Kind = 21 // a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
+	RowState  Kind = 22 // states of this address were set, by a profile or by a request for the address itself; body: profile number u64, states
+	// 23 was in use before.
+	Grant   Kind = 24 // an alias or external id is the profile's now; body: see shard
+	Pin     Kind = 25 // a profile is about to take in another one; body: see shard
+	Seal    Kind = 26 // a profile leaves for the one that is pinned for it; body: see shard
+	Absorb  Kind = 27 // a profile takes in another one; body: see shard
+	Unpin   Kind = 28 // the other one does not come; body: see shard
+	RowMove Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
+	Forget  Kind = 30 // erases what is known of the states that a profile had which is merged into one that is deleted; no body
+	Left    Kind = 31 // what an address has that the profile left; body: when it left i64, states
 )
 
 // Source says through which endpoint a request came: the trail of consent keeps it (decisions.md D5).
@@ -116,8 +117,8 @@ const (
 	Conditional
 )
 
-// Force marks a ShareState that the profile takes over however old it is.
-const Force = UpdateOnly
+// Offer marks a RowState that an import brings: an address that others have, or that knows already, does not take it.
+const Offer = UpdateOnly
 
 // IDKind is the kind of identifier in an op's key (service.md 2.1).
 type IDKind uint8

@@ -217,8 +217,8 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	switch code {
 	case op.AttrSubscriptionGroups:
 		return e.applyGroups(b, v, rec), fieldsStart(b)
-	case op.AttrHardBounce, op.AttrSpam:
-		return e.SetState(b, StateChange{State{Kind: markKind(code), On: v.Tag() == op.True}, rec.Stamp, rec.Actor, rec.Source}), fieldsStart(b)
+	case op.AttrHardBounce, op.AttrSpam: // marks of the address, not of who has it
+		return b, next
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
 		b = e.markChange(b, changeTag(code), rec.Stamp, rec.Actor, rec.Source)
 	case op.AttrPushTokens:

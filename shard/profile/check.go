@@ -67,7 +67,7 @@ func checkHeader(b []byte, i int) (tag byte, start, end int, ok bool) {
 
 func repeats(tag byte) bool {
 	switch tag {
-	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup, tagDeprecated, tagFormer:
+	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup, tagDeprecated, tagFormer, tagJoined, tagLeave:
 		return true
 	}
 	return false
@@ -108,6 +108,13 @@ func checkPayload(tag byte, p []byte) string {
 		size = placeBytes
 	case tagFormer:
 		size = formerBytes
+	case tagJoined:
+		size = joinedBytes
+	case tagLeave:
+		if len(p) < leaveBytes || (len(p)-leaveBytes)%groupBytes != 0 {
+			return "wrong size"
+		}
+		return ""
 	case tagHardBounce, tagSpamState:
 		size = markBytes
 	case tagSessions:

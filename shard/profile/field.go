@@ -22,14 +22,16 @@ const (
 	tagGroup      = 9  // id [16]byte, subscribed u8 and the group's channel times 2, change
 	tagEmailState = 10 // change of email_subscribe
 	tagPushState  = 11 // change of push_subscribe
-	tagHardBounce = 12 // on u8, change
+	tagHardBounce = 12 // on u8, change; of an address, and of a profile that is joined with its addresses (Editor.Join)
 	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
-	tagSpamState  = 14 // on u8, change; what is shown is the attribute marked_email_as_spam_at
+	tagSpamState  = 14 // on u8, change; of an address
 	tagDeprecated = 15 // an external id that the profile had once and that leads to it still
 	tagBorn       = 16 // place in the log where the profile was made: Place
 	tagFormer     = 17 // where the log has more of its events: Former
+	tagJoined     = 18 // when the profile got its email or phone: op.IDKind u8, Unix µs i64
+	tagLeave      = 19 // an address that it has left, whose states are on their way: see stay.go
 
-	tagLast     = tagFormer
+	tagLast     = tagLeave
 	tagReserved = 0x40
 	wide        = 0x80
 )
@@ -45,6 +47,8 @@ const (
 	markBytes    = 1 + changeBytes
 	placeBytes   = 8 + 4
 	formerBytes  = 8 + 8 + 2*placeBytes
+	joinedBytes  = 1 + 8
+	leaveBytes   = 1 + 8 + 8 + 1 // and groups
 )
 
 func reservedTag(code uint32) byte { return tagReserved | byte(code) }

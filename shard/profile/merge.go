@@ -25,8 +25,9 @@ const (
 // room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is the caller's: gone's aliases are
 // keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
 //
-//   - Attributes: gone's where keep has none. What belongs to an address (its state, its marks, its tracking switches) comes only
-//     together with the email itself.
+//   - Attributes: gone's where keep has none. What belongs to an email (the spam mark, the tracking switches) comes only together with the
+//     email itself.
+//   - Subscription states: none of gone's is taken (decisions.md D5); what an address has holds for who gets it.
 //   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
 //   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and cut to the limits.
 //     Revenue is added per currency.
@@ -34,7 +35,6 @@ const (
 //     gone when keep hasn't. First and last session date: the earlier and the later one.
 //   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
 //   - Where the log has its events (Former): both. gone's external ids, current and deprecated, are not keep's.
-//   - Subscription groups: keep's state where it has one.
 //   - Blocked when one is, or when together they cross a limit.
 func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limits) (out []byte) {
 	if lim == nil {
@@ -76,19 +76,17 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp:
+	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave:
 		return false
 	}
 	if mode == MergeNone {
 		return false
 	}
 	switch tag {
-	case reservedTag(op.AttrEmailSubscribe), tagEmailState:
-		return email && find(keep, reservedTag(op.AttrEmailSubscribe)).none() && find(keep, tagEmailState).none()
 	case reservedTag(op.AttrPushSubscribe), tagPushState:
 		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
 	case reservedTag(op.AttrEmail), reservedTag(op.AttrMarkedEmailAsSpamAt), reservedTag(op.AttrEmailOpenTrackingOff),
-		reservedTag(op.AttrEmailClickTrackingOff), tagHardBounce, tagSpamState:
+		reservedTag(op.AttrEmailClickTrackingOff):
 		return email
 	}
 	return true
@@ -188,6 +186,10 @@ func fieldKey(tag byte, payload []byte) []byte {
 		return payload[:3]
 	case tagGroup:
 		return payload[:16]
+	case tagJoined:
+		return payload[:1]
+	case tagLeave:
+		return payload[:leaveBytes]
 	}
 	return nil
 }

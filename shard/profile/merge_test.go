@@ -81,24 +81,26 @@ func TestMergeFormers(t *testing.T) {
 func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {
 	var e Editor
 	gone := set(t, user("g"), 0, op.AttrEmail, "G@x.co", op.AttrEmailSubscribe, "unsubscribed", op.AttrEmailOpenTrackingOff, true)
-	gone = slices.Clone(mark(&e, mark(&e, gone, StateBounce, true, 5), StateSpam, true, 6))
-	f := func(keep []byte, mode MergeMode, wantEmail, wantState string, wantMarks bool) {
+	gone = slices.Clone(e.AddLeave(e.SetJoined(gone, op.Email, 5), op.Email, 6))
+	gone = slices.Clone(e.SetAttr(gone, op.AttrMarkedEmailAsSpamAt, op.AppendTime(nil, 6)))
+	f := func(keep []byte, mode MergeMode, wantEmail, wantState string, wantMark bool) {
 		t.Helper()
 		b := merge(t, keep, gone, mode)
 		require.Equal(t, wantEmail, attr(t, b, op.AttrEmail))
 		require.Equal(t, wantState, attr(t, b, op.AttrEmailSubscribe))
-		_, bounced := HardBounce(b)
 		_, spam := SpamMark(b)
-		require.Equal(t, []bool{wantMarks, wantMarks}, []bool{bounced, spam})
-		require.Equal(t, wantMarks, attr(t, b, op.AttrEmailOpenTrackingOff) == "true")
+		require.Equal(t, wantMark, spam)
+		require.Zero(t, Joined(b, op.Email), "the caller's to say")
+		require.True(t, find(b, tagLeave).none())
+		require.Equal(t, wantMark, attr(t, b, op.AttrEmailOpenTrackingOff) == "true")
 	}
 	f(user("k"), MergeUsers, ``, ``, false)
 	f(user("k"), MergeNone, ``, ``, false)
-	f(user("k"), MergeIdentify, `"G@x.co"`, `"unsubscribed"`, true)
+	f(user("k"), MergeIdentify, `"G@x.co"`, ``, true)
 	f(set(t, user("k"), 0, op.AttrEmail, "k@x.co"), MergeIdentify, `"k@x.co"`, ``, false)
 	f(set(t, user("k"), 0, op.AttrEmailSubscribe, "opted_in"), MergeIdentify, `"G@x.co"`, `"opted_in"`, true)
-	_, changed, actor, ok := ContactState(merge(t, user("k"), gone, MergeIdentify), op.AttrEmailSubscribe)
-	require.Equal(t, []any{testStamp, uint32(testActor), true}, []any{changed, actor, ok})
+	_, _, _, ok := ContactState(merge(t, user("k"), gone, MergeIdentify), op.AttrEmailSubscribe)
+	require.False(t, ok, "of a merged user no state is taken")
 }
 
 // A state and the memory of its change go together.
@@ -120,10 +122,8 @@ func TestMergeGroups(t *testing.T) {
 	b := merge(t, keep, gone, MergeUsers)
 	subscribed, changed, actor, _ := GroupState(b, one)
 	require.Equal(t, []any{false, int64(1), uint32(11)}, []any{subscribed, changed, actor})
-	subscribed, changed, actor, _ = GroupState(b, two)
-	require.Equal(t, []any{true, int64(3), uint32(33)}, []any{subscribed, changed, actor})
-	_, _, _, ok := GroupState(merge(t, keep, gone, MergeNone), two)
-	require.False(t, ok)
+	_, _, _, ok := GroupState(b, two)
+	require.False(t, ok, "of a merged user no state is taken")
 }
 
 func TestMergeAliasesAndTokens(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"millrace/shard/op"
 )
 
-// States that belong to an address and are shared by all who have it (decisions.md D5): each is a register with its last change. The same
-// fields stand in a profile and in the directory row of an address.
+// Subscription states (decisions.md D5): each is a register with its last change. The same fields stand in a profile, for what its user has said
+// himself, and in the directory row of an address; what holds for a user is joined of both when it is read (stay.go). Marks are the address's alone.
 
 // State is one of these states and its value. Fields that its Kind has no use for are zero.
 type State struct {
@@ -118,21 +118,13 @@ func HasStates(blob []byte) bool {
 	return false
 }
 
-// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known; StateSpam sets or clears the attribute
-// marked_email_as_spam_at too. Updated is the caller's to set.
+// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known. Updated is the caller's to set.
 func (e *Editor) SetState(blob []byte, c StateChange) []byte {
 	switch c.Kind {
 	case StateEmail:
 		return e.setContactState(blob, op.AttrEmailSubscribe, []byte(c.Value), c.Changed, c.Actor, c.Source)
 	case StateGroup:
 		return e.setGroup(blob, c)
-	case StateSpam:
-		if c.On {
-			e.tmp = op.AppendTime(e.tmp[:0], floorDiv(c.Changed, 1000))
-			blob = e.SetAttr(blob, op.AttrMarkedEmailAsSpamAt, e.tmp)
-		} else {
-			blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
-		}
 	}
 	tag := markTag(c.Kind)
 	b, p := e.resize(blob, find(blob, tag), tag, markBytes)
@@ -150,17 +142,20 @@ func (e *Editor) setGroup(blob []byte, c StateChange) []byte {
 		c.Channel = blob[s.start+16] >> 1
 	}
 	b, p := e.resize(blob, s, tagGroup, groupBytes)
-	copy(b[p:], c.Group[:])
-	b[p+16] = c.Channel << 1
-	if c.On {
-		b[p+16] |= 1
-	}
-	putChange(b[p+17:], c.Changed, c.Actor, c.Source)
+	putGroup(b[p:], c)
 	return b
 }
 
-// ForgetState removes a state and the memory of its change: it reads as never set. A time of marked_email_as_spam_at that came otherwise than
-// by StateSpam stays.
+func putGroup(b []byte, c StateChange) {
+	copy(b, c.Group[:])
+	b[16] = c.Channel << 1
+	if c.On {
+		b[16] |= 1
+	}
+	putChange(b[17:], c.Changed, c.Actor, c.Source)
+}
+
+// ForgetState removes a state and the memory of its change: it reads as never set.
 func (e *Editor) ForgetState(blob []byte, s State) []byte {
 	switch s.Kind {
 	case StateEmail:
@@ -168,11 +163,6 @@ func (e *Editor) ForgetState(blob []byte, s State) []byte {
 		return e.remove(blob, find(blob, tagEmailState))
 	case StateGroup:
 		return e.remove(blob, findPrefix(blob, tagGroup, s.Group[:]))
-	case StateSpam:
-		c, ok := StateOf(blob, s)
-		if at, marked := SpamMark(blob); ok && c.On && marked && at == floorDiv(c.Changed, 1000) {
-			blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
-		}
 	}
 	return e.remove(blob, find(blob, markTag(s.Kind)))
 }
@@ -209,7 +199,7 @@ func ContactState(blob []byte, code uint32) (state []byte, changed int64, actor 
 	return state, changed, actor, state != nil || !s.none()
 }
 
-// HardBounce is when the profile's address was marked as a hard bounce (Unix µs).
+// HardBounce is when the address was marked as a hard bounce (Unix µs): of a row, or of a profile that is joined with its address.
 func HardBounce(blob []byte) (at int64, ok bool) {
 	s := find(blob, tagHardBounce)
 	if s.none() || blob[s.start] == 0 {
@@ -277,13 +267,6 @@ func markTag(kind StateKind) byte {
 		return tagHardBounce
 	}
 	return tagSpamState
-}
-
-func markKind(code uint32) StateKind {
-	if code == op.AttrHardBounce {
-		return StateBounce
-	}
-	return StateSpam
 }
 
 func splitGroup(p []byte) (c StateChange) {

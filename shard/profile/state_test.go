@@ -49,8 +49,6 @@ func TestStates(t *testing.T) {
 	}
 	at, ok := HardBounce(b)
 	require.Equal(t, []any{int64(1_000_001), true}, []any{at, ok})
-	at, ok = SpamMark(b)
-	require.Equal(t, []any{int64(1000), true}, []any{at, ok})
 
 	for i, s := range states { // the other value, later; a channel that is not known keeps the one that is
 		off := s
@@ -64,8 +62,7 @@ func TestStates(t *testing.T) {
 		require.True(t, got.Is(s))
 	}
 	_, bounced := HardBounce(b)
-	_, spam := SpamMark(b)
-	require.False(t, bounced || spam)
+	require.False(t, bounced)
 	require.Len(t, AppendStates(nil, b), len(states), "what was taken back is remembered")
 	for _, s := range states {
 		b = slices.Clone(e.ForgetState(b, s))
@@ -75,24 +72,6 @@ func TestStates(t *testing.T) {
 	}
 	require.False(t, HasStates(b))
 	require.Equal(t, `"a@x.co"`, attr(t, b, op.AttrEmail))
-}
-
-// A time of marked_email_as_spam_at that came as an attribute is no state, and is not forgotten with one.
-func TestSpamAttributeIsNoState(t *testing.T) {
-	var e Editor
-	b := slices.Clone(e.SetAttr(user("u"), op.AttrMarkedEmailAsSpamAt, op.AppendTime(nil, 5)))
-	require.False(t, HasStates(b))
-	b = slices.Clone(e.ForgetState(b, State{Kind: StateSpam}))
-	at, ok := SpamMark(b)
-	require.Equal(t, []any{int64(5), true}, []any{at, ok})
-	b = slices.Clone(mark(&e, b, StateSpam, true, 8_000))
-	require.Equal(t, int64(8), first(SpamMark(b)))
-	b = slices.Clone(e.SetAttr(b, op.AttrMarkedEmailAsSpamAt, op.AppendTime(nil, 6)))
-	b = slices.Clone(e.ForgetState(b, State{Kind: StateSpam}))
-	require.Equal(t, int64(6), first(SpamMark(b)))
-	b = slices.Clone(e.ForgetState(mark(&e, b, StateSpam, true, 8_000), State{Kind: StateSpam}))
-	_, ok = SpamMark(b)
-	require.False(t, ok, "forgotten with the address that it was a mark of")
 }
 
 func first[A, B any](a A, _ B) A { return a }

@@ -1,0 +1,267 @@
+package shard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Who has said what, and for whom it holds (decisions.md D5), one story a case. The model of states has them all by
+// chance.
+
+// consents is what holds of the group of emails for users by external id, and for addresses.
+func consents(t *testing.T, e *Engine, names ...string) (all []string) {
+	t.Helper()
+	for _, name := range names {
+		on, ok := false, false
+		if key := []byte(name); strings.Contains(name, "@") {
+			require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { on, _, _, ok = profile.GroupState(blob, emailGroup.Group) }))
+		} else {
+			users, err := e.Find(1, op.ExternalID, key)
+			require.NoError(t, err)
+			require.Len(t, users, 1)
+			on, _, _, ok = profile.GroupState(users[0].Blob, emailGroup.Group)
+		}
+		all = append(all, map[bool]string{true: map[bool]string{true: "on", false: "off"}[on], false: "-"}[ok])
+	}
+	return all
+}
+
+func withEmail(address string) []byte { return attrField(op.AttrEmail, address) }
+
+func ungrouped() State {
+	off := emailGroup
+	off.On = false
+	return off
+}
+
+// Who comes to an address brings nothing to those who have it, by a change of his data or by a merge, and nothing
+// stands in their trails.
+func TestWhoComesBringsNothing(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	number := func(user string) uint64 { return numberOf(t, e, op.ExternalID, user) }
+	for _, user := range []string{"b", "c"} {
+		track(t, e, user, withEmail("shared@example.com"))
+	}
+	track(t, e, "merged")
+	track(t, e, "mover", withEmail("own@example.com"))
+	for _, user := range []string{"merged", "mover"} {
+		setUser(t, e, op.ExternalID, user, emailGroup)
+	}
+	commitAs(t, e, op.SourceMerge, func(b *Batch) { b.Merge(number("merged"), number("b")) })
+	settle(t, e)
+	require.Equal(t, []string{"-", "-", "-"}, consents(t, e, "b", "c", "shared@example.com"))
+	track(t, e, "mover", withEmail("shared@example.com"))
+	require.Equal(t, []string{"on", "-", "-", "-"}, consents(t, e, "mover", "b", "c", "shared@example.com"))
+	require.Empty(t, first(e.Trail(1, number("c"))))
+}
+
+// An opt-out is not lost to an address that is subscribed, in whatever way both come together; what he says at the
+// address is for all there.
+func TestOptOutStays(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	setAddress(t, e, op.Email, "x@example.com", emailGroup)
+	track(t, e, "c", withEmail("x@example.com"))
+	track(t, e, "a")
+	setUser(t, e, op.ExternalID, "a", ungrouped())
+	track(t, e, "a", withEmail("x@example.com"))
+	require.Equal(t, []string{"off", "on", "on"}, consents(t, e, "a", "c", "x@example.com"))
+	setUser(t, e, op.ExternalID, "c", emailGroup)
+	require.Equal(t, []string{"on", "on", "on"}, consents(t, e, "a", "c", "x@example.com"), "said for the address since he came")
+	setUser(t, e, op.ExternalID, "a", ungrouped())
+	require.Equal(t, []string{"off", "off", "off"}, consents(t, e, "a", "c", "x@example.com"))
+}
+
+// In one request somebody's state is set and another one leaves the address that they share: the order of the objects
+// is the order of effect, in all ways to name the user.
+func TestWhoLeavesInTheSameRequest(t *testing.T) {
+	for round, set := range []func(b *Batch, s State){
+		func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("o"), 0, s) },
+		func(b *Batch, s State) { b.SetUserStates(op.Alias, []byte(aliasKey("l", "o")), 0, s) },
+		func(b *Batch, s State) { b.SetAddressStates(op.Email, []byte("shared@example.com"), s) },
+		func(b *Batch, s State) { // who comes in the same request
+			addAttributes(b, op.ExternalID, "new", op.Contact, withEmail("shared@example.com"))
+			b.SetUserStates(op.ExternalID, []byte("new"), 0, s)
+		},
+	} {
+		e := openTest(t, testOptions(vfs.NewMem()))
+		for i := range 20 { // their partitions differ, and with them who is first
+			what := fmt.Sprint("round ", round, " user ", i)
+			q := fmt.Sprint("q", i)
+			if i == 0 {
+				track(t, e, "o", withEmail("shared@example.com"))
+				label, name, _ := op.SplitAliasKey([]byte(aliasKey("l", "o")))
+				commitAs(t, e, op.SourceTrack, func(b *Batch) { b.AddAlias(numberOf(t, e, op.ExternalID, "o"), label, name) })
+			}
+			setAddress(t, e, op.Email, "shared@example.com", emailGroup)
+			track(t, e, q, withEmail("shared@example.com"))
+			leave := func(b *Batch) { addAttributes(b, op.ExternalID, q, op.Contact, withEmail(q+"@example.org")) }
+			if i%2 == 0 {
+				commitAs(t, e, op.SourceTrack, func(b *Batch) { set(b, ungrouped()); leave(b) })
+				require.Equal(t, []string{"off", "off"}, consents(t, e, "o", q), what)
+			} else {
+				commitAs(t, e, op.SourceTrack, func(b *Batch) { leave(b); set(b, ungrouped()) })
+				require.Equal(t, []string{"off", "on"}, consents(t, e, "o", q), what)
+			}
+			require.Equal(t, []string{"-"}, consents(t, e, q+"@example.org"))
+		}
+	}
+}
+
+// Who goes from address to address keeps on the way what held for him, whichever of the addresses answers first.
+func TestFromAddressToAddress(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for i := range 20 {
+		q, mail := fmt.Sprint("q", i), func(n int) string { return fmt.Sprintf("m%d-%d@example.com", i, n) }
+		track(t, e, q, withEmail(mail(0)))
+		setAddress(t, e, op.Email, mail(0), ungrouped())
+		setAddress(t, e, op.Email, mail(1), emailGroup)
+		commitAs(t, e, op.SourceTrack, func(b *Batch) {
+			for n := 1; n < 4; n++ {
+				addAttributes(b, op.ExternalID, q, op.Contact, withEmail(mail(n)))
+			}
+		})
+		require.Equal(t, []string{"off", "off", "on", "-"}, consents(t, e, q, mail(0), mail(1), mail(3)))
+		track(t, e, q, []byte{op.AttrEmail, byte(op.Null)})
+		require.Equal(t, []string{"off"}, consents(t, e, q))
+	}
+}
+
+// An address that thousands share takes a change without a message to anybody.
+func TestManyShareAnAddress(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const users = 20_000
+	for i := 0; i < users; {
+		commitAs(t, e, op.SourceTrack, func(b *Batch) {
+			for range 1000 {
+				addAttributes(b, op.ExternalID, fmt.Sprint("u", i), op.Contact, withEmail("shared@example.com"))
+				i++
+			}
+		})
+	}
+	sent, logged := messagesOf(e), e.logged.Load()
+	for i := range 50 {
+		state := ungrouped()
+		state.Group[1] = byte(i)
+		setAddress(t, e, op.Email, "shared@example.com", state)
+	}
+	require.Equal(t, sent, messagesOf(e))
+	setUser(t, e, op.ExternalID, "u7", ungrouped())
+	require.Equal(t, sent+1, messagesOf(e))
+	require.Less(t, e.logged.Load()-logged, int64(100_000))
+	require.Equal(t, []string{"off", "off"}, consents(t, e, "u7", fmt.Sprint("u", users-1)))
+}
+
+// Clients track the same states again and again: from the third time on at the latest, nobody is told; what is news,
+// everybody is, also when the same request says otherwise before.
+func TestUnchangedStatesAreNotTold(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	messages := func() int { return int(messagesOf(e)) }
+	said := func(b *Batch, user string, states ...State) {
+		addAttributes(b, op.ExternalID, user, op.Contact, withEmail("x@example.com"), statesField(states...))
+	}
+	say := func(user string, states ...State) (sent int) {
+		before := messages()
+		commitAs(t, e, op.SourceTrack, func(b *Batch) { said(b, user, states...) })
+		return messages() - before
+	}
+	say("a", emailGroup, email("opted_in"))
+	say("a", emailGroup, email("opted_in"))
+	require.Zero(t, say("a", emailGroup, email("opted_in")))
+	require.NotZero(t, say("a", emailGroup, email("subscribed")))
+	require.NotZero(t, say("a", ungrouped(), email("subscribed")))
+	require.Zero(t, say("a", ungrouped(), email("subscribed")))
+	// The address has heard otherwise since.
+	setAddress(t, e, op.Email, "x@example.com", emailGroup)
+	require.NotZero(t, say("a", ungrouped(), email("subscribed")))
+	require.Equal(t, []string{"off", "off"}, consents(t, e, "a", "x@example.com"))
+	// Somebody has come since who says otherwise.
+	track(t, e, "c")
+	setUser(t, e, op.ExternalID, "c", ungrouped())
+	say("a", emailGroup)
+	track(t, e, "c", withEmail("x@example.com"))
+	require.Equal(t, []string{"on", "off"}, consents(t, e, "a", "c"))
+	require.NotZero(t, say("a", emailGroup))
+	require.Equal(t, []string{"on", "on"}, consents(t, e, "a", "c"))
+	require.Zero(t, say("a", emailGroup))
+	// Within one request, through himself and through another one.
+	for _, other := range []string{"a", "c"} {
+		commitAs(t, e, op.SourceTrack, func(b *Batch) {
+			said(b, other, ungrouped())
+			said(b, "a", emailGroup)
+		})
+		require.Equal(t, []string{"on", "on"}, consents(t, e, "a", "c"))
+	}
+}
+
+func statesField(states ...State) []byte {
+	set := map[modelKey]string{}
+	for _, s := range states {
+		k, value := keyOf(s)
+		set[k] = value
+	}
+	return trackFields(set)[0]
+}
+
+// messagesOf is how many messages there ever were.
+func messagesOf(e *Engine) (n uint64) {
+	for i, p := range e.partitions {
+		e.owner[i].mu.Lock()
+		n += p.nextMessage
+		e.owner[i].mu.Unlock()
+	}
+	return n
+}
+
+// What an export shows of states, an import takes back: for who is there already nothing changes, and in a new store addresses know of it, too.
+func TestExportedStatesComeBack(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	names := []string{"a", "b", "c", "d"}
+	for i, name := range names[:3] {
+		track(t, e, name, withEmail(fmt.Sprintf("m%d@example.com", i/2)), attrField(op.AttrPhone, "+4930123456"))
+	}
+	track(t, e, "d")
+	setUser(t, e, op.ExternalID, "d", ungrouped())
+	track(t, e, "d", withEmail("m0@example.com"))
+	setUser(t, e, op.ExternalID, "a", email("opted_in"), smsGroup)
+	setAddress(t, e, op.Email, "m0@example.com", emailGroup, State{Kind: Bounce, On: true})
+	setAddress(t, e, op.Email, "m1@example.com", ungrouped(), email("unsubscribed"))
+	exported := func(e *Engine) (lines []string) {
+		for _, name := range names {
+			u := first(e.Find(1, op.ExternalID, []byte(name)))[0]
+			var fields profile.Fields
+			for _, f := range []string{"external_id", "email", "phone", "email_subscribe", "subscription_groups", "email_hard_bounced_at"} {
+				fields, _ = fields.AddField([]byte(f))
+			}
+			line := string(profile.AppendJSON(nil, u.Blob, fields, profile.Export{}))
+			groups := strings.Split(line, `{"id"`) // their order is that of their coming
+			slices.Sort(groups)
+			lines = append(lines, line, strings.Trim(strings.Join(groups, ""), "]},"))
+		}
+		return lines
+	}
+	want := exported(e)
+	channel := func(group [16]byte) byte { return map[byte]byte{1: op.ChannelEmail, 2: op.ChannelSMS}[group[0]] }
+	for range 2 {
+		var im profile.Importer
+		for i := range names {
+			blob, err := im.Import(nil, 1, []byte(want[2*i]), time.Now().UnixMicro(), profile.ImportOptions{Channel: channel})
+			require.NoError(t, err)
+			commitAs(t, e, op.SourceImport, func(b *Batch) { b.Import(blob) })
+		}
+		got := exported(e)
+		for i := range names {
+			require.Equal(t, want[2*i+1], got[2*i+1], names[i])
+		}
+		require.Equal(t, []string{"on", "off"}, consents(t, e, "m0@example.com", "m1@example.com"))
+		e = openTest(t, testOptions(vfs.NewMem()))
+	}
+}

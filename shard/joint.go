@@ -1,0 +1,100 @@
+package shard
+
+import (
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// What holds for a user is joined when it is read: his profile has what he has said himself, the rows of his addresses
+// what they have heard (decisions.md D5, profile.Joint). Profile and rows may lie in different partitions, on different
+// nodes: a reader never has two of them in hand.
+
+// HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
+// never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
+// the user's addresses counts. For op.SvcID key is the svc_id as text.
+func (e *Engine) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (c stateChange, ok bool, err error) {
+	var canonical [maxStackKey]byte
+	switch id {
+	case op.Email:
+		return e.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
+	case op.Phone:
+		return e.addressState(workspace, id, key, s)
+	case op.ExternalID: // in nearly all cases the profile itself
+		_, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
+		if err != nil || l.blob == nil {
+			return c, false, err
+		}
+		if profile.Kind(l.blob) == profile.KindUser {
+			return e.heldBy(workspace, l, s)
+		}
+		l.back()
+	}
+	var user []byte
+	err = e.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
+	if err != nil || user == nil {
+		return c, false, err
+	}
+	return e.heldBy(workspace, lent{blob: user}, s)
+}
+
+// heldBy is HeldState of a profile in hand, which it gives back.
+func (e *Engine) heldBy(workspace uint32, user lent, s State) (c stateChange, ok bool, err error) {
+	own, said := profile.StateOf(user.blob, s)
+	id, code := op.Email, uint32(op.AttrEmail)
+	if !s.ForAddress(op.Email) {
+		id, code = op.Phone, op.AttrPhone
+	}
+	joined := profile.Joined(user.blob, id)
+	var canonical [maxStackKey]byte
+	key := canonical[:0]
+	if address, has := profile.Attr(user.blob, code); has {
+		key = appendKey(key, id, address.Bytes())
+	}
+	user.back()
+	if len(key) == 0 {
+		return own, said, nil
+	}
+	address, known, err := e.addressState(workspace, id, key, s)
+	if err != nil || !known {
+		return own, said, err
+	}
+	return profile.Joint(own, said, address, joined), true, nil
+}
+
+// addressState is the state of an address; key is canonical.
+func (e *Engine) addressState(workspace uint32, id op.IDKind, key []byte, s State) (c stateChange, ok bool, err error) {
+	_, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
+	if err != nil || l.blob == nil {
+		return c, false, err
+	}
+	defer l.back()
+	if profile.Kind(l.blob) != kindRow {
+		return c, false, nil
+	}
+	c, ok = profile.StateOf(l.blob, s)
+	return c, ok, nil
+}
+
+// join gives the copies of profiles what holds for them by their addresses.
+func (e *Engine) join(workspace uint32, users []User) error {
+	var ed profile.Editor
+	for i := range users {
+		u := &users[i]
+		var keys rowKeys
+		keys.read(u.Blob)
+		for _, id := range addresses {
+			key := keys.of(id)
+			if key == nil {
+				continue
+			}
+			var states []stateChange
+			if err := e.ViewAddress(workspace, id, key, func(row []byte) { states = statesOf(row) }); err != nil {
+				return err
+			}
+			if len(states) > 0 {
+				u.Blob = append([]byte{}, ed.Join(u.Blob, id, states)...)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package profile
+
+import (
+	"cmp"
+	"encoding/binary"
+
+	"millrace/shard/op"
+)
+
+// What holds for a user (decisions.md D5) is joined of two registers: what he has said himself (in his profile), and
+// what the address has that he has now (in the directory row, which any change for him or for another one who shares it
+// writes too). A profile therefore knows since when it has its email and its phone, and while the states of an address
+// that it has left are on their way, that it has left it.
+
+// Joined is when the profile got the email or phone that it has (Unix µs); 0 without one.
+func Joined(blob []byte, id op.IDKind) int64 {
+	s := findPrefix(blob, tagJoined, []byte{byte(id)})
+	if s.none() {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(blob[s.start+1:]))
+}
+
+// SetJoined sets it; 0: the profile has no such address now.
+func (e *Editor) SetJoined(blob []byte, id op.IDKind, at int64) []byte {
+	s := findPrefix(blob, tagJoined, []byte{byte(id)})
+	if at == 0 {
+		return e.remove(blob, s)
+	}
+	b, p := e.resize(blob, s, tagJoined, joinedBytes)
+	b[p] = byte(id)
+	binary.LittleEndian.PutUint64(b[p+1:], uint64(at))
+	return b
+}
+
+// Joint is what holds for somebody who has said own, or nothing, and has an address since joined whose state is a
+// change too: one of the two. What the address has heard since he came is later or earlier than what he has said. What
+// it had before he came is not meant for him, nor he for it: then the one counts that allows less.
+func Joint(own StateChange, said bool, address StateChange, joined int64) StateChange {
+	less := func(c StateChange) int { // how little it allows
+		switch {
+		case c.Kind == StateGroup && !c.On, c.Value == "unsubscribed":
+			return 3
+		case c.Kind == StateGroup, c.Value == "subscribed":
+			return 2
+		case c.Value != "":
+			return 1
+		}
+		return 0
+	}
+	switch {
+	case !said:
+		return address
+	case address.Changed > joined && !own.Later(address):
+		return address
+	case address.Changed <= joined && cmp.Compare(less(address), less(own)) > 0:
+		return address
+	}
+	return own
+}
+
+// Join gives a copy of a profile what holds for it by the states of its email or phone, so that everything that reads a
+// profile shows them: groups, email_subscribe, and of an email's marks the hard bounce and marked_email_as_spam_at.
+func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
+	joined := Joined(blob, id)
+	for _, c := range address {
+		switch c.Kind {
+		case StateBounce:
+			if c.On {
+				blob = e.SetState(blob, c)
+			}
+		case StateSpam:
+			if c.On {
+				e.tmp = op.AppendTime(e.tmp[:0], floorDiv(c.Changed, 1000))
+				blob = e.SetAttr(blob, op.AttrMarkedEmailAsSpamAt, e.tmp)
+			} else if at, own := SpamMark(blob); own && c.Changed > joined && at <= floorDiv(c.Changed, 1000) {
+				blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+			}
+		default:
+			own, said := StateOf(blob, c.State)
+			if c = Joint(own, said, c, joined); !said || c != own {
+				blob = e.SetState(blob, c)
+			}
+		}
+	}
+	return blob
+}
+
+// A leave is a field of its own from the moment that a profile leaves an address until it knows what held for it there:
+//
+//	id u8 | since i64 | until i64 | answered u8 | states of groups that the address had
+//
+// Answers may come in another order than the leaves were. What held at an address depends on what was kept of the one
+// before, so they are settled in the order of the leaves.
+
+// AddLeave notes that the profile has left the email or phone that it has had, at until.
+func (e *Editor) AddLeave(blob []byte, id op.IDKind, until int64) []byte {
+	since := Joined(blob, id)
+	b, p := e.resize(blob, span{}, tagLeave, leaveBytes)
+	b[p], b[p+17] = byte(id), 0
+	binary.LittleEndian.PutUint64(b[p+1:], uint64(since))
+	binary.LittleEndian.PutUint64(b[p+9:], uint64(until))
+	return b
+}
+
+// Settle takes in what the states of an address were that the profile has left, and makes what held for it there the
+// profile's own, as far as it has not said anything with it or since, and nothing is on its way that was before.
+// Unknown leaves change nothing: the profile was imported anew meanwhile.
+func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateChange) []byte {
+	for i := fieldsStart(blob); i < len(blob); {
+		tag, start, end := fieldAt(blob, i)
+		if p := blob[start:end]; tag == tagLeave && p[0] == byte(id) && leftAt(p) == until && p[17] == 0 {
+			blob = e.answer(blob, span{i, start, end}, address)
+			break
+		}
+		i = end
+	}
+	for {
+		s := find(blob, tagLeave)
+		if s.none() || blob[s.start+17] == 0 {
+			return blob
+		}
+		leave := append([]byte(nil), blob[s.start:s.end]...)
+		blob = e.takeAlong(e.remove(blob, s), leave)
+	}
+}
+
+func leftAt(leave []byte) int64 { return int64(binary.LittleEndian.Uint64(leave[9:])) }
+
+// answer keeps the groups' states that an address had with the leave at s.
+func (e *Editor) answer(blob []byte, s span, address []StateChange) []byte {
+	groups := 0
+	for _, c := range address {
+		if c.Kind == StateGroup {
+			groups++
+		}
+	}
+	b, p := e.resize(blob, s, tagLeave, leaveBytes+groups*groupBytes)
+	b[p+17] = 1
+	p += leaveBytes
+	for _, c := range address {
+		if c.Kind == StateGroup {
+			putGroup(b[p:], c)
+			p += groupBytes
+		}
+	}
+	return b
+}
+
+// takeAlong makes what held for a profile at an address its own. What the address heard after the profile had left it
+// may allow less, but not more than what was said later elsewhere.
+func (e *Editor) takeAlong(blob, leave []byte) []byte {
+	since, until := int64(binary.LittleEndian.Uint64(leave[1:])), leftAt(leave)
+	for p := leave[leaveBytes:]; len(p) > 0; p = p[groupBytes:] {
+		c := splitGroup(p[:groupBytes])
+		own, said := StateOf(blob, c.State)
+		if said && own.Changed >= until || Joint(own, said, c, since) != c {
+			continue
+		}
+		if c.On {
+			c.Changed = min(c.Changed, until)
+		}
+		blob = e.SetState(blob, c)
+	}
+	return blob
+}
