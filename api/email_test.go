@@ -54,6 +54,11 @@ func TestSpamMarks(t *testing.T) {
 	d.must(t, "/email/spam/remove", `{"email":"A@example.com"}`)
 	require.NotContains(t, d.export(t, "a"), "marked_email_as_spam_at")
 	require.NotEmpty(t, d.export(t, "b")["marked_email_as_spam_at"])
+	// It is a new mark when it is set again, whatever time it says.
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","marked_email_as_spam_at":"2026-01-01T11:57:37Z"}]}`)
+	require.Equal(t, "2026-01-01T11:57:37.000Z", d.export(t, "a")["marked_email_as_spam_at"])
+	d.must(t, "/email/spam/remove", `{"email":"a@example.com"}`)
+	require.NotContains(t, d.export(t, "a"), "marked_email_as_spam_at")
 	d.must(t, "/email/spam/remove", `{"email":[`+quoted(50, "m%d@example.com")+`]}`)
 }
 

@@ -23,7 +23,8 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 			i, f = d.attributeControl(c, i)
 			flags |= f
 		default:
-			if c == class(op.AttrEmailSubscribe) || c == class(op.AttrSubscriptionGroups) {
+			switch c {
+			case class(op.AttrEmailSubscribe), class(op.AttrSubscriptionGroups), class(op.AttrMarkedEmailAsSpamAt):
 				flags |= op.Contact
 			}
 			i = d.reservedAttribute(c, i)

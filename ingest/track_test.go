@@ -431,8 +431,8 @@ func TestArraysAreSets(t *testing.T) {
 func TestReservedAttributes(t *testing.T) {
 	attrs(t, `"first_name":"Ada","last_name":null,"home_city":"x","image_url":"u","country":"Australia","language":"en","gender":"F","dob":"1980-02-29"`,
 		`"first_name":"Ada" "last_name":null "home_city":"x" "image_url":"u" "country":"AU" "language":"en" "gender":"F" "dob":"1980-02-29"`)
-	attrs(t, `"date_of_first_session":"2026-11-21","date_of_last_session":null,"marked_email_as_spam_at":"2026-11-21T04:23:01Z"`,
-		`"date_of_first_session":t1795219200000 "date_of_last_session":null "marked_email_as_spam_at":t1795234981000`)
+	ops(t, `{"attributes":[{"external_id":"u","date_of_first_session":"2026-11-21","date_of_last_session":null,"marked_email_as_spam_at":"2026-11-21T04:23:01Z"}]}`,
+		`attributes external_id="u"+contact "date_of_first_session":t1795219200000 "date_of_last_session":null "marked_email_as_spam_at":t1795234981000`)
 	attrs(t, `"current_location":{"latitude":1,"x":[],"longitude":-2.5},"time_zone":"Eastern Time (US & Canada)"`,
 		`"current_location":{"longitude":f-2.5,"latitude":f1} "time_zone":"America/New_York"`)
 	attrs(t, `"email_open_tracking_disabled":true,"email_click_tracking_disabled":false,"push_subscribe":"opted_in","bio":"x","alias_name":1,"alias_label":[]`,

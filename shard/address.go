@@ -66,17 +66,18 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
-	at := len(b.Buf)
+	var changes []stateChange
 	for _, s := range states {
 		if s.ForAddress(id) {
-			b.Buf = appendStates(b.Buf, []stateChange{{State: s}})
+			changes = setLast(changes, stateChange{State: s})
 		}
 	}
-	if len(b.Buf) == at {
+	if len(changes) == 0 {
 		b.Abort(start)
 		return
 	}
-	at = len(b.Buf)
+	b.Buf = appendStates(b.Buf, changes)
+	at := len(b.Buf)
 	b.Buf = appendKey(b.Buf, id, key)
 	home := b.engine.hasher.Number(b.workspace, id, b.Buf[at:])
 	b.Builder.End(start, op.RowState, op.MakeFlags(0, id), len(b.Buf)-at, home)

@@ -265,3 +265,54 @@ func TestExportedStatesComeBack(t *testing.T) {
 		e = openTest(t, testOptions(vfs.NewMem()))
 	}
 }
+
+// Of what one object, or one call for an address, sets twice the last one holds: for the user and for all at the
+// address.
+func TestLastOfTwoHolds(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for _, user := range []string{"a", "b"} {
+		track(t, e, user, withEmail("x@example.com"))
+	}
+	twice := func(states ...State) (field []byte) {
+		var groups []byte
+		for _, s := range states {
+			groups = op.AppendBool(op.AppendString(groups, append(s.Group[:], s.Channel)), s.On)
+		}
+		return op.AppendBlock([]byte{op.AttrSubscriptionGroups}, op.Array, groups)
+	}
+	for range 2 {
+		track(t, e, "a", twice(emailGroup, ungrouped()))
+		require.Equal(t, []string{"off", "off", "off"}, consents(t, e, "a", "b", "x@example.com"))
+		track(t, e, "a", twice(ungrouped(), emailGroup))
+		require.Equal(t, []string{"on", "on", "on"}, consents(t, e, "a", "b", "x@example.com"))
+		setUser(t, e, op.ExternalID, "a", emailGroup, ungrouped())
+		require.Equal(t, []string{"off", "off", "off"}, consents(t, e, "a", "b", "x@example.com"))
+		setAddress(t, e, op.Email, "x@example.com", ungrouped(), emailGroup)
+		require.Equal(t, []string{"on", "on", "on"}, consents(t, e, "a", "b", "x@example.com"))
+		setAddress(t, e, op.Email, "x@example.com", emailGroup, ungrouped())
+		require.Equal(t, []string{"off", "off", "off"}, consents(t, e, "a", "b", "x@example.com"))
+	}
+}
+
+// An import of what every export has of those who have said nothing leaves no trace of consent, not even in the trail.
+func TestImportedDefaultIsNoConsent(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for i, state := range []string{"subscribed", "opted_in", "unsubscribed"} {
+		var im profile.Importer
+		user := fmt.Sprint("u", i)
+		line := fmt.Sprintf(`{"external_id":%q,"email":"%s@example.com","email_subscribe":%q}`, user, user, state)
+		blob, err := im.Import(nil, 1, []byte(line), time.Now().UnixMicro(), profile.ImportOptions{})
+		require.NoError(t, err)
+		commitAs(t, e, op.SourceImport, func(b *Batch) { b.Import(blob) })
+		held, said, err := e.HeldState(1, op.ExternalID, []byte(user), State{Kind: EmailState})
+		require.NoError(t, err)
+		_, heard, err := e.HeldState(1, op.Email, []byte(user+"@example.com"), State{Kind: EmailState})
+		require.NoError(t, err)
+		require.Equal(t, []bool{i > 0, i > 0}, []bool{said, heard})
+		trail := first(e.Trail(1, numberOf(t, e, op.ExternalID, user)))
+		require.Equal(t, i > 0, len(trail) > 0)
+		if i > 0 {
+			require.Equal(t, state, held.Value)
+		}
+	}
+}

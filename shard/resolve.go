@@ -42,8 +42,10 @@ func (b *Batch) survey() (needed bool) {
 	r := &b.routing
 	r.gives, r.tells, r.asks = false, b.addressed, false
 	r.fields = r.fields[:0]
-	for _, start := range b.contacts {
-		b.readContact(start)
+	if b.Count() > 1 {
+		for _, start := range b.contacts {
+			b.readContact(start)
+		}
 	}
 	return b.namesMayMix() || b.Count() > 1 && r.gives && r.tells
 }

@@ -62,10 +62,11 @@ func nextState(b []byte) (c stateChange, rest []byte) {
 	return c, b[13:]
 }
 
-// statesSet are the changes that an attributes body makes itself.
+// statesSet are the changes that an attributes body makes itself: of what it sets twice the last one, since both have
+// one stamp and no order.
 func statesSet(body []byte, rec *op.Record) (changes []stateChange) {
 	add := func(s profile.State) {
-		changes = append(changes, stateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
+		changes = setLast(changes, stateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
 	}
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
@@ -87,6 +88,15 @@ func statesSet(body []byte, rec *op.Record) (changes []stateChange) {
 		}
 	}
 	return changes
+}
+
+// setLast appends a change, or puts it in the place of one of the same thing.
+func setLast(changes []stateChange, c stateChange) []stateChange {
+	if i := slices.IndexFunc(changes, func(other stateChange) bool { return other.Is(c.State) }); i >= 0 {
+		changes[i] = c
+		return changes
+	}
+	return append(changes, c)
 }
 
 // eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be

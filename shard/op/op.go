@@ -110,7 +110,8 @@ const (
 	Resolved
 	// MergeObjects: nested objects are merged instead of replaced (`_merge_objects`).
 	MergeObjects
-	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions.
+	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions, or the
+	// spam mark, which is compared with what is there.
 	Contact
 	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which ones had none, the
 	// engine says itself (shard.Engine.Dropped).

@@ -219,7 +219,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 		return e.applyGroups(b, v, rec), fieldsStart(b)
 	case op.AttrHardBounce, op.AttrSpam: // marks of the address, not of who has it
 		return b, next
-	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
+	case op.AttrEmailSubscribe, op.AttrPushSubscribe, op.AttrMarkedEmailAsSpamAt:
 		b = e.markChange(b, changeTag(code), rec.Stamp, rec.Actor, rec.Source)
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
@@ -233,7 +233,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	case op.Increment, op.Update, op.ArrayEdit: // operators are for custom attributes
 		return b, next
 	}
-	if next = min(next, len(b)); code == op.AttrEmailSubscribe || code == op.AttrPushSubscribe {
+	if next = min(next, len(b)); changeTag(code) != 0 {
 		next = fieldsStart(b) // marking the change may have moved what was there
 	}
 	tag := reservedTag(code)

@@ -27,7 +27,7 @@ func TestNew(t *testing.T) {
 		require.EqualValues(t, 1_700_000_000_123_456, Updated(b))
 		require.JSONEq(t, wantExport, export(t, b, Export{}))
 	}
-	const created = `"created_at":"2023-11-14T22:13:20.123Z","push_subscribe":"subscribed","email_subscribe":"subscribed","total_revenue":0`
+	const created = `"created_at":"2023-11-14T22:13:20.123Z","push_subscribe":"subscribed","email_subscribe":"subscribed","total_revenue":0,"revenue_by_currency":{}`
 	check(op.ExternalID, "u1", `{"user_aliases":[],`+created+`,"external_id":"u1"}`)
 	check(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))), `{`+created+`,"user_aliases":[{"alias_name":"n","alias_label":"l"}]}`)
 	check(op.Email, "a@b.co", `{"user_aliases":[],`+created+`,"email":"a@b.co"}`)

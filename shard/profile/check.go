@@ -102,7 +102,7 @@ func checkPayload(tag byte, p []byte) string {
 		size = revenueBytes
 	case tagGroup:
 		size = groupBytes
-	case tagEmailState, tagPushState:
+	case tagEmailState, tagPushState, tagSpamSet:
 		size = changeBytes
 	case tagBorn:
 		size = placeBytes

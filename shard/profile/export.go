@@ -327,7 +327,7 @@ func (w *jsonWriter) revenue(blob []byte, fields Fields, x Export) {
 			w.dst = appendAmount(w.dst, x.total(blob), x.digits(x.currency()))
 		}
 	}
-	if none || !fields.has(fieldRevenueByCurrency) {
+	if !fields.has(fieldRevenueByCurrency) {
 		return
 	}
 	w.key("revenue_by_currency")

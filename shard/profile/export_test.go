@@ -89,9 +89,21 @@ func TestExportFields(t *testing.T) {
 func TestExportOfNothing(t *testing.T) {
 	b := New(nil, 1, op.ExternalID, []byte("u"), 1e6)
 	require.Equal(t, `{"created_at":"1970-01-01T00:00:01.000Z","external_id":"u","user_aliases":[],"svc_id":"abc","random_bucket":3753,`+
-		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Number: 12345})))
+		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0,"revenue_by_currency":{}}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Number: 12345})))
 	require.Equal(t, `{"created_at":"1970-01-01T00:00:01.000Z","external_id":"u","user_aliases":[],"braze_id":"abc","appboy_id":"abc","random_bucket":3753,`+
-		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Braze: true, Number: 12345})))
+		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0,"revenue_by_currency":{}}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Braze: true, Number: 12345})))
+}
+
+// What an export has of somebody who has said nothing is no consent, and no revenue is none.
+func TestImportOfDefaults(t *testing.T) {
+	b := imported(t, `{"external_id":"u","email":"a@x.co","email_subscribe":"subscribed","total_revenue":0.0,"revenue_by_currency":{}}`)
+	require.False(t, HasStates(b))
+	require.True(t, find(b, tagRevenue).none())
+	for _, state := range []string{"opted_in", "unsubscribed"} {
+		c, said := StateOf(imported(t, `{"external_id":"u","email_subscribe":"`+state+`"}`), State{Kind: StateEmail})
+		require.True(t, said)
+		require.Equal(t, state, c.Value)
+	}
 }
 
 func TestExportNames(t *testing.T) {

@@ -31,7 +31,9 @@ const (
 	tagJoined     = 18 // when the profile got its email or phone: op.IDKind u8, Unix µs i64
 	tagLeave      = 19 // an address that it has left, whose states are on their way: see stay.go
 
-	tagLast     = tagLeave
+	tagSpamSet = 20 // change of marked_email_as_spam_at, as a client tracks it
+
+	tagLast     = tagSpamSet
 	tagReserved = 0x40
 	wide        = 0x80
 )

@@ -160,6 +160,9 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
 			im.fail("%s: %q", name, s)
 		}
+		if code == op.AttrEmailSubscribe && string(state) == "subscribed" { // what an export has of who has said nothing
+			return b
+		}
 		return e.setContactState(b, code, state, stamp, 0, op.SourceImport)
 	case op.AttrDateOfBirth:
 		im.value = op.AppendString(im.value[:0], im.instant(v, name).AppendFormat(nil, time.DateOnly))

@@ -76,7 +76,8 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave:
+	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
+		tagSpamSet:
 		return false
 	}
 	if mode == MergeNone {

@@ -149,7 +149,8 @@ func mergeMaps(old map[string]any, add object, nullDeletes bool) map[string]any 
 // json is the export of the model, lists of named things as maps.
 func (m *model) json() map[string]any {
 	out := map[string]any{"created_at": string(AppendTime(nil, (testStamp-1000)/1000)), "external_id": "u", "user_aliases": map[string]any{},
-		"email_subscribe": "subscribed", "push_subscribe": "subscribed", "total_revenue": json.Number("0.0")}
+		"email_subscribe": "subscribed", "push_subscribe": "subscribed", "total_revenue": json.Number("0.0"),
+		"revenue_by_currency": map[string]any{}}
 	for name, v := range m.reserved {
 		out[name] = v
 	}

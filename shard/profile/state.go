@@ -218,6 +218,16 @@ func SpamMark(blob []byte) (atMillis int64, ok bool) {
 	return v.Millis(), true
 }
 
+// spamSet is when a client has set marked_email_as_spam_at, whatever time it says (Unix µs); 0: it came with the email.
+func spamSet(blob []byte) int64 {
+	s := find(blob, tagSpamSet)
+	if s.none() {
+		return 0
+	}
+	at, _, _ := splitChange(blob[s.start:])
+	return at
+}
+
 func emailState(blob []byte) (c StateChange, ok bool) {
 	state, changed, actor, ok := ContactState(blob, op.AttrEmailSubscribe)
 	if !ok {
@@ -255,11 +265,17 @@ func (e *Editor) markChange(b []byte, tag byte, changed int64, actor uint32, sou
 	return b
 }
 
+// changeTag is of the field that has the last change of an attribute; 0 where none is kept.
 func changeTag(code uint32) byte {
-	if code == op.AttrEmailSubscribe {
+	switch code {
+	case op.AttrEmailSubscribe:
 		return tagEmailState
+	case op.AttrPushSubscribe:
+		return tagPushState
+	case op.AttrMarkedEmailAsSpamAt:
+		return tagSpamSet
 	}
-	return tagPushState
+	return 0
 }
 
 func markTag(kind StateKind) byte {

@@ -73,7 +73,7 @@ func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
 			if c.On {
 				e.tmp = op.AppendTime(e.tmp[:0], floorDiv(c.Changed, 1000))
 				blob = e.SetAttr(blob, op.AttrMarkedEmailAsSpamAt, e.tmp)
-			} else if at, own := SpamMark(blob); own && c.Changed > joined && at <= floorDiv(c.Changed, 1000) {
+			} else if _, own := SpamMark(blob); own && c.Changed > max(joined, spamSet(blob)) {
 				blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
 			}
 		default:

@@ -72,6 +72,11 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, int64(5), first(SpamMark(join(mark(StateSpam, false, 9_000)))), "before he came")
 	_, spam := SpamMark(join(mark(StateSpam, false, 20_000)))
 	require.False(t, spam)
+	b = slices.Clone(e.markChange(b, tagSpamSet, 30_000, 1, op.SourceTrack))
+	require.NoError(t, Check(b))
+	require.Equal(t, int64(5), first(SpamMark(join(mark(StateSpam, false, 20_000)))), "set since")
+	_, spam = SpamMark(join(mark(StateSpam, false, 40_000)))
+	require.False(t, spam)
 }
 
 // Leaves are settled in their order, in whatever order the answers come: what held at the second address depends on
