@@ -202,6 +202,37 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 	}
 }
 
+// A state that would change nothing changes something behind an op of the same request that names the user in a way that
+// does not show whom it is for: by the svc_id of somebody who was merged into him, or by an address that others share.
+func TestUnchangedBehindOtherNames(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	say := func(b *Batch, state State) {
+		addAttributes(b, op.ExternalID, "a", op.Contact, statesField(state))
+	}
+	for range 2 {
+		commitAs(t, e, op.SourceTrack, func(b *Batch) {
+			addAttributes(b, op.ExternalID, "a", op.Contact, withEmail("x@example.com"), statesField(emailGroup))
+		})
+	}
+	gone, kept := makeUser(t, e, "gone"), numberOf(t, e, op.ExternalID, "a")
+	b := e.NewBatch(1, 0)
+	b.Merge(gone, kept)
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	for name, other := range map[string]func(b *Batch){
+		"svc_id": func(b *Batch) { attributesNumber(b, gone, op.Contact, statesField(ungrouped())) },
+		"email":  func(b *Batch) { addAttributes(b, op.Email, "x@example.com", op.Contact, statesField(ungrouped())) },
+	} {
+		commitAs(t, e, op.SourceTrack, func(b *Batch) { say(b, emailGroup) })
+		commitAs(t, e, op.SourceTrack, func(b *Batch) {
+			other(b)
+			say(b, emailGroup)
+		})
+		require.Equal(t, []string{"on", "on"}, consents(t, e, "a", "x@example.com"), name)
+	}
+}
+
 func statesField(states ...State) []byte {
 	set := map[modelKey]string{}
 	for _, s := range states {

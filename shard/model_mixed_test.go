@@ -38,8 +38,8 @@ func (m *model) anyone(t *testing.T, r *rand.Rand, e *Engine) (all manyNamed) {
 	for _, x := range all { // one of those that name one user alone
 		if number := numberOf(t, e, x.id, canonicalKey(x.id, x.key)); number != 0 {
 			m.numbers[number] = u
+			break
 		}
-		break
 	}
 	add(op.Email, u.email)
 	add(op.Phone, u.phone)

@@ -32,16 +32,12 @@ func (b *Batch) leaveOutUnchanged() error {
 	var before touched
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
-		if !b.engine.isHere(o.Number()) { // who it is for is not known
-			return nil
-		}
-		user, err := b.target(o)
-		if err != nil {
+		user, known, err := b.surelyFor(o)
+		if err != nil || !known { // it may be for anybody whom the ops behind it are for
 			return err
 		}
 		same := false
-		unique := o.Flags().ID() != op.Email && o.Flags().ID() != op.Phone
-		if unique && user != 0 && !slices.Contains(before.users, user) && b.engine.isHere(user) {
+		if user != 0 && !slices.Contains(before.users, user) {
 			if same, err = b.isUnchanged(o, user, &before); err != nil {
 				return err
 			}
@@ -63,15 +59,30 @@ func (b *Batch) leaveOutUnchanged() error {
 	return nil
 }
 
+// surelyFor is the number of the user whom an op is for, whatever the ops before it do; 0: one who is made. It is not
+// known of an address, nor of the svc_id of somebody who was merged.
+func (b *Batch) surelyFor(o op.Op) (user uint64, known bool, err error) {
+	e := b.engine
+	if id := o.Flags().ID(); id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
+		return 0, false, nil
+	}
+	user, err = b.target(o)
+	if err != nil || user == 0 {
+		return 0, err == nil, err
+	}
+	if !e.isHere(user) {
+		return 0, false, nil
+	}
+	err = e.view(user, func(blob []byte) { known = profile.Kind(blob) == profile.KindUser })
+	return user, known, err
+}
+
 // isUnchanged says whether an op changes neither addresses nor states of anybody. Else the rows of the addresses that
 // the user has are touched.
 func (b *Batch) isUnchanged(o op.Op, user uint64, before *touched) (same bool, err error) {
 	e, said := b.engine, statesSet(o.Body(), &op.Record{})
 	var keys rowKeys
 	err = e.view(user, func(blob []byte) {
-		if same = profile.Kind(blob) == profile.KindUser; !same {
-			return
-		}
 		keys.read(blob)
 		same = sameAddresses(blob, o.Body())
 		for _, c := range said {
