@@ -48,6 +48,7 @@ var arrows = map[string][]string{
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},
 	"loadtest/history":  {}, // nobody but tests
+	"loadtest/model":    {}, // nobody but tests
 	"loadtest/testaddr": {}, // nobody but tests
 	"loadtest/testseed": {}, // nobody but tests
 	"loadtest/testsize": {}, // nobody but tests

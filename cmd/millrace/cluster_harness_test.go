@@ -100,14 +100,19 @@ func newCluster(t *testing.T, nodes int, disks []*disk, more ...string) *fleet {
 	}
 	c := emptyCluster(t, newNetwork(t, nodes+spareNodes), append(flags, more...))
 	c.founders, c.disks = nodes, disks
-	for range nodes {
+	c.found()
+	return c
+}
+
+// found starts the nodes that make the cluster, for the first time.
+func (c *fleet) found() {
+	for range c.founders {
 		c.place()
 	}
 	for _, m := range c.nodes {
 		m.start()
 	}
 	c.waitReady()
-	return c
 }
 
 func emptyCluster(t *testing.T, net network, flags []string) *fleet {

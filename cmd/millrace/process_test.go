@@ -58,7 +58,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true, "MILLRACE_CLIENTS": true}
+var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true, "MILLRACE_CLIENTS": true, "MILLRACE_MODEL_AREAS": true}
 
 // site is a data directory with the addresses and the bootstrap file of its server, from start to start.
 type site struct {

@@ -1,0 +1,105 @@
+package model
+
+// pair is one merge, of users looked up when it was accepted.
+type pair struct{ from, to int }
+
+// merge does /users/merge: the states that it may lead to, since its merges are done in no certain order.
+func (s *State) merge(body map[string]any) (Answer, []*State) {
+	var pairs []pair
+	for _, v := range elements(body["merge_updates"]) {
+		o := v.(map[string]any)
+		p := pair{s.named(o["identifier_to_merge"]), s.named(o["identifier_to_keep"])}
+		if p.from != nobody && p.to != nobody {
+			pairs = append(pairs, p)
+		}
+	}
+	var ends []*State
+	permute(pairs, func(order []pair) {
+		end := s.clone()
+		for _, p := range order {
+			end.mergeNow(p)
+		}
+		ends = append(ends, end)
+	})
+	return Answer{Status: 202}, ends
+}
+
+func permute(pairs []pair, f func([]pair)) {
+	var walk func(n int)
+	walk = func(n int) {
+		if n == len(pairs) {
+			f(pairs)
+		}
+		for i := n; i < len(pairs); i++ {
+			pairs[n], pairs[i] = pairs[i], pairs[n]
+			walk(n + 1)
+			pairs[n], pairs[i] = pairs[i], pairs[n]
+		}
+	}
+	walk(0)
+}
+
+// named is whom an identifier of /users/merge means.
+func (s *State) named(v any) int {
+	o, _ := v.(map[string]any)
+	if id, ok := o["external_id"].(string); ok {
+		return s.byExternal(id)
+	}
+	if alias, ok := aliasOf(o["user_alias"]); ok {
+		return s.byAlias(alias)
+	}
+	if o["email"] != nil {
+		return s.chosen(email, o)
+	}
+	return s.chosen(phone, o)
+}
+
+// mergeNow does one: who is gone by then is not merged once more, and who was to keep has his heir.
+func (s *State) mergeNow(p pair) {
+	to := s.heirOf(p.to)
+	if s.users[p.from].gone || to == nobody || p.from == to {
+		return
+	}
+	s.takeOver(p.from, to)
+	s.absorb(p.from, to)
+}
+
+// taken are the reserved attributes that the kept user takes when he has none.
+var taken = []string{"first_name", "last_name", "gender", "dob", "time_zone", "home_city", "country", "language"}
+
+// takeOver gives the kept user what he lacks, and adds up what is counted. The email is not among it, nor is any state.
+func (s *State) takeOver(from, to int) {
+	a, b := &s.users[from], &s.users[to]
+	for _, name := range taken {
+		if v, ok := a.fields[name]; ok && b.fields[name] == nil {
+			b.fields[name] = v
+		}
+	}
+	for name, v := range a.custom {
+		if _, ok := b.custom[name]; !ok {
+			b.custom[name] = v
+		}
+	}
+	for name, v := range a.events {
+		b.events[name] = b.events[name].plus(v)
+	}
+	for name, v := range a.purchases {
+		b.purchases[name] = b.purchases[name].plus(v)
+	}
+	for currency, v := range a.revenue {
+		b.revenue[currency] += v
+	}
+	if p := a.contacts[phone].address; p != "" && b.contacts[phone].address == "" {
+		s.setContact(to, phone, p)
+	}
+}
+
+// absorb ends the merged user: his aliases are the kept one's.
+func (s *State) absorb(from, to int) {
+	aliases := s.users[from].aliases
+	s.remove(from, to)
+	for _, a := range aliases {
+		s.addAlias(to, a)
+	}
+	s.touchByName(to)
+}

@@ -1,0 +1,223 @@
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Options of sequences.
+type Options struct {
+	Client *Client
+	Setup  *Setup
+	Areas  Areas
+	Keyed  bool // every request of /users/track has an Idempotency-Key
+	// Sent counts requests that may change something, Reads those that don't, Unknowns the attempts without an answer.
+	Sent, Reads, Unknowns *atomic.Int64
+	// Enough ends a sequence before its time.
+	Enough func() bool
+	// Patience is how long the server may be away, and merges may take.
+	Patience time.Duration
+}
+
+// Sequence is requests about one population, one after the other, each judged.
+type Sequence struct {
+	Options
+	pop      *Population
+	states   []*State // what may be: never empty until there is a difference
+	requests []*Request
+	ended    bool
+}
+
+// NewSequence begins one about a new population.
+func NewSequence(o Options, pop *Population) *Sequence {
+	return &Sequence{Options: o, pop: pop, states: []*State{New(o.Setup)}}
+}
+
+// Difference is what the server did otherwise than the contract wants.
+type Difference struct {
+	Requests []*Request
+	Text     string
+	Short    []*Request // what Shrink has made of them; nil: it did not happen again
+	ShortHas string
+}
+
+func (d *Difference) String() string {
+	var b strings.Builder
+	list, text := d.Requests, d.Text
+	if d.Short != nil {
+		list, text = d.Short, d.ShortHas
+	}
+	for _, r := range list {
+		b.WriteString(r.String() + "\n")
+	}
+	if d.Short == nil {
+		b.WriteString("(sent again alone, they are answered as they should be)\n")
+	}
+	return b.String() + "DIFFERENCE " + text
+}
+
+// Run sends random requests.
+func (q *Sequence) Run(r *rand.Rand, steps int) *Difference {
+	g := &generator{rand: r, areas: q.Areas, setup: q.Setup, pop: q.pop, keys: q.Keyed}
+	for step := 1; step <= steps && !q.ended && !q.Enough(); step++ {
+		request := g.next(q.states[0], step)
+		if d := q.write(request); d != "" {
+			return q.difference(d)
+		}
+		if !q.ended && (step == steps || r.IntN(4) == 0) {
+			if d := q.check(g.reads(q.states[0], step == steps || r.IntN(8) == 0), 0); d != "" {
+				return q.difference(d)
+			}
+		}
+	}
+	return nil
+}
+
+func (q *Sequence) difference(text string) *Difference {
+	return &Difference{Requests: q.requests, Text: text}
+}
+
+// svc is the svc_id of who was born then. Who is unknown has one that is nobody's.
+func (q *Sequence) svc(birth string) string {
+	for i := range q.states[0].users {
+		if u := &q.states[0].users[i]; u.birth == birth && u.svc != "" {
+			return u.svc
+		}
+	}
+	return "0123456789abcdef01234567"
+}
+
+// write sends a request that may change something, and judges its answer.
+func (q *Sequence) write(r *Request) string {
+	q.requests = append(q.requests, r)
+	q.Sent.Add(1)
+	w := q.pop.wire(r, q.svc)
+	reply, lost := q.attempt(w, w.IdempotencyKey != "")
+	if lost > 0 {
+		r.Note = strings.TrimSpace(fmt.Sprintf("%s %d× without an answer", r.Note, lost))
+		q.Unknowns.Add(int64(lost))
+	}
+	if reply == nil && lost == 0 {
+		return "the server does not come back"
+	}
+	if reply == nil {
+		return q.branch(r, w)
+	}
+	return q.advance(r, w, reply, lost > 0)
+}
+
+// attempt sends until there is an answer; what has an unknown outcome is sent again only when that is safe. It says how
+// many attempts had one.
+func (q *Sequence) attempt(w *Wire, isSafe bool) (reply *Reply, lost int) {
+	for start := time.Now(); time.Since(start) < q.Patience; time.Sleep(5 * time.Millisecond) {
+		r, outcome := q.Client.send(w)
+		switch outcome {
+		case answered:
+			return &r, lost
+		case unknown:
+			lost++
+			if !isSafe {
+				return nil, lost
+			}
+		}
+	}
+	return nil, 0
+}
+
+// advance takes the states on that would have answered like this.
+func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) string {
+	var next []*State
+	var text string
+	for _, s := range q.states {
+		answer, ends := s.do(r.Step, w)
+		d := answer.differs(w.Path, *reply, q.Areas)
+		if d == "" && reply.Replay && !answer.Replay && !wasLost {
+			d = "Idempotent-Replay with the first answer"
+		}
+		if d == "" {
+			next = append(next, ends...)
+		} else if text == "" {
+			text = d
+		}
+	}
+	if len(next) == 0 {
+		return text
+	}
+	q.states = next
+	if w.Path == "/users/merge" { // it is done soon after
+		return q.check(q.allReads(), q.Patience)
+	}
+	return ""
+}
+
+// branch follows both outcomes of a request: done or not. Where it can't be told that it was done the sequence ends,
+// for it may be done yet.
+func (q *Sequence) branch(r *Request, w *Wire) string {
+	var next []*State
+	for _, s := range q.states {
+		_, ends := s.do(r.Step, w)
+		next = append(next, ends...)
+		undone := s.clone()
+		undone.undone = true
+		next = append(next, undone)
+	}
+	q.states = next
+	d := q.check(q.allReads(), q.Patience)
+	q.ended = slices.ContainsFunc(q.states, func(s *State) bool { return s.undone })
+	return d
+}
+
+// check reads, and keeps the states that explain all that is read. It reads again for as long as it has patience:
+// merges are done a while after their answer.
+func (q *Sequence) check(reads []*Request, patience time.Duration) (text string) {
+	start := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		left := make([]*State, len(q.states))
+		for i, s := range q.states {
+			left[i] = s.clone()
+		}
+		if text = q.readAll(reads, &left); text == "" {
+			q.states = left
+			return ""
+		}
+		if time.Since(start) >= patience {
+			return text
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (q *Sequence) readAll(reads []*Request, left *[]*State) string {
+	for _, r := range reads {
+		w := q.pop.wire(r, q.svc)
+		reply, _ := q.attempt(w, true)
+		q.Reads.Add(1)
+		if reply == nil {
+			return "the server does not come back"
+		}
+		var next []*State
+		text := ""
+		for _, s := range *left {
+			d := s.read(w, *reply, q.Areas)
+			if d == "" {
+				next = append(next, s)
+			} else if len(*left) == 1 || !strings.Contains(text, d) {
+				text += "\n  " + d
+			}
+		}
+		if len(next) == 0 {
+			return "after " + r.String() + text
+		}
+		*left = next
+	}
+	return ""
+}
+
+func (q *Sequence) allReads() []*Request {
+	g := &generator{rand: rand.New(rand.NewPCG(1, 1)), areas: q.Areas, setup: q.Setup, pop: q.pop}
+	return g.reads(q.states[0], true)
+}
