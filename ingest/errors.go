@@ -76,7 +76,7 @@ var reasonTexts = [...]string{
 
 	reasonRequired:       "'%' is required",
 	reasonNotValid:       "'%' is not valid",
-	reasonNumber:         "'%' has a number that fits neither a 64-bit integer nor a finite double",
+	reasonNumber:         "'%' has an integer outside the signed 64-bit range or a number that is no finite double",
 	reasonNumberLong:     "'%' has a number of more than 1,024 characters",
 	reasonLong:           "'%' must be at most 255 characters",
 	reasonTooLarge:       "'%' is too large",
@@ -99,7 +99,7 @@ var reasonTexts = [...]string{
 	reasonPropertyNull:       "property '%' must not be null",
 	reasonPropertyLong:       "property '%' must be at most 255 characters",
 	reasonPropertyTime:       "property '%' must not have a datetime in an array",
-	reasonPropertyNumber:     "property '%' has a number that fits neither a 64-bit integer nor a finite double",
+	reasonPropertyNumber:     "property '%' has an integer outside the signed 64-bit range or a number that is no finite double",
 	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
 }

@@ -253,7 +253,7 @@ func TestTextsSayBrazeID(t *testing.T) {
 		`{"external_id":"u","svc_id":"k"}`:    "You must specify only one of 'external_id', 'user_alias' or 'braze_id'",
 		`{"svc_id":5}`:                        "'braze_id' must be a String",
 		`{"push_token_import":true}`:          "'push_token_import' needs 'push_tokens' and allows neither 'external_id' nor 'braze_id'",
-		`{"external_id":"u","svc_id_":1e999}`: "'svc_id_' has a number that fits neither a 64-bit integer nor a finite double",
+		`{"external_id":"u","svc_id_":1e999}`: "'svc_id_' has an integer outside the signed 64-bit range or a number that is no finite double",
 	} {
 		reply, _, _ := track(t, testDecoder(), ws, `{"attributes":[`+object+`]}`)
 		require.Contains(t, reply, `"type":"`+text+`"`)
@@ -323,8 +323,8 @@ func TestEvents(t *testing.T) {
 	props(`{"a\"\\\n":null}`, "property 'a\"\\\n' must not be null")
 	props(`{"p":["2026-11-21T00:00:00Z"]}`, "property 'p' must not have a datetime in an array")
 	props(`{"p":[["2026-11-21"]]}`, "property 'p' must not have a datetime in an array")
-	props(`{"p":1e999}`, "property 'p' has a number that fits neither a 64-bit integer nor a finite double")
-	props(`{"p":[{"q":9223372036854775808}]}`, "property 'p' has a number that fits neither a 64-bit integer nor a finite double")
+	props(`{"p":1e999}`, "property 'p' has an integer outside the signed 64-bit range or a number that is no finite double")
+	props(`{"p":[{"q":9223372036854775808}]}`, "property 'p' has an integer outside the signed 64-bit range or a number that is no finite double")
 	no(`"properties":{"p":null},"name":5,"time":"2026-11-21"`, "'name' is not valid")
 	no(`"properties":{"p":null},"name":"n"`, "'time' is required")
 }
@@ -397,15 +397,15 @@ func TestCustomAttributes(t *testing.T) {
 	no(`" ":1`, "the attribute name ' ' must have 1 to 255 characters")
 	no(`"a":{"inc":1.5}`, "'a' is not valid")
 	no(`"a":{"add":1}`, "'a' is not valid")
-	no(`"a":{"b":[{"c":1e400}]}`, "'a' has a number that fits neither a 64-bit integer nor a finite double")
-	no(`"a":-9223372036854775809`, "'a' has a number that fits neither a 64-bit integer nor a finite double")
-	no(`"a":`+strings.Repeat("1", 65), "'a' has a number that fits neither a 64-bit integer nor a finite double")
-	no(`"a":`+strings.Repeat("1", 4096), "'a' has a number that fits neither a 64-bit integer nor a finite double")
+	no(`"a":{"b":[{"c":1e400}]}`, "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
+	no(`"a":-9223372036854775809`, "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
+	no(`"a":`+strings.Repeat("1", 65), "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
+	no(`"a":`+strings.Repeat("1", 4096), "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
 	attrs(t, `"a":0.`+strings.Repeat("1", 1022), `"~a":f0.1111111111111111`)
 	attrs(t, `"a":`+strings.Repeat("1", 200)+`.5,"b":0.`+strings.Repeat("0", 400)+`1`, `"~a":f1.1111111111111111e+199 "~b":f0`)
 	no(`"a":0.`+strings.Repeat("1", 1023), "'a' has a number of more than 1,024 characters")
 	no(`"a":{"b":[0.`+strings.Repeat("1", 1023)+`]}`, "'a' has a number of more than 1,024 characters")
-	no(`"b":1e400,"a":"`+long+`x"`, "'b' has a number that fits neither a 64-bit integer nor a finite double")
+	no(`"b":1e400,"a":"`+long+`x"`, "'b' has an integer outside the signed 64-bit range or a number that is no finite double")
 }
 
 // An array that is set is a set of its values; of the same ones the first counts. What is only alike stays, and so do
