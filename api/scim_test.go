@@ -242,13 +242,17 @@ func TestSCIMRefusals(t *testing.T) {
 		group(`{"appGroupName":"Demo","team":[{"teamName":"a","teamPermissions":[{}]}]}`): "'permissions.appGroup[0].team[0].teamPermissions' must be an array of strings",
 		group(`{"appGroupName":"Demo","appGroupPermissions":[],"appGroupPermissionSets":[]}`): "'permissions.appGroup[0]' must not have both 'appGroupPermissions' and " +
 			"'appGroupPermissionSets'",
-		with(`"bi"`, `"bi","active":false`):           textNotDeactivated,
-		with(`"bi"`, `"bi","active":"False"`):         textNotDeactivated, // as some identity providers have it
-		`{"schemas":[],"active":false}`:               textNotDeactivated, // whatever else is wrong
-		with(`"bi"`, `"bi","active":0`):               "'active' must be a boolean",
-		with(`"bi"`, `"bi","active":"no"`):            "'active' must be a boolean",
-		with(`"bi"`, `"bi","active":{"value":false}`): "'active' must be a boolean",
-		with(`"bi"`, `"bi","active":["false"]`):       "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":false`):                                              textNotDeactivated,
+		with(`"bi"`, `"bi","active":"False"`):                                            textNotDeactivated, // as some identity providers have it
+		`{"schemas":[],"active":false}`:                                                  textNotDeactivated, // whatever else is wrong
+		with(`"bi"`, `"bi","Active":false`):                                              textNotDeactivated, // names of SCIM have no case
+		with(`"bi"`, `"bi","active":true,"ACTIVE":"false"`):                              textNotDeactivated,
+		with(`"bi"`, `"bi","urn:ietf:params:scim:schemas:core:2.0:User:active":false`):   textNotDeactivated,
+		with(`"bi"`, `"bi","URN:ietf:params:scim:schemas:core:2.0:user:Active":"FALSE"`): textNotDeactivated,
+		with(`"bi"`, `"bi","active":0`):                                                  "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":"no"`):                                               "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":{"value":false}`):                                    "'active' must be a boolean",
+		with(`"bi"`, `"bi","active":["false"]`):                                          "'active' must be a boolean",
 	} {
 		a := d.provision("POST", "/scim/v2/Users", body)
 		require.Equal(t, 400, a.status, body)

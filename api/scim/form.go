@@ -47,7 +47,12 @@ func (f *form) user(body []byte, present *control.SCIMUser) *control.SCIMUser {
 		f.err = &Error{Status: 400, Type: invalidSyntax, Detail: "The body must be a JSON object"}
 		return nil
 	}
-	if f.active(members["active"]); f.err != nil { // before all else: no other fault may hide this one
+	for name, v := range members { // before all else: no other fault may hide this one
+		if isActive(name) {
+			f.active(v)
+		}
+	}
+	if f.err != nil {
 		return nil
 	}
 	u := &control.SCIMUser{}
@@ -89,6 +94,15 @@ func (f *form) schemas(v any) {
 	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, UserSchema) }) {
 		f.fail("schemas", "must contain %s", UserSchema)
 	}
+}
+
+// isActive says whether name is that of the member active in any form that SCIM has for it: names are compared without regard to case (RFC 7643 2.1), and may
+// stand behind the name of their schema. Of the other members one form is known, since what is not understood of them is missing, or stays as it was.
+func isActive(name string) bool {
+	if n := len(UserSchema) + 1; len(name) > n && strings.EqualFold(name[:n], UserSchema+":") {
+		name = name[n:]
+	}
+	return strings.EqualFold(name, "active")
 }
 
 // active refuses what would deactivate a user. There is no such state, and an identity provider that was told otherwise would believe that somebody who
