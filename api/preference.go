@@ -367,7 +367,8 @@ func isLocalHost(host string, port uint16, local netip.AddrPort) bool {
 		return name == strconv.Itoa(int(local.Port()))
 	}
 	addr, err := netip.ParseAddrPort(host)
-	return err == nil && netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()) == local
+	zoned := addr.Addr().Is4In6() && addr.Addr().Zone() != "" // a zone of nothing, which Unmap would pass over
+	return err == nil && !zoned && netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()) == local
 }
 
 // withPort is a host in small letters, with its port.
