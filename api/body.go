@@ -28,6 +28,7 @@ func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig 
 	if n > min(strangerBodyBytes, s.options.MaxBodyBytes) && n > s.bodyLimit(h) {
 		h.SetContentLength(0)
 		h.SetCanonical(headerOversize, []byte("true"))
+		h.Del(fasthttp.HeaderExpect) // who asks before sending must not be told to go on
 	}
 	return fasthttp.RequestConfig{}
 }

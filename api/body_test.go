@@ -205,3 +205,55 @@ func TestBodiesReuseMemory(t *testing.T) {
 		require.Less(t, (after.TotalAlloc-before.TotalAlloc)/requests, uint64(len(body)/2))
 	}
 }
+
+// gatheringConn holds back what is written while it gathers.
+type gatheringConn struct {
+	net.Conn
+	gathers bool
+	held    []byte
+}
+
+func (c *gatheringConn) Write(p []byte) (int, error) {
+	if !c.gathers {
+		return c.Conn.Write(p)
+	}
+	c.held = append(c.held, p...)
+	return len(p), nil
+}
+
+// A whole body is one, also when the end of the connection comes with its last bytes, as TLS 1.2 may have it.
+func TestBodyThatComesWithTheEndOfTLS(t *testing.T) {
+	d := open(t, nil)
+	addr := d.secure(t)
+	chunked := fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", goodHead, len(goodBody), goodBody)
+	for text, want := range map[string]int{withLength(goodHead, goodBody): 201, chunked + "0\r\n\r\n": 201, chunked: 400, chunked + "0\r\n": 400} {
+		plain, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		gathering := &gatheringConn{Conn: plain}
+		c := tls.Client(gathering, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+		require.NoError(t, c.Handshake())
+		gathering.gathers = true
+		_, err = c.Write([]byte(text))
+		require.NoError(t, err)
+		require.NoError(t, c.CloseWrite())
+		_ = plain.SetDeadline(time.Now().Add(waitLimit)) // of TLS, the time to write is over
+		_, err = plain.Write(gathering.held)
+		require.NoError(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err, text)
+		require.Equal(t, want, response.StatusCode, text)
+		plain.Close()
+	}
+}
+
+// Who asks before sending a body that is too large is not told to go on.
+func TestExpectationOfTooMuch(t *testing.T) {
+	d := open(t, nil)
+	const expect = "Expect: 100-continue\r\n"
+	responses, closed := d.raw(t, 1, goodHead+expect+"Content-Length: 5000000\r\n\r\n")
+	require.Equal(t, 413, responses[0].status)
+	require.True(t, closed)
+	responses, _ = d.raw(t, 2, withLength(goodHead+expect, goodBody))
+	require.Equal(t, 100, responses[0].status)
+	require.Equal(t, 201, responses[1].status)
+}

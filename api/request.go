@@ -156,11 +156,13 @@ func (x *exchange) checkHeaders() bool {
 	return true
 }
 
-// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9): Content-Length beside Transfer-Encoding, a header
-// that must stand once standing twice, names that are none (Content-Length with a blank before the colon is another header to some), folded lines, lines
+// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9): Content-Length beside Transfer-Encoding, a
+// Transfer-Encoding that does not say where the body ends (fasthttp takes identity for no body, and what follows for a request), a header that must stand once
+// standing twice, names that are none (Content-Length with a blank before the colon is another header to some), folded lines, lines
 // that end in LF alone, too many headers. Empty: all is well.
 func checkHeaders(raw []byte, maxHeaders int) string {
 	var length, encoding, authorization, contentType, contentEncoding, idempotency int
+	chunked := true
 	for n := 0; len(raw) > 0; n++ {
 		end := bytes.IndexByte(raw, '\n')
 		if end <= 0 || raw[end-1] != '\r' {
@@ -190,12 +192,17 @@ func checkHeaders(raw []byte, maxHeaders int) string {
 		case 'i':
 			idempotency += is(line, "idempotency-key:")
 		case 't':
-			encoding += is(line, "transfer-encoding:")
+			if is(line, "transfer-encoding:") > 0 {
+				encoding++
+				chunked = bytes.EqualFold(bytes.TrimSpace(line[len("transfer-encoding:"):]), []byte("chunked"))
+			}
 		}
 	}
 	switch {
 	case length > 0 && encoding > 0:
 		return "Content-Length and Transfer-Encoding exclude one another."
+	case !chunked:
+		return "The Transfer-Encoding must be chunked."
 	case authorization > 1:
 		return "There is more than one Authorization header."
 	case contentType > 1:
