@@ -99,6 +99,23 @@ func (x *exchange) growWire(length int) {
 	x.wire = append(make([]byte, 0, room), x.wire...)
 }
 
+// refuseTooLarge answers a request whose body is larger than it may be. Who has no valid key is told that, and counted as everywhere, or keys could be tried
+// without end: see bodyLimit.
+func (x *exchange) refuseTooLarge() {
+	rejectedMalformed.Inc()
+	x.ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
+	token := bearerToken(&x.ctx.Request.Header)
+	switch {
+	case bytes.HasPrefix(x.path, pagePrefix), x.s.knows(token):
+		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
+	case bytes.HasPrefix(x.path, scimPrefix):
+		x.deny(textSCIMTooMany, textSCIMUnauthorized)
+	default:
+		x.denyKey(token)
+	}
+	x.ctx.SetConnectionClose()
+}
+
 // cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk is there and when it never comes.
 func (x *exchange) cutOff() bool {
 	c, ok := x.ctx.Conn().(interface{ hasEnded() bool })

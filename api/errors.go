@@ -104,17 +104,6 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout interface{ Timeout() bool }
 	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		status, text = fasthttp.StatusRequestEntityTooLarge, textTooLarge
-		// A request without a valid key is refused for that: see bodyLimit.
-		h := &ctx.Request.Header
-		if token := bearerToken(h); !bytes.HasPrefix(path, pagePrefix) && !s.knows(token) {
-			badKeyRequests.Inc()
-			status, text = fasthttp.StatusUnauthorized, textUnauthorized+firstCharacters(token)+"…"
-			if bytes.HasPrefix(path, scimPrefix) {
-				text = textSCIMUnauthorized
-			}
-		}
 	case errors.As(err, &small):
 		status, text = fasthttp.StatusRequestHeaderFieldsTooLarge, textHeaders
 	case errors.As(err, &timeout) && timeout.Timeout():

@@ -352,6 +352,15 @@ func TestBruteForce(t *testing.T) {
 	require.Equal(t, "60", a.header.Get("Retry-After"))
 	require.NotEmpty(t, a.json(t)["message"])
 	require.Equal(t, 201, d.track(demoKey, "a").status, "a right key is not affected")
+	// Nor are keys tried without end by bodies that are too large for who has none.
+	wrong := strings.Replace(goodHead, "Bearer ", "Bearer x", 1) + "X-Request-Id: mine\r\n"
+	for _, text := range []string{wrong + "Content-Length: 20000\r\n\r\n", wrong + "Transfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat(" ", 0x5000) + "\r\n0\r\n\r\n"} {
+		responses, closed := d.raw(t, 1, text)
+		require.Equal(t, 429, responses[0].status)
+		require.Equal(t, "60", responses[0].header.Get("Retry-After"))
+		require.Equal(t, "mine", responses[0].header.Get("X-Request-Id"))
+		require.True(t, closed)
+	}
 	defer testClock.Store(testClock.Load())
 	testClock.Add(60_000)
 	require.Equal(t, 401, d.track("wrong-key-7", "a").status)

@@ -74,8 +74,8 @@ func (x *exchange) reset() {
 	}
 }
 
-// serve takes the request from door to door; the first check that fails has answered.
-func (x *exchange) serve() {
+// begin reads what every answer needs.
+func (x *exchange) begin() {
 	x.requestID = x.requestID[:0]
 	if id := x.ctx.Request.Header.PeekBytes(headerRequestID); saneRequestID(id) {
 		x.requestID = append(x.requestID, id...)
@@ -85,6 +85,10 @@ func (x *exchange) serve() {
 	x.path = pathOf(&x.ctx.Request.Header)
 	x.shape = shapeOf(x.path)
 	x.setStandardHeaders()
+}
+
+// serve takes the request from door to door; the first check that fails has answered.
+func (x *exchange) serve() {
 	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.unfenced && !x.fence() {
 		return
 	}

@@ -138,7 +138,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.exchanges.Get().(*exchange)
 	x.ctx = ctx
-	if err := x.receive(); err != nil {
+	err := x.receive()
+	tooLarge := errors.Is(err, fasthttp.ErrBodyTooLarge)
+	if err != nil && !tooLarge {
 		s.refuse(ctx, err)
 		x.reset()
 		s.exchanges.Put(x)
@@ -148,6 +150,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	requestsInFlight.Add(1)
 	x.now = s.options.Now()
 	defer s.finish(x, start)
+	x.begin()
+	if tooLarge {
+		x.refuseTooLarge()
+		return
+	}
 	x.serve()
 }
 
