@@ -163,7 +163,7 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the server as a whole
 	// has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
 	w.applying.dropped = true
-	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()), 0)
+	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()), stray)
 	return nil
 }
 

@@ -20,10 +20,14 @@ import (
 // when they are visible. Of a replica's, the front asks for it, and when nobody does, the leader releases it all the same.
 type deferred struct {
 	seq    uint64
-	owner  uint64 // of a request to a front with a kept answer: the key's home number; else 0
+	owner  uint64 // of a request to a front with a kept answer: the key's home number; stray; else 0
 	record []byte
 	stored bool
 }
+
+// stray is the owner of an op that apply itself has deferred, since its look-up was out of date: whose it is isn't known
+// there. Nobody's number is so small.
+const stray = 1
 
 // ownerOf is the owner of what a Deferred op brings, which stands in its key.
 func ownerOf(o op.Op) (owner uint64) {

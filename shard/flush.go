@@ -70,14 +70,15 @@ func (e *Engine) flushAll(owner uint64) (waiting []uint64, err error) {
 const flushRounds = 6
 
 // Flush returns when all messages have been applied that this group had under way at the call, but those of merges, which
-// may wait for one another. waiting are references to the deferred records of an owner. Only the leader flushes, behind a
-// fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed before.
+// may wait for one another, and when no stray waits that did. waiting are references to the deferred records of an owner.
+// Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed before.
 func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {
 		return nil, ErrNotLeader
 	}
 	var under []*message
+	var strays []deferredRef
 	for _, p := range e.held {
 		w := e.owner[p.id]
 		w.mu.Lock()
@@ -87,26 +88,40 @@ func (e *Engine) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err
 			}
 		}
 		for _, d := range p.deferred {
-			if d.owner == owner {
-				waiting = append(waiting, deferredRef{p.id, d.seq}.number())
+			switch ref := (deferredRef{p.id, d.seq}); d.owner {
+			case owner:
+				waiting = append(waiting, ref.number())
+			case stray:
+				strays = append(strays, ref)
 			}
 		}
 		w.mu.Unlock()
 	}
-	for len(under) > 0 {
-		if under[0].applied.Load() {
-			under = under[1:]
-			continue
+	for _, m := range under {
+		if err := l.awaits(m.applied.Load, end); err != nil {
+			return nil, err
 		}
-		select {
-		case <-l.ended:
-			return nil, ErrNotLeader
-		case <-end:
-			return nil, ErrBusy
-		case <-time.After(flushPause):
+	}
+	for _, ref := range strays { // whoever it is that waits for it releases it, or the leader does
+		if err := l.awaits(func() bool { return e.deferredAt(ref) == nil }, end); err != nil {
+			return nil, err
 		}
 	}
 	return waiting, nil
+}
+
+// awaits returns when something is done. Errors: as those of Flush.
+func (l *leadership) awaits(isDone func() bool, end <-chan struct{}) error {
+	for !isDone() {
+		select {
+		case <-l.ended:
+			return ErrNotLeader
+		case <-end:
+			return ErrBusy
+		case <-time.After(flushPause):
+		}
+	}
+	return nil
 }
 
 const flushPause = 200 * time.Microsecond

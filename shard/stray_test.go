@@ -1,0 +1,89 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply waits where nobody knows whose it is. The kept answer is given
+// when that one is visible, too, although the front that sent it is lost.
+func TestAnswerWaitsForStrayOps(t *testing.T) {
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.engine = func(o *Options) { o.patience = 500 * time.Millisecond }
+	})
+	front, email := w.nodes[0].front, emailIn(1, 0)
+	users := []string{userIn(1, 0), userIn(1, 1), userIn(1, 2)}
+	give := func(user string) {
+		b := front.NewBatch(1, 0)
+		defer b.Release()
+		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+		require.NoError(t, b.Commit())
+	}
+	give(users[0])
+	key := keyIn(t, front, w.groups[2])
+
+	w.held.Store(true)
+	sent := make(chan error, 1)
+	go func() {
+		b := front.NewBatch(1, 0)
+		defer b.Release()
+		addEvent(b, op.Email, email, "e", 0)
+		b.KeepAnswer(key, [32]byte{}, 201, []byte("{}"))
+		sent <- b.Commit()
+	}()
+	eventually(t, "the answer is kept, and the op on its way", func() bool { return w.leader(2).underWay() > 0 })
+	require.NoError(t, front.Fence())
+	deleteAll(t, front, op.ExternalID, users[0])
+	give(users[1])
+	give(users[2])
+	g := w.groups[2]
+	g.mu.Lock()
+	g.dethrone(g.leader)
+	g.mu.Unlock()
+	require.ErrorIs(t, <-sent, ErrUnknown)
+	w.held.Store(false)
+	w.move(g, w.anyNode(g))
+
+	front = w.nodes[1].front
+	for {
+		require.NoError(t, front.Fence())
+		_, kept, err := front.Answer(1, key)
+		require.True(t, kept)
+		if !errors.Is(err, ErrBusy) {
+			require.NoError(t, err)
+			break
+		}
+	}
+	require.NoError(t, front.Fence())
+	require.Equal(t, 1, eventCount(t, front, op.ExternalID, users[1], "e")+eventCount(t, front, op.ExternalID, users[2], "e"))
+}
+
+// keyIn is an Idempotency-Key that a group keeps.
+func keyIn(t *testing.T, e *Engine, g *testGroup) []byte {
+	for i := range 10_000 {
+		key := fmt.Append(nil, "key", i)
+		if g.c.groupOf(identity.Partition(e.hasher.Number(1, op.NoID, key))) == g {
+			return key
+		}
+	}
+	t.Fatal("no key")
+	return nil
+}
+
+// underWay is how many messages wait in outboxes.
+func (e *Engine) underWay() (n int) {
+	for _, p := range e.held {
+		w := e.owner[p.id]
+		w.mu.Lock()
+		n += len(p.outbox)
+		w.mu.Unlock()
+	}
+	return n
+}
