@@ -203,6 +203,33 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 	return what
 }
 
+// remove deletes a user who has a name.
+func (m *model) remove(t *testing.T, r *rand.Rand, e *Engine) {
+	t.Helper()
+	all := m.anyone(t, r, e)
+	if len(all) == 0 || all[0].id != op.ExternalID && all[0].id != op.Alias {
+		return
+	}
+	number := numberOf(t, e, all[0].id, canonicalKey(all[0].id, all[0].key))
+	gone := m.find(all[0].id, all[0].key)
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	b.Delete(number)
+	require.NoError(t, b.Commit())
+	m.users = slices.DeleteFunc(m.users, func(u *modelUser) bool { return u == gone })
+	for number, u := range m.numbers {
+		if u == gone {
+			delete(m.numbers, number)
+			m.removed = append(m.removed, number)
+		}
+	}
+	slices.Sort(m.removed)
+	require.NoError(t, e.Fence())
+	users, err := e.FindMerged(1, number)
+	require.NoError(t, err)
+	require.Empty(t, users)
+}
+
 func canonicalKey(id op.IDKind, key string) string {
 	if id == op.Alias {
 		return aliasKey("label", key)

@@ -20,6 +20,7 @@ import (
 type model struct {
 	users   []*modelUser
 	numbers map[uint64]*modelUser // by svc_id; that of a merged user leads to the one who was kept
+	removed []uint64              // svc_ids of users who are deleted: nobody's for ever
 	clock   int
 }
 
@@ -332,12 +333,18 @@ func runModel(t *testing.T, r *rand.Rand, round int, w world) {
 				require.Equal(t, m.dump(states), dumpEngine(t, e), "round %d step %d, %s", round, step, what)
 			}
 		}
+		if r.IntN(8) == 0 {
+			m.remove(t, r, e)
+		}
 		last = last[:0]
 		user := m.anyone(t, r, e)
 		for range 1 + r.IntN(6) {
 			o := randomOp(r, true, true)
 			if user != nil && r.IntN(3) > 0 {
 				user.address(r, &o)
+			}
+			if len(m.removed) > 0 && r.IntN(20) == 0 {
+				o.id, o.key, o.number, o.update = op.SvcID, "", m.removed[r.IntN(len(m.removed))], false
 			}
 			last = append(last, o)
 			m.apply(o, states)

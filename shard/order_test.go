@@ -193,6 +193,29 @@ func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	}
 }
 
+// A user may have been merged with the one who had the same external id before: that one's svc_id, which leads to the user,
+// is where the search for the external id begins. The last object wins all the same.
+func TestRegainedExternalIDBesideOldSvcID(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	merge := func(gone, keep uint64) {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		b.Merge(gone, keep)
+		require.NoError(t, b.Commit())
+		settle(t, e)
+	}
+	before, other := makeUser(t, e, "ann"), makeUser(t, e, "other")
+	merge(before, other)
+	ann := makeUser(t, e, "ann")
+	merge(other, ann)
+	ids := []identifier{{"external id", op.ExternalID, "ann", 0}, {"svc_id from before", op.SvcID, "", before}}
+	r := testseed.Rand(t)
+	for range 10 {
+		requireOrder(t, e, r, 0, ids[0], ids[1])
+		requireOrder(t, e, r, 0, ids[1], ids[0])
+	}
+}
+
 // Objects that name users by one external id each are addressed without a look-up, until an external id of the
 // workspace is renamed.
 func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {

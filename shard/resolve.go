@@ -108,7 +108,7 @@ func (b *Batch) nameUsers() (err error) {
 	r.names.reset()
 	r.starts, r.places = r.starts[:0], r.places[:0]
 	mixed, several := false, false
-	var first uint64
+	var first op.Op
 	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
 		o, _ := op.Next(b.Buf[start:])
 		if id := o.Flags().ID(); isUserOp(o) && id != op.NoID {
@@ -120,9 +120,9 @@ func (b *Batch) nameUsers() (err error) {
 				several = several || r.names.list[place].several
 			}
 			if len(r.starts) == 0 {
-				first = o.Number()
+				first = o
 			}
-			mixed = mixed || o.Number() != first
+			mixed = mixed || o.Number() != first.Number() || id != first.Flags().ID() // an external id's home may be a svc_id
 			r.asks = r.asks || id == op.Email || id == op.Phone
 			r.starts, r.places = append(r.starts, start), append(r.places, place)
 		}
