@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrClock is returned when stamps are further ahead of a clock than they may be: one of the two is wrong, and stamps never go back.
@@ -29,12 +31,15 @@ type Clock struct {
 	warned atomic.Int64 // Unix ns of the last warning
 	// steady is the steady clock; nil: Go's, which is a part of what Now returns.
 	steady func() time.Duration
+	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: the system's.
+	slept func() time.Duration
 }
 
 // anchor is a moment at which the system's clock was believed.
 type anchor struct {
 	time.Time
 	steady time.Duration
+	slept  time.Duration
 }
 
 // anchorLife is how often the clock is believed anew: what it was set by in between, in small steps, is followed.
@@ -110,11 +115,15 @@ func (c *Clock) Time() time.Time {
 	}
 	expected := anchor.Add(elapsed)
 	jump := time.Duration(t.UnixMicro()-expected.UnixMicro()) * time.Microsecond
+	if jump > c.bound() {
+		slept := c.suspended() - anchor.slept
+		expected, jump = expected.Add(slept), jump-slept
+	}
 	switch {
 	case jump > c.bound():
 		c.warn(expected, jump)
 		return expected
-	case elapsed > anchorLife && jump >= -c.bound():
+	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.bound():
 		c.believe(t)
 	}
 	return t
@@ -127,8 +136,20 @@ func (c *Clock) system() time.Time {
 	return time.Now()
 }
 
+// suspended is how long the machine was suspended since it was booted, or 0 where that can't be told.
+func (c *Clock) suspended() time.Duration {
+	if c.slept != nil {
+		return c.slept()
+	}
+	var all, awake unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+		return 0
+	}
+	return time.Duration(all.Nano() - awake.Nano())
+}
+
 func (c *Clock) believe(t time.Time) {
-	a := &anchor{Time: t}
+	a := &anchor{Time: t, slept: c.suspended()}
 	if c.steady != nil {
 		a.steady = c.steady()
 	}

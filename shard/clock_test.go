@@ -63,6 +63,7 @@ func TestClockWasAheadByLittle(t *testing.T) {
 type brokenClock struct {
 	system time.Time
 	steady time.Duration
+	slept  time.Duration
 }
 
 func (b *brokenClock) pass(d time.Duration) { b.system, b.steady = b.system.Add(d), b.steady+d }
@@ -72,7 +73,7 @@ func TestClockJumps(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := &brokenClock{system: begin}
 	c := &Clock{Now: func() time.Time { return b.system }, MaxOffset: time.Minute, Logger: slog.New(slog.DiscardHandler),
-		steady: func() time.Duration { return b.steady }}
+		steady: func() time.Duration { return b.steady }, slept: func() time.Duration { return b.slept }}
 	at := func() time.Duration { return time.UnixMicro(c.Next(1)).Sub(begin).Truncate(time.Second) }
 	require.Zero(t, at())
 
@@ -96,6 +97,12 @@ func TestClockJumps(t *testing.T) {
 	require.Equal(t, 230*time.Second, at(), "and a clock that is right again is believed")
 	b.pass(time.Hour)
 	require.Equal(t, 230*time.Second+time.Hour, at())
+
+	b.jump(8 * time.Hour)
+	b.slept += 8 * time.Hour
+	require.Equal(t, 230*time.Second+9*time.Hour, at(), "a machine that was suspended has the right time again")
+	b.jump(8 * time.Hour)
+	require.Equal(t, 230*time.Second+9*time.Hour, at(), "but was not suspended twice")
 }
 
 func TestClockAccepts(t *testing.T) {
