@@ -59,6 +59,9 @@ func TestSpamMarks(t *testing.T) {
 	require.Equal(t, "2026-01-01T11:57:37.000Z", d.export(t, "a")["marked_email_as_spam_at"])
 	d.must(t, "/email/spam/remove", `{"email":"a@example.com"}`)
 	require.NotContains(t, d.export(t, "a"), "marked_email_as_spam_at")
+	// What was taken back stays so at another address.
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","email":"a2@example.com"}]}`)
+	require.NotContains(t, d.export(t, "a"), "marked_email_as_spam_at")
 	d.must(t, "/email/spam/remove", `{"email":[`+quoted(50, "m%d@example.com")+`]}`)
 }
 

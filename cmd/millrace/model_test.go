@@ -150,8 +150,8 @@ func TestModelOfACluster(t *testing.T) {
 	require.NoError(t, os.WriteFile(c.bootstrap, []byte(modelBootstrap()), 0o600))
 	c.found()
 	j := newJudge(t, func() string { return "http://" + c.nodes[rand.IntN(3)].addr })
-	j.options.Keyed = true
-	j.against(t, testsize.Of(200_000, 600, 200), testsize.Of(200, 2, 1), func(r *rand.Rand) {
+	j.options.Keyed, j.options.InParts = true, true
+	j.against(t, testsize.Of(200_000, 300, 100), testsize.Of(200, 2, 1), func(r *rand.Rand) {
 		m := c.nodes[r.IntN(3)]
 		if testsize.Stress() && r.IntN(2) == 0 {
 			m.pause()

@@ -15,6 +15,8 @@ type Options struct {
 	Setup  *Setup
 	Areas  Areas
 	Keyed  bool // every request of /users/track has an Idempotency-Key
+	// InParts: of several nodes some may have done their part of a request of unknown outcome.
+	InParts bool
 	// Sent counts requests that may change something, Reads those that don't, Unknowns the attempts without an answer.
 	Sent, Reads, Unknowns *atomic.Int64
 	// Enough ends a sequence before its time.
@@ -167,8 +169,25 @@ func (q *Sequence) branch(r *Request, w *Wire) string {
 	}
 	q.states = next
 	d := q.check(q.allReads(), q.Patience)
+	if d != "" && q.mayBeDoneInPart(w) {
+		q.ended = true
+		return ""
+	}
 	q.ended = slices.ContainsFunc(q.states, func(s *State) bool { return s.undone })
 	return d
+}
+
+// mayBeDoneInPart says whether some elements of a request of unknown outcome may be done and others not (docs/http.md).
+// One node does most requests as a whole, but not those that list aliases and external ids.
+func (q *Sequence) mayBeDoneInPart(w *Wire) bool {
+	elements := 0
+	for _, member := range w.Body {
+		if list, ok := member.([]any); ok {
+			elements += len(list)
+		}
+	}
+	listed := strings.HasPrefix(w.Path, "/users/alias/") || strings.HasPrefix(w.Path, "/users/external_ids/") || w.Path == "/users/identify"
+	return elements > 1 && (q.InParts || listed)
 }
 
 // check reads, and keeps the states that explain all that is read. It reads again for as long as it has patience:

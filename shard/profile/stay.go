@@ -110,7 +110,9 @@ func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateC
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end := fieldAt(blob, i)
 		if p := blob[start:end]; tag == tagLeave && p[0] == byte(id) && leftAt(p) == until && p[17] == 0 {
+			since := int64(binary.LittleEndian.Uint64(p[1:]))
 			blob = e.answer(blob, span{i, start, end}, address)
+			blob = e.forgetSpam(blob, since, until, address)
 			break
 		}
 		i = end
@@ -123,6 +125,18 @@ func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateC
 		leave := append([]byte(nil), blob[s.start:s.end]...)
 		blob = e.takeAlong(e.remove(blob, s), leave)
 	}
+}
+
+// forgetSpam takes the profile's own spam mark away when the address's was taken back while the profile was there, so
+// that what has not been shown since does not show again at another address.
+func (e *Editor) forgetSpam(blob []byte, since, until int64, address []StateChange) []byte {
+	for _, c := range address {
+		_, own := SpamMark(blob)
+		if own && c.Kind == StateSpam && !c.On && c.Changed < until && c.Changed > max(since, spamSet(blob)) {
+			return e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+		}
+	}
+	return blob
 }
 
 func leftAt(leave []byte) int64 { return int64(binary.LittleEndian.Uint64(leave[9:])) }
