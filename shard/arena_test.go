@@ -124,7 +124,7 @@ func TestArenaModel(t *testing.T) {
 		numbers = numbers[:len(numbers)-1]
 	}
 	moves := moved.Get()
-	for step := range testsize.Of(200_000, 15_000, 4_000) {
+	for step := range testsize.Of(200_000, 15_000, 15_000) {
 		switch x := r.IntN(10); {
 		case x < 6 || len(numbers) == 0:
 			number := uint64(r.IntN(4))<<56 | uint64(step+1)

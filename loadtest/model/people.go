@@ -81,15 +81,11 @@ func (s *State) identifyAs(i int, id string, all bool) {
 	s.absorb(i, owner)
 }
 
-// takeEmail gives the kept user the email when he has none. The contract says no more than that; that a mark of spam
-// comes along with it, or without one, is what the server does.
+// takeEmail gives the kept user the email when he has none, and no mark of spam: the contract lists the email alone.
 func (s *State) takeEmail(from, to int) {
 	a, b := &s.users[from], &s.users[to]
 	if b.contacts[email].address != "" {
 		return
-	}
-	if mark, ok := a.fields[spamMark]; ok && b.fields[spamMark] == nil {
-		b.fields[spamMark] = mark
 	}
 	if e := a.contacts[email].address; e != "" {
 		s.setContact(to, email, e)

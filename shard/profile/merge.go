@@ -25,9 +25,9 @@ const (
 // room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is the caller's: gone's aliases are
 // keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
 //
-//   - Attributes: gone's where keep has none. What belongs to an email (the spam mark, the tracking switches) comes only together with the
-//     email itself.
-//   - Subscription states: none of gone's is taken (decisions.md D5); what an address has holds for who gets it.
+//   - Attributes: gone's where keep has none. What belongs to an email (the tracking switches) comes only together with the email itself.
+//   - Subscription states and the spam mark: none of gone's is taken (decisions.md D5; service.md 4.2 and 4.10 don't list them); what an
+//     address has holds for who gets it.
 //   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
 //   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and cut to the limits.
 //     Revenue is added per currency.
@@ -77,7 +77,7 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
 	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
-		tagSpamSet:
+		tagSpamSet, reservedTag(op.AttrMarkedEmailAsSpamAt):
 		return false
 	}
 	if mode == MergeNone {
@@ -86,8 +86,7 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case reservedTag(op.AttrPushSubscribe), tagPushState:
 		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
-	case reservedTag(op.AttrEmail), reservedTag(op.AttrMarkedEmailAsSpamAt), reservedTag(op.AttrEmailOpenTrackingOff),
-		reservedTag(op.AttrEmailClickTrackingOff):
+	case reservedTag(op.AttrEmail), reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
 		return email
 	}
 	return true
