@@ -454,7 +454,7 @@ func TestCollidingNames(t *testing.T) {
 func TestCorpus(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CORPUS")
 	if dir == "" {
-		dir = "../../../shared/corpus"
+		dir = "../../shared/corpus"
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	require.NoError(t, err)
