@@ -53,14 +53,14 @@ func (e *Engine) countLogged(n int) {
 	}
 }
 
-// runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request.
-func (e *Engine) runCheckpoints() {
+// runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request. Log behind
+// lastPosition is new to it, however late it begins to run.
+func (e *Engine) runCheckpoints(lastPosition uint64) {
 	defer e.background.Done()
 	c := &e.checkpoints
 	tick := time.NewTicker(min(e.opts.CheckpointInterval, time.Second))
 	defer tick.Stop()
-	last, lastPosition := time.Now(), e.log.DurablePosition()
-	c.logged.Store(e.logged.Load())
+	last := time.Now()
 	for {
 		select {
 		case <-e.stop:

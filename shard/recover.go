@@ -54,7 +54,7 @@ func (e *Engine) recover() error {
 	}
 	e.recovering.Store(true)
 	e.background.Add(1)
-	go e.runCheckpoints() // replay of much log may need room
+	go e.runCheckpoints(e.log.DurablePosition()) // replay of much log may need room
 	records, err := e.replay(from + 1)
 	if err != nil {
 		return err
