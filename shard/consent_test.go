@@ -221,6 +221,10 @@ func TestUnchangedBehindOtherNames(t *testing.T) {
 	b.Release()
 	settle(t, e)
 	for name, other := range map[string]func(b *Batch){
+		"svc_id behind the external id that is free again": func(b *Batch) {
+			addAttributes(b, op.ExternalID, "gone", op.Contact, statesField(emailGroup))
+			attributesNumber(b, gone, op.Contact, statesField(ungrouped()))
+		},
 		"svc_id": func(b *Batch) { attributesNumber(b, gone, op.Contact, statesField(ungrouped())) },
 		"email":  func(b *Batch) { addAttributes(b, op.Email, "x@example.com", op.Contact, statesField(ungrouped())) },
 	} {

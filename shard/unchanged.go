@@ -38,7 +38,7 @@ func (b *Batch) leaveOutUnchanged() error {
 		}
 		same := false
 		if user != 0 && !slices.Contains(before.users, user) {
-			if same, err = b.isUnchanged(o, user, &before); err != nil {
+			if same, known, err = b.isUnchanged(o, user, &before); err != nil || !known {
 				return err
 			}
 		}
@@ -46,10 +46,9 @@ func (b *Batch) leaveOutUnchanged() error {
 			blankStates(o)
 			continue
 		}
-		if user == 0 {
-			user = o.Number()
+		if user != 0 { // nobody else names who is made
+			before.users = append(before.users, user)
 		}
-		before.users = append(before.users, user)
 		for _, f := range b.routing.fields {
 			if f.start == start && f.at >= 0 {
 				before.rows = append(before.rows, f.row)
@@ -60,34 +59,29 @@ func (b *Batch) leaveOutUnchanged() error {
 }
 
 // surelyFor is the number of the user whom an op is for, whatever the ops before it do; 0: one who is made. It is not
-// known of an address, nor of the svc_id of somebody who was merged.
+// known of an address.
 func (b *Batch) surelyFor(o op.Op) (user uint64, known bool, err error) {
-	e := b.engine
-	if id := o.Flags().ID(); id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
+	if id := o.Flags().ID(); id == op.Email || id == op.Phone || !b.engine.isHere(o.Number()) {
 		return 0, false, nil
 	}
 	user, err = b.target(o)
-	if err != nil || user == 0 {
-		return 0, err == nil, err
-	}
-	if !e.isHere(user) {
-		return 0, false, nil
-	}
-	err = e.view(user, func(blob []byte) { known = profile.Kind(blob) == profile.KindUser })
-	return user, known, err
+	return user, err == nil && (user == 0 || b.engine.isHere(user)), err
 }
 
 // isUnchanged says whether an op changes neither addresses nor states of anybody. Else the rows of the addresses that
-// the user has are touched.
-func (b *Batch) isUnchanged(o op.Op, user uint64, before *touched) (same bool, err error) {
+// the user has are touched. Of the number of somebody who was merged it is not known whom the op is for.
+func (b *Batch) isUnchanged(o op.Op, user uint64, before *touched) (same, known bool, err error) {
 	e, said := b.engine, statesSet(o.Body(), &op.Record{})
 	var keys rowKeys
 	err = e.view(user, func(blob []byte) {
+		if known = profile.Kind(blob) == profile.KindUser; !known {
+			return
+		}
 		keys.read(blob)
 		same = sameAddresses(blob, o.Body())
 		for _, c := range said {
-			own, known := profile.StateOf(blob, c.State)
-			same = same && known && own.Same(c.State) && own.Channel == c.Channel
+			own, has := profile.StateOf(blob, c.State)
+			same = same && has && own.Same(c.State) && own.Channel == c.Channel
 		}
 	})
 	for _, id := range addresses {
@@ -105,7 +99,7 @@ func (b *Batch) isUnchanged(o op.Op, user uint64, before *touched) (same bool, e
 			before.rows = append(before.rows, home)
 		}
 	}
-	return same && err == nil, err
+	return same && err == nil, known, err
 }
 
 // haveHeard says whether all who share an address have heard these states of it last, and since they came.
