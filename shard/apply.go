@@ -384,14 +384,10 @@ type rowKey struct {
 	key []byte
 }
 
+// read reads them all, and addresses those of addresses alone.
 func (r *rowKeys) read(b []byte) {
+	r.addresses(profile.Addresses(b))
 	add := func(id op.IDKind, key []byte) { r.list = append(r.list, rowKey{id, key}) }
-	if v, ok := profile.Attr(b, op.AttrEmail); ok {
-		add(op.Email, op.AppendEmailKey(nil, v.Bytes()))
-	}
-	if v, ok := profile.Attr(b, op.AttrPhone); ok {
-		add(op.Phone, append([]byte{}, v.Bytes()...))
-	}
 	profile.Aliases(b, func(label, name []byte) { add(op.Alias, op.AppendAliasKey(nil, label, name)) })
 	home, key := profile.HomeID(b)
 	addID := func(id []byte) {
@@ -401,6 +397,15 @@ func (r *rowKeys) read(b []byte) {
 	}
 	addID(profile.ExternalID(b))
 	profile.DeprecatedIDs(b, addID)
+}
+
+func (r *rowKeys) addresses(email, phone op.Value) {
+	if email != nil {
+		r.list = append(r.list, rowKey{op.Email, op.AppendEmailKey(nil, email.Bytes())})
+	}
+	if phone != nil {
+		r.list = append(r.list, rowKey{op.Phone, append([]byte{}, phone.Bytes()...)})
+	}
 }
 
 // importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).

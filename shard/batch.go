@@ -166,10 +166,13 @@ func (b *Batch) Commit() error {
 			return err
 		}
 	}
-	if err := b.leaveOutUnchanged(); err != nil {
+	routed := b.survey()
+	if changed, err := b.leaveOutUnchanged(); err != nil {
 		return err
+	} else if changed {
+		routed = b.survey()
 	}
-	if b.survey() {
+	if routed {
 		if err := b.routeSurveyed(); err != nil {
 			return err
 		}

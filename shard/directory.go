@@ -17,20 +17,21 @@ import (
 // said himself, and goes to the addresses that he has behind it, too.
 func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
 	number, set := s.number, statesSet(o.Body(), w.applying.rec)
-	if len(set) == 0 && sameAddresses(w.entryOf(s), o.Body()) { // clients track the same values again and again
+	email, phone := profile.Addresses(w.entryOf(s))
+	if len(set) == 0 && sameAddresses(email, phone, o.Body()) { // clients track the same values again and again
 		out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 		w.judge(number, verdict)
 		return w.update(s, out)
 	}
 	var before, after rowKeys
-	before.read(w.entryOf(s))
+	before.addresses(email, phone) // a body names nobody's alias and no other external id
 	had := statesOf(w.entryOf(s))
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
 		return w.update(s, out)
 	}
-	after.read(out)
+	after.addresses(profile.Addresses(out))
 	out = w.moveAddresses(p, number, out, &before, &after, w.applying.rec.Stamp)
 	left := before.of(op.Email) != nil && !bytes.Equal(before.of(op.Email), after.of(op.Email))
 	if left && !sets(set, State{Kind: EmailState}) { // reference.md 2.2

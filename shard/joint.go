@@ -81,7 +81,7 @@ func (e *Engine) join(workspace uint32, users []User) error {
 	for i := range users {
 		u := &users[i]
 		var keys rowKeys
-		keys.read(u.Blob)
+		keys.addresses(profile.Addresses(u.Blob))
 		for _, id := range addresses {
 			key := keys.of(id)
 			if key == nil {

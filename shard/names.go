@@ -127,16 +127,6 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 	return nil
 }
 
-// target is the number of the profile that an op goes to as things stand, 0 when it would make one.
-func (b *Batch) target(o op.Op) (number uint64, err error) {
-	if o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID {
-		return o.Number(), nil
-	}
-	var x naming
-	err = b.choose(&x, o)
-	return x.number, err
-}
-
 // appendCandidates appends those of the numbers that are users, in the numbers' order.
 func (e *Engine) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
 	if len(numbers) >= manySharers && !e.allResident() {

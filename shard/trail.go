@@ -52,7 +52,7 @@ func (e *Engine) Trail(workspace uint32, number uint64) (all []StateChange, err 
 		numbers = append(numbers, number)
 		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
 		var keys rowKeys
-		keys.read(blob)
+		keys.addresses(profile.Addresses(blob))
 		for _, id := range addresses {
 			if key := keys.of(id); key != nil {
 				stays = append(stays, Stay{id, key, profile.Joined(blob, id), math.MaxInt64})

@@ -20,30 +20,24 @@ type touched struct {
 	users, rows []uint64
 }
 
-// leaveOutUnchanged takes the states out of the batch's ops that change nothing.
-func (b *Batch) leaveOutUnchanged() error {
+// leaveOutUnchanged takes the states out of the batch's ops that change nothing, and says whether there were any.
+func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	if b.Source != op.SourceTrack || b.addressed || !slices.ContainsFunc(b.contacts, func(start int) bool {
 		o, _ := op.Next(b.Buf[start:])
 		return setsStates(o.Body())
 	}) {
-		return nil
+		return false, nil
 	}
-	b.survey()
 	var before touched
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
-		user, known, err := b.surelyFor(o)
+		user, same, known, err := b.isUnchanged(o, &before)
 		if err != nil || !known { // it may be for anybody whom the ops behind it are for
-			return err
-		}
-		same := false
-		if user != 0 && !slices.Contains(before.users, user) {
-			if same, known, err = b.isUnchanged(o, user, &before); err != nil || !known {
-				return err
-			}
+			return changed, err
 		}
 		if same {
 			blankStates(o)
+			changed = true
 			continue
 		}
 		if user != 0 { // nobody else names who is made
@@ -55,51 +49,74 @@ func (b *Batch) leaveOutUnchanged() error {
 			}
 		}
 	}
-	return nil
+	return changed, nil
 }
 
-// surelyFor is the number of the user whom an op is for, whatever the ops before it do; 0: one who is made. It is not
-// known of an address.
-func (b *Batch) surelyFor(o op.Op) (user uint64, known bool, err error) {
-	if id := o.Flags().ID(); id == op.Email || id == op.Phone || !b.engine.isHere(o.Number()) {
-		return 0, false, nil
+// isUnchanged says whether an op changes neither addresses nor states of anybody. Else its user, and the rows of the
+// addresses that he has, are touched. user is for whom the op is, whatever the ops before it do; 0: for one who is made.
+// That is not known of an address, and of a number of somebody who was merged.
+func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
+	e, id := b.engine, o.Flags().ID()
+	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
+		return 0, false, false, nil
 	}
-	user, err = b.target(o)
-	return user, err == nil && (user == 0 || b.engine.isHere(user)), err
-}
-
-// isUnchanged says whether an op changes neither addresses nor states of anybody. Else the rows of the addresses that
-// the user has are touched. Of the number of somebody who was merged it is not known whom the op is for.
-func (b *Batch) isUnchanged(o op.Op, user uint64, before *touched) (same, known bool, err error) {
-	e, said := b.engine, statesSet(o.Body(), &op.Record{})
-	var keys rowKeys
-	err = e.view(user, func(blob []byte) {
-		if known = profile.Kind(blob) == profile.KindUser; !known {
-			return
-		}
-		keys.read(blob)
-		same = sameAddresses(blob, o.Body())
-		for _, c := range said {
-			own, has := profile.StateOf(blob, c.State)
-			same = same && has && own.Same(c.State) && own.Channel == c.Channel
-		}
+	user, l, err := b.lendTarget(o)
+	if err != nil || l.blob == nil {
+		return 0, false, user == 0, err
+	}
+	if known = profile.Kind(l.blob) == profile.KindUser; !known || slices.Contains(before.users, user) {
+		l.back()
+		return user, false, known, nil
+	}
+	said := statesSet(o.Body(), &op.Record{})
+	email, phone := profile.Addresses(l.blob)
+	same = sameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c stateChange) bool {
+		own, has := profile.StateOf(l.blob, c.State)
+		return !has || !own.Same(c.State) || own.Channel != c.Channel
 	})
-	for _, id := range addresses {
-		key, changes := keys.of(id), forAddress(said, id)
-		if key == nil || err != nil {
-			continue
-		}
-		home := e.hasher.Number(b.workspace, id, key)
+	var keys rowKeys
+	keys.addresses(email, phone)
+	l.back()
+	for _, k := range keys.list {
+		home, changes := e.hasher.Number(b.workspace, k.id, k.key), forAddress(said, k.id)
 		if same && len(changes) > 0 {
 			if same = !slices.Contains(before.rows, home) && e.isHere(home); same {
-				same, err = e.haveHeard(b.workspace, id, key, changes)
+				if same, err = e.haveHeard(b.workspace, k.id, k.key, changes); err != nil {
+					return user, false, known, err
+				}
 			}
 		}
 		if !same {
 			before.rows = append(before.rows, home)
 		}
 	}
-	return same && err == nil, known, err
+	return user, same, known, nil
+}
+
+// lendTarget lends the profile that an op goes to as things stand, when it is here; number is 0 when the op would make
+// one. The op is by another identifier than an address.
+func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
+	e, number := b.engine, o.Number()
+	if o.Flags().ID() != op.SvcID {
+		number, l, err = e.lendHome(number, b.workspace, o.Flags().ID(), o.Key())
+		switch {
+		case err != nil || l.blob == nil:
+			return 0, l, err
+		case profile.Kind(l.blob) == profile.KindUser: // in the partition of its home
+			return number, l, nil
+		}
+		number = 0
+		if m := members(l.blob); len(m) > 0 {
+			number = member(m, 0)
+		}
+		l.back()
+	}
+	if e.isHere(number) {
+		l, err = e.lend(number)
+	} else {
+		l = lent{}
+	}
+	return number, l, err
 }
 
 // haveHeard says whether all who share an address have heard these states of it last, and since they came.
@@ -120,18 +137,23 @@ func (e *Engine) isHere(number uint64) bool {
 	return e.owner[p] != nil || e.opts.Group != nil && e.opts.Group.Mesh.Local(p) != nil
 }
 
-// sameAddresses says whether an attributes body gives a profile no other email or phone than it has.
-func sameAddresses(blob, body []byte) bool {
+// sameAddresses says whether an attributes body gives a profile no other email or phone than it has (profile.Addresses).
+func sameAddresses(email, phone op.Value, body []byte) bool {
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
 		if !ok {
 			return false
 		}
-		if body = rest; code != op.AttrEmail && code != op.AttrPhone {
+		body = rest
+		now := email
+		switch code {
+		case op.AttrEmail:
+		case op.AttrPhone:
+			now = phone
+		default:
 			continue
 		}
-		now, has := profile.Attr(blob, code)
-		if has != (v.Tag() != op.Null) || has && !bytes.Equal(now, v) {
+		if now != nil && !bytes.Equal(now, v) || now == nil && v.Tag() != op.Null {
 			return false
 		}
 	}

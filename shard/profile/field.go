@@ -269,6 +269,21 @@ func Attr(blob []byte, code uint32) (op.Value, bool) {
 	return blob[s.start:s.end:s.end], !s.none()
 }
 
+// Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look.
+func Addresses(blob []byte) (email, phone op.Value) {
+	for i := fieldsStart(blob); i < len(blob) && (email == nil || phone == nil); {
+		tag, start, end := fieldAt(blob, i)
+		switch tag {
+		case tagReserved | op.AttrEmail:
+			email = blob[start:end:end]
+		case tagReserved | op.AttrPhone:
+			phone = blob[start:end:end]
+		}
+		i = end
+	}
+	return email, phone
+}
+
 // Customs calls f for each custom attribute.
 func Customs(blob []byte, f func(name []byte, v op.Value)) {
 	each(blob, tagCustom, func(payload []byte) {
