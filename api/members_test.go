@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,8 +106,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		d := newDoor(t)
 		doors[i] = d
 		self := quorum.Node(i + 1)
-		peers := &testPeers{self: uint32(self)}
-		limiter := ratelimit.NewLimiter(peers, systemClock)
+		var limiter atomic.Pointer[ratelimit.Limiter]
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
 			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
@@ -115,7 +115,12 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
 			OnDocument: d.control.Apply, Logger: d.logger(),
 			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
-				"ratelimit": func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },
+				"ratelimit": func(_ quorum.Node, body []byte) ([]byte, error) {
+					if l := limiter.Load(); l != nil {
+						return l.Serve(body)
+					}
+					return nil, errors.New("not open yet")
+				},
 			},
 		}
 		group.Go(func() {
@@ -126,11 +131,11 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 				return
 			}
 			nodes[i] = n
-			peers.set(n)
+			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self)}, systemClock))
 			d.control.Start(ControlStore(n.Front(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(settled(n), d.bootstrap()) })
 		})
-		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter = limiter }}, edit...)
+		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter = limiter.Load() }}, edit...)
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -188,39 +193,26 @@ type memberStore struct {
 
 func (s memberStore) Ready() error { return s.node.Ready() }
 
-// testPeers are the other nodes' limiters.
+// testPeers are the nodes of the cluster as a limiter sees them.
 type testPeers struct {
+	*cluster.Node
 	self uint32
-	mu   sync.Mutex
-	node *cluster.Node
 }
 
-func (p *testPeers) set(n *cluster.Node) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.node = n
-}
+func (p testPeers) Self() uint32 { return p.self }
 
-func (p *testPeers) get() *cluster.Node {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.node
-}
-
-func (p *testPeers) Self() uint32 { return p.self }
-
-func (p *testPeers) Nodes() (numbers []uint32) {
-	if n := p.get(); n != nil {
-		for _, node := range n.Nodes() {
-			numbers = append(numbers, uint32(node))
-		}
+func (p testPeers) Nodes() (numbers []uint32) {
+	for _, node := range p.Node.Nodes() {
+		numbers = append(numbers, uint32(node))
 	}
 	return numbers
 }
 
-func (p *testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	if n := p.get(); n != nil {
-		return n.Call(ctx, quorum.Node(node), "ratelimit", message)
-	}
-	return nil, errors.New("not open yet")
+func (p testPeers) Owner(partition uint8) (node uint32, term uint64) {
+	leader, term := p.Leader(partition)
+	return uint32(leader), term
+}
+
+func (p testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	return p.Node.Call(ctx, quorum.Node(node), "ratelimit", message)
 }

@@ -2,31 +2,31 @@ package ratelimit
 
 import (
 	"context"
-	"math/bits"
+	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/zeebo/xxh3"
 )
 
 // Shared limits: the windows of a workspace hold for all nodes of a cluster together.
 //
-// For each window one node is the owner: the first in an order of the nodes that is the key's own (rendezvous hashing), so that owners are spread over the
-// nodes and all agree without asking. The owner's clock says which window it is. Nodes take slices of its budget ahead of use, in the background, so that a
-// request finds what it needs at hand; only the first in a window, and those of limits that are too small to be cut into slices, wait for a call. What a node
-// has taken and not used is lost to the others, so all nodes together never hold more than a twentieth of a limit.
+// Each window has an owner: the leader of the raft group that its hash leads to. Who that is, whether it can be reached and who comes after it are the cluster's
+// matters. The owner's clock says which window it is. Nodes take slices of its budget ahead of use, in the background, so that a request finds what it needs at
+// hand; only the first in a window, and those of limits that are too small to be cut into slices, wait for a call. What a node has taken and not used is lost to
+// the others, so all nodes together never hold more than a twentieth of a limit.
 //
 // What is known of a window is a tally: how much each node has granted as an owner. It goes along with every message, and two tallies of a window are joined by
-// taking the larger number of each node. So whoever comes to be the owner in the middle of a window goes on from what the others know, and should two nodes
-// act at once, as on both sides of a cut, each has its own number and nothing is counted twice or forgotten when they meet. For the case that the owner dies
-// and only it knew what it had granted to itself, it tells two others whenever that has grown by a fortieth of the limit.
+// taking the larger number of each node. A node that begins to lead asks the others for their tallies before it grants anything, and goes on from what they
+// know. Should two nodes act at once, each has its own number, and nothing is counted twice or forgotten when they meet. For the case that the owner dies and
+// only it knew what it had granted to itself, it tells two others whenever that has grown by a fortieth of the limit.
 //
-// A node whose owner doesn't answer turns to the next in the order. That one acts as the owner when it can't reach those before it either and the majority of
-// the nodes says the same. A node that nobody answers, or that is alone in not reaching the owner, has its share of what is left: that divided by the number
-// of nodes.
+// While there is no owner, as in an election or on a node that is cut off, a node has its share of what is left by all tallies that it can get: that divided by
+// the number of nodes. Who needs more than the share waits for an owner, for a second.
 
 // Peers are the nodes of the cluster as a Limiter sees them.
 type Peers interface {
@@ -34,19 +34,19 @@ type Peers interface {
 	Self() uint32
 	// Nodes are the numbers of all nodes that serve requests, this one too, whether they can be reached or not. The slice is the caller's.
 	Nodes() []uint32
+	// Owner is who leads the group of a partition, and the term that it leads in, which is another one each time that a node begins to lead. 0: there is no
+	// leader, or it isn't reached.
+	Owner(partition uint8) (node uint32, term uint64)
 	// Call hands message to Limiter.Serve on another node and returns its answer. message is lent for the call, the answer is the caller's. It ends with ctx.
 	Call(ctx context.Context, node uint32, message []byte) (answer []byte, err error)
 }
 
-// Times of calls. A take may lead to an ask, an ask to a ping: each has time for the next.
+// Times of calls. A take may lead to calls that ask for tallies.
 const (
 	takeTimeout = 500 * time.Millisecond
 	askTimeout  = 250 * time.Millisecond
-	pingTimeout = 100 * time.Millisecond
-	maxSearch   = time.Second // for an owner; then a node goes on by itself
-
-	pingEvery = 500 * time.Millisecond // a node that did not answer is left alone until it is heard of; so often it is asked whether it is there
-	actingFor = 2 * time.Second        // how long the consent of the majority is good
+	maxSearch   = time.Second // for an owner, when a node has used up its share
+	maxPause    = 50 * time.Millisecond
 )
 
 const (
@@ -55,7 +55,7 @@ const (
 	toldNodes  = 2
 	maxRounds  = 5                      // of waiting for a slice, for one request,
 	maxWait    = 5 * time.Second        // when they have taken that long
-	dryFor     = 200 * time.Millisecond // how long a node that has used up its share of a window doesn't ask again
+	dryFor     = 200 * time.Millisecond // how long a node that has found no owner refuses what goes beyond its share
 	maxHorizon = time.Second            // slices are taken for this long ahead, or a tenth of the window
 )
 
@@ -64,29 +64,27 @@ type Limiter struct {
 	peers    Peers
 	now      func() int64
 	accounts *xsync.MapOf[windowKey, *account]
-
-	mu       sync.Mutex
-	contacts map[uint32]contact
-}
-
-// contact is what is known of another node.
-type contact struct {
-	heard   time.Time // a message or an answer came last
-	isDown  bool      // it has not answered since
-	pinged  time.Time
-	pinging bool
 }
 
 // NewLimiter makes the part of peers.Self(). now is the clock, Unix ms.
 func NewLimiter(peers Peers, now func() int64) *Limiter {
-	return &Limiter{peers: peers, now: now, accounts: xsync.NewMapOf[windowKey, *account](), contacts: map[uint32]contact{}}
+	return &Limiter{peers: peers, now: now, accounts: xsync.NewMapOf[windowKey, *account]()}
 }
 
 // windowKey names what Window counts in one process; workspace 0 is the company.
 type windowKey struct {
-	workspace uint32
-	bucket    Bucket
-	burst     bool
+	Workspace uint32 `json:"workspace"`
+	Bucket    Bucket `json:"bucket"`
+	Burst     bool   `json:"burst,omitempty"`
+}
+
+// partition is where a window lies: its owner leads the group of this partition. All nodes must agree on it, whatever their version.
+func (k windowKey) partition() uint8 {
+	b := append(binary.LittleEndian.AppendUint32(nil, k.Workspace), byte(k.Bucket), 0)
+	if k.Burst {
+		b[5] = 1
+	}
+	return uint8(xxh3.Hash(b) >> 56)
 }
 
 // Take counts one request, as Window.Take does.
@@ -113,7 +111,7 @@ func (l *Limiter) account(key windowKey) *account {
 	if a, ok := l.accounts.Load(key); ok {
 		return a
 	}
-	a, _ := l.accounts.LoadOrStore(key, &account{key: key})
+	a, _ := l.accounts.LoadOrStore(key, &account{key: key, partition: key.partition()})
 	return a
 }
 
@@ -153,7 +151,8 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 
 // account is one window as this node knows it.
 type account struct {
-	key windowKey
+	key       windowKey
+	partition uint8
 
 	mu       sync.Mutex
 	millis   int64 // length of the window
@@ -172,8 +171,8 @@ type account struct {
 	refilledAt int64
 	rate       float64 // tokens per ms
 
-	asked       bool      // the others have told what they know, since this process began
-	actingUntil time.Time // by consent
+	// term is the last one in which this node was the owner and the others had told it what they know.
+	term uint64
 }
 
 // turn begins a new window when the old one is over. a.mu is held.
@@ -202,16 +201,15 @@ func (a *account) state(limit uint32, nowMillis int64) State {
 
 // refill gets tokens: at once when they are this node's own, else in the background. a.mu is held, and no refill is under way.
 func (l *Limiter) refill(a *account, limit uint32) {
-	nodes := l.order(a.key)
-	want := a.want(limit, len(nodes), l.now())
-	if nodes[0] == l.peers.Self() && a.asked {
+	want := a.want(limit, len(l.peers.Nodes()), l.now())
+	if owner, term := l.peers.Owner(a.partition); owner == l.peers.Self() && term == a.term {
 		l.grantSelf(a, limit, want)
 		return
 	}
 	done := make(chan struct{})
 	a.refilling = done
 	go func() {
-		l.obtain(a, nodes, limit, want)
+		l.obtain(a, limit, want)
 		a.mu.Lock()
 		a.refilling = nil
 		a.mu.Unlock()
@@ -230,60 +228,69 @@ func (a *account) want(limit uint32, nodes int, nowMillis int64) uint32 {
 	return a.waiting + a.ahead - min(a.waiting+a.ahead, a.tokens)
 }
 
-// obtain asks the owner for tokens: the first node in the order that answers.
-func (l *Limiter) obtain(a *account, nodes []uint32, limit, want uint32) {
-	begun := time.Now()
-	for i, node := range nodes {
-		if time.Since(begun) > maxSearch {
-			break
-		}
-		if node == l.peers.Self() {
-			if l.mayGrant(a, nodes, nodes[:i], limit) {
-				a.mu.Lock()
-				l.grantSelf(a, limit, want)
-				a.mu.Unlock()
-				return
-			}
-			break
-		}
-		if l.isDown(node) {
-			continue
-		}
-		a.mu.Lock()
-		m := a.message(kindTake, limit, want)
-		a.mu.Unlock()
-		sent := l.now()
-		answer, err := l.call(node, takeTimeout, m)
-		if err != nil && !l.isDown(node) { // it has been heard of meanwhile
-			sent = l.now()
-			answer, err = l.call(node, takeTimeout, m)
-		}
-		if err != nil {
-			continue
-		}
-		received := l.now()
-		a.mu.Lock()
-		a.offset = answer.now - (sent+received)/2
-		a.adopt(answer)
-		granted := answer.kind == kindGranted
-		if granted && answer.millis == a.millis {
-			a.tokens += answer.count
-			a.told = a.known.total()
-		}
-		a.mu.Unlock()
-		if granted {
+// obtain asks the owner for tokens, whoever that is by then. Without one it takes its share, and when that is used up, it waits for an owner.
+func (l *Limiter) obtain(a *account, limit, want uint32) {
+	end := time.Now().Add(maxSearch)
+	for pause := time.Millisecond; ; pause = min(2*pause, maxPause) {
+		owner, term := l.peers.Owner(a.partition)
+		if owner == l.peers.Self() {
+			l.takeOver(a, term, limit)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			l.grantSelf(a, limit, want)
 			return
 		}
-		break // it knows one before it that we don't reach
+		if owner != 0 && l.takeFrom(owner, a, limit, want) {
+			return
+		}
+		l.askAll(a, limit)
+		if l.grantShare(a, limit, want) {
+			return
+		}
+		if time.Now().After(end) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.dryUntil = l.now() + dryFor.Milliseconds()
+			return
+		}
+		time.Sleep(pause)
 	}
-	l.grantShare(a, len(nodes), limit, want)
+}
+
+// takeFrom asks a node for tokens, and says whether it is the owner.
+func (l *Limiter) takeFrom(owner uint32, a *account, limit, want uint32) bool {
+	a.mu.Lock()
+	m := a.message(limit, max(want, a.waiting))
+	a.mu.Unlock()
+	sent := l.now()
+	answer, err := l.call(owner, takeTimeout, m)
+	if err != nil {
+		return false
+	}
+	received := l.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !answer.Mine {
+		a.learn(answer)
+		return false
+	}
+	a.offset = answer.Now - (sent+received)/2
+	if answer.Millis != a.millis {
+		return true
+	}
+	if answer.Index != a.index {
+		a.begin(answer.Millis, answer.Index)
+	}
+	a.learn(answer)
+	a.tokens += answer.Count
+	a.told = a.known.total()
+	return true
 }
 
 // grantSelf takes tokens from what this node owns: as many as are wanted, and for those who have come to wait meanwhile. a.mu is held.
 func (l *Limiter) grantSelf(a *account, limit, want uint32) {
-	now := l.now()
 	a.offset = 0
-	a.turn(a.millis, now)
+	a.turn(a.millis, l.now())
 	a.tokens += a.grant(l.peers.Self(), limit, max(want, a.waiting))
 	if a.known.total()-a.told > uint64(limit)/toldShare {
 		l.tell(a, limit)
@@ -297,293 +304,126 @@ func (a *account) grant(self, limit, want uint32) uint32 {
 	return n
 }
 
-// grantShare is for a node on its own: it takes what is left, divided by the number of nodes.
-func (l *Limiter) grantShare(a *account, nodes int, limit, want uint32) {
-	alone.Inc()
+// grantShare is for a node on its own: it takes what is left, divided by the number of nodes. false: it has had that already.
+func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	self, now := l.peers.Self(), l.now()
-	a.turn(a.millis, now)
-	own := a.known.of(self)
+	self := l.peers.Self()
+	a.turn(a.millis, l.now())
+	own := a.known[self]
 	others := a.known.total() - uint64(own)
-	share := max(1, (uint64(limit)-min(uint64(limit), others))/uint64(nodes))
+	share := max(1, (uint64(limit)-min(uint64(limit), others))/uint64(len(l.peers.Nodes())))
 	want = max(want, a.waiting)
 	n := uint32(min(uint64(want), share-min(share, uint64(own))))
-	a.known.add(self, n)
-	a.tokens += n
 	if n == 0 && want > 0 { // as few may be used by now that there are enough at hand
-		a.dryUntil = now + dryFor.Milliseconds()
-	}
-}
-
-// mayGrant says whether this node is the owner: the first in the order, or the first that can be reached, as most nodes see it. before are those before it.
-func (l *Limiter) mayGrant(a *account, nodes, before []uint32, limit uint32) bool {
-	for _, node := range before {
-		if !l.isDown(node) {
-			return false
-		}
-	}
-	a.mu.Lock()
-	asked, acting := a.asked, time.Now().Before(a.actingUntil)
-	m := a.message(kindAsk, limit, 0)
-	a.mu.Unlock()
-	if len(before) == 0 && asked || len(before) > 0 && acting {
-		return true
-	}
-	agree := l.ask(a, nodes, m) + 1
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.asked = true
-	if len(before) == 0 {
-		return true
-	}
-	if 2*agree <= len(nodes) {
 		return false
 	}
-	a.actingUntil = time.Now().Add(actingFor)
-	takeovers.Inc()
+	alone.Inc()
+	a.known.add(self, n)
+	a.tokens += n
 	return true
 }
 
-// ask has the others tell what they know of a window, and counts those that have no better owner for it.
-func (l *Limiter) ask(a *account, nodes []uint32, m message) (agree int) {
+// takeOver has this node know what the others do of a window that it owns: once in each term, before it grants anything.
+func (l *Limiter) takeOver(a *account, term uint64, limit uint32) {
+	a.mu.Lock()
+	done := a.term == term
+	a.mu.Unlock()
+	if done {
+		return
+	}
+	l.askAll(a, limit)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.term = term
+}
+
+// askAll has the others tell what they know of a window.
+func (l *Limiter) askAll(a *account, limit uint32) {
+	a.mu.Lock()
+	m := a.message(limit, 0)
+	a.mu.Unlock()
 	var group sync.WaitGroup
-	answers := make([]message, len(nodes))
-	for i, node := range nodes {
-		if node == l.peers.Self() || l.isDown(node) {
+	for _, node := range l.peers.Nodes() {
+		if node == l.peers.Self() {
 			continue
 		}
 		group.Go(func() {
 			if answer, err := l.call(node, askTimeout, m); err == nil {
-				answers[i] = answer
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.learn(answer)
 			}
 		})
 	}
 	group.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, answer := range answers {
-		if answer.kind == 0 {
-			continue
-		}
-		a.learn(answer)
-		if answer.kind == kindGranted {
-			agree++
-		}
-	}
-	return agree
 }
 
-// tell lets the next nodes know what was granted, in the background. a.mu is held.
+// tell lets two others know what was granted, in the background. a.mu is held.
 func (l *Limiter) tell(a *account, limit uint32) {
 	a.told = a.known.total()
-	m := a.message(kindTell, limit, 0)
-	var to []uint32
-	for _, node := range l.order(a.key) {
-		if node != l.peers.Self() && !l.isDown(node) && len(to) < toldNodes {
-			to = append(to, node)
-		}
-	}
-	for _, node := range to {
-		go func() { _, _ = l.call(node, askTimeout, m) }()
+	m := a.message(limit, 0)
+	nodes := l.peers.Nodes()
+	first := slices.Index(nodes, l.peers.Self()) + 1
+	for i := range min(toldNodes, len(nodes)-1) {
+		go func() { _, _ = l.call(nodes[(first+i)%len(nodes)], askTimeout, m) }()
 	}
 }
 
 // message is a message about this window. a.mu is held.
-func (a *account) message(kind kind, limit, count uint32) message {
-	return message{kind: kind, key: a.key, millis: a.millis, limit: limit, index: a.index, count: count, known: slices.Clone(a.known)}
+func (a *account) message(limit, count uint32) message {
+	return message{Key: a.key, Millis: a.millis, Limit: limit, Index: a.index, Count: count, Known: maps.Clone(a.known)}
 }
 
 // learn joins what another node knows, when it is about the same window. a.mu is held.
 func (a *account) learn(m message) {
-	if m.millis == a.millis && m.index == a.index {
-		a.known.join(m.known)
+	if m.Millis == a.millis && m.Index == a.index {
+		a.known.join(m.Known)
 	}
-}
-
-// adopt is learn of an owner: it says which window it is. a.mu is held.
-func (a *account) adopt(m message) {
-	if m.millis == a.millis && m.index != a.index {
-		a.begin(m.millis, m.index)
-	}
-	a.learn(m)
 }
 
 // Serve answers a message of another node; see Peers.Call.
-func (l *Limiter) Serve(from uint32, text []byte) ([]byte, error) {
+func (l *Limiter) Serve(text []byte) ([]byte, error) {
 	m, err := parseMessage(text)
 	if err != nil {
 		return nil, err
 	}
-	l.heard(from)
-	if m.kind == kindPing {
-		m.kind = kindGranted
-		return m.append(nil), nil
-	}
-	a := l.account(m.key)
-	a.mu.Lock()
-	a.turn(m.millis, l.now())
-	a.mu.Unlock()
-	if m.kind == kindTell {
+	a := l.account(m.Key)
+	owner, term := l.peers.Owner(a.partition)
+	isTake, isMine := m.Count > 0, owner == l.peers.Self()
+	if isTake && isMine {
 		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.known == nil { // no request here, so no offset: the owner says which window it is
-			a.begin(m.millis, m.index)
-		}
-		a.learn(m)
-		return l.reply(a, kindGranted, m, 0), nil
-	}
-	nodes := l.order(m.key)
-	self, asker := slices.Index(nodes, l.peers.Self()), slices.Index(nodes, from)
-	if self < 0 || asker < 0 {
-		return l.answer(a, kindNotMine, m, 0), nil
-	}
-	if m.kind == kindAsk {
-		if self < asker || l.anyUp(nodes[:asker], m) {
-			return l.answer(a, kindNotMine, m, 0), nil
-		}
-		return l.answer(a, kindGranted, m, 0), nil
-	}
-	if l.anyUp(nodes[:self], m) {
-		return l.answer(a, kindNotMine, m, 0), nil
-	}
-	a.mu.Lock()
-	a.offset = 0
-	a.turn(m.millis, l.now())
-	a.mu.Unlock()
-	if !l.mayGrant(a, nodes, nodes[:self], m.limit) {
-		return l.answer(a, kindNotMine, m, 0), nil
+		a.offset = 0
+		a.turn(m.Millis, l.now())
+		a.mu.Unlock()
+		l.takeOver(a, term, m.Limit)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(m.millis, l.now())
+	a.turn(m.Millis, l.now())
+	if !isTake && a.known == nil { // no request here, so no offset: the owner, who has sent this, says which window it is
+		a.begin(m.Millis, m.Index)
+	}
 	a.learn(m)
-	n := a.grant(l.peers.Self(), m.limit, m.count)
-	a.told = a.known.total()
-	return l.reply(a, kindGranted, m, n), nil
-}
-
-func (l *Limiter) answer(a *account, kind kind, m message, count uint32) []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return l.reply(a, kind, m, count)
-}
-
-// reply is an answer with what this node knows. a.mu is held.
-func (l *Limiter) reply(a *account, kind kind, m message, count uint32) []byte {
-	out := a.message(kind, m.limit, count)
-	out.now = l.now()
-	return out.append(nil)
-}
-
-// order is the nodes in the order in which they are the owner of a window.
-func (l *Limiter) order(key windowKey) []uint32 {
-	nodes := l.peers.Nodes()
-	if len(nodes) == 0 {
-		return []uint32{l.peers.Self()}
+	var granted uint32
+	if isTake && isMine {
+		granted = a.grant(l.peers.Self(), m.Limit, m.Count)
+		a.told = a.known.total()
 	}
-	seed := uint64(key.workspace)<<16 | uint64(key.bucket)<<1
-	if key.burst {
-		seed |= 1
-	}
-	slices.SortFunc(nodes, func(a, b uint32) int {
-		if x, y := mix(seed, a), mix(seed, b); x != y {
-			if x > y {
-				return -1
-			}
-			return 1
-		}
-		return int(int64(a) - int64(b))
-	})
-	return nodes
+	answer := a.message(m.Limit, granted)
+	answer.Now, answer.Mine = l.now(), isMine
+	return answer.text(), nil
 }
 
-// mix is a hash that is the same in all nodes, whatever their version.
-func mix(seed uint64, node uint32) uint64 {
-	h := seed*0x9E3779B97F4A7C15 + uint64(node)
-	for range 3 {
-		hi, lo := bits.Mul64(h^0xE7037ED1A0B428DB, 0xA0761D6478BD642F)
-		h = hi ^ lo
-	}
-	return h
-}
-
-// anyUp says whether one of these nodes answers.
-func (l *Limiter) anyUp(nodes []uint32, m message) bool {
-	m.kind = kindPing
-	var up atomic.Bool
-	var group sync.WaitGroup
-	for _, node := range nodes {
-		if l.isDown(node) {
-			continue
-		}
-		group.Go(func() {
-			if _, err := l.call(node, pingTimeout, m); err == nil {
-				up.Store(true)
-			}
-		})
-	}
-	group.Wait()
-	return up.Load()
-}
-
-// call sends a message to a node and remembers when it doesn't answer.
 func (l *Limiter) call(node uint32, timeout time.Duration, m message) (answer message, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	m.now = l.now()
-	begun := time.Now()
-	text, err := l.peers.Call(ctx, node, m.append(nil))
-	if err == nil {
-		answer, err = parseMessage(text)
-	}
+	m.Now = l.now()
+	text, err := l.peers.Call(ctx, node, m.text())
 	if err != nil {
-		l.silent(node, begun)
 		return answer, err
 	}
-	l.heard(node)
-	return answer, nil
+	return parseMessage(text)
 }
 
-// isDown says whether a node did not answer, and has not been heard of since. Whoever is asked about is looked after.
-func (l *Limiter) isDown(node uint32) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.contacts[node]
-	if c.isDown && !c.pinging && time.Since(c.pinged) >= pingEvery {
-		c.pinging, c.pinged = true, time.Now()
-		l.contacts[node] = c
-		go func() {
-			_, _ = l.call(node, pingTimeout, message{kind: kindPing, key: windowKey{bucket: UsersTrack}, millis: minWindow.Milliseconds()})
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			c := l.contacts[node]
-			c.pinging = false
-			l.contacts[node] = c
-		}()
-	}
-	return c.isDown
-}
-
-// silent notes that a node has not answered a call that began then.
-func (l *Limiter) silent(node uint32, begun time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c := l.contacts[node]; c.heard.Before(begun) {
-		c.isDown, c.pinged = true, time.Now()
-		l.contacts[node] = c
-	}
-}
-
-func (l *Limiter) heard(node uint32) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.contacts[node]
-	c.heard, c.isDown = time.Now(), false
-	l.contacts[node] = c
-}
-
-var (
-	alone     = metrics.NewCounter("millrace_rate_limit_alone_total")
-	takeovers = metrics.NewCounter("millrace_rate_limit_takeovers_total")
-)
+var alone = metrics.NewCounter("millrace_rate_limit_alone_total")

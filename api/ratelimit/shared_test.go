@@ -17,20 +17,32 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// network is several nodes in one process, in virtual time: calls take up to two milliseconds each way, clocks differ, nodes die and come again.
+// network is several nodes in one process, in virtual time: calls take up to two milliseconds each way, clocks differ, nodes die and come again. As many groups
+// as there are nodes have a leader each. One that is lost is followed by another after an election; a node that comes again leads its group again, soon.
 type network struct {
 	mu       sync.Mutex
 	rng      *rand.Rand
 	members  []uint32
 	limiters map[uint32]*Limiter      // nil: dead
+	leads    []lead                   // by group
+	lost     map[uint32]time.Time     // since when a node has been dead, or cut off
 	skew     map[uint32]*atomic.Int64 // ms
 	mute     bool                     // calls to dead nodes are not refused but wait
 	cut      map[[2]uint32]bool       // from → to
 	calls    int
 	accepted map[int64]int // by window, of the owner's clock
 	refused  int
-	by       map[uint32]int // accepted by node, all windows
+	by       map[[2]int64]int // the same by node and window
 }
+
+// lead is who leads a group.
+type lead struct {
+	node uint32
+	term uint64
+}
+
+// noticed is how long it takes until a node that answers no more is known not to, and until a leader that is cut off knows that it leads no more.
+const noticed = 800 * time.Millisecond
 
 // inBubble runs f in virtual time, and lets calls come to an end.
 func inBubble(t *testing.T, f func(t *testing.T)) {
@@ -41,11 +53,15 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 }
 
 func newNetwork(rng *rand.Rand, nodes int, maxSkew int64) *network {
-	n := &network{rng: rng, limiters: map[uint32]*Limiter{}, skew: map[uint32]*atomic.Int64{}, cut: map[[2]uint32]bool{}, accepted: map[int64]int{}, by: map[uint32]int{}}
+	n := &network{
+		rng: rng, limiters: map[uint32]*Limiter{}, lost: map[uint32]time.Time{}, skew: map[uint32]*atomic.Int64{},
+		cut: map[[2]uint32]bool{}, accepted: map[int64]int{}, by: map[[2]int64]int{},
+	}
 	for i := range uint32(nodes) {
 		n.members = append(n.members, i+1)
 		n.skew[i+1] = new(atomic.Int64)
 		n.skew[i+1].Store(rng.Int64N(2*maxSkew+1) - maxSkew)
+		n.leads = append(n.leads, lead{i + 1, 1})
 		n.start(i + 1)
 	}
 	return n
@@ -56,12 +72,72 @@ func (n *network) start(node uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.limiters[node] = NewLimiter(peer{n, node}, func() int64 { return n.clock(node) })
+	if !n.lost[node].IsZero() {
+		n.comeBack(node)
+	}
 }
 
 func (n *network) kill(node uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.limiters[node] = nil
+	n.lose(node)
+}
+
+// sever cuts a node off from all others.
+func (n *network) sever(node uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, other := range n.members {
+		if other != node {
+			n.cut[[2]uint32{node, other}], n.cut[[2]uint32{other, node}] = true, true
+		}
+	}
+	n.lose(node)
+}
+
+// heal ends what sever has begun.
+func (n *network) heal(node uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.cut)
+	n.comeBack(node)
+}
+
+// lose has the groups of a node led by others, after an election. n.mu is held.
+func (n *network) lose(node uint32) {
+	n.lost[node] = time.Now()
+	voting := time.Duration(50+n.rng.IntN(500)) * time.Millisecond
+	if n.mute {
+		voting += noticed
+	}
+	go func() {
+		time.Sleep(voting)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for i := range n.leads {
+			for l := &n.leads[i]; !n.lost[l.node].IsZero(); { // round the nodes
+				*l = lead{l.node%uint32(len(n.members)) + 1, l.term + 1}
+				if l.node == node {
+					break // there is nobody else
+				}
+			}
+		}
+	}()
+}
+
+// comeBack has a node lead its group again, soon. n.mu is held.
+func (n *network) comeBack(node uint32) {
+	delete(n.lost, node)
+	pause := time.Duration(100+n.rng.IntN(600)) * time.Millisecond
+	go func() {
+		time.Sleep(pause)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if l := &n.leads[node-1]; n.lost[node].IsZero() && l.node != node {
+			*l = lead{node, l.term + 1}
+		}
+	}()
 }
 
 func (n *network) clock(node uint32) int64 { return time.Now().UnixMilli() + n.skew[node].Load() }
@@ -90,6 +166,21 @@ type peer struct {
 func (p peer) Self() uint32    { return p.self }
 func (p peer) Nodes() []uint32 { return append([]uint32(nil), p.n.members...) }
 
+func (p peer) Owner(partition uint8) (node uint32, term uint64) {
+	p.n.mu.Lock()
+	defer p.n.mu.Unlock()
+	if len(p.n.leads) == 0 {
+		return 0, 0
+	}
+	l := p.n.leads[int(partition)%len(p.n.leads)]
+	for _, node := range []uint32{p.self, l.node} { // as long as this one doesn't know that they have lost one another
+		if since := p.n.lost[node]; !since.IsZero() && (!p.n.mute || time.Since(since) > noticed) {
+			return 0, 0
+		}
+	}
+	return l.node, l.term
+}
+
 func (p peer) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
 	p.n.mu.Lock()
 	p.n.calls++
@@ -99,7 +190,7 @@ func (p peer) Call(ctx context.Context, node uint32, message []byte) ([]byte, er
 	var err error
 	l := p.n.reach(p.self, node)
 	if l != nil {
-		answer, err = l.Serve(p.self, message)
+		answer, err = l.Serve(message)
 		time.Sleep(p.n.delay())
 	}
 	if l == nil || p.n.reach(node, p.self) == nil {
@@ -114,9 +205,9 @@ func (p peer) Call(ctx context.Context, node uint32, message []byte) ([]byte, er
 	return answer, err
 }
 
-// owner is the node that owns the bucket.
+// owner is the node that owns the bucket when none is lost.
 func (n *network) owner(b Bucket) uint32 {
-	return (&Limiter{peers: peer{n, 1}}).order(windowKey{7, b, false})[0]
+	return uint32(int(windowKey{7, b, false}.partition())%len(n.members)) + 1
 }
 
 // notOwner is a node that does not own the bucket, at the begin of a window, with its limiter and the account of the window.
@@ -154,8 +245,9 @@ func (n *network) load(b Bucket, limit Limit, during time.Duration, rate func(no
 						n.refused++
 						return
 					}
-					n.by[node]++
-					n.accepted[n.clock(owner)/limit.Window.Milliseconds()]++
+					index := n.clock(owner) / limit.Window.Milliseconds()
+					n.by[[2]int64{int64(node), index}]++
+					n.accepted[index]++
 				})
 			}
 		}
@@ -262,12 +354,12 @@ func TestOwnerDies(t *testing.T) {
 				owner := n.owner(UsersTrack)
 				died := time.Duration(100+n.rng.IntN(700)) * time.Millisecond
 				back := 6*time.Second + time.Duration(n.rng.IntN(900))*time.Millisecond
-				order := n.limiters[1].order(windowKey{7, UsersTrack, false})
+				last := (owner+uint32(len(n.members))-2)%uint32(len(n.members)) + 1
 				onOwner := []float64{0.33, 1, 0}[round%3] // the owner's part of the load before it dies
 				if onOwner == 1 {
 					died += 200 * time.Millisecond // most of the window is spent, and hardly anybody knows
 				}
-				lonely := round%4 == 3 // nobody but the last in the order has requests from then on
+				lonely := round%4 == 3 // nobody but one that will not be the owner has requests from then on
 				home := round%4 == 2   // nobody but the owner has, once it is back
 				first := n.toWindow(UsersTrack, limit)
 				var group sync.WaitGroup
@@ -288,7 +380,7 @@ func TestOwnerDies(t *testing.T) {
 					case node == owner && since < died:
 						return perSecond * onOwner
 					case lonely && since >= died:
-						if node == order[len(order)-1] {
+						if node == last {
 							return perSecond
 						}
 						return 0
@@ -321,42 +413,42 @@ func TestCutOff(t *testing.T) {
 					off = off%3 + 1
 				}
 				first := n.toWindow(UsersTrack, limit)
-				for _, other := range n.members {
-					n.cut[[2]uint32{off, other}], n.cut[[2]uint32{other, off}] = true, true
-				}
-				by := func() (lone, rest int) {
+				n.sever(off)
+				by := func(first, count int64) (lone, rest int) {
 					n.mu.Lock()
 					defer n.mu.Unlock()
-					for node, count := range n.by {
-						if node == off {
-							lone += count
+					for of, accepted := range n.by {
+						if of[1] < first || of[1] >= first+count {
+							continue
+						}
+						if of[0] == int64(off) {
+							lone += accepted
 						} else {
-							rest += count
+							rest += accepted
 						}
 					}
-					clear(n.by)
 					return lone, rest
 				}
 				load := func(during time.Duration, rate float64) {
 					n.load(UsersTrack, limit, during, func(uint32, time.Duration) float64 { return rate })
 				}
-				load(6*time.Second, 1500)
-				lone, rest := by()
-				require.InDelta(t, 6000, rest, 600)
-				if who == "other" {
-					require.InDelta(t, 2000, lone, 200) // a third of each window
-				} else {
-					require.InDelta(t, 6000, lone, 600) // it owns the window as far as it knows
+				if who == "owner" { // until it knows that it leads no more, it may grant all that it would otherwise
+					load(limit.Window, 1500)
+					lone, _ := by(first, 1)
+					require.LessOrEqual(t, lone, 3000)
+					first = n.toWindow(UsersTrack, limit)
 				}
+				load(6*time.Second, 1500)
+				lone, rest := by(first, 2)
+				require.InDelta(t, 6000, rest, 600)
+				require.InDelta(t, 2000, lone, 200) // a third of each window
 				n.toWindow(UsersTrack, limit)
 				first = n.clock(n.owner(UsersTrack)) / limit.Window.Milliseconds()
 				n.mu.Lock()
 				clear(n.accepted)
 				n.mu.Unlock()
 				load(500*time.Millisecond, 700) // at both sides
-				n.mu.Lock()
-				clear(n.cut)
-				n.mu.Unlock()
+				n.heal(off)
 				load(8500*time.Millisecond, 700)
 				n.within(t, limit, first, 3)
 			})
@@ -485,7 +577,7 @@ func TestWhoComesLateIsCounted(t *testing.T) {
 		require.EqualValues(t, 5, a.tokens)
 		a.tokens = 0
 		a.mu.Unlock()
-		l.grantShare(a, 3, limit.Requests, 1)
+		require.True(t, l.grantShare(a, limit.Requests, 1))
 		require.EqualValues(t, 5, a.tokens)
 	})
 }
@@ -514,34 +606,41 @@ func TestSharedClockJumps(t *testing.T) {
 	}
 }
 
-// Owners are spread over the nodes, and all agree on them.
-func TestOrder(t *testing.T) {
-	n := newNetwork(rand.New(rand.NewPCG(1, 1)), 5, 0)
-	owned := map[uint32]int{}
+// Windows are spread over the partitions, and all nodes agree where.
+func TestPartitionOfWindow(t *testing.T) {
+	var owned [16]int
 	for workspace := range uint32(200) {
 		for b := None + 1; b < bucketCount; b++ {
-			order := n.limiters[1].order(windowKey{workspace, b, false})
-			require.Equal(t, order, n.limiters[4].order(windowKey{workspace, b, false}))
-			require.ElementsMatch(t, n.members, order)
-			owned[order[0]]++
+			owned[windowKey{workspace, b, false}.partition()/16]++
 		}
 	}
-	for _, node := range n.members {
-		require.InDelta(t, 200*int(bucketCount-1)/5, owned[node], 150, owned)
+	for _, count := range owned {
+		require.InDelta(t, 200*int(bucketCount-1)/16, count, 70, owned)
 	}
-	require.Equal(t, []uint32{1, 5, 3, 4, 2}, n.limiters[1].order(windowKey{7, UsersTrack, false}), "nodes of all versions must agree")
+	require.EqualValues(t, 0x15, windowKey{7, UsersTrack, false}.partition(), "nodes of all versions must agree")
+	require.EqualValues(t, 0x24, windowKey{7, UsersTrack, true}.partition())
 }
 
 func FuzzMessage(f *testing.F) {
-	m := message{kind: kindTake, key: windowKey{7, UsersTrack, true}, limit: 3000, count: 5, millis: 3000, index: 600_000_000, now: 1_800_000_000_000, known: tally{{1, 2}, {3, 4}}}
-	f.Add(m.append(nil))
+	m := message{
+		Key: windowKey{7, UsersTrack, true}, Limit: 3000, Count: 5, Millis: 3000, Index: 600_000_000,
+		Now: 1_800_000_000_000, Known: tally{1: 2, 3: 4}, Mine: true,
+	}
+	f.Add(m.text())
 	f.Add([]byte{})
+	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, err := parseMessage(text)
 		if err == nil {
-			require.Equal(t, text, m.append(nil))
+			again, err := parseMessage(m.text())
+			require.NoError(t, err)
+			require.Equal(t, m.total(), again.total())
+			m.Known, again.Known = nil, nil
+			require.Equal(t, m, again)
 		}
-		l := NewLimiter(peer{&network{limiters: map[uint32]*Limiter{}, rng: rand.New(rand.NewPCG(1, 1))}, 1}, func() int64 { return 1_800_000_000_000 })
-		_, _ = l.Serve(2, text)
+		l := NewLimiter(peer{&network{}, 1}, func() int64 { return 1_800_000_000_000 })
+		_, _ = l.Serve(text)
 	})
 }
+
+func (m message) total() uint64 { return m.Known.total() }

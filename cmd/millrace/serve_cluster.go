@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -149,22 +150,25 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 
 // openMember makes this node one of the cluster.
 func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
-	limits := &limitPeers{self: uint32(o.cluster.Node), ready: make(chan struct{})}
-	limiter := ratelimit.NewLimiter(limits, nowMillis)
+	var limiter atomic.Pointer[ratelimit.Limiter] // nil until this node is open
 	options := *o.cluster
 	options.OnDocument, options.Audit = n.control.Apply, reconcilerEntry(n.control)
 	options.Services = map[string]func(quorum.Node, []byte) ([]byte, error){
-		limitService: func(from quorum.Node, body []byte) ([]byte, error) { return limiter.Serve(uint32(from), body) },
+		limitService: func(_ quorum.Node, body []byte) ([]byte, error) {
+			if l := limiter.Load(); l != nil {
+				return l.Serve(body)
+			}
+			return nil, errOpening
+		},
 	}
 	var err error
 	if n.cluster, err = cluster.Open(ctx, options); err != nil {
 		return err
 	}
-	limits.node = n.cluster
-	close(limits.ready)
+	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter, clusterDoor{n.cluster}
+	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(), clusterDoor{n.cluster}
 	n.groupGauges()
 	return nil
 }
@@ -180,40 +184,34 @@ func (s memberStore) Ready() error { return s.node.Ready() }
 // limitService is the name of the calls between the limiters of nodes.
 const limitService = "ratelimit"
 
-// limitPeers are the other nodes as the limiter sees them. Until this node is open there are none: others ask for nothing that needs them.
-type limitPeers struct {
-	self  uint32
-	ready chan struct{} // closed when node is set
-	node  *cluster.Node
-}
-
 var errOpening = errors.New("the node is opening")
 
+// limitPeers are the nodes of the cluster as the limiter sees them.
+type limitPeers struct {
+	*cluster.Node
+	self uint32
+}
+
 // Self is this node's number.
-func (p *limitPeers) Self() uint32 { return p.self }
+func (p limitPeers) Self() uint32 { return p.self }
 
 // Nodes are all of the cluster.
-func (p *limitPeers) Nodes() []uint32 {
-	select {
-	case <-p.ready:
-	default:
-		return nil
-	}
-	var numbers []uint32
-	for _, node := range p.node.Nodes() {
+func (p limitPeers) Nodes() (numbers []uint32) {
+	for _, node := range p.Node.Nodes() {
 		numbers = append(numbers, uint32(node))
 	}
 	return numbers
 }
 
+// Owner is who leads the group of a partition.
+func (p limitPeers) Owner(partition uint8) (node uint32, term uint64) {
+	leader, term := p.Leader(partition)
+	return uint32(leader), term
+}
+
 // Call asks another node's limiter.
-func (p *limitPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	select {
-	case <-p.ready:
-		return p.node.Call(ctx, quorum.Node(node), limitService, message)
-	default:
-		return nil, errOpening
-	}
+func (p limitPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	return p.Node.Call(ctx, quorum.Node(node), limitService, message)
 }
 
 // groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with the replicas.

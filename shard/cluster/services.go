@@ -47,6 +47,22 @@ func (n *Node) Nodes() []quorum.Node {
 	return nodes
 }
 
+// Leader is who leads the group of a partition, and the term that it leads in; 0: there is no leader, or this node doesn't reach it.
+func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
+	group := n.routes.groupOf[partition]
+	if g := n.group(group); g != nil && g.log.Leads() {
+		return n.self, g.log.Term()
+	}
+	if leader = n.routes.leader(group); leader == 0 || leader == n.self {
+		n.lookAt(group)
+	}
+	hint := n.routes.hint(group)
+	if leader = quorum.Node(hint & nodeMask); leader == 0 || leader == n.self || !n.remote(leader).up.Load() {
+		return 0, 0
+	}
+	return leader, hint >> nodeBits
+}
+
 // Replica is this node's part of a group.
 type Replica struct {
 	Group  uint32
