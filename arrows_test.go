@@ -34,16 +34,17 @@ var arrows = map[string][]string{
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
 
-	"shard":          {"shard/identity", "shard/op", "shard/profile", "wal"},
-	"shard/backup":   {"shard", "shard/eventlog", "wal"},
-	"shard/cluster":  {"shard", "shard/backup", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/durable", "wal/quorum"},
-	"shard/eventlog": {"shard", "shard/op", "shard/profile", "wal"},
-	"shard/identity": {"shard/op"},
-	"shard/op":       {},
-	"shard/profile":  {"shard/op"},
-	"wal":            {},
-	"wal/durable":    {},
-	"wal/quorum":     {"wal", "wal/durable"},
+	"shard":                   {"shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard/backup":            {"shard", "shard/eventlog", "wal"},
+	"shard/cluster/placement": {"shard", "wal/quorum"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/durable", "wal/quorum"},
+	"shard/eventlog":          {"shard", "shard/op", "shard/profile", "wal"},
+	"shard/identity":          {"shard/op"},
+	"shard/op":                {},
+	"shard/profile":           {"shard/op"},
+	"wal":                     {},
+	"wal/durable":             {},
+	"wal/quorum":              {"wal", "wal/durable"},
 
 	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
 	"loadtest/body":     {},
@@ -56,7 +57,7 @@ var arrows = map[string][]string{
 
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api":            {"ingest", "shard/cluster", "wal", "wal/quorum"},
+	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
 	"shard/backup":   {"shard/identity", "shard/op", "shard/profile"},

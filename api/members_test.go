@@ -176,7 +176,7 @@ func settled(n *cluster.Node) error {
 	if err := n.Ready(); err != nil {
 		return err
 	}
-	status, err := n.Status(context.Background())
+	status, err := n.Operator().Status(context.Background())
 	for _, g := range append(status.Groups, status.Control) {
 		if g.Leader == 0 || g.Doing != "" || g.Problem != "" {
 			return fmt.Errorf("group %d: leader %d, %s %s", g.Group, g.Leader, g.Doing, g.Problem)

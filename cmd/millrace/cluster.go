@@ -15,6 +15,7 @@ import (
 	"millrace/api"
 	"millrace/api/control"
 	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
@@ -57,7 +58,7 @@ func (c *clusterStatus) Run(s *session) error {
 }
 
 // clusterStatus is the status as it is read, and as it was sent.
-func (s *session) clusterStatus() (status cluster.Status, text members, err error) {
+func (s *session) clusterStatus() (status placement.Status, text members, err error) {
 	if text, _, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
 		return status, nil, err
 	}
@@ -67,13 +68,13 @@ func (s *session) clusterStatus() (status cluster.Status, text members, err erro
 	return status, text, nil
 }
 
-func clusterProblems(status cluster.Status) (list []string) {
+func clusterProblems(status placement.Status) (list []string) {
 	for _, n := range status.Nodes {
 		if n.Problem != "" {
 			list = append(list, fmt.Sprintf("node %d %s", n.Node, n.Problem))
 		}
 	}
-	for _, g := range append([]cluster.GroupStatus{status.Control}, status.Groups...) {
+	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
 		if g.Problem != "" {
 			list = append(list, fmt.Sprintf("group %d: %s", g.Group, g.Problem))
 		}
@@ -113,10 +114,10 @@ func (c *clusterDrain) Run(s *session) error {
 		for _, n := range status.Nodes {
 			switch {
 			case n.Node != quorum.Node(c.Node):
-			case n.State == cluster.Drained:
+			case n.State == placement.Drained:
 				_, err = fmt.Fprintf(s.out, "node %d is drained\n", c.Node)
 				return err
-			case n.State != cluster.Draining:
+			case n.State != placement.Draining:
 				return fmt.Errorf("node %d is %s", c.Node, n.State)
 			case n.Holds != said:
 				said = n.Holds
@@ -146,7 +147,7 @@ func (c *clusterRemove) Run(s *session) error {
 }
 
 // printCluster prints the status for persons: a table of nodes, one of groups.
-func printCluster(out io.Writer, status cluster.Status) error {
+func printCluster(out io.Writer, status placement.Status) error {
 	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster), status.Replicas, status.Node)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	line := func(cells ...string) {
@@ -163,7 +164,7 @@ func printCluster(out io.Writer, status cluster.Status) error {
 	}
 	fmt.Fprintln(w)
 	line("GROUP", "PARTITIONS", "LEADER", "TERM", "REPLICAS", "STATE")
-	for _, g := range append([]cluster.GroupStatus{status.Control}, status.Groups...) {
+	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
 		name, of, leader, state := "control", "", "", g.Doing
 		if g.Group != 0 {
 			name, of = fmt.Sprint(g.Group), fmt.Sprintf("%d-%d", g.First, g.First+g.Count-1)
@@ -180,7 +181,7 @@ func printCluster(out io.Writer, status cluster.Status) error {
 }
 
 // replicaCells are the replicas of a group: "1* 2 3?(lag 4,70) 4~ 5+ 6-".
-func replicaCells(list []cluster.ReplicaStatus) string {
+func replicaCells(list []placement.ReplicaStatus) string {
 	cells := make([]string, len(list))
 	for i, r := range list {
 		mark := map[string]string{"leader": "*", "learner": "~", "coming": "+"}[r.Role]
@@ -224,30 +225,30 @@ func since(t, now time.Time) string {
 type clusterDoor struct{ node *cluster.Node }
 
 // Status is the node's.
-func (d clusterDoor) Status(ctx context.Context) (any, error) { return d.node.Status(ctx) }
+func (d clusterDoor) Status(ctx context.Context) (any, error) { return d.node.Operator().Status(ctx) }
 
 // Add is the node's.
 func (d clusterDoor) Add(ctx context.Context, node uint32, address string, entry api.ClusterEntry) error {
-	return clusterError(d.node.Add(ctx, quorum.Node(node), address, encodeEntry(entry)))
+	return clusterError(d.node.Operator().Add(ctx, quorum.Node(node), address, encodeEntry(entry)))
 }
 
 // Drain is the node's.
 func (d clusterDoor) Drain(ctx context.Context, node uint32, entry api.ClusterEntry) error {
-	return clusterError(d.node.Drain(ctx, quorum.Node(node), encodeEntry(entry)))
+	return clusterError(d.node.Operator().Drain(ctx, quorum.Node(node), encodeEntry(entry)))
 }
 
 // Remove is the node's.
 func (d clusterDoor) Remove(ctx context.Context, node uint32, force bool, entry api.ClusterEntry) error {
-	return clusterError(d.node.Remove(ctx, quorum.Node(node), force, encodeEntry(entry)))
+	return clusterError(d.node.Operator().Remove(ctx, quorum.Node(node), force, encodeEntry(entry)))
 }
 
-func encodeEntry(entry api.ClusterEntry) func(cluster.Entry) []byte {
-	return func(e cluster.Entry) []byte { return entry(e.What, e.Kind, e.ID, e.Before, e.After, e.Details) }
+func encodeEntry(entry api.ClusterEntry) func(placement.Entry) []byte {
+	return func(e placement.Entry) []byte { return entry(e.What, e.Kind, e.ID, e.Before, e.After, e.Details) }
 }
 
 // reconcilerEntry makes the entries of the audit log of what no operator has asked for (cluster.Options.Audit).
-func reconcilerEntry(c *control.Control) func(cluster.Entry) []byte {
-	return func(e cluster.Entry) []byte {
+func reconcilerEntry(c *control.Control) func(placement.Entry) []byte {
+	return func(e placement.Entry) []byte {
 		return c.DocumentEntry(control.Actor{Name: "reconciler"}, e.What, e.Kind, e.ID, e.Before, e.After, e.Details...).Encode()
 	}
 }
@@ -263,7 +264,7 @@ func (e saidError) Unwrap() []error { return []error{e.error, e.meaning} }
 
 // clusterError gives an error of package cluster the meaning that the admin API knows.
 func clusterError(err error) error {
-	for from, to := range map[error]error{cluster.ErrInvalid: control.ErrInvalid, cluster.ErrNotFound: control.ErrNotFound, cluster.ErrRefused: control.ErrConflict} {
+	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid, placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
 		if errors.Is(err, from) {
 			return saidError{err, to}
 		}

@@ -17,7 +17,7 @@ import (
 	"millrace/loadtest"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 )
 
 // FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is missing afterwards, on no node, and
@@ -224,7 +224,7 @@ func (c *fleet) replaceDisk() {
 	c.waitReady()
 	order("remove", strconv.Itoa(lost.number), "--force")
 	start := time.Now()
-	operator.until("whole", func(s cluster.Status) bool {
+	operator.until("whole", func(s placement.Status) bool {
 		for _, g := range append(s.Groups, s.Control) {
 			voters := 0
 			for _, replica := range g.Replicas {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testsize"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
@@ -88,7 +88,7 @@ func (l *hangLoad) groupOf(user string) uint32 {
 	return 0
 }
 
-func (l *hangLoad) status() cluster.Status { return clusterOperator{l.t, l.targets[0].site}.status() }
+func (l *hangLoad) status() placement.Status { return clusterOperator{l.t, l.targets[0].site}.status() }
 
 func (l *hangLoad) post(to *peer, path, body string, more ...string) reply {
 	a, err := call(l.c.client, http.MethodPost, to.url(path), allKey, body, more...)

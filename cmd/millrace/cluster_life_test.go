@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
@@ -31,7 +31,7 @@ func (o clusterOperator) run(args ...string) (string, error) {
 	return string(text), err
 }
 
-func (o clusterOperator) status() (status cluster.Status) {
+func (o clusterOperator) status() (status placement.Status) {
 	o.t.Helper()
 	text, err := o.run("cluster", "status", "--json")
 	require.NoError(o.t, err, text)
@@ -40,7 +40,7 @@ func (o clusterOperator) status() (status cluster.Status) {
 }
 
 // until waits for a status.
-func (o clusterOperator) until(what string, f func(cluster.Status) bool) (status cluster.Status) {
+func (o clusterOperator) until(what string, f func(placement.Status) bool) (status placement.Status) {
 	o.t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		if status = o.status(); f(status) {
@@ -79,7 +79,7 @@ func TestClusterFromTheShell(t *testing.T) {
 		p.waitReady(sites[i].url("/readyz"))
 	}
 	first, last := clusterOperator{t, sites[0]}, clusterOperator{t, sites[2]}
-	status := first.until("placed", func(s cluster.Status) bool {
+	status := first.until("placed", func(s placement.Status) bool {
 		return len(clusterProblems(s)) == 0 && len(s.Groups) == 4 && s.Groups[0].Doing == ""
 	})
 	require.Len(t, status.Nodes, 3)
@@ -103,8 +103,8 @@ func TestClusterFromTheShell(t *testing.T) {
 	require.Contains(t, text, `400 Bad Request: invalid: address "nowhere": want HOST:PORT`)
 	sites[3].start(t)
 	write("between")
-	first.until("joined", func(s cluster.Status) bool {
-		return s.Nodes[3].State == cluster.Active && s.Nodes[3].Holds == 3
+	first.until("joined", func(s placement.Status) bool {
+		return s.Nodes[3].State == placement.Active && s.Nodes[3].Holds == 3
 	})
 	text, err = last.run("cluster", "remove", "1")
 	require.Error(t, err)
@@ -116,10 +116,10 @@ func TestClusterFromTheShell(t *testing.T) {
 	require.NoError(t, err, text)
 	nodes[0].stop()
 	write("after")
-	status = last.until("even", func(s cluster.Status) bool {
+	status = last.until("even", func(s placement.Status) bool {
 		return len(s.Control.Replicas) == 3 && s.Nodes[3].Holds == 4 && s.Groups[3].Doing == ""
 	})
-	require.Equal(t, cluster.Removed, status.Nodes[0].State)
+	require.Equal(t, placement.Removed, status.Nodes[0].State)
 	for _, g := range status.Groups {
 		for _, r := range g.Replicas {
 			require.NotEqual(t, quorum.Node(1), r.Node)

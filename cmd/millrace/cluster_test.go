@@ -17,14 +17,14 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
 // clusterListener is an admin listener whose cluster is told by the test.
 type clusterListener struct {
 	*httptest.Server
-	status  cluster.Status
+	status  placement.Status
 	asked   []string
 	refusal string
 }
@@ -45,7 +45,7 @@ func newClusterListener(t *testing.T) *clusterListener {
 			_ = json.NewEncoder(w).Encode(map[string]string{"message": l.refusal})
 		case r.Method == "GET":
 			_ = json.NewEncoder(w).Encode(struct {
-				cluster.Status
+				placement.Status
 				Message string `json:"message"`
 			}{l.status, "success"})
 		default:
@@ -64,21 +64,21 @@ func (l *clusterListener) run(args ...string) (string, error) {
 	return out.String(), err
 }
 
-func someStatus() cluster.Status {
+func someStatus() placement.Status {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	return cluster.Status{
+	return placement.Status{
 		Cluster: "c1", Node: 1, Time: now, Replicas: 3,
-		Control: cluster.GroupStatus{Leader: 1, Term: 7, Replicas: []cluster.ReplicaStatus{{Node: 1, Role: "leader", Voter: true, Open: true}}},
-		Nodes: []cluster.NodeStatus{
-			{Node: 1, State: cluster.Active, Address: "10.0.0.1:7000", API: "10.0.0.1:8080", Program: "1.4.0", Alive: true, Seen: now, Leads: 1, Holds: 2},
-			{Node: 2, State: cluster.Draining, Address: "10.0.0.2:7000", Seen: now.Add(-4*time.Minute - time.Second), Holds: 2, Problem: "does not answer"},
-			{Node: 3, State: cluster.Joining, Address: "10.0.0.3:7000\x1b[31m"},
+		Control: placement.GroupStatus{Leader: 1, Term: 7, Replicas: []placement.ReplicaStatus{{Node: 1, Role: "leader", Voter: true, Open: true}}},
+		Nodes: []placement.NodeStatus{
+			{Node: 1, State: placement.Active, Address: "10.0.0.1:7000", API: "10.0.0.1:8080", Program: "1.4.0", Alive: true, Seen: now, Leads: 1, Holds: 2},
+			{Node: 2, State: placement.Draining, Address: "10.0.0.2:7000", Seen: now.Add(-4*time.Minute - time.Second), Holds: 2, Problem: "does not answer"},
+			{Node: 3, State: placement.Joining, Address: "10.0.0.3:7000\x1b[31m"},
 		},
-		Groups: []cluster.GroupStatus{
-			{Group: 1, First: 0, Count: 128, Leader: 1, Term: 12, Doing: "node 3 catches up", Replicas: []cluster.ReplicaStatus{
+		Groups: []placement.GroupStatus{
+			{Group: 1, First: 0, Count: 128, Leader: 1, Term: 12, Doing: "node 3 catches up", Replicas: []placement.ReplicaStatus{
 				{Node: 1, Role: "leader", Voter: true, Open: true}, {Node: 2, Role: "voter", Voter: true, Leaving: true},
 				{Node: 3, Role: "learner", Open: true, CommitLag: 4, ApplyLag: 70}, {Node: 4, Role: "coming"}}},
-			{Group: 2, First: 128, Count: 128, Term: 3, Problem: "has no leader", Replicas: []cluster.ReplicaStatus{}},
+			{Group: 2, First: 128, Count: 128, Term: 3, Problem: "has no leader", Replicas: []placement.ReplicaStatus{}},
 		},
 	}
 }
@@ -155,11 +155,11 @@ func TestClusterCommands(t *testing.T) {
 // drain --wait says how far it is and ends when the node is drained, or when somebody takes it back.
 func TestClusterDrainWaits(t *testing.T) {
 	l := newClusterListener(t)
-	l.status = cluster.Status{Nodes: []cluster.NodeStatus{{Node: 3, State: cluster.Active}, {Node: 4, State: cluster.Drained}}}
+	l.status = placement.Status{Nodes: []placement.NodeStatus{{Node: 3, State: placement.Active}, {Node: 4, State: placement.Drained}}}
 	out, err := l.run("drain", "4", "--wait")
 	require.NoError(t, err)
 	require.Equal(t, "node 4 drains\nnode 4 is drained\n", out)
-	l.status.Nodes[1].State = cluster.Active
+	l.status.Nodes[1].State = placement.Active
 	_, err = l.run("drain", "4", "--wait")
 	require.EqualError(t, err, "node 4 is active")
 }
@@ -174,7 +174,7 @@ func TestSince(t *testing.T) {
 
 // What the cluster says reaches the admin API with its meaning, and its text.
 func TestClusterErrors(t *testing.T) {
-	for from, to := range map[error]error{cluster.ErrInvalid: control.ErrInvalid, cluster.ErrNotFound: control.ErrNotFound, cluster.ErrRefused: control.ErrConflict} {
+	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid, placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
 		err := clusterError(fmt.Errorf("node %d: %w", quorum.Node(4), from))
 		require.ErrorIs(t, err, to)
 		require.ErrorIs(t, err, from)
@@ -188,7 +188,7 @@ func TestClusterErrors(t *testing.T) {
 
 func TestReconcilerEntry(t *testing.T) {
 	c := control.New(control.Options{Now: func() int64 { return 0 }})
-	entry := reconcilerEntry(c)(cluster.Entry{What: "group moved", Kind: "cluster_group", ID: "5", Before: []byte(`{"replicas":[1]}`), After: []byte(`{"replicas":[2]}`), Details: []any{"why", "x"}})
+	entry := reconcilerEntry(c)(placement.Entry{What: "group moved", Kind: "cluster_group", ID: "5", Before: []byte(`{"replicas":[1]}`), After: []byte(`{"replicas":[2]}`), Details: []any{"why", "x"}})
 	var e control.Entry
 	require.NoError(t, json.Unmarshal(entry, &e))
 	require.Equal(t, []any{"reconciler", "group moved", "cluster_group", "5", []string{"replicas"}}, []any{e.By, e.What, e.Kind, e.ID, e.Changed})

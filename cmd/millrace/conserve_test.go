@@ -23,7 +23,7 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 )
 
 // crowd is users that are merged into one another and tracked meanwhile, with what they have to add up to.
@@ -329,7 +329,7 @@ func TestMergesConserveInCluster(t *testing.T) {
 	for _, m := range f.nodes {
 		c.sites = append(c.sites, m.site)
 	}
-	clusterOperator{t, c.s}.until("placed", func(s cluster.Status) bool { return len(clusterProblems(s)) == 0 })
+	clusterOperator{t, c.s}.until("placed", func(s placement.Status) bool { return len(clusterProblems(s)) == 0 })
 	c.found(t, r)
 	c.mingle(r, 8, merges, kills, func() {
 		m := f.nodes[r.IntN(len(f.nodes))]

@@ -24,6 +24,7 @@ import (
 	"millrace/api/ratelimit"
 	"millrace/shard"
 	"millrace/shard/cluster"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
@@ -139,7 +140,7 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 	}
 	return &cluster.Options{
 		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
-		Groups: c.Groups, Replicas: c.Replicas, Pace: cluster.Pace{Moves: c.MaxMoves},
+		Groups: c.Groups, Replicas: c.Replicas, Pace: placement.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
 			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/wal/quorum"
 )
@@ -59,7 +60,7 @@ const (
 
 var codes = map[errCode]error{
 	codeNotLeader: shard.ErrNotLeader, codeBusy: shard.ErrBusy, codeUnavailable: shard.ErrUnavailable, codeTooLarge: shard.ErrTooLarge,
-	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: ErrReplaced, codeMembers: errMembers, codeDamaged: eventlog.ErrCorrupt,
+	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: placement.ErrReplaced, codeMembers: placement.ErrMembers, codeDamaged: eventlog.ErrCorrupt,
 	codeClock: shard.ErrClock,
 }
 
@@ -79,9 +80,9 @@ func codeOf(err error) errCode {
 		return codeDiskFull
 	case errors.Is(err, shard.ErrUnknown):
 		return codeUnknown
-	case errors.Is(err, ErrReplaced):
+	case errors.Is(err, placement.ErrReplaced):
 		return codeReplaced
-	case errors.Is(err, errMembers):
+	case errors.Is(err, placement.ErrMembers):
 		return codeMembers
 	case errors.Is(err, eventlog.ErrCorrupt):
 		return codeDamaged

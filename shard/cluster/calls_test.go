@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
@@ -266,7 +267,7 @@ func TestRoutes(t *testing.T) {
 	r.put(1000, 1)
 
 	// A node that says that it leads no more, in a later term.
-	report := &Report{Node: 1, Replicas: []ReplicaReport{{Status: quorum.Status{Group: 2, Role: quorum.Follower, Term: 6}}}}
+	report := &placement.Report{Node: 1, Replicas: []placement.ReplicaReport{{Status: quorum.Status{Group: 2, Role: quorum.Follower, Term: 6}}}}
 	r.learn(report)
 	require.Zero(t, r.leader(2))
 	report.Replicas[0].Status = quorum.Status{Group: 2, Role: quorum.Leader, Leader: 1, Term: 7}
@@ -299,7 +300,7 @@ func TestLeaderThatIsNotReached(t *testing.T) {
 	n.remotes.Store(3, there)
 	n.routes.set(1, 8, 2)
 	require.Zero(t, n.reachable(1))
-	n.routes.learn(&Report{Node: 3, Replicas: []ReplicaReport{{Status: quorum.Status{Group: 1, Role: quorum.Leader, Leader: 3, Term: 8}}}})
+	n.routes.learn(&placement.Report{Node: 3, Replicas: []placement.ReplicaReport{{Status: quorum.Status{Group: 1, Role: quorum.Leader, Leader: 3, Term: 8}}}})
 	require.EqualValues(t, 3, n.reachable(1))
 	n.routes.set(1, 8, 2)
 	require.EqualValues(t, 3, n.reachable(1), "who is reached is believed")

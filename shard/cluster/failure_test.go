@@ -15,6 +15,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
 )
@@ -86,7 +87,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 			moved++
 			to := 1 + n.self%3
 			steps.Go(func() error {
-				err := n.step(Step{Group: g.id, Verb: Transfer, Node: to, Members: g.log.Status().Members, Until: time.Now().Add(patience)})
+				err := n.step(placement.Step{Group: g.id, Verb: placement.Transfer, Node: to, Members: g.log.Status().Members, Until: time.Now().Add(patience)})
 				if err != nil && g.log.Status().Role == quorum.Leader && !strings.Contains(err.Error(), "handed over already") { // by the reconciler
 					return err
 				}
@@ -221,7 +222,7 @@ func TestReplacedDisk(t *testing.T) {
 	dir := c.options(3).Dir
 	require.NoError(t, os.Rename(dir, dir+".kept"))
 	_, err := c.open(3)
-	require.ErrorIs(t, err, ErrReplaced)
+	require.ErrorIs(t, err, placement.ErrReplaced)
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.Rename(dir+".kept", dir))
 
@@ -229,7 +230,7 @@ func TestReplacedDisk(t *testing.T) {
 	lost := c.options(3).Dir + "/groups/2"
 	require.NoError(t, os.Rename(lost, lost+".kept"))
 	_, err = c.open(3)
-	require.ErrorIs(t, err, ErrReplaced)
+	require.ErrorIs(t, err, placement.ErrReplaced)
 	require.ErrorContains(t, err, "group 2")
 	require.NoError(t, os.Rename(lost+".kept", lost))
 	c.start(3)

@@ -16,6 +16,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/wal"
 	"millrace/wal/quorum"
@@ -188,15 +189,15 @@ func (n *Node) shareMemory() {
 
 // share is how many replicas of user groups this node has, about: among so many its memory is shared out.
 func (n *Node) share() int64 {
-	d, _ := n.documents.get()
+	d, _ := n.documents.Get()
 	nodes, here := 0, 0
-	for _, node := range d.nodes {
-		if node.State == Active {
+	for _, node := range d.Nodes {
+		if node.State == placement.Active {
 			nodes++
 		}
 	}
-	for _, p := range d.groups {
-		if p.holds(n.self) {
+	for _, p := range d.Groups {
+		if p.Holds(n.self) {
 			here++
 		}
 	}
@@ -212,7 +213,7 @@ func (n *Node) onDocument(key string, doc []byte) {
 		n.opts.OnDocument(key, doc)
 		return
 	}
-	if err := n.documents.apply(key, doc); err != nil {
+	if err := n.documents.Apply(key, doc); err != nil {
 		n.log.Error("a document of the cluster can't be read; it is left out", "key", key, "error", err)
 	}
 }
@@ -366,7 +367,7 @@ func (n *Node) clean() error {
 // keepReplicas opens and closes replicas as the documents say, until the node is closed.
 func (n *Node) keepReplicas() {
 	for {
-		d, changed := n.documents.get()
+		d, changed := n.documents.Get()
 		retry := time.Duration(0)
 		if open, shut := n.toChange(d); len(open)+len(shut) > 0 {
 			if err := n.changeReplicas(); err != nil && n.context.Err() == nil {
@@ -375,13 +376,13 @@ func (n *Node) keepReplicas() {
 			}
 		}
 		n.shareMemory()
-		for node := range d.nodes {
-			if d.nodes[node].member() && node != n.self {
+		for node := range d.Nodes {
+			if d.Nodes[node].Member() && node != n.self {
 				n.remote(node)
 			}
 		}
 		n.remotes.Range(func(node quorum.Node, r *remote) bool {
-			if known, ok := d.nodes[node]; ok && known.State == Removed && !d.isNeeded(node) {
+			if known, ok := d.Nodes[node]; ok && known.State == placement.Removed && !d.IsNeeded(node) {
 				r.letGo()
 			}
 			return true
@@ -399,26 +400,16 @@ func (n *Node) keepReplicas() {
 	}
 }
 
-// isNeeded: some group has a replica on the node.
-func (d *directory) isNeeded(node quorum.Node) bool {
-	for _, p := range d.groups {
-		if p.holds(node) {
-			return true
-		}
-	}
-	return false
-}
-
 // toChange are the user groups that this node shall have a replica of and has not, and the other way round.
-func (n *Node) toChange(d *directory) (open, shut []uint32) {
+func (n *Node) toChange(d *placement.Directory) (open, shut []uint32) {
 	for i := 1; i < len(n.replicas); i++ {
 		id := uint32(i)
-		p, known := d.groups[id]
+		p, known := d.Groups[id]
 		has := n.group(id) != nil
 		switch {
-		case known && p.holds(n.self) && !has:
+		case known && p.Holds(n.self) && !has:
 			open = append(open, id)
-		case known && !p.holds(n.self) && has:
+		case known && !p.Holds(n.self) && has:
 			shut = append(shut, id)
 		}
 	}
@@ -432,7 +423,7 @@ func (n *Node) changeReplicas() error {
 	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
 		return err
 	}
-	d, _ := n.documents.get()
+	d, _ := n.documents.Get()
 	open, shut := n.toChange(d)
 	var mu sync.Mutex
 	var errs []error
@@ -440,7 +431,7 @@ func (n *Node) changeReplicas() error {
 	for _, id := range open {
 		work.Go(func() {
 			var voters []quorum.Node
-			if p := d.groups[id]; slices.Contains(p.MadeOf, n.self) {
+			if p := d.Groups[id]; slices.Contains(p.MadeOf, n.self) {
 				voters = p.MadeOf
 			}
 			err := n.openGroup(id, voters)

@@ -15,6 +15,7 @@ import (
 
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
 )
@@ -23,7 +24,7 @@ import (
 func (c *testCluster) join(by, node quorum.Node) {
 	c.t.Helper()
 	address := testaddr.Free(c.t)
-	c.eventually(func() error { return c.node(by).Add(context.Background(), node, address, nil) }) // the control group may be about to change its leader
+	c.eventually(func() error { return c.node(by).Operator().Add(context.Background(), node, address, nil) }) // the control group may be about to change its leader
 	c.mu.Lock()
 	c.members = maps.Clone(c.members) // the others were started with theirs
 	c.members[node] = address
@@ -32,10 +33,10 @@ func (c *testCluster) join(by, node quorum.Node) {
 }
 
 // settled waits until a node's status shows that everything is as it should be: these nodes active, replicas and leaders even.
-func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status Status) {
+func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status placement.Status) {
 	c.t.Helper()
 	c.eventually(func() (err error) {
-		if status, err = c.node(by).Status(context.Background()); err != nil {
+		if status, err = c.node(by).Operator().Status(context.Background()); err != nil {
 			return err
 		}
 		return unsettled(status, active)
@@ -43,21 +44,21 @@ func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status Sta
 	return status
 }
 
-func unsettled(status Status, active []quorum.Node) error {
+func unsettled(status placement.Status, active []quorum.Node) error {
 	holds, leads := map[quorum.Node]int{}, map[quorum.Node]int{}
 	var found []quorum.Node
 	for _, n := range status.Nodes {
-		if n.State == Active {
+		if n.State == placement.Active {
 			found = append(found, n.Node)
 		}
-		if n.State == Joining || n.State == Draining || n.Problem != "" && n.State != Removed {
+		if n.State == placement.Joining || n.State == placement.Draining || n.Problem != "" && n.State != placement.Removed {
 			return fmt.Errorf("node %d is %s, problem %q", n.Node, n.State, n.Problem)
 		}
 	}
 	if !slices.Equal(found, active) {
 		return fmt.Errorf("active are %v, want %v", found, active)
 	}
-	for _, g := range append([]GroupStatus{status.Control}, status.Groups...) {
+	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
 		if g.Leader == 0 || g.Problem != "" || g.Doing != "" {
 			return fmt.Errorf("group %d: leader %d, problem %q, doing %q", g.Group, g.Leader, g.Problem, g.Doing)
 		}
@@ -158,7 +159,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
 		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = time.Second, time.Second, 500*time.Millisecond // many nodes, few cores
-		o.Groups, o.Pace = 4, Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
+		o.Groups, o.Pace = 4, placement.Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
 	})
 	ctx := context.Background()
 	c.settled(1, 1, 2, 3)
@@ -178,25 +179,25 @@ func TestNodesComeAndGo(t *testing.T) {
 			voters++
 		}
 	}
-	require.Equal(t, wantedVoters(len(status.Nodes)), voters)
+	require.Equal(t, placement.WantedVoters(len(status.Nodes)), voters)
 
 	load.nodes.Store(&rest)
-	c.eventually(func() error { return c.node(4).Drain(ctx, 1, nil) })
+	c.eventually(func() error { return c.node(4).Operator().Drain(ctx, 1, nil) })
 	c.eventually(func() error {
-		d, _ := c.node(4).documents.get()
-		if d.nodes[1].State != Drained {
-			return fmt.Errorf("node 1 is %s", d.nodes[1].State)
+		d, _ := c.node(4).documents.Get()
+		if d.Nodes[1].State != placement.Drained {
+			return fmt.Errorf("node 1 is %s", d.Nodes[1].State)
 		}
 		return nil
 	})
 	c.stop(1)
-	c.eventually(func() error { return c.node(4).Remove(ctx, 1, false, nil) })
+	c.eventually(func() error { return c.node(4).Operator().Remove(ctx, 1, false, nil) })
 	c.settled(3, rest...)
 	if !testing.Short() {
 		load.nodes.Store(&[]quorum.Node{3, 4, 5})
 		c.stop(2) // for good
 		c.join(3, 6)
-		c.eventually(func() error { return c.node(4).Remove(ctx, 2, true, nil) })
+		c.eventually(func() error { return c.node(4).Operator().Remove(ctx, 2, true, nil) })
 		rest = []quorum.Node{3, 4, 5, 6}
 	}
 	status = c.settled(4, rest...)
@@ -209,8 +210,8 @@ func TestNodesComeAndGo(t *testing.T) {
 	for _, n := range c.all() {
 		c.eventually(func() error { // what left last is being deleted
 			for i := uint32(1); int(i) < len(n.replicas); i++ {
-				if d, _ := n.documents.get(); d.groups[i].holds(n.self) != (n.group(i) != nil) {
-					return fmt.Errorf("group %d on node %d is not as %v", i, n.self, d.groups[i])
+				if d, _ := n.documents.Get(); d.Groups[i].Holds(n.self) != (n.group(i) != nil) {
+					return fmt.Errorf("group %d on node %d is not as %v", i, n.self, d.Groups[i])
 				}
 			}
 			return nil
@@ -225,13 +226,13 @@ func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
 	c.settled(1, 1, 2, 3)
 	c.stop(3)
 	c.eventually(func() error {
-		err := c.node(1).Remove(context.Background(), 2, true, nil)
-		if !errors.Is(err, ErrRefused) {
+		err := c.node(1).Operator().Remove(context.Background(), 2, true, nil)
+		if !errors.Is(err, placement.ErrRefused) {
 			return fmt.Errorf("removed: %w", err)
 		}
 		return nil
 	})
-	status, err := c.node(2).Status(context.Background())
+	status, err := c.node(2).Operator().Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "does not answer", status.Nodes[2].Problem)
 	require.False(t, status.Nodes[2].Seen.IsZero(), "it was heard of before")

@@ -16,14 +16,11 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/wal/quorum"
 )
-
-// ErrReplaced is returned by Open when this node's number has been used before by a node with another disk: with an empty log it must not vote. Start it under
-// a new number, and remove the old one.
-var ErrReplaced = errors.New("cluster: this node's number was used before, and its data is gone")
 
 // Options configure a Node. The zero value of a field means its default.
 type Options struct {
@@ -46,8 +43,8 @@ type Options struct {
 	OnFailure        func(error)
 	Program          string // version, for status
 	// Audit makes an entry of the audit log of what the reconciler does by itself; nil: there is none.
-	Audit func(Entry) []byte
-	Pace  Pace // of the reconciler
+	Audit func(placement.Entry) []byte
+	Pace  placement.Pace // of the reconciler
 
 	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 2.5 s.
 	CommitTimeout time.Duration
@@ -161,7 +158,7 @@ type Node struct {
 	streams  sync.WaitGroup // answers that are streams
 	front    *shard.Engine
 	cache    *shard.StoreCache
-	operator *operator
+	operator *placement.Operator
 
 	facts   atomic.Pointer[facts] // replaced, never changed
 	factsMu sync.Mutex            // held by who replaces it
@@ -173,7 +170,7 @@ type Node struct {
 	routes    *routes
 	replicas  []atomic.Pointer[group] // by group; nil: there is none here
 	control   atomic.Pointer[group]   // the control group's, once it is open
-	documents *documents
+	documents *placement.Documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	promises  *xsync.MapOf[quorum.Node, *promises]
 	fences    fences
@@ -203,7 +200,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(), started: time.Now(),
-		documents: newDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
+		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}
 	n.draining = make(chan struct{})
 	n.context, n.cancel = context.WithCancel(context.Background())
@@ -268,8 +265,8 @@ func (n *Node) furnish() error {
 	if n.front, err = shard.NewFront(front); err != nil {
 		return err
 	}
-	n.operator = &operator{
-		self: n.self, cluster: f.Cluster, groups: f.Groups, replicas: f.Replicas, documents: n.documents, peers: colleagues{n}, pace: n.opts.Pace, now: time.Now, log: n.log,
+	n.operator = &placement.Operator{
+		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas, Documents: n.documents, Peers: peers{n}, Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
 	}
 	return nil
 }
@@ -313,8 +310,8 @@ func (n *Node) fenceControl(timeout time.Duration) error {
 
 // resolve is where another node is: as the control documents say, or, as long as they don't, as Options do.
 func (n *Node) resolve(node quorum.Node) (string, bool) {
-	d, _ := n.documents.get()
-	if address, ok := d.address(node); ok {
+	d, _ := n.documents.Get()
+	if address, ok := d.Address(node); ok {
 		return address, true
 	}
 	address, ok := n.opts.Members[node]
@@ -340,8 +337,8 @@ func (n *Node) Ready() error {
 	if n.closing.Load() {
 		return shard.ErrClosed
 	}
-	d, _ := n.documents.get()
-	if len(d.groups) < len(n.replicas)-1 {
+	d, _ := n.documents.Get()
+	if len(d.Groups) < len(n.replicas)-1 {
 		return errors.New("the cluster's groups are not placed yet")
 	}
 	var missing []uint32

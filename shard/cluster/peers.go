@@ -2,138 +2,135 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"slices"
+	"encoding/json"
+	"strings"
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
-// peers is what the reconciler and the operator's verbs need of the node that they run on. All calls end with their context.
-type peers interface {
-	// Report asks a node, this one too, how it is.
-	Report(ctx context.Context, node quorum.Node) (Report, error)
-	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done. Errors: quorum.ErrNotLeader, errMembers,
-	// errPlaced, that it can't be reached, or that nobody knows: the next look will tell.
-	Step(ctx context.Context, node quorum.Node, s Step) error
-	// Fence returns when everything that was acknowledged in the control group before the call is applied in this node's replica, its documents included.
-	Fence(ctx context.Context) error
-	// PutDocuments is the front's.
-	PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error
-}
+// Operator does what operators ask for.
+func (n *Node) Operator() *placement.Operator { return n.operator }
 
-// Report is what a node says of itself.
-type Report struct {
-	Node       quorum.Node
-	Disk       string // see nodeDocument
-	API, Admin string
-	Program    string
-	Now        time.Time // its clock
-	Started    time.Time
-	Replicas   []ReplicaReport // those that are open, the control group's too
-	// Heard is when it last got a call or an answer of each other node.
-	Heard map[quorum.Node]time.Time
-}
+// peers is the node as its reconciler and operator see it (peers).
+type peers struct{ *Node }
 
-// ReplicaReport is how a node's replica of a group is.
-type ReplicaReport struct {
-	quorum.Status
-	Applied uint64 // index of the last entry whose effects are visible
-}
+var _ placement.Peers = peers{}
 
-// Step is one change of a group, on the condition that its members are what they were when it was decided on.
-type Step struct {
-	Group   uint32
-	Verb    Verb
-	Node    quorum.Node
-	Members []quorum.Member // in any order
-	Until   time.Time       // it is too late afterwards: what it was decided by may not be so any more
-}
+func isClusterDocument(key string) bool { return strings.HasPrefix(key, placement.DocumentPrefix) }
 
-// Verb is what a step does with a node.
-type Verb uint8
-
-// The verbs of quorum.Log.
-const (
-	AddLearner Verb = iota + 1
-	AddVoter
-	Demote
-	Remove
-	Transfer
-)
-
-func (v Verb) String() string {
-	if names := [...]string{AddLearner: "add learner", AddVoter: "make voter", Demote: "demote", Remove: "remove", Transfer: "hand over to"}; int(v) < len(names) {
-		return names[v]
+// report is what this node says of itself.
+func (n *Node) report() placement.Report {
+	report := placement.Report{
+		Node: n.self, Disk: n.facts.Load().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program, Now: n.clock.Time(), Started: n.started,
+		Heard: map[quorum.Node]time.Time{},
 	}
-	return "unknown verb"
-}
-
-// What Step returns when nothing was done.
-var (
-	errMembers = errors.New("cluster: the group's members have changed")
-	errLate    = errors.New("cluster: the step comes too late, or clocks differ")
-	errPlaced  = errors.New("cluster: the group is placed elsewhere by now")
-)
-
-// stands is nil when the documents still want the step, else errPlaced. A node deletes its replica of a group that is placed elsewhere, so it must not become a
-// member then by a step that was long under way.
-func (s Step) stands(d *directory) error {
-	if s.Verb == AddLearner && s.Group != controlGroup && !slices.Contains(d.groups[s.Group].Replicas, s.Node) {
-		return errPlaced
-	}
-	return nil
-}
-
-// members is how a group's members are changed: quorum.Log, on the leader.
-type members interface {
-	Status() quorum.Status
-	AddLearner(quorum.Node) error
-	AddVoter(quorum.Node) error
-	Demote(quorum.Node) error
-	Remove(quorum.Node) error
-	Transfer(quorum.Node) error
-}
-
-// do carries a step out on the log of the group that this node leads.
-func (s Step) do(log members) error { return s.doAt(time.Now(), log) }
-
-func (s Step) doAt(now time.Time, log members) error {
-	if now.After(s.Until) {
-		return errLate
-	}
-	if !sameMembers(log.Status().Members, s.Members) {
-		return errMembers
-	}
-	switch s.Verb {
-	case AddLearner:
-		return log.AddLearner(s.Node)
-	case AddVoter:
-		return log.AddVoter(s.Node)
-	case Demote:
-		return log.Demote(s.Node)
-	case Remove:
-		return log.Remove(s.Node)
-	case Transfer:
-		return log.Transfer(s.Node)
-	}
-	return errors.New("cluster: unknown step")
-}
-
-func sameMembers(a, b []quorum.Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	of := map[quorum.Node]quorum.Member{}
-	for _, m := range a {
-		of[m.Node] = m
-	}
-	for _, m := range b {
-		if was, ok := of[m.Node]; !ok || was != m {
-			return false
+	for i := range n.replicas {
+		g := n.group(uint32(i))
+		if g == nil {
+			continue
 		}
-		delete(of, m.Node)
+		r := placement.ReplicaReport{Status: g.log.Status()}
+		if e := g.engine.Load(); e != nil {
+			r.Applied = indexOf(e.AppliedPosition())
+		}
+		report.Replicas = append(report.Replicas, r)
 	}
-	return true
+	n.remotes.Range(func(node quorum.Node, r *remote) bool {
+		if seen := r.seen.Load(); seen != 0 {
+			report.Heard[node] = time.Unix(0, seen)
+		}
+		return true
+	})
+	return report
+}
+
+// indexOf is the index of the entry that a position is in; see quorum.Log.
+func indexOf(position uint64) uint64 { return position >> 16 }
+
+// Report asks a node how it is.
+func (c peers) Report(ctx context.Context, node quorum.Node) (report placement.Report, err error) {
+	if node == c.self {
+		return c.report(), nil
+	}
+	r := c.remote(node)
+	if err := r.hello(ctx); err != nil {
+		return report, err
+	}
+	return *r.report.Load(), nil
+}
+
+// Step has a node change a group.
+func (c peers) Step(ctx context.Context, node quorum.Node, s placement.Step) error {
+	if node == c.self {
+		return c.step(s)
+	}
+	body, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(c.opts.CommitTimeout)
+	}
+	_, err = c.remote(node).ask(callStep, body, deadline)
+	return err
+}
+
+func (n *Node) step(s placement.Step) error {
+	g := n.group(s.Group)
+	if g == nil {
+		return quorum.ErrNotLeader
+	}
+	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
+		return err
+	}
+	d, _ := n.documents.Get()
+	if err := s.Stands(d); err != nil {
+		return err
+	}
+	return s.Do(gently{g.log, g})
+}
+
+func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+	var s placement.Step
+	if err := json.Unmarshal(body, &s); err != nil {
+		return dst, err
+	}
+	return dst, n.step(s)
+}
+
+// Fence is a fence of the control group.
+func (c peers) Fence(ctx context.Context) error {
+	timeout := c.opts.FenceTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.fenceControl(timeout)
+}
+
+// PutDocuments is the front's.
+func (c peers) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
+	return c.front.PutDocuments(actor, changes, audit)
+}
+
+// reconcile runs the reconciler until endReconcile.
+func (n *Node) reconcile() {
+	ctx, cancel := context.WithCancel(n.context)
+	n.leading = cancel
+	n.background.start(func() {
+		placement.NewReconciler(n.operator, n.facts.Load().Members, n.opts.Audit).Run(ctx)
+	})
+}
+
+func (n *Node) endReconcile() {
+	if n.leading != nil {
+		n.leading()
+		n.leading = nil
+	}
 }

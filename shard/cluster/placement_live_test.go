@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
@@ -188,7 +189,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		return nil
 	})
 
-	require.NoError(t, c.node(1).Add(context.Background(), 4, o.Listen, nil))
+	require.NoError(t, c.node(1).Operator().Add(context.Background(), 4, o.Listen, nil))
 	c.change = func(other *Options) {
 		if other.Node == 4 {
 			other.Listen = o.Listen
@@ -239,15 +240,15 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	dir := c.options(4).Dir
 	require.NoError(t, os.Rename(dir, dir+".kept"))
 	_, err := c.open(4)
-	require.ErrorIs(t, err, ErrReplaced)
+	require.ErrorIs(t, err, placement.ErrReplaced)
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.Rename(dir+".kept", dir))
 	c.start(4)
 
-	require.NoError(t, c.node(2).Drain(context.Background(), 4, nil))
+	require.NoError(t, c.node(2).Operator().Drain(context.Background(), 4, nil))
 	c.eventually(func() error {
-		s, err := c.node(1).Status(context.Background())
-		if err == nil && s.Nodes[3].State != Drained {
+		s, err := c.node(1).Operator().Status(context.Background())
+		if err == nil && s.Nodes[3].State != placement.Drained {
 			err = fmt.Errorf("node 4 is %s", s.Nodes[3].State)
 		}
 		return err
@@ -266,7 +267,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		return shared(1, 2, 3)
 	})
 	l.more(20)
-	require.NoError(t, c.node(3).Remove(context.Background(), 4, false, nil))
+	require.NoError(t, c.node(3).Operator().Remove(context.Background(), 4, false, nil))
 	c.stop(4)
 	l.more(20)
 	l.end()

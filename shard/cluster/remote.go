@@ -16,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
 
@@ -45,7 +46,7 @@ type remote struct {
 	succeeding atomic.Bool
 	seen       atomic.Int64 // when a call or an answer of it last came, Unix ns
 	answer     atomic.Int64 // when an answer of it last came, Unix ns
-	report     atomic.Pointer[Report]
+	report     atomic.Pointer[placement.Report]
 	ahead      atomic.Int64  // by how much its clock is ahead of this node's, at least, ns; negative: behind
 	kick       chan struct{} // of capacity 1: say hello now
 	gone       chan struct{} // closed when the node is let go
@@ -308,7 +309,7 @@ func (r *remote) hello(ctx context.Context) error {
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	var report Report
+	var report placement.Report
 	begun := r.n.clock.Time()
 	err := r.post(r.hellos, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
 		return json.Unmarshal(x.bytes(len(x.rest)), &report)

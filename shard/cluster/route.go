@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
@@ -105,7 +106,7 @@ func (r *routes) see(s *quorum.Status) {
 }
 
 // learn takes in what another node says.
-func (r *routes) learn(report *Report) {
+func (r *routes) learn(report *placement.Report) {
 	for i := range report.Replicas {
 		s := &report.Replicas[i].Status
 		if int(s.Group) >= len(r.leaders) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/wal/quorum"
 )
@@ -36,10 +37,10 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 
 // Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the caller's.
 func (n *Node) Nodes() []quorum.Node {
-	d, _ := n.documents.get()
+	d, _ := n.documents.Get()
 	nodes := []quorum.Node{n.self}
-	for node, document := range d.nodes {
-		if node != n.self && (document.State == Active || document.State == Draining || document.State == Drained) {
+	for node, document := range d.Nodes {
+		if node != n.self && (document.State == placement.Active || document.State == placement.Draining || document.State == placement.Drained) {
 			nodes = append(nodes, node)
 		}
 	}

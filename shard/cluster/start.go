@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
@@ -27,7 +28,7 @@ import (
 //	DIR/groups/<group>/{log,state,events,incoming}     its replicas; group 0 is the control group
 //
 // A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a number that comes with another one is
-// refused (ErrReplaced), since it may have voted for what its new disk doesn't know of. So is a node whose replicas are not all there.
+// refused (placement.ErrReplaced), since it may have voted for what its new disk doesn't know of. So is a node whose replicas are not all there.
 
 const (
 	clusterFile    = "CLUSTER"
@@ -137,7 +138,7 @@ func (n *Node) openFacts() error {
 	}
 	for _, group := range f.Here {
 		if _, err := os.Stat(n.groupDir(group)); err != nil {
-			return fmt.Errorf("%w: the replica of group %d: %w", ErrReplaced, group, err)
+			return fmt.Errorf("%w: the replica of group %d: %w", placement.ErrReplaced, group, err)
 		}
 	}
 	n.facts.Store(f)
@@ -210,7 +211,7 @@ func (n *Node) askForFacts(ctx context.Context) (found *facts, wait string, err 
 		}
 		a, err := n.askFacts(ctx, n.opts.Members[node])
 		switch {
-		case errors.Is(err, ErrReplaced):
+		case errors.Is(err, placement.ErrReplaced):
 			return nil, "", err
 		case err != nil:
 			n.log.Debug("a node does not answer", "node", node, "error", err)
@@ -303,7 +304,7 @@ func (n *Node) answerFacts(from quorum.Node, q factsQuestion) (*factsAnswer, err
 	if disk, ok := f.Disks[from]; ok {
 		if disk != q.Disk {
 			n.log.Warn("a node was refused: its number belongs to another disk", "node", from)
-			return nil, ErrReplaced
+			return nil, placement.ErrReplaced
 		}
 		a.Facts = &f
 		return a, nil
@@ -314,16 +315,16 @@ func (n *Node) answerFacts(from quorum.Node, q factsQuestion) (*factsAnswer, err
 	}
 	ctx, cancel := context.WithTimeout(n.context, factsTimeout)
 	defer cancel()
-	err := n.operator.claim(ctx, from, q.Disk, n.opts.Audit)
+	err := n.operator.Claim(ctx, from, q.Disk, n.opts.Audit)
 	switch {
 	case err == nil:
 		a.Facts = &f
-	case errors.Is(err, ErrReplaced):
+	case errors.Is(err, placement.ErrReplaced):
 		n.log.Warn("a node was refused: its number belongs to another disk", "node", from)
 		return nil, err
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, placement.ErrNotFound):
 		a.Wait = fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d HOST:PORT", from, from)
-	case errors.Is(err, ErrRefused):
+	case errors.Is(err, placement.ErrRefused):
 		return nil, err
 	default:
 		a.Wait = fmt.Sprintf("the cluster can't take the node in now: %v", err)

@@ -22,6 +22,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -357,13 +358,13 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 				return err
 			}
 		}
-		d, _ := c.node(1).documents.get()
+		d, _ := c.node(1).documents.Get()
 		for n := range c.members {
-			if d.nodes[n].State != Active {
-				return fmt.Errorf("node %d is %s", n, d.nodes[n].State)
+			if d.Nodes[n].State != placement.Active {
+				return fmt.Errorf("node %d is %s", n, d.Nodes[n].State)
 			}
 		}
-		for g, p := range d.groups {
+		for g, p := range d.Groups {
 			if len(p.Replicas) != min(3, len(c.members)) || len(p.Leaving) > 0 {
 				return fmt.Errorf("group %d is at %v", g, p)
 			}

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"cmp"
@@ -8,22 +8,25 @@ import (
 	"millrace/wal/quorum"
 )
 
-// partitionsOf are the partitions of a user group, of so many groups; see routes.
-func partitionsOf(group uint32, groups int) (first, count int) {
+// PartitionsOf are the partitions of a user group, of so many groups: count of them, from first on.
+func PartitionsOf(group uint32, groups int) (first, count int) {
 	start := func(g int) int { return (g*allPartitions + groups - 1) / groups }
 	first = start(int(group) - 1)
 	return first, start(int(group)) - first
 }
 
+// GroupOf is the user group of a partition, of so many; see PartitionsOf.
+func GroupOf(partition uint8, groups int) int { return 1 + int(partition)*groups/allPartitions }
+
 const allPartitions = 256
 
-// initialPlacement places so many groups over nodes: each group on replicas of them (or all), each node with as many as any other, give or take one, and
-// so for the groups that it leads first.
-func initialPlacement(nodes []quorum.Node, groups, replicas int) []placement {
+// initialPlacement places so many groups over nodes: each group on replicas of them (or all), each node with as many as
+// any other, give or take one, and so for the groups that it leads first.
+func initialPlacement(nodes []quorum.Node, groups, replicas int) []GroupDocument {
 	nodes = slices.Sorted(slices.Values(nodes))
 	replicas = min(replicas, len(nodes))
 	holds, together := map[quorum.Node]int{}, map[[2]quorum.Node]int{}
-	list := make([]placement, groups)
+	list := make([]GroupDocument, groups)
 	for g := range list {
 		var chosen []quorum.Node
 		for range replicas {
@@ -42,7 +45,7 @@ func initialPlacement(nodes []quorum.Node, groups, replicas int) []placement {
 			}
 		}
 		slices.Sort(chosen)
-		list[g] = placement{Replicas: chosen, MadeOf: slices.Clone(chosen)}
+		list[g] = GroupDocument{Replicas: chosen, MadeOf: slices.Clone(chosen)}
 	}
 	for g, leader := range spreadLeaders(list, nodes) {
 		r := list[g].Replicas
@@ -65,8 +68,9 @@ func leastOf(nodes []quorum.Node, cost func(quorum.Node) (cost int, eligible boo
 	return best
 }
 
-// spreadLeaders gives each group a leader of its replicas, each node as many as any other, give or take one, when the replicas are spread so.
-func spreadLeaders(groups []placement, nodes []quorum.Node) []quorum.Node {
+// spreadLeaders gives each group a leader of its replicas, each node as many as any other, give or take one, when the
+// replicas are spread so.
+func spreadLeaders(groups []GroupDocument, nodes []quorum.Node) []quorum.Node {
 	leaders, leads := make([]quorum.Node, len(groups)), map[quorum.Node]int{}
 	for g, p := range groups {
 		leaders[g] = leastOf(p.Replicas, func(n quorum.Node) (int, bool) { return leads[n], true })
@@ -83,8 +87,9 @@ func spreadLeaders(groups []placement, nodes []quorum.Node) []quorum.Node {
 	}
 }
 
-// handOver is the next change of a leader on the shortest way that takes one group from a node which leads the most to one which leads at least two fewer;
-// 0 when there is none. On a longer way the next call finds the rest: it is shorter by one then.
+// handOver is the next change of a leader on the shortest way that takes one group from a node which leads the most to
+// one which leads at least two fewer; 0 when there is none. On a longer way the next call finds the rest: it is shorter
+// by one then.
 func handOver(nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader func(g int) quorum.Node, successors func(g int) []quorum.Node) (g int, to quorum.Node) {
 	most := 0
 	for _, n := range nodes {
@@ -129,7 +134,7 @@ func handOver(nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader
 }
 
 // catchingUp are the user groups in which a node gets the state at the moment: that is what a move costs.
-func (s *scene) catchingUp() (count int) {
+func (s *clusterView) catchingUp() (count int) {
 	for i := range s.groups {
 		g := &s.groups[i]
 		if slices.ContainsFunc(g.members, func(m quorum.Member) bool { return !m.Voter && s.nodes[m.Node].alive && !g.fresh[m.Node] }) {
@@ -142,16 +147,17 @@ func (s *scene) catchingUp() (count int) {
 // move is a group's document as it shall be.
 type move struct {
 	group uint32
-	place placement
+	place GroupDocument
 	why   string
 }
 
-// nextMoves begins moves, so that at most limit groups are on their way: first off nodes that are removed, then what lacks replicas, then off nodes that drain,
-// and when nothing of that is left, from nodes that have many groups to those that have few. A move that waits for a node does not count.
-func (s *scene) nextMoves(limit int) (moves []move) {
+// nextMoves begins moves, so that at most limit groups are on their way: first off nodes that are removed, then what
+// lacks replicas, then off nodes that drain, and when nothing of that is left, from nodes that have many groups to
+// those that have few. A move that waits for a node does not count.
+func (s *clusterView) nextMoves(limit int) (moves []move) {
 	loads, busy := s.loads(), 0
 	begin := func(g *groupView, from, to quorum.Node, why string) {
-		p := placement{Replicas: g.Replicas, Leaving: g.Leaving}
+		p := GroupDocument{Replicas: g.Replicas, Leaving: g.Leaving}
 		if from != 0 {
 			p.Replicas, p.Leaving = without(p.Replicas, from), append(slices.Clone(p.Leaving), from)
 			loads[from]--
@@ -159,7 +165,7 @@ func (s *scene) nextMoves(limit int) (moves []move) {
 		p.Replicas, p.Leaving = slices.Sorted(slices.Values(append(slices.Clone(p.Replicas), to))), without(p.Leaving, to)
 		loads[to]++
 		moves = append(moves, move{group: g.group, place: p, why: why})
-		g.placement = p // for the rest of this call
+		g.GroupDocument = p // for the rest of this call
 	}
 	target := func(g *groupView) quorum.Node {
 		return leastOf(s.usable(), func(n quorum.Node) (int, bool) {
@@ -243,13 +249,13 @@ func (s *scene) nextMoves(limit int) (moves []move) {
 }
 
 // waits says whether a group on its way can't go on before a node comes back.
-func (s *scene) waits(g *groupView) bool {
+func (s *clusterView) waits(g *groupView) bool {
 	return g.leader == 0 || slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) && !s.nodes[n].alive })
 }
 
-// unevenness is a group that may be moved from a node with many groups to one with at least two fewer: one whose replicas are all there, rather one
-// that the node doesn't lead; nil when there is none.
-func (s *scene) unevenness(loads map[quorum.Node]int) (g *groupView, from, to quorum.Node) {
+// unevenness is a group that may be moved from a node with many groups to one with at least two fewer: one whose
+// replicas are all there, rather one that the node doesn't lead; nil when there is none.
+func (s *clusterView) unevenness(loads map[quorum.Node]int) (g *groupView, from, to quorum.Node) {
 	nodes := s.usable()
 	byLoad := func(a, b quorum.Node) int { return cmp.Or(cmp.Compare(loads[a], loads[b]), cmp.Compare(a, b)) }
 	slices.SortFunc(nodes, byLoad)
@@ -260,7 +266,7 @@ func (s *scene) unevenness(loads map[quorum.Node]int) (g *groupView, from, to qu
 			}
 			for i := range s.groups {
 				c := &s.groups[i]
-				if c.underWay() || c.leader == 0 || !slices.Contains(c.Replicas, from) || c.holds(to) || slices.ContainsFunc(c.Replicas, func(n quorum.Node) bool { return !s.nodes[n].alive }) {
+				if c.underWay() || c.leader == 0 || !slices.Contains(c.Replicas, from) || c.Holds(to) || slices.ContainsFunc(c.Replicas, func(n quorum.Node) bool { return !s.nodes[n].alive }) {
 					continue
 				}
 				if g == nil || g.leader == from && c.leader != from {
@@ -276,7 +282,7 @@ func (s *scene) unevenness(loads map[quorum.Node]int) (g *groupView, from, to qu
 }
 
 // handOffs are transfers off nodes that are to lead nothing any more: one group a node.
-func (s *scene) handOffs() (steps []*Step) {
+func (s *clusterView) handOffs() (steps []*Step) {
 	leads, seen := s.leads(), map[quorum.Node]bool{}
 	for i := range s.groups {
 		g := &s.groups[i]
@@ -291,9 +297,9 @@ func (s *scene) handOffs() (steps []*Step) {
 	return steps
 }
 
-// nextTransfer makes the numbers of groups that nodes lead more alike; nil when they are, give or take one, or nothing can be done about it. Nodes that have
-// just come are left alone.
-func (s *scene) nextTransfer() *Step {
+// nextTransfer makes the numbers of groups that nodes lead more alike; nil when they are, give or take one, or nothing
+// can be done about it. Nodes that have just come are left alone.
+func (s *clusterView) nextTransfer() *Step {
 	nodes := slices.DeleteFunc(s.usable(), func(n quorum.Node) bool { return !s.nodes[n].settled })
 	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader }, func(i int) (list []quorum.Node) {
 		g := &s.groups[i]
@@ -314,7 +320,7 @@ func (s *scene) nextTransfer() *Step {
 }
 
 // unevenLeads is by how much the numbers of groups that nodes lead differ.
-func (s *scene) unevenLeads() int {
+func (s *clusterView) unevenLeads() int {
 	leads, nodes := s.leads(), s.usable()
 	if len(nodes) == 0 {
 		return 0

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 	"millrace/wal/quorum"
 )
 
-// reconciler leads from what is to what is wanted. It runs on the leader of the control group, from OnLead to OnFollow.
+// Reconciler leads from what is to what is wanted. It runs on the leader of the control group, from OnLead to OnFollow.
 //
-// It works in rounds and remembers nothing that matters: look at all nodes, do for each group the one next step, begin what else is wanted. Whatever was done
-// by half, by it or by an earlier leader, the next round sees. Two can be at work at once, for a moment: documents change on the condition that they are what
-// was judged by, and groups on the condition that their members are.
-type reconciler struct {
-	*operator
+// It works in rounds and remembers nothing that matters: probe all nodes, do for each group the one next step, begin
+// what else is wanted. Whatever was done by half, by it or by an earlier leader, the next round sees. Two can be at
+// work at once, for a moment: documents change on the condition that they are what was judged by, and groups on the
+// condition that their members are.
+type Reconciler struct {
+	*Operator
 	members map[quorum.Node]string // that make the cluster: used when there are no documents yet
 	audit   func(Entry) []byte
 
@@ -32,26 +33,27 @@ type reconciler struct {
 	metrics     *metrics.Set
 }
 
-func newReconciler(o *operator, members map[quorum.Node]string, audit func(Entry) []byte) *reconciler {
-	return &reconciler{operator: o, members: members, audit: audit, memory: newMemory(o.now()), transferred: o.now(),
+// NewReconciler is one that has not looked yet. members make the cluster, by their addresses.
+func NewReconciler(o *Operator, members map[quorum.Node]string, audit func(Entry) []byte) *Reconciler {
+	return &Reconciler{Operator: o, members: members, audit: audit, memory: newMemory(o.Now()), transferred: o.Now(),
 		problems: map[uint32]problem{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
 }
 
-// run works until ctx ends.
-func (r *reconciler) run(ctx context.Context) {
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) {
 	metrics.RegisterSet(r.metrics)
 	defer metrics.UnregisterSet(r.metrics, true)
-	for r.peers.Fence(ctx) != nil { // the documents may be older than what earlier leaders have done
-		if !pause(ctx, r.pace.Busy, nil) {
+	for r.Peers.Fence(ctx) != nil { // the documents may be older than what earlier leaders have done
+		if !pause(ctx, r.Pace.Busy, nil) {
 			return
 		}
 	}
-	r.log.Info("cluster: this node places the groups now")
+	r.Logger.Info("cluster: this node places the groups now")
 	for {
-		_, changed := r.documents.get()
-		interval := r.pace.Round
+		_, changed := r.Documents.Get()
+		interval := r.Pace.Round
 		if r.round(ctx) {
-			interval, changed = r.pace.Busy, nil
+			interval, changed = r.Pace.Busy, nil
 		}
 		if !pause(ctx, interval, changed) {
 			return
@@ -72,34 +74,35 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// round looks once and does what is next; it says whether anything was done.
-func (r *reconciler) round(ctx context.Context) (acted bool) {
-	l := r.look(ctx, slices.Sorted(maps.Keys(r.members)))
+// round probes once and does what is next; it says whether anything was done.
+func (r *Reconciler) round(ctx context.Context) (acted bool) {
+	l := r.probe(ctx, slices.Sorted(maps.Keys(r.members)))
 	if ctx.Err() != nil {
 		return false
 	}
-	if len(l.directory.nodes) == 0 {
+	if len(l.directory.Nodes) == 0 {
 		return r.make(l)
 	}
-	s := r.scene(l, r.memory)
+	s := r.view(l, r.memory)
 	r.notice(l, s)
 	acted = r.states(l, s)
 	steps := r.advance(l, s)
-	for _, m := range s.nextMoves(r.pace.Moves) {
+	for _, m := range s.nextMoves(r.Pace.Moves) {
 		acted = r.place(l, m.group, m.place, "group to be moved", m.why) || acted
 	}
 	if len(steps) == 0 {
 		steps = s.handOffs()
 	}
-	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= r.pace.Transfer {
+	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= r.Pace.Transfer {
 		r.transferred = l.at
 		steps = append(steps, balance)
 	}
 	return r.take(ctx, s, steps) || acted
 }
 
-// make writes the first documents: the nodes that make the cluster, all of which have to be there, and where each group is.
-func (r *reconciler) make(l *look) bool {
+// make writes the first documents: the nodes that make the cluster, all of which have to be there, and where each group
+// is.
+func (r *Reconciler) make(l *probe) bool {
 	var changes []shard.DocumentChange
 	nodes := slices.Sorted(maps.Keys(r.members))
 	for _, n := range nodes {
@@ -107,18 +110,18 @@ func (r *reconciler) make(l *look) bool {
 		if report == nil || report.Disk == "" {
 			return false
 		}
-		changes = append(changes, l.directory.change(nodeKey(n), nodeDocument{State: Active, Address: r.members[n], Disk: report.Disk}))
+		changes = append(changes, l.directory.change(NodeKey(n), NodeDocument{State: Active, Address: r.members[n], Disk: report.Disk}))
 	}
-	for i, p := range initialPlacement(nodes, r.groups, r.replicas) {
-		changes = append(changes, l.directory.change(groupKey(uint32(i+1)), p))
+	for i, p := range initialPlacement(nodes, r.Groups, r.Replicas) {
+		changes = append(changes, l.directory.change(GroupKey(uint32(i+1)), p))
 	}
-	return r.put(changes, Entry{What: "cluster made", Details: []any{"cluster", r.cluster, "nodes", len(nodes), "groups", r.groups, "replicas", r.replicas}})
+	return r.put(changes, Entry{What: "cluster made", Details: []any{"cluster", r.Cluster, "nodes", len(nodes), "groups", r.Groups, "replicas", r.Replicas}})
 }
 
 // states changes nodes from Joining to Active and from Draining to Drained.
-func (r *reconciler) states(l *look, s *scene) (acted bool) {
+func (r *Reconciler) states(l *probe, s *clusterView) (acted bool) {
 	for _, n := range s.numbers() {
-		d := s.nodes[n].nodeDocument
+		d := s.nodes[n].NodeDocument
 		what := ""
 		switch _, isMember := s.control.member(n); {
 		case d.State == Joining && d.Disk != "" && isMember && s.nodes[n].alive && s.control.fresh[n]:
@@ -128,14 +131,14 @@ func (r *reconciler) states(l *look, s *scene) (acted bool) {
 		default:
 			continue
 		}
-		change := l.directory.change(nodeKey(n), d)
+		change := l.directory.change(NodeKey(n), d)
 		acted = r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
 	}
 	return acted
 }
 
 // advance finds the next step of each group. What is next for a document is done at once.
-func (r *reconciler) advance(l *look, s *scene) (steps []*Step) {
+func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 	decided := s.controlStep()
 	r.say(0, decided.problem)
 	if decided.step != nil {
@@ -154,14 +157,14 @@ func (r *reconciler) advance(l *look, s *scene) (steps []*Step) {
 			leaderless++
 		}
 		switch {
-		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.pace.Moves: // others have come back in the middle of theirs
+		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.Pace.Moves: // others have come back in the middle of theirs
 		case decided.step != nil:
 			steps = append(steps, decided.step)
 			if decided.step.Verb == AddLearner {
 				catchingUp++
 			}
 		case decided.place != nil && len(g.MadeOf) > 0:
-			made = append(made, l.directory.change(groupKey(g.group), *decided.place))
+			made = append(made, l.directory.change(GroupKey(g.group), *decided.place))
 		case decided.place != nil:
 			r.place(l, g.group, *decided.place, "group moved", decided.doing)
 		}
@@ -175,63 +178,63 @@ func (r *reconciler) advance(l *look, s *scene) (steps []*Step) {
 }
 
 // place changes a group's document.
-func (r *reconciler) place(l *look, group uint32, p placement, what, why string) bool {
-	change := l.directory.change(groupKey(group), p)
+func (r *Reconciler) place(l *probe, group uint32, p GroupDocument, what, why string) bool {
+	change := l.directory.change(GroupKey(group), p)
 	return r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
 		Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
 }
 
 // put stores documents that the reconciler has decided on. When somebody has overtaken it, the next round judges anew.
-func (r *reconciler) put(changes []shard.DocumentChange, e Entry) bool {
+func (r *Reconciler) put(changes []shard.DocumentChange, e Entry) bool {
 	args := []any{"by", "reconciler"}
 	if e.ID != "" {
 		args = append(args, "id", e.ID)
 	}
-	err := r.peers.PutDocuments(adminActor, changes, encodeEntry(r.audit, e))
+	err := r.Peers.PutDocuments(adminActor, changes, encodeEntry(r.audit, e))
 	switch {
 	case err == nil:
-		r.log.Info("cluster: "+e.What, append(args, e.Details...)...)
+		r.Logger.Info("cluster: "+e.What, append(args, e.Details...)...)
 		return true
 	case !errors.Is(err, shard.ErrConflict):
-		r.log.Warn("cluster: "+e.What+": not stored", append(args, "error", err)...)
+		r.Logger.Warn("cluster: "+e.What+": not stored", append(args, "error", err)...)
 	}
 	return false
 }
 
 // take has the leaders take steps, each group's own, all at once.
-func (r *reconciler) take(ctx context.Context, s *scene, steps []*Step) bool {
+func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bool {
 	leader := map[uint32]quorum.Node{0: s.control.leader}
 	for i := range s.groups {
 		leader[s.groups[i].group] = s.groups[i].leader
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.pace.Step)
+	ctx, cancel := context.WithTimeout(ctx, r.Pace.Step)
 	defer cancel()
 	var wait sync.WaitGroup
 	for _, step := range steps {
-		step.Until = r.now().Add(r.pace.Step)
+		step.Until = r.Now().Add(r.Pace.Step)
 		wait.Go(func() {
 			args := []any{"group", step.Group, "node", step.Node, "leader", leader[step.Group]}
-			if err := r.peers.Step(ctx, leader[step.Group], *step); err != nil {
+			if err := r.Peers.Step(ctx, leader[step.Group], *step); err != nil {
 				stepFailures.Inc()
-				r.log.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows", append(args, "error", err)...)
+				r.Logger.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows", append(args, "error", err)...)
 				return
 			}
 			stepsTotal[step.Verb].Inc()
-			r.log.Info("cluster: "+step.Verb.String(), args...)
+			r.Logger.Info("cluster: "+step.Verb.String(), args...)
 		})
 	}
 	wait.Wait()
 	return len(steps) > 0
 }
 
-// notice makes visible what a look has shown.
-func (r *reconciler) notice(l *look, s *scene) {
+// notice makes visible what a probe has shown.
+func (r *Reconciler) notice(l *probe, s *clusterView) {
 	count, silent := map[NodeState]int{}, 0
 	leads, loads := s.leads(), s.loads()
 	for _, n := range s.numbers() {
 		d := s.nodes[n]
 		count[d.State]++
-		if !d.member() {
+		if !d.Member() {
 			continue
 		}
 		if !d.alive {
@@ -240,9 +243,9 @@ func (r *reconciler) notice(l *look, s *scene) {
 		if r.silent[n] != !d.alive {
 			r.silent[n] = !d.alive
 			if d.alive {
-				r.log.Info("cluster: node answers again", "node", n)
+				r.Logger.Info("cluster: node answers again", "node", n)
 			} else {
-				r.log.Warn("cluster: node does not answer", "node", n, "address", d.Address)
+				r.Logger.Warn("cluster: node does not answer", "node", n, "address", d.Address)
 			}
 		}
 		r.gauge(fmt.Sprintf(`millrace_cluster_leads{node="%d"}`, n)).Set(float64(leads[n]))
@@ -267,7 +270,7 @@ func (r *reconciler) notice(l *look, s *scene) {
 	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
 }
 
-func (r *reconciler) noticeLag(l *look, g *groupView) {
+func (r *Reconciler) noticeLag(l *probe, g *groupView) {
 	commit, apply := l.lag(g)
 	r.gauge(fmt.Sprintf(`millrace_cluster_commit_lag{group="%d"}`, g.group)).Set(float64(commit))
 	r.gauge(fmt.Sprintf(`millrace_cluster_apply_lag{group="%d"}`, g.group)).Set(float64(apply))
@@ -280,12 +283,13 @@ type problem struct {
 	said  string // what was logged last, and is not over
 }
 
-// sayAfter is how long a problem lasts before it is logged: while leaders are elected, at every start, every group has one for a moment.
+// sayAfter is how long a problem lasts before it is logged: while leaders are elected, at every start, every group has
+// one for a moment.
 const sayAfter = 3 * time.Second
 
 // say logs a group's problem once, and when it is over.
-func (r *reconciler) say(group uint32, text string) {
-	p, now := r.problems[group], r.now()
+func (r *Reconciler) say(group uint32, text string) {
+	p, now := r.problems[group], r.Now()
 	if p.text != text {
 		p.text, p.since = text, now
 	}
@@ -293,15 +297,15 @@ func (r *reconciler) say(group uint32, text string) {
 	case text == p.said:
 	case text == "":
 		p.said = ""
-		r.log.Info("cluster: the problem of a group is over", "group", group)
+		r.Logger.Info("cluster: the problem of a group is over", "group", group)
 	case now.Sub(p.since) >= sayAfter:
 		p.said = text
-		r.log.Warn("cluster: a group has a problem", "group", group, "problem", text)
+		r.Logger.Warn("cluster: a group has a problem", "group", group, "problem", text)
 	}
 	r.problems[group] = p
 }
 
-func (r *reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
+func (r *Reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
 
 // Of the steps that this process has had taken.
 var (

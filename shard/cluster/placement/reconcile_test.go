@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -18,15 +18,15 @@ import (
 // play is a world with its reconciler and an operator.
 type play struct {
 	*world
-	*operator
-	r *reconciler
+	*Operator
+	r *Reconciler
 }
 
 func newPlay(t *testing.T, seed uint64, replicas, groups int, nodes ...quorum.Node) *play {
 	p := &play{world: newWorld(t, seed)}
-	p.found(nodes...)
-	p.operator = p.world.operator(replicas, groups)
-	p.r = p.world.reconciler(p.operator)
+	p.bootstrap(nodes...)
+	p.Operator = p.world.operator(replicas, groups)
+	p.r = p.world.reconciler(p.Operator)
 	return p
 }
 
@@ -34,12 +34,12 @@ func newPlay(t *testing.T, seed uint64, replicas, groups int, nodes ...quorum.No
 func (p *play) rounds(n int) {
 	for range n {
 		p.pass(time.Second)
-		for n, d := range p.directory().nodes {
+		for n, d := range p.directory().Nodes {
 			if p.world.nodes[n] == nil {
 				p.start(n)
 			}
 			if node := p.world.nodes[n]; node.alive && d.Disk == "" {
-				_ = p.claim(context.Background(), n, node.disk, entryOf) // again
+				_ = p.Claim(context.Background(), n, node.disk, entryOf) // again
 			}
 		}
 		if p.world.groups[0].leader != 0 {
@@ -49,8 +49,8 @@ func (p *play) rounds(n int) {
 	}
 }
 
-func (p *play) directory() *directory {
-	d, _ := p.world.documents.get()
+func (p *play) directory() *Directory {
+	d, _ := p.world.documents.Get()
 	return d
 }
 
@@ -58,11 +58,11 @@ func entryOf(e Entry) []byte { return []byte(e.What) }
 
 // join adds a node and starts it.
 func (p *play) join(n quorum.Node) {
-	require.NoError(p.t, p.add(context.Background(), n, fmt.Sprintf("10.0.0.%d:7000", n), entryOf))
+	require.NoError(p.t, p.Add(context.Background(), n, fmt.Sprintf("10.0.0.%d:7000", n), entryOf))
 	p.start(n)
 }
 
-func (p *play) state(n quorum.Node) NodeState { return p.directory().nodes[n].State }
+func (p *play) state(n quorum.Node) NodeState { return p.directory().Nodes[n].State }
 
 // until goes on until the cluster is as it should be.
 func (p *play) until(rounds int) {
@@ -78,7 +78,7 @@ func (p *play) until(rounds int) {
 		p.t.Log("node", n, p.state(n), "alive", node.alive)
 	}
 	for id, g := range p.world.groups {
-		p.t.Log("group", id, g.members, "leader", g.leader, p.directory().groups[id])
+		p.t.Log("group", id, g.members, "leader", g.leader, p.directory().Groups[id])
 	}
 	require.Empty(p.t, why, "after %d rounds", rounds)
 }
@@ -87,7 +87,7 @@ func (p *play) until(rounds int) {
 func (p *play) unfinished() string {
 	d := p.directory()
 	active := []quorum.Node{}
-	for n, doc := range d.nodes {
+	for n, doc := range d.Nodes {
 		if doc.State == Active {
 			active = append(active, n)
 		}
@@ -96,10 +96,10 @@ func (p *play) unfinished() string {
 		}
 	}
 	holds, leads := map[quorum.Node]int{}, map[quorum.Node]int{}
-	for id := uint32(1); int(id) <= p.operator.groups; id++ {
-		placed, g := d.groups[id], p.world.groups[id]
+	for id := uint32(1); int(id) <= p.Operator.Groups; id++ {
+		placed, g := d.Groups[id], p.world.groups[id]
 		switch {
-		case len(placed.Replicas) != min(p.operator.replicas, len(active)) || len(placed.Leaving) > 0 || len(placed.MadeOf) > 0:
+		case len(placed.Replicas) != min(p.Operator.Replicas, len(active)) || len(placed.Leaving) > 0 || len(placed.MadeOf) > 0:
 			return fmt.Sprintf("group %d: %v", id, placed)
 		case g == nil || g.leader == 0:
 			return fmt.Sprintf("group %d has no leader", id)
@@ -127,29 +127,29 @@ func (p *play) unfinished() string {
 	for _, m := range p.world.groups[0].members {
 		if m.Voter {
 			voters++
-			if d.nodes[m.Node].State == Drained { // it votes until it is removed, or another one can
+			if d.Nodes[m.Node].State == Drained { // it votes until it is removed, or another one can
 				could++
 			}
-			if !slices.Contains(active, m.Node) && d.nodes[m.Node].State != Drained {
+			if !slices.Contains(active, m.Node) && d.Nodes[m.Node].State != Drained {
 				return fmt.Sprintf("control group: voter %v", m)
 			}
 		}
-		if d.nodes[m.Node].State == Removed {
+		if d.Nodes[m.Node].State == Removed {
 			return fmt.Sprintf("control group: member %v", m)
 		}
 	}
 	members := 0
-	for _, doc := range d.nodes {
+	for _, doc := range d.Nodes {
 		if doc.State != Removed {
 			members++
 		}
 	}
-	if voters != wantedVoters(could) || members != len(p.world.groups[0].members) {
+	if voters != WantedVoters(could) || members != len(p.world.groups[0].members) {
 		return fmt.Sprintf("control group: %v, %d nodes", p.world.groups[0].members, members)
 	}
 	for n, node := range p.world.nodes {
 		for id := range node.open {
-			if id != 0 && !d.groups[id].holds(n) && node.alive {
+			if id != 0 && !d.Groups[id].Holds(n) && node.alive {
 				return fmt.Sprintf("node %d still has group %d", n, id)
 			}
 		}
@@ -161,11 +161,11 @@ func TestMake(t *testing.T) {
 	for nodes := 1; nodes <= 7; nodes++ {
 		p := newPlay(t, testseed.Of(t), 3, 16, numbers(nodes)...)
 		p.until(40)
-		for id, placed := range p.directory().groups {
+		for id, placed := range p.directory().Groups {
 			require.Empty(t, placed.MadeOf, id)
 			require.True(t, slices.IsSorted(placed.Replicas))
 		}
-		for _, doc := range p.directory().nodes {
+		for _, doc := range p.directory().Nodes {
 			require.Equal(t, Active, doc.State)
 		}
 	}
@@ -192,24 +192,24 @@ func TestGrowDrainReplace(t *testing.T) {
 		p.until(400)
 		require.Equal(t, Active, p.state(n))
 	}
-	require.NoError(t, p.drain(ctx, 1, entryOf))
-	require.ErrorIs(t, p.remove(ctx, 1, false, entryOf), ErrRefused, "it is not drained yet")
+	require.NoError(t, p.Drain(ctx, 1, entryOf))
+	require.ErrorIs(t, p.Remove(ctx, 1, false, entryOf), ErrRefused, "it is not drained yet")
 	p.until(400)
 	require.Equal(t, Drained, p.state(1))
-	require.NoError(t, p.remove(ctx, 1, false, entryOf))
+	require.NoError(t, p.Remove(ctx, 1, false, entryOf))
 	p.until(100)
-	require.ErrorIs(t, p.add(ctx, 1, "10.0.0.1:7000", entryOf), ErrRefused)
+	require.ErrorIs(t, p.Add(ctx, 1, "10.0.0.1:7000", entryOf), ErrRefused)
 
 	p.world.nodes[2].alive = false
 	p.rounds(200)
 	require.Equal(t, Active, p.state(2), "a dead node is not removed by itself")
-	for id, placed := range p.directory().groups {
+	for id, placed := range p.directory().Groups {
 		require.Empty(t, placed.Leaving, "group %d", id)
 	}
-	require.ErrorIs(t, p.remove(ctx, 2, false, entryOf), ErrRefused)
+	require.ErrorIs(t, p.Remove(ctx, 2, false, entryOf), ErrRefused)
 	p.join(6)
 	p.rounds(50)
-	require.NoError(t, p.remove(ctx, 2, true, entryOf))
+	require.NoError(t, p.Remove(ctx, 2, true, entryOf))
 	p.until(400)
 }
 
@@ -218,18 +218,18 @@ func TestTooFewNodes(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
 	ctx := context.Background()
 	p.until(40)
-	require.NoError(t, p.drain(ctx, 3, entryOf))
+	require.NoError(t, p.Drain(ctx, 3, entryOf))
 	p.rounds(100)
 	require.Equal(t, Draining, p.state(3))
-	status, err := p.status(ctx)
+	status, err := p.Status(ctx)
 	require.NoError(t, err)
 	for _, g := range status.Groups {
 		require.Equal(t, "node 3 drains, and there is no node to take its place", g.Problem)
 		require.NotEqual(t, quorum.Node(3), g.Leader, "it leads nothing any more")
 	}
-	require.NoError(t, p.add(ctx, 3, "", entryOf), "it stays after all")
+	require.NoError(t, p.Add(ctx, 3, "", entryOf), "it stays after all")
 	require.Equal(t, Active, p.state(3))
-	require.NoError(t, p.drain(ctx, 3, entryOf))
+	require.NoError(t, p.Drain(ctx, 3, entryOf))
 	p.join(4)
 	p.until(200)
 	require.Equal(t, Drained, p.state(3))
@@ -242,11 +242,11 @@ func TestRemoveKeepsMajorities(t *testing.T) {
 	p.until(40)
 	p.world.nodes[2].alive = false
 	p.rounds(10)
-	err := p.remove(ctx, 3, true, entryOf)
+	err := p.Remove(ctx, 3, true, entryOf)
 	require.ErrorIs(t, err, ErrRefused)
 	require.Contains(t, err.Error(), "the control group would be left without a majority")
 	for i := 0; ; i++ { // an election may take some rounds
-		if err = p.remove(ctx, 2, true, entryOf); err == nil {
+		if err = p.Remove(ctx, 2, true, entryOf); err == nil {
 			break
 		}
 		require.ErrorContains(t, err, "has no leader, so nothing can be moved")
@@ -254,16 +254,16 @@ func TestRemoveKeepsMajorities(t *testing.T) {
 		p.rounds(1)
 	}
 	p.rounds(50)
-	err = p.remove(ctx, 3, true, entryOf)
+	err = p.Remove(ctx, 3, true, entryOf)
 	require.ErrorIs(t, err, ErrRefused)
 	require.Contains(t, err.Error(), "group 1 would be left without a majority: too few of nodes [1 2] answer")
 	p.join(4)
 	p.until(200)
-	require.NoError(t, p.drain(ctx, 3, entryOf))
+	require.NoError(t, p.Drain(ctx, 3, entryOf))
 	p.rounds(20)
 	p.world.nodes[1].alive, p.world.nodes[4].alive = false, false
 	p.rounds(10)
-	err = p.remove(ctx, 4, true, entryOf)
+	err = p.Remove(ctx, 4, true, entryOf)
 	require.ErrorIs(t, err, ErrRefused)
 	require.Contains(t, err.Error(), "has no majority")
 }
@@ -271,7 +271,7 @@ func TestRemoveKeepsMajorities(t *testing.T) {
 func TestOnlyReplicaIsKept(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 1, 4, 1, 2)
 	p.until(40)
-	err := p.remove(context.Background(), 2, true, entryOf)
+	err := p.Remove(context.Background(), 2, true, entryOf)
 	require.ErrorIs(t, err, ErrRefused)
 	require.Contains(t, err.Error(), "has its only replica on node 2")
 }
@@ -294,9 +294,9 @@ func TestBalanceIsDamped(t *testing.T) {
 	p.rounds(8)
 	p.world.nodes[3].alive, p.world.nodes[3].started = true, p.world.time
 	before = terms()
-	p.rounds(int(p.pace.Settle/time.Second) - 2)
+	p.rounds(int(p.Pace.Settle/time.Second) - 2)
 	require.Equal(t, before, terms(), "node 3 has just come")
-	p.rounds(int(p.pace.Transfer/time.Second) * 2)
+	p.rounds(int(p.Pace.Transfer/time.Second) * 2)
 	require.InDelta(t, before, terms(), 3, "one at a time")
 	p.until(100)
 }
@@ -309,12 +309,12 @@ func TestMoveIsRedirected(t *testing.T) {
 	for p.state(4) != Active {
 		p.rounds(1)
 	}
-	require.NoError(t, p.drain(context.Background(), 3, entryOf))
+	require.NoError(t, p.Drain(context.Background(), 3, entryOf))
 	p.rounds(2)
 	p.world.nodes[4].alive = false
 	p.rounds(10)
 	moving := 0
-	for _, placed := range p.directory().groups {
+	for _, placed := range p.directory().Groups {
 		if len(placed.Leaving) > 0 {
 			require.Contains(t, placed.Replicas, quorum.Node(4))
 			moving++
@@ -322,16 +322,16 @@ func TestMoveIsRedirected(t *testing.T) {
 	}
 	require.Positive(t, moving)
 	p.join(5)
-	p.rounds(int(p.pace.Lost/time.Second) + 150)
-	for id, placed := range p.directory().groups {
+	p.rounds(int(p.Pace.Lost/time.Second) + 150)
+	for id, placed := range p.directory().Groups {
 		require.NotContains(t, append(placed.Leaving, placed.Replicas...), quorum.Node(4), "group %d", id)
 	}
 	p.world.nodes[4].alive = true
 	p.until(400)
 }
 
-// Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no group loses its majority by what the
-// reconciler does, and when all is quiet everything is where it should be.
+// Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no
+// group loses its majority by what the reconciler does, and when all is quiet everything is where it should be.
 func TestRandomLives(t *testing.T) {
 	t.Parallel()
 	lives := testsize.Short(30, 8)
@@ -350,7 +350,7 @@ func TestRandomLives(t *testing.T) {
 			for _, node := range p.world.nodes {
 				node.alive = !node.gone
 			}
-			for p.enough() < p.operator.replicas { // nodes for what drains, or has lost a node
+			for p.enough() < p.Operator.Replicas { // nodes for what drains, or has lost a node
 				p.join(p.next())
 				p.rounds(30)
 			}
@@ -360,7 +360,7 @@ func TestRandomLives(t *testing.T) {
 }
 
 func (p *play) enough() (active int) {
-	for _, d := range p.directory().nodes {
+	for _, d := range p.directory().Nodes {
 		if d.State == Active {
 			active++
 		}
@@ -369,7 +369,7 @@ func (p *play) enough() (active int) {
 }
 
 func (p *play) next() quorum.Node {
-	return slices.Max(slices.Collect(maps.Keys(p.directory().nodes))) + 1
+	return slices.Max(slices.Collect(maps.Keys(p.directory().Nodes))) + 1
 }
 
 // happen is something that happens.
@@ -385,26 +385,26 @@ func (p *play) happen() {
 			node.alive, node.started = true, p.world.time
 		}
 	case 5:
-		if len(p.directory().nodes) < 14 {
-			if p.add(ctx, p.next(), "", entryOf) == nil {
+		if len(p.directory().Nodes) < 14 {
+			if p.Add(ctx, p.next(), "", entryOf) == nil {
 				p.t.Fatal("an address is required")
 			}
 			fresh := p.next()
-			if p.add(ctx, fresh, fmt.Sprintf("10.0.0.%d:7000", fresh), entryOf) == nil {
+			if p.Add(ctx, fresh, fmt.Sprintf("10.0.0.%d:7000", fresh), entryOf) == nil {
 				p.start(fresh)
 			}
 		}
 	case 6:
-		_ = p.drain(ctx, n, entryOf)
+		_ = p.Drain(ctx, n, entryOf)
 	case 7:
-		_ = p.add(ctx, n, "", entryOf)
+		_ = p.Add(ctx, n, "", entryOf)
 	case 8:
-		_ = p.remove(ctx, n, false, entryOf)
+		_ = p.Remove(ctx, n, false, entryOf)
 	case 9:
-		if was := p.state(n); p.remove(ctx, n, true, entryOf) == nil && was != Removed {
+		if was := p.state(n); p.Remove(ctx, n, true, entryOf) == nil && was != Removed {
 			node.gone = !node.alive
 		}
 	case 10:
-		p.r = p.world.reconciler(p.operator) // another node leads the control group
+		p.r = p.world.reconciler(p.Operator) // another node leads the control group
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"slices"
@@ -70,7 +70,7 @@ func TestPartitionsOf(t *testing.T) {
 	for groups := 1; groups <= 256; groups++ {
 		next := 0
 		for g := 1; g <= groups; g++ {
-			first, count := partitionsOf(uint32(g), groups)
+			first, count := PartitionsOf(uint32(g), groups)
 			require.Equal(t, next, first)
 			require.Positive(t, count)
 			for p := first; p < first+count; p++ {
@@ -84,6 +84,6 @@ func TestPartitionsOf(t *testing.T) {
 
 func TestWantedVoters(t *testing.T) {
 	for nodes, want := range []int{0, 1, 2, 3, 3, 5, 5, 5, 5} {
-		require.Equal(t, want, wantedVoters(nodes), nodes)
+		require.Equal(t, want, WantedVoters(nodes), nodes)
 	}
 }

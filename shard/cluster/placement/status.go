@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -79,20 +79,18 @@ type ReplicaStatus struct {
 const clockSkewLimit = 500 * time.Millisecond
 
 // Status asks all nodes how they are. What a node is to do it reads from this node's copy of the control documents.
-func (n *Node) Status(ctx context.Context) (Status, error) { return n.operator.status(ctx) }
-
-func (o *operator) status(ctx context.Context) (Status, error) {
-	l := o.look(ctx, []quorum.Node{o.self})
+func (o *Operator) Status(ctx context.Context) (Status, error) {
+	l := o.probe(ctx, []quorum.Node{o.Self})
 	if err := ctx.Err(); err != nil {
 		return Status{}, err
 	}
-	s := o.scene(l, newMemory(l.at))
-	status := Status{Cluster: o.cluster, Node: o.self, Time: l.at, Replicas: o.replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
+	s := o.view(l, newMemory(l.at))
+	status := Status{Cluster: o.Cluster, Node: o.Self, Time: l.at, Replicas: o.Replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
 	status.Control = l.groupStatus(&s.control, s.controlStep())
 	for i := range s.groups {
 		g := &s.groups[i]
 		of := l.groupStatus(g, s.nextStep(g))
-		of.First, of.Count = partitionsOf(g.group, o.groups)
+		of.First, of.Count = PartitionsOf(g.group, o.Groups)
 		status.Groups = append(status.Groups, of)
 	}
 	leads, loads := s.leads(), s.loads()
@@ -102,7 +100,7 @@ func (o *operator) status(ctx context.Context) (Status, error) {
 	return status, nil
 }
 
-func (l *look) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStatus {
+func (l *probe) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStatus {
 	status := NodeStatus{Node: n, State: d.State, Address: d.Address, Leads: leads, Holds: holds}
 	for _, report := range l.reports {
 		if heard := report.Heard[n]; heard.After(status.Seen) {
@@ -111,7 +109,7 @@ func (l *look) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStatu
 	}
 	report := l.reports[n]
 	switch {
-	case report == nil && d.member():
+	case report == nil && d.Member():
 		status.Problem = "does not answer"
 	case report == nil && d.State == Joining:
 		status.Problem = "has not come yet"
@@ -126,7 +124,7 @@ func (l *look) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStatu
 	return status
 }
 
-func (l *look) groupStatus(g *groupView, next decision) GroupStatus {
+func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
 	status := GroupStatus{Group: g.group, Leader: g.leader, Doing: next.doing, Problem: next.problem, Replicas: []ReplicaStatus{}}
 	leader, latest := l.of(g.group)
 	if latest != nil {
@@ -164,14 +162,14 @@ func (l *look) groupStatus(g *groupView, next decision) GroupStatus {
 	return status
 }
 
-// lag is how many entries the leader of a group has in its log, and has applied, and this replica has not. The two have answered one after the other: under
-// load a replica that keeps up may be some entries behind, or seem so.
+// lag is how many entries the leader of a group has in its log, and has applied, and this replica has not. The two have
+// answered one after the other: under load a replica that keeps up may be some entries behind, or seem so.
 func (r *ReplicaReport) lag(leader *ReplicaReport) (commit, apply uint64) {
 	return leader.LastIndex - min(leader.LastIndex, r.LastIndex), leader.Applied - min(leader.Applied, r.Applied)
 }
 
 // lag is that of the member which lags most, of those that answer; 0 as long as nobody leads.
-func (l *look) lag(g *groupView) (commit, apply uint64) {
+func (l *probe) lag(g *groupView) (commit, apply uint64) {
 	leader, _ := l.of(g.group)
 	if leader == nil {
 		return 0, 0

@@ -19,6 +19,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/wal/durable"
@@ -127,14 +128,14 @@ func (x *founding) documents() map[string][]byte {
 		all[key] = text
 	}
 	for node, address := range x.Members {
-		d := nodeDocument{State: Joining, Address: address}
+		d := placement.NodeDocument{State: placement.Joining, Address: address}
 		if node == x.Node {
-			d.State, d.Disk = Active, x.facts.Disk
+			d.State, d.Disk = placement.Active, x.facts.Disk
 		}
-		put(nodeKey(node), d)
+		put(placement.NodeKey(node), d)
 	}
 	for group := 1; group <= x.Groups; group++ {
-		put(groupKey(uint32(group)), placement{Replicas: []quorum.Node{x.Node}})
+		put(placement.GroupKey(uint32(group)), placement.GroupDocument{Replicas: []quorum.Node{x.Node}})
 	}
 	return all
 }
@@ -245,10 +246,10 @@ func (x *founding) divide(ctx context.Context, e *shard.Engine, events *eventlog
 		}
 		part := shard.Extract{Dir: x.groupDir(group), Count: 1, Position: begin, Logger: x.Logger}
 		if group == controlGroup {
-			part.Control, part.WithoutDocuments, part.Documents = true, DocumentPrefix, x.documents()
+			part.Control, part.WithoutDocuments, part.Documents = true, placement.DocumentPrefix, x.documents()
 		} else {
 			dirs[group-1] = filepath.Join(x.groupDir(group), "events")
-			part.First, part.Count = partitionsOf(uint32(group), x.Groups)
+			part.First, part.Count = placement.PartitionsOf(uint32(group), x.Groups)
 			part.Progress = func(partition uint8) { x.step(sizes[partition]) }
 		}
 		if err := e.Extract(ctx, part); err != nil {
@@ -256,15 +257,12 @@ func (x *founding) divide(ctx context.Context, e *shard.Engine, events *eventlog
 		}
 	}
 	err := events.Divide(ctx, eventlog.Division{Dirs: dirs, Packed: begin, Progress: x.step,
-		Of: func(number uint64) int { return groupOf(identity.Partition(number), x.Groups) - 1 }})
+		Of: func(number uint64) int { return placement.GroupOf(identity.Partition(number), x.Groups) - 1 }})
 	if err != nil {
 		return fmt.Errorf("divide the events: %w", err)
 	}
 	return nil
 }
-
-// groupOf is the user group of a partition, of so many; see partitionsOf.
-func groupOf(partition uint8, groups int) int { return 1 + int(partition)*groups/allPartitions }
 
 func sortedNodes(members map[quorum.Node]string) []quorum.Node {
 	nodes := make([]quorum.Node, 0, len(members))
@@ -375,7 +373,7 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 	}
 	// The control group gets the documents of the new cluster.
 	fresh := filepath.Join(dir, "new")
-	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: DocumentPrefix, Documents: x.documents(), Position: begin, Logger: x.Logger})
+	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix, Documents: x.documents(), Position: begin, Logger: x.Logger})
 	if err = errors.Join(err, closeEngine()); err != nil {
 		return err
 	}

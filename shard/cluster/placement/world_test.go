@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"bytes"
@@ -23,8 +23,9 @@ import (
 	"millrace/wal/quorum"
 )
 
-// world plays a cluster to the reconciler: nodes that die and come back, groups that elect, replicas that catch up, calls that fail, or are carried out late
-// although they seem to have failed. It checks each step by what must never happen. The same seed is the same play.
+// world plays a cluster to the reconciler: nodes that die and come back, groups that elect, replicas that catch up,
+// calls that fail, or are carried out late although they seem to have failed. It checks each step by what must never
+// happen. The same seed is the same play.
 type world struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -33,7 +34,7 @@ type world struct {
 	mu        sync.Mutex // the calls of a round come from several goroutines
 	time      time.Time
 	tick      int
-	documents *documents // of the whole world: who acts on older ones gets conflicts
+	documents *Documents // of the whole world: who acts on older ones gets conflicts
 	nodes     map[quorum.Node]*worldNode
 	groups    map[uint32]*worldGroup
 	late      []func()
@@ -68,7 +69,7 @@ type worldGroup struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), time: time.Unix(1_700_000_000, 0), documents: newDocuments(),
+	w := &world{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), time: time.Unix(1_700_000_000, 0), documents: NewDocuments(),
 		nodes: map[quorum.Node]*worldNode{}, groups: map[uint32]*worldGroup{}, maxMoves: 2}
 	return w
 }
@@ -78,8 +79,8 @@ func (w *world) start(n quorum.Node) {
 	w.nodes[n] = &worldNode{alive: true, disk: fmt.Sprintf("disk %d", n), started: w.time, open: map[uint32]*worldReplica{0: {pending: 3}}}
 }
 
-// found makes the control group of nodes, as their first start does.
-func (w *world) found(nodes ...quorum.Node) {
+// bootstrap makes the control group of nodes, as their first start does.
+func (w *world) bootstrap(nodes ...quorum.Node) {
 	g := &worldGroup{index: 10, voters: len(nodes)}
 	for _, n := range nodes {
 		w.start(n)
@@ -90,20 +91,20 @@ func (w *world) found(nodes ...quorum.Node) {
 	w.elect(0, g)
 }
 
-func (w *world) operator(replicas, groups int) *operator {
+func (w *world) operator(replicas, groups int) *Operator {
 	w.replicas = replicas
 	pace := Pace{Moves: w.maxMoves}
 	pace.EnsureDefaults()
-	return &operator{pace: pace, self: 1, cluster: "c", groups: groups, replicas: replicas, documents: w.documents, peers: w, now: func() time.Time { return w.time },
-		log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return &Operator{Pace: pace, Self: 1, Cluster: "c", Groups: groups, Replicas: replicas, Documents: w.documents, Peers: w, Now: func() time.Time { return w.time },
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
-func (w *world) reconciler(o *operator) *reconciler {
+func (w *world) reconciler(o *Operator) *Reconciler {
 	members := map[quorum.Node]string{}
 	for n := range w.nodes {
 		members[n] = fmt.Sprintf("10.0.0.%d:7000", n)
 	}
-	return newReconciler(o, members, func(e Entry) []byte { return []byte(e.What) })
+	return NewReconciler(o, members, func(e Entry) []byte { return []byte(e.What) })
 }
 
 // fate is a number in [0, 1) for a call: the same however goroutines run.
@@ -128,13 +129,13 @@ func (w *world) pass(d time.Duration) {
 			w.late = append(w.late, f)
 		}
 	}
-	directory, _ := w.documents.get()
+	directory, _ := w.documents.Get()
 	for _, n := range slices.Sorted(maps.Keys(w.nodes)) {
 		w.follow(n, w.nodes[n], directory)
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.groups)) {
 		g := w.groups[id]
-		if p := directory.groups[id]; len(p.Leaving) == 0 && len(g.members) == len(p.Replicas) && !slices.ContainsFunc(g.members, func(m quorum.Member) bool { return !m.Voter }) {
+		if p := directory.Groups[id]; len(p.Leaving) == 0 && len(g.members) == len(p.Replicas) && !slices.ContainsFunc(g.members, func(m quorum.Member) bool { return !m.Voter }) {
 			g.voters = len(p.Replicas)
 		}
 		if g.leader != 0 {
@@ -162,12 +163,12 @@ func (w *world) pass(d time.Duration) {
 }
 
 // follow has a node do what nodes do with the documents.
-func (w *world) follow(n quorum.Node, node *worldNode, d *directory) {
+func (w *world) follow(n quorum.Node, node *worldNode, d *Directory) {
 	if !node.alive || w.rng.IntN(4) == 0 {
 		return
 	}
-	for group, p := range d.groups {
-		if !p.holds(n) || node.open[group] != nil {
+	for group, p := range d.Groups {
+		if !p.Holds(n) || node.open[group] != nil {
 			continue
 		}
 		node.open[group] = &worldReplica{pending: 2 + int(w.fate("catch up", n, group)*10)}
@@ -184,7 +185,7 @@ func (w *world) follow(n quorum.Node, node *worldNode, d *directory) {
 		}
 	}
 	for group := range node.open {
-		if p, placed := d.groups[group]; group != 0 && placed && !p.holds(n) {
+		if p, placed := d.Groups[group]; group != 0 && placed && !p.Holds(n) {
 			if _, is := memberOf(w.groups[group].members, n); is {
 				w.fault("node %d deletes its replica of group %d and is a member of it", n, group)
 			}
@@ -244,7 +245,7 @@ func (w *world) PutDocuments(actor uint32, changes []shard.DocumentChange, audit
 	if w.fate("put", w.puts) < w.faults/4 {
 		return shard.ErrUnavailable
 	}
-	d, _ := w.documents.get()
+	d, _ := w.documents.Get()
 	for _, c := range changes {
 		require.True(w.t, c.Check)
 		if !bytes.Equal(d.raw[c.Key], c.Was) {
@@ -253,7 +254,7 @@ func (w *world) PutDocuments(actor uint32, changes []shard.DocumentChange, audit
 	}
 	w.puts++
 	for _, c := range changes {
-		require.NoError(w.t, w.documents.apply(c.Key, c.Doc))
+		require.NoError(w.t, w.documents.Apply(c.Key, c.Doc))
 	}
 	if w.fate("put and lost", w.puts) < w.faults/4 {
 		return shard.ErrUnknown
@@ -291,8 +292,8 @@ func (w *world) Step(_ context.Context, leader quorum.Node, s Step) error {
 		if !w.nodes[leader].alive || w.groups[s.Group].leader != leader {
 			return quorum.ErrNotLeader
 		}
-		d, _ := w.documents.get()
-		if err := s.stands(d); err != nil {
+		d, _ := w.documents.Get()
+		if err := s.Stands(d); err != nil {
 			return err
 		}
 		return s.doAt(w.time, worldLog{w, s.Group, late})

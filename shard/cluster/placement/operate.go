@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -22,6 +22,10 @@ var (
 	ErrRefused  = errors.New("refused")
 )
 
+// ErrReplaced is returned by Claim, and by cluster.Open, when the node's number has been used before by a node with
+// another disk: with an empty log it must not vote. Start it under a new number, and remove the old one.
+var ErrReplaced = errors.New("cluster: this node's number was used before, and its data is gone")
+
 const (
 	adminActor      = math.MaxUint32 // as of all control documents that no API key has changed
 	maxNodes        = 1000           // that are not removed: every node knows all of them
@@ -37,38 +41,24 @@ type Entry struct {
 	Details       []any  // pairs of names and values
 }
 
-// operator does what operators ask for, on any node.
-type operator struct {
-	self             quorum.Node
-	cluster          string
-	groups, replicas int // user groups; replicas of each, as far as there are nodes
-	documents        *documents
-	peers            peers
-	pace             Pace // complete
-	now              func() time.Time
-	log              *slog.Logger
+// Operator does what operators ask for, on any node. All fields are set before it is used.
+type Operator struct {
+	Self             quorum.Node
+	Cluster          string
+	Groups, Replicas int // user groups; replicas of each, as far as there are nodes
+	Documents        *Documents
+	Peers            Peers
+	Pace             Pace // complete
+	Now              func() time.Time
+	Logger           *slog.Logger
 }
 
-// Add takes a node in that will be at address, HOST:PORT, between nodes; it is Joining until it is heard of. Of a node that is known it changes the address,
-// unless that is empty, and one that drains, or has, serves again. The change is durable when Add returns; the reconciler carries it out. audit makes the
-// entry of the audit log, and is called anew when somebody overtakes. Errors: ErrInvalid, ErrRefused, those of shard.Engine.PutDocuments.
-func (n *Node) Add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
-	return n.operator.add(ctx, node, address, audit)
-}
-
-// Drain has a node give its groups away; then it is Drained. As Add; ErrNotFound besides.
-func (n *Node) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
-	return n.operator.drain(ctx, node, audit)
-}
-
-// Remove takes a node out for good; its number is never used again. force: also one that isn't drained, because it is gone. It is refused when a group would be
-// left without a majority. As Drain.
-func (n *Node) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
-	return n.operator.remove(ctx, node, force, audit)
-}
-
-func (o *operator) add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+// Add takes a node in that will be at address, HOST:PORT, between nodes; it is Joining until it is heard of. Of a node
+// that is known it changes the address, unless that is empty, and one that drains, or has, serves again. The change is
+// durable when Add returns; the reconciler carries it out. audit makes the entry of the audit log, and is called anew
+// when somebody overtakes. Errors: ErrInvalid, ErrRefused, those of Peers.PutDocuments.
+func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
 		if address == "" && !known {
 			return now, "", fmt.Errorf("%w: an address is required: node %d is new", ErrInvalid, node)
 		}
@@ -76,7 +66,7 @@ func (o *operator) add(ctx context.Context, node quorum.Node, address string, au
 			if err := checkAddress(address); err != nil {
 				return now, "", err
 			}
-			for other, document := range d.nodes {
+			for other, document := range d.Nodes {
 				if other != node && document.State != Removed && document.Address == address {
 					return now, "", fmt.Errorf("%w: node %d is at %s", ErrRefused, other, address)
 				}
@@ -118,8 +108,8 @@ func checkAddress(address string) error {
 }
 
 // members are the nodes that are not removed.
-func (n *directory) members() (count int) {
-	for _, d := range n.nodes {
+func (n *Directory) members() (count int) {
+	for _, d := range n.Nodes {
 		if d.State != Removed {
 			count++
 		}
@@ -127,8 +117,9 @@ func (n *directory) members() (count int) {
 	return count
 }
 
-func (o *operator) drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+// Drain has a node give its groups away; then it is Drained. As Add; ErrNotFound besides.
+func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
 		next = now
 		switch {
 		case !known:
@@ -139,7 +130,7 @@ func (o *operator) drain(ctx context.Context, node quorum.Node, audit func(Entry
 			return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused, node)
 		case now.State == Active:
 			next.State = Draining
-			if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.nodes[n].State == Active }) {
+			if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.Nodes[n].State == Active }) {
 				return now, "", fmt.Errorf("%w: there is no other node that is active", ErrRefused)
 			}
 		}
@@ -147,8 +138,10 @@ func (o *operator) drain(ctx context.Context, node quorum.Node, audit func(Entry
 	})
 }
 
-func (o *operator) remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+// Remove takes a node out for good; its number is never used again. force: also one that isn't drained, because it is
+// gone. It is refused when a group would be left without a majority. As Drain.
+func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
 		next = now
 		next.State = Removed
 		switch {
@@ -168,12 +161,12 @@ func (o *operator) remove(ctx context.Context, node quorum.Node, force bool, aud
 }
 
 // mayLeave is an error when a group could not go on without node.
-func (o *operator) mayLeave(ctx context.Context, node quorum.Node) error {
-	s := o.scene(o.look(ctx, nil), newMemory(o.now()))
+func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
+	s := o.view(o.probe(ctx, nil), newMemory(o.Now()))
 	for _, g := range append([]groupView{s.control}, s.groups...) {
 		name := groupName(g.group)
 		switch voters := g.voters(); {
-		case (g.leader == 0 || !s.decides(voters)) && (g.holds(node) || g.votes(node) || len(voters) == 0 && g.group == 0):
+		case (g.leader == 0 || !s.decides(voters)) && (g.Holds(node) || g.votes(node) || len(voters) == 0 && g.group == 0):
 			return fmt.Errorf("%w: %s %s, so nothing can be moved off node %d", ErrRefused, name, s.leaderless(&g), node)
 		case !g.votes(node):
 		case len(voters) == 1:
@@ -193,10 +186,10 @@ func groupName(group uint32) string {
 	return fmt.Sprintf("group %d", group)
 }
 
-// claim says that a node's number belongs to a disk, when it comes for the first time. Errors: ErrReplaced when it belongs to another one, ErrNotFound when
-// nobody has added the node, ErrRefused when it was removed.
-func (o *operator) claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(_ *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error) {
+// Claim says that a node's number belongs to a disk, when it comes for the first time. Errors: ErrReplaced when it
+// belongs to another one, ErrNotFound when nobody has added the node, ErrRefused when it was removed.
+func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
+	return o.change(ctx, node, audit, func(_ *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
 		next = now
 		switch next.Disk = disk; {
 		case !known:
@@ -210,26 +203,27 @@ func (o *operator) claim(ctx context.Context, node quorum.Node, disk string, aud
 	})
 }
 
-// change makes a change of a node's document: judge says what it shall be. It judges by all that is acknowledged, and anew when somebody overtakes.
-func (o *operator) change(ctx context.Context, node quorum.Node, audit func(Entry) []byte,
-	judge func(d *directory, now nodeDocument, known bool) (next nodeDocument, what string, err error)) error {
+// change makes a change of a node's document: judge says what it shall be. It judges by all that is acknowledged, and
+// anew when somebody overtakes.
+func (o *Operator) change(ctx context.Context, node quorum.Node, audit func(Entry) []byte,
+	judge func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error)) error {
 	if node == 0 {
 		return fmt.Errorf("%w: node 0: nodes have numbers from 1 on", ErrInvalid)
 	}
 	for attempt := 1; ; attempt++ {
-		if err := o.peers.Fence(ctx); err != nil {
+		if err := o.Peers.Fence(ctx); err != nil {
 			return err
 		}
-		d, _ := o.documents.get()
-		now, known := d.nodes[node]
+		d, _ := o.Documents.Get()
+		now, known := d.Nodes[node]
 		next, what, err := judge(d, now, known)
 		if err != nil || known && next == now {
 			return err
 		}
-		change := d.change(nodeKey(node), next)
+		change := d.change(NodeKey(node), next)
 		entry := Entry{What: what, Kind: "cluster_node", ID: strconv.FormatUint(uint64(node), 10), Before: change.Was, After: change.Doc,
 			Details: []any{"state", string(next.State), "node_address", next.Address}}
-		err = o.peers.PutDocuments(adminActor, []shard.DocumentChange{change}, encodeEntry(audit, entry))
+		err = o.Peers.PutDocuments(adminActor, []shard.DocumentChange{change}, encodeEntry(audit, entry))
 		if !errors.Is(err, shard.ErrConflict) || attempt == maxAttempts {
 			return err
 		}

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"cmp"
@@ -7,28 +7,29 @@ import (
 	"millrace/wal/quorum"
 )
 
-// scene is a cluster as somebody has seen it. Functions of it, without calls, clock or randomness, say what is to be done next: where replicas go and who leads
-// (placement.go), and the next step of a group on its way there (step.go). The reconciler looks, asks them, and does it; their tests play a cluster.
-type scene struct {
+// clusterView is a cluster as somebody has seen it. Functions of it, without calls, clock or randomness, say what is to
+// be done next: where replicas go and who leads (placement.go), and the next step of a group on its way there
+// (step.go). The reconciler probes, asks them, and does it; their tests play a cluster.
+type clusterView struct {
 	replicas int // of each user group, as far as there are nodes
 	nodes    map[quorum.Node]nodeView
 	groups   []groupView // user groups, in order
 	control  groupView   // Replicas, Leaving and MadeOf are empty
 }
 
-// nodeView is a node of a scene.
+// nodeView is a node of a clusterView.
 type nodeView struct {
-	nodeDocument
+	NodeDocument
 	here    bool // has answered now
 	alive   bool // has answered now, or a moment ago
 	lost    bool // has not answered for so long that new replicas go elsewhere
 	settled bool // has been there for a while: leadership comes and goes
 }
 
-// groupView is a group of a scene.
+// groupView is a group of a clusterView.
 type groupView struct {
 	group uint32
-	placement
+	GroupDocument
 	leader  quorum.Node // 0: none is known
 	members []quorum.Member
 	open    map[quorum.Node]bool // nodes whose replica is open
@@ -70,10 +71,10 @@ func (g *groupView) step(verb Verb, n quorum.Node) *Step {
 	return &Step{Group: g.group, Verb: verb, Node: n, Members: g.members}
 }
 
-// The nodes of a scene.
+// The nodes of a clusterView.
 
 // numbers are all nodes, in order.
-func (s *scene) numbers() []quorum.Node {
+func (s *clusterView) numbers() []quorum.Node {
 	list := make([]quorum.Node, 0, len(s.nodes))
 	for n := range s.nodes {
 		list = append(list, n)
@@ -83,17 +84,19 @@ func (s *scene) numbers() []quorum.Node {
 }
 
 // usable are the nodes that can be given replicas.
-func (s *scene) usable() []quorum.Node {
+func (s *clusterView) usable() []quorum.Node {
 	return slices.DeleteFunc(s.numbers(), func(n quorum.Node) bool { return !s.isUsable(n) })
 }
 
-func (s *scene) isUsable(n quorum.Node) bool { return s.nodes[n].State == Active && s.nodes[n].alive }
+func (s *clusterView) isUsable(n quorum.Node) bool {
+	return s.nodes[n].State == Active && s.nodes[n].alive
+}
 
 // stays says whether a replica on the node may stay there.
-func (s *scene) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
+func (s *clusterView) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
 
 // decides says whether so many of these voters answer that they can decide.
-func (s *scene) decides(voters []quorum.Node) bool {
+func (s *clusterView) decides(voters []quorum.Node) bool {
 	here := 0
 	for _, n := range voters {
 		if s.nodes[n].here {
@@ -104,7 +107,7 @@ func (s *scene) decides(voters []quorum.Node) bool {
 }
 
 // loads are how many groups each node has or shall have for good.
-func (s *scene) loads() map[quorum.Node]int {
+func (s *clusterView) loads() map[quorum.Node]int {
 	loads := map[quorum.Node]int{}
 	for i := range s.groups {
 		for _, n := range s.groups[i].Replicas {
@@ -115,7 +118,7 @@ func (s *scene) loads() map[quorum.Node]int {
 }
 
 // leads are how many user groups each node leads.
-func (s *scene) leads() map[quorum.Node]int {
+func (s *clusterView) leads() map[quorum.Node]int {
 	leads := map[quorum.Node]int{}
 	for i := range s.groups {
 		if l := s.groups[i].leader; l != 0 {
@@ -126,8 +129,8 @@ func (s *scene) leads() map[quorum.Node]int {
 }
 
 // holdsAny says whether a node has, or shall have, a replica of a user group.
-func (s *scene) holdsAny(n quorum.Node) bool {
-	return slices.ContainsFunc(s.groups, func(g groupView) bool { return g.holds(n) })
+func (s *clusterView) holdsAny(n quorum.Node) bool {
+	return slices.ContainsFunc(s.groups, func(g groupView) bool { return g.Holds(n) })
 }
 
 func without(list []quorum.Node, n quorum.Node) []quorum.Node {

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"bytes"
@@ -32,26 +32,26 @@ func TestVerbs(t *testing.T) {
 		is   error
 		says string
 	}{
-		{func() error { return p.add(ctx, 0, "a:1", entryOf) }, ErrInvalid, "node 0"},
-		{func() error { return p.add(ctx, 4, "", entryOf) }, ErrInvalid, "an address is required"},
-		{func() error { return p.add(ctx, 4, "a", entryOf) }, ErrInvalid, `address "a": want HOST:PORT`},
-		{func() error { return p.add(ctx, 4, ":7000", entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, "a:0", entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, "a:65536", entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, "a:x", entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, "::1:7000", entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, long, entryOf) }, ErrInvalid, "want HOST:PORT"},
-		{func() error { return p.add(ctx, 4, "10.0.0.3:7000", entryOf) }, ErrRefused, "node 3 is at 10.0.0.3:7000"},
-		{func() error { return p.add(ctx, 2, "10.0.0.3:7000", entryOf) }, ErrRefused, "node 3 is at 10.0.0.3:7000"},
-		{func() error { return p.drain(ctx, 0, entryOf) }, ErrInvalid, "node 0"},
-		{func() error { return p.drain(ctx, 4, entryOf) }, ErrNotFound, "node 4: not found"},
-		{func() error { return p.remove(ctx, 4, true, entryOf) }, ErrNotFound, "node 4: not found"},
-		{func() error { return p.remove(ctx, 3, false, entryOf) }, ErrRefused, "node 3 is active: drain it first"},
-		{func() error { return p.claim(ctx, 4, "disk", entryOf) }, ErrNotFound, "add it first"},
-		{func() error { return p.claim(ctx, 3, "another disk", entryOf) }, ErrReplaced, ""},
-		{func() error { return p.claim(ctx, 3, "disk 3", entryOf) }, nil, ""},
-		{func() error { return p.add(ctx, 3, "", entryOf) }, nil, ""},
-		{func() error { return p.add(ctx, 3, "10.0.0.3:7000", entryOf) }, nil, ""},
+		{func() error { return p.Add(ctx, 0, "a:1", entryOf) }, ErrInvalid, "node 0"},
+		{func() error { return p.Add(ctx, 4, "", entryOf) }, ErrInvalid, "an address is required"},
+		{func() error { return p.Add(ctx, 4, "a", entryOf) }, ErrInvalid, `address "a": want HOST:PORT`},
+		{func() error { return p.Add(ctx, 4, ":7000", entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, "a:0", entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, "a:65536", entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, "a:x", entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, "::1:7000", entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, long, entryOf) }, ErrInvalid, "want HOST:PORT"},
+		{func() error { return p.Add(ctx, 4, "10.0.0.3:7000", entryOf) }, ErrRefused, "node 3 is at 10.0.0.3:7000"},
+		{func() error { return p.Add(ctx, 2, "10.0.0.3:7000", entryOf) }, ErrRefused, "node 3 is at 10.0.0.3:7000"},
+		{func() error { return p.Drain(ctx, 0, entryOf) }, ErrInvalid, "node 0"},
+		{func() error { return p.Drain(ctx, 4, entryOf) }, ErrNotFound, "node 4: not found"},
+		{func() error { return p.Remove(ctx, 4, true, entryOf) }, ErrNotFound, "node 4: not found"},
+		{func() error { return p.Remove(ctx, 3, false, entryOf) }, ErrRefused, "node 3 is active: drain it first"},
+		{func() error { return p.Claim(ctx, 4, "disk", entryOf) }, ErrNotFound, "add it first"},
+		{func() error { return p.Claim(ctx, 3, "another disk", entryOf) }, ErrReplaced, ""},
+		{func() error { return p.Claim(ctx, 3, "disk 3", entryOf) }, nil, ""},
+		{func() error { return p.Add(ctx, 3, "", entryOf) }, nil, ""},
+		{func() error { return p.Add(ctx, 3, "10.0.0.3:7000", entryOf) }, nil, ""},
 	} {
 		err := c.do()
 		require.ErrorIs(t, err, c.is)
@@ -61,28 +61,28 @@ func TestVerbs(t *testing.T) {
 	}
 	require.Equal(t, before, p.world.puts, "none of it changed anything")
 
-	require.NoError(t, p.add(ctx, 3, "[::1]:7003", entryOf), "another address")
-	require.Equal(t, nodeDocument{State: Active, Address: "[::1]:7003", Disk: "disk 3"}, p.directory().nodes[3])
-	require.NoError(t, p.add(ctx, 4, "10.0.0.4:7000", entryOf))
-	require.ErrorContains(t, p.drain(ctx, 4, entryOf), "has not joined yet")
-	require.NoError(t, p.remove(ctx, 4, false, entryOf), "it never came")
-	require.ErrorIs(t, p.claim(ctx, 4, "disk", entryOf), ErrRefused)
-	require.ErrorIs(t, p.drain(ctx, 4, entryOf), ErrRefused)
-	require.NoError(t, p.add(ctx, 5, "10.0.0.4:7000", entryOf), "the address is free again")
-	require.NoError(t, p.drain(ctx, 1, entryOf))
-	require.NoError(t, p.drain(ctx, 1, entryOf), "again")
-	require.NoError(t, p.drain(ctx, 2, entryOf))
-	require.ErrorContains(t, p.drain(ctx, 3, entryOf), "no other node that is active")
+	require.NoError(t, p.Add(ctx, 3, "[::1]:7003", entryOf), "another address")
+	require.Equal(t, NodeDocument{State: Active, Address: "[::1]:7003", Disk: "disk 3"}, p.directory().Nodes[3])
+	require.NoError(t, p.Add(ctx, 4, "10.0.0.4:7000", entryOf))
+	require.ErrorContains(t, p.Drain(ctx, 4, entryOf), "has not joined yet")
+	require.NoError(t, p.Remove(ctx, 4, false, entryOf), "it never came")
+	require.ErrorIs(t, p.Claim(ctx, 4, "disk", entryOf), ErrRefused)
+	require.ErrorIs(t, p.Drain(ctx, 4, entryOf), ErrRefused)
+	require.NoError(t, p.Add(ctx, 5, "10.0.0.4:7000", entryOf), "the address is free again")
+	require.NoError(t, p.Drain(ctx, 1, entryOf))
+	require.NoError(t, p.Drain(ctx, 1, entryOf), "again")
+	require.NoError(t, p.Drain(ctx, 2, entryOf))
+	require.ErrorContains(t, p.Drain(ctx, 3, entryOf), "no other node that is active")
 }
 
 func TestTooManyNodes(t *testing.T) {
 	p := atRest(t)
 	for n := quorum.Node(4); n <= maxNodes; n++ {
-		require.NoError(t, p.world.documents.apply(nodeKey(n), []byte(fmt.Sprintf(`{"state":"joining","address":"a%d:1"}`, n))))
+		require.NoError(t, p.world.documents.Apply(NodeKey(n), []byte(fmt.Sprintf(`{"state":"joining","address":"a%d:1"}`, n))))
 	}
-	require.ErrorContains(t, p.add(context.Background(), 5000, "b:1", entryOf), "the most that there may be")
-	require.NoError(t, p.remove(context.Background(), 4, false, entryOf))
-	require.NoError(t, p.add(context.Background(), 5000, "b:1", entryOf))
+	require.ErrorContains(t, p.Add(context.Background(), 5000, "b:1", entryOf), "the most that there may be")
+	require.NoError(t, p.Remove(context.Background(), 4, false, entryOf))
+	require.NoError(t, p.Add(context.Background(), 5000, "b:1", entryOf))
 }
 
 // overtaking is a world in which somebody changes the document in between.
@@ -98,7 +98,7 @@ func (o *overtaking) PutDocuments(actor uint32, changes []shard.DocumentChange, 
 	if len(o.with) > 0 {
 		doc := o.with[0]
 		o.with = o.with[1:]
-		_ = o.world.documents.apply(changes[0].Key, []byte(doc))
+		_ = o.world.documents.Apply(changes[0].Key, []byte(doc))
 	}
 	return o.world.PutDocuments(actor, changes, audit)
 }
@@ -107,30 +107,30 @@ func (o *overtaking) PutDocuments(actor uint32, changes []shard.DocumentChange, 
 func TestVerbsAreOvertaken(t *testing.T) {
 	ctx, p := context.Background(), atRest(t)
 	o := &overtaking{world: p.world, with: []string{`{"state":"active","address":"new:1","disk":"disk 3"}`}}
-	p.operator.peers = o
+	p.Operator.Peers = o
 	calls := 0
-	require.NoError(t, p.drain(ctx, 3, func(e Entry) []byte {
+	require.NoError(t, p.Drain(ctx, 3, func(e Entry) []byte {
 		calls++
 		require.Equal(t, "node to be drained", e.What)
 		require.Equal(t, []string{"cluster_node", "3"}, []string{e.Kind, e.ID})
 		return e.After
 	}))
 	require.Equal(t, 2, calls)
-	require.Equal(t, nodeDocument{State: Draining, Address: "new:1", Disk: "disk 3"}, p.directory().nodes[3], "nothing of the other change is lost")
+	require.Equal(t, NodeDocument{State: Draining, Address: "new:1", Disk: "disk 3"}, p.directory().Nodes[3], "nothing of the other change is lost")
 
 	o.with = []string{`{"state":"removed","address":"new:1","disk":"disk 3"}`}
-	require.ErrorIs(t, p.add(ctx, 3, "", entryOf), ErrRefused)
+	require.ErrorIs(t, p.Add(ctx, 3, "", entryOf), ErrRefused)
 
 	for i := range 2 * maxAttempts {
 		o.with = append(o.with, fmt.Sprintf(`{"state":"active","address":"a:%d","disk":"disk 2"}`, i+1))
 	}
-	require.ErrorIs(t, p.drain(ctx, 2, entryOf), shard.ErrConflict)
+	require.ErrorIs(t, p.Drain(ctx, 2, entryOf), shard.ErrConflict)
 	require.Len(t, o.with, maxAttempts)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	require.ErrorIs(t, p.drain(ended, 2, entryOf), context.Canceled)
+	require.ErrorIs(t, p.Drain(ended, 2, entryOf), context.Canceled)
 	o.fence = shard.ErrUnavailable
-	require.ErrorIs(t, p.drain(ctx, 2, entryOf), shard.ErrUnavailable, "nobody judges by what may be old")
+	require.ErrorIs(t, p.Drain(ctx, 2, entryOf), shard.ErrUnavailable, "nobody judges by what may be old")
 }
 
 func TestStatus(t *testing.T) {
@@ -139,8 +139,8 @@ func TestStatus(t *testing.T) {
 	p.rounds(1)
 	p.world.nodes[2].alive = false
 	p.rounds(10)
-	require.NoError(t, p.add(ctx, 5, "10.0.0.5:7000", entryOf))
-	status, err := p.status(ctx)
+	require.NoError(t, p.Add(ctx, 5, "10.0.0.5:7000", entryOf))
+	status, err := p.Status(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []any{"c", quorum.Node(1), 3, p.world.time}, []any{status.Cluster, status.Node, status.Replicas, status.Time})
 	require.Len(t, status.Nodes, 5)
@@ -174,7 +174,7 @@ func TestStatus(t *testing.T) {
 	require.Len(t, status.Control.Replicas, 4)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = p.status(ended)
+	_, err = p.Status(ended)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -195,8 +195,8 @@ func (s skewed) Report(ctx context.Context, n quorum.Node) (Report, error) {
 
 func TestStatusOfStrangeNodes(t *testing.T) {
 	p := atRest(t)
-	p.operator.peers = skewed{p.world}
-	status, err := p.status(context.Background())
+	p.Operator.Peers = skewed{p.world}
+	status, err := p.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "its clock is -3s off", status.Nodes[1].Problem)
 	require.False(t, status.Nodes[2].Alive, "that was another node")
@@ -212,56 +212,56 @@ func TestStepConditions(t *testing.T) {
 		step Step
 		err  error
 	}{
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: members[:2], Until: soon}, errMembers},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], members[1]), Until: soon}, errMembers},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], quorum.Member{Node: members[2].Node}), Until: soon}, errMembers},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: members, Until: time.Now().Add(-time.Second)}, errLate},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: members}, errLate},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: members[:2], Until: soon}, ErrMembers},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], members[1]), Until: soon}, ErrMembers},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], quorum.Member{Node: members[2].Node}), Until: soon}, ErrMembers},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: members, Until: time.Now().Add(-time.Second)}, ErrLate},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: members}, ErrLate},
 	} {
-		require.ErrorIs(t, c.step.do(log), c.err)
+		require.ErrorIs(t, c.step.Do(log), c.err)
 	}
-	require.ErrorContains(t, Step{Group: 1, Verb: 77, Node: 1, Members: members, Until: soon}.do(log), "unknown step")
+	require.ErrorContains(t, Step{Group: 1, Verb: 77, Node: 1, Members: members, Until: soon}.Do(log), "unknown step")
 	require.Equal(t, "unknown verb", Verb(77).String())
 	require.Equal(t, members, log.Status().Members)
 	swapped := []quorum.Member{members[2], members[0], members[1]}
-	require.NoError(t, Step{Group: 1, Verb: Transfer, Node: 1, Members: swapped, Until: soon}.do(log), "in any order")
+	require.NoError(t, Step{Group: 1, Verb: Transfer, Node: 1, Members: swapped, Until: soon}.Do(log), "in any order")
 }
 
 func TestDocuments(t *testing.T) {
-	d := newDocuments()
-	_, changed := d.get()
+	d := NewDocuments()
+	_, changed := d.Get()
 	for key, doc := range map[string]string{
 		"cluster/node/x": `{}`, "cluster/node/4294967296": `{}`, "cluster/node/-1": `{}`, "cluster/group/": `{}`, "cluster/other": `{}`, "workspace/demo/": `{}`,
 		"cluster/node/5": `[`, "cluster/group/5": `{"replicas":["a"]}`,
 	} {
-		require.Error(t, d.apply(key, []byte(doc)), key)
+		require.Error(t, d.Apply(key, []byte(doc)), key)
 	}
 	select {
 	case <-changed:
 	default:
 		t.Fatal("who waits is not told")
 	}
-	now, _ := d.get()
-	require.Empty(t, now.nodes)
-	require.Empty(t, now.groups)
+	now, _ := d.Get()
+	require.Empty(t, now.Nodes)
+	require.Empty(t, now.Groups)
 	doc := []byte(`{"state":"active","address":"a:1"}`)
-	require.NoError(t, d.apply("cluster/node/7", doc))
+	require.NoError(t, d.Apply("cluster/node/7", doc))
 	copy(doc, "xxxxxxxxxxx") // the bytes are the caller's
-	require.NoError(t, d.apply("cluster/group/3", []byte(`{"replicas":[7,8],"leaving":[9]}`)))
-	old, _ := d.get()
-	require.Equal(t, nodeDocument{State: Active, Address: "a:1"}, old.nodes[7])
-	require.True(t, old.groups[3].holds(7) && old.groups[3].holds(9) && !old.groups[3].holds(10))
-	address, ok := old.address(7)
+	require.NoError(t, d.Apply("cluster/group/3", []byte(`{"replicas":[7,8],"leaving":[9]}`)))
+	old, _ := d.Get()
+	require.Equal(t, NodeDocument{State: Active, Address: "a:1"}, old.Nodes[7])
+	require.True(t, old.Groups[3].Holds(7) && old.Groups[3].Holds(9) && !old.Groups[3].Holds(10))
+	address, ok := old.Address(7)
 	require.Equal(t, "a:1", address)
 	require.True(t, ok)
-	_, ok = old.address(8)
+	_, ok = old.Address(8)
 	require.False(t, ok)
-	c := old.change("cluster/node/7", nodeDocument{State: Drained, Address: "a:1"})
+	c := old.change("cluster/node/7", NodeDocument{State: Drained, Address: "a:1"})
 	require.Equal(t, shard.DocumentChange{Key: "cluster/node/7", Doc: []byte(`{"state":"drained","address":"a:1"}`), Check: true, Was: []byte(`{"state":"active","address":"a:1"}`)}, c)
-	require.NoError(t, d.apply("cluster/node/7", nil))
-	now, _ = d.get()
-	require.Empty(t, now.nodes)
-	require.Len(t, old.nodes, 1, "what somebody has got does not change")
+	require.NoError(t, d.Apply("cluster/node/7", nil))
+	now, _ = d.Get()
+	require.Empty(t, now.Nodes)
+	require.Len(t, old.Nodes, 1, "what somebody has got does not change")
 	require.EqualValues(t, math.MaxUint32, uint32(adminActor))
 }
 
@@ -269,7 +269,7 @@ func TestDocuments(t *testing.T) {
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	p := atRest(t)
 	var log bytes.Buffer
-	p.operator.log = slog.New(slog.NewTextHandler(&log, nil))
+	p.Operator.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	p.world.nodes[3].alive = false
 	p.rounds(1)
 	require.NotContains(t, log.String(), "a group has a problem", "it may be over in a moment")
@@ -286,16 +286,16 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 func TestReconcilerRuns(t *testing.T) {
 	p := newPlay(t, 7, 3, 4, 1, 2, 3)
 	o := &overtaking{world: p.world, fence: errors.New("not yet")}
-	p.operator.peers = o
-	ctx, cancel := context.WithTimeout(context.Background(), 3*p.pace.Busy)
+	p.Operator.Peers = o
+	ctx, cancel := context.WithTimeout(context.Background(), 3*p.Pace.Busy)
 	defer cancel()
-	p.r.run(ctx)
+	p.r.Run(ctx)
 	require.Empty(t, p.directory().raw, "nothing is decided by documents that may be old")
 	o.fence = nil
 	ctx, cancel = context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
-	go func() { defer close(done); p.r.run(ctx) }()
+	go func() { defer close(done); p.r.Run(ctx) }()
 	require.Eventually(t, func() bool { return len(p.directory().raw) == 7 }, time.Minute, time.Millisecond)
 	cancel()
 	<-done
@@ -303,15 +303,15 @@ func TestReconcilerRuns(t *testing.T) {
 
 // A node becomes no member of a group that it is about to delete, however long the step was under way.
 func TestStepStands(t *testing.T) {
-	d := &directory{groups: map[uint32]placement{5: {Replicas: nodes(1, 2), Leaving: nodes(7)}}}
+	d := &Directory{Groups: map[uint32]GroupDocument{5: {Replicas: nodes(1, 2), Leaving: nodes(7)}}}
 	for step, want := range map[*Step]error{
 		{Group: 5, Verb: AddLearner, Node: 1}: nil,
-		{Group: 5, Verb: AddLearner, Node: 7}: errPlaced,
-		{Group: 5, Verb: AddLearner, Node: 8}: errPlaced,
-		{Group: 6, Verb: AddLearner, Node: 1}: errPlaced,
+		{Group: 5, Verb: AddLearner, Node: 7}: ErrPlaced,
+		{Group: 5, Verb: AddLearner, Node: 8}: ErrPlaced,
+		{Group: 6, Verb: AddLearner, Node: 1}: ErrPlaced,
 		{Group: 5, Verb: Remove, Node: 7}:     nil,
 		{Group: 0, Verb: AddLearner, Node: 8}: nil,
 	} {
-		require.ErrorIs(t, step.stands(d), want, "%+v", step)
+		require.ErrorIs(t, step.Stands(d), want, "%+v", step)
 	}
 }

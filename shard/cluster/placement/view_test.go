@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -12,17 +12,18 @@ import (
 	"millrace/wal/quorum"
 )
 
-// sceneOf has nodes 1, 2, … in these states, all there, and groups on them: "1,2,3" are voters, the first one leads, all open and fresh.
-func sceneOf(replicas int, states []NodeState, groups ...[]quorum.Node) *scene {
-	s := &scene{replicas: replicas, nodes: map[quorum.Node]nodeView{}}
+// viewOf has nodes 1, 2, … in these states, all there, and groups on them: "1,2,3" are voters, the first one leads, all
+// open and fresh.
+func viewOf(replicas int, states []NodeState, groups ...[]quorum.Node) *clusterView {
+	s := &clusterView{replicas: replicas, nodes: map[quorum.Node]nodeView{}}
 	for i, state := range states {
-		s.nodes[quorum.Node(i+1)] = nodeView{nodeDocument: nodeDocument{State: state, Address: "a:1", Disk: "d"}, here: true, alive: true, settled: true}
+		s.nodes[quorum.Node(i+1)] = nodeView{NodeDocument: NodeDocument{State: state, Address: "a:1", Disk: "d"}, here: true, alive: true, settled: true}
 	}
 	for i, nodes := range groups {
 		s.groups = append(s.groups, groupOn(uint32(i+1), nodes...))
 	}
-	s.control = groupOn(0, s.numbers()[:wantedVoters(len(states))]...)
-	s.control.placement = placement{}
+	s.control = groupOn(0, s.numbers()[:WantedVoters(len(states))]...)
+	s.control.GroupDocument = GroupDocument{}
 	return s
 }
 
@@ -36,7 +37,7 @@ func groupOn(group uint32, nodes ...quorum.Node) groupView {
 	return g
 }
 
-func (s *scene) kill(nodes ...quorum.Node) {
+func (s *clusterView) kill(nodes ...quorum.Node) {
 	for _, n := range nodes {
 		d := s.nodes[n]
 		d.here, d.alive = false, false
@@ -58,73 +59,73 @@ func states(list string) (states []NodeState) {
 func nodes(list ...quorum.Node) []quorum.Node { return list }
 
 func TestNextStep(t *testing.T) {
-	moving := func() *scene { // group 1 goes from node 3 to node 4
-		s := sceneOf(3, states("aaaa"), nodes(1, 2, 3))
+	moving := func() *clusterView { // group 1 goes from node 3 to node 4
+		s := viewOf(3, states("aaaa"), nodes(1, 2, 3))
 		s.groups[0].Replicas, s.groups[0].Leaving = nodes(1, 2, 4), nodes(3)
 		return s
 	}
-	learner := func(fresh bool) *scene {
+	learner := func(fresh bool) *clusterView {
 		s := moving()
 		g := &s.groups[0]
 		g.members, g.open[4], g.fresh[4] = append(g.members, quorum.Member{Node: 4}), true, fresh
 		return s
 	}
-	voter := func(leader quorum.Node) *scene {
+	voter := func(leader quorum.Node) *clusterView {
 		s := learner(true)
 		s.groups[0].members[3].Voter, s.groups[0].leader = true, leader
 		return s
 	}
 	for name, c := range map[string]struct {
-		s       *scene
-		change  func(*scene)
+		s       *clusterView
+		change  func(*clusterView)
 		verb    Verb
 		node    quorum.Node
 		says    string
-		place   *placement
+		place   *GroupDocument
 		nothing bool
 	}{
-		"at rest":                      {s: sceneOf(3, states("aaa"), nodes(1, 2, 3)), nothing: true},
-		"not placed":                   {s: moving(), change: func(s *scene) { s.groups[0].placement = placement{} }, says: "is not placed"},
-		"no leader":                    {s: moving(), change: func(s *scene) { s.groups[0].leader = 0 }, says: "has no leader"},
-		"no majority":                  {s: moving(), change: func(s *scene) { s.groups[0].leader = 0; s.kill(1, 2) }, says: "has no majority"},
+		"at rest":                      {s: viewOf(3, states("aaa"), nodes(1, 2, 3)), nothing: true},
+		"not placed":                   {s: moving(), change: func(s *clusterView) { s.groups[0].GroupDocument = GroupDocument{} }, says: "is not placed"},
+		"no leader":                    {s: moving(), change: func(s *clusterView) { s.groups[0].leader = 0 }, says: "has no leader"},
+		"no majority":                  {s: moving(), change: func(s *clusterView) { s.groups[0].leader = 0; s.kill(1, 2) }, says: "has no majority"},
 		"to be opened":                 {s: moving(), says: "node 4 opens a replica"},
-		"opened":                       {s: moving(), change: func(s *scene) { s.groups[0].open[4] = true }, verb: AddLearner, node: 4},
-		"target is dead":               {s: moving(), change: func(s *scene) { s.kill(4) }, says: "waits for node 4"},
+		"opened":                       {s: moving(), change: func(s *clusterView) { s.groups[0].open[4] = true }, verb: AddLearner, node: 4},
+		"target is dead":               {s: moving(), change: func(s *clusterView) { s.kill(4) }, says: "waits for node 4"},
 		"catches up":                   {s: learner(false), says: "node 4 catches up"},
 		"has caught up":                {s: learner(true), verb: AddVoter, node: 4},
-		"one dead":                     {s: learner(true), change: func(s *scene) { s.kill(3) }, verb: AddVoter, node: 4},
-		"too many dead for a new vote": {s: learner(true), change: func(s *scene) { s.kill(2, 3) }, says: "too few voters answer to take node 4 in"},
+		"one dead":                     {s: learner(true), change: func(s *clusterView) { s.kill(3) }, verb: AddVoter, node: 4},
+		"too many dead for a new vote": {s: learner(true), change: func(s *clusterView) { s.kill(2, 3) }, says: "too few voters answer to take node 4 in"},
 		"old one may go":               {s: voter(1), verb: Remove, node: 3},
 		"old one leads":                {s: voter(3), verb: Transfer, node: 1},
-		"old one leads, 1 lags":        {s: voter(3), change: func(s *scene) { delete(s.groups[0].fresh, 1) }, verb: Transfer, node: 2},
-		"old one leads, all lag":       {s: voter(3), change: func(s *scene) { clear(s.groups[0].fresh) }, says: "node 3 leads until another one is as far"},
-		"old one is needed":            {s: voter(1), change: func(s *scene) { s.kill(2, 4) }, says: "too few voters answer to go on without node 3"},
-		"old one is gone": {s: voter(1), change: func(s *scene) {
+		"old one leads, 1 lags":        {s: voter(3), change: func(s *clusterView) { delete(s.groups[0].fresh, 1) }, verb: Transfer, node: 2},
+		"old one leads, all lag":       {s: voter(3), change: func(s *clusterView) { clear(s.groups[0].fresh) }, says: "node 3 leads until another one is as far"},
+		"old one is needed":            {s: voter(1), change: func(s *clusterView) { s.kill(2, 4) }, says: "too few voters answer to go on without node 3"},
+		"old one is gone": {s: voter(1), change: func(s *clusterView) {
 			s.groups[0].members = slices.Delete(s.groups[0].members, 2, 3)
-		}, place: &placement{Replicas: nodes(1, 2, 4)}},
-		"two leave, the dead one first": {s: voter(1), change: func(s *scene) {
-			s.nodes[5] = nodeView{nodeDocument: nodeDocument{State: Active, Disk: "d"}}
+		}, place: &GroupDocument{Replicas: nodes(1, 2, 4)}},
+		"two leave, the dead one first": {s: voter(1), change: func(s *clusterView) {
+			s.nodes[5] = nodeView{NodeDocument: NodeDocument{State: Active, Disk: "d"}}
 			s.groups[0].members = append(s.groups[0].members, quorum.Member{Node: 5, Voter: true})
 		}, verb: Remove, node: 5},
-		"stranger": {s: sceneOf(3, states("aaaa"), nodes(1, 2, 3)), change: func(s *scene) {
+		"stranger": {s: viewOf(3, states("aaaa"), nodes(1, 2, 3)), change: func(s *clusterView) {
 			s.groups[0].members = append(s.groups[0].members, quorum.Member{Node: 9})
 		}, verb: Remove, node: 9},
-		"made, another one leads": {s: sceneOf(3, states("aaa"), nodes(2, 1, 3)), change: func(s *scene) {
+		"made, another one leads": {s: viewOf(3, states("aaa"), nodes(2, 1, 3)), change: func(s *clusterView) {
 			s.groups[0].MadeOf = nodes(1, 2, 3)
 		}, verb: Transfer, node: 1},
-		"made": {s: sceneOf(3, states("aaa"), nodes(1, 2, 3)), change: func(s *scene) {
+		"made": {s: viewOf(3, states("aaa"), nodes(1, 2, 3)), change: func(s *clusterView) {
 			s.groups[0].MadeOf, s.groups[0].Replicas = nodes(1, 2, 3), nodes(1, 3, 2)
-		}, place: &placement{Replicas: nodes(1, 2, 3)}},
-		"made, the first one is dead": {s: sceneOf(3, states("aaa"), nodes(2, 1, 3)), change: func(s *scene) {
+		}, place: &GroupDocument{Replicas: nodes(1, 2, 3)}},
+		"made, the first one is dead": {s: viewOf(3, states("aaa"), nodes(2, 1, 3)), change: func(s *clusterView) {
 			s.groups[0].MadeOf = nodes(1, 2, 3)
 			s.kill(1)
-		}, place: &placement{Replicas: nodes(1, 2, 3)}},
-		"drains, nowhere to go":    {s: sceneOf(3, states("aad"), nodes(1, 2, 3)), says: "node 3 drains, and there is no node to take its place"},
-		"drains, waits":            {s: sceneOf(3, states("aada"), nodes(1, 2, 3)), says: "waits for its turn"},
-		"removed, nowhere to go":   {s: sceneOf(3, states("aar"), nodes(1, 2, 3)), says: "node 3 is removed, and there is no node"},
-		"too few replicas":         {s: sceneOf(3, states("aa"), nodes(1, 2)), says: "has 2 of 3 replicas, and there is no node"},
-		"too few replicas, waits":  {s: sceneOf(3, states("aaa"), nodes(1, 2)), says: "waits for its turn"},
-		"a node that doesn't come": {s: sceneOf(3, states("aaa"), nodes(1, 2, 3)), change: func(s *scene) { s.kill(3) }, says: "node 3 does not answer"},
+		}, place: &GroupDocument{Replicas: nodes(1, 2, 3)}},
+		"drains, nowhere to go":    {s: viewOf(3, states("aad"), nodes(1, 2, 3)), says: "node 3 drains, and there is no node to take its place"},
+		"drains, waits":            {s: viewOf(3, states("aada"), nodes(1, 2, 3)), says: "waits for its turn"},
+		"removed, nowhere to go":   {s: viewOf(3, states("aar"), nodes(1, 2, 3)), says: "node 3 is removed, and there is no node"},
+		"too few replicas":         {s: viewOf(3, states("aa"), nodes(1, 2)), says: "has 2 of 3 replicas, and there is no node"},
+		"too few replicas, waits":  {s: viewOf(3, states("aaa"), nodes(1, 2)), says: "waits for its turn"},
+		"a node that doesn't come": {s: viewOf(3, states("aaa"), nodes(1, 2, 3)), change: func(s *clusterView) { s.kill(3) }, says: "node 3 does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.change != nil {
@@ -145,7 +146,7 @@ func TestNextStep(t *testing.T) {
 }
 
 // moves as text: group, replicas, who leaves.
-func movesOf(s *scene, limit int) (list []string) {
+func movesOf(s *clusterView, limit int) (list []string) {
 	for _, m := range s.nextMoves(limit) {
 		list = append(list, fmt.Sprintf("%d: %v %v", m.group, m.place.Replicas, m.place.Leaving))
 	}
@@ -153,8 +154,8 @@ func movesOf(s *scene, limit int) (list []string) {
 }
 
 func TestNextMoves(t *testing.T) {
-	full := func(list string) *scene {
-		return sceneOf(3, states(list), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3))
+	full := func(list string) *clusterView {
+		return viewOf(3, states(list), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3))
 	}
 	require.Empty(t, movesOf(full("aaa"), 2))
 	require.Equal(t, []string{"1: [1 2 4] [3]", "2: [1 3 4] [2]"}, movesOf(full("aaaa"), 2), "a new node gets its share, two groups at a time")
@@ -178,7 +179,7 @@ func TestNextMoves(t *testing.T) {
 	s.groups[3].Replicas, s.groups[3].Leaving = nodes(1, 2, 4), nodes(3)
 	require.Equal(t, []string{"1: [1 3 4] [2]"}, movesOf(s, 2))
 	require.Empty(t, movesOf(s, 1))
-	s.nodes[5] = nodeView{nodeDocument: nodeDocument{State: Active, Disk: "d"}, here: true, alive: true}
+	s.nodes[5] = nodeView{NodeDocument: NodeDocument{State: Active, Disk: "d"}, here: true, alive: true}
 	s.kill(4)
 	require.Equal(t, []string{"1: [1 3 5] [2]"}, movesOf(s, 1), "what waits for a node doesn't count")
 	d := s.nodes[4]
@@ -186,7 +187,7 @@ func TestNextMoves(t *testing.T) {
 	s.nodes[4] = d
 	require.Equal(t, "4: [1 2 3] [4]", movesOf(s, 1)[0], "and in the end stays where it was")
 
-	s = sceneOf(3, states("aadra"), nodes(1, 2, 3), nodes(1, 2, 4), nodes(1, 2))
+	s = viewOf(3, states("aadra"), nodes(1, 2, 3), nodes(1, 2, 4), nodes(1, 2))
 	require.Equal(t, []string{"2: [1 2 5] [4]", "3: [1 2 5] []", "1: [1 2 5] [3]"}, movesOf(s, 9), "first what is gone, then what is missing, then what drains")
 
 	s = full("aadaa") // its new node is removed in the middle, although it votes; the old one drains
@@ -212,18 +213,18 @@ func TestControlStep(t *testing.T) {
 		voters []quorum.Node // the first one leads
 		others []quorum.Node // learners
 		dead   []quorum.Node
-		change func(*scene)
+		change func(*clusterView)
 		verb   Verb
 		node   quorum.Node
 		says   string
 	}{
 		"three":                 {states: "aaa", voters: nodes(1, 2, 3)},
-		"a fourth comes":        {states: "aaaj", voters: nodes(1, 2, 3), change: func(s *scene) { s.control.open[4] = true }, verb: AddLearner, node: 4},
+		"a fourth comes":        {states: "aaaj", voters: nodes(1, 2, 3), change: func(s *clusterView) { s.control.open[4] = true }, verb: AddLearner, node: 4},
 		"a fourth isn't open":   {states: "aaaj", voters: nodes(1, 2, 3)},
 		"four":                  {states: "aaaa", voters: nodes(1, 2, 3), others: nodes(4)},
 		"five":                  {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), verb: AddVoter, node: 4},
-		"five, one lags":        {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), change: func(s *scene) { delete(s.control.fresh, 4) }, verb: AddVoter, node: 5},
-		"five, both lag":        {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), change: func(s *scene) { clear(s.control.fresh) }, says: "node 4 catches up"},
+		"five, one lags":        {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), change: func(s *clusterView) { delete(s.control.fresh, 4) }, verb: AddVoter, node: 5},
+		"five, both lag":        {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), change: func(s *clusterView) { clear(s.control.fresh) }, says: "node 4 catches up"},
 		"five, one joins":       {states: "aaaaj", voters: nodes(1, 2, 3), others: nodes(4, 5)},
 		"seven":                 {states: "aaaaaaa", voters: nodes(1, 2, 3, 4, 5), others: nodes(6, 7)},
 		"made of four":          {states: "aaaa", voters: nodes(1, 2, 3, 4), verb: Demote, node: 4},
@@ -238,19 +239,19 @@ func TestControlStep(t *testing.T) {
 		"and replaced":          {states: "aara", voters: nodes(1, 2, 3, 4), dead: nodes(3), verb: Demote, node: 3},
 		"and has no vote":       {states: "aara", voters: nodes(1, 2, 4), others: nodes(3), dead: nodes(3), verb: Remove, node: 3},
 		"not replaced":          {states: "aar", voters: nodes(1, 2, 3), dead: nodes(3), verb: Demote, node: 3},
-		"removed with groups": {states: "aara", voters: nodes(1, 2, 4), others: nodes(3), change: func(s *scene) {
+		"removed with groups": {states: "aara", voters: nodes(1, 2, 4), others: nodes(3), change: func(s *clusterView) {
 			s.groups = []groupView{groupOn(1, 1, 2, 3)}
 		}},
 		"removed, leads":         {states: "aara", voters: nodes(3, 1, 2, 4), verb: Transfer, node: 1},
 		"dead ones are kept":     {states: "aaa", voters: nodes(1, 2, 3), dead: nodes(3), says: "node 3 does not answer"},
 		"too few for a new vote": {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), dead: nodes(2, 3), says: "catches up"},
 		"too few to let go":      {states: "aadaaa", voters: nodes(1, 2, 3, 4, 5, 6), dead: nodes(2, 4, 5), says: "too few voters answer to go on without node 3"},
-		"no leader":              {states: "aaa", voters: nodes(1, 2, 3), change: func(s *scene) { s.control.leader = 0 }, says: "has no leader"},
+		"no leader":              {states: "aaa", voters: nodes(1, 2, 3), change: func(s *clusterView) { s.control.leader = 0 }, says: "has no leader"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := sceneOf(3, states(c.states))
+			s := viewOf(3, states(c.states))
 			s.control = groupOn(0, c.voters...)
-			s.control.placement = placement{}
+			s.control.GroupDocument = GroupDocument{}
 			for _, n := range c.others {
 				s.control.members = append(s.control.members, quorum.Member{Node: n})
 				s.control.open[n], s.control.fresh[n] = true, true
@@ -272,30 +273,30 @@ func TestControlStep(t *testing.T) {
 }
 
 func TestNextTransfer(t *testing.T) {
-	s := sceneOf(3, states("aaa"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(2, 1, 3), nodes(3, 1, 2))
+	s := viewOf(3, states("aaa"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(2, 1, 3), nodes(3, 1, 2))
 	require.Nil(t, s.nextTransfer(), "2, 1 and 1 are even")
 	s.groups[2].leader = 1
 	step := s.nextTransfer()
 	require.Equal(t, []any{Transfer, quorum.Node(2), uint32(1)}, []any{step.Verb, step.Node, step.Group})
 	require.Equal(t, 3, s.unevenLeads())
-	for what, change := range map[string]func(*scene){
-		"who has just come takes no part": func(s *scene) { d := s.nodes[2]; d.settled = false; s.nodes[2] = d },
-		"nor does who drains":             func(s *scene) { d := s.nodes[2]; d.State = Draining; s.nodes[2] = d },
-		"nor who is dead":                 func(s *scene) { s.kill(2) },
-		"nor who lags": func(s *scene) {
+	for what, change := range map[string]func(*clusterView){
+		"who has just come takes no part": func(s *clusterView) { d := s.nodes[2]; d.settled = false; s.nodes[2] = d },
+		"nor does who drains":             func(s *clusterView) { d := s.nodes[2]; d.State = Draining; s.nodes[2] = d },
+		"nor who is dead":                 func(s *clusterView) { s.kill(2) },
+		"nor who lags": func(s *clusterView) {
 			delete(s.groups[0].fresh, 2)
 			delete(s.groups[1].fresh, 2)
 			delete(s.groups[2].fresh, 2)
 		},
 	} {
-		s := sceneOf(3, states("aaa"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3), nodes(3, 1, 2))
+		s := viewOf(3, states("aaa"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(1, 2, 3), nodes(3, 1, 2))
 		change(s)
 		if step := s.nextTransfer(); step != nil {
 			require.Equal(t, quorum.Node(3), step.Node, what)
 		}
 	}
 	// Node 3 leads nothing, and shares no group with node 1, which leads three: node 2 passes one on.
-	s = sceneOf(2, states("aaa"), nodes(1, 2), nodes(1, 2), nodes(1, 2), nodes(2, 3), nodes(2, 3))
+	s = viewOf(2, states("aaa"), nodes(1, 2), nodes(1, 2), nodes(1, 2), nodes(2, 3), nodes(2, 3))
 	var steps []string
 	for step := s.nextTransfer(); step != nil && len(steps) < 10; step = s.nextTransfer() {
 		steps = append(steps, fmt.Sprintf("%d to %d", step.Group, step.Node))
@@ -309,26 +310,26 @@ func TestNextTransfer(t *testing.T) {
 }
 
 func TestHandOffs(t *testing.T) {
-	s := sceneOf(3, states("daar"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(4, 2, 3), nodes(2, 1, 3))
+	s := viewOf(3, states("daar"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(4, 2, 3), nodes(2, 1, 3))
 	var list []string
 	for _, step := range s.handOffs() {
 		list = append(list, fmt.Sprintf("%d to %d", step.Group, step.Node))
 	}
 	require.Equal(t, []string{"1 to 3", "3 to 3"}, list, "one of each node that is to lead nothing any more, to who leads fewest")
-	s = sceneOf(3, states("dda"), nodes(1, 2))
+	s = viewOf(3, states("dda"), nodes(1, 2))
 	require.Empty(t, s.handOffs(), "not to one that drains itself")
 }
 
-// A replica is fresh when it is as far as the same leader was at the look before, in the same term.
+// A replica is fresh when it is as far as the same leader was at the probe before, in the same term.
 func TestFreshness(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	o := newWorld(t, 1).operator(3, 1)
-	require.NoError(t, o.documents.apply("cluster/group/1", []byte(`{"replicas":[1,2]}`)))
+	require.NoError(t, o.Documents.Apply("cluster/group/1", []byte(`{"replicas":[1,2]}`)))
 	m := newMemory(now)
 	at := func(leader quorum.Node, term, leaderIndex, leaderApplied, index, applied uint64) bool {
 		now = now.Add(time.Second)
-		d, _ := o.documents.get()
-		l := &look{at: now, directory: d, reports: map[quorum.Node]*Report{}}
+		d, _ := o.Documents.Get()
+		l := &probe{at: now, directory: d, reports: map[quorum.Node]*Report{}}
 		for n := quorum.Node(1); n <= 2; n++ {
 			r := ReplicaReport{Status: quorum.Status{Group: 1, Role: quorum.Follower, Leader: leader, Term: term, LastIndex: index}, Applied: applied}
 			if n == leader {
@@ -336,9 +337,9 @@ func TestFreshness(t *testing.T) {
 			}
 			l.reports[n] = &Report{Node: n, Replicas: []ReplicaReport{r}}
 		}
-		return o.scene(l, m).groups[0].fresh[3-leader]
+		return o.view(l, m).groups[0].fresh[3-leader]
 	}
-	require.False(t, at(1, 5, 100, 99, 100, 99), "at the first look nobody knows")
+	require.False(t, at(1, 5, 100, 99, 100, 99), "at the first probe nobody knows")
 	require.True(t, at(1, 5, 200, 199, 100, 99), "as far as the leader was then; its last entry need not be a record")
 	require.False(t, at(1, 5, 300, 299, 199, 199), "the log is shorter")
 	require.False(t, at(1, 5, 300, 299, 300, 298), "the effects are behind")
@@ -350,7 +351,7 @@ func TestFreshness(t *testing.T) {
 
 // Whoever of two leaders is of the later term is believed.
 func TestTwoLeaders(t *testing.T) {
-	l := &look{reports: map[quorum.Node]*Report{}}
+	l := &probe{reports: map[quorum.Node]*Report{}}
 	for n := quorum.Node(1); n <= 3; n++ {
 		s := quorum.Status{Group: 1, Role: quorum.Leader, Leader: n, Term: []uint64{0, 5, 7, 6}[n]}
 		l.reports[n] = &Report{Node: n, Replicas: []ReplicaReport{{Status: s}}}
@@ -372,12 +373,12 @@ func TestLag(t *testing.T) {
 		}
 		return &Report{Replicas: []ReplicaReport{{Status: s, Applied: applied}}}
 	}
-	l := &look{directory: p.directory(), reports: map[quorum.Node]*Report{
+	l := &probe{directory: p.directory(), reports: map[quorum.Node]*Report{
 		1: report(quorum.Leader, 100, 90), 2: report(quorum.Follower, 80, 85), 3: report(quorum.Follower, 103, 60),
 		4: report(quorum.Gone, 0, 0), // has a replica that the group doesn't know of yet
 	}}
 	shown := func() [2]float64 {
-		s := &scene{groups: []groupView{l.group(1, placement{}, nil, map[uint32]mark{})}}
+		s := &clusterView{groups: []groupView{l.group(1, GroupDocument{}, nil, map[uint32]sample{})}}
 		p.r.notice(l, s)
 		return [2]float64{p.r.gauge(`millrace_cluster_commit_lag{group="1"}`).Get(), p.r.gauge(`millrace_cluster_apply_lag{group="1"}`).Get()}
 	}
@@ -388,12 +389,13 @@ func TestLag(t *testing.T) {
 	require.Equal(t, [2]float64{0, 0}, shown(), "nobody leads")
 }
 
-// A group of two is not left to the one that can't decide alone, even before anybody has noticed that the other is dead.
+// A group of two is not left to the one that can't decide alone, even before anybody has noticed that the other is
+// dead.
 func TestRemoveOneOfTwo(t *testing.T) {
 	p := newPlay(t, 7, 2, 4, 1, 2)
 	p.until(60)
 	p.world.nodes[2].alive = false // the leaders go on until their lease ends
-	err := p.remove(context.Background(), 2, true, entryOf)
+	err := p.Remove(context.Background(), 2, true, entryOf)
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "has no majority")
 }

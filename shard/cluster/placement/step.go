@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"fmt"
@@ -20,13 +20,13 @@ import (
 // decision is what is to be done about a group next. The zero value: nothing.
 type decision struct {
 	step    *Step
-	place   *placement // the document as it shall be
-	doing   string     // for persons
-	problem string     // why nothing can be done, or what is not as it should be
+	place   *GroupDocument // the document as it shall be
+	doing   string         // for persons
+	problem string         // why nothing can be done, or what is not as it should be
 }
 
 // nextStep is what is next on the group's way to its document.
-func (s *scene) nextStep(g *groupView) decision {
+func (s *clusterView) nextStep(g *groupView) decision {
 	switch {
 	case len(g.Replicas) == 0:
 		return decision{problem: "is not placed"}
@@ -57,24 +57,24 @@ func (s *scene) nextStep(g *groupView) decision {
 		return s.leave(g, n, Remove, s.successor(g, nil))
 	}
 	if len(g.Leaving) > 0 {
-		return decision{place: &placement{Replicas: slices.Sorted(slices.Values(g.Replicas))}, doing: "has moved"}
+		return decision{place: &GroupDocument{Replicas: slices.Sorted(slices.Values(g.Replicas))}, doing: "has moved"}
 	}
 	return s.atRest(g)
 }
 
 // firstLeader hands a new group to the node that is to lead it first, and then says that it is made.
-func (s *scene) firstLeader(g *groupView) decision {
+func (s *clusterView) firstLeader(g *groupView) decision {
 	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && g.votes(first) {
 		if g.fresh[first] {
 			return decision{step: g.step(Transfer, first), doing: fmt.Sprintf("node %d is to lead first", first)}
 		}
 		return decision{doing: fmt.Sprintf("node %d is to lead first, and catches up", first)}
 	}
-	return decision{place: &placement{Replicas: slices.Sorted(slices.Values(g.Replicas)), Leaving: g.Leaving}, doing: "is made"}
+	return decision{place: &GroupDocument{Replicas: slices.Sorted(slices.Values(g.Replicas)), Leaving: g.Leaving}, doing: "is made"}
 }
 
 // nextToLeave is a member that isn't wanted any more: rather one that is missed less.
-func (s *scene) nextToLeave(g *groupView) quorum.Node {
+func (s *clusterView) nextToLeave(g *groupView) quorum.Node {
 	var leaving []quorum.Node
 	for _, m := range g.members {
 		if !slices.Contains(g.Replicas, m.Node) {
@@ -91,8 +91,9 @@ func (s *scene) nextToLeave(g *groupView) quorum.Node {
 	})
 }
 
-// leave takes a member out of the group, or its vote: what a verb does. When it leads, it hands over before, to a node that is as far (0: there is none).
-func (s *scene) leave(g *groupView, n quorum.Node, verb Verb, successor quorum.Node) decision {
+// leave takes a member out of the group, or its vote: what a verb does. When it leads, it hands over before, to a node
+// that is as far (0: there is none).
+func (s *clusterView) leave(g *groupView, n quorum.Node, verb Verb, successor quorum.Node) decision {
 	switch {
 	case g.votes(n) && !s.decides(without(g.voters(), n)):
 		return decision{problem: fmt.Sprintf("too few voters answer to go on without node %d", n)}
@@ -104,12 +105,13 @@ func (s *scene) leave(g *groupView, n quorum.Node, verb Verb, successor quorum.N
 	return s.handOver(g, successor)
 }
 
-func (s *scene) handOver(g *groupView, to quorum.Node) decision {
+func (s *clusterView) handOver(g *groupView, to quorum.Node) decision {
 	return decision{step: g.step(Transfer, to), doing: fmt.Sprintf("node %d hands over to node %d", g.leader, to)}
 }
 
-// successor is who shall lead a group instead: a voter that is as far as the leader and leads the fewest, rather one that stays; 0 when there is none.
-func (s *scene) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
+// successor is who shall lead a group instead: a voter that is as far as the leader and leads the fewest, rather one
+// that stays; 0 when there is none.
+func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
 	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
 		cost := leads[n]
 		if !s.stays(n) {
@@ -120,7 +122,7 @@ func (s *scene) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
 }
 
 // leaderless says why a group has no leader.
-func (s *scene) leaderless(g *groupView) string {
+func (s *clusterView) leaderless(g *groupView) string {
 	voters := g.voters()
 	if len(voters) == 0 {
 		voters = g.MadeOf
@@ -132,8 +134,8 @@ func (s *scene) leaderless(g *groupView) string {
 }
 
 // atRest says what a group that is as its document wants it lacks all the same.
-func (s *scene) atRest(g *groupView) decision {
-	elsewhere := slices.ContainsFunc(s.usable(), func(n quorum.Node) bool { return !g.holds(n) })
+func (s *clusterView) atRest(g *groupView) decision {
+	elsewhere := slices.ContainsFunc(s.usable(), func(n quorum.Node) bool { return !g.Holds(n) })
 	lacks := func(what string) decision {
 		if elsewhere {
 			return decision{doing: what + ", and waits for its turn to be moved"}
@@ -162,7 +164,7 @@ func (s *scene) atRest(g *groupView) decision {
 }
 
 // controlStep is what is next for the control group: each node is a member of it, a few of them vote.
-func (s *scene) controlStep() decision {
+func (s *clusterView) controlStep() decision {
 	g := &s.control
 	if g.leader == 0 {
 		return decision{problem: s.leaderless(g)}
@@ -170,7 +172,7 @@ func (s *scene) controlStep() decision {
 	var stay, drain, candidates, gone []quorum.Node // voters that stay and that drain, learners that may get a vote, members that are removed
 	for _, m := range sortedMembers(g.members) {
 		switch d := s.nodes[m.Node]; {
-		case !d.member():
+		case !d.Member():
 			gone = append(gone, m.Node)
 		case m.Voter && d.State == Active:
 			stay = append(stay, m.Node)
@@ -181,11 +183,11 @@ func (s *scene) controlStep() decision {
 		}
 	}
 	for _, n := range s.numbers() {
-		if _, isMember := g.member(n); !isMember && s.nodes[n].member() && g.open[n] {
+		if _, isMember := g.member(n); !isMember && s.nodes[n].Member() && g.open[n] {
 			return decision{step: g.step(AddLearner, n), doing: fmt.Sprintf("node %d gets a replica", n)}
 		}
 	}
-	wanted, to := wantedVoters(len(stay)+len(drain)+len(candidates)), s.controlSuccessor(stay)
+	wanted, to := WantedVoters(len(stay)+len(drain)+len(candidates)), s.controlSuccessor(stay)
 	if len(g.voters()) > wanted {
 		for _, n := range gone {
 			if g.votes(n) {
@@ -223,8 +225,9 @@ func (s *scene) controlStep() decision {
 
 const maxVoters = 5 // of the control group
 
-// wantedVoters is how many voters the control group has with so many nodes: an odd number, but both of two nodes, so that none has the only copy.
-func wantedVoters(nodes int) int {
+// WantedVoters is how many voters the control group has with so many nodes: an odd number, but both of two nodes, so
+// that none has the only copy.
+func WantedVoters(nodes int) int {
 	if nodes <= 3 {
 		return nodes
 	}
@@ -232,14 +235,15 @@ func wantedVoters(nodes int) int {
 }
 
 // controlSuccessor is who shall lead the control group instead; 0 when there is nobody.
-func (s *scene) controlSuccessor(stay []quorum.Node) quorum.Node {
+func (s *clusterView) controlSuccessor(stay []quorum.Node) quorum.Node {
 	return leastOf(stay, func(n quorum.Node) (int, bool) {
 		return 0, n != s.control.leader && s.control.fresh[n]
 	})
 }
 
-// leastVoter is whose vote in the control group is missed least: not the leader's, rather that of one who does not answer.
-func (s *scene) leastVoter(voters []quorum.Node) quorum.Node {
+// leastVoter is whose vote in the control group is missed least: not the leader's, rather that of one who does not
+// answer.
+func (s *clusterView) leastVoter(voters []quorum.Node) quorum.Node {
 	return leastOf(voters, func(n quorum.Node) (int, bool) {
 		cost := -int(n)
 		if s.nodes[n].alive {

@@ -1,4 +1,4 @@
-package cluster
+package placement
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 	"millrace/wal/quorum"
 )
 
-// look is what the nodes have said of themselves, all asked at once.
-type look struct {
+// probe is what the nodes have said of themselves, all asked at once.
+type probe struct {
 	at        time.Time
-	directory *directory
+	directory *Directory
 	reports   map[quorum.Node]*Report       // of those that have answered
 	skew      map[quorum.Node]time.Duration // by how much a node's clock is ahead of this one's, as far as that can be told
 }
@@ -25,13 +25,14 @@ const (
 
 // Pace is how fast groups are placed and moved. The zero value of a field means its default.
 type Pace struct {
-	// Round is the time between two looks at all nodes, Busy when something was done. Defaults 1 s, 100 ms.
+	// Round is the time between two probes of all nodes, Busy when something was done. Defaults 1 s, 100 ms.
 	Round, Busy time.Duration
 	// Transfer is the time between two changes of leaders that make their numbers even. Default 5 s.
 	Transfer time.Duration
 	// Settle is how long a node must be there before it takes part in that. Default 20 s.
 	Settle time.Duration
-	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. What it has it keeps. Default 1 min.
+	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. What it
+	// has it keeps. Default 1 min.
 	Lost time.Duration
 	// Step bounds one change of a group's members or leader. Default 10 s.
 	Step time.Duration
@@ -50,11 +51,11 @@ func (p *Pace) EnsureDefaults() {
 	preset(&p.Moves, 2)
 }
 
-// look asks all nodes of the cluster, and members besides, how they are.
-func (o *operator) look(ctx context.Context, members []quorum.Node) *look {
-	l := &look{at: o.now(), reports: map[quorum.Node]*Report{}, skew: map[quorum.Node]time.Duration{}}
-	l.directory, _ = o.documents.get()
-	asked := l.directory.toAsk(append(slices.Clone(members), o.self))
+// probe asks all nodes of the cluster, and members besides, how they are.
+func (o *Operator) probe(ctx context.Context, members []quorum.Node) *probe {
+	l := &probe{at: o.Now(), reports: map[quorum.Node]*Report{}, skew: map[quorum.Node]time.Duration{}}
+	l.directory, _ = o.Documents.Get()
+	asked := l.directory.toAsk(append(slices.Clone(members), o.Self))
 	l.ask(ctx, o, asked)
 	if more := slices.DeleteFunc(l.members(), func(n quorum.Node) bool { return slices.Contains(asked, n) }); len(more) > 0 {
 		l.ask(ctx, o, more) // removed, but not yet from all groups
@@ -63,16 +64,16 @@ func (o *operator) look(ctx context.Context, members []quorum.Node) *look {
 }
 
 // ask takes in the reports of nodes.
-func (l *look) ask(ctx context.Context, o *operator, nodes []quorum.Node) {
+func (l *probe) ask(ctx context.Context, o *Operator, nodes []quorum.Node) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var wait sync.WaitGroup
 	for _, n := range nodes {
 		wait.Go(func() {
-			begun := o.now()
-			report, err := o.peers.Report(ctx, n)
-			took := o.now().Sub(begun)
+			begun := o.Now()
+			report, err := o.Peers.Report(ctx, n)
+			took := o.Now().Sub(begun)
 			if err != nil || report.Node != n {
 				return
 			}
@@ -88,7 +89,7 @@ func (l *look) ask(ctx context.Context, o *operator, nodes []quorum.Node) {
 }
 
 // members are all nodes that are a member of any group.
-func (l *look) members() []quorum.Node {
+func (l *probe) members() []quorum.Node {
 	all := map[quorum.Node]struct{}{}
 	for _, report := range l.reports {
 		for i := range report.Replicas {
@@ -100,18 +101,19 @@ func (l *look) members() []quorum.Node {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// toAsk are the nodes that can answer: not those that have never come, nor those that are removed and have nothing left.
-func (d *directory) toAsk(members []quorum.Node) []quorum.Node {
+// toAsk are the nodes that can answer: not those that have never come, nor those that are removed and have nothing
+// left.
+func (d *Directory) toAsk(members []quorum.Node) []quorum.Node {
 	ask := map[quorum.Node]struct{}{}
 	for _, n := range members {
 		ask[n] = struct{}{}
 	}
-	for n, document := range d.nodes {
-		if delete(ask, n); document.member() {
+	for n, document := range d.Nodes {
+		if delete(ask, n); document.Member() {
 			ask[n] = struct{}{}
 		}
 	}
-	for _, p := range d.groups {
+	for _, p := range d.Groups {
 		for _, n := range slices.Concat(p.Replicas, p.Leaving) {
 			ask[n] = struct{}{}
 		}
@@ -120,7 +122,7 @@ func (d *directory) toAsk(members []quorum.Node) []quorum.Node {
 }
 
 // replica is what a node has said of its replica of a group, nil when it has none or has not answered.
-func (l *look) replica(n quorum.Node, group uint32) *ReplicaReport {
+func (l *probe) replica(n quorum.Node, group uint32) *ReplicaReport {
 	if report := l.reports[n]; report != nil {
 		for i := range report.Replicas {
 			if report.Replicas[i].Group == group {
@@ -131,9 +133,9 @@ func (l *look) replica(n quorum.Node, group uint32) *ReplicaReport {
 	return nil
 }
 
-// of is what is known of a group: by its leader, of several who think that they lead the one of the latest term (nil: there is none), and by who has seen the
-// latest term.
-func (l *look) of(group uint32) (leader, latest *ReplicaReport) {
+// of is what is known of a group: by its leader, of several who think that they lead the one of the latest term (nil:
+// there is none), and by who has seen the latest term.
+func (l *probe) of(group uint32) (leader, latest *ReplicaReport) {
 	for _, n := range slices.Sorted(maps.Keys(l.reports)) {
 		r := l.replica(n, group)
 		if r == nil {
@@ -149,15 +151,16 @@ func (l *look) of(group uint32) (leader, latest *ReplicaReport) {
 	return leader, latest
 }
 
-// memory is what earlier looks have shown.
+// memory is what earlier probes have shown.
 type memory struct {
 	begun    time.Time
 	answered map[quorum.Node]time.Time
-	marks    map[uint32]mark
+	samples  map[uint32]sample
 }
 
-// mark is how far a leader was at the look before. A replica that is as far now is less than the time between two looks behind, however many entries that are.
-type mark struct {
+// sample is how far a leader was at the probe before. A replica that is as far now is less than the time between two
+// probes behind, however many entries that are.
+type sample struct {
 	leader  quorum.Node
 	term    uint64
 	commit  uint64
@@ -165,15 +168,15 @@ type mark struct {
 }
 
 func newMemory(begun time.Time) *memory {
-	return &memory{begun: begun, answered: map[quorum.Node]time.Time{}, marks: map[uint32]mark{}}
+	return &memory{begun: begun, answered: map[quorum.Node]time.Time{}, samples: map[uint32]sample{}}
 }
 
-// scene makes of a look, and of what is remembered, what decisions are made by. Afterwards m remembers this look, too.
-func (o *operator) scene(l *look, m *memory) *scene {
-	s := &scene{replicas: o.replicas, nodes: map[quorum.Node]nodeView{}}
+// view makes of a probe, and of what is remembered, what decisions are made by. Afterwards m remembers this probe, too.
+func (o *Operator) view(l *probe, m *memory) *clusterView {
+	s := &clusterView{replicas: o.Replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {
 		m.answered[n] = l.at
-		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= o.pace.Settle}
+		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= o.Pace.Settle}
 	}
 	for _, n := range l.directory.numbers() {
 		silent := l.at.Sub(m.begun)
@@ -181,29 +184,29 @@ func (o *operator) scene(l *look, m *memory) *scene {
 		if ever {
 			silent = l.at.Sub(heard)
 		}
-		s.nodes[n] = nodeView{nodeDocument: l.directory.nodes[n], alive: ever && silent < aliveFor, lost: silent >= o.pace.Lost,
+		s.nodes[n] = nodeView{NodeDocument: l.directory.Nodes[n], alive: ever && silent < aliveFor, lost: silent >= o.Pace.Lost,
 			here: s.nodes[n].here, settled: s.nodes[n].settled}
 	}
-	marks := map[uint32]mark{}
-	s.control = l.group(0, placement{}, m.marks, marks)
-	for _, group := range slices.Sorted(maps.Keys(l.directory.groups)) {
-		s.groups = append(s.groups, l.group(group, l.directory.groups[group], m.marks, marks))
+	samples := map[uint32]sample{}
+	s.control = l.group(0, GroupDocument{}, m.samples, samples)
+	for _, group := range slices.Sorted(maps.Keys(l.directory.Groups)) {
+		s.groups = append(s.groups, l.group(group, l.directory.Groups[group], m.samples, samples))
 	}
-	m.marks = marks
+	m.samples = samples
 	return s
 }
 
-func (l *look) group(group uint32, p placement, before, now map[uint32]mark) groupView {
-	g := groupView{group: group, placement: p, open: map[quorum.Node]bool{}, fresh: map[quorum.Node]bool{}}
+func (l *probe) group(group uint32, p GroupDocument, before, now map[uint32]sample) groupView {
+	g := groupView{group: group, GroupDocument: p, open: map[quorum.Node]bool{}, fresh: map[quorum.Node]bool{}}
 	leader, latest := l.of(group)
 	if latest != nil {
 		g.members = latest.Members
 	}
-	old, known := mark{}, false
+	old, known := sample{}, false
 	if leader != nil {
 		g.leader, g.members = leader.Leader, leader.Members
 		old, known = before[group]
-		now[group] = mark{leader: g.leader, term: leader.Term, commit: leader.CommitIndex, applied: leader.Applied}
+		now[group] = sample{leader: g.leader, term: leader.Term, commit: leader.CommitIndex, applied: leader.Applied}
 		known = known && old.leader == g.leader && old.term == leader.Term
 	}
 	for n := range l.reports {
@@ -213,4 +216,10 @@ func (l *look) group(group uint32, p placement, before, now map[uint32]mark) gro
 		}
 	}
 	return g
+}
+
+func preset[T ~int | ~int64](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
 }
