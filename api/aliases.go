@@ -80,6 +80,13 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 
 func (c *newAlias) names() []subject { return []subject{aliasSubject(c.label, c.name)} }
 
+func (c *newAlias) asks() []namedUser {
+	if c.of == nil {
+		return nil
+	}
+	return []namedUser{*c.of}
+}
+
 func (c *newAlias) resolve(x *exchange) ([]subject, error) {
 	if c.of == nil {
 		return nil, nil
@@ -169,6 +176,8 @@ func readAliasUpdate(v value) (change, string) {
 func (c *aliasUpdate) names() []subject {
 	return []subject{aliasSubject(c.label, c.current), aliasSubject(c.label, c.name)}
 }
+
+func (c *aliasUpdate) asks() []namedUser { return []namedUser{aliasUser(c.label, c.current)} }
 
 func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
 	u := aliasUser(c.label, c.current)

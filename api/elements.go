@@ -29,6 +29,8 @@ type element struct {
 type change interface {
 	// names lists the identifiers that the change is about, as the request has them.
 	names() []subject
+	// asks lists whom resolve looks up.
+	asks() []namedUser
 	// resolve looks up whom the change is about, as things are now, and lists what it reads or changes besides its names. It is called again when the
 	// change had to wait.
 	resolve(x *exchange) ([]subject, error)
@@ -127,9 +129,14 @@ func (l *elements) apply(required string, source op.Source) bool {
 func (l *elements) wave(waiting []*element, source op.Source, first bool) (later []*element, err error) {
 	x := l.x
 	if !first { // looks at what the wave before has done
-		if err := x.s.options.Store.Fence(); err != nil {
-			return nil, err
-		}
+		x.reads.Begin()
+	}
+	var asked []namedUser
+	for _, e := range waiting {
+		asked = append(asked, e.change.asks()...)
+	}
+	if err := x.expect(shard.OfUsers, asked...); err != nil {
+		return nil, err
 	}
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()

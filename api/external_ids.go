@@ -105,6 +105,8 @@ func (c *externalIDRename) names() []subject {
 	return []subject{{kind: op.ExternalID, key: c.current}, {kind: op.ExternalID, key: c.id}}
 }
 
+func (c *externalIDRename) asks() []namedUser { return []namedUser{externalIDUser(c.current)} }
+
 func (c *externalIDRename) resolve(x *exchange) ([]subject, error) {
 	c.number = 0
 	u := externalIDUser(c.current)
@@ -170,6 +172,8 @@ func readExternalIDRemoval(v value) (change, string) {
 }
 
 func (c *externalIDRemoval) names() []subject { return []subject{{kind: op.ExternalID, key: c.id}} }
+
+func (c *externalIDRemoval) asks() []namedUser { return []namedUser{externalIDUser(c.id)} }
 
 func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
 	c.number, c.primary = 0, false

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"millrace/ingest/field"
+	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -57,12 +58,26 @@ type person struct {
 	updated    int64  // Unix µs
 }
 
+// expect says whom will be asked for, and how much is read of them.
+func (x *exchange) expect(extent shard.Extent, named ...namedUser) error {
+	list := make([]shard.Identifier, 0, len(named))
+	for i := range named {
+		if u := &named[i]; u.isSane() {
+			list = append(list, shard.Identifier{ID: u.kind, Key: u.key})
+		}
+	}
+	return x.reads.Expect(x.ws.Number, extent, list...)
+}
+
+// isSane is false for what can't be anybody's.
+func (u *namedUser) isSane() bool { return u.known && len(u.key) <= op.MaxKeyBytes }
+
 // find returns the users that u names, first the one that /users/track would update.
 func (u *namedUser) find(x *exchange) (list []person, err error) {
-	if !u.known || len(u.key) > op.MaxKeyBytes {
+	if !u.isSane() {
 		return nil, nil
 	}
-	err = x.s.options.Store.View(x.ws.Number, u.kind, u.key, func(number uint64, blob []byte) {
+	err = x.reads.View(x.ws.Number, u.kind, u.key, func(number uint64, blob []byte) {
 		list = append(list, person{number, string(profile.ExternalID(blob)), profile.Updated(blob)})
 	})
 	return list, err
@@ -77,9 +92,9 @@ func (u *namedUser) users(x *exchange) iter.Seq2[User, error] {
 			yield(User{}, err)
 			return
 		}
-		read := x.s.options.Store.FindNumber
+		read := x.reads.FindNumber
 		if u.kind == op.Email || u.kind == op.Phone {
-			read = x.s.options.Store.FindMerged
+			read = x.reads.FindMerged
 		}
 		for _, p := range list {
 			found, err := read(x.ws.Number, p.number)

@@ -120,6 +120,8 @@ func (c *identification) names() []subject {
 	return []subject{{kind: op.ExternalID, key: c.externalID}, {kind: c.user.kind, key: string(c.user.key)}}
 }
 
+func (c *identification) asks() []namedUser { return []namedUser{externalIDUser(c.externalID), c.user} }
+
 // resolve looks the user up, and who has the external id. All who share the address count: a change to one may change who is chosen.
 func (c *identification) resolve(x *exchange) ([]subject, error) {
 	c.number = 0

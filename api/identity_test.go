@@ -683,13 +683,20 @@ type findingStore struct {
 	found int
 }
 
-func (s *findingStore) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+func (s *findingStore) NewReads() Reads { return findingReads{s.Store.NewReads(), s} }
+
+type findingReads struct {
+	Reads
+	store *findingStore
+}
+
+func (r findingReads) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	n := 0
-	err := s.Store.View(workspace, id, key, func(number uint64, blob []byte) {
+	err := r.Reads.View(workspace, id, key, func(number uint64, blob []byte) {
 		n++
 		f(number, blob)
 	})
-	s.found += max(n, 1)
+	r.store.found += max(n, 1)
 	return err
 }
 

@@ -114,6 +114,16 @@ func (m *memoryStore) Admit() error {
 
 func (m *memoryStore) FenceAnswer(uint32, []byte) error { return m.Fence() }
 
+func (m *memoryStore) FenceControl() error { return m.Fence() }
+
+func (m *memoryStore) NewReads() Reads { return memoryReads{m} }
+
+type memoryReads struct{ *memoryStore }
+
+func (memoryReads) Begin() {}
+
+func (r memoryReads) Expect(uint32, shard.Extent, ...shard.Identifier) error { return r.Fence() }
+
 func (m *memoryStore) Fence() error {
 	if m.fence != nil {
 		return m.fence()

@@ -4,6 +4,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/ingest/field"
+	"millrace/shard"
 	"millrace/shard/op"
 )
 
@@ -28,6 +29,14 @@ func (s *Server) merge(x *exchange) {
 	updates, text := x.readMergeUpdates(body)
 	if text != "" {
 		x.fail(fasthttp.StatusBadRequest, text)
+		return
+	}
+	var asked []namedUser
+	for _, u := range updates {
+		asked = append(asked, u.gone, u.keep)
+	}
+	if err := x.expect(shard.OfUsers, asked...); err != nil {
+		x.failEngine(err)
 		return
 	}
 	batch := s.options.Store.NewBatch(x.ws.Number, x.key.Number)

@@ -281,7 +281,7 @@ func (s *Server) preferenceURL(x *exchange) {
 	var users []User
 	if user := x.lastSegment(); len(user) <= op.MaxKeyBytes {
 		var err error
-		if users, err = s.options.Store.Find(x.ws.Number, op.ExternalID, []byte(user)); err != nil {
+		if users, err = x.reads.Find(x.ws.Number, op.ExternalID, []byte(user)); err != nil {
 			x.failEngine(err)
 			return
 		}

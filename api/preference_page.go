@@ -134,7 +134,7 @@ func (x *exchange) openLink() (v visit, ok bool) {
 		x.failExpired(&v)
 		return v, false
 	}
-	users, err := x.s.options.Store.FindMerged(v.link.Workspace, v.link.User)
+	users, err := x.reads.FindMerged(v.link.Workspace, v.link.User)
 	if err != nil {
 		x.failEngine(err)
 		return v, false

@@ -14,6 +14,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
+	"millrace/shard"
 )
 
 // Names of headers in canonical form, as bytes, so that setting one does not allocate.
@@ -51,11 +52,13 @@ type exchange struct {
 	body  []byte             // decompressed; lent until the handler returns
 
 	requestID []byte
-	reply     []byte    // a handler's scratch
-	lookup    []byte    // a handler's scratch for a key
-	queried   []queried // memory for readQuery
-	wire      []byte    // memory for the body as it comes
-	plain     []byte    // memory for decompression
+	reply     []byte             // a handler's scratch
+	lookup    []byte             // a handler's scratch for a key
+	queried   []queried          // memory for readQuery
+	reads     Reads              // of users and addresses
+	expected  []shard.Identifier // memory for expectQueried
+	wire      []byte             // memory for the body as it comes
+	plain     []byte             // memory for decompression
 	digits    [20]byte
 }
 
@@ -63,6 +66,7 @@ func (x *exchange) reset() {
 	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.path, x.body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.requestID = x.requestID[:0]
 	clear(x.queried) // views of the request
+	clear(x.expected)
 	if cap(x.reply) > maxPooledBytes {
 		x.reply = nil
 	}
@@ -92,13 +96,15 @@ func (x *exchange) serve() {
 	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.unfenced && !x.fence() {
 		return
 	}
+	x.reads.Begin()
 	x.route.handler(x)
 }
 
-// fence waits until all that was acknowledged before, by whatever node, is visible here: users and control documents. From then on the handler reads what
-// this node has. It sees its own commits only behind another fence: of several leaders' partitions this node may have followers.
+// fence waits until the control documents that were acknowledged before, by whatever node, are visible here. Users and addresses are read behind fences of their own
+// (x.reads), of the groups that have them: a request for some notices nothing of others. A handler sees its own commits only when it begins its reads anew: of
+// several leaders' partitions this node may have followers.
 func (x *exchange) fence() bool {
-	if err := x.s.options.Store.Fence(); err != nil {
+	if err := x.s.options.Store.FenceControl(); err != nil {
 		x.failEngine(err)
 		return false
 	}

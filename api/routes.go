@@ -13,7 +13,7 @@ import (
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a key that holds the permission, a
-// free place in the bucket, and, unless it reads nothing, a fence. A route without a permission must say that it is open, or that it wants the SCIM token.
+// free place in the bucket, and, unless it reads no control documents, a fence. A route without a permission must say that it is open, or that it wants the SCIM token.
 type route struct {
 	method     string
 	path       string // exact, or with segments in braces: /scim/v2/Users/{id}
@@ -23,7 +23,7 @@ type route struct {
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	page       bool // open, for people: answers HTML, takes forms
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
-	unfenced   bool // the handler reads nothing that is stored, or sees to it itself; all others see what was acknowledged before, by whatever node: exchange.fence
+	unfenced   bool // the handler reads no control documents but its workspace; all others see what was acknowledged before, by whatever node: exchange.fence
 	handler    func(*exchange)
 
 	metrics *routeMetrics
@@ -33,21 +33,21 @@ type route struct {
 func (s *Server) routes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, unfenced: true, handler: s.track},
-		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, handler: s.exportIDs},
-		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, handler: s.deleteUsers},
-		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, handler: s.newAliases},
-		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, handler: s.updateAliases},
-		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, handler: s.identify},
-		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, handler: s.merge},
-		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename", bucket: ratelimit.UsersExternalIDsRename,
+		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, unfenced: true, handler: s.exportIDs},
+		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.deleteUsers},
+		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.newAliases},
+		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.updateAliases},
+		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.identify},
+		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.merge},
+		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename", bucket: ratelimit.UsersExternalIDsRename, unfenced: true,
 			handler: s.renameExternalIDs},
-		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove,
+		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove, unfenced: true,
 			handler: s.removeExternalIDs},
 
 		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatus},
 		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatusV2},
-		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, handler: s.getStatus},
-		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, handler: s.userStatus},
+		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, unfenced: true, handler: s.getStatus},
+		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, unfenced: true, handler: s.userStatus},
 		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, unfenced: true, handler: s.emailStatus},
 		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},
 		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},

@@ -10,19 +10,36 @@ import (
 	"millrace/shard/profile"
 )
 
+// finder is what handlers read of users and addresses.
+type finder interface {
+	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,
+	// the best candidate first (service.md 4.1 rule 3).
+	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
+	// FindNumber returns the profile with this number: none or one.
+	FindNumber(workspace uint32, number uint64) ([]User, error)
+	// FindMerged returns the profile with this number, or the one that it was merged into.
+	FindMerged(workspace uint32, number uint64) ([]User, error)
+	// View reads without a copy, HeldState one state.
+	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
+	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)
+}
+
+// Reads are the reads of one request after the other. What is read sees all that was acknowledged, by whatever node, before Begin, and waits for those parts of the
+// store alone that are looked at. Expect says what will be, which saves rounds. See shard.Reads.
+type Reads interface {
+	finder
+	Begin()
+	Expect(workspace uint32, extent shard.Extent, list ...shard.Identifier) error
+}
+
 // Store is what the door needs of the engine.
 type Store interface {
 	// Admit is nil when there is room for a request's changes; asked before a large body is decoded. Else it is what Commit would say.
 	Admit() error
 	// NewBatch begins one request's changes. Release it, always.
 	NewBatch(workspace, actor uint32) Batch
-	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,
-	// the best candidate first (service.md 4.1 rule 3). Linearizable behind a Fence, as are the other reads.
-	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
-	// FindNumber returns the profile with this number: none or one.
-	FindNumber(workspace uint32, number uint64) ([]User, error)
-	// FindMerged returns the profile with this number, or the one that it was merged into.
-	FindMerged(workspace uint32, number uint64) ([]User, error)
+	// NewReads are reads for one request after the other.
+	NewReads() Reads
 	// ParseSvcID reads a svc_id; ok is false for one that is not of this store and workspace.
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.
@@ -31,15 +48,16 @@ type Store interface {
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
 	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone there is nothing to wait for.
 	Fence() error
+	// FenceControl is Fence for control documents alone.
+	FenceControl() error
 	// FenceAnswer is Fence for Answer under that key alone.
 	FenceAnswer(workspace uint32, key []byte) error
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// View and ViewAddress read without a copy, HeldState one state; Trail and AddressTrail are the trails of states. See shard.Engine.
-	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
+	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of states. See shard.Engine.
+	finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
-	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
 	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
 	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.
@@ -96,6 +114,9 @@ type engine struct{ *shard.Engine }
 // NewBatch gives the batch as the interface; it is a *shard.Batch.
 func (e engine) NewBatch(workspace, actor uint32) Batch { return e.Engine.NewBatch(workspace, actor) }
 
+// NewReads gives the reads as the interface.
+func (e engine) NewReads() Reads { return e.Engine.NewReads() }
+
 // ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know the control documents that are
 // acknowledged by now (cluster.Node.Spread), so that a key works on every node once the answer that shows it is out. nil: alone.
 func ControlStore(e *shard.Engine, spread func()) control.Store { return controlStore{e, spread} }
@@ -113,7 +134,7 @@ func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit
 		of[i] = shard.DocumentChange(c)
 	}
 	err := s.engine.PutDocuments(actor, of, audit)
-	return afterPut(err, s.engine.Fence, s.spread)
+	return afterPut(err, s.engine.FenceControl, s.spread)
 }
 
 func afterPut(err error, fence func() error, spread func()) error {

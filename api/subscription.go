@@ -422,6 +422,10 @@ func (s *Server) getStatus(x *exchange) {
 func (x *exchange) answerStatus(ids []queried, group shard.State) {
 	reply := append(x.reply[:0], `{"status":{`...)
 	var names nameSet
+	if err := x.expectStates(ids, group); err != nil {
+		x.failEngine(err)
+		return
+	}
 	for i, id := range ids {
 		if !names.add(ids, i) {
 			continue // a name stands in an object once
@@ -431,7 +435,7 @@ func (x *exchange) answerStatus(ids []queried, group shard.State) {
 			x.fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
 			return
 		}
-		state, known, err := x.s.options.Store.HeldState(x.ws.Number, id.kind, key, group)
+		state, known, err := x.reads.HeldState(x.ws.Number, id.kind, key, group)
 		if err != nil {
 			x.failEngine(err)
 			return
@@ -444,6 +448,35 @@ func (x *exchange) answerStatus(ids []queried, group shard.State) {
 	}
 	x.reply = append(reply, `},"message":"success"}`...)
 	x.send(fasthttp.StatusOK, x.reply)
+}
+
+// expectStates says whose states will be read: an address has its own, a user's depend on the address that the group is about.
+func (x *exchange) expectStates(ids []queried, group shard.State) error {
+	extent := shard.OfUsers | shard.OfPhones
+	switch {
+	case ids[0].kind != op.ExternalID: // then all are addresses
+		extent = 0
+	case group.ForAddress(op.Email):
+		extent = shard.OfUsers | shard.OfEmails
+	}
+	return x.expectQueried(extent, ids)
+}
+
+func (x *exchange) expectQueried(extent shard.Extent, ids []queried) error {
+	list, phones := x.expected[:0], x.lookup[:0]
+	for _, id := range ids {
+		key, ok := id.text, true
+		if id.kind == op.Phone {
+			start := len(phones)
+			phones, ok = x.s.appendE164(phones, id.text)
+			key = phones[start:]
+		}
+		if ok {
+			list = append(list, shard.Identifier{ID: id.kind, Key: key})
+		}
+	}
+	x.expected, x.lookup = list, phones
+	return x.reads.Expect(x.ws.Number, extent, list...)
 }
 
 // nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus one.
@@ -534,6 +567,10 @@ func parseBetween(text []byte, low, high, absent int) (n int, ok bool) {
 // answerUsers answers with a page of the users that ids name. Numbers never change, so users who share an address come in an order that is the same for every
 // page.
 func (x *exchange) answerUsers(ids []queried, limit, offset int) {
+	if err := x.expectQueried(shard.OfUsers|shard.OfEmails|shard.OfPhones, ids); err != nil {
+		x.failEngine(err)
+		return
+	}
 	var numbers []uint64
 	seen := map[uint64]struct{}{}
 	collect := func(number uint64, _ []byte) {
@@ -549,7 +586,7 @@ func (x *exchange) answerUsers(ids []queried, limit, offset int) {
 			return
 		}
 		first := len(numbers)
-		if err := x.s.options.Store.View(x.ws.Number, id.kind, key, collect); err != nil {
+		if err := x.reads.View(x.ws.Number, id.kind, key, collect); err != nil {
 			x.failEngine(err)
 			return
 		}
@@ -558,7 +595,7 @@ func (x *exchange) answerUsers(ids []queried, limit, offset int) {
 	page := numbers[min(offset, len(numbers)):min(offset+limit, len(numbers))]
 	x.reply = append(x.reply[:0], `{"users":[`...)
 	for _, number := range page {
-		users, err := x.s.options.Store.FindNumber(x.ws.Number, number)
+		users, err := x.reads.FindNumber(x.ws.Number, number)
 		if err != nil {
 			x.failEngine(err)
 			return

@@ -579,7 +579,14 @@ type lentStore struct {
 	blob []byte
 }
 
-func (s lentStore) HeldState(_ uint32, _ op.IDKind, _ []byte, state shard.State) (profile.StateChange, bool, error) {
+func (s lentStore) NewReads() Reads { return lentReads{s.Store.NewReads(), s.blob} }
+
+type lentReads struct {
+	Reads
+	blob []byte
+}
+
+func (s lentReads) HeldState(_ uint32, _ op.IDKind, _ []byte, state shard.State) (profile.StateChange, bool, error) {
 	c, ok := profile.StateOf(s.blob, state)
 	return c, ok, nil
 }
@@ -617,6 +624,7 @@ func TestGetStatusAllocations(t *testing.T) {
 	users, err := d.options.Store.Find(1, op.ExternalID, []byte("a"))
 	require.NoError(t, err)
 	d.options.Store = lentStore{d.options.Store, users[0].Blob}
+	d.exchanges = sync.Pool{New: d.exchanges.New} // those that are there read of the store before
 	for _, kind := range []struct{ name, format string }{{"external_id[]", "user-%d"}, {"email", "User-%d@example.com"}} {
 		var allocations [2]float64
 		for i, n := range []int{1, 50} {

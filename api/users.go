@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
+	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -181,6 +182,10 @@ const textExportTooLarge = "The answer would have more than 64 MiB: name fewer u
 
 // export answers with the users, each once, and the external ids that are nobody's.
 func (x *exchange) export(named []namedUser, fields profile.Fields) {
+	if err := x.expect(shard.OfUsers|shard.OfEmails|shard.OfPhones, named...); err != nil {
+		x.failEngine(err)
+		return
+	}
 	var unknown []string
 	seen := map[uint64]struct{}{}
 	var svcID [64]byte
@@ -350,6 +355,10 @@ func (n *names) emailObject(e value) {
 
 // delete removes the users, durably and all at once, and answers with their number and the identifiers that were nobody's.
 func (x *exchange) delete(named []namedUser) {
+	if err := x.expect(shard.OfUsers, named...); err != nil {
+		x.failEngine(err)
+		return
+	}
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()
 	var unknown []string

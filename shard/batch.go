@@ -161,25 +161,12 @@ func (b *Batch) Commit() error {
 			return err
 		}
 	}
-	if b.engine.log == nil && b.needsFence() {
-		if err := b.engine.Fence(); err != nil {
-			return err
-		}
-	}
-	routed := b.survey()
-	if changed, err := b.leaveOutUnchanged(); err != nil {
-		return err
-	} else if changed {
-		routed = b.survey()
-	}
-	if routed {
-		if err := b.routeSurveyed(); err != nil {
-			return err
-		}
-	}
 	e := b.engine
 	if e.log == nil {
 		return b.commitFar()
+	}
+	if err := b.address(); err != nil {
+		return err
 	}
 	if err := e.reserveMerges(b.merges); err != nil {
 		return err
@@ -203,6 +190,20 @@ func (b *Batch) Commit() error {
 		return e.failure.err
 	}
 	e.inflight.Add(-int64(len(data)))
+	return nil
+}
+
+// address has each op go where it will have effect, as things stand.
+func (b *Batch) address() error {
+	routed := b.survey()
+	if changed, err := b.leaveOutUnchanged(); err != nil {
+		return err
+	} else if changed {
+		routed = b.survey()
+	}
+	if routed {
+		return b.routeSurveyed()
+	}
 	return nil
 }
 

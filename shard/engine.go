@@ -216,6 +216,7 @@ type Engine struct {
 	advanced     atomic.Uint64 // what Advance has said
 
 	batches sync.Pool
+	reads   sync.Pool // a front's, for its batches
 	pump    pump
 
 	// renamed has the workspaces of which this engine knows, or on a front all nodes know, that external ids were renamed.

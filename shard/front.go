@@ -11,8 +11,8 @@ import (
 )
 
 // A front has no log: what it reads lies in replicas of this node, which lend it as they lend it to themselves, or comes from another node; what it
-// commits goes through the Mesh. Batch.Commit asks for a fence of its own before it looks something up. Reads don't: who reads asks once (Fence), for
-// all that a request reads before it changes anything, and again after it has.
+// commits goes through the Mesh. Batch.Commit asks for fences of its own before it looks something up, and so do Reads. Of its own methods the reads don't: who
+// uses those asks once (Fence), for all that a request reads before it changes anything, and again after it has.
 
 // NewFront makes an engine without partitions; of opts only Limits, Logger, MaxInflightBytes, MaxMergesWaiting, Now, OnFailure and Group (Secret, Mesh, Clock)
 // count.
@@ -23,6 +23,7 @@ func NewFront(opts Options) (*Engine, error) {
 	}
 	e := newEngine(opts)
 	e.hasher = identity.NewHasher(opts.Group.Secret)
+	e.reads.New = func() any { return e.NewReads() }
 	close(e.pump.gone)
 	return e, nil
 }
@@ -31,9 +32,12 @@ func NewFront(opts Options) (*Engine, error) {
 // Nothing was done. Alone, who has asked for the answer and then commits knows that there is none.
 var ErrKept = errors.New("an answer is kept under this key")
 
-// commitFar is Commit on a front, after everything is looked up.
+// commitFar is Commit on a front.
 func (b *Batch) commitFar() error {
 	e := b.engine
+	if err := b.addressBehindFences(); err != nil {
+		return err
+	}
 	if err := e.reserveMerges(b.merges); err != nil {
 		return err
 	}
@@ -51,12 +55,30 @@ func (b *Batch) commitFar() error {
 		return err
 	}
 	if b.relay != nil && outcomes[b.relay.ref] == Taken {
-		if err := e.Fence(); err != nil { // so that Answer has it
+		if err := e.opts.Group.Mesh.FenceOf(identity.Partition(b.relay.home)); err != nil { // so that Answer has it
 			return err
 		}
 		return ErrKept
 	}
 	return nil
+}
+
+// addressBehindFences is address on a front.
+func (b *Batch) addressBehindFences() error {
+	if !b.needsFence() {
+		return b.address()
+	}
+	front := b.engine
+	r := front.reads.Get().(*Reads)
+	defer func() {
+		b.engine = front
+		front.reads.Put(r)
+	}()
+	b.engine = r.engine
+	if err := b.fence(r.fences); err != nil {
+		return err
+	}
+	return b.address()
 }
 
 // Count is the number of ops so far.

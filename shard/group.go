@@ -50,8 +50,8 @@ type Mesh interface {
 	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this node, and the node's Clock has seen the
 	// stamps of all of it, that of groups without a replica here included.
 	Fence() error
-	// FenceOf is Fence for the group of one partition alone: what concerns no other group need not wait for theirs.
-	FenceOf(partition uint8) error
+	// FenceOf is Fence for the groups that hold these partitions alone: what concerns no other group need not wait for theirs.
+	FenceOf(partitions ...uint8) error
 	// FenceControl is Fence for the control group alone: control documents can be changed, and seen, also while other groups have no leader.
 	FenceControl() error
 	// Spread returns when all nodes that can be reached know the control documents that are acknowledged by now, or after a while.
@@ -377,6 +377,14 @@ func (e *Engine) Fence() error {
 		return nil
 	}
 	return e.opts.Group.Mesh.Fence()
+}
+
+// FenceControl is Fence for control documents alone.
+func (e *Engine) FenceControl() error {
+	if e.opts.Group == nil {
+		return nil
+	}
+	return e.opts.Group.Mesh.FenceControl()
 }
 
 // FenceAnswer is Fence for the answer that is kept under a key (Answer).

@@ -567,8 +567,9 @@ func TestStatesOfANodeThatIsBehind(t *testing.T) {
 			},
 		} {
 			user := userIn(1+i/2%2, 10*i+n)
-			late.behind.Store(true)
 			track(t, ahead.front, user, attrField(op.AttrEmail, email))
+			require.NoError(t, late.front.Fence()) // it knows the user, and not what is said of the address
+			late.behind.Store(true)
 			setAddress(t, ahead.front, op.Email, email, State{Kind: EmailState, Value: "opted_in"})
 			said, done := State{Kind: EmailState, Value: "unsubscribed"}, make(chan struct{})
 			go func() {

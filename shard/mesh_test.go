@@ -226,12 +226,21 @@ func (m *testMesh) Spread() {
 		}
 	}
 }
-func (m *testMesh) FenceOf(uint8) error { return m.Fence() }
 
-func (m *testMesh) Fence() error {
+func (m *testMesh) FenceOf(partitions ...uint8) error {
+	var groups []*testGroup
+	for _, p := range partitions {
+		groups = append(groups, m.c.groupOf(p))
+	}
+	return m.fence(groups)
+}
+
+func (m *testMesh) Fence() error { return m.fence(m.c.groups) }
+
+func (m *testMesh) fence(groups []*testGroup) error {
 	m.fencing.Add(1)
 	defer m.fencing.Add(-1)
-	for _, g := range m.c.groups {
+	for _, g := range groups {
 		g.mu.Lock()
 		position := g.position
 		g.mu.Unlock()

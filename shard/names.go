@@ -50,7 +50,6 @@ type names struct {
 	external map[uint64]uint64 // numbers of users by their external ids' home numbers
 	members  []uint64          // of the address that was looked up last
 	sharers  []candidate       // those of them who are users
-	key      []byte
 }
 
 func (n *names) reset() {
@@ -227,14 +226,7 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 
 func (b *Batch) readUser(number uint64, blob []byte) named {
 	n, h := &b.routing.names, b.engine.hasher
-	u := named{number: number, identified: profile.Identified(blob)}
-	if v, ok := profile.Attr(blob, op.AttrEmail); ok {
-		n.key = op.AppendEmailKey(n.key[:0], v.Bytes())
-		u.rows[atEmail] = h.Number(b.workspace, op.Email, n.key)
-	}
-	if v, ok := profile.Attr(blob, op.AttrPhone); ok {
-		u.rows[atPhone] = h.Number(b.workspace, op.Phone, v.Bytes())
-	}
+	u := named{number: number, identified: profile.Identified(blob), rows: b.engine.addressRows(b.workspace, blob)}
 	if id := profile.ExternalID(blob); len(id) > 0 {
 		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
 	}

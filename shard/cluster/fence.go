@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"golang.org/x/sync/errgroup"
 
 	"millrace/shard"
 	"millrace/wal/quorum"
 )
 
 // A fence of a group is a position in its log: what was acknowledged before the fence was asked for stands at or before it. Only the group's leader knows, by
-// a round of the quorum. A read asks for a fence of all groups, and waits until the replicas here have applied so far; then it reads them without a call.
+// a round of the quorum. A read asks for fences of its groups, and waits until the replicas here have applied so far; then it reads them without a call.
 // Reads that come while a round is under way share the next one.
 //
 // A replica that lags would make all reads of its node wait. So each is in one of three phases:
@@ -31,7 +33,7 @@ const (
 	current
 )
 
-// fences are the rounds of this node, for all groups together or for one.
+// fences are rounds of this node, for all groups together or for one.
 type fences struct {
 	mu      sync.Mutex
 	running bool
@@ -45,13 +47,38 @@ type fenceRound struct {
 
 // Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Mesh.
 func (m mesh) Fence() error {
-	return m.fenceTogether(&m.fences, func() error { return m.fence(0, uint32(len(m.routes.leaders))) })
+	return m.fenceTogether(&m.fences, func() error {
+		all := make([]uint32, len(m.routes.leaders))
+		for g := range all {
+			all[g] = uint32(g)
+		}
+		return m.fence(all...)
+	})
 }
 
-// FenceOf is Fence for the group of a partition; see shard.Mesh.
-func (m mesh) FenceOf(partition uint8) error {
-	group := m.routes.groupOf[partition]
-	return m.fenceTogether(&m.groupFences[group], func() error { return m.fence(group, 1) })
+// FenceOf is Fence for the groups of these partitions; see shard.Mesh. One of few groups shares rounds with others of the same group; one of many asks each
+// leader once.
+func (m mesh) FenceOf(partitions ...uint8) error {
+	groups := make([]uint32, 0, 8)
+	for _, p := range partitions {
+		if g := m.routes.groupOf[p]; !slices.Contains(groups, g) {
+			groups = append(groups, g)
+		}
+	}
+	if len(groups) > fewGroups {
+		return m.fence(groups...)
+	}
+	var asking errgroup.Group
+	for _, g := range groups[1:] {
+		asking.Go(func() error { return m.fenceGroup(g) })
+	}
+	return errors.Join(m.fenceGroup(groups[0]), asking.Wait())
+}
+
+const fewGroups = 4
+
+func (m mesh) fenceGroup(group uint32) error {
+	return m.fenceTogether(&m.groupFences[group], func() error { return m.fence(group) })
 }
 
 // fenceTogether waits for a round that begins from now on.
@@ -95,10 +122,7 @@ func (f *fences) run(ask func() error) {
 			return
 		}
 		f.mu.Unlock()
-		fenceRounds.Inc()
-		if round.err = ask(); round.err != nil {
-			fenceFailures.Inc()
-		}
+		round.err = ask()
 		close(round.done)
 	}
 }
@@ -112,12 +136,18 @@ type fenceMark struct {
 	waits    bool // for the replica here
 }
 
-// fence asks for a fence of count groups from first on, and waits for the replicas here.
-func (n *Node) fence(first, count uint32) error {
-	marks := make([]fenceMark, count)
-	for i := range marks {
-		g := n.group(first + uint32(i))
-		marks[i] = fenceMark{group: first + uint32(i), code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
+// fence asks for a fence of each group, and waits for the replicas here.
+func (n *Node) fence(groups ...uint32) (err error) {
+	fenceRounds.Inc()
+	defer func() {
+		if err != nil {
+			fenceFailures.Inc()
+		}
+	}()
+	marks := make([]fenceMark, len(groups))
+	for i, id := range groups {
+		g := n.group(id)
+		marks[i] = fenceMark{group: id, code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
 	}
 	deadline := time.Now().Add(n.opts.FenceTimeout)
 	if err := n.askMarks(marks, deadline); err != nil {

@@ -1,0 +1,294 @@
+package shard
+
+import (
+	"sync"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+// On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who asks for users of the others notices
+// nothing. A group is fenced when the first entry of it is looked at, after the request has come in: so what is found there has all that was acknowledged before,
+// and so has whatever that leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now.
+
+// Reads are the reads of one request. They belong to one goroutine.
+type Reads struct {
+	engine *Engine // reads as it does, and fences before
+	fences *fences // nil: alone, where there is nothing to wait for
+}
+
+// NewReads makes reads, that can be used for one request after the other (Begin).
+func (e *Engine) NewReads() *Reads {
+	if e.opts.Group == nil {
+		return &Reads{engine: e}
+	}
+	group, f := *e.opts.Group, &fences{Mesh: e.opts.Group.Mesh}
+	group.Mesh = f
+	reader := &Engine{opts: e.opts, clock: e.clock, store: e.store, hasher: e.hasher, partitions: e.partitions, owner: e.owner, workers: e.workers, blocked: e.blocked, renamed: e.renamed}
+	reader.opts.Group = &group
+	return &Reads{engine: reader, fences: f}
+}
+
+// Begin begins another request, or goes on with one that has changed something: what is read from now on has all that was acknowledged before.
+func (r *Reads) Begin() {
+	if r.fences != nil {
+		r.fences.begin()
+	}
+}
+
+// Identifier names users, or an address: as Find has it, for op.SvcID as text.
+type Identifier struct {
+	ID  op.IDKind
+	Key []byte
+}
+
+// Extent is what is read besides the entries that identifiers lead to.
+type Extent uint8
+
+const (
+	OfUsers  Extent = 1 << iota // whom the identifiers name
+	OfEmails                    // … and the addresses that these have
+	OfPhones
+)
+
+// Expect says what will be read, so that it is not fenced one group after the other: first the groups that identifiers lie in, then those of users, then those of
+// their addresses. What it doesn't foresee is fenced when it is read. Without Expect, there would be a round of the quorum between two looks.
+func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
+	f, e := r.fences, r.engine
+	if f == nil {
+		return nil
+	}
+	homes := make([]uint64, len(list))
+	for i, named := range list {
+		homes[i] = e.homeOf(workspace, &list[i], named)
+	}
+	if err := f.here(homes); err != nil || extent == 0 {
+		return err
+	}
+	var users []uint64
+	for i, named := range list {
+		if !e.isHere(homes[i]) {
+			continue
+		}
+		var err error
+		if users, err = e.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
+			return err
+		}
+	}
+	if err := f.here(users); err != nil || extent == OfUsers {
+		return err
+	}
+	var rows []uint64
+	for _, number := range users[:min(len(users), maxExpected)] {
+		if !e.isHere(number) {
+			continue
+		}
+		err := e.view(number, func(blob []byte) {
+			of := e.addressRows(workspace, blob)
+			if extent&OfEmails != 0 {
+				rows = append(rows, of[atEmail])
+			}
+			if extent&OfPhones != 0 {
+				rows = append(rows, of[atPhone])
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return f.here(rows)
+}
+
+// maxExpected is how many users Expect looks at: thousands may share an address.
+const maxExpected = 128
+
+// homeOf is the number that the search for an identifier begins at, 0 for a svc_id that is nobody's. The key becomes the canonical one.
+func (e *Engine) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
+	switch i.ID {
+	case op.SvcID:
+		number, _ := e.hasher.ParseSvcID(workspace, i.Key)
+		return number
+	case op.Email:
+		canonical.Key = op.AppendEmailKey(nil, i.Key)
+	}
+	return e.hasher.Number(workspace, i.ID, canonical.Key)
+}
+
+// addressRows are the directory rows of the addresses that a profile has, 0 for none.
+func (e *Engine) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
+	email, phone := profile.Addresses(blob)
+	if email != nil {
+		var canonical [maxStackKey]byte
+		rows[atEmail] = e.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
+	}
+	if phone != nil {
+		rows[atPhone] = e.hasher.Number(workspace, op.Phone, phone.Bytes())
+	}
+	return rows
+}
+
+// Find is Engine.Find.
+func (r *Reads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+	return r.engine.Find(workspace, id, key)
+}
+
+// FindNumber is Engine.FindNumber.
+func (r *Reads) FindNumber(workspace uint32, number uint64) ([]User, error) {
+	return r.engine.FindNumber(workspace, number)
+}
+
+// FindMerged is Engine.FindMerged.
+func (r *Reads) FindMerged(workspace uint32, number uint64) ([]User, error) {
+	return r.engine.FindMerged(workspace, number)
+}
+
+// View is Engine.View.
+func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+	return r.engine.View(workspace, id, key, f)
+}
+
+// HeldState is Engine.HeldState.
+func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (profile.StateChange, bool, error) {
+	return r.engine.HeldState(workspace, id, key, s)
+}
+
+// fences is the Mesh of one request's reads: it lets nobody look at a replica of a group that was not fenced since begin.
+type fences struct {
+	Mesh
+	mu     sync.Mutex                    // several goroutines may look at those who share an address
+	fenced [identity.Partitions + 1]bool // by group
+	failed error                         // what became of a fence; there is no use in another one
+}
+
+func (f *fences) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.fenced[:])
+	f.failed = nil
+}
+
+// of returns behind fences of the groups that have these numbers. 0 is nobody's.
+func (f *fences) of(numbers ...uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed != nil {
+		return f.failed
+	}
+	var missing []uint8
+	for _, number := range numbers {
+		p := identity.Partition(number)
+		if g := f.GroupOf(p); number != 0 && !f.fenced[g] {
+			f.fenced[g] = true
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) > 0 {
+		f.failed = f.FenceOf(missing...)
+	}
+	return f.failed
+}
+
+// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a fence of its own.
+func (f *fences) here(numbers []uint64) error { return f.of(f.local(numbers)...) }
+
+// local are those of the numbers that this node has a replica of.
+func (f *fences) local(numbers []uint64) (local []uint64) {
+	for _, number := range numbers {
+		if f.Mesh.Local(identity.Partition(number)) != nil {
+			local = append(local, number)
+		}
+	}
+	return local
+}
+
+// all fences all groups.
+func (f *fences) all() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for g := range f.fenced {
+		f.fenced[g] = true
+	}
+	f.failed = f.Fence()
+	return f.failed
+}
+
+// Local is the replica of a partition behind a fence; nil also when there is none to be had: then Entry says why.
+func (f *fences) Local(partition uint8) *Engine {
+	if f.Mesh.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
+		return nil
+	}
+	return f.Mesh.Local(partition)
+}
+
+// Entry is the entry at number, as the group's leader has it.
+func (f *fences) Entry(number uint64) ([]byte, error) {
+	f.mu.Lock()
+	failed := f.failed
+	f.mu.Unlock()
+	if failed != nil {
+		return nil, failed
+	}
+	return f.Mesh.Entry(number)
+}
+
+// fence has a front's batch see all that was acknowledged before of what its ops read, and makes its stamp later than all that was known of states there: of the
+// identifiers and addresses that it names, of whom they name, and of the addresses that these have.
+func (b *Batch) fence(f *fences) error {
+	f.begin()
+	if len(b.contacts) > maxFenced {
+		return f.all()
+	}
+	var homes, rows []uint64
+	var ops []op.Op // that lead to users
+	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
+		o, _ := op.Next(b.Buf[start:])
+		start += len(o)
+		if id := o.Flags().ID(); !isUserOp(o) || id == op.NoID {
+			continue
+		} else if homes = append(homes, o.Number()); id != op.ExternalID || o.Flags().Has(op.Contact) {
+			ops = append(ops, o)
+		}
+	}
+	b.routing.fields = b.routing.fields[:0]
+	for _, start := range b.contacts {
+		b.readContact(start)
+	}
+	for _, field := range b.routing.fields {
+		rows = append(rows, field.row)
+	}
+	if err := f.of(append(f.local(homes), rows...)...); err != nil {
+		return err
+	}
+	var users, concerned []uint64
+	for _, o := range ops {
+		before := len(users)
+		var err error
+		if users, err = b.engine.numbers(users, o.Number(), b.workspace, o.Flags().ID(), o.Key()); err != nil {
+			return err
+		}
+		switch contact := o.Flags().Has(op.Contact); {
+		case contact && len(users) > before+1: // which of them is meant may change
+			return f.all()
+		case contact:
+			concerned = append(concerned, users[before:]...)
+		}
+	}
+	if err := f.here(users); err != nil {
+		return err
+	}
+	rows = rows[:0]
+	b.routing.names.reset()
+	for _, number := range concerned {
+		u, err := b.userOf(number)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, u.rows[:]...)
+	}
+	return f.of(rows...)
+}
+
+// maxFenced is how many objects of a batch may change addresses and states before all groups are fenced: so many users and addresses lie in nearly all.
+const maxFenced = 16
