@@ -15,12 +15,13 @@ func (s *Server) adminRoutes() []adminRoute {
 	c := s.options.Control
 	return slices.Concat(
 		s.workspaceRoutes(),
-		documentRoutes(s, "apps", c.Apps, nil),
-		documentRoutes(s, "subscription_groups", c.Groups, nil),
+		documentRoutes(s, ofWorkspace, "apps", c.Apps, nil),
+		documentRoutes(s, ofWorkspace, "subscription_groups", c.Groups, nil),
 		s.keyRoutes(),
-		documentRoutes(s, "preference_centers", c.PreferenceCenters, summariseCenter),
-		documentRoutes(s, "campaigns", c.Campaigns, summariseCampaign),
-		documentRoutes(s, "canvases", c.Canvases, summariseCanvas),
+		documentRoutes(s, ofWorkspace, "preference_centers", c.PreferenceCenters, summariseCenter),
+		documentRoutes(s, ofWorkspace, "campaigns", c.Campaigns, summariseCampaign),
+		documentRoutes(s, ofWorkspace, "canvases", c.Canvases, summariseCanvas),
+		documentRoutes(s, ofCompany, "permission_sets", c.PermissionSets, summariseSet),
 		s.scimRoutes(),
 		s.consentRoutes(),
 		s.auditRoutes(),
@@ -127,13 +128,19 @@ func (s *Server) adminWorkspace(r *http.Request) (*Workspace, error) {
 
 // Apps, subscription groups, preference centers, campaigns, canvases: documents that are changed as a whole.
 
+// Where the routes of documents are.
+const (
+	ofWorkspace = "/admin/workspaces/{workspace}/"
+	ofCompany   = "/admin/"
+)
+
 // documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are sent, remove. summarise, when it is
 // not nil, makes of a document what the list has of it.
-func documentRoutes[T any](s *Server, name string, l *control.Collection[T], summarise func(*T) any) []adminRoute {
-	all, one := "/admin/workspaces/{workspace}/"+name, "/admin/workspaces/{workspace}/"+name+"/{id}"
+func documentRoutes[T any](s *Server, base, name string, l *control.Collection[T], summarise func(*T) any) []adminRoute {
+	all, one := base+name, base+name+"/{id}"
 	return []adminRoute{
 		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
-			if _, err := s.adminWorkspace(r); err != nil {
+			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
 			}
 			list := mapSlice(l.List(r.PathValue("workspace")), func(v *T) any {
@@ -153,7 +160,7 @@ func documentRoutes[T any](s *Server, name string, l *control.Collection[T], sum
 			return tagged{v: made, tag: made, isNew: true}, err
 		}},
 		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
-			if _, err := s.adminWorkspace(r); err != nil {
+			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
 			}
 			v := l.Get(r.PathValue("workspace"), r.PathValue("id"))
@@ -200,6 +207,15 @@ func documentRoutes[T any](s *Server, name string, l *control.Collection[T], sum
 	}
 }
 
+// checkWorkspace fails when the request's path names a workspace that isn't there.
+func (s *Server) checkWorkspace(r *http.Request) error {
+	if r.PathValue("workspace") == "" {
+		return nil
+	}
+	_, err := s.adminWorkspace(r)
+	return err
+}
+
 func notFound[T any](l *control.Collection[T], r *http.Request) error {
 	return fmt.Errorf("%s %q %w", l.Noun(), r.PathValue("id"), control.ErrNotFound)
 }
@@ -210,6 +226,13 @@ func summariseCenter(p *control.PreferenceCenter) any {
 		Name  string `json:"name"`
 		State string `json:"state"`
 	}{p.ID, p.Name, p.State}
+}
+
+func summariseSet(p *control.PermissionSet) any {
+	return struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+	}{p.ID, p.Name}
 }
 
 func summariseCampaign(c *control.Campaign) any {

@@ -203,7 +203,7 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 
 // controlDocuments are those that handlers read besides the workspaces and their keys, which are known everywhere before a change is answered.
 var controlDocuments = []string{
-	"preference_center/demo/main", "campaign/demo/c1", "canvas/demo/w1", "scim_user//hidden@example.com", "secret//" + linkSecret,
+	"preference_center/demo/main", "campaign/demo/c1", "canvas/demo/w1", "scim_user//hidden@example.com", "permission_set//hidden", "secret//" + linkSecret,
 }
 
 // lookingRoutes read users and addresses, and no control documents.
@@ -226,6 +226,8 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 	require.Equal(t, 201, d.track(demoKey, "reader").status)
 	require.Equal(t, 201, d.track(demoKey, "a").status)
 	scimUser := d.createUser(t, "hidden@example.com")
+	_, err := d.control.PermissionSets.Create(control.Actor{}, "", control.PermissionSet{ID: "hidden", Name: "Hidden"})
+	require.NoError(t, err)
 	a := d.call("GET", "/preference_center/v1/main/url/reader", demoKey, "")
 	require.Equal(t, 200, a.status, a.body)
 	page := strings.TrimPrefix(a.json(t)["preference_center_url"].(string), "http://"+d.addr)
@@ -237,6 +239,13 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 		"GET /scim/v2/Users/{id}":         {target: "/scim/v2/Users/" + scimUser},
 		"PUT /scim/v2/Users/{id}":         {target: "/scim/v2/Users/" + scimUser, body: userBody("hidden@example.com", "pm", "{}")},
 		"DELETE /scim/v2/Users/{id}":      {target: "/scim/v2/Users/" + scimUser},
+		"PATCH /scim/v2/Users/{id}":       {target: "/scim/v2/Users/" + scimUser, body: patchBody(`{"op":"replace","path":"title","value":"x"}`)},
+		"GET /scim/v2/Groups":             {says: `"totalResults":1`},
+		"POST /scim/v2/Groups":            {body: groupBody("Fence")},
+		"GET /scim/v2/Groups/{id}":        {target: "/scim/v2/Groups/hidden"},
+		"PUT /scim/v2/Groups/{id}":        {target: "/scim/v2/Groups/hidden", body: groupBody("Hidden")},
+		"PATCH /scim/v2/Groups/{id}":      {target: "/scim/v2/Groups/hidden", body: patchBody(`{"op":"add","path":"members","value":"` + scimUser + `"}`)},
+		"DELETE /scim/v2/Groups/{id}":     {target: "/scim/v2/Groups/hidden"},
 		"POST /scim/v2/Users":             {body: userBody("fence@example.com", "pm", "{}")},
 		"GET /scim/v2/ResourceTypes/{id}": {target: "/scim/v2/ResourceTypes/User"},
 		"GET /scim/v2/Schemas/{id}":       {target: "/scim/v2/Schemas/" + scim.UserSchema},

@@ -60,6 +60,7 @@ func TestOnACluster(t *testing.T) {
 		{"MergeUsers", TestMergeUsers},
 		{"ConcurrentSetsConverge", TestConcurrentSetsConverge},
 		{"SCIMConcurrentCreation", TestSCIMConcurrentCreation},
+		{"SCIMConcurrentMembers", TestSCIMConcurrentMembers},
 		{"PreferenceCenterConcurrency", TestPreferenceCenterConcurrency},
 		{"LinkAfterARestart", TestLinksAfterARestart},
 	} {

@@ -200,7 +200,7 @@ func TestRequestExamplesWork(t *testing.T) {
 	made := map[string]string{} // what the server has made and a path needs, by the name of the parameter
 	for _, path := range documentedPaths(t) {
 		item := spec.Paths.Value(path)
-		for _, method := range []string{"POST", "GET", "PUT", "DELETE"} {
+		for _, method := range []string{"POST", "GET", "PUT", "PATCH", "DELETE"} {
 			operation := item.GetOperation(method)
 			if operation == nil {
 				continue
@@ -228,8 +228,8 @@ func remember(made map[string]string, path string, a answer) {
 		URL string `json:"preference_center_url"`
 	}
 	_ = json.Unmarshal([]byte(a.body), &v)
-	if path == "/scim/v2/Users" && a.status == 201 {
-		made["/scim/v2/Users/{id}"] = v.ID
+	if strings.HasPrefix(path, "/scim/") && a.status == 201 {
+		made[path+"/{id}"] = v.ID
 	}
 	if v.URL != "" {
 		made["/preferences/{token}"] = v.URL[strings.LastIndexByte(v.URL, '/')+1:]

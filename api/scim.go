@@ -2,7 +2,7 @@ package api
 
 import (
 	"errors"
-	"math"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -10,7 +10,7 @@ import (
 	"millrace/api/scim"
 )
 
-// Provisioning of dashboard users (service.md 4.16 to 4.20). What the requests mean is in package scim; here is what the door knows of it.
+// Provisioning of dashboard users and their groups (service.md 4.16 to 4.20, RFC 7644). What the requests mean is in package scim; here is what the door knows of it.
 
 const (
 	textSCIMUnauthorized = "The SCIM token, its X-Request-Origin or the caller's address is not valid"
@@ -33,22 +33,30 @@ func (x *exchange) authorizeSCIM() bool {
 	snapshot := x.s.options.Control.Snapshot()
 	access, token := snapshot.SCIM, snapshot.FindSCIMToken(bearerToken(h))
 	origins := h.PeekAll(headerRequestOrigin)
-	if token == nil || len(origins) != 1 || !access.AllowsOrigin(origins[0]) || !access.AllowsAddr(x.clientAddr()) {
+	if token == nil || !access.AllowsOrigin(origins) || !access.AllowsAddr(x.clientAddr()) {
 		h := &x.ctx.Response.Header
 		h.Set(fasthttp.HeaderWWWAuthenticate, `Bearer realm="scim"`)
 		return x.deny(textSCIMTooMany, textSCIMUnauthorized)
-	}
-	if access.RequestOrigin == "" {
-		x.s.options.Logger.Info("SCIM request from an origin that is not checked, as none is set", "origin", string(origins[0]), "request_id", string(x.requestID))
 	}
 	x.scim = token
 	token.Usage.Touch(x.now)
 	return x.take(access.Limits()[x.route.bucket], counted{&x.s.company, 0})
 }
 
-// scimBody is the request's body when it is a JSON object, sound throughout, of a size that a user can have; else it has answered.
-func (x *exchange) scimBody() ([]byte, bool) {
-	if len(x.body) > scim.MaxBodyBytes {
+// scimStore is one of the types of resources that SCIM has here: scim.Users, scim.Groups.
+type scimStore interface {
+	Create(by control.Actor, body []byte) (*scim.Resource, error)
+	Get(id string) (*scim.Resource, error)
+	List(p scim.Page) (*scim.List, error)
+	Replace(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)
+	Patch(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)
+	Delete(by control.Actor, id, ifMatch string) error
+	MaxBodyBytes() int
+}
+
+// scimBody is the request's body when it is a JSON object, sound throughout, of a size that a resource can have; else it has answered.
+func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
+	if len(x.body) > of.MaxBodyBytes() {
 		x.failSCIM(scim.ErrTooLarge)
 		return nil, false
 	}
@@ -74,80 +82,114 @@ func (x *exchange) failSCIM(err error) {
 	x.send(e.Status, x.reply)
 }
 
-func (s *Server) createSCIMUser(x *exchange) {
-	body, ok := x.scimBody()
-	if !ok {
-		return
+func (s *Server) createSCIM(of scimStore) func(*exchange) {
+	return func(x *exchange) {
+		body, ok := x.scimBody(of)
+		if !ok {
+			return
+		}
+		resource, err := of.Create(x.actor(), body)
+		if err == nil {
+			x.ctx.Response.Header.Set(fasthttp.HeaderLocation, resource.Location)
+		}
+		x.sendSCIM(fasthttp.StatusCreated, resource, err)
 	}
-	user, err := s.scim.Create(x.actor(), body)
-	if err != nil {
-		x.failSCIM(err)
-		return
-	}
-	x.ctx.Response.Header.Set(fasthttp.HeaderLocation, scim.Location(user))
-	x.sendSCIMUser(fasthttp.StatusCreated, user)
 }
 
-func (s *Server) getSCIMUser(x *exchange) {
-	user, err := s.scim.Get(x.param("{id}"))
-	if err != nil {
-		x.failSCIM(err)
-		return
+func (s *Server) getSCIM(of scimStore) func(*exchange) {
+	return func(x *exchange) {
+		resource, err := of.Get(x.param("{id}"))
+		if have := x.ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 && scim.Matches(string(have), resource.Version) {
+			x.ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
+			x.sendNothing(fasthttp.StatusNotModified)
+			return
+		}
+		x.sendSCIM(fasthttp.StatusOK, resource, err)
 	}
-	x.sendSCIMUser(fasthttp.StatusOK, user)
 }
 
-func (s *Server) replaceSCIMUser(x *exchange) {
-	body, ok := x.scimBody()
-	if !ok {
-		return
+func (s *Server) replaceSCIM(of scimStore) func(*exchange) { return s.changeSCIM(of, of.Replace) }
+func (s *Server) patchSCIM(of scimStore) func(*exchange)   { return s.changeSCIM(of, of.Patch) }
+
+func (s *Server) changeSCIM(of scimStore, change func(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)) func(*exchange) {
+	return func(x *exchange) {
+		body, ok := x.scimBody(of)
+		if !ok {
+			return
+		}
+		resource, err := change(x.actor(), x.param("{id}"), body, x.ifMatch())
+		x.sendSCIM(fasthttp.StatusOK, resource, err)
 	}
-	user, err := s.scim.Replace(x.actor(), x.param("{id}"), body)
-	if err != nil {
-		x.failSCIM(err)
-		return
-	}
-	x.sendSCIMUser(fasthttp.StatusOK, user)
 }
 
-func (s *Server) deleteSCIMUser(x *exchange) {
-	if err := s.scim.Delete(x.actor(), x.param("{id}")); err != nil {
-		x.failSCIM(err)
-		return
+func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
+	return func(x *exchange) {
+		if err := of.Delete(x.actor(), x.param("{id}"), x.ifMatch()); err != nil {
+			x.failSCIM(err)
+			return
+		}
+		x.sendNothing(fasthttp.StatusNoContent)
 	}
-	x.ctx.Response.ResetBody()
-	x.ctx.Response.Header.SetNoDefaultContentType(true)
-	x.ctx.Response.Header.Del(fasthttp.HeaderContentType)
-	x.ctx.SetStatusCode(fasthttp.StatusNoContent)
 }
 
-// findSCIMUser serves the look-up by a filter. There is no list of all users.
-func (s *Server) findSCIMUser(x *exchange) {
-	query := x.ctx.QueryArgs()
-	filters := query.PeekMulti("filter")
-	if len(filters) != 1 {
-		filters = [][]byte{nil} // none, or nobody knows which: not a filter
+// listSCIM serves a page of what a filter describes, of all resources without one.
+func (s *Server) listSCIM(of scimStore) func(*exchange) {
+	return func(x *exchange) {
+		query := x.ctx.QueryArgs()
+		page := scim.Page{StartIndex: queryInt(query, "startIndex", 1), Count: queryInt(query, "count", scim.DefaultCount)}
+		if filters := query.PeekMulti("filter"); len(filters) > 0 {
+			text := string(filters[0])
+			if len(filters) > 1 { // nobody knows which
+				text = ""
+			}
+			page.Filter = &text
+		}
+		list, err := of.List(page)
+		if err != nil {
+			x.failSCIM(err)
+			return
+		}
+		x.reply = list.Append(x.reply[:0], x.projection())
+		x.send(fasthttp.StatusOK, x.reply)
 	}
-	name, err := scim.ParseFilter(string(filters[0]))
-	if err != nil {
-		x.failSCIM(err)
-		return
-	}
-	x.reply = scim.AppendList(x.reply[:0], s.scim.Named(name), queryInt(query, "startIndex", 1), queryInt(query, "count", math.MaxInt32))
-	x.send(fasthttp.StatusOK, x.reply)
 }
 
-// queryInt is a number of the query; otherwise when it isn't there or is none.
+// queryInt is a number of the query, 0 for one below; otherwise when it isn't there or is none.
 func queryInt(query *fasthttp.Args, name string, otherwise int) int {
-	if n, err := query.GetUint(name); err == nil {
-		return n
+	if n, err := strconv.Atoi(string(query.Peek(name))); err == nil {
+		return max(0, n)
 	}
 	return otherwise
 }
 
-func (x *exchange) sendSCIMUser(status int, user *control.SCIMUser) {
-	x.reply = scim.AppendUser(x.reply[:0], user)
+// ifMatch is the ETag that the resource must have, empty for any.
+func (x *exchange) ifMatch() string {
+	return string(x.ctx.Request.Header.Peek(fasthttp.HeaderIfMatch))
+}
+
+// projection says which attributes the request wants to see.
+func (x *exchange) projection() scim.Projection {
+	query := x.ctx.QueryArgs()
+	return scim.Projection{Attributes: string(query.Peek("attributes")), ExcludedAttributes: string(query.Peek("excludedAttributes"))}
+}
+
+// sendSCIM answers with a resource, or with what stood in the way.
+func (x *exchange) sendSCIM(status int, resource *scim.Resource, err error) {
+	if err != nil {
+		x.failSCIM(err)
+		return
+	}
+	x.ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
+	x.reply = resource.Append(x.reply[:0], x.projection())
 	x.send(status, x.reply)
+}
+
+// sendNothing answers without a body.
+func (x *exchange) sendNothing(status int) {
+	x.ctx.Response.ResetBody()
+	x.ctx.Response.Header.SetNoDefaultContentType(true)
+	x.ctx.Response.Header.Del(fasthttp.HeaderContentType)
+	x.ctx.SetStatusCode(status)
 }
 
 func (s *Server) scimConfig(x *exchange)        { x.sendDiscovery(scim.ServiceProviderConfig()) }

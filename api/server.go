@@ -44,6 +44,7 @@ type Server struct {
 	pageForms  minuteCounts      // by user
 	company    ratelimit.Windows // of the buckets that are counted per company
 	scim       *scim.Users
+	scimGroups *scim.Groups
 	draining   atomic.Bool
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
 
@@ -73,6 +74,7 @@ func New(options Options) (*Server, error) {
 		s.publicPath = strings.TrimSuffix(u.Path, "/")
 	}
 	s.scim = scim.NewUsers(options.Control, options.Now)
+	s.scimGroups = scim.NewGroups(options.Control)
 	var err error
 	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {
 		return nil, fmt.Errorf("api: zstd: %w", err)

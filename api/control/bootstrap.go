@@ -19,7 +19,8 @@ import (
 // BootstrapFile is the file of decisions.md D7.
 type BootstrapFile struct {
 	Company struct {
-		SCIM *SCIM `yaml:"scim"`
+		SCIM           *SCIM           `yaml:"scim"`
+		PermissionSets []PermissionSet `yaml:"permission_sets"`
 	} `yaml:"company"`
 	Workspaces []BootstrapWorkspace `yaml:"workspaces"`
 }
@@ -65,6 +66,16 @@ func (f *BootstrapFile) validate() error {
 		}
 	}
 	seen := set{}
+	err := each("permission_sets", f.Company.PermissionSets, func(p *PermissionSet) error {
+		if p.ID == "" {
+			return invalid("id is required")
+		}
+		p.ensureDefaults()
+		return first(p.validate(), func() error { return seen.add("permission set", p.ID) })
+	})
+	if err != nil {
+		return fmt.Errorf("company: %w", err)
+	}
 	for i := range f.Workspaces {
 		w := &f.Workspaces[i]
 		w.ensureDefaults()
@@ -160,6 +171,10 @@ func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err err
 		if err != nil {
 			return made, fmt.Errorf("workspaces[%d] (%s): %w", i, f.Workspaces[i].ID, err)
 		}
+	}
+	err = each("permission_sets", f.Company.PermissionSets, func(p *PermissionSet) error { return c.PermissionSets.ensure(by, "", *p) })
+	if err != nil {
+		return made, fmt.Errorf("company: %w", err)
 	}
 	if s := f.Company.SCIM; s != nil {
 		token, err := c.bootstrapSCIM(by, *s)

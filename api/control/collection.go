@@ -153,8 +153,10 @@ func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T
 }
 
 func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T) (*T, error)) (*T, error) {
-	if _, err := l.c.workspace(workspace); err != nil {
-		return nil, err
+	if workspace != "" { // else it is the company's
+		if _, err := l.c.workspace(workspace); err != nil {
+			return nil, err
+		}
 	}
 	text := d.get(joinKey(l.kind, workspace, id))
 	v, err := edit(l.decode(text)) // a copy of its own, which it may change
@@ -171,11 +173,8 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	if err := l.check(old, v); err != nil {
 		return nil, err
 	}
-	if r, ok := any(v).(interface{ fits(others []*T) error }); ok && text == nil {
-		d.number(l.kind+"/"+workspace, func() uint32 { return 0 }) // two that are made at once exclude one another: each must see the other
-		if err := r.fits(l.List(workspace)); err != nil {
-			return nil, err
-		}
+	if err := l.fit(d, workspace, old, v); err != nil {
+		return nil, err
 	}
 	if r, ok := any(v).(interface{ stamp(old *T, now int64) }); ok {
 		r.stamp(old, l.c.options.Now())
@@ -188,6 +187,20 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 		what = l.noun + " created"
 	}
 	return v, d.replace(what, l.kind, workspace, id, v)
+}
+
+// fit judges what is new, or has another name than before, by the others that are there. Two such changes at once exclude one another, by a number that both
+// take: each must see the other.
+func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
+	r, ok := any(v).(interface{ fits(others []*T) error })
+	if renamed, can := any(v).(interface{ renames(old *T) bool }); !ok || old != nil && !(can && renamed.renames(old)) {
+		return nil
+	}
+	number := d.number(l.kind+"/"+workspace, func() uint32 { return 0 })
+	if n, ok := any(v).(interface{ setNumber(uint32) }); ok {
+		n.setNumber(number)
+	}
+	return r.fits(l.List(workspace))
 }
 
 // decode is nil when there is no document, or one that can't be read: it may be replaced.

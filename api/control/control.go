@@ -50,7 +50,8 @@ const (
 	kindPreferenceCenter = "preference_center"
 	kindCampaign         = "campaign"
 	kindCanvas           = "canvas"
-	kindSCIMUser         = "scim_user" // of the company; by user name in lower case, so that a name can't be there twice
+	kindSCIMUser         = "scim_user"      // of the company; by user name in lower case, so that a name can't be there twice
+	kindPermissionSet    = "permission_set" // of the company
 )
 
 // Options of a Control.
@@ -105,7 +106,8 @@ type Control struct {
 	PreferenceCenters *Collection[PreferenceCenter]
 	Campaigns         *Collection[Campaign]
 	Canvases          *Collection[Canvas]
-	SCIMUsers         *Collection[SCIMUser] // of the company; by Edit only
+	SCIMUsers         *Collection[SCIMUser]      // of the company; by Edit only
+	PermissionSets    *Collection[PermissionSet] // of the company
 	collections       map[string]collection
 
 	options  Options
@@ -139,8 +141,10 @@ func New(options Options) *Control {
 	c.Canvases = newCollection[Canvas](c, kindCanvas, "canvas")
 	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
+	c.PermissionSets = newPermissionSets(c)
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
-		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindSCIMUser: c.SCIMUsers}
+		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindSCIMUser: c.SCIMUsers,
+		kindPermissionSet: c.PermissionSets}
 	return c
 }
 

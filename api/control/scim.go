@@ -17,9 +17,12 @@ import (
 
 // SCIMSettings are those of the company's access for dashboard-user provisioning (D6).
 type SCIMSettings struct {
-	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: any
+	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: it is not looked at
 	IPAllowList   []string `json:"ip_allowlist" yaml:"ip_allowlist"`
 	RateLimit     string   `json:"rate_limit,omitempty" yaml:"rate_limit"` // of all operations on users together; empty: 5000/24h
+	// What a user gets who is created without department or permissions, as identity providers do. Default: none.
+	DefaultDepartment  string           `json:"default_department,omitempty" yaml:"default_department"`
+	DefaultPermissions *SCIMPermissions `json:"default_permissions,omitempty" yaml:"default_permissions"`
 }
 
 // SCIM is the company's SCIM access: how the bootstrap file gives it, and in a Snapshot.
@@ -67,15 +70,35 @@ func (s *SCIMSettings) validate() error {
 	if _, err := ratelimit.Parse(s.RateLimit); s.RateLimit != "" && err != nil {
 		return invalid("scim.rate_limit: %v", err)
 	}
-	return nil
+	if s.DefaultDepartment != "" && !slices.Contains(Departments, s.DefaultDepartment) {
+		return invalid("scim.default_department: want one of %s", strings.Join(Departments, ", "))
+	}
+	if s.DefaultPermissions == nil {
+		return nil
+	}
+	return s.DefaultPermissions.validate("scim.default_permissions")
 }
 
-// AllowsOrigin says whether a request may come with this X-Request-Origin: it must be the one that is set, to the letter, and when none is set, not empty.
-func (s *SCIM) AllowsOrigin(origin []byte) bool {
+// AllowsOrigin says whether a request may come with these X-Request-Origin: one, that is the one that is set, to the letter. When none is set, as identity
+// providers can't send it (D6), they are not looked at.
+func (s *SCIM) AllowsOrigin(origins [][]byte) bool {
 	if s.RequestOrigin == "" {
-		return len(origin) > 0
+		return true
 	}
-	return subtle.ConstantTimeCompare(origin, []byte(s.RequestOrigin)) == 1
+	return len(origins) == 1 && subtle.ConstantTimeCompare(origins[0], []byte(s.RequestOrigin)) == 1
+}
+
+// NewUser is what a dashboard user gets who is created without department or permissions. s may be nil.
+func (s *SCIM) NewUser() (department string, permissions SCIMPermissions) {
+	if s == nil || s.DefaultPermissions == nil {
+		permissions = SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
+	} else {
+		permissions = *s.DefaultPermissions
+	}
+	if s != nil {
+		department = s.DefaultDepartment
+	}
+	return department, permissions
 }
 
 // AllowsAddr says whether a request may come from addr.
@@ -108,7 +131,7 @@ func (s *Snapshot) FindSCIMToken(token []byte) (found *SCIMToken) {
 	return found
 }
 
-// UpdateSCIM changes request origin and allow-list of the SCIM access: edit gets them and changes what it wants to.
+// UpdateSCIM changes the settings of the SCIM access: edit gets them and changes what it wants to.
 func (c *Control) UpdateSCIM(by Actor, edit func(*SCIMSettings) error) error {
 	return c.do(by, func(d *draft) error { return d.updateSCIM(edit) })
 }
@@ -123,11 +146,21 @@ func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
 	if err := edit(&s); err != nil {
 		return err
 	}
+	if s.DefaultPermissions != nil {
+		p := *s.DefaultPermissions
+		p.resolve(d.c.Snapshot())
+		s.DefaultPermissions = &p
+	}
 	if err := s.validate(); err != nil {
 		return err
 	}
+	if s.DefaultPermissions != nil {
+		if err := s.DefaultPermissions.resolved(d.c.Snapshot(), "scim.default_permissions"); err != nil {
+			return err
+		}
+	}
 	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin, "ip_allowlist", strings.Join(s.IPAllowList, " "),
-		"rate_limit", s.RateLimit)
+		"rate_limit", s.RateLimit, "default_department", s.DefaultDepartment)
 }
 
 // CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at once, so that one can be put in the

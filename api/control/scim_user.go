@@ -6,43 +6,26 @@ type SCIMUser struct {
 	UserName    string          `json:"userName"`
 	GivenName   string          `json:"givenName"`
 	FamilyName  string          `json:"familyName"`
-	Department  string          `json:"department"`
-	Permissions SCIMPermissions `json:"permissions"`
-	CreatedAt   int64           `json:"created_at"` // Unix ms
-	UpdatedAt   int64           `json:"updated_at"` // Unix ms
+	Department  string          `json:"department,omitempty"` // one of Departments; empty: none
+	Permissions SCIMPermissions `json:"permissions"`          // the user's own; Control.PermissionsOf has those of permission sets besides
+	// Inactive users are kept, and may do nothing.
+	Inactive   bool   `json:"inactive,omitempty"`
+	ExternalID string `json:"externalId,omitempty"` // the identity provider's id
+	// Emails are the addresses that were sent. nil: none ever was, so the userName is the one; empty: they were removed.
+	Emails []SCIMEmail `json:"emails"`
+	// Attributes are those that are texts, by their path in the protocol.
+	Attributes     map[string]string `json:"attributes,omitempty"`
+	PermissionSets []uint32          `json:"permission_sets,omitempty"` // numbers of the sets that the user is a member of, rising; some may be gone
+	CreatedAt      int64             `json:"created_at"`                // Unix ms
+	UpdatedAt      int64             `json:"updated_at"`                // Unix ms
 }
 
-// SCIMPermissions are what a dashboard user may do, in the company and in its workspaces. The names are those of the protocol.
-type SCIMPermissions struct {
-	Company   []string       `json:"companyPermissions"`
-	Roles     []SCIMRole     `json:"roles,omitzero"`
-	AppGroups []SCIMAppGroup `json:"appGroup"`
+// SCIMEmail is an address of a dashboard user. Nobody signs in by it: that is the userName.
+type SCIMEmail struct {
+	Value   string `json:"value"`
+	Type    string `json:"type,omitempty"`
+	Primary bool   `json:"primary,omitempty"`
 }
 
-// SCIMRole is a role by its name or its id.
-type SCIMRole struct {
-	ID   string `json:"roleId,omitempty"`
-	Name string `json:"roleName,omitempty"`
-}
-
-// SCIMAppGroup is what a dashboard user may do in one workspace: permissions, or sets of them, and those in teams.
-type SCIMAppGroup struct {
-	ID             string              `json:"appGroupId"`
-	Name           string              `json:"appGroupName"`
-	Permissions    []string            `json:"appGroupPermissions,omitzero"`
-	PermissionSets []SCIMPermissionSet `json:"appGroupPermissionSets,omitzero"`
-	Teams          []SCIMTeam          `json:"team"`
-}
-
-// SCIMPermissionSet is a set of permissions by its name or its id.
-type SCIMPermissionSet struct {
-	ID   string `json:"appGroupPermissionSetId,omitempty"`
-	Name string `json:"appGroupPermissionSetName,omitempty"`
-}
-
-// SCIMTeam is what a dashboard user may do in a team of a workspace.
-type SCIMTeam struct {
-	ID          string   `json:"teamId"`
-	Name        string   `json:"teamName,omitempty"`
-	Permissions []string `json:"teamPermissions"`
-}
+// Departments are all that there are.
+var Departments = []string{"agency", "bi", "c_suite", "engineering", "finance", "marketing", "pm"}

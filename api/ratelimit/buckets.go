@@ -31,9 +31,10 @@ const (
 	CampaignsTranslationsUpdate
 	PreferenceCenterList // with preference_center.get
 	PreferenceCenterUpdate
-	// The last two are per company.
-	SCIM // all user operations
+	// The last three are per company.
+	SCIM // the operations on users that the contract has
 	SCIMDiscovery
+	SCIMProvisioning // groups, and PATCH of users
 	bucketCount
 )
 
@@ -61,6 +62,7 @@ var buckets = [bucketCount]struct {
 	PreferenceCenterUpdate:      {"preference_center.update", Limit{Requests: 10, Window: time.Minute}},
 	SCIM:                        {"scim", Limit{Requests: 5_000, Window: 24 * time.Hour}},
 	SCIMDiscovery:               {"scim.discovery", Limit{Requests: 5_000, Window: 24 * time.Hour}},
+	SCIMProvisioning:            {"scim.provisioning", Limit{Requests: 3_000, Window: time.Minute}},
 }
 
 // The mau plan's users.track, until a workspace has its own: an hourly limit and a burst per second (service.md 8 leaves the figures open).
@@ -109,7 +111,7 @@ func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 	for name, text := range overrides {
 		base, isBurst := strings.CutSuffix(name, burstSuffix)
 		b := named(base)
-		if b == SCIM || b == SCIMDiscovery {
+		if b >= SCIM {
 			return l, fmt.Errorf("rate limit %q is not a workspace's but the company's", name)
 		}
 		if b == None {

@@ -1,11 +1,13 @@
 package scim
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
+	"time"
 	"unicode/utf8"
 
-	filter "github.com/scim2/filter-parser/v2"
+	parser "github.com/scim2/filter-parser/v2"
 )
 
 // A filter is bounded, and so is what stands before its value: the library takes about a microsecond a byte, and backs up over names.
@@ -14,28 +16,276 @@ const (
 	maxAttributeBytes = 128
 )
 
-// ParseFilter reads the one filter that there is (service.md 4.18), userName eq "…", and returns the name. Attribute and operator may be in any case, and the
-// attribute may have the URN of its schema before it. Anything else is an error, and it is the answer.
+// filter is a disjunction of conjunctions: identity providers send comparisons that are joined by "and", and testers a few with "or".
+type filter [][]comparison
+
+// comparison is one condition on an attribute, or, when elements is not nil, on one of its elements.
+type comparison struct {
+	target
+	elements filter
+	operator parser.CompareOperator
+	value    any // string, bool or nil
+}
+
+// elementSchemas has the attributes of an attribute's elements, for filters on these.
+func elementSchemas(a *attribute) []schemaJSON { return []schemaJSON{{Attributes: a.SubAttributes}} }
+
+// parseFilter reads a filter on what has these schemas. Attributes and operators may be in any case. There are no parentheses and no "not".
 //
-// It parses an attribute expression, which has no nesting, rather than a whole filter: that grammar goes back over parentheses again and again.
-func ParseFilter(text string) (userName string, err error) {
-	text = strings.Trim(text, " ")
-	if start := strings.IndexByte(text, '"'); start < 0 || start > maxAttributeBytes || len(text) > maxFilterBytes || !utf8.ValidString(text) {
-		return "", errFilter
+// The library parses each comparison, which has no nesting, rather than the whole: its grammar goes back over parentheses again and again, and doesn't have
+// emails[type eq "work"].value eq "…", which Entra ID sends.
+func parseFilter(text string, schemas []schemaJSON) (f filter, err error) {
+	if len(text) > maxFilterBytes || !utf8.ValidString(text) {
+		return nil, errFilter
 	}
-	e, parseErr := filter.ParseAttrExp([]byte(text))
+	for _, part := range splitOutside(text, " or ") {
+		var all []comparison
+		for _, term := range splitOutside(part, " and ") {
+			c, err := parseComparison(strings.Trim(term, " "), schemas)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, c)
+		}
+		f = append(f, all)
+	}
+	return f, nil
+}
+
+// parseComparison reads name eq "value", name[…].sub eq "value" and name[…].
+func parseComparison(text string, schemas []schemaJSON) (c comparison, err error) {
+	if bracket := strings.IndexByte(text, '['); bracket >= 0 && !strings.ContainsAny(text[:bracket], `" `) {
+		return parseElementComparison(text, bracket, schemas)
+	}
+	if quote := strings.IndexByte(text, '"'); quote > maxAttributeBytes || quote < 0 && len(text) > maxAttributeBytes {
+		return c, errFilter
+	}
+	e, parseErr := parser.ParseAttrExp([]byte(text))
 	if parseErr != nil {
-		return "", errFilter
+		return c, errFilter
 	}
-	path := e.AttributePath
-	if !strings.EqualFold(path.AttributeName, "userName") || path.SubAttribute != nil || e.Operator != filter.EQ ||
-		path.URIPrefix != nil && !strings.EqualFold(strings.TrimSuffix(*path.URIPrefix, ":"), UserSchema) {
-		return "", errFilter
+	var urn string
+	if e.AttributePath.URIPrefix != nil {
+		urn = strings.TrimSuffix(*e.AttributePath.URIPrefix, ":")
 	}
-	quoted, ok := e.CompareValue.(string)
-	if !ok || json.Unmarshal([]byte(`"`+quoted+`"`), &userName) != nil { // the library leaves escapes as they are
-		return "", errFilter
+	if c.locate(urn, e.AttributePath.AttributeName, schemas); c.attribute == nil {
+		return c, errFilter
 	}
-	// A "+" that was not escaped has become a space on its way through the query, where no address has one.
-	return strings.ReplaceAll(userName, " ", "+"), nil
+	if sub := e.AttributePath.SubAttribute; sub != nil {
+		c.sub = find(c.attribute.SubAttributes, *sub)
+	} else {
+		c.sub = find(c.attribute.SubAttributes, "value")
+	}
+	if c.sub == nil && (c.attribute.Type == "complex" || e.AttributePath.SubAttribute != nil) {
+		return c, errFilter
+	}
+	c.operator = parser.CompareOperator(strings.ToLower(string(e.Operator)))
+	return c, c.setValue(e.CompareValue)
+}
+
+func parseElementComparison(text string, bracket int, schemas []schemaJSON) (c comparison, err error) {
+	condition, rest := "", text[bracket+1:]
+	end := indexOutside(rest, "]")
+	if end < 0 {
+		return c, errFilter
+	}
+	condition, rest = rest[:end], rest[end+1:]
+	urn, name, _ := cutURN(text[:bracket], schemas)
+	if c.locate(urn, name, schemas); c.attribute == nil || len(c.attribute.SubAttributes) == 0 {
+		return c, errFilter
+	}
+	if c.elements, err = parseFilter(condition, elementSchemas(c.attribute)); err != nil || rest == "" {
+		return c, err
+	}
+	more, dotted := strings.CutPrefix(rest, ".")
+	if !dotted {
+		return c, errFilter
+	}
+	last, err := parseComparison(more, elementSchemas(c.attribute))
+	if err != nil {
+		return c, err
+	}
+	for i := range c.elements {
+		c.elements[i] = append(c.elements[i], last)
+	}
+	return c, nil
+}
+
+// setValue takes a value of the attribute's type, or null.
+func (c *comparison) setValue(v any) error {
+	_, isBool := boolOf(v)
+	switch v := v.(type) {
+	case nil:
+	case bool:
+		c.value = v
+	case string:
+		var text string
+		if json.Unmarshal([]byte(`"`+v+`"`), &text) != nil { // the library leaves escapes as they are
+			return errFilter
+		}
+		c.value = text
+		if c.isAddress() {
+			// A "+" that was not escaped has become a space on its way through the query, where no address has one.
+			c.value = strings.ReplaceAll(text, " ", "+")
+		}
+	default:
+		return errFilter
+	}
+	if _, text := v.(string); v != nil && c.operator != parser.PR && (c.last().Type == "boolean") != isBool && !(isBool && text) {
+		return errFilter
+	}
+	return nil
+}
+
+// last is the attribute whose values are compared.
+func (c *comparison) last() *attribute {
+	if c.sub != nil {
+		return c.sub
+	}
+	return c.attribute
+}
+
+// isAddress says whether c compares an email address.
+func (c *comparison) isAddress() bool {
+	return c.attribute.Name == "userName" || c.attribute.Name == "emails" && c.sub != nil && c.sub.Name == "value"
+}
+
+// splitOutside splits text at word, outside of quotes and brackets.
+func splitOutside(text, word string) (parts []string) {
+	for {
+		i := indexOutside(text, word)
+		if i < 0 {
+			return append(parts, text)
+		}
+		parts = append(parts, text[:i])
+		text = text[i+len(word)-1:] // the space may belong to the next one
+	}
+}
+
+// matches says whether a resource, or an element, is what f describes.
+func (f filter) matches(tree map[string]any) bool {
+	for _, all := range f {
+		every := true
+		for i := range all {
+			every = every && all[i].holds(tree)
+		}
+		if every {
+			return true
+		}
+	}
+	return false
+}
+
+// equals returns what an attribute must be, where all that f describes have the same: a resource can be looked up by it then.
+func (f filter) equals(name string) (value string, ok bool) {
+	if len(f) != 1 {
+		return "", false
+	}
+	for _, c := range f[0] {
+		if text, isText := c.value.(string); isText && c.attribute.Name == name && c.sub == nil && c.schema == "" && c.elements == nil && c.operator == parser.EQ {
+			return text, true
+		}
+	}
+	return "", false
+}
+
+func (c *comparison) holds(tree map[string]any) bool {
+	of := c.container(tree, false)
+	v, there := of[c.attribute.Name]
+	if c.elements != nil {
+		for _, element := range elementsOf(v) {
+			if c.elements.matches(element) {
+				return true
+			}
+		}
+		return false
+	}
+	var values []any
+	switch {
+	case c.sub != nil:
+		for _, element := range elementsOf(v) {
+			if v, ok := element[c.sub.Name]; ok {
+				values = append(values, v)
+			}
+		}
+	case c.attribute.MultiValued:
+		values, _ = v.([]any)
+	case there:
+		values = []any{v}
+	}
+	switch {
+	case c.operator == parser.PR:
+		return len(values) > 0
+	case c.operator == parser.NE && c.value == nil:
+		return len(values) > 0
+	case c.operator == parser.NE:
+		return !c.anyIs(values, parser.EQ)
+	case c.value == nil:
+		return c.operator == parser.EQ && len(values) == 0
+	}
+	return c.anyIs(values, c.operator)
+}
+
+func (c *comparison) anyIs(values []any, operator parser.CompareOperator) bool {
+	for _, v := range values {
+		if c.is(v, operator) {
+			return true
+		}
+	}
+	return false
+}
+
+// is compares a value that a resource has. Booleans may be asked for as texts: Entra ID does.
+func (c *comparison) is(v any, operator parser.CompareOperator) bool {
+	if is, ok := v.(bool); ok {
+		want, ok := boolOf(c.value)
+		return ok && operator == parser.EQ && is == want
+	}
+	have, isText := v.(string)
+	want, wantsText := c.value.(string)
+	if !isText || !wantsText {
+		return false
+	}
+	if operator == parser.EQ && c.attribute.Name == "userName" {
+		return key(have) == key(want)
+	}
+	if !c.last().CaseExact {
+		have, want = strings.ToLower(have), strings.ToLower(want)
+	}
+	order := strings.Compare(have, want)
+	if t, err := time.Parse(time.RFC3339, strings.ToUpper(have)); err == nil {
+		if u, err := time.Parse(time.RFC3339, strings.ToUpper(want)); err == nil {
+			order = cmp.Compare(t.UnixNano(), u.UnixNano())
+		}
+	}
+	switch operator {
+	case parser.EQ:
+		return order == 0
+	case parser.CO:
+		return strings.Contains(have, want)
+	case parser.SW:
+		return strings.HasPrefix(have, want)
+	case parser.EW:
+		return strings.HasSuffix(have, want)
+	case parser.GT:
+		return order > 0
+	case parser.GE:
+		return order >= 0
+	case parser.LT:
+		return order < 0
+	case parser.LE:
+		return order <= 0
+	}
+	return false
+}
+
+// boolOf reads a boolean, which some identity providers send as a text.
+func boolOf(v any) (is, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		return v, true
+	case string:
+		return strings.EqualFold(v, "true"), strings.EqualFold(v, "true") || strings.EqualFold(v, "false")
+	}
+	return false, false
 }

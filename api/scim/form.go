@@ -2,8 +2,6 @@ package scim
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/mail"
@@ -20,8 +18,8 @@ const (
 	maxTextBytes     = 255
 )
 
-// form reads a user from a request. It goes on after a fault and keeps the first; missing members are reported together, before any other fault. Members
-// that a client can't set (id, meta, lastSignInAt, ids of teams) and unknown ones are passed over: nothing gets into a user that is not named here.
+// form reads a user or a group from a request. It goes on after a fault and keeps the first; missing members are reported together, before any other fault. Members
+// that a client can't set (id, meta, lastSignInAt, ids of teams) and unknown ones are passed over: nothing gets in that is not named here.
 type form struct {
 	snapshot *control.Snapshot
 	missing  []string
@@ -38,43 +36,63 @@ func (f *form) fail(path, text string, args ...any) {
 	}
 }
 
-// user reads a whole user; of a present one the userName is optional and must be the same.
-func (f *form) user(body []byte, present *control.SCIMUser) *control.SCIMUser {
+// members reads a body. What stands under the URN of the resource's own schema is the resource's (some clients nest it).
+func (f *form) members(body []byte, schema string) map[string]any {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	var members map[string]any // not a struct: names are compared exactly
-	if err := decoder.Decode(&members); err != nil {
+	if err := decoder.Decode(&members); err != nil || members == nil {
 		f.err = &Error{Status: 400, Type: invalidSyntax, Detail: "The body must be a JSON object"}
 		return nil
 	}
-	for name, v := range members { // before all else: no other fault may hide this one
-		if isActive(name) {
-			f.active(v)
+	if nested, ok := members[schema].(map[string]any); ok {
+		for name, v := range nested {
+			if _, twice := members[name]; !twice {
+				members[name] = v
+			}
 		}
 	}
-	if f.err != nil {
-		return nil
-	}
+	return members
+}
+
+// user reads a whole user. present is the user that there is, nil for a new one. What identity providers don't send, department, permissions and active, is as
+// it was, or what the operator has set for new users.
+func (f *form) user(members map[string]any, present *control.SCIMUser) *control.SCIMUser {
 	u := &control.SCIMUser{}
-	f.schemas(f.required(members, "", "schemas"))
+	if present != nil {
+		u.Inactive = present.Inactive
+	}
+	f.active(members, u) // before all else: no other fault may hide this one
+	f.schemas(f.required(members, "", "schemas"), UserSchema)
 	if members["userName"] != nil || present == nil {
 		u.UserName = f.userName(f.required(members, "", "userName"), present)
 	}
 	if name := f.object("name", f.required(members, "", "name")); name != nil {
 		u.GivenName = f.text("name.givenName", f.required(name, "name.", "givenName"))
 		u.FamilyName = f.text("name.familyName", f.required(name, "name.", "familyName"))
+		f.attribute(u, formattedPath, name["formatted"])
 	}
-	u.Department = f.department(f.required(members, "", "department"))
-	if permissions := f.object("permissions", f.required(members, "", "permissions")); permissions != nil {
-		u.Permissions = f.permissions(permissions)
+	u.ExternalID = f.optional("externalId", members["externalId"])
+	for _, a := range userTexts {
+		f.attribute(u, a.Name, members[a.Name])
 	}
+	f.enterprise(u, members[EnterpriseSchema])
+	if u.Emails = f.emails(members["emails"]); u.Emails == nil && present != nil && present.Emails != nil {
+		u.Emails = []control.SCIMEmail{} // taken away; the userName is shown where none ever came
+	}
+	f.rights(u, members, present)
+	f.report()
+	return u
+}
+
+// report makes of what is missing the fault, whatever else is wrong.
+func (f *form) report() {
 	switch {
 	case len(f.missing) == 1:
 		f.err = &Error{Status: 400, Type: invalidValue, Detail: f.missing[0] + " is required"}
 	case len(f.missing) > 1:
 		f.err = &Error{Status: 400, Type: invalidValue, Detail: strings.Join(f.missing, ", ") + " are required"}
 	}
-	return u
 }
 
 // required returns a member, and notes it when it isn't there; null is not there.
@@ -86,13 +104,13 @@ func (f *form) required(members map[string]any, path, name string) any {
 	return v
 }
 
-func (f *form) schemas(v any) {
+func (f *form) schemas(v any, schema string) {
 	if v == nil {
 		return
 	}
 	list := f.strings("schemas", v)
-	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, UserSchema) }) {
-		f.fail("schemas", "must contain %s", UserSchema)
+	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, schema) }) {
+		f.fail("schemas", "must contain %s", schema)
 	}
 }
 
@@ -105,23 +123,21 @@ func isActive(name string) bool {
 	return strings.EqualFold(name, "active")
 }
 
-// active refuses what would deactivate a user. There is no such state, and an identity provider that was told otherwise would believe that somebody who
-// has left can't sign in. Some send the boolean as a string.
-func (f *form) active(v any) {
-	if text, ok := v.(string); ok {
-		switch strings.ToLower(text) {
-		case "true":
-			v = true
-		case "false":
-			v = false
+// active reads whether the user is active, from whatever form of the name. Of several, false counts: who has left must not be taken for one who may sign in.
+func (f *form) active(members map[string]any, u *control.SCIMUser) {
+	said := map[bool]bool{}
+	for name, v := range members {
+		if !isActive(name) || v == nil {
+			continue
 		}
+		is, ok := boolOf(v)
+		if !ok {
+			f.fail("active", "must be a boolean")
+		}
+		said[is] = true
 	}
-	switch v {
-	case nil, true:
-	case false:
-		f.fail("active", "can't be false: users can't be deactivated here. DELETE removes the user")
-	default:
-		f.fail("active", "must be a boolean")
+	if len(said) > 0 {
+		u.Inactive = said[false]
 	}
 }
 
@@ -150,132 +166,107 @@ func isAddress(text string) bool {
 	return err == nil && a.Address == text && strings.Contains(text[strings.LastIndexByte(text, '@'):], ".")
 }
 
-func (f *form) department(v any) string {
-	if v == nil {
+// optional reads a text; null and an empty one are none.
+func (f *form) optional(path string, v any) string {
+	if v == nil || v == "" {
 		return ""
 	}
-	name, _ := v.(string)
-	if !slices.Contains(departments, name) {
-		f.fail("department", "must be one of %s", strings.Join(departments, ", "))
-	}
-	return name
+	return f.text(path, v)
 }
 
-func (f *form) permissions(members map[string]any) control.SCIMPermissions {
-	p := control.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"], isCompanyPermission), AppGroups: []control.SCIMAppGroup{}}
-	for i, v := range f.list("permissions.roles", members["roles"]) {
-		path := fmt.Sprintf("permissions.roles[%d]", i)
-		id, name := f.reference(path, f.object(path, v), "roleId", "roleName")
-		p.Roles = append(p.Roles, control.SCIMRole{ID: id, Name: name})
-	}
-	places := map[string]int{}
-	for i, v := range f.list("permissions.appGroup", members["appGroup"]) {
-		path := fmt.Sprintf("permissions.appGroup[%d]", i)
-		group := f.appGroup(path, f.object(path, v))
-		if first, twice := places[group.ID]; twice {
-			f.fail(path, "is for the same workspace as 'permissions.appGroup[%d]'", first)
+func (f *form) attribute(u *control.SCIMUser, path string, v any) {
+	if text := f.optional(path, v); text != "" {
+		if u.Attributes == nil {
+			u.Attributes = map[string]string{}
 		}
-		places[group.ID] = i
-		p.AppGroups = append(p.AppGroups, group)
+		u.Attributes[path] = text
+	}
+}
+
+// enterprise reads the extension. The manager comes as an object, and from some as a list or a bare id.
+func (f *form) enterprise(u *control.SCIMUser, v any) {
+	members := f.object(EnterpriseSchema, v)
+	for _, a := range enterpriseTexts {
+		f.attribute(u, enterprisePath(a.Name), members[a.Name])
+	}
+	manager := members["manager"]
+	if list, ok := manager.([]any); ok {
+		manager = nil
+		if len(list) > 0 {
+			manager = list[0]
+		}
+	}
+	if object, ok := manager.(map[string]any); ok {
+		manager = object["value"]
+	}
+	f.attribute(u, managerPath, manager)
+}
+
+// maxEmails is how many addresses a user may have.
+const maxEmails = 10
+
+// emails reads the addresses. nil: none are sent. They say nothing about who the user is; two users may have the same.
+func (f *form) emails(v any) (list []control.SCIMEmail) {
+	elements := f.list("emails", v)
+	if len(elements) > maxEmails {
+		f.fail("emails", "has %d addresses, at most %d", len(elements), maxEmails)
+		return nil
+	}
+	for i, v := range elements {
+		path := fmt.Sprintf("emails[%d]", i)
+		if text, ok := v.(string); ok {
+			v = map[string]any{"value": text}
+		}
+		members := f.object(path, v)
+		e := control.SCIMEmail{Value: f.optional(path+".value", members["value"]), Type: f.optional(path+".type", members["type"])}
+		if is, ok := boolOf(members["primary"]); ok {
+			e.Primary = is
+		} else if members["primary"] != nil {
+			f.fail(path+".primary", "must be a boolean")
+		}
+		if e.Value != "" {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// group reads a whole group, apart from its members. Its permissions are as they were when it doesn't say: identity providers know nothing of them.
+func (f *form) group(members map[string]any, present *control.PermissionSet) *control.PermissionSet {
+	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{}, AppGroups: []control.SCIMAppGroup{}}}
+	if present != nil {
+		*p = *present
+	}
+	f.schemas(f.required(members, "", "schemas"), GroupSchema)
+	p.Name = f.text("displayName", f.required(members, "", "displayName"))
+	p.ExternalID = f.optional("externalId", members["externalId"])
+	if permissions := f.object("permissions", members["permissions"]); permissions != nil {
+		p.Permissions = f.permissions(permissions)
+	}
+	if f.report(); len(f.missing) > 0 {
+		f.err.Type = invalidSyntax
 	}
 	return p
 }
 
-func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppGroup) {
-	g.ID, g.Name = f.reference(path, members, "appGroupId", "appGroupName")
-	g.ID, g.Name = f.workspace(path, g.ID, g.Name)
-	permissions, sets := members["appGroupPermissions"], members["appGroupPermissionSets"]
-	if permissions != nil && sets != nil {
-		f.fail(path, "must not have both 'appGroupPermissions' and 'appGroupPermissionSets'")
+// ids reads whom a list of members names: objects with a value, or, from some, bare ids; one may stand alone.
+func (f *form) ids(v any) (ids []string) {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		list = []any{v}
 	}
-	if sets == nil {
-		g.Permissions = f.names(path+".appGroupPermissions", permissions, isAppGroupPermission)
-	} else {
-		g.PermissionSets = []control.SCIMPermissionSet{}
-	}
-	for i, v := range f.list(path+".appGroupPermissionSets", sets) {
-		path := fmt.Sprintf("%s.appGroupPermissionSets[%d]", path, i)
-		id, name := f.reference(path, f.object(path, v), "appGroupPermissionSetId", "appGroupPermissionSetName")
-		g.PermissionSets = append(g.PermissionSets, control.SCIMPermissionSet{ID: id, Name: name})
-	}
-	g.Teams = []control.SCIMTeam{}
-	for i, v := range f.list(path+".team", members["team"]) {
-		path := fmt.Sprintf("%s.team[%d]", path, i)
-		g.Teams = append(g.Teams, f.team(path, f.object(path, v), g.ID))
-	}
-	return g
-}
-
-// team: teams are known by their names; the id is made of the name, so it stays the same.
-func (f *form) team(path string, members map[string]any, appGroup string) control.SCIMTeam {
-	id, name := f.reference(path, members, "teamId", "teamName")
-	if name != "" {
-		id = derivedID("team", appGroup, name)
-	}
-	return control.SCIMTeam{ID: id, Name: name, Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
-}
-
-// workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so where both are given and the name is no
-// workspace's, the id decides. A name that no workspace has is kept with an id that no workspace can have: a workspace that is made later gives nobody permissions.
-func (f *form) workspace(path, id, name string) (string, string) {
-	var named []*control.Workspace
-	for _, w := range f.snapshot.Workspaces() {
-		if name != "" && w.Name == name {
-			named = append(named, w)
+	for i, e := range list {
+		if object, ok := e.(map[string]any); ok {
+			e = object["value"]
 		}
-	}
-	byID := f.snapshot.Lookup(id)
-	switch {
-	case byID != nil && (len(named) == 0 || slices.Contains(named, byID)):
-		return byID.ID, byID.Name
-	case byID != nil:
-		f.fail(path, "has the 'appGroupId' of one workspace and the 'appGroupName' of another")
-	case len(named) == 1:
-		return named[0].ID, name
-	case len(named) > 1:
-		f.fail(path+".appGroupName", "is the name of more than one workspace: use 'appGroupId'")
-	case name == "" && id != "":
-		f.fail(path+".appGroupId", "is not the id of a workspace")
-	}
-	return derivedID("app group", name), name
-}
-
-// derivedID makes an id out of names: always the same, and with a capital letter in front, which no id of a workspace has.
-func derivedID(names ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(names, "\x00")))
-	return "N" + hex.EncodeToString(sum[:12])
-}
-
-// reference reads an id and a name, of which at least one is there.
-func (f *form) reference(path string, members map[string]any, idName, nameName string) (id, name string) {
-	if members == nil {
-		return "", ""
-	}
-	if v := members[idName]; v != nil {
-		id = f.text(path+"."+idName, v)
-	}
-	if v := members[nameName]; v != nil {
-		name = f.text(path+"."+nameName, v)
-	}
-	if members[idName] == nil && members[nameName] == nil {
-		f.fail(path, "must have '%s' or '%s'", nameName, idName)
-	}
-	return id, name
-}
-
-// names reads an array of permissions.
-func (f *form) names(path string, v any, known func(string) bool) []string {
-	names := []string{}
-	for _, name := range f.strings(path, v) {
-		if name == "" || len(name) > maxTextBytes || !printable(name) {
-			f.fail(path, "must hold names of 1 to %d bytes without control characters", maxTextBytes)
+		id, ok := e.(string)
+		if !ok {
+			f.fail(fmt.Sprintf("members[%d]", i), "must have a 'value', the id of a user")
+			return nil
 		}
-		if !known(name) {
-			f.unknown++
-		}
-		names = append(names, name)
+		ids = append(ids, id)
 	}
-	return names
+	return ids
 }
 
 // strings reads an array of strings; absent it is empty. nil after a fault.

@@ -5,10 +5,8 @@ import (
 	"strings"
 )
 
-// Names that the protocol knows: reference.md 8. Departments are all there are; of permissions there may be others, which are kept.
+// Names that the protocol knows: reference.md 8. There may be others, which are kept.
 var (
-	departments = []string{"agency", "bi", "c_suite", "engineering", "finance", "marketing", "pm"}
-
 	companyPermissions = []string{"admin", "manage_company_settings", "add_remove_app_groups"}
 
 	appGroupPermissions = expand(

@@ -12,7 +12,10 @@ import (
 
 // URNs of RFC 7643 and RFC 7644.
 const (
-	UserSchema   = "urn:ietf:params:scim:schemas:core:2.0:User"
+	UserSchema       = "urn:ietf:params:scim:schemas:core:2.0:User"
+	GroupSchema      = "urn:ietf:params:scim:schemas:core:2.0:Group"
+	EnterpriseSchema = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
+
 	listSchema   = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 	errorSchema  = "urn:ietf:params:scim:api:messages:2.0:Error"
 	configSchema = "urn:ietf:params:scim:schemas:core:2.0:ServiceProviderConfig"
@@ -25,36 +28,57 @@ const ContentType = "application/scim+json"
 
 // Paths of the resources.
 const (
-	base      = "/scim/v2"
-	usersPath = base + "/Users"
+	base       = "/scim/v2"
+	usersPath  = base + "/Users"
+	groupsPath = base + "/Groups"
 )
 
-// MaxBodyBytes bounds the body of a request, decompressed: a user with all permissions in a hundred workspaces has a half of it.
-const MaxBodyBytes = 256 << 10
+// Limits of requests and answers. Those on users and groups themselves are in package control.
+const (
+	// MaxBodyBytes bounds the body of a request about a user, decompressed: a user with all permissions in a hundred workspaces has a half of it.
+	MaxBodyBytes = 256 << 10
+	// MaxGroupBodyBytes bounds that of a request about a group: all users, as members.
+	MaxGroupBodyBytes = 2 << 20
+	// MaxOperations is how many operations a PATCH may have.
+	MaxOperations = 1000
+	// DefaultCount is how many results a page of a list has unless the request says, MaxCount how many it may have.
+	DefaultCount = 100
+	MaxCount     = 200
+	// maxPageMembers ends a page of groups early: so many members are in it, and a group more.
+	maxPageMembers = 10_000
+)
 
 // Error is an answer that is not a success, in the shape of RFC 7644 3.12.
 type Error struct {
 	Status int
-	Type   string // scimType: which kind of 400; empty for all other statuses
+	Type   string // scimType: which kind of 400 or 409; empty for all other statuses
 	Detail string
 }
 
 func (e *Error) Error() string { return e.Detail }
 
-// Kinds of 400 (RFC 7644 table 9).
+// Kinds of 400 and 409 (RFC 7644 table 9).
 const (
 	invalidFilter = "invalidFilter"
+	invalidPath   = "invalidPath"
+	noTarget      = "noTarget"
 	invalidSyntax = "invalidSyntax"
 	invalidValue  = "invalidValue"
 	mutability    = "mutability"
+	uniqueness    = "uniqueness"
 )
 
 // What the contract names (service.md 7; literal texts of reference.md 8).
 var (
-	errExists   = &Error{Status: 409, Detail: "User already exists in the database."}
-	errNotFound = &Error{Status: 404, Detail: "User not found"}
-	errFilter   = &Error{Status: 400, Type: invalidFilter, Detail: "Request is unparsable, syntactically incorrect, or violates schema."}
-	errTooMany  = &Error{Status: 403, Detail: "The company has as many dashboard users as it can have."}
+	errExists        = &Error{Status: 409, Type: uniqueness, Detail: "User already exists in the database."}
+	errNotFound      = &Error{Status: 404, Detail: "User not found"}
+	errStale         = &Error{Status: 412, Detail: "The resource has changed since it was read: If-Match names another version"}
+	errNoGroup       = &Error{Status: 404, Detail: "Group not found"}
+	errTaken         = &Error{Status: 409, Type: uniqueness, Detail: "A group of this displayName exists already."}
+	errTooManyGroups = &Error{Status: 403, Detail: "The company has as many groups as it can have."}
+	errPath          = &Error{Status: 400, Type: invalidPath, Detail: "The path of an operation can't be read."}
+	errFilter        = &Error{Status: 400, Type: invalidFilter, Detail: "Request is unparsable, syntactically incorrect, or violates schema."}
+	errTooMany       = &Error{Status: 403, Detail: "The company has as many dashboard users as it can have."}
 	// ErrResourceNotFound is the answer for an unknown schema or resource type.
 	ErrResourceNotFound = &Error{Status: 404, Detail: "Resource not found"}
 	// ErrDiscoveryFilter is the answer to a filter on schemas and resource types (RFC 7644 4).

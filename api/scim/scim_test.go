@@ -15,7 +15,8 @@ import (
 	"millrace/api/control"
 )
 
-func TestParseFilter(t *testing.T) {
+// The filter of the contract, in all forms that clients write it in, looks one user up.
+func TestFilterOfTheContract(t *testing.T) {
 	for text, want := range map[string]string{
 		`userName eq "ada@example.com"`:                                                   "ada@example.com",
 		`  USERNAME   Eq   "ada@example.com"  `:                                           "ada@example.com",
@@ -29,18 +30,21 @@ func TestParseFilter(t *testing.T) {
 		`userName eq "x" `:                                                                "x",
 		`userName eq "` + strings.Repeat("x", maxFilterBytes-len(`userName eq ""`)) + `"`: strings.Repeat("x", maxFilterBytes-len(`userName eq ""`)),
 	} {
-		name, err := ParseFilter(text)
+		f, err := parseFilter(text, userSchemas)
 		require.NoError(t, err, text)
+		name, ok := f.equals("userName")
+		require.True(t, ok, text)
 		require.Equal(t, want, name, text)
 	}
 	for _, text := range []string{
 		"", " ", `"`, "userName", "userName eq", `userName eq `, `userName eq ada@example.com`, `userName eq 'x'`, `userName eq "x`, `userName eq x"`, `userName eq "x" y`, `eq "x"`,
-		`userName ne "x"`, `userName co "x"`, `userName sw "x"`, `userName ew "x"`, `userName gt "x"`, `userName pr`, `userName eq 7`, `userName eq true`, `userName eq null`, `userName eq "a" or userName eq "b"`,
-		`userName eq "a" and userName eq "a"`, `not (userName eq "a")`, `(userName eq "a")`, `name.givenName eq "x"`, `userName.x eq "x"`, `userNames eq "x"`, `$userName eq "x"`, `emails[type eq "work"]`, `id eq "x"`,
+		`userName eq 7`, `userName eq true`, `not (userName eq "a")`, `(userName eq "a")`, `userName.x eq "x"`, `userNames eq "x"`, `$userName eq "x"`,
 		`urn:ietf:params:scim:schemas:core:2.0:Group:userName eq "x"`, `x:userName eq "x"`, "userName eq \"a\x00b\"", "userName eq \"\xff\"", `userName eq "\x"`, "userName\teq\t\"x\"", "userName eq \"a\nb\"",
 		`userName eq "` + strings.Repeat("x", maxFilterBytes) + `"`, strings.Repeat("(", 500), strings.Repeat(`not (`, 100),
+		`userName eq "a" and`, ` and userName eq "a"`, `userName eq "a" or `, `name eq "x"`, `active eq "yes"`, `active eq 1`, `emails[type eq "work"`, `emails[type eq "work"]x`,
+		`emails[type eq "work"].x eq "y"`, `emails[]`, `emails[x eq "y"]`, `[type eq "x"]`, `active[value eq "x"]`, `emails[emails[type eq "a"]]`, `password eq "x"`,
 	} {
-		_, err := ParseFilter(text)
+		_, err := parseFilter(text, userSchemas)
 		require.Equal(t, errFilter, err, text)
 	}
 }
@@ -49,16 +53,18 @@ func TestParseFilter(t *testing.T) {
 var strangeFilters = []string{`userName eq "ada@example.com"`, `userName eq "\ud800"`, `USERNAME EQ ""`, `emails[type eq "work" and value co "@"]`, strings.Repeat("(", 512), `not (a pr)`,
 	strings.Repeat(`a.`, 256), strings.Repeat(`a:`, 256), `userName eq ` + strings.Repeat(`"`, 400), `userName eq "` + strings.Repeat(`\u0000`, 80) + `"`, "userName eq -1e" + strings.Repeat("9", 400)}
 
-// Whatever stands in a filter: no panic, and a name that a user could have asked for.
+// Whatever stands in a filter: no panic, nor when it is asked, and what it looks up is a text that somebody could have asked for.
 func FuzzParseFilter(f *testing.F) {
 	for _, seed := range strangeFilters {
 		f.Add(seed)
 	}
+	user := treeOf(describe(&control.SCIMUser{ID: "1", UserName: "ada@example.com", Attributes: map[string]string{managerPath: "2"}}, nil).json)
 	f.Fuzz(func(t *testing.T, text string) {
-		name, err := ParseFilter(text)
+		filter, err := parseFilter(text, userSchemas)
+		filter.matches(user)
+		name, ok := filter.equals("userName")
 		require.True(t, utf8.ValidString(name))
-		require.True(t, err == nil || name == "")
-		require.False(t, err == nil && !strings.Contains(strings.ToLower(text), "username"))
+		require.False(t, ok && err == nil && !strings.Contains(strings.ToLower(text), "username"))
 	})
 }
 
@@ -66,7 +72,7 @@ func BenchmarkParseFilter(b *testing.B) {
 	for i, text := range strangeFilters {
 		b.Run(strconv.Itoa(i), func(b *testing.B) {
 			for b.Loop() {
-				_, _ = ParseFilter(text)
+				_, _ = parseFilter(text, userSchemas)
 			}
 		})
 	}
@@ -82,13 +88,13 @@ func TestDiscoveryDocuments(t *testing.T) {
 
 	config := read(ServiceProviderConfig()) // RFC 7643 5
 	require.Equal(t, []any{configSchema}, config["schemas"])
-	for _, feature := range []string{"patch", "bulk", "changePassword", "sort", "etag"} {
-		require.Equal(t, false, object(config[feature])["supported"], feature)
+	for feature, is := range map[string]bool{"patch": true, "bulk": false, "changePassword": false, "sort": false, "etag": true} {
+		require.Equal(t, is, object(config[feature])["supported"], feature)
 	}
 	for _, number := range []string{"maxOperations", "maxPayloadSize"} {
 		require.IsType(t, 0.0, object(config["bulk"])[number])
 	}
-	require.Equal(t, map[string]any{"supported": true, "maxResults": 1.0}, config["filter"])
+	require.Equal(t, map[string]any{"supported": true, "maxResults": float64(MaxCount)}, config["filter"])
 	for _, scheme := range config["authenticationSchemes"].([]any) {
 		for _, member := range []string{"type", "name", "description"} {
 			require.NotEmpty(t, object(scheme)[member], member)
@@ -96,24 +102,29 @@ func TestDiscoveryDocuments(t *testing.T) {
 		require.Contains(t, []any{"oauth", "oauth2", "oauthbearertoken", "httpbasic", "httpdigest"}, object(scheme)["type"])
 	}
 
-	list := func(document []byte) map[string]any { // RFC 7644 3.4.2
+	list := func(document []byte) (list []map[string]any) { // RFC 7644 3.4.2
 		v := read(document)
 		require.Equal(t, []any{listSchema}, v["schemas"])
-		require.Equal(t, 1.0, v["totalResults"])
-		return object(v["Resources"].([]any)[0])
+		for _, r := range v["Resources"].([]any) {
+			list = append(list, object(r))
+		}
+		require.Equal(t, float64(len(list)), v["totalResults"])
+		return list
 	}
-	kind := list(ResourceTypes()) // RFC 7643 6
-	require.Equal(t, read(ResourceType("User")), kind)
-	require.Equal(t, []any{typeSchema}, kind["schemas"])
-	for member, want := range map[string]string{"name": "User", "endpoint": "/Users", "schema": UserSchema, "id": "User"} {
-		require.Equal(t, want, kind[member])
+	kinds := list(ResourceTypes()) // RFC 7643 6
+	for i, want := range []map[string]any{
+		{"name": "User", "endpoint": "/Users", "schema": UserSchema, "id": "User", "schemaExtensions": []any{map[string]any{"schema": EnterpriseSchema, "required": false}}},
+		{"name": "Group", "endpoint": "/Groups", "schema": GroupSchema, "id": "Group"},
+	} {
+		require.Equal(t, read(ResourceType(want["id"].(string))), kinds[i])
+		require.Equal(t, []any{typeSchema}, kinds[i]["schemas"])
+		for member, v := range want {
+			require.Equal(t, v, kinds[i][member])
+		}
 	}
 	require.Nil(t, ResourceType("user"))
-	require.Nil(t, ResourceType("Group"))
 
-	schema := list(Schemas()) // RFC 7643 7
-	require.Equal(t, read(Schema(UserSchema)), schema)
-	require.Equal(t, UserSchema, schema["id"])
+	schemas := list(Schemas()) // RFC 7643 7
 	require.Nil(t, Schema("User"))
 	var walk func(path string, attributes []any)
 	paths := map[string]map[string]any{}
@@ -123,7 +134,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 			name := path + a["name"].(string)
 			paths[name] = a
 			require.NotEmpty(t, a["description"], name)
-			require.Contains(t, []any{"string", "complex"}, a["type"], name)
+			require.Contains(t, []any{"string", "boolean", "reference", "complex"}, a["type"], name)
 			require.Contains(t, []any{"readOnly", "readWrite", "immutable", "writeOnly"}, a["mutability"], name)
 			require.Contains(t, []any{"always", "never", "default", "request"}, a["returned"], name)
 			require.Contains(t, []any{"none", "server", "global"}, a["uniqueness"], name)
@@ -135,33 +146,55 @@ func TestDiscoveryDocuments(t *testing.T) {
 			walk(name+".", sub)
 		}
 	}
-	walk("", schema["attributes"].([]any))
+	for i, id := range []string{UserSchema, EnterpriseSchema, GroupSchema} {
+		require.Equal(t, read(Schema(id)), schemas[i])
+		require.Equal(t, id, schemas[i]["id"])
+		prefix := map[string]string{UserSchema: "", EnterpriseSchema: EnterpriseSchema + ".", GroupSchema: "group."}[id]
+		walk(prefix, schemas[i]["attributes"].([]any))
+	}
 	require.Equal(t, "immutable", paths["userName"]["mutability"])
 	require.Equal(t, "server", paths["userName"]["uniqueness"])
 	require.Equal(t, false, paths["userName"]["caseExact"])
 	require.Equal(t, "readOnly", paths["lastSignInAt"]["mutability"])
 	require.Len(t, paths["department"]["canonicalValues"], 7)
 
-	// A user that is answered has no member that the schema doesn't know, apart from those of every resource.
-	var known func(path string, v any)
-	known = func(path string, v any) {
+	// A resource that is answered has no member that its schema doesn't know, apart from those of every resource.
+	var known func(prefix, path string, v any)
+	seen := map[string]bool{}
+	known = func(prefix, path string, v any) {
 		switch v := v.(type) {
 		case map[string]any:
 			for name, m := range v {
-				if path == "" && slices.Contains([]string{"schemas", "id", "meta"}, name) {
+				if path == prefix && slices.Contains([]string{"schemas", "id", "externalId", "meta"}, name) {
 					continue
 				}
-				require.Contains(t, paths, path+name)
-				known(path+name+".", m)
+				if name != EnterpriseSchema {
+					require.Contains(t, paths, path+name)
+					seen[path+name] = true
+				}
+				known(prefix, path+name+".", m)
 			}
 		case []any:
 			for _, e := range v {
-				known(path, e)
+				known(prefix, path, e)
 			}
 		}
 	}
-	known("", read(AppendUser(nil, &control.SCIMUser{Permissions: control.SCIMPermissions{Roles: []control.SCIMRole{{ID: "a", Name: "b"}}, AppGroups: []control.SCIMAppGroup{
-		{Permissions: []string{"a"}, PermissionSets: []control.SCIMPermissionSet{{ID: "a", Name: "b"}}, Teams: []control.SCIMTeam{{Name: "x"}}}}}})))
+	permissions := control.SCIMPermissions{Company: []string{"a"}, Roles: []control.SCIMRole{{ID: "a", Name: "b"}}, AppGroups: []control.SCIMAppGroup{
+		{Permissions: []string{"a"}, PermissionSets: []control.SCIMPermissionSet{{ID: "a", Name: "b"}}, Teams: []control.SCIMTeam{{Name: "x"}}}}}
+	user := &control.SCIMUser{Department: "bi", Permissions: permissions, Attributes: map[string]string{managerPath: "7", formattedPath: "x"}}
+	for _, a := range userTexts {
+		user.Attributes[a.Name] = "x"
+	}
+	for _, a := range enterpriseTexts {
+		user.Attributes[enterprisePath(a.Name)] = "x"
+	}
+	group := &control.PermissionSet{ID: "g", Permissions: permissions}
+	known("", "", treeOf(describe(user, []*control.PermissionSet{group}).json))
+	known("group.", "group.", treeOf(describeGroup(group, []*control.SCIMUser{user}).json))
+	for path := range paths {
+		require.True(t, seen[path] || strings.Contains(path, "eamName"), "%s is in a schema and never answered", path)
+	}
 }
 
 func TestPermissionNames(t *testing.T) {
@@ -181,7 +214,7 @@ func TestPermissionNames(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	require.Equal(t, `{"schemas":["urn:ietf:params:scim:api:messages:2.0:Error"],"detail":"User already exists in the database.","status":409}`, string(AppendError(nil, errExists)))
+	require.Equal(t, `{"schemas":["urn:ietf:params:scim:api:messages:2.0:Error"],"detail":"User already exists in the database.","status":409,"scimType":"uniqueness"}`, string(AppendError(nil, errExists)))
 	require.Equal(t, `x{"schemas":["urn:ietf:params:scim:api:messages:2.0:Error"],"detail":"a \"<b>","status":400,"scimType":"invalidValue"}`,
 		string(AppendError([]byte("x"), &Error{Status: 400, Type: invalidValue, Detail: `a "<b>`})))
 }
@@ -218,7 +251,7 @@ func TestUserBound(t *testing.T) {
 	body := func(i int) []byte {
 		return fmt.Appendf(nil, `{"schemas":[%q],"userName":"u%d@example.com","name":{"givenName":"A","familyName":"B"},"department":"bi","permissions":{}}`, UserSchema, i)
 	}
-	var last *control.SCIMUser
+	var last *Resource
 	for i := range 3 {
 		user, err := u.Create(control.Actor{}, body(i))
 		require.NoError(t, err)
@@ -228,8 +261,8 @@ func TestUserBound(t *testing.T) {
 	require.Equal(t, errTooMany, err)
 	_, err = u.Create(control.Actor{}, body(2))
 	require.Equal(t, errExists, err)
-	require.NoError(t, u.Delete(control.Actor{}, last.ID))
-	require.Equal(t, errNotFound, u.Delete(control.Actor{}, last.ID))
+	require.NoError(t, u.Delete(control.Actor{}, last.ID, ""))
+	require.Equal(t, errNotFound, u.Delete(control.Actor{}, last.ID, ""))
 	_, err = u.Create(control.Actor{}, body(3))
 	require.NoError(t, err)
 	_, err = u.Create(control.Actor{}, []byte(`[`))

@@ -1,10 +1,12 @@
 package scim
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"time"
+	"reflect"
+	"slices"
 
 	"millrace/api/control"
 	"millrace/shard/op"
@@ -22,15 +24,22 @@ func NewUsers(c *control.Control, now func() int64) *Users {
 	return &Users{control: c, now: now, max: control.MaxDocuments}
 }
 
+// schemas of a user: its own, and the extension.
+var userSchemas = []schemaJSON{userSchema, enterpriseSchema}
+
 // Create makes the user that body, a JSON object, describes. body is only read.
-func (u *Users) Create(by control.Actor, body []byte) (*control.SCIMUser, error) {
+func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	f := newForm(u.control.Snapshot())
-	user := f.user(body, nil)
+	members := f.members(body, UserSchema)
+	if f.err != nil {
+		return nil, f.err
+	}
+	user := f.user(members, nil)
 	if f.err != nil {
 		return nil, f.err
 	}
 	user.ID, user.CreatedAt, user.UpdatedAt = newID(), u.now(), u.now()
-	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f.unknown, func(old *control.SCIMUser) (*control.SCIMUser, error) {
+	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f, func(old *control.SCIMUser) (*control.SCIMUser, error) {
 		switch {
 		case old != nil:
 			return nil, errExists
@@ -39,60 +48,179 @@ func (u *Users) Create(by control.Actor, body []byte) (*control.SCIMUser, error)
 		}
 		return user, nil
 	})
-	return user, err
+	return u.describe(user), err
 }
 
-// Replace gives a user the name, department and permissions of body (service.md 4.19). The userName stays; a body may repeat it.
-func (u *Users) Replace(by control.Actor, id string, body []byte) (*control.SCIMUser, error) {
-	present, err := u.Get(id)
+// Replace gives a user what body says (service.md 4.19). The userName stays; a body may repeat it. ifMatch is that header, empty without one.
+func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
+	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser {
+		members := f.members(body, UserSchema)
+		if f.err != nil {
+			return nil
+		}
+		return f.user(members, old)
+	})
+}
+
+// Patch does the operations of body, all of them or none.
+func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
+	operations, err := parsePatch(body)
 	if err != nil {
 		return nil, err
 	}
+	return u.change(by, id, "SCIM user changed", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser { return u.patched(f, old, operations) })
+}
+
+// patched is the user as the operations make it. What they don't touch is taken as it is: it was judged when it came.
+func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) *control.SCIMUser {
+	p := patch{schemas: userSchemas, tree: treeOf(u.describe(old).json), form: f}
+	before := treeOf(p.tree)
+	if err := p.apply(operations); err != nil {
+		f.err = cmp.Or(f.err, err.(*Error))
+		return nil
+	}
+	f.required(p.tree, "", "userName")
+	if reflect.DeepEqual(before["permissions"], p.tree["permissions"]) {
+		delete(p.tree, "permissions")
+	} else if p.tree["permissions"] == nil {
+		p.tree["permissions"] = map[string]any{}
+	}
+	next := f.user(p.tree, old)
+	if p.tree["department"] == nil {
+		next.Department = ""
+	}
+	switch {
+	case reflect.DeepEqual(before["emails"], p.tree["emails"]):
+		next.Emails = old.Emails
+	case next.Emails == nil: // removed, not left out
+		next.Emails = []control.SCIMEmail{}
+	}
+	return next
+}
+
+// change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again only when somebody was faster. One that is
+// to be as it is stays, its time of change too.
+func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser) (*Resource, error) {
+	present := u.control.SCIMUsers.Find("", id)
+	if present == nil {
+		return nil, errNotFound
+	}
+	if err := checkMatch(ifMatch, version(present)); err != nil {
+		return nil, err
+	}
 	f := newForm(u.control.Snapshot())
-	user := f.user(body, present)
+	user := next(f, present)
 	if f.err != nil {
 		return nil, f.err
 	}
-	err = u.edit(by, key(present.UserName), "SCIM user replaced", id, f.unknown, func(old *control.SCIMUser) (*control.SCIMUser, error) {
+	switch {
+	case user.Inactive && !present.Inactive:
+		what = "SCIM user deactivated"
+	case !user.Inactive && present.Inactive:
+		what = "SCIM user activated"
+	}
+	err := u.edit(by, key(present.UserName), what, id, f, func(old *control.SCIMUser) (*control.SCIMUser, error) {
 		if old == nil || old.ID != id { // deleted in between
 			return nil, errNotFound
 		}
-		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt = id, old.UserName, old.CreatedAt, u.now()
+		if err := checkMatch(ifMatch, version(old)); err != nil {
+			return nil, err
+		}
+		if version(old) != version(present) {
+			f := newForm(u.control.Snapshot())
+			if user = next(f, old); f.err != nil {
+				return nil, f.err
+			}
+		}
+		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt, user.PermissionSets = id, old.UserName, old.CreatedAt, old.UpdatedAt, old.PermissionSets
+		if !reflect.DeepEqual(user, old) {
+			user.UpdatedAt = max(u.now(), old.UpdatedAt)
+		}
 		return user, nil
 	})
-	return user, err
+	if err != nil {
+		return nil, err
+	}
+	return u.describe(user), nil
 }
 
 // Delete removes a user for good.
-func (u *Users) Delete(by control.Actor, id string) error {
-	present, err := u.Get(id)
-	if err != nil {
-		return err
+func (u *Users) Delete(by control.Actor, id, ifMatch string) error {
+	present := u.control.SCIMUsers.Find("", id)
+	if present == nil {
+		return errNotFound
 	}
-	return u.edit(by, key(present.UserName), "SCIM user deleted", id, 0, func(old *control.SCIMUser) (*control.SCIMUser, error) {
+	return u.edit(by, key(present.UserName), "SCIM user deleted", id, newForm(nil), func(old *control.SCIMUser) (*control.SCIMUser, error) {
 		if old == nil || old.ID != id {
 			return nil, errNotFound
 		}
-		return nil, nil
+		return nil, checkMatch(ifMatch, version(old))
 	})
 }
 
-// Get returns the user with this id. It is not to be changed.
-func (u *Users) Get(id string) (*control.SCIMUser, error) {
+// MaxBodyBytes bounds a body about a user.
+func (u *Users) MaxBodyBytes() int { return MaxBodyBytes }
+
+// Get returns the user with this id.
+func (u *Users) Get(id string) (*Resource, error) {
 	if user := u.control.SCIMUsers.Find("", id); user != nil {
-		return user, nil
+		return u.describe(user), nil
 	}
 	return nil, errNotFound
 }
 
-// Named returns the user with this userName in whatever case, nil when there is none. It is not to be changed.
-func (u *Users) Named(userName string) *control.SCIMUser {
-	return u.control.SCIMUsers.Get("", key(userName))
+// Named returns the user with this userName in whatever case, nil when there is none, and what the user may do: nothing while inactive. It is what signing in
+// asks. The user is not to be changed.
+func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissions) {
+	user := u.control.SCIMUsers.Get("", key(userName))
+	if user == nil {
+		return nil, control.SCIMPermissions{}
+	}
+	return user, u.control.PermissionsOf(user)
+}
+
+// List returns a page of the users that the filter describes, all without one, in order of their names.
+func (u *Users) List(p Page) (*List, error) {
+	f, err := p.filter(userSchemas)
+	if err != nil {
+		return nil, err
+	}
+	users := u.candidates(f)
+	if f != nil {
+		users = slices.DeleteFunc(users, func(user *control.SCIMUser) bool { return !f.matches(treeOf(u.describe(user).json)) })
+	}
+	return pageOf(users, p, u.describe), nil
+}
+
+// candidates are those that f can describe: it is asked of each, which costs some microseconds. What identity providers ask for is looked up.
+func (u *Users) candidates(f filter) []*control.SCIMUser {
+	users := u.control.SCIMUsers
+	one := func(user *control.SCIMUser) []*control.SCIMUser {
+		if user == nil {
+			return nil
+		}
+		return []*control.SCIMUser{user}
+	}
+	if name, ok := f.equals("userName"); ok {
+		return one(users.Get("", key(name)))
+	}
+	if id, ok := f.equals("id"); ok {
+		return one(users.Find("", id))
+	}
+	all := users.List("")
+	if id, ok := f.equals("externalId"); ok {
+		all = slices.DeleteFunc(all, func(user *control.SCIMUser) bool { return user.ExternalID != id })
+	}
+	return all
+}
+
+func (u *Users) describe(user *control.SCIMUser) *Resource {
+	return describe(user, u.control.SetsOf(user))
 }
 
 // edit changes one document. change gets the present user, nil for none, and returns what it shall be, nil for removed.
-func (u *Users) edit(by control.Actor, key, what, id string, unknownPermissions int, change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
-	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", unknownPermissions)
+func (u *Users) edit(by control.Actor, key, what, id string, f *form, change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
+	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }
 
 // key is how userNames are compared: as the addresses that they are.
@@ -104,74 +232,4 @@ func newID() string {
 	_, _ = rand.Read(b[:]) // never fails
 	word := binary.BigEndian.Uint32
 	return fmt.Sprintf("%08x-%08x-%08x-%08x", word(b[0:]), word(b[4:]), word(b[8:]), word(b[12:]))
-}
-
-// Location is the path of a user.
-func Location(user *control.SCIMUser) string { return usersPath + "/" + user.ID }
-
-// Forms of times: signInForm is that of lastSignInAt and createdAt, in UTC. Nobody signs in here yet, and the epoch stands for never.
-const signInForm = "Monday, January 2, 2006 3:04:05 PM"
-
-var neverSignedIn = time.UnixMilli(0).UTC().Format(signInForm)
-
-type userJSON struct {
-	Schemas      []string                `json:"schemas,omitempty"`
-	ID           string                  `json:"id"`
-	UserName     string                  `json:"userName"`
-	Name         nameJSON                `json:"name"`
-	Department   string                  `json:"department"`
-	LastSignInAt string                  `json:"lastSignInAt"`
-	CreatedAt    string                  `json:"createdAt"`
-	Permissions  control.SCIMPermissions `json:"permissions"`
-	Meta         metaJSON                `json:"meta"`
-}
-
-type nameJSON struct {
-	GivenName  string `json:"givenName"`
-	FamilyName string `json:"familyName"`
-}
-
-type metaJSON struct {
-	ResourceType string `json:"resourceType"`
-	Created      string `json:"created,omitempty"`
-	LastModified string `json:"lastModified,omitempty"`
-	Location     string `json:"location"`
-}
-
-func describe(u *control.SCIMUser) userJSON {
-	created, updated := time.UnixMilli(u.CreatedAt).UTC(), time.UnixMilli(u.UpdatedAt).UTC()
-	return userJSON{
-		ID: u.ID, UserName: u.UserName, Name: nameJSON{u.GivenName, u.FamilyName}, Department: u.Department,
-		LastSignInAt: neverSignedIn, CreatedAt: created.Format(signInForm), Permissions: u.Permissions,
-		Meta: metaJSON{"User", created.Format(time.RFC3339Nano), updated.Format(time.RFC3339Nano), Location(u)},
-	}
-}
-
-// AppendUser appends a user as it is answered.
-func AppendUser(dst []byte, u *control.SCIMUser) []byte {
-	v := describe(u)
-	v.Schemas = []string{UserSchema}
-	return appendJSON(dst, v)
-}
-
-// AppendList appends the answer to a filter: the user, nil for none. Of the one result, startIndex (from 1) and count may leave nothing to be shown. Entries have
-// no schemas, as clients know it.
-func AppendList(dst []byte, u *control.SCIMUser, startIndex, count int) []byte {
-	startIndex = max(1, startIndex)
-	list := listJSON[userJSON]{Schemas: []string{listSchema}, StartIndex: startIndex, Resources: []userJSON{}}
-	if u != nil {
-		list.TotalResults = 1
-		if startIndex == 1 && count > 0 {
-			list.Resources, list.ItemsPerPage = append(list.Resources, describe(u)), 1
-		}
-	}
-	return appendJSON(dst, list)
-}
-
-type listJSON[T any] struct {
-	Schemas      []string `json:"schemas"`
-	TotalResults int      `json:"totalResults"`
-	StartIndex   int      `json:"startIndex"`
-	ItemsPerPage int      `json:"itemsPerPage"`
-	Resources    []T      `json:"Resources"`
 }

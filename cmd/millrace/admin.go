@@ -29,6 +29,7 @@ type adminCommand struct {
 	Campaigns         documentsCommand  `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
 	Canvases          documentsCommand  `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
 	SCIM              scimCommand       `cmd:"" name:"scim" help:"SCIM access of the company."`
+	PermissionSets    setsCommand       `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
 	Audit             auditCommand      `cmd:"" help:"Who has changed what."`
 	Blocklist         blocklistCommand  `cmd:"" help:"Email addresses on the block list of a workspace."`
 	Trail             trailCommand      `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`

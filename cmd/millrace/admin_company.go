@@ -1,12 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 )
 
-// millrace admin scim and audit: what belongs to the company, not to a workspace.
+// millrace admin scim, permission-sets and audit: what belongs to the company, not to a workspace.
 
 // SCIM access.
 
@@ -37,8 +38,11 @@ func (*scimGet) Run(s *session) error {
 }
 
 type scimSet struct {
-	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: anything."`
+	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: it is not looked at, as identity providers need it."`
 	IPAllowlist   []string `env:"-" help:"All addresses and subnets that it may be used from; empty: from anywhere." placeholder:"CIDR"`
+	RateLimit     *string  `env:"-" help:"Of the operations on users: 5000/1d."`
+	Department    *string  `name:"default-department" env:"-" help:"Of users who are created without one; empty: none."`
+	Permissions   input    `name:"default-permissions" env:"-" help:"Of users who are created without any, as a JSON object; @FILE reads a file, - standard input." placeholder:"JSON"`
 }
 
 // Run changes the SCIM access.
@@ -46,6 +50,15 @@ func (c *scimSet) Run(s *session) error {
 	body := map[string]any{}
 	setIf(body, "request_origin", c.RequestOrigin)
 	setList(body, "ip_allowlist", c.IPAllowlist)
+	setIf(body, "rate_limit", c.RateLimit)
+	setIf(body, "default_department", c.Department)
+	if c.Permissions != "" {
+		text, err := c.Permissions.read()
+		if err != nil {
+			return err
+		}
+		body["default_permissions"] = json.RawMessage(text)
+	}
 	if _, _, err := s.do(http.MethodPatch, path("scim"), body); err != nil {
 		return err
 	}
@@ -66,6 +79,62 @@ type scimRevoke struct {
 // Run ends a token.
 func (c *scimRevoke) Run(s *session) error {
 	return s.say(http.MethodDelete, path("scim", "tokens", c.ID), nil, "SCIM token %s is revoked", c.ID)
+}
+
+// Permission sets.
+
+type setsCommand struct {
+	List   setsList   `cmd:"" help:"List them."`
+	Get    setsGet    `cmd:"" help:"Print one, as JSON."`
+	Put    setsPut    `cmd:"" help:"Create one, or put another in its place. Its members stay."`
+	Remove setsRemove `cmd:"" help:"Remove one: its members lose what it gave them."`
+}
+
+type oneSet struct {
+	ID string `arg:"" help:"Its id."`
+}
+
+type setsList struct{}
+
+// Run lists the permission sets.
+func (*setsList) Run(s *session) error {
+	return s.list(path("permission_sets"), "permission_sets", column{"ID", "id"}, column{"NAME", "name"})
+}
+
+type setsGet struct{ oneSet }
+
+// Run prints a permission set.
+func (c *setsGet) Run(s *session) error {
+	answer, _, err := s.do(http.MethodGet, path("permission_sets", c.ID), nil)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type setsPut struct {
+	oneSet
+	Document input `arg:"" help:"JSON; @FILE reads a file, - standard input."`
+}
+
+// Run puts a permission set in its place.
+func (c *setsPut) Run(s *session) error {
+	text, err := c.Document.read()
+	if err != nil {
+		return err
+	}
+	answer, _, err := s.do(http.MethodPut, path("permission_sets", c.ID), text)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
+}
+
+type setsRemove struct{ oneSet }
+
+// Run removes a permission set.
+func (c *setsRemove) Run(s *session) error {
+	return s.say(http.MethodDelete, path("permission_sets", c.ID), nil, "permission set %s is removed", c.ID)
 }
 
 // Audit log.

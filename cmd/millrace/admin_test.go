@@ -196,6 +196,13 @@ func TestAdminCommands(t *testing.T) {
 	documents("canvases", `{"id":"one","name":"W","steps":[{"id":"s1","messages":[`+message+`]}]}`, "s/Hola/Adios/", "ID NAME STEPS MESSAGES", "one W 1 1")
 
 	o.has(args("scim set --request-origin https://id.example.com --ip-allowlist 127.0.0.1"), "request_origin https://id.example.com")
+	o.has([]string{"scim", "set", "--default-department", "pm", "--rate-limit", "9000/1d", "--default-permissions", `{"companyPermissions":["admin"],"appGroup":[]}`}, "default_department pm", "rate_limit 9000/1d")
+	require.Contains(t, o.refused("scim", "set", "--default-department", "kitchen"), "scim.default_department")
+	o.has([]string{"permission-sets", "put", "editors", `{"name":"Editors","permissions":{"appGroup":[{"appGroupId":"shop","appGroupPermissions":["basic_access"]}]}}`}, `"appGroupName": "`)
+	o.has(args("permission-sets list"), "ID NAME", "editors Editors")
+	o.feed(o.run("permission-sets", "get", "editors"), "permission-sets", "put", "editors", "-")
+	o.has(args("permission-sets remove editors"), "permission set editors is removed")
+	require.Contains(t, o.refused("permission-sets", "get", "editors"), `"editors" not found`)
 	token := o.object("scim", "rotate")
 	require.True(t, strings.HasPrefix(token["token"].(string), "millrace_scim_"))
 	scim := func(token string) int {

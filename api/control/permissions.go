@@ -1,0 +1,192 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// SCIMPermissions are what a dashboard user may do, in the company and in its workspaces. The names are those of the protocol.
+type SCIMPermissions struct {
+	Company   []string       `json:"companyPermissions" yaml:"companyPermissions"`
+	Roles     []SCIMRole     `json:"roles,omitzero" yaml:"roles"`
+	AppGroups []SCIMAppGroup `json:"appGroup" yaml:"appGroup"`
+}
+
+// SCIMRole is a role by its name or its id.
+type SCIMRole struct {
+	ID   string `json:"roleId,omitempty" yaml:"roleId"`
+	Name string `json:"roleName,omitempty" yaml:"roleName"`
+}
+
+// SCIMAppGroup is what a dashboard user may do in one workspace: permissions, or sets of them, and those in teams.
+type SCIMAppGroup struct {
+	ID             string              `json:"appGroupId" yaml:"appGroupId"`
+	Name           string              `json:"appGroupName" yaml:"appGroupName"`
+	Permissions    []string            `json:"appGroupPermissions,omitzero" yaml:"appGroupPermissions"`
+	PermissionSets []SCIMPermissionSet `json:"appGroupPermissionSets,omitzero" yaml:"appGroupPermissionSets"`
+	Teams          []SCIMTeam          `json:"team" yaml:"team"`
+}
+
+// SCIMPermissionSet is a set of permissions by its name or its id.
+type SCIMPermissionSet struct {
+	ID   string `json:"appGroupPermissionSetId,omitempty" yaml:"appGroupPermissionSetId"`
+	Name string `json:"appGroupPermissionSetName,omitempty" yaml:"appGroupPermissionSetName"`
+}
+
+// SCIMTeam is what a dashboard user may do in a team of a workspace.
+type SCIMTeam struct {
+	ID          string   `json:"teamId" yaml:"teamId"`
+	Name        string   `json:"teamName,omitempty" yaml:"teamName"`
+	Permissions []string `json:"teamPermissions" yaml:"teamPermissions"`
+}
+
+// resolve fills in what an operator leaves out: the id of a workspace that is named, the name of one whose id is given, empty lists.
+func (p *SCIMPermissions) resolve(s *Snapshot) {
+	p.Company = orNone(p.Company)
+	p.AppGroups = slices.Clone(orNone(p.AppGroups))
+	for i := range p.AppGroups {
+		g := &p.AppGroups[i]
+		g.Teams = orNone(g.Teams)
+		if g.PermissionSets == nil {
+			g.Permissions = orNone(g.Permissions)
+		}
+		if w := s.Lookup(g.ID); w != nil {
+			g.Name = w.Name
+			continue
+		}
+		if named := s.named(g.Name); g.ID == "" && len(named) == 1 {
+			g.ID = named[0].ID
+		}
+	}
+}
+
+// named lists the workspaces of a name.
+func (s *Snapshot) named(name string) (list []*Workspace) {
+	for _, w := range s.Workspaces() {
+		if w.Name == name {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// resolved says whether all workspaces are ones that are there, or names of none that package scim has given an id: those begin with a capital letter.
+func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
+	for i, g := range p.AppGroups {
+		if g.ID == "" {
+			return invalid("%s.appGroup[%d]: %q is the name of no workspace, or of more than one", path, i, g.Name)
+		}
+		if s.Lookup(g.ID) == nil && !strings.HasPrefix(g.ID, "N") {
+			return invalid("%s.appGroup[%d]: %q is the id of no workspace", path, i, g.ID)
+		}
+	}
+	return nil
+}
+
+func orNone[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// validate judges what an operator gives, apart from whether the workspaces are there: see resolved.
+func (p *SCIMPermissions) validate(path string) error {
+	if err := checkPermissions(path+".companyPermissions", p.Company); err != nil {
+		return err
+	}
+	seen := set{}
+	for i, g := range p.AppGroups {
+		path := fmt.Sprintf("%s.appGroup[%d]", path, i)
+		if g.ID == "" && g.Name == "" {
+			return invalid("%s: appGroupId or appGroupName is required", path)
+		}
+		if g.ID != "" && seen.add("workspace", g.ID) != nil {
+			return invalid("%s: workspace %q stands there twice", path, g.ID)
+		}
+		if g.Permissions != nil && g.PermissionSets != nil {
+			return invalid("%s: want appGroupPermissions or appGroupPermissionSets, not both", path)
+		}
+		if err := checkPermissions(path+".appGroupPermissions", g.Permissions); err != nil {
+			return err
+		}
+		for j, t := range g.Teams {
+			path := fmt.Sprintf("%s.team[%d]", path, j)
+			if t.ID == "" && t.Name == "" {
+				return invalid("%s: teamId or teamName is required", path)
+			}
+			if err := checkPermissions(path+".teamPermissions", t.Permissions); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// maxPermissions is how many permissions one list may have.
+const maxPermissions = 1000
+
+func checkPermissions(path string, names []string) error {
+	if len(names) > maxPermissions {
+		return invalid("%s: %d, at most %d", path, len(names), maxPermissions)
+	}
+	for _, name := range names {
+		if err := checkName(path, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join adds what q gives.
+func (p *SCIMPermissions) join(q SCIMPermissions) {
+	p.Company = union(p.Company, q.Company)
+	p.Roles = union(p.Roles, q.Roles)
+	for _, g := range q.AppGroups {
+		i := slices.IndexFunc(p.AppGroups, func(have SCIMAppGroup) bool { return have.ID == g.ID })
+		if i < 0 {
+			p.AppGroups = append(p.AppGroups, SCIMAppGroup{ID: g.ID, Name: g.Name, Teams: []SCIMTeam{}})
+			i = len(p.AppGroups) - 1
+		}
+		have := &p.AppGroups[i]
+		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions), union(have.PermissionSets, g.PermissionSets)
+		for _, t := range g.Teams {
+			have.joinTeam(t)
+		}
+	}
+}
+
+func (g *SCIMAppGroup) joinTeam(t SCIMTeam) {
+	for i := range g.Teams {
+		if g.Teams[i].ID == t.ID && g.Teams[i].Name == t.Name {
+			g.Teams[i].Permissions = union(g.Teams[i].Permissions, t.Permissions)
+			return
+		}
+	}
+	g.Teams = append(g.Teams, SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
+}
+
+// union is a and what b has besides, in memory of its own.
+func union[T comparable](a, b []T) []T {
+	all := slices.Clone(a)
+	for _, v := range b {
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// PermissionsOf is what a dashboard user may do: nothing while inactive, else the user's own permissions and those of the permission sets that the user is in.
+func (c *Control) PermissionsOf(u *SCIMUser) SCIMPermissions {
+	p := SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
+	if u.Inactive {
+		return p
+	}
+	p.join(u.Permissions)
+	for _, set := range c.SetsOf(u) {
+		p.join(set.Permissions)
+	}
+	return p
+}

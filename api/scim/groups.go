@@ -1,0 +1,176 @@
+package scim
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"millrace/api/control"
+)
+
+// Groups are the permission sets of the company, and who is in them. Safe for concurrent use; reads take no lock. Errors are as those of Users.
+type Groups struct {
+	control *control.Control
+}
+
+// NewGroups keeps groups in c.
+func NewGroups(c *control.Control) *Groups { return &Groups{control: c} }
+
+var groupSchemas = []schemaJSON{groupSchema}
+
+// Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions unless body says which: the operator
+// does, by the admin API.
+func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
+	return g.change(by, newID(), "", true, func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		return g.read(f, body, nil, m)
+	})
+}
+
+// Replace gives a group the name and the members of body. Its permissions stay, unless body has some.
+func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
+	return g.change(by, id, ifMatch, false, func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		return g.read(f, body, old, m)
+	})
+}
+
+// read reads a whole group. Members that aren't sent are none (RFC 7644 3.5.1).
+func (g *Groups) read(f *form, body []byte, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+	members := f.members(body, GroupSchema)
+	if f.err != nil {
+		return nil
+	}
+	m.ids = map[string]bool{}
+	for _, id := range f.ids(members["members"]) {
+		m.ids[id] = true
+	}
+	return f.group(members, old)
+}
+
+// Patch does the operations of body, all of them or none.
+func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
+	operations, err := parsePatch(body)
+	if err != nil {
+		return nil, err
+	}
+	return g.change(by, id, ifMatch, false, func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
+		before := treeOf(p.tree)["permissions"]
+		if err := p.apply(operations); err != nil {
+			f.err = cmp.Or(f.err, err.(*Error))
+			return nil
+		}
+		if reflect.DeepEqual(before, p.tree["permissions"]) {
+			delete(p.tree, "permissions")
+		} else if p.tree["permissions"] == nil {
+			p.tree["permissions"] = map[string]any{}
+		}
+		return f.group(p.tree, old)
+	})
+}
+
+// change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the form.
+func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool, next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet) (*Resource, error) {
+	set, err := g.control.EditPermissionSet(by, id, func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
+		var change control.MemberChange
+		m := &memberSet{ids: map[string]bool{}}
+		if old == nil && !isNew {
+			return nil, change, errNoGroup
+		}
+		if old == nil && g.control.PermissionSets.Len() >= control.MaxPermissionSets {
+			return nil, change, errTooManyGroups
+		}
+		var present []*control.SCIMUser
+		if old != nil {
+			if err := checkMatch(ifMatch, version(old)); err != nil {
+				return nil, change, err
+			}
+			present = g.control.MembersOf(old)
+		}
+		for _, u := range present {
+			m.ids[u.ID] = true
+		}
+		f := newForm(g.control.Snapshot())
+		set := next(f, old, m)
+		if f.err != nil {
+			return nil, change, f.err
+		}
+		set.ID = id
+		return set, g.difference(present, m), nil
+	})
+	switch {
+	case errors.Is(err, control.ErrExists):
+		return nil, errTaken
+	case errors.Is(err, control.ErrInvalid):
+		return nil, &Error{Status: 400, Type: invalidValue, Detail: err.Error()}
+	case err != nil:
+		return nil, err
+	}
+	return g.describe(set), nil
+}
+
+// difference is who comes and who leaves, by the ids of their documents. Ids of nobody are passed over: users go while a provider works through its list.
+func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c control.MemberChange) {
+	for _, u := range present {
+		if !m.ids[u.ID] {
+			c.Remove = append(c.Remove, key(u.UserName))
+		}
+		delete(m.ids, u.ID)
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.ids)) {
+		if u := g.control.SCIMUsers.Find("", id); u != nil {
+			c.Add = append(c.Add, key(u.UserName))
+		}
+	}
+	return c
+}
+
+// Delete removes a group for good, whoever made it: its members lose what it gave them.
+func (g *Groups) Delete(by control.Actor, id, ifMatch string) error {
+	err := g.control.PermissionSets.Remove(by, "", id, func(old *control.PermissionSet) error { return checkMatch(ifMatch, version(old)) })
+	if errors.Is(err, control.ErrNotFound) {
+		return errNoGroup
+	}
+	return err
+}
+
+// MaxBodyBytes bounds a body about a group.
+func (g *Groups) MaxBodyBytes() int { return MaxGroupBodyBytes }
+
+// Get returns the group with this id.
+func (g *Groups) Get(id string) (*Resource, error) {
+	if set := g.control.PermissionSets.Get("", id); set != nil {
+		return g.describe(set), nil
+	}
+	return nil, errNoGroup
+}
+
+// List returns a page of the groups that the filter describes, all without one, in order of their ids.
+func (g *Groups) List(p Page) (*List, error) {
+	f, err := p.filter(groupSchemas)
+	if err != nil {
+		return nil, err
+	}
+	sets, members := g.control.PermissionSets.List(""), g.control.Members()
+	describe := func(set *control.PermissionSet) *Resource { return describeGroup(set, members[set.Number]) }
+	if name, ok := f.equals("displayName"); ok { // what identity providers ask for
+		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool { return !strings.EqualFold(set.Name, name) })
+	}
+	if f != nil {
+		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool { return !f.matches(treeOf(describe(set).json)) })
+	}
+	from, total := min(max(0, p.StartIndex-1), len(sets)), 0
+	for i, set := range sets[from:] {
+		if total += len(members[set.Number]); i > 0 && total > maxPageMembers {
+			p.Count = min(p.Count, i)
+			break
+		}
+	}
+	return pageOf(sets, p, describe), nil
+}
+
+func (g *Groups) describe(set *control.PermissionSet) *Resource {
+	return describeGroup(set, g.control.MembersOf(set))
+}

@@ -1,0 +1,114 @@
+package scim
+
+import "strings"
+
+// Projection says which attributes of a resource are answered (RFC 7644 3.9). The zero value: all.
+type Projection struct{ Attributes, ExcludedAttributes string }
+
+// maxProjected is how many names of a list of attributes are looked at.
+const maxProjected = 100
+
+// of is what the projection leaves. Where both lists are given, the first counts. id and schemas are always there; names that are unknown are passed over.
+func (p Projection) of(r *Resource) any {
+	if p.Attributes == "" && p.ExcludedAttributes == "" {
+		return r.json
+	}
+	tree := treeOf(r.json)
+	if p.Attributes == "" {
+		for _, t := range p.targets(r, p.ExcludedAttributes) {
+			t.drop(tree)
+		}
+		return tree
+	}
+	shown := map[string]any{"schemas": tree["schemas"], "id": tree["id"]}
+	for _, t := range p.targets(r, p.Attributes) {
+		t.copy(shown, tree)
+	}
+	return shown
+}
+
+func (p Projection) targets(r *Resource, list string) (targets []target) {
+	for i, path := range strings.Split(list, ",") {
+		if i == maxProjected {
+			break
+		}
+		t, err := parsePath(strings.TrimSpace(path), r.schemas)
+		if err != nil || t.filter != nil || t.attribute == nil && !t.isExtension() {
+			continue
+		}
+		if t.attribute != nil && (t.attribute.Name == "id" || t.attribute.Name == "schemas") {
+			continue
+		}
+		targets = append(targets, t)
+	}
+	return targets
+}
+
+// drop takes what t names out of a resource.
+func (t *target) drop(tree map[string]any) {
+	of := t.container(tree, false)
+	switch {
+	case of == nil:
+	case t.attribute == nil:
+		delete(tree, t.schema)
+	case t.sub == nil:
+		delete(of, t.attribute.Name)
+	default:
+		for _, element := range elementsOf(of[t.attribute.Name]) {
+			delete(element, t.sub.Name)
+		}
+	}
+}
+
+// copy brings what t names from one tree into another.
+func (t *target) copy(to, from map[string]any) {
+	of := t.container(from, false)
+	if of == nil {
+		return
+	}
+	if t.attribute == nil {
+		to[t.schema] = of
+		return
+	}
+	v, ok := of[t.attribute.Name]
+	if !ok {
+		return
+	}
+	into := t.container(to, true)
+	if t.sub == nil {
+		into[t.attribute.Name] = v
+		return
+	}
+	elements, had := elementsOf(v), elementsOf(into[t.attribute.Name])
+	if len(had) != len(elements) {
+		had = make([]map[string]any, len(elements))
+		list := make([]any, len(elements))
+		for i := range had {
+			had[i] = map[string]any{}
+			list[i] = had[i]
+		}
+		if into[t.attribute.Name] = list; !t.attribute.MultiValued {
+			into[t.attribute.Name] = list[0]
+		}
+	}
+	for i, element := range elements {
+		if v, ok := element[t.sub.Name]; ok {
+			had[i][t.sub.Name] = v
+		}
+	}
+}
+
+// elementsOf are the objects of a complex attribute, one or many.
+func elementsOf(v any) (list []map[string]any) {
+	switch v := v.(type) {
+	case map[string]any:
+		list = append(list, v)
+	case []any:
+		for _, e := range v {
+			if object, ok := e.(map[string]any); ok {
+				list = append(list, object)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,153 @@
+package scim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"millrace/api/control"
+)
+
+// What a user or a group may do, as requests say it.
+
+// rights reads department and permissions.
+func (f *form) rights(u *control.SCIMUser, members map[string]any, present *control.SCIMUser) {
+	if present != nil {
+		u.Department, u.Permissions = present.Department, present.Permissions
+	} else {
+		u.Department, u.Permissions = f.snapshot.SCIM.NewUser()
+	}
+	if v := members["department"]; v != nil {
+		u.Department = f.department(v)
+	}
+	if permissions := f.object("permissions", members["permissions"]); permissions != nil {
+		u.Permissions = f.permissions(permissions)
+	}
+}
+
+func (f *form) department(v any) string {
+	name, _ := v.(string)
+	if !slices.Contains(control.Departments, name) {
+		f.fail("department", "must be one of %s", strings.Join(control.Departments, ", "))
+	}
+	return name
+}
+
+func (f *form) permissions(members map[string]any) control.SCIMPermissions {
+	p := control.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"], isCompanyPermission), AppGroups: []control.SCIMAppGroup{}}
+	for i, v := range f.list("permissions.roles", members["roles"]) {
+		path := fmt.Sprintf("permissions.roles[%d]", i)
+		id, name := f.reference(path, f.object(path, v), "roleId", "roleName")
+		p.Roles = append(p.Roles, control.SCIMRole{ID: id, Name: name})
+	}
+	places := map[string]int{}
+	for i, v := range f.list("permissions.appGroup", members["appGroup"]) {
+		path := fmt.Sprintf("permissions.appGroup[%d]", i)
+		group := f.appGroup(path, f.object(path, v))
+		if first, twice := places[group.ID]; twice {
+			f.fail(path, "is for the same workspace as 'permissions.appGroup[%d]'", first)
+		}
+		places[group.ID] = i
+		p.AppGroups = append(p.AppGroups, group)
+	}
+	return p
+}
+
+func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppGroup) {
+	g.ID, g.Name = f.reference(path, members, "appGroupId", "appGroupName")
+	g.ID, g.Name = f.workspace(path, g.ID, g.Name)
+	permissions, sets := members["appGroupPermissions"], members["appGroupPermissionSets"]
+	if permissions != nil && sets != nil {
+		f.fail(path, "must not have both 'appGroupPermissions' and 'appGroupPermissionSets'")
+	}
+	if sets == nil {
+		g.Permissions = f.names(path+".appGroupPermissions", permissions, isAppGroupPermission)
+	} else {
+		g.PermissionSets = []control.SCIMPermissionSet{}
+	}
+	for i, v := range f.list(path+".appGroupPermissionSets", sets) {
+		path := fmt.Sprintf("%s.appGroupPermissionSets[%d]", path, i)
+		id, name := f.reference(path, f.object(path, v), "appGroupPermissionSetId", "appGroupPermissionSetName")
+		g.PermissionSets = append(g.PermissionSets, control.SCIMPermissionSet{ID: id, Name: name})
+	}
+	g.Teams = []control.SCIMTeam{}
+	for i, v := range f.list(path+".team", members["team"]) {
+		path := fmt.Sprintf("%s.team[%d]", path, i)
+		g.Teams = append(g.Teams, f.team(path, f.object(path, v), g.ID))
+	}
+	return g
+}
+
+// team: teams are known by their names; the id is made of the name, so it stays the same.
+func (f *form) team(path string, members map[string]any, appGroup string) control.SCIMTeam {
+	id, name := f.reference(path, members, "teamId", "teamName")
+	if name != "" {
+		id = derivedID("team", appGroup, name)
+	}
+	return control.SCIMTeam{ID: id, Name: name, Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
+}
+
+// workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so where both are given and the name is no
+// workspace's, the id decides. A name that no workspace has is kept with an id that no workspace can have: a workspace that is made later gives nobody permissions.
+func (f *form) workspace(path, id, name string) (string, string) {
+	var named []*control.Workspace
+	for _, w := range f.snapshot.Workspaces() {
+		if name != "" && w.Name == name {
+			named = append(named, w)
+		}
+	}
+	byID := f.snapshot.Lookup(id)
+	switch {
+	case byID != nil && (len(named) == 0 || slices.Contains(named, byID)):
+		return byID.ID, byID.Name
+	case byID != nil:
+		f.fail(path, "has the 'appGroupId' of one workspace and the 'appGroupName' of another")
+	case len(named) == 1:
+		return named[0].ID, name
+	case len(named) > 1:
+		f.fail(path+".appGroupName", "is the name of more than one workspace: use 'appGroupId'")
+	case name == "" && id != "":
+		f.fail(path+".appGroupId", "is not the id of a workspace")
+	}
+	return derivedID("app group", name), name
+}
+
+// derivedID makes an id out of names: always the same, and with a capital letter in front, which no id of a workspace has.
+func derivedID(names ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(names, "\x00")))
+	return "N" + hex.EncodeToString(sum[:12])
+}
+
+// reference reads an id and a name, of which at least one is there.
+func (f *form) reference(path string, members map[string]any, idName, nameName string) (id, name string) {
+	if members == nil {
+		return "", ""
+	}
+	if v := members[idName]; v != nil {
+		id = f.text(path+"."+idName, v)
+	}
+	if v := members[nameName]; v != nil {
+		name = f.text(path+"."+nameName, v)
+	}
+	if members[idName] == nil && members[nameName] == nil {
+		f.fail(path, "must have '%s' or '%s'", nameName, idName)
+	}
+	return id, name
+}
+
+// names reads an array of permissions.
+func (f *form) names(path string, v any, known func(string) bool) []string {
+	names := []string{}
+	for _, name := range f.strings(path, v) {
+		if name == "" || len(name) > maxTextBytes || !printable(name) {
+			f.fail(path, "must hold names of 1 to %d bytes without control characters", maxTextBytes)
+		}
+		if !known(name) {
+			f.unknown++
+		}
+		names = append(names, name)
+	}
+	return names
+}
