@@ -31,7 +31,7 @@ func (x identifier) attributes(b *Batch, flags op.Flags, fields ...[]byte) {
 }
 
 // manyNames makes a user whom up to eight identifiers name, and returns them.
-func manyNames(t *testing.T, e *Engine, user string, identified, renamed bool) (ids []identifier) {
+func manyNames(t *testing.T, e *Engine, user string, identified bool, renamed renaming) (ids []identifier) {
 	t.Helper()
 	key := func(s string) string { return user + s }
 	email, phone := key("@example.com"), "+49"+user
@@ -45,11 +45,16 @@ func manyNames(t *testing.T, e *Engine, user string, identified, renamed bool) (
 	kept := numberOf(t, e, op.ExternalID, key("-first"))
 	ids = append(ids, identifier{"external id", op.ExternalID, key("-first"), 0})
 	for i, to := range []string{key("-second"), key("-third")} {
-		if renamed {
+		if renamed != notRenamed {
 			do := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[i].key), []byte(to)) }
 			require.Equal(t, Done, outcome(t, e, do))
 			ids = append(ids, identifier{fmt.Sprint("new external id ", i), op.ExternalID, to, 0})
 		}
+	}
+	if renamed == thereAndBack {
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(kept, []byte(ids[0].key)) }))
+		back := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[2].key), []byte(ids[0].key)) }
+		require.Equal(t, Done, outcome(t, e, back))
 	}
 	gone := makeUser(t, e, key("-gone"))
 	b := e.NewBatch(1, 0)
@@ -65,6 +70,15 @@ func manyNames(t *testing.T, e *Engine, user string, identified, renamed bool) (
 		identifier{"email", op.Email, email, 0}, identifier{"phone", op.Phone, phone, 0},
 		identifier{"svc_id", op.SvcID, "", kept}, identifier{"svc_id of the merged user", op.SvcID, "", gone})
 }
+
+// renaming is what has become of a user's external id.
+type renaming int
+
+const (
+	notRenamed   renaming = iota
+	renamedTwice          // and the older ids lead to him still
+	thereAndBack          // the first one was removed, and is his again
+)
 
 // The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests
 // among objects for others.
@@ -83,8 +97,8 @@ func TestLastObjectWins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
 			w := open(r)
-			for i := range 4 {
-				ids := manyNames(t, w.engine(), fmt.Sprint(i, 100+r.IntN(900)), i%2 == 0, i/2 == 1)
+			for i := range 6 {
+				ids := manyNames(t, w.engine(), fmt.Sprint(i, 100+r.IntN(900)), i%2 == 0, renaming(i/2))
 				for _, first := range ids {
 					for _, last := range ids {
 						requireOrder(t, w.engine(), r, 0, first, last)

@@ -262,12 +262,10 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	return 0, false
 }
 
-// readdressTo addresses an op to the user whom its identifier names.
+// readdressTo addresses an op to the user whom its identifier names. That his number is the external id's home says not
+// that the op comes there by itself: an id that was removed and is his again leads there by a row.
 func readdressTo(o op.Op, x *naming) {
 	flags := o.Flags()
-	if flags.ID() == op.ExternalID && o.Number() == x.number { // where it goes anyway
-		return
-	}
 	if x.merged && flags.ID() == op.Alias { // the user has not heard of the alias yet
 		flags = op.MakeFlags(flags, op.SvcID)
 	}
