@@ -175,9 +175,9 @@ func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadl
 	switch {
 	case err == nil || errors.As(err, &answered{}):
 		r.heard()
-	case pool != r.hellos && r.silent.Load(): // remembered
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
 		return notSent{shard.ErrBusy}
+	case pool != r.hellos && r.silent.Load(): // remembered
 	default:
 		r.lost(begun, err)
 	}
