@@ -3,6 +3,7 @@ package scim
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -189,6 +190,13 @@ func (f filter) equals(name string) (value string, ok bool) {
 	return "", false
 }
 
+// mentions says whether f depends on an attribute.
+func (f filter) mentions(name string) bool {
+	return slices.ContainsFunc(f, func(all []comparison) bool {
+		return slices.ContainsFunc(all, func(c comparison) bool { return c.attribute.Name == name })
+	})
+}
+
 func (c *comparison) holds(tree map[string]any) bool {
 	of := c.container(tree, false)
 	v, there := of[c.attribute.Name]
@@ -246,14 +254,17 @@ func (c *comparison) is(v any, operator parser.CompareOperator) bool {
 	if !isText || !wantsText {
 		return false
 	}
-	if operator == parser.EQ && c.attribute.Name == "userName" {
+	exact := c.last().CaseExact
+	switch {
+	case operator == parser.EQ && c.attribute.Name == "userName":
 		return key(have) == key(want)
-	}
-	if !c.last().CaseExact {
+	case operator == parser.EQ && c.attribute.Name != "meta":
+		return have == want || !exact && strings.EqualFold(have, want)
+	case !exact:
 		have, want = strings.ToLower(have), strings.ToLower(want)
 	}
 	order := strings.Compare(have, want)
-	if t, err := time.Parse(time.RFC3339, strings.ToUpper(have)); err == nil {
+	if t, err := time.Parse(time.RFC3339, strings.ToUpper(have)); err == nil && c.attribute.Name == "meta" {
 		if u, err := time.Parse(time.RFC3339, strings.ToUpper(want)); err == nil {
 			order = cmp.Compare(t.UnixNano(), u.UnixNano())
 		}

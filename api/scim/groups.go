@@ -159,7 +159,12 @@ func (g *Groups) List(p Page) (*List, error) {
 		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool { return !strings.EqualFold(set.Name, name) })
 	}
 	if f != nil {
-		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool { return !f.matches(treeOf(describe(set).json)) })
+		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool {
+			if f.mentions("members") {
+				return !f.matches(treeOf(describe(set).json))
+			}
+			return !f.matches(treeOf(describeGroup(set, nil).json))
+		})
 	}
 	from, total := min(max(0, p.StartIndex-1), len(sets)), 0
 	for i, set := range sets[from:] {

@@ -268,3 +268,37 @@ func TestUserBound(t *testing.T) {
 	_, err = u.Create(control.Actor{}, []byte(`[`))
 	require.Equal(t, invalidSyntax, err.(*Error).Type)
 }
+
+// What is seen at once of a filter says nothing else than the whole of it, and each filter finds whom it describes.
+func TestFilters(t *testing.T) {
+	users := []*control.SCIMUser{
+		{ID: "0", UserName: "ada@example.com", ExternalID: "E", Attributes: map[string]string{"displayName": "Ada", managerPath: "1"}, CreatedAt: 1_000},
+		{ID: "1", UserName: "bob@example.com", ExternalID: "e", Inactive: true, Emails: []control.SCIMEmail{{Value: "B@x.example", Type: "work"}, {Value: "b@y.example", Type: "home", Primary: true}}},
+		{ID: "2", UserName: "cy@example.com", Department: "bi", Emails: []control.SCIMEmail{}, Attributes: map[string]string{enterprisePath("department"): "R&D"}, CreatedAt: 2_000},
+	}
+	for text, want := range map[string]string{
+		`externalId eq "E"`: "0", `externalId pr`: "01", `externalId eq null`: "2", `externalId ne "E"`: "12", `externalId ne null`: "01",
+		`displayName eq "Ada"`: "0", `displayName eq "ada"`: "", `displayName co "d"`: "0", `DisplayName sw "A" and userName ew ".com"`: "0",
+		`userName eq "ADA@EXAMPLE.COM" or id eq "2"`: "02", `userName gt "b"`: "12", `userName le "bob@example.com"`: "01", `userName lt "bob@example.com"`: "0", `userName ge "bob@example.com"`: "12",
+		`active eq true`: "02", `active eq false`: "1", `active eq "False"`: "1", `active ne false`: "02", `active pr`: "012",
+		`emails eq "b@X.example"`: "1", `emails.value eq "ada@example.com"`: "0", `emails.type eq "work"`: "01", `emails pr`: "01",
+		`emails[type eq "work"]`: "01", `emails[type eq "work"].value eq "b@x.example"`: "1", `emails[type eq "home"].value eq "b@x.example"`: "",
+		`emails[type eq "work" and value co "x."]`: "1", `emails[primary eq true].value eq "b@y.example"`: "1", `emails[type eq "home" or type eq "x"].value sw "B"`: "1",
+		`manager eq "1"`: "0", `manager.value eq "1"`: "0", EnterpriseSchema + `:manager eq "1"`: "0", EnterpriseSchema + `:department eq "R&D"`: "2", `department eq "bi"`: "2", `department eq "R&D"`: "",
+		`id eq "0" and manager eq "1"`: "0", `id eq "0" and manager eq "2"`: "", `name.givenName pr`: "012",
+		`meta.created gt "1970-01-01T00:00:01+00:00"`: "2", `meta.created eq "1970-01-01T00:00:01.000Z"`: "0", `meta.resourceType eq "user"`: "012", `schemas eq "` + EnterpriseSchema + `"`: "02",
+		`externalId eq "a and b or \"c\" ]"`: "",
+	} {
+		f, err := parseFilter(text, userSchemas)
+		require.NoError(t, err, text)
+		got := ""
+		for _, u := range users {
+			is := f.matches(treeOf(describe(u, nil).json))
+			require.False(t, is && f.excludes(u), "%s: %s", text, u.ID)
+			if is {
+				got += u.ID
+			}
+		}
+		require.Equal(t, want, got, text)
+	}
+}
