@@ -543,9 +543,11 @@ func TestGroupsGivePermissions(t *testing.T) {
 		`{"id":"a","name":"editors"}`:      "already exists",
 		`{"id":"a","permissions":{"x":1}}`: "permissions.x is no member",
 		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"nowhere"}]}}`:                                             "nowhere",
-		`{"id":"a","permissions":{"appGroup":[{"appGroupPermissions":[]}]}}`:                                           "appGroupId or appGroupName is required",
+		`{"id":"a","permissions":{"appGroup":[{"appGroupPermissions":[]}]}}`:                                           "permissions.appGroup[0]: an id or a name is required",
+		`{"id":"a","permissions":{"roles":[{}]}}`:                                                                      "roles[0]: an id or a name is required",
+		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"demo","appGroupPermissionSets":[{}]}]}}`:                  "appGroupPermissionSets[0]: an id or a name is required",
 		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"demo"},{"appGroupId":"demo"}]}}`:                          "twice",
-		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"demo","team":[{}]}]}}`:                                    "teamId or teamName is required",
+		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"demo","team":[{}]}]}}`:                                    "team[0]: an id or a name is required",
 		`{"id":"a","permissions":{"companyPermissions":["\u0007"]}}`:                                                   "companyPermissions",
 		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"demo","team":[{"teamId":"t","teamPermissions":[""]}]}]}}`: "teamPermissions",
 	} {
@@ -553,14 +555,22 @@ func TestGroupsGivePermissions(t *testing.T) {
 		require.GreaterOrEqual(t, a.status, 400, body)
 		require.Contains(t, a.v["message"], text, body)
 	}
+	// What the operator has left out is filled in, so that a provider can send a set back as it reads it.
+	require.Equal(t, 200, d.administer(t, "PUT", "/permission_sets/editors", `{"name":"Editors","permissions":{"roles":[{"roleName":"r"}],"appGroup":[{"appGroupName":"Demo","team":[{"teamName":"North"}]},
+		{"appGroupId":"other","appGroupPermissionSets":[{"appGroupPermissionSetName":"s"}]}]}}`).status)
+	read := d.call("GET", "/scim/v2/Groups/editors", scimToken, "")
+	require.Regexp(t, "^N[0-9a-f]{24}$", member(read.json(t), "permissions.appGroup.0.team.0.teamId"))
+	again := d.call("PUT", "/scim/v2/Groups/editors", scimToken, read.body)
+	require.Equal(t, read.body, again.body)
+
 	text := d.logged()
-	for _, what := range []string{"permission set created", "permission set changed", "permission set removed", "members_added=1"} {
+	for _, what := range []string{"permission set created", "permission set changed", "permission set removed", "members_added=1", "added=ada@example.com"} {
 		require.Contains(t, text, what)
 	}
 	entries := d.administer(t, "GET", "/audit?limit=1000&kind=permission_set&id=editors", "").v["entries"].([]any)
 	require.Equal(t, []any{"permission set created", "permission set changed"}, []any{member(entries, "0.what"), member(entries, "1.what")})
 	require.Contains(t, member(entries, "1.by"), "SCIM token")
-	require.Len(t, entries, 5, "a PUT of what is there is no change")
+	require.Len(t, entries, 6, "a PUT of what is there is no change")
 }
 
 // If-Match names the version that a change is made of; If-None-Match the one that the client has.

@@ -75,7 +75,10 @@ func testSCIMRoute(t *testing.T, d *door, rt route, others []string) {
 	case strings.HasPrefix(rt.path, "/scim/v2/Groups/"):
 		name := fmt.Sprintf("Matrix group %d", n)
 		target = d.createGroup(t, name)
-		if body = groupBody(name); rt.method == "PATCH" {
+		switch rt.method {
+		case "PUT":
+			body = groupBody(name)
+		case "PATCH":
 			body = patchBody(`{"op":"replace","path":"externalId","value":"x"}`)
 		}
 	case rt.method == "PATCH":

@@ -133,7 +133,8 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 	if n := len(members.Add) + len(members.Remove); n > MaxMemberChanges {
 		return invalid("%d members come or go, at most %d may at once", n, MaxMemberChanges)
 	} else if n > 0 {
-		d.entry.Details = pairs([]any{"members_added", len(members.Add), "members_removed", len(members.Remove)})
+		d.entry.Details = pairs([]any{"members_added", len(members.Add), "members_removed", len(members.Remove),
+			"added", strings.Join(members.Add, " "), "removed", strings.Join(members.Remove, " ")})
 	}
 	bytes := 0
 	for i, list := range [][]string{members.Add, members.Remove} {

@@ -126,7 +126,7 @@ workspaces: [{id: w, name: W}, {id: v}]`)
 	}
 	ada := c.SCIMUsers.Get("", "ada@example.com")
 	want := SCIMPermissions{Company: []string{"y", "z", "x"}, Roles: []SCIMRole{{Name: "r"}}, AppGroups: []SCIMAppGroup{
-		{ID: "w", Name: "W", Permissions: []string{"q", "p"}, PermissionSets: []SCIMPermissionSet{{Name: "s"}}, Teams: []SCIMTeam{{Name: "t", Permissions: []string{"m", "n"}}}},
+		{ID: "w", Name: "W", Permissions: []string{"q", "p"}, PermissionSets: []SCIMPermissionSet{{Name: "s"}}, Teams: []SCIMTeam{{ID: TeamID("w", "t"), Name: "t", Permissions: []string{"m", "n"}}}},
 		{ID: "v", Name: "v", Permissions: []string{}, Teams: []SCIMTeam{}}}}
 	for range 2 {
 		got := c.PermissionsOf(ada)

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,19 +49,37 @@ func (p *SCIMPermissions) resolve(s *Snapshot) {
 	p.AppGroups = slices.Clone(orNone(p.AppGroups))
 	for i := range p.AppGroups {
 		g := &p.AppGroups[i]
-		g.Teams = orNone(g.Teams)
 		if g.PermissionSets == nil {
 			g.Permissions = orNone(g.Permissions)
 		}
 		if w := s.Lookup(g.ID); w != nil {
 			g.Name = w.Name
-			continue
-		}
-		if named := s.named(g.Name); g.ID == "" && len(named) == 1 {
+		} else if named := s.named(g.Name); g.ID == "" && len(named) == 1 {
 			g.ID = named[0].ID
+		}
+		g.Teams = slices.Clone(orNone(g.Teams))
+		for j := range g.Teams {
+			t := &g.Teams[j]
+			if t.Permissions = orNone(t.Permissions); t.Name != "" {
+				t.ID = TeamID(g.ID, t.Name)
+			}
 		}
 	}
 }
+
+// TeamID is the id of a team, which is made of its name: always the same.
+func TeamID(workspace, name string) string { return derivedID("team", workspace, name) }
+
+// UnknownWorkspaceID stands for a workspace that there is none of under this name: no workspace can have it.
+func UnknownWorkspaceID(name string) string { return derivedID("app group", name) }
+
+// derivedID makes an id out of names, with a capital letter in front, which no id of a workspace has.
+func derivedID(names ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(names, "\x00")))
+	return derivedPrefix + hex.EncodeToString(sum[:12])
+}
+
+const derivedPrefix = "N"
 
 // named lists the workspaces of a name.
 func (s *Snapshot) named(name string) (list []*Workspace) {
@@ -77,7 +97,7 @@ func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
 		if g.ID == "" {
 			return invalid("%s.appGroup[%d]: %q is the name of no workspace, or of more than one", path, i, g.Name)
 		}
-		if s.Lookup(g.ID) == nil && !strings.HasPrefix(g.ID, "N") {
+		if s.Lookup(g.ID) == nil && !strings.HasPrefix(g.ID, derivedPrefix) {
 			return invalid("%s.appGroup[%d]: %q is the id of no workspace", path, i, g.ID)
 		}
 	}
@@ -96,11 +116,16 @@ func (p *SCIMPermissions) validate(path string) error {
 	if err := checkPermissions(path+".companyPermissions", p.Company); err != nil {
 		return err
 	}
+	for i, r := range p.Roles {
+		if err := checkReference(fmt.Sprintf("%s.roles[%d]", path, i), r.ID, r.Name); err != nil {
+			return err
+		}
+	}
 	seen := set{}
 	for i, g := range p.AppGroups {
 		path := fmt.Sprintf("%s.appGroup[%d]", path, i)
-		if g.ID == "" && g.Name == "" {
-			return invalid("%s: appGroupId or appGroupName is required", path)
+		if err := checkReference(path, g.ID, g.Name); err != nil {
+			return err
 		}
 		if g.ID != "" && seen.add("workspace", g.ID) != nil {
 			return invalid("%s: workspace %q stands there twice", path, g.ID)
@@ -111,12 +136,32 @@ func (p *SCIMPermissions) validate(path string) error {
 		if err := checkPermissions(path+".appGroupPermissions", g.Permissions); err != nil {
 			return err
 		}
+		for j, s := range g.PermissionSets {
+			if err := checkReference(fmt.Sprintf("%s.appGroupPermissionSets[%d]", path, j), s.ID, s.Name); err != nil {
+				return err
+			}
+		}
 		for j, t := range g.Teams {
 			path := fmt.Sprintf("%s.team[%d]", path, j)
-			if t.ID == "" && t.Name == "" {
-				return invalid("%s: teamId or teamName is required", path)
+			if err := checkReference(path, t.ID, t.Name); err != nil {
+				return err
 			}
 			if err := checkPermissions(path+".teamPermissions", t.Permissions); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkReference judges an id and a name, of which one must be there.
+func checkReference(path, id, name string) error {
+	if id == "" && name == "" {
+		return invalid("%s: an id or a name is required", path)
+	}
+	for _, text := range []string{id, name} {
+		if text != "" {
+			if err := checkName(path, text); err != nil {
 				return err
 			}
 		}

@@ -1,8 +1,6 @@
 package scim
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,7 +82,7 @@ func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppG
 func (f *form) team(path string, members map[string]any, appGroup string) control.SCIMTeam {
 	id, name := f.reference(path, members, "teamId", "teamName")
 	if name != "" {
-		id = derivedID("team", appGroup, name)
+		id = control.TeamID(appGroup, name)
 	}
 	return control.SCIMTeam{ID: id, Name: name, Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
 }
@@ -111,13 +109,7 @@ func (f *form) workspace(path, id, name string) (string, string) {
 	case name == "" && id != "":
 		f.fail(path+".appGroupId", "is not the id of a workspace")
 	}
-	return derivedID("app group", name), name
-}
-
-// derivedID makes an id out of names: always the same, and with a capital letter in front, which no id of a workspace has.
-func derivedID(names ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(names, "\x00")))
-	return "N" + hex.EncodeToString(sum[:12])
+	return control.UnknownWorkspaceID(name), name
 }
 
 // reference reads an id and a name, of which at least one is there.

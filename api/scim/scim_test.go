@@ -227,8 +227,8 @@ func TestIDs(t *testing.T) {
 		require.False(t, seen[id])
 		seen[id] = true
 	}
-	require.Equal(t, derivedID("a", "b"), derivedID("a", "b"))
-	require.NotEqual(t, derivedID("a", "b"), derivedID("ab"))
+	require.Equal(t, control.TeamID("a", "b"), control.TeamID("a", "b"))
+	require.NotEqual(t, control.TeamID("a", "b"), control.TeamID("ab", ""))
 }
 
 // store applies documents at once, as the engine does in the end.
