@@ -154,6 +154,7 @@ type Log struct {
 	failure error // wraps ErrFailed
 
 	deleted atomic.Pointer[deletedSet] // of ledger; replaced, never changed
+	expired atomic.Uint64              // up to here there were events that have expired since Open
 
 	work sync.Mutex
 	pack packer // under work
@@ -398,6 +399,12 @@ func (l *Log) has(b *block) bool {
 
 // readBlock calls f with the rows of each group that want wants; a nil want wants all. The rows are lent for the call.
 func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) bool, f func(*rows) error) error {
+	var rs rows
+	return l.readGroups(ctx, b, want, func() *rows { return &rs }, f)
+}
+
+// readGroups is readBlock with memory of the caller's for the rows of each group.
+func (l *Log) readGroups(ctx context.Context, b *block, want func(*groupInfo) bool, memory func() *rows, f func(*rows) error) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -409,7 +416,6 @@ func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) boo
 		return l.noteDamage(err)
 	}
 	defer r.close()
-	var rs rows
 	for i := range r.info.groups {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -417,10 +423,11 @@ func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) boo
 		if want != nil && !want(&r.info.groups[i]) {
 			continue
 		}
-		if err := r.read(i, &rs); err != nil {
+		rs := memory()
+		if err := r.read(i, rs); err != nil {
 			return l.noteDamage(err)
 		}
-		if err := f(&rs); err != nil {
+		if err := f(rs); err != nil {
 			return err
 		}
 	}

@@ -257,8 +257,9 @@ func (l *Log) commit() error {
 		if b, err = l.writeBlock(&s.rows, s.first, s.last); err != nil {
 			return err
 		}
-	} else {
+	} else if len(s.list) > 0 {
 		expiredEvents.Add(len(s.list))
+		l.noteExpired(s.last)
 	}
 	if err := l.writeState(s.last, 0); err != nil {
 		if b == nil || errors.Is(err, ErrFailed) {
@@ -364,6 +365,7 @@ func (l *Log) expire() error {
 			expiredEvents.Add(b.info.rows)
 		}
 		expiredBlocks.Inc()
+		l.noteExpired(b.last)
 	}
 	return l.remove(old)
 }

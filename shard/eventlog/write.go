@@ -49,26 +49,48 @@ func (l *Log) Write(ctx context.Context, w io.Writer, format Format, q Query, sv
 // whole: a caller that has sent it on must make that known. The Parquet file is completed all the same when a block was skipped
 // (Query.SkipDamaged).
 func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
-	switch format {
-	case NDJSON:
-		return writeNDJSON(ctx, x, w, q, svcID)
-	case Parquet:
-		return writeParquet(ctx, x, w, q, svcID)
+	if _, err := ParseFormat(string(format)); err != nil {
+		return err
 	}
-	_, err := ParseFormat(string(format))
+	e := NewEncoder(w, format, q.Workspace == 0, svcID)
+	err := x.Export(ctx, q, e.Write)
+	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
+		return errors.Join(err, e.Flush())
+	}
+	return errors.Join(err, e.Close())
+}
+
+// Encoder writes events as a file of a format. It belongs to one goroutine.
+type Encoder interface {
+	Write(e *Event) error
+	// Flush writes what can be written without ending the file.
+	Flush() error
+	// Close ends the file; what it is written to stays open.
+	Close() error
+}
+
+// NewEncoder begins a file. NDJSON has the numbers of workspaces if that is wanted; Parquet has them always.
+func NewEncoder(w io.Writer, format Format, workspace bool, svcID SvcIDFunc) Encoder {
+	if format == Parquet {
+		return newParquetEncoder(w, svcID)
+	}
+	return &ndjsonEncoder{w: bufio.NewWriterSize(w, 64<<10), workspace: workspace, svcID: svcID}
+}
+
+type ndjsonEncoder struct {
+	w         *bufio.Writer
+	workspace bool
+	svcID     SvcIDFunc
+}
+
+func (x *ndjsonEncoder) Write(e *Event) error {
+	line := append(AppendJSON(x.w.AvailableBuffer(), e, x.workspace, x.svcID), '\n')
+	_, err := x.w.Write(line)
 	return err
 }
 
-func writeNDJSON(ctx context.Context, x Exporter, w io.Writer, q Query, svcID SvcIDFunc) error {
-	b := bufio.NewWriterSize(w, 64<<10)
-	var line []byte
-	err := x.Export(ctx, q, func(e *Event) error {
-		line = append(AppendJSON(line[:0], e, q.Workspace == 0, svcID), '\n')
-		_, err := b.Write(line)
-		return err
-	})
-	return errors.Join(err, b.Flush())
-}
+func (x *ndjsonEncoder) Flush() error { return x.w.Flush() }
+func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 
 // AppendJSON appends an event as a JSON object without line breaks, with the number of its workspace if that is wanted.
 //
@@ -157,27 +179,38 @@ const (
 	parquetRowGroup = 1 << 16
 )
 
-func writeParquet(ctx context.Context, x Exporter, w io.Writer, q Query, svcID SvcIDFunc) error {
-	p := parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup), parquet.Compression(&parquet.Zstd))
-	batch := make([]ParquetRow, 0, parquetBatch)
-	flush := func() error {
-		_, err := p.Write(batch)
-		batch = batch[:0]
-		return err
+type parquetEncoder struct {
+	w     *parquet.GenericWriter[ParquetRow]
+	svcID SvcIDFunc
+	batch []ParquetRow
+}
+
+func newParquetEncoder(w io.Writer, svcID SvcIDFunc) *parquetEncoder {
+	return &parquetEncoder{svcID: svcID, batch: make([]ParquetRow, 0, parquetBatch),
+		w: parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup), parquet.Compression(&parquet.Zstd))}
+}
+
+func (x *parquetEncoder) Write(e *Event) error {
+	if x.batch = append(x.batch, parquetRow(e, x.svcID)); len(x.batch) < parquetBatch {
+		return nil
 	}
-	err := x.Export(ctx, q, func(e *Event) error {
-		if batch = append(batch, parquetRow(e, svcID)); len(batch) < parquetBatch {
-			return nil
-		}
-		return flush()
-	})
-	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
-		return err
+	return x.Flush()
+}
+
+func (x *parquetEncoder) Flush() error {
+	_, err := x.w.Write(x.batch)
+	x.batch = x.batch[:0]
+	if err != nil {
+		return fmt.Errorf("write parquet: %w", err)
 	}
-	if failed := errors.Join(flush(), p.Close()); failed != nil {
-		return errors.Join(err, fmt.Errorf("write parquet: %w", failed))
+	return nil
+}
+
+func (x *parquetEncoder) Close() error {
+	if err := errors.Join(x.Flush(), x.w.Close()); err != nil {
+		return fmt.Errorf("write parquet: %w", err)
 	}
-	return err
+	return nil
 }
 
 func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {

@@ -1,0 +1,244 @@
+package eventlog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
+)
+
+// Stop, returned by who reads, ends a Follower's Read without an error.
+var Stop = errors.New("stop")
+
+// Follower passes events on in the order in which they were applied, call by call, while more are added: what a stream reads. It keeps what it has read ahead.
+// It belongs to one goroutine and needs no closing.
+type Follower struct {
+	x       exporter // all before its next is read ahead, or passed on
+	since   int64    // Unix µs, of the acceptance
+	deleted *deletedSet
+	parts   []*rows
+	order   []place // of what was read last, in the log's order
+	at      int     // what of it is passed on
+	pool    []*rows
+}
+
+// place is where a row of parts is, in the log and in memory.
+type place struct {
+	position uint64
+	ordinal  uint32
+	part     uint32
+	row      uint32
+}
+
+// Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since or later is passed on.
+func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
+	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64, deleted: l.deleted.Load()}
+	if !since.IsZero() {
+		f.since = since.UnixMicro()
+	}
+	return f
+}
+
+// Read calls pass with each event behind those that were passed on before, up to the position to, or as far as the engine has applied when that is less. It
+// returns the position up to which all has been passed on. Events of deleted users are left out. When pass returns an error, Read ends with it, or with nil for
+// Stop; all events of that position come again with the next Read. Errors: as those of Export, and then a new Follower is needed.
+func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error) (through uint64, err error) {
+	f.x.ctx, f.x.end = ctx, min(to, f.x.log.Applied())
+	if err := f.begin(); err != nil {
+		return 0, err
+	}
+	for {
+		for ; f.at < len(f.order); f.at++ {
+			p := f.order[f.at]
+			if p.position > f.x.end {
+				return f.x.end, nil
+			}
+			part := f.parts[p.part]
+			f.x.fill(&part.list[p.row], &part.names)
+			if err := pass(&f.x.event); err != nil {
+				f.stepBack(p.position)
+				if err == Stop {
+					err = nil
+				}
+				return p.position - 1, err
+			}
+		}
+		if f.x.next > f.x.end {
+			return f.x.end, nil
+		}
+		if err := errors.Join(ctx.Err(), f.x.log.stopped()); err != nil {
+			return 0, err
+		}
+		if err := f.readAhead(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// begin learns who was deleted. What is read ahead may have events of users who are gone since: it is read again then, because by the time that it is passed on
+// the log may have forgotten the deletion.
+func (f *Follower) begin() error {
+	l := f.x.log
+	if err := l.findDeletions(f.x.end); err != nil {
+		return err
+	}
+	deleted := l.deleted.Load()
+	if f.deleted == deleted {
+		return nil
+	}
+	f.deleted = deleted
+	if f.at < len(f.order) {
+		f.x.next = f.order[f.at].position
+		f.forget()
+	}
+	return nil
+}
+
+// stepBack goes back to the first event of a position.
+func (f *Follower) stepBack(position uint64) {
+	for f.at > 0 && f.order[f.at-1].position == position {
+		f.at--
+	}
+}
+
+func (f *Follower) forget() { f.parts, f.order, f.at = f.parts[:0], f.order[:0], 0 }
+
+// readAhead reads a block, or a stretch of the log, from next on.
+func (f *Follower) readAhead() error {
+	f.forget()
+	x := &f.x
+	f.deleted = x.log.deleted.Load() // see exporter.step
+	from := x.next
+	b := x.log.blockFrom(from)
+	switch {
+	case b == nil:
+		return f.readTail()
+	case b.first > x.end:
+		x.next = x.end + 1
+		return nil
+	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.maxAccepted < f.since):
+		x.next = b.last + 1
+		return nil
+	}
+	want := func(g *groupInfo) bool { return x.filter.wantsTimes(g.minTime, g.maxTime) && g.maxAccepted >= f.since }
+	if err := x.log.readGroups(x.ctx, b, want, f.part, func(*rows) error { return nil }); err != nil {
+		return err
+	}
+	x.next = b.last + 1
+	f.index(from)
+	slices.SortFunc(f.order, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal))
+	})
+	return nil
+}
+
+// readTail reads what is in no block: what lies in the log is in order already.
+func (f *Follower) readTail() error {
+	x := &f.x
+	l := x.log
+	l.tail.RLock()
+	defer l.tail.RUnlock()
+	l.mu.Lock()
+	packed := l.packed
+	l.mu.Unlock()
+	if x.next <= packed {
+		if l.blockFrom(x.next) == nil { // no events there, or they have expired; else a block has come meanwhile
+			x.next = packed + 1
+		}
+		return nil
+	}
+	from := x.next
+	if err := x.gather(); err != nil {
+		return err
+	}
+	x.next = x.stretch.last + 1
+	f.parts = append(f.parts, &x.stretch.rows)
+	f.index(from)
+	return nil
+}
+
+// part is memory for the rows of a group. All groups of a block are read before the first event is passed on: they are in the order of time.
+func (f *Follower) part() *rows {
+	n := len(f.parts)
+	if n == len(f.pool) {
+		f.pool = append(f.pool, new(rows))
+	}
+	f.parts = append(f.parts, f.pool[n])
+	return f.pool[n]
+}
+
+// index notes the rows from a position on that are wanted.
+func (f *Follower) index(from uint64) {
+	for p, rs := range f.parts {
+		for i := range rs.list {
+			r := &rs.list[i]
+			if r.position < from || r.accepted < f.since || !f.x.filter.wants(r, &rs.names) || f.deleted.covers(r) {
+				continue
+			}
+			f.order = append(f.order, place{r.position, r.ordinal, uint32(p), uint32(i)})
+		}
+	}
+}
+
+// Group is Options.Group.
+func (l *Log) Group() string { return l.opts.Group }
+
+// Applied is the position up to which there may be events to read.
+func (l *Log) Applied() uint64 {
+	applied := l.src.AppliedPosition()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(applied, l.packed) // of a replica it may be ahead of the engine
+}
+
+// Expired is a position at or below which events have expired since the log was opened; 0 when none have.
+func (l *Log) Expired() uint64 { return l.expired.Load() }
+
+// noteExpired is called under work.
+func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
+
+// Behind is about how many events of a workspace there are behind a position: those of whole blocks, of a block that the position lies in a share, and of what
+// isn't packed what the records of the log have on average.
+func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
+	applied := l.Applied()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows, records := 0.0, 0.0
+	for _, b := range l.blocks {
+		if b.err != nil {
+			continue
+		}
+		n := float64(b.info.rowsOf(workspace))
+		rows, records = rows+n, records+float64(b.last-b.first+1)
+		if b.last > position {
+			share := float64(b.last-max(position, b.first-1)) / float64(b.last-b.first+1)
+			events += int64(math.Ceil(n * share))
+		}
+	}
+	if tail := max(position, l.packed); applied > tail {
+		perRecord := 1.0
+		if records > 0 {
+			perRecord = rows / records
+		}
+		events += int64(float64(applied-tail) * perRecord)
+	}
+	return events
+}
+
+func (b *blockInfo) rowsOf(workspace uint32) (n int) {
+	for _, w := range b.workspaces {
+		if w.workspace == workspace {
+			n += w.rows
+		}
+	}
+	return n
+}
+
+func (l *Log) stopped() error {
+	if l.stop.Err() != nil {
+		return ErrClosed
+	}
+	return nil
+}
