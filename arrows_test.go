@@ -30,6 +30,7 @@ var arrows = map[string][]string{
 	"api/preference": {},
 	"api/ratelimit":  {},
 	"api/scim":       {"api/control", "shard/op"},
+	"api/stream":     {"api/control", "shard/eventlog", "shard/op", "wal/durable"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
@@ -58,6 +59,7 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
+	"api/stream":     {"shard", "shard/identity", "wal"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
 	"shard/backup":   {"shard/identity", "shard/op", "shard/profile"},

@@ -21,6 +21,8 @@ func (s *Server) adminRoutes() []adminRoute {
 		documentRoutes(s, ofWorkspace, "preference_centers", c.PreferenceCenters, summariseCenter),
 		documentRoutes(s, ofWorkspace, "campaigns", c.Campaigns, summariseCampaign),
 		documentRoutes(s, ofWorkspace, "canvases", c.Canvases, summariseCanvas),
+		documentRoutes(s, ofWorkspace, "streams", c.Streams, nil),
+		s.streamRoutes(),
 		documentRoutes(s, ofCompany, "permission_sets", c.PermissionSets, summariseSet),
 		s.scimRoutes(),
 		s.consentRoutes(),

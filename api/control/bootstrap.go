@@ -34,6 +34,7 @@ type BootstrapWorkspace struct {
 	PreferenceCenters []PreferenceCenter `yaml:"preference_centers"`
 	Campaigns         []Campaign         `yaml:"campaigns"`
 	Canvases          []Canvas           `yaml:"canvases"`
+	Streams           []Stream           `yaml:"streams"`
 }
 
 // MadeKey is a key (or, without a workspace, the SCIM token) that the bootstrap file names without a token. Show it once; it can't be read again.
@@ -139,6 +140,13 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 		each("canvases", w.Canvases, func(c *Canvas) error {
 			return first(c.validate(), func() error { return seen.add("canvas", w.ID, c.ID) })
 		}),
+		each("streams", w.Streams, func(s *Stream) error {
+			if s.ID == "" {
+				return invalid("id is required")
+			}
+			s.ensureDefaults()
+			return first(s.validate(), func() error { return seen.add("stream", w.ID, s.ID) })
+		}),
 	)
 }
 
@@ -163,7 +171,7 @@ func first(err error, then func() error) error {
 // file says as before is left alone, so it does not undo changes made through the API since. Applying it twice is applying it once.
 //
 // A key or SCIM token that was revoked stays revoked, a group that was archived stays archived. Another token under the same name makes a second key: the
-// first is valid until it is revoked. An app, a preference center, a campaign or a canvas that was removed comes back when the file says something new of it.
+// first is valid until it is revoked. An app, a preference center, a campaign, a canvas or a stream that was removed comes back when the file says something new of it.
 func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
 		keys, err := c.bootstrapWorkspace(by, &f.Workspaces[i])
@@ -217,6 +225,7 @@ func (c *Control) bootstrapWorkspace(by Actor, w *BootstrapWorkspace) (made []Ma
 		each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error { return c.PreferenceCenters.ensure(by, w.ID, *p) }),
 		each("campaigns", w.Campaigns, func(p *Campaign) error { return c.Campaigns.ensure(by, w.ID, *p) }),
 		each("canvases", w.Canvases, func(p *Canvas) error { return c.Canvases.ensure(by, w.ID, *p) }),
+		each("streams", w.Streams, func(s *Stream) error { return c.Streams.ensure(by, w.ID, *s) }),
 	)
 }
 

@@ -166,6 +166,9 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	case v == nil && text == nil:
 		return nil, fmt.Errorf("%s %q %w", l.noun, id, ErrNotFound)
 	case v == nil:
+		if l.kind == kindStream {
+			d.removeCursors(workspace, id)
+		}
 		return nil, d.replace(l.noun+" removed", l.kind, workspace, id, nil)
 	}
 	l.complete(v)

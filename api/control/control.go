@@ -50,6 +50,8 @@ const (
 	kindPreferenceCenter = "preference_center"
 	kindCampaign         = "campaign"
 	kindCanvas           = "canvas"
+	kindStream           = "stream"
+	kindStreamCursor     = "stream_cursor"  // by stream, a dot and the group: how far it is
 	kindSCIMUser         = "scim_user"      // of the company; by user name in lower case, so that a name can't be there twice
 	kindPermissionSet    = "permission_set" // of the company
 )
@@ -106,6 +108,7 @@ type Control struct {
 	PreferenceCenters *Collection[PreferenceCenter]
 	Campaigns         *Collection[Campaign]
 	Canvases          *Collection[Canvas]
+	Streams           *Collection[Stream]
 	SCIMUsers         *Collection[SCIMUser]      // of the company; by Edit only
 	PermissionSets    *Collection[PermissionSet] // of the company
 	collections       map[string]collection
@@ -139,11 +142,12 @@ func New(options Options) *Control {
 	c.PreferenceCenters = newCollection[PreferenceCenter](c, kindPreferenceCenter, "preference center")
 	c.Campaigns = newCollection[Campaign](c, kindCampaign, "campaign")
 	c.Canvases = newCollection[Canvas](c, kindCanvas, "canvas")
+	c.Streams = newCollection[Stream](c, kindStream, "stream")
 	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.PermissionSets = newPermissionSets(c)
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
-		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindSCIMUser: c.SCIMUsers,
+		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
 		kindPermissionSet: c.PermissionSets}
 	return c
 }

@@ -12,6 +12,7 @@ import (
 
 	"millrace/api"
 	"millrace/api/control"
+	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -27,6 +28,7 @@ type node struct {
 	events  eventlog.Exporter // of all of the cluster
 	control *control.Control
 	server  *api.Server
+	streams *stream.Manager
 	backups *backups
 	log     *slog.Logger
 	ends    []func() error // in order
@@ -38,6 +40,7 @@ type nodeOptions struct {
 	events  eventlog.Options
 	door    api.Options
 	decoder ingest.Options
+	streams stream.Options
 	cluster *cluster.Options // nil: alone
 }
 
@@ -59,6 +62,9 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	}
 	if err := open(ctx, &o); err != nil {
 		return nil, err
+	}
+	if err := n.openStreams(o.streams); err != nil {
+		return nil, errors.Join(err, n.close())
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
@@ -94,6 +100,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 		return errors.Join(err, n.engine.Close())
 	}
 	n.events, n.ends = events, []func() error{events.Close, n.engine.Close}
+	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
 	n.control.Start(api.ControlStore(n.engine, nil))
 	o.door.Store = api.Engine(n.engine)
 	n.gauges()

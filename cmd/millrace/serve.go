@@ -87,6 +87,11 @@ type serveCommand struct {
 	EventDuty       float64       `default:"0.2" help:"Share of one core for packing."`
 	EventDeleteTime time.Duration `default:"24h" help:"How soon the events of a deleted user are off the disk."`
 
+	StreamDir       string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
+	StreamFileBytes byteSize      `default:"256MiB" help:"Events in a file of a stream, before they are encoded."`
+	StreamFileAfter time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
+	StreamRetryMax  time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
+
 	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
 	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
 	WriteTimeout        time.Duration `default:"10s" help:"For an answer to leave."`
@@ -143,6 +148,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	failed := make(chan error, 1)
 	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
 		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes}}
+	if o.streams, err = c.streamOptions(logger); err != nil {
+		return err
+	}
 	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
 	o.engine.OnFailure = func(err error) { failed <- err }
 	if o.door, err = c.doorOptions(logger); err != nil {

@@ -170,6 +170,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
 	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(), clusterDoor{n.cluster}
+	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()
 	return nil
 }

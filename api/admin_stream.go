@@ -1,0 +1,28 @@
+package api
+
+import (
+	"net/http"
+
+	"millrace/api/control"
+)
+
+// Streams are documents like others; what they do, package stream does. To rewind one has a verb of its own, because its document may say the same as before.
+
+// streamRewind is where a stream begins anew.
+type streamRewind struct {
+	From string `json:"from"` // empty: where it began last
+}
+
+func (s *Server) streamRoutes() []adminRoute {
+	c := s.options.Control
+	return []adminRoute{
+		{"POST /admin/workspaces/{workspace}/streams/{id}/rewind", func(by control.Actor, r *http.Request) (any, error) {
+			to, err := readAdmin[streamRewind](s, r)
+			if err != nil {
+				return nil, err
+			}
+			v, err := c.RewindStream(by, r.PathValue("workspace"), r.PathValue("id"), to.From)
+			return tagged{v: v, tag: v}, err
+		}},
+	}
+}

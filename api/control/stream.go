@@ -1,0 +1,223 @@
+package control
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-json"
+)
+
+// Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands in its cursors.
+type Stream struct {
+	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
+	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase; default: both
+	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
+	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson; stays
+	Destination Destination `json:"destination" yaml:"destination"`
+	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept, or "now" (default), which becomes the
+	// time of its creation. To change it is to rewind.
+	From   string `json:"from" yaml:"from"`
+	Paused bool   `json:"paused,omitempty" yaml:"-"`
+	// StartedAt is when the stream was made or rewound last, Unix ms. A cursor of another StartedAt is of no use.
+	StartedAt int64 `json:"started_at" yaml:"-"`
+}
+
+// Destination is where a stream goes. It stays.
+type Destination struct {
+	Type string `json:"type" yaml:"type"` // directory
+	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's id.
+	Path string `json:"path,omitempty" yaml:"path"`
+}
+
+// Names of what a Stream may say.
+const (
+	StreamBeginning      = "beginning"
+	DestinationDirectory = "directory"
+
+	streamNow = "now"
+)
+
+// Rewound, as StartedAt of what a Stream shall be, has it begin anew at its From.
+const Rewound = -1
+
+const (
+	// MaxStreams is how many a workspace can have: each reads the event log by itself.
+	MaxStreams     = 32
+	maxStreamNames = 1000
+)
+
+func (s *Stream) documentID() *string { return &s.ID }
+
+func (s *Stream) ensureDefaults() {
+	ensureID(&s.ID)
+	if len(s.Kinds) == 0 {
+		s.Kinds = []string{"event", "purchase"}
+	}
+	if s.Format == "" {
+		s.Format = "parquet"
+	}
+	if s.Destination.Type == "" {
+		s.Destination.Type = DestinationDirectory
+	}
+	if s.Destination.Path == "" {
+		s.Destination.Path = s.ID
+	}
+}
+
+func (s *Stream) validate() error {
+	if !slugForm.MatchString(s.ID) {
+		return invalid("id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
+	}
+	for i, k := range s.Kinds {
+		if k != "event" && k != "purchase" {
+			return invalid("kinds[%d] %q: want event or purchase", i, k)
+		}
+		if slices.Contains(s.Kinds[:i], k) {
+			return invalid("kinds[%d] %q stands twice", i, k)
+		}
+	}
+	if len(s.Names) > maxStreamNames {
+		return invalid("names: %d, at most %d", len(s.Names), maxStreamNames)
+	}
+	for i, n := range s.Names {
+		if err := checkName(fmt.Sprintf("names[%d]", i), n); err != nil {
+			return err
+		}
+	}
+	if s.Format != "parquet" && s.Format != "ndjson" {
+		return invalid("format %q: want parquet or ndjson", s.Format)
+	}
+	if _, err := s.Since(); err != nil {
+		return err
+	}
+	return s.Destination.validate()
+}
+
+func (d *Destination) validate() error {
+	if d.Type != DestinationDirectory {
+		return invalid("destination.type %q: want %s", d.Type, DestinationDirectory)
+	}
+	if d.Path != path.Clean(d.Path) || path.IsAbs(d.Path) || d.Path == ".." || strings.HasPrefix(d.Path, "../") || len(d.Path) > maxIDBytes || !printable(d.Path) {
+		return invalid("destination.path %q: want a relative path without .., such as lake/events: it lies in the workspace's directory below --stream-dir", d.Path)
+	}
+	return nil
+}
+
+// replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.
+func (s *Stream) replaces(old *Stream) error {
+	switch {
+	case s.Format != old.Format:
+		return invalid("format: it is %s and can't be changed; make another stream", old.Format)
+	case s.Destination != old.Destination:
+		return invalid("destination: it can't be changed; make another stream")
+	}
+	return nil
+}
+
+func (s *Stream) fits(others []*Stream) error {
+	if len(others) >= MaxStreams {
+		return fmt.Errorf("%w: there are %d streams, the most that there may be", ErrConflict, len(others))
+	}
+	return nil
+}
+
+// stamp sets when the stream began; what is rewound begins anew. No two beginnings of a stream are alike.
+func (s *Stream) stamp(old *Stream, now int64) {
+	if s.From == "" && old != nil {
+		s.From = old.From
+	}
+	if s.From == "" || s.From == streamNow {
+		s.From = time.UnixMilli(now).UTC().Format(time.RFC3339Nano)
+	}
+	switch {
+	case old == nil:
+		s.StartedAt = now
+	case s.From != old.From || s.StartedAt == Rewound:
+		s.StartedAt = max(now, old.StartedAt+1)
+	default:
+		s.StartedAt = old.StartedAt
+	}
+}
+
+// keep keeps what the bootstrap file can't say.
+func (s *Stream) keep(old *Stream) { s.Paused = old.Paused }
+
+// Since is From as a time; zero for the beginning.
+func (s *Stream) Since() (t time.Time, err error) {
+	if s.From == "" || s.From == streamNow || s.From == StreamBeginning {
+		return t, nil
+	}
+	if t, err = time.Parse(time.RFC3339Nano, s.From); err != nil {
+		return t, invalid("from %q: want a time such as 2026-01-31T09:30:00Z, %s or %s", s.From, StreamBeginning, streamNow)
+	}
+	return t, nil
+}
+
+// RewindStream has a stream begin anew with what was accepted at from or later. What it sends again has the same ids.
+func (c *Control) RewindStream(by Actor, workspace, id, from string) (*Stream, error) {
+	return c.Streams.Change(by, workspace, id, func(s *Stream) (*Stream, error) {
+		if s == nil {
+			return nil, fmt.Errorf("%s %q %w", c.Streams.noun, id, ErrNotFound)
+		}
+		if from != "" {
+			s.From = from
+		}
+		s.StartedAt = Rewound
+		return s, nil
+	})
+}
+
+// Cursors: how far a stream has come, a document for each event log that it reads. They are no news for operators, so their changes have no entries in the
+// audit log.
+
+func cursorKey(workspace, stream, group string) string {
+	return joinKey(kindStreamCursor, workspace, stream+"."+group)
+}
+
+// StreamCursor reads what MoveStream has stored last, nil when there is none. group is empty for a server that is alone. The bytes must not be changed.
+func (c *Control) StreamCursor(workspace, stream, group string) []byte {
+	kind, slug, id, _ := splitKey(cursorKey(workspace, stream, group))
+	return c.document(kind, slug, id)
+}
+
+// StreamCursors are all of a stream, by group.
+func (c *Control) StreamCursors(workspace, stream string) map[string][]byte {
+	all := map[string][]byte{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, doc := range c.docs[workspace] {
+		if group, ok := strings.CutPrefix(name, kindStreamCursor+"/"+stream+"."); ok {
+			all[group] = doc
+		}
+	}
+	return all
+}
+
+// MoveStream stores a cursor, JSON, in the place of was. ErrConflict when was is not what is there any more: somebody else carries the stream.
+func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) error {
+	if !json.Valid(next) {
+		panic("BUG: a cursor that is no JSON")
+	}
+	return c.do(Actor{}, func(d *draft) error {
+		key := cursorKey(workspace, stream, group)
+		if !bytes.Equal(d.get(key), was) {
+			return fmt.Errorf("%w: another node carries stream %q", ErrConflict, stream)
+		}
+		if c.Streams.Get(workspace, stream) == nil {
+			return fmt.Errorf("%s %q %w", c.Streams.noun, stream, ErrNotFound)
+		}
+		d.set(key, next)
+		return nil
+	})
+}
+
+// removeCursors is of the record that removes the stream.
+func (d *draft) removeCursors(workspace, stream string) {
+	for group := range d.c.StreamCursors(workspace, stream) {
+		d.set(cursorKey(workspace, stream, group), nil)
+	}
+}

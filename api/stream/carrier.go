@@ -1,0 +1,347 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+)
+
+// cursor is how far a stream has come in an event log, as it is stored.
+type cursor struct {
+	StartedAt int64  `json:"started_at"` // that of the stream
+	Position  uint64 `json:"position"`   // all up to here is delivered
+	// Pending, when it is greater than Position, is the end of a delivery that is done in part, or about to be.
+	Pending     uint64 `json:"pending,omitempty"`
+	Events      int64  `json:"events"`
+	Files       int64  `json:"files"`
+	Bytes       int64  `json:"bytes"`
+	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
+	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
+	ExpiredAt   int64  `json:"expired_at,omitempty"`    // when events were last found to have expired before they were delivered, Unix ms
+}
+
+// carrier carries one stream out of one event log.
+type carrier struct {
+	o      *Options
+	ws     *control.Workspace
+	stream *control.Stream
+	part   Part
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	follower *eventlog.Follower // nil: all begins anew from the stored cursor
+	stored   []byte             // the cursor as it is stored
+	to       *directory
+	noticed  time.Time // when there was something behind the cursor first; zero: there is nothing
+	rest     bool      // the last delivery has left something
+	perEvent float64   // bytes, of the last delivery
+
+	mu     sync.Mutex
+	cursor cursor
+	oldest time.Time // when the first event that is not delivered was accepted, or was noticed
+	err    error
+	errAt  time.Time
+}
+
+func newCarrier(o *Options, ws *control.Workspace, s *control.Stream, p Part) *carrier {
+	k := &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{})}
+	k.to = &directory{disk: o.disk, root: filepath.Join(o.Dir, ws.ID, filepath.FromSlash(s.Destination.Path)), format: eventlog.Format(s.Format), svcID: o.SvcID,
+		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", limit: o.FileBytes}
+	k.to.name = s.ID + "." + time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z")
+	if p.Group != "" {
+		k.to.name += "." + p.Group
+	}
+	return k
+}
+
+func (k *carrier) start(ctx context.Context) {
+	ctx, k.cancel = context.WithCancel(ctx)
+	go k.run(ctx)
+}
+
+func (k *carrier) end() { k.cancel() }
+
+func (k *carrier) hasEnded() bool {
+	select {
+	case <-k.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (k *carrier) run(ctx context.Context) {
+	defer close(k.ended)
+	defer k.cancel()
+	failures := 0
+	for {
+		err := k.turn(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pause := k.o.Interval
+		if failures++; err == nil {
+			failures = 0
+			if k.rest {
+				pause = 0
+			}
+		} else {
+			pause = k.backoff(failures)
+		}
+		k.note(err)
+		if sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// backoff is how long to wait after so many failures in a row, a quarter more or less, so that streams don't come all at once.
+func (k *carrier) backoff(failures int) time.Duration {
+	d := min(k.o.RetryAfter<<min(failures-1, 20), k.o.MaxRetryAfter)
+	return time.Duration(float64(d) * (0.75 + rand.Float64()/2))
+}
+
+// note keeps and logs what went wrong last.
+func (k *carrier) note(err error) {
+	k.mu.Lock()
+	had := k.err
+	k.err = err
+	if err != nil {
+		k.errAt = time.Now()
+	}
+	k.mu.Unlock()
+	if err == nil {
+		if had != nil {
+			k.o.Logger.Info("a stream goes on", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group)
+		}
+		return
+	}
+	k.follower = nil
+	k.counter("errors").Inc()
+	if had == nil || had.Error() != err.Error() {
+		k.o.Logger.Warn("a stream is held up; it is tried again", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group, "error", err)
+	}
+}
+
+// turn does what is due.
+func (k *carrier) turn(ctx context.Context) error {
+	k.rest = false
+	if k.follower == nil {
+		if err := k.load(); err != nil {
+			return err
+		}
+	}
+	if k.cursor.Pending > k.cursor.Position {
+		return k.resume(ctx)
+	}
+	if !k.due() {
+		return nil
+	}
+	return k.next(ctx)
+}
+
+// load reads the stored cursor. A group of a cluster that was made of a server that was alone goes on where that was: events have kept their places.
+func (k *carrier) load() error {
+	c := cursor{}
+	for _, group := range []string{k.part.Group, ""} {
+		doc := k.o.Control.StreamCursor(k.ws.ID, k.stream.ID, group)
+		if group == k.part.Group {
+			k.stored = doc
+		}
+		if doc == nil {
+			continue
+		}
+		if err := json.Unmarshal(doc, &c); err != nil {
+			return fmt.Errorf("the cursor can't be read: %w", err)
+		}
+		if group != k.part.Group {
+			c = cursor{StartedAt: c.StartedAt, Position: c.Position}
+		}
+		break
+	}
+	if c.StartedAt != k.stream.StartedAt {
+		c = cursor{StartedAt: k.stream.StartedAt}
+	}
+	since, err := k.stream.Since()
+	if err != nil {
+		return err
+	}
+	if err := k.to.clean(); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.cursor = c
+	k.mu.Unlock()
+	k.rest = true // what there is is due
+	k.follower = k.part.Events.Follow(c.Position, eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.stream), Names: k.stream.Names}, since)
+	return nil
+}
+
+func kindsOf(s *control.Stream) (kinds []op.Kind) {
+	for _, k := range s.Kinds {
+		kinds = append(kinds, map[string]op.Kind{"event": op.Event, "purchase": op.Purchase}[k])
+	}
+	return kinds
+}
+
+// due says whether there is enough for a file, or something has waited long enough.
+func (k *carrier) due() bool {
+	c := &k.cursor
+	applied := k.part.Events.Applied()
+	if applied <= c.Position {
+		k.notice(time.Time{})
+		return false
+	}
+	if k.noticed.IsZero() {
+		k.notice(time.Now())
+	}
+	return k.rest || time.Since(k.noticed) >= k.o.FileAfter ||
+		k.perEvent > 0 && k.perEvent*float64(k.part.Events.Behind(c.Position, k.ws.Number)) >= float64(k.o.FileBytes)
+}
+
+// notice notes since when there has been something that is not delivered.
+func (k *carrier) notice(at time.Time) {
+	k.noticed = at
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.oldest = at
+}
+
+// next delivers what there is, up to a file's worth.
+func (k *carrier) next(ctx context.Context) error {
+	k.noteExpired()
+	b := k.to.begin()
+	defer b.abort()
+	through, err := k.read(ctx, b, math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	k.rest = b.full
+	if b.events == 0 {
+		return k.skip(through)
+	}
+	c := k.cursor
+	c.Pending = through
+	if err := k.move(c); err != nil {
+		return err
+	}
+	return k.deliver(b, false)
+}
+
+// resume does a delivery that was begun before once more: the same positions, so the same files.
+func (k *carrier) resume(ctx context.Context) error {
+	b := k.to.begin()
+	defer b.abort()
+	b.endless = true
+	through, err := k.read(ctx, b, k.cursor.Pending)
+	if err != nil {
+		return err
+	}
+	if through < k.cursor.Pending {
+		return fmt.Errorf("the log ends at position %d, before %d, where it was when the stream was here last", through, k.cursor.Pending)
+	}
+	k.rest = true
+	return k.deliver(b, true)
+}
+
+// read writes the events behind the cursor into a delivery.
+func (k *carrier) read(ctx context.Context, b *delivery, to uint64) (through uint64, err error) {
+	last := uint64(0)
+	return k.follower.Read(ctx, to, func(e *eventlog.Event) error {
+		if e.Position != last {
+			if b.ends(e) {
+				return eventlog.Stop
+			}
+			last = e.Position
+		}
+		if b.events == 0 {
+			k.mu.Lock()
+			k.oldest = e.AcceptedAt
+			k.mu.Unlock()
+		}
+		return b.write(e)
+	})
+}
+
+// deliver shows the files of a delivery, and moves the cursor behind it.
+func (k *carrier) deliver(b *delivery, again bool) error {
+	c := k.cursor
+	if err := b.publish(c.Position+1, c.Pending, again); err != nil {
+		return err
+	}
+	c.Position, c.Pending = c.Pending, 0
+	c.Events += b.events
+	c.Files += int64(b.files)
+	c.Bytes += b.bytes
+	c.LastEventAt = max(c.LastEventAt, b.newest)
+	if err := k.move(c); err != nil {
+		return err
+	}
+	if b.events > 0 {
+		k.perEvent = float64(b.size) / float64(b.events)
+	}
+	k.counter("events").Add(int(b.events))
+	k.counter("files").Add(b.files)
+	k.counter("bytes").Add(int(b.bytes))
+	k.notice(time.Time{})
+	return nil
+}
+
+// skip goes on behind what has nothing for the stream. That is stored now and then only: the cursor itself is in the log that is read.
+func (k *carrier) skip(through uint64) error {
+	c := k.cursor
+	stored := cursor{}
+	_ = json.Unmarshal(k.stored, &stored) // load has read it
+	c.Position = through
+	k.notice(time.Time{})
+	if through-min(stored.Position, through) >= skipPositions {
+		return k.move(c)
+	}
+	k.mu.Lock()
+	k.cursor = c
+	k.mu.Unlock()
+	return nil
+}
+
+// skipPositions is how much of the log without events for a stream may be read again after a restart.
+const skipPositions = 1 << 16
+
+// move stores the cursor.
+func (k *carrier) move(c cursor) error {
+	c.MovedAt = time.Now().UnixMilli()
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := k.o.Control.MoveStream(k.ws.ID, k.stream.ID, k.part.Group, k.stored, doc); err != nil {
+		return fmt.Errorf("store the cursor: %w", err)
+	}
+	k.stored = doc
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cursor = c
+	return nil
+}
+
+// noteExpired notices events that have expired before they were delivered.
+func (k *carrier) noteExpired() {
+	expired := k.part.Events.Expired()
+	if k.cursor.Position == 0 || expired <= k.cursor.Position {
+		return
+	}
+	k.counter("gaps").Inc()
+	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group,
+		"from", k.cursor.Position+1, "to", expired)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cursor.ExpiredAt = time.Now().UnixMilli()
+}

@@ -1,0 +1,63 @@
+package stream
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"millrace/wal/durable"
+)
+
+// disk is what a directory needs of the machine.
+type disk interface {
+	// Create begins a file, in the place of one that is there. What it returns may have Sync() error.
+	Create(path string) (io.WriteCloser, error)
+	Rename(from, to string) error
+	Remove(path string) error
+	Exists(path string) bool
+	List(dir string) (names []string, err error)
+	Mkdir(dir string) error
+	SyncDir(dir string) error
+}
+
+// makeDir makes a directory and those that it lies in, durably.
+func makeDir(d disk, dir string) error {
+	if d.Exists(dir) {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := makeDir(d, parent); err != nil {
+			return err
+		}
+	}
+	if err := d.Mkdir(dir); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return d.SyncDir(parent)
+}
+
+type machine struct{}
+
+func (machine) Create(path string) (io.WriteCloser, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+}
+
+func (machine) Rename(from, to string) error { return os.Rename(from, to) }
+func (machine) Remove(path string) error     { return os.Remove(path) }
+func (machine) Mkdir(dir string) error       { return os.Mkdir(dir, 0o755) }
+func (machine) SyncDir(dir string) error     { return durable.SyncDir(dir) }
+
+func (machine) Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func (machine) List(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}

@@ -1,0 +1,155 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/api/control"
+)
+
+// PartStatus is how far a stream is in one event log. Lag and error are known of those that this node carries.
+type PartStatus struct {
+	Group       string     `json:"group,omitempty"`
+	Here        bool       `json:"here"` // this node carries it
+	Position    uint64     `json:"position"`
+	Pending     uint64     `json:"pending,omitempty"`
+	Events      int64      `json:"events"`
+	Files       int64      `json:"files"`
+	Bytes       int64      `json:"bytes"`
+	LastEventAt *time.Time `json:"last_event_at,omitempty"` // when the last event delivered was accepted
+	MovedAt     *time.Time `json:"moved_at,omitempty"`
+	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // events were found to have expired before they were delivered
+	LagEvents   int64      `json:"lag_events,omitempty"` // about
+	LagSeconds  float64    `json:"lag_seconds,omitempty"`
+	Error       string     `json:"error,omitempty"`
+	ErrorAt     *time.Time `json:"error_at,omitempty"`
+}
+
+// Status is how far a stream is.
+type Status struct {
+	State  string `json:"state"` // running, failing, paused; of the parts that this node carries
+	Events int64  `json:"events"`
+	Files  int64  `json:"files"`
+	Bytes  int64  `json:"bytes"`
+	// LagEvents is about how many events wait, of all kinds and names; LagSeconds how long the first of them has.
+	LagEvents  int64        `json:"lag_events"`
+	LagSeconds float64      `json:"lag_seconds"`
+	Error      string       `json:"error,omitempty"`
+	Parts      []PartStatus `json:"parts"`
+}
+
+// Status tells how far a stream is, by what is stored and by what this node carries of it.
+func (m *Manager) Status(workspace string, s *control.Stream) Status {
+	all, status := map[string]PartStatus{}, Status{State: "running", Parts: []PartStatus{}}
+	for group, doc := range m.o.Control.StreamCursors(workspace, s.ID) {
+		var c cursor
+		if json.Unmarshal(doc, &c) == nil && c.StartedAt == s.StartedAt {
+			all[group] = describe(group, &c)
+		}
+	}
+	for t, w := range m.snapshot() {
+		if t.workspace == workspace && t.stream == s.ID && w.stream.StartedAt == s.StartedAt && !w.hasEnded() {
+			all[t.group] = w.status()
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(all)) {
+		p := all[group]
+		status.Parts = append(status.Parts, p)
+		status.Events += p.Events
+		status.Files += p.Files
+		status.Bytes += p.Bytes
+		status.LagEvents += p.LagEvents
+		status.LagSeconds = max(status.LagSeconds, p.LagSeconds)
+		if p.Error != "" {
+			status.State, status.Error = "failing", p.Error
+		}
+	}
+	if s.Paused {
+		status.State = "paused"
+	}
+	return status
+}
+
+func describe(group string, c *cursor) PartStatus {
+	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files, Bytes: c.Bytes,
+		LastEventAt: timeOf(time.UnixMicro(c.LastEventAt), c.LastEventAt), MovedAt: timeOf(time.UnixMilli(c.MovedAt), c.MovedAt),
+		ExpiredAt: timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
+}
+
+// timeOf is nil for a time that there isn't.
+func timeOf(t time.Time, is int64) *time.Time {
+	if is == 0 {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func (k *carrier) status() PartStatus {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := describe(k.part.Group, &k.cursor)
+	p.Here = true
+	if !k.oldest.IsZero() {
+		p.LagSeconds = max(0, time.Since(k.oldest).Seconds())
+		p.LagEvents = k.part.Events.Behind(k.cursor.Position, k.ws.Number)
+	}
+	if k.err != nil {
+		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)
+	}
+	return p
+}
+
+// labels are those of a stream's metrics. A workspace and a stream have no characters that would need quoting.
+func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t.workspace, t.stream) }
+
+// counter counts what a stream does on this node.
+func (k *carrier) counter(what string) *metrics.Counter {
+	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total", "bytes": "millrace_stream_bytes_total",
+		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total"}[what]
+	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())
+}
+
+// writeMetrics shows how far the streams are that this node carries, of all groups together.
+func (m *Manager) writeMetrics() {
+	metrics.RegisterMetricsWriter(func(w io.Writer) {
+		select {
+		case <-m.ended:
+			return
+		default:
+		}
+		type lag struct{ events, seconds, failing float64 }
+		all := map[string]lag{}
+		for t, k := range m.snapshot() {
+			if k.hasEnded() {
+				continue
+			}
+			s, key := k.status(), t.labels()
+			l := all[key]
+			l.events, l.seconds = l.events+float64(s.LagEvents), max(l.seconds, s.LagSeconds)
+			if s.Error != "" {
+				l.failing++
+			}
+			all[key] = l
+		}
+		keys := slices.Sorted(maps.Keys(all))
+		for _, g := range []struct {
+			name  string
+			value func(lag) float64
+		}{
+			{"millrace_stream_lag_events", func(l lag) float64 { return l.events }},
+			{"millrace_stream_lag_seconds", func(l lag) float64 { return l.seconds }},
+			{"millrace_stream_failing", func(l lag) float64 { return l.failing }},
+		} {
+			for _, key := range keys {
+				metrics.WriteGaugeFloat64(w, g.name+key, g.value(all[key]))
+			}
+		}
+	})
+}

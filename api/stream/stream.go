@@ -1,0 +1,208 @@
+// Package stream carries events out (docs/streams.md): it reads the event log on from where it was, in the order in which the events were applied, and writes
+// what streams choose to where they go. What streams there are, and how far each has come, are control documents.
+//
+// Invariants:
+//   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its directory synced.
+//   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash interrupts is done again with the same positions, so
+//     its files have the same names, and one that is there already is left alone: in a directory each event is once.
+//   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a group's leader one is refused, and both name
+//     the files of a pending delivery alike.
+//   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the event log, until they expire there.
+//
+// Who owns what: the Manager has a carrier, which is one goroutine, for each stream and each event log that it reads. Its fields are its own, but for its status.
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// Part is an event log that streams read: of a server that is alone, or of a group that this node leads.
+type Part struct {
+	Group  string // as in the ids of its events; empty: alone
+	Events *eventlog.Log
+}
+
+// Options of a Manager. The zero value of a field means its default.
+type Options struct {
+	Control *control.Control // required, and started before
+	// Parts are the event logs to be read by this node, now. Required.
+	Parts func() []Part
+	// SvcID is what events are written with. Required.
+	SvcID eventlog.SvcIDFunc
+	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
+	Dir string
+	// Node tells the unfinished files of this node from those of others that write to the same directories.
+	Node string
+	// FileBytes and FileAfter: a file ends when its events have so many bytes before they are encoded, and what has come is written after so long. Defaults
+	// 256 MiB, 1 min.
+	FileBytes int64
+	FileAfter time.Duration
+	// Interval is how often a carrier looks whether there is something to do. Default 1 s.
+	Interval time.Duration
+	// RetryAfter is how long a carrier waits after a first failure, twice as long after each further one, up to MaxRetryAfter. Defaults 1 s, 1 min.
+	RetryAfter, MaxRetryAfter time.Duration
+	Logger                    *slog.Logger // default slog.Default()
+
+	disk disk // default: the machine's
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	preset(&o.FileBytes, 256<<20)
+	preset(&o.FileAfter, time.Minute)
+	preset(&o.Interval, time.Second)
+	preset(&o.RetryAfter, time.Second)
+	preset(&o.MaxRetryAfter, time.Minute)
+	if o.Node == "" {
+		o.Node = "0"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.disk == nil {
+		o.disk = machine{}
+	}
+}
+
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (o *Options) Validate() error {
+	switch {
+	case o.Control == nil || o.Parts == nil || o.SvcID == nil || o.Dir == "":
+		return errors.New("stream: Control, Parts, SvcID or Dir is not set")
+	case o.FileBytes < 1<<10 || o.FileBytes > 16<<30:
+		return fmt.Errorf("stream: FileBytes %d: want 1 KiB to 16 GiB", o.FileBytes)
+	case o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 || o.MaxRetryAfter < o.RetryAfter:
+		return errors.New("stream: a time is negative, or MaxRetryAfter is less than RetryAfter")
+	}
+	return nil
+}
+
+func preset[T ~int64](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// Manager carries the streams of this node. Safe for concurrent use.
+type Manager struct {
+	o      Options
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu       sync.Mutex
+	carriers map[task]*carrier
+}
+
+// task is what one carrier does.
+type task struct {
+	workspace, stream, group string
+}
+
+// New begins to carry the streams that there are, now and later.
+func New(o Options) (*Manager, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &Manager{o: o, cancel: cancel, ended: make(chan struct{}), carriers: map[task]*carrier{}}
+	m.writeMetrics()
+	go m.run(ctx)
+	return m, nil
+}
+
+// Close ends all carriers. What they have not finished is done again after the next start.
+func (m *Manager) Close() error {
+	m.cancel()
+	<-m.ended
+	return nil
+}
+
+func (m *Manager) run(ctx context.Context) {
+	defer close(m.ended)
+	for {
+		m.adjust(ctx)
+		if sleep(ctx, m.o.Interval) != nil {
+			break
+		}
+	}
+	for _, w := range m.snapshot() {
+		<-w.ended
+	}
+}
+
+// adjust has carriers for what is to be done, and no others. A task whose stream or event log is another now gets another carrier, once the old one has ended.
+func (m *Manager) adjust(ctx context.Context) {
+	wanted := m.wanted()
+	for t, w := range m.snapshot() {
+		if next := wanted[t]; next == nil || next.stream != w.stream || next.part != w.part {
+			w.end()
+		}
+	}
+	for t, next := range wanted {
+		m.mu.Lock()
+		old := m.carriers[t]
+		m.mu.Unlock()
+		if old != nil && !old.hasEnded() {
+			continue
+		}
+		if old == nil || old.stream != next.stream || old.part != next.part {
+			next.start(ctx)
+			m.mu.Lock()
+			m.carriers[t] = next
+			m.mu.Unlock()
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t, w := range m.carriers {
+		if wanted[t] == nil && w.hasEnded() {
+			delete(m.carriers, t)
+		}
+	}
+}
+
+// wanted are the carriers that there shall be. They are not started.
+func (m *Manager) wanted() map[task]*carrier {
+	parts, wanted := m.o.Parts(), map[task]*carrier{}
+	for _, ws := range m.o.Control.Snapshot().Workspaces() {
+		for _, s := range m.o.Control.Streams.List(ws.ID) {
+			if s.Paused {
+				continue
+			}
+			for _, p := range parts {
+				wanted[task{ws.ID, s.ID, p.Group}] = newCarrier(&m.o, ws, s, p)
+			}
+		}
+	}
+	return wanted
+}
+
+func (m *Manager) snapshot() map[task]*carrier {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(map[task]*carrier, len(m.carriers))
+	for t, w := range m.carriers {
+		all[t] = w
+	}
+	return all
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

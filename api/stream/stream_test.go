@@ -1,0 +1,447 @@
+package stream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// world is a real engine with its event log and control data, in memory, and a directory for streams.
+type world struct {
+	t      *testing.T
+	e      *shard.Engine
+	events *eventlog.Log
+	c      *control.Control
+	ws     *control.Workspace
+	dir    string
+	puts   func() error // asked before a document is stored; nil: no objection
+	after  func() error // asked when it is stored
+	sent   int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir()}
+	quiet := slog.New(slog.DiscardHandler)
+	w.c = control.New(control.Options{Now: func() int64 { return time.Now().UnixMilli() }, Logger: quiet})
+	var err error
+	w.e, err = shard.Open(shard.Options{FS: vfs.NewMem(), Dir: "engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
+		Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Logger: quiet, Readers: []string{eventlog.HoldName}, OnDocument: w.c.Apply})
+	require.NoError(t, err)
+	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: 4 << 10, Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(func() { w.events.Close(); w.e.Close() })
+	w.c.Start(w)
+	w.ws, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop"})
+	require.NoError(t, err)
+	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "other"})
+	require.NoError(t, err)
+	return w
+}
+
+// PutDocuments is control.Store.
+func (w *world) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
+	if w.puts != nil {
+		if err := w.puts(); err != nil {
+			return err
+		}
+	}
+	of := make([]shard.DocumentChange, len(changes))
+	for i, c := range changes {
+		of[i] = shard.DocumentChange(c)
+	}
+	if err := w.e.PutDocuments(actor, of, audit); errors.Is(err, shard.ErrConflict) {
+		return fmt.Errorf("%w: %w", control.ErrConflict, err)
+	} else if err != nil || w.after == nil {
+		return err
+	}
+	return w.after()
+}
+
+// commit commits requests of events and purchases of a workspace.
+func (w *world) commit(workspace uint32, requests, events int) {
+	w.t.Helper()
+	for range requests {
+		b := w.e.NewBatch(workspace, 0)
+		for range events {
+			w.sent++
+			start, user := b.Begin(), fmt.Sprint("user ", w.sent%37)
+			if w.sent%3 == 0 {
+				b.Buf = op.AppendPurchaseBody(b.Buf)
+				op.PutPurchase(b.Buf[start+op.OpHeaderBytes:], 1_790_000_000_000-int64(w.sent%50)*1e7, 995, 0x4023e66666666666, 1, b.Intern([]byte("sku \"1\"")), 0, [3]byte([]byte("EUR")))
+			} else {
+				b.Buf = op.AppendEventBody(b.Buf)
+				op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_790_000_000_000-int64(w.sent%50)*1e7, b.Intern(fmt.Append(nil, "event ", w.sent%2)), 0)
+			}
+			b.Buf = append(b.Buf, byte(b.Intern([]byte("n"))))
+			b.Buf = op.AppendInt(b.Buf, int64(w.sent))
+			b.Buf = append(b.Buf, user...)
+			kind := op.Event
+			if w.sent%3 == 0 {
+				kind = op.Purchase
+			}
+			require.True(w.t, b.End(start, kind, 0, op.ExternalID, len(user)))
+		}
+		require.NoError(w.t, b.Commit())
+		b.Release()
+	}
+}
+
+func (w *world) pack() {
+	w.t.Helper()
+	b := w.e.NewBatch(0, 0)
+	for i := range identity.Partitions {
+		b.Append(op.Sweep, 0, uint64(i)<<56|1, nil, nil)
+	}
+	require.NoError(w.t, b.Commit())
+	b.Release()
+	require.NoError(w.t, w.e.Checkpoint())
+	require.NoError(w.t, w.events.Pack())
+}
+
+func (w *world) create(s control.Stream) *control.Stream {
+	w.t.Helper()
+	if s.From == "" {
+		s.From = control.StreamBeginning
+	}
+	v, err := w.c.Streams.Create(control.Actor{Name: "test"}, "shop", s)
+	require.NoError(w.t, err)
+	return w.c.Streams.Get("shop", v.ID)
+}
+
+func (w *world) options() Options {
+	o := Options{Control: w.c, Parts: func() []Part { return []Part{{Events: w.events}} }, SvcID: w.e.AppendSvcID, Dir: w.dir, FileBytes: 2 << 10,
+		FileAfter: time.Nanosecond, Logger: slog.New(slog.DiscardHandler), disk: faulty{ask: func() error { return nil }}}
+	o.EnsureDefaults()
+	require.NoError(w.t, o.Validate())
+	return o
+}
+
+// turns has a carrier do what there is to do.
+func (w *world) turns(o Options, s *control.Stream) error {
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	for range 10_000 {
+		if err := k.turn(context.Background()); err != nil {
+			return err
+		}
+		if !k.rest {
+			return nil
+		}
+	}
+	w.t.Fatal("there is no end")
+	return nil
+}
+
+// exported is what `millrace export events` gives, sorted.
+func (w *world) exported(q eventlog.Query) (lines []string) {
+	w.t.Helper()
+	q.Workspace = w.ws.Number
+	var out bytes.Buffer
+	require.NoError(w.t, w.events.Write(context.Background(), &out, eventlog.NDJSON, q, w.e.AppendSvcID))
+	lines = linesOf(w.t, &out)
+	slices.Sort(lines)
+	return lines
+}
+
+func linesOf(t *testing.T, r io.Reader) (lines []string) {
+	t.Helper()
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		lines = append(lines, in.Text())
+	}
+	require.NoError(t, in.Err())
+	return lines
+}
+
+// written is what lies in a stream's directory, sorted, and in how many files.
+func (w *world) written(stream string) (lines []string, files []string) {
+	w.t.Helper()
+	root := filepath.Join(w.dir, "shop", stream)
+	require.NoError(w.t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.Contains(path, unfinishedDir) {
+			return err
+		}
+		files = append(files, strings.TrimPrefix(path, root+"/"))
+		text, err := os.ReadFile(path)
+		require.NoError(w.t, err)
+		if strings.HasSuffix(path, ".parquet") {
+			rows, err := parquet.Read[eventlog.ParquetRow](bytes.NewReader(text), int64(len(text)))
+			require.NoError(w.t, err)
+			for _, r := range rows {
+				lines = append(lines, r.ID)
+			}
+			return nil
+		}
+		z, err := zstd.NewReader(bytes.NewReader(text))
+		require.NoError(w.t, err)
+		defer z.Close()
+		of := linesOf(w.t, z)
+		require.True(w.t, slices.IsSorted(of), "in the order of the log, as their ids are")
+		lines = append(lines, of...)
+		return nil
+	}))
+	slices.Sort(lines)
+	return lines, files
+}
+
+// A stream has what the export has, from blocks and from the log, of its workspace alone; and goes on where it was.
+func TestStreamIsTheExport(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	for range 3 {
+		w.commit(w.ws.Number, 20, 7)
+		w.commit(w.ws.Number+1, 3, 5)
+		w.pack()
+		w.commit(w.ws.Number, 20, 7)
+		require.NoError(t, w.turns(w.options(), s))
+		got, _ := w.written("all")
+		require.Equal(t, w.exported(eventlog.Query{}), got)
+	}
+	_, files := w.written("all")
+	require.Greater(t, len(files), 10)
+	for _, f := range files {
+		require.Regexp(t, `^event_type=(event|purchase)/date=\d{4}-\d\d-\d\d/all\.\d{8}T\d{6}\.\d{3}Z\.[0-9a-f]{16}-[0-9a-f]{16}\.ndjson\.zst$`, f)
+	}
+}
+
+// A stream has the kinds and the names that it chooses, in the format that it chooses.
+func TestWhatIsChosen(t *testing.T) {
+	w := newWorld(t)
+	purchases := w.create(control.Stream{ID: "purchases", Format: "ndjson", Kinds: []string{"purchase"}})
+	named := w.create(control.Stream{ID: "named", Format: "parquet", Names: []string{"event 1"}})
+	w.commit(w.ws.Number, 30, 7)
+	w.pack()
+	w.commit(w.ws.Number, 10, 7)
+	time.Sleep(5 * time.Millisecond) // a stream begins at the millisecond
+	later := w.create(control.Stream{ID: "later", Format: "ndjson", From: "now"})
+	for _, s := range []*control.Stream{purchases, named, later} {
+		require.NoError(t, w.turns(w.options(), s))
+	}
+	got, _ := w.written("purchases")
+	require.Equal(t, w.exported(eventlog.Query{Kinds: []op.Kind{op.Purchase}}), got)
+	got, _ = w.written("named")
+	var ids []string
+	for _, line := range w.exported(eventlog.Query{Names: []string{"event 1"}}) {
+		var v struct{ ID string }
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		ids = append(ids, v.ID)
+	}
+	require.Equal(t, ids, got)
+	got, _ = w.written("later")
+	require.Empty(t, got)
+	before := len(w.exported(eventlog.Query{}))
+	w.commit(w.ws.Number, 2, 5)
+	require.NoError(t, w.turns(w.options(), later))
+	got, _ = w.written("later")
+	require.Len(t, got, len(w.exported(eventlog.Query{}))-before)
+}
+
+// faulty is a disk that fails at one of its operations, or from there on: a crash.
+type faulty struct {
+	machine
+	ask func() error
+}
+
+type faultyFile struct {
+	*os.File
+	ask func() error
+}
+
+func (f faultyFile) Write(p []byte) (int, error) {
+	if err := f.ask(); err != nil {
+		n, _ := f.File.Write(p[:len(p)/2]) // a full disk takes a part
+		return n, err
+	}
+	return f.File.Write(p)
+}
+
+func (f faultyFile) Sync() error { return f.ask() } // the machine itself does not crash
+
+func (d faulty) Create(path string) (io.WriteCloser, error) {
+	if err := d.ask(); err != nil {
+		return nil, err
+	}
+	f, err := d.machine.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return faultyFile{f.(*os.File), d.ask}, nil
+}
+
+func (d faulty) Rename(from, to string) error {
+	if err := d.ask(); err != nil {
+		return err
+	}
+	return d.machine.Rename(from, to)
+}
+
+func (d faulty) Remove(path string) error {
+	if err := d.ask(); err != nil {
+		return err
+	}
+	return d.machine.Remove(path)
+}
+
+func (d faulty) Mkdir(dir string) error {
+	if err := d.ask(); err != nil {
+		return err
+	}
+	return d.machine.Mkdir(dir)
+}
+
+func (d faulty) SyncDir(string) error { return d.ask() }
+
+// Whatever operation of the destination or change of the cursor fails, once or from there on (a crash), before or after it has had its effect: in the end each
+// event is there once, while more come, the log is packed, and files have other bounds.
+func TestEveryFault(t *testing.T) {
+	for _, mode := range []string{"once", "crash", "crash after"} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t)
+			for at, done := 0, false; !done; at++ {
+				s := w.create(control.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
+				w.commit(w.ws.Number, 4, 5)
+				count, failed := 0, false
+				ask := func() error {
+					if count++; count-1 == at || mode != "once" && count > at {
+						failed = true
+						return syscall.ENOSPC
+					}
+					return nil
+				}
+				o := w.options()
+				o.disk = faulty{ask: ask}
+				if w.puts = ask; mode == "crash after" {
+					w.puts, w.after = nil, ask
+				}
+				o.FileBytes = 1 << 20
+				err := w.turns(o, s)
+				w.puts, w.after = nil, nil
+				if done = !failed; done {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, syscall.ENOSPC)
+				}
+				w.commit(w.ws.Number, 2, 3) // so that a delivery without its end kept would end elsewhere
+				if at%3 == 0 {
+					w.pack()
+				}
+				o = w.options()
+				o.FileBytes = 3 << 10
+				require.NoError(t, w.turns(o, s))
+				got, _ := w.written(s.ID)
+				want := w.exported(eventlog.Query{})
+				require.Equal(t, len(want), len(got), "fault %d", at)
+				require.Equal(t, len(want), len(slices.Compact(got)), "fault %d", at)
+				entries, err := os.ReadDir(filepath.Join(w.dir, "shop", s.ID, unfinishedDir))
+				require.NoError(t, err)
+				require.Empty(t, entries)
+				require.NoError(t, w.c.Streams.Remove(control.Actor{}, "shop", s.ID, nil))
+				require.Empty(t, w.c.StreamCursors("shop", s.ID), "cursors go with their stream")
+				require.Less(t, at, 200)
+			}
+		})
+	}
+}
+
+// Of two that carry a stream at once, one is refused, and what both have written is there once.
+func TestTwoCarryOneStream(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 20, 7)
+	o := w.options()
+	first, second := newCarrier(&o, w.ws, s, o.Parts()[0]), newCarrier(&o, w.ws, s, o.Parts()[0])
+	second.to.unfinished += "second."
+	require.NoError(t, first.load())
+	require.NoError(t, second.load())
+	require.NoError(t, first.turn(context.Background()))
+	require.ErrorIs(t, second.turn(context.Background()), control.ErrConflict)
+	second.note(control.ErrConflict)
+	for second.rest = true; second.rest; {
+		require.NoError(t, second.turn(context.Background()))
+	}
+	got, _ := w.written("all")
+	require.Equal(t, w.exported(eventlog.Query{}), got)
+}
+
+// Events of deleted users are not streamed, also when they were read ahead before the deletion.
+func TestDeletedUsersAreNotStreamed(t *testing.T) {
+	w := newWorld(t)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 20, 7)
+	w.pack()
+	o := w.options()
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	require.NoError(t, k.turn(context.Background()))
+	require.True(t, k.rest, "there is more, and it has been read")
+	before, _ := w.written("all")
+	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("user 36"))
+	require.NoError(t, err)
+	require.Len(t, users, 1)
+	b := w.e.NewBatch(w.ws.Number, 0)
+	b.Delete(users[0].Number)
+	require.NoError(t, b.Commit())
+	b.Release()
+	for k.rest {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	got, _ := w.written("all")
+	rest := slices.DeleteFunc(got, func(line string) bool { return slices.Contains(before, line) })
+	require.NotEmpty(t, rest)
+	require.False(t, strings.Contains(strings.Join(rest, "\n"), `"user 36"`))
+	require.Subset(t, w.exported(eventlog.Query{}), rest)
+}
+
+// A manager carries what there is, shows an error as long as there is one, and goes on by itself when it is over.
+func TestDestinationThatFails(t *testing.T) {
+	w := newWorld(t)
+	blocked := filepath.Join(w.dir, "shop")
+	require.NoError(t, os.WriteFile(blocked, []byte("a file where a directory shall be"), 0o600))
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	o := w.options()
+	o.disk = machine{}
+	o.Interval, o.RetryAfter, o.MaxRetryAfter = time.Millisecond, time.Millisecond, 5*time.Millisecond
+	m, err := New(o)
+	require.NoError(t, err)
+	defer m.Close()
+	w.commit(w.ws.Number, 5, 7)
+	require.Eventually(t, func() bool { return m.Status("shop", s).State == "failing" }, time.Minute, time.Millisecond)
+	require.Contains(t, m.Status("shop", s).Error, "not a directory")
+	w.commit(w.ws.Number, 5, 7) // nobody waits for it
+	require.NoError(t, os.Remove(blocked))
+	want := w.exported(eventlog.Query{})
+	require.Eventually(t, func() bool {
+		status := m.Status("shop", s)
+		return status.State == "running" && status.Events == int64(len(want)) && status.Bytes > 0
+	}, time.Minute, time.Millisecond)
+	got, _ := w.written("all")
+	require.Equal(t, want, got)
+
+	_, err = w.c.Streams.Change(control.Actor{}, "shop", "all", func(s *control.Stream) (*control.Stream, error) { s.Paused = true; return s, nil })
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(m.snapshot()) == 0 }, time.Minute, time.Millisecond)
+	require.Equal(t, "paused", m.Status("shop", w.c.Streams.Get("shop", "all")).State)
+}

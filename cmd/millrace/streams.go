@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"millrace/api/control"
+	"millrace/api/stream"
+	"millrace/wal/quorum"
+)
+
+// Streams: what goes out of a running server, and the commands that look after it.
+
+func (c *serveCommand) streamOptions(logger *slog.Logger) (stream.Options, error) {
+	switch {
+	case c.StreamFileBytes < 1<<10 || c.StreamFileBytes > 16<<30:
+		return stream.Options{}, errors.New("--stream-file-bytes: want 1KiB to 16GiB")
+	case c.StreamFileAfter <= 0:
+		return stream.Options{}, errors.New("--stream-file-after: want more than 0")
+	case c.StreamRetryMax < time.Second:
+		return stream.Options{}, errors.New("--stream-retry-max: want at least 1s")
+	}
+	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")), FileBytes: int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
+		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax, Logger: logger}, nil
+}
+
+// openStreams begins to carry the streams of this node; they end before anything else does.
+func (n *node) openStreams(o stream.Options) (err error) {
+	o.Control, o.SvcID = n.control, n.engine.AppendSvcID
+	if n.streams, err = stream.New(o); err != nil {
+		return err
+	}
+	n.ends = append([]func() error{n.streams.Close}, n.ends...)
+	return nil
+}
+
+// ledParts are the event logs of the groups that this node leads.
+func (n *node) ledParts() (parts []stream.Part) {
+	for _, r := range n.cluster.Replicas() {
+		if r.Events != nil && r.Status.Role == quorum.Leader {
+			parts = append(parts, stream.Part{Group: r.Events.Group(), Events: r.Events})
+		}
+	}
+	return parts
+}
+
+// serveStreamStatus is GET /admin/workspaces/{workspace}/streams/{id}/status.
+func (n *node) serveStreamStatus(w http.ResponseWriter, r *http.Request) {
+	s := n.control.Streams.Get(r.PathValue("workspace"), r.PathValue("id"))
+	if s == nil {
+		answer(w, http.StatusNotFound, fmt.Sprintf("stream %q not found", r.PathValue("id")))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct {
+		Message string `json:"message"`
+		stream.Status
+	}{"success", n.streams.Status(r.PathValue("workspace"), s)})
+}
+
+// streamsCommand is `millrace streams`: the routes of the admin API below streams.
+type streamsCommand struct {
+	adminTarget
+	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+
+	Create streamsCreate `cmd:"" help:"Make a stream."`
+	List   streamsList   `cmd:"" help:"List the streams of a workspace."`
+	Show   streamsShow   `cmd:"" help:"Show a stream, and how far it is."`
+	Pause  streamsPause  `cmd:"" help:"Have a stream stop where it is. It is held no longer than events are kept."`
+	Resume streamsResume `cmd:"" help:"Have it go on."`
+	Rewind streamsRewind `cmd:"" help:"Have it begin anew. What it sends again has the same ids."`
+	Delete streamsDelete `cmd:"" help:"Remove a stream. What it has written stays."`
+}
+
+// ProvideSession is what kong gives the commands below streams.
+func (c *streamsCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
+	return &session{adminCommand: &adminCommand{adminTarget: c.adminTarget, JSON: c.JSON}, ctx: ctx, out: out}, nil
+}
+
+type streamsCreate struct {
+	inOne
+	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
+	Kind   []string `env:"-" help:"event, purchase; default: both."`
+	Name   []string `env:"-" help:"Only these events and products."`
+	Format string   `env:"-" default:"parquet" enum:"parquet,ndjson" help:"${enum}."`
+	Path   string   `env:"-" help:"Where its files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
+	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
+}
+
+// Run makes a stream.
+func (c *streamsCreate) Run(s *session) error {
+	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"), control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Format: c.Format,
+		Destination: control.Destination{Type: control.DestinationDirectory, Path: c.Path}, From: c.From})
+}
+
+type streamsList struct{ inOne }
+
+// Run lists the streams of a workspace.
+func (c *streamsList) Run(s *session) error {
+	return s.list(inWorkspace(c.Workspace, "streams"), "streams", column{"ID", "id"}, column{"FORMAT", "format"}, column{"DESTINATION", "destination"},
+		column{"KINDS", "kinds"}, column{"FROM", "from"}, column{"PAUSED", "paused"})
+}
+
+type oneStream struct {
+	inOne
+	ID string `arg:"" help:"Stream."`
+}
+
+func (c *oneStream) path(more ...string) string {
+	return inWorkspace(c.Workspace, append([]string{"streams", c.ID}, more...)...)
+}
+
+type streamsShow struct{ oneStream }
+
+// Run shows a stream and its status as one object.
+func (c *streamsShow) Run(s *session) error {
+	all, _, err := s.do(http.MethodGet, c.path(), nil)
+	if err != nil {
+		return err
+	}
+	status, _, err := s.do(http.MethodGet, c.path("status"), nil)
+	if err != nil {
+		return err
+	}
+	return s.printObject(append(all, status...))
+}
+
+type streamsPause struct{ oneStream }
+
+// Run pauses a stream.
+func (c *streamsPause) Run(s *session) error {
+	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": true}, "%s is paused", c.ID)
+}
+
+type streamsResume struct{ oneStream }
+
+// Run resumes a stream.
+func (c *streamsResume) Run(s *session) error {
+	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": false}, "%s goes on", c.ID)
+}
+
+type streamsRewind struct {
+	oneStream
+	From string `env:"-" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; default: where it began last."`
+}
+
+// Run rewinds a stream.
+func (c *streamsRewind) Run(s *session) error {
+	return s.show(http.MethodPost, c.path("rewind"), map[string]any{"from": c.From})
+}
+
+type streamsDelete struct{ oneStream }
+
+// Run removes a stream.
+func (c *streamsDelete) Run(s *session) error {
+	return s.say(http.MethodDelete, c.path(), nil, "%s is removed", c.ID)
+}

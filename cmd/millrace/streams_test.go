@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest"
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/eventlog"
+)
+
+// files are the files of a stream, sorted. Nothing else lies where readers look.
+func (s *site) streamFiles(t *testing.T, stream, suffix string) (files []string) {
+	t.Helper()
+	root := filepath.Join(s.dir, "streams", "test", stream)
+	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !strings.Contains(path, "/.millrace/") {
+			require.True(t, strings.HasSuffix(path, suffix), path)
+			files = append(files, path)
+		}
+		return err
+	}))
+	slices.Sort(files)
+	return files
+}
+
+// ndjsonOf are the lines of a file that a stream has written.
+func ndjsonOf(t *testing.T, file string) (lines []string) {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := zstd.NewReader(f)
+	require.NoError(t, err)
+	defer z.Close()
+	in := bufio.NewScanner(z)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		lines = append(lines, in.Text())
+	}
+	require.NoError(t, in.Err())
+	return lines
+}
+
+func idOf(t *testing.T, line string) string {
+	t.Helper()
+	var v struct{ ID string }
+	require.NoError(t, json.Unmarshal([]byte(line), &v))
+	return v.ID
+}
+
+// status is what `millrace streams show` says.
+func (s *site) streamStatus(t *testing.T, stream string) (v struct {
+	State      string
+	Events     int64
+	LagEvents  int64   `json:"lag_events"`
+	LagSeconds float64 `json:"lag_seconds"`
+	Error      string
+	Files      int
+}) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(tool(t, s.target("streams", "show", "test", stream, "--json")...)), &v))
+	return v
+}
+
+// awaitStream waits until a stream has delivered what `millrace export events` gives, and returns that.
+func (s *site) awaitStream(t *testing.T, stream string) (want []string) {
+	t.Helper()
+	want = strings.Split(strings.TrimSuffix(tool(t, s.target("export", "events", "--workspace", "test")...), "\n"), "\n")
+	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(len(want)) }, time.Minute, 100*time.Millisecond, "%s: %d events", stream, len(want))
+	return want
+}
+
+// The server is killed again and again while requests come and files are written. In the end each stream has what the export has: nothing is missing, nothing is
+// there twice, and in each file the events are in the order in which they were applied.
+func TestStreamsOverKills(t *testing.T) {
+	t.Parallel()
+	r := testseed.Rand(t)
+	s := newAdminSite(t, "--stream-file-after", "30ms", "--stream-file-bytes", "64KiB", "--event-pack-after", "500ms")
+	p := s.start(t)
+	tool(t, s.target("streams", "create", "test", "lines", "--format", "ndjson", "--from", "beginning")...)
+	tool(t, s.target("streams", "create", "test", "columns", "--format", "parquet")...)
+	l := s.load(func(o *loadtest.Options) { o.Connections, o.Body.EmailShare = 4, 0.1 })
+	for range testsize.Of(100, 4, 2) {
+		time.Sleep(time.Duration(100+r.IntN(700)) * time.Millisecond)
+		p.kill()
+		p = s.start(t, streamBounds(r)...)
+	}
+	l.verify(t)
+	want := s.awaitStream(t, "lines")
+	require.NotEmpty(t, want)
+	var got []string
+	for _, f := range s.streamFiles(t, "lines", ".ndjson.zst") {
+		of := ndjsonOf(t, f)
+		require.True(t, slices.IsSortedFunc(of, func(a, b string) int { return strings.Compare(idOf(t, a), idOf(t, b)) }), f)
+		got = append(got, of...)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	require.Equal(t, len(want), len(got))
+	require.Equal(t, want, got)
+
+	var ids []string
+	for _, line := range want {
+		ids = append(ids, idOf(t, line))
+	}
+	s.awaitStream(t, "columns")
+	slices.Sort(ids)
+	require.Equal(t, ids, s.parquetIDs(t, "columns"))
+	require.EqualValues(t, len(want), s.streamStatus(t, "lines").Events)
+	p.stop()
+	require.Empty(t, unfinished(t, filepath.Join(s.dir, "streams", "test", "lines")))
+	t.Logf("%d events in %d and %d files", len(want), len(s.streamFiles(t, "lines", ".ndjson.zst")), len(s.streamFiles(t, "columns", ".parquet")))
+}
+
+// streamBounds are other bounds of files at each start.
+func streamBounds(r *rand.Rand) []string {
+	return []string{"--stream-file-bytes", []string{"2KiB", "64KiB", "16MiB"}[r.IntN(3)], "--checkpoint-interval", []string{"200ms", "5m"}[r.IntN(2)]}
+}
+
+func unfinished(t *testing.T, root string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, ".millrace"))
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// parquetIDs are the ids in the Parquet files of a stream, sorted.
+func (s *site) parquetIDs(t *testing.T, stream string) (ids []string) {
+	t.Helper()
+	for _, f := range s.streamFiles(t, stream, ".parquet") {
+		rows, err := parquet.ReadFile[eventlog.ParquetRow](f)
+		require.NoError(t, err, f)
+		for _, r := range rows {
+			ids = append(ids, r.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// The commands: a stream is made, seen, paused, resumed, rewound and removed, each with an entry of the audit log.
+func TestStreamCommands(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t, "--stream-file-after", "20ms")
+	p := s.start(t)
+	s.track(t, "before")
+	tool(t, s.target("streams", "create", "test", "orders", "--kind", "purchase", "--kind", "event", "--name", "e", "--format", "ndjson")...)
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "orders")...), "already exists")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "up", "--path", "../../etc")...), "destination.path")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--kind", "click")...), "kinds[0]")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--from", "yesterday")...), "from")
+	require.Contains(t, refused(t, nil, s.target("streams", "pause", "test", "nothing")...), "not found")
+	count := func() (n int) {
+		for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
+			n += len(ndjsonOf(t, f))
+		}
+		return n
+	}
+	s.track(t, "one")
+	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").Events == 1 }, time.Minute, 20*time.Millisecond)
+	require.Equal(t, 1, count(), "what was before the stream is not in it")
+	require.Contains(t, tool(t, s.target("streams", "list", "test")...), "orders")
+
+	require.Contains(t, tool(t, s.target("streams", "pause", "test", "orders")...), "paused")
+	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").State == "paused" }, time.Minute, 20*time.Millisecond)
+	s.track(t, "two")
+	require.Contains(t, tool(t, s.target("streams", "resume", "test", "orders")...), "goes on")
+	require.Eventually(t, func() bool { return count() == 2 }, time.Minute, 20*time.Millisecond)
+
+	tool(t, s.target("streams", "rewind", "test", "orders", "--from", "beginning")...)
+	require.Eventually(t, func() bool { return count() == 2+3 }, time.Minute, 20*time.Millisecond, "all that is kept once more, in files of their own")
+	ids := map[string]int{}
+	for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
+		for _, line := range ndjsonOf(t, f) {
+			ids[idOf(t, line)]++
+		}
+	}
+	require.Len(t, ids, 3)
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), `millrace_stream_events_total{workspace="test",stream="orders"} 5`) }, time.Minute, 20*time.Millisecond)
+
+	tool(t, s.target("streams", "delete", "test", "orders")...)
+	require.Contains(t, refused(t, nil, s.target("streams", "show", "test", "orders")...), "not found")
+	require.Equal(t, 5, count(), "what was written stays")
+	audit := tool(t, append(s.target("admin", "audit", "list"), "--all")...)
+	for _, what := range []string{"stream created", "stream changed", "stream removed"} {
+		require.Contains(t, audit, what)
+	}
+	p.stop()
+}
+
