@@ -1,6 +1,9 @@
 package model
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 func (g *generator) aliasNew() *Request {
 	list := []any{}
@@ -74,12 +77,39 @@ func (g *generator) identifier() map[string]any {
 	return map[string]any{"external_id": g.someExternal()}
 }
 
+// merge merges nobody twice whom one can't tell afterwards: while his data is on its way to one user, he would seem to
+// have been merged into the other one, where none of it shows.
 func (g *generator) merge() *Request {
-	list := []any{}
+	list, merged := []any{}, []int{}
 	for range pick(g, 1, 1, 1, 2, 3) {
-		list = append(list, map[string]any{"identifier_to_merge": g.identifier(), "identifier_to_keep": g.identifier()})
+		from := g.identifier()
+		user := g.state.named(from)
+		if slices.Contains(merged, user) && !g.state.hasOwnAttribute(user) {
+			continue
+		}
+		merged = append(merged, user)
+		list = append(list, map[string]any{"identifier_to_merge": from, "identifier_to_keep": g.identifier()})
 	}
 	return &Request{Path: "/users/merge", Body: map[string]any{"merge_updates": list}}
+}
+
+// hasOwnAttribute says whether a user has a custom attribute that nobody else has.
+func (s *State) hasOwnAttribute(user int) bool {
+	if user == nobody {
+		return true
+	}
+	for name := range s.users[user].custom {
+		others := 0
+		for i := range s.users {
+			if _, has := s.users[i].custom[name]; has && !s.users[i].gone {
+				others++
+			}
+		}
+		if others == 1 {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *generator) rename() *Request {

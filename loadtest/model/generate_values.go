@@ -9,6 +9,8 @@ import (
 func (g *generator) attribute(o map[string]any) {
 	n := g.rand.IntN(100)
 	switch {
+	case n < 4: // nobody else has it
+		o[fmt.Sprintf("t%d", g.step)] = g.step
 	case n < 22:
 		o[fmt.Sprintf("s%d", g.rand.IntN(2))] = pick[any](g, "x", "y", true, 1.5, fmt.Sprintf("v%d", g.step), nil)
 	case n < 34:
