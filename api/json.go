@@ -2,22 +2,25 @@ package api
 
 import (
 	"bytes"
-	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
 	"strconv"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"millrace/shard/profile"
 )
 
-// Bodies of the companion API, read strictly and without building a tree (decisions.md D1). A struct decoder would fold the case of member names and
-// replace invalid UTF-8, both of which can join two users' ids into one; decoding into `any` takes fifty times the body's memory. So: checkJSON
-// proves the grammar once, after which a value is a piece of the text that is walked without errors.
+// Bodies of the companion API, read strictly and without building a tree (decisions.md D1). A struct decoder would fold
+// the case of member names and replace invalid UTF-8, both of which can join two users' ids into one; decoding into
+// `any` takes fifty times the body's memory. So: checkJSON proves the grammar once, after which a value is a piece of
+// the text that is walked without errors.
 
-// maxNesting is how deep an object may nest (D1); grammarNesting, how deep the scanner goes before it refuses the request.
+// maxNesting is how deep an object may nest (D1); grammarNesting, how deep the scanner goes before it refuses the
+// request.
 const (
 	maxNesting     = 32
 	grammarNesting = 512
@@ -35,7 +38,7 @@ func (e *badJSON) Error() string {
 
 // checkJSON proves that text is one JSON object by RFC 8259, in valid UTF-8.
 func checkJSON(text []byte) (value, error) {
-	c := checker{text: text}
+	c := checker{text: text, depth: grammarNesting}
 	start := c.space(0)
 	end := c.value(start, 1)
 	if end < 0 {
@@ -53,9 +56,17 @@ func checkJSON(text []byte) (value, error) {
 // errNoObject is what is wrong with JSON that is no object; its grammar is good.
 var errNoObject = errors.New("the body must be an object")
 
+// checker walks a text and finds the first fault: of grammar, and when it is strict, what is grammatical but not to be
+// trusted (D1), too: a member name twice, a lone surrogate. It goes over each byte once.
 type checker struct {
-	text []byte
-	err  *badJSON
+	text  []byte
+	depth int // how deep values may nest
+	err   *badJSON
+
+	strict  bool
+	outline bool     // objects in the arrays of the outermost object are passed over; their grammar must be good
+	names   [][]byte // of the objects that the walk is in, the innermost last; see isNew
+	scratch []byte
 }
 
 func (c *checker) fail(i int, what string) int {
@@ -79,7 +90,7 @@ func (c *checker) space(i int) int {
 
 // value returns the index behind the value at i, or -1.
 func (c *checker) value(i, depth int) int {
-	if depth > grammarNesting {
+	if depth > c.depth {
 		return c.fail(i, "nested too deeply")
 	}
 	switch b := c.at(i); {
@@ -88,7 +99,13 @@ func (c *checker) value(i, depth int) int {
 	case b == '[':
 		return c.array(i+1, depth)
 	case b == '"':
-		return c.str(i + 1)
+		end := c.str(i + 1)
+		if end > 0 && c.strict {
+			if _, ok := c.unquoted(c.text[i:end]); !ok {
+				return c.fail(i, "a lone surrogate in a string")
+			}
+		}
+		return end
 	case b == '-' || b >= '0' && b <= '9':
 		return c.number(i)
 	}
@@ -105,14 +122,17 @@ func (c *checker) object(i, depth int) int {
 	if c.at(i) == '}' {
 		return i + 1
 	}
+	first := len(c.names)
+	var many map[string]struct{}
 	for {
 		if i = c.space(i); c.at(i) != '"' {
 			return c.fail(i, "a member name is expected")
 		}
-		if i = c.str(i + 1); i < 0 {
+		end := c.str(i + 1)
+		if end < 0 || c.strict && !c.name(i, end, first, &many) {
 			return -1
 		}
-		if i = c.space(i); c.at(i) != ':' {
+		if i = c.space(end); c.at(i) != ':' {
 			return c.fail(i, "a colon is expected")
 		}
 		if i = c.value(c.space(i+1), depth+1); i < 0 {
@@ -123,6 +143,7 @@ func (c *checker) object(i, depth int) int {
 		case ',':
 			i++
 		case '}':
+			c.names = c.names[:first]
 			return i + 1
 		default:
 			return c.fail(i, "a comma or } is expected")
@@ -136,7 +157,9 @@ func (c *checker) array(i, depth int) int {
 		return i + 1
 	}
 	for {
-		if i = c.value(c.space(i), depth+1); i < 0 {
+		if i = c.space(i); c.outline && depth == 2 && c.at(i) == '{' {
+			i = skip(c.text, i)
+		} else if i = c.value(i, depth+1); i < 0 {
 			return -1
 		}
 		i = c.space(i)
@@ -184,30 +207,12 @@ func (c *checker) escape(i int) int {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return 2
 	case 'u':
-		if _, ok := hex4(c.text[min(i+2, len(c.text)):]); ok {
+		var unit [2]byte
+		if n, err := hex.Decode(unit[:], c.text[min(i+2, len(c.text)):min(i+6, len(c.text))]); err == nil && n == 2 {
 			return 6
 		}
 	}
 	return -1
-}
-
-func hex4(b []byte) (rune, bool) {
-	if len(b) < 4 {
-		return 0, false
-	}
-	var r rune
-	for _, d := range b[:4] {
-		switch {
-		case d >= '0' && d <= '9':
-			d -= '0'
-		case d|0x20 >= 'a' && d|0x20 <= 'f':
-			d = d | 0x20 - 'a' + 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(d)
-	}
-	return r, true
 }
 
 func (c *checker) number(i int) int {
@@ -242,7 +247,8 @@ func (c *checker) digits(i int) int {
 	return i
 }
 
-// value is the text of one JSON value, checked by checkJSON; it is a view of the body. The nil value is an absent member.
+// value is the text of one JSON value, checked by checkJSON; it is a view of the body. The nil value is an absent
+// member.
 type value []byte
 
 func (v value) absent() bool   { return len(v) == 0 || v[0] == 'n' } // null counts as absent
@@ -258,8 +264,8 @@ func (v value) str() (text string, ok bool) {
 	if bytes.IndexByte(v, '\\') < 0 {
 		return string(v[1 : len(v)-1]), true
 	}
-	b, ok := appendUnquoted(make([]byte, 0, len(v)), v[1:len(v)-1])
-	return string(b), ok
+	b, err := jsontext.AppendUnquote(make([]byte, 0, len(v)), v)
+	return string(b), err == nil
 }
 
 // id is the text of an identifier: a string, or an integer as its digits (D3).
@@ -278,47 +284,8 @@ func (v value) bool() (b, ok bool) {
 	return string(v) == "true", string(v) == "true" || string(v) == "false"
 }
 
-// appendUnquoted resolves the escapes of a checked string; ok is false for a lone surrogate.
-func appendUnquoted(dst, text []byte) (_ []byte, ok bool) {
-	for i := 0; i < len(text); i++ {
-		if text[i] != '\\' {
-			dst = append(dst, text[i])
-			continue
-		}
-		i++
-		switch text[i] {
-		case 'b':
-			dst = append(dst, '\b')
-		case 'f':
-			dst = append(dst, '\f')
-		case 'n':
-			dst = append(dst, '\n')
-		case 'r':
-			dst = append(dst, '\r')
-		case 't':
-			dst = append(dst, '\t')
-		case 'u':
-			r, _ := hex4(text[i+1:])
-			i += 4
-			if utf16.IsSurrogate(r) {
-				var low rune
-				if len(text) > i+6 && text[i+1] == '\\' && text[i+2] == 'u' {
-					low, _ = hex4(text[i+3:])
-				}
-				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-					return dst, false
-				}
-				i += 6
-			}
-			dst = utf8.AppendRune(dst, r)
-		default:
-			dst = append(dst, text[i])
-		}
-	}
-	return dst, true
-}
-
-// members walks an object; any other value has none. Names are resolved; one with a lone surrogate comes as it is written, quotes included.
+// members walks an object; any other value has none. Names are resolved; one with a lone surrogate comes as it is
+// written, quotes included.
 func (v value) members() iter.Seq2[string, value] {
 	return func(yield func(string, value) bool) {
 		for quoted, m := range v.pairs() {
@@ -437,112 +404,50 @@ func skip(v value, i int) int {
 	}
 }
 
-// unsafe says what is grammatical but not to be trusted in v (D1): a member name twice, a lone surrogate, nesting deeper than 32. Empty: nothing.
-func (v value) unsafe() string {
-	c := inspector{text: v}
-	c.value(0, 1)
-	return c.what
-}
+// unsafe says what is grammatical but not to be trusted in v (D1): a member name twice, a lone surrogate, nesting
+// deeper than 32. Empty: nothing.
+func (v value) unsafe() string { return v.inspect(checker{}) }
 
-// unsafeRequest is unsafe for a whole body, apart from objects in its arrays: those are judged one by one, by whoever reads the array.
-func (v value) unsafeRequest() string {
-	c := inspector{text: v}
-	element := func(i int) int {
-		if v[i] == '{' {
-			return skip(v, i)
-		}
-		return c.value(i, 3)
+// unsafeRequest is unsafe for a whole body, apart from objects in its arrays: those are judged one by one, by whoever
+// reads the array.
+func (v value) unsafeRequest() string { return v.inspect(checker{outline: true}) }
+
+func (v value) inspect(c checker) string {
+	c.text, c.depth, c.strict = v, maxNesting+1, true
+	if c.value(0, 1) < 0 {
+		return c.err.what
 	}
-	c.object(0, func(i int) int {
-		if v[i] == '[' {
-			return c.array(i, element)
-		}
-		return c.value(i, 2)
-	})
-	return c.what
+	return ""
 }
 
-// inspector finds what is unsafe in a checked text. It goes over each byte once: walking with members and elements would go over a value again for every
-// value that it is nested in.
-type inspector struct {
-	text    value
-	what    string   // the first thing found; then indexes mean nothing
-	names   [][]byte // of the objects under inspection, the innermost last; see isNew
-	scratch []byte
+// unquoted is the text of a string, until the next call; ok is false when it has a lone surrogate.
+func (c *checker) unquoted(quoted value) (text []byte, ok bool) {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1], true
+	}
+	var err error
+	c.scratch, err = jsontext.AppendUnquote(c.scratch[:0], quoted)
+	return c.scratch, err == nil
 }
 
-// value inspects the value at i and returns the index behind it.
-func (c *inspector) value(i, depth int) int {
+// name notes the member name from i to end, of the object whose names begin at first.
+func (c *checker) name(i, end, first int, many *map[string]struct{}) bool {
+	name, ok := c.unquoted(c.text[i:end])
 	switch {
-	case depth > maxNesting+1:
-		c.what = "nested too deeply"
-		return i
-	case c.text[i] == '[':
-		return c.array(i, func(i int) int { return c.value(i, depth+1) })
-	case c.text[i] == '{':
-		return c.object(i, func(i int) int { return c.value(i, depth+1) })
+	case !ok:
+		c.fail(i, "a lone surrogate in a member name")
+	case !c.isNew(name, first, many):
+		c.fail(i, "a member name stands twice")
+		ok = false
 	}
-	end := skip(c.text, i)
-	if c.text[i] == '"' {
-		if _, ok := c.str(c.text[i:end]); !ok {
-			c.what = "a lone surrogate in a string"
-		}
-	}
-	return end
-}
-
-// str is the text of a string, until the next call.
-func (c *inspector) str(quoted value) (text []byte, ok bool) {
-	text = quoted[1 : len(quoted)-1]
-	if bytes.IndexByte(text, '\\') < 0 {
-		return text, true
-	}
-	c.scratch, ok = appendUnquoted(c.scratch[:0], text)
-	return c.scratch, ok
-}
-
-func (c *inspector) array(i int, element func(i int) int) int {
-	for i = skipSpace(c.text, i+1); c.text[i] != ']'; {
-		if i = element(i); c.what != "" {
-			return i
-		}
-		if i = skipSpace(c.text, i); c.text[i] == ',' {
-			i = skipSpace(c.text, i+1)
-		}
-	}
-	return i + 1
-}
-
-func (c *inspector) object(i int, member func(i int) int) int {
-	first := len(c.names)
-	var many map[string]struct{}
-	for i = skipSpace(c.text, i+1); c.text[i] != '}'; {
-		end := skip(c.text, i)
-		name, ok := c.str(c.text[i:end])
-		switch {
-		case !ok:
-			c.what = "a lone surrogate in a member name"
-		case !c.isNew(name, first, &many):
-			c.what = "a member name stands twice"
-		default:
-			i = member(skipSpace(c.text, skipSpace(c.text, end)+1))
-		}
-		if c.what != "" {
-			return i
-		}
-		if i = skipSpace(c.text, i); c.text[i] == ',' {
-			i = skipSpace(c.text, i+1)
-		}
-	}
-	c.names = c.names[:first]
-	return i + 1
+	return ok
 }
 
 // fewNames is up to how many names of an object are compared one by one, as views of the text: most objects are small.
 const fewNames = 16
 
 // isNew notes a member's name, and says whether its object, whose names begin at first, has none like it so far.
-func (c *inspector) isNew(name []byte, first int, many *map[string]struct{}) bool {
+func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool {
 	if *many == nil {
 		for _, other := range c.names[first:] {
 			if bytes.Equal(other, name) {
@@ -569,15 +474,4 @@ func (c *inspector) isNew(name []byte, first int, many *map[string]struct{}) boo
 // appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendQuoted[T []byte | string](dst []byte, text T) []byte {
 	return profile.AppendJSONString(dst, text)
-}
-
-// appendHex64 appends 16 hexadecimal digits.
-func appendHex64(dst []byte, v uint64) []byte {
-	const hexDigits = "0123456789abcdef"
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], v)
-	for _, c := range b {
-		dst = append(dst, hexDigits[c>>4], hexDigits[c&15])
-	}
-	return dst
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -208,7 +209,7 @@ func (x *exchange) routeName() string {
 // appendRequestID makes an id: unique in this process, and most likely everywhere.
 func (s *Server) appendRequestID(dst []byte) []byte {
 	n := s.requestCounter.Add(1)
-	return appendHex64(dst, s.requestSeed^(n*0x9E3779B97F4A7C15))
+	return hex.AppendEncode(dst, binary.BigEndian.AppendUint64(nil, s.requestSeed^(n*0x9E3779B97F4A7C15)))
 }
 
 // livez: the process answers.

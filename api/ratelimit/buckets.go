@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Bucket is one of the limits of service.md 8. Buckets are named after the permission; one that endpoints share, after its first member (D9).
+// Bucket is one of the limits of service.md 8. Buckets are named after the permission; one that endpoints share, after
+// its first member (D9).
 type Bucket uint8
 
 // The buckets. None is for what is not limited.
@@ -65,7 +66,8 @@ var buckets = [bucketCount]struct {
 	SCIMProvisioning:            {"scim.provisioning", Limit{Requests: 3_000, Window: time.Minute}},
 }
 
-// The mau plan's users.track, until a workspace has its own: an hourly limit and a burst per second (service.md 8 leaves the figures open).
+// The mau plan's users.track, until a workspace has its own: an hourly limit and a burst per second (service.md 8
+// leaves the figures open).
 var mauTrack = Limit{Requests: 250_000, Window: time.Hour, Burst: 250, BurstWindow: time.Second}
 
 // burstSuffix makes the override of a burst: "users.track.burst: 500/1s".
@@ -105,7 +107,8 @@ func Defaults(mau bool) (l Limits) {
 	return l
 }
 
-// ParseLimits applies a workspace's overrides (bucket name → "3000/3s"; "users.track.burst" → "500/1s") to the defaults of its plan.
+// ParseLimits applies a workspace's overrides (bucket name → "3000/3s"; "users.track.burst" → "500/1s") to the defaults
+// of its plan.
 func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 	l := Defaults(mau)
 	for name, text := range overrides {
@@ -115,7 +118,8 @@ func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 			return l, fmt.Errorf("rate limit %q is not a workspace's but the company's", name)
 		}
 		if b == None {
-			return l, fmt.Errorf("rate limit %q is unknown; there are %s", name, strings.Join(slices.Sorted(slices.Values(Names())), ", "))
+			known := slices.Sorted(slices.Values(Names()))
+			return l, fmt.Errorf("rate limit %q is unknown; there are %s", name, strings.Join(known, ", "))
 		}
 		v, err := Parse(text)
 		if err != nil {

@@ -1,8 +1,9 @@
 // Package ratelimit counts requests in fixed clock windows, per workspace and bucket (decisions.md D2).
 //
-// A window begins at a multiple of its length since the Unix epoch, as clients expect of X-RateLimit-Reset. One atomic word holds the
-// window's index and its count, so taking is one addition; nobody owns a window and nothing ever has to be swept. The clock is the caller's.
-// When it jumps, either way, the word's index no longer fits and a new window begins: nobody is held back for longer than one window.
+// A window begins at a multiple of its length since the Unix epoch, as clients expect of X-RateLimit-Reset. One atomic
+// word holds the window's index and its count, so taking is one addition; nobody owns a window and nothing ever has to
+// be swept. The clock is the caller's. When it jumps, either way, the word's index no longer fits and a new window
+// begins: nobody is held back for longer than one window.
 //
 // In a cluster a Limiter counts instead, for all nodes together (shared.go).
 package ratelimit
@@ -16,7 +17,8 @@ import (
 	"time"
 )
 
-// Limit is how many requests a window takes. Burst, when it is not zero, is a second limit within BurstWindow (mau plans: an hour and a second).
+// Limit is how many requests a window takes. Burst, when it is not zero, is a second limit within BurstWindow (mau
+// plans: an hour and a second).
 type Limit struct {
 	Requests    uint32
 	Window      time.Duration // whole milliseconds
@@ -48,7 +50,8 @@ const (
 	maxWindow   = 31 * 24 * time.Hour
 )
 
-// Parse reads "3000/3s": a number of requests and a window. The window is a Go duration, or a unit alone: s, m, h, d (also min, hour, day).
+// Parse reads "3000/3s": a number of requests and a window. The window is a Go duration, or a unit alone: s, m, h, d
+// (also min, hour, day).
 func Parse(text string) (Limit, error) {
 	count, window, ok := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(strings.TrimSpace(count), 10, 32)
@@ -57,7 +60,8 @@ func Parse(text string) (Limit, error) {
 	}
 	d, err := parseWindow(strings.TrimSpace(window))
 	if err != nil || d < minWindow || d > maxWindow || d%time.Millisecond != 0 {
-		return Limit{}, fmt.Errorf("rate limit %q: the window must be between 100ms and 31 days, such as 3s, 1m, 1h or 1d", text)
+		const want = "the window must be between 100ms and 31 days, such as 3s, 1m, 1h or 1d"
+		return Limit{}, fmt.Errorf("rate limit %q: %s", text, want)
 	}
 	return Limit{Requests: uint32(n), Window: d}, nil
 }
@@ -122,15 +126,15 @@ func (w *Window) Peek(l Limit, nowMillis int64) State {
 	return w.main.peek(l.Requests, l.Window, nowMillis)
 }
 
-// counter: index of the window in the upper 32 bits, requests so far in the lower. Requests beyond the limit are counted up to
-// countCap only, so the lower half can't overflow into the index.
+// counter: index of the window in the upper 32 bits, requests so far in the lower. Requests beyond the limit are
+// counted up to countCap only, so the lower half can't overflow into the index.
 type counter struct{ word atomic.Uint64 }
 
 const (
 	countMask = 1<<32 - 1
 	countCap  = 1 << 31
-	// lateMillis: a request that read the clock just before a window began, and comes just after, counts in the new one. More than this is a
-	// clock that went backwards.
+	// lateMillis: a request that read the clock just before a window began, and comes just after, counts in the new
+	// one. More than this is a clock that went backwards.
 	lateMillis = 50
 )
 

@@ -15,29 +15,35 @@ import (
 
 // Shared limits: the windows of a workspace hold for all nodes of a cluster together.
 //
-// Each window has an owner: the leader of the raft group that its hash leads to. Who that is, whether it can be reached and who comes after it are the cluster's
-// matters. The owner's clock says which window it is. Nodes take slices of its budget ahead of use, in the background, so that a request finds what it needs at
-// hand; only the first in a window, and those of limits that are too small to be cut into slices, wait for a call. What a node has taken and not used is lost to
-// the others, so all nodes together never hold more than a twentieth of a limit.
+// Each window has an owner: the leader of the raft group that its hash leads to. Who that is, whether it can be reached
+// and who comes after it are the cluster's matters. The owner's clock says which window it is. Nodes take slices of its
+// budget ahead of use, in the background, so that a request finds what it needs at hand; only the first in a window,
+// and those of limits that are too small to be cut into slices, wait for a call. What a node has taken and not used is
+// lost to the others, so all nodes together never hold more than a twentieth of a limit.
 //
-// What is known of a window is a tally: how much each node has granted as an owner. It goes along with every message, and two tallies of a window are joined by
-// taking the larger number of each node. A node that begins to lead asks the others for their tallies before it grants anything, and goes on from what they
-// know. Should two nodes act at once, each has its own number, and nothing is counted twice or forgotten when they meet. For the case that the owner dies and
-// only it knew what it had granted to itself, it tells two others whenever that has grown by a fortieth of the limit.
+// What is known of a window is a tally: how much each node has granted as an owner. It goes along with every message,
+// and two tallies of a window are joined by taking the larger number of each node. A node that begins to lead asks the
+// others for their tallies before it grants anything, and goes on from what they know. Should two nodes act at once,
+// each has its own number, and nothing is counted twice or forgotten when they meet. For the case that the owner dies
+// and only it knew what it had granted to itself, it tells two others whenever that has grown by a fortieth of the
+// limit.
 //
-// While there is no owner, as in an election or on a node that is cut off, a node has its share of what is left by all tallies that it can get: that divided by
-// the number of nodes. Who needs more than the share waits for an owner, for a second.
+// While there is no owner, as in an election or on a node that is cut off, a node has its share of what is left by all
+// tallies that it can get: that divided by the number of nodes. Who needs more than the share waits for an owner, for a
+// second.
 
 // Peers are the nodes of the cluster as a Limiter sees them.
 type Peers interface {
 	// Self is this node's number.
 	Self() uint32
-	// Nodes are the numbers of all nodes that serve requests, this one too, whether they can be reached or not. The slice is the caller's.
+	// Nodes are the numbers of all nodes that serve requests, this one too, whether they can be reached or not. The
+	// slice is the caller's.
 	Nodes() []uint32
-	// Owner is who leads the group of a partition, and the term that it leads in, which is another one each time that a node begins to lead. 0: there is no
-	// leader, or it isn't reached.
+	// Owner is who leads the group of a partition, and the term that it leads in, which is another one each time that a
+	// node begins to lead. 0: there is no leader, or it isn't reached.
 	Owner(partition uint8) (node uint32, term uint64)
-	// Call hands message to Limiter.Serve on another node and returns its answer. message is lent for the call, the answer is the caller's. It ends with ctx.
+	// Call hands message to Limiter.Serve on another node and returns its answer. message is lent for the call, the
+	// answer is the caller's. It ends with ctx.
 	Call(ctx context.Context, node uint32, message []byte) (answer []byte, err error)
 }
 
@@ -78,7 +84,8 @@ type windowKey struct {
 	Burst     bool   `json:"burst,omitempty"`
 }
 
-// partition is where a window lies: its owner leads the group of this partition. All nodes must agree on it, whatever their version.
+// partition is where a window lies: its owner leads the group of this partition. All nodes must agree on it, whatever
+// their version.
 func (k windowKey) partition() uint8 {
 	b := append(binary.LittleEndian.AppendUint32(nil, k.Workspace), byte(k.Bucket), 0)
 	if k.Burst {
@@ -125,7 +132,7 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 		if a.tokens > a.waiting || round > 0 && a.tokens > 0 { // what came for those who wait is theirs
 			a.tokens--
 			a.used++
-			if a.refilling == nil && uint64(a.tokens) <= uint64(a.ahead)/2 && a.ahead > 0 && a.known.total() < uint64(limit) {
+			if a.refilling == nil && a.tokens <= a.ahead/2 && a.ahead > 0 && a.known.total() < uint64(limit) {
 				l.refill(a, limit)
 			}
 			return a.state(limit, nowMillis), true
@@ -192,14 +199,17 @@ func (a *account) begin(millis, index int64) {
 // state is what a request is told: what nobody has taken, and what this node has at hand. a.mu is held.
 func (a *account) state(limit uint32, nowMillis int64) State {
 	left := uint64(limit) - min(uint64(limit), a.known.total()) + uint64(a.tokens)
-	s := State{Limit: limit, Remaining: uint32(min(left, uint64(limit))), ResetMillis: resetMillis(a.index, nowMillis+a.offset, a.millis)}
-	if a.offset < -1000 || a.offset > 1000 { // what the caller is told to wait for is a time by our clock; small differences would only make it an odd one
+	reset := resetMillis(a.index, nowMillis+a.offset, a.millis)
+	s := State{Limit: limit, Remaining: uint32(min(left, uint64(limit))), ResetMillis: reset}
+	// What the caller is told to wait for is a time by our clock; small differences would only make it an odd one.
+	if a.offset < -1000 || a.offset > 1000 {
 		s.ResetMillis -= a.offset
 	}
 	return s
 }
 
-// refill gets tokens: at once when they are this node's own, else in the background. a.mu is held, and no refill is under way.
+// refill gets tokens: at once when they are this node's own, else in the background. a.mu is held, and no refill is
+// under way.
 func (l *Limiter) refill(a *account, limit uint32) {
 	want := a.want(limit, len(l.peers.Nodes()), l.now())
 	if owner, term := l.peers.Owner(a.partition); owner == l.peers.Self() && term == a.term {
@@ -228,7 +238,8 @@ func (a *account) want(limit uint32, nodes int, nowMillis int64) uint32 {
 	return a.waiting + a.ahead - min(a.waiting+a.ahead, a.tokens)
 }
 
-// obtain asks the owner for tokens, whoever that is by then. Without one it takes its share, and when that is used up, it waits for an owner.
+// obtain asks the owner for tokens, whoever that is by then. Without one it takes its share, and when that is used up,
+// it waits for an owner.
 func (l *Limiter) obtain(a *account, limit, want uint32) {
 	end := time.Now().Add(maxSearch)
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPause) {
@@ -287,7 +298,8 @@ func (l *Limiter) takeFrom(owner uint32, a *account, limit, want uint32) bool {
 	return true
 }
 
-// grantSelf takes tokens from what this node owns: as many as are wanted, and for those who have come to wait meanwhile. a.mu is held.
+// grantSelf takes tokens from what this node owns: as many as are wanted, and for those who have come to wait
+// meanwhile. a.mu is held.
 func (l *Limiter) grantSelf(a *account, limit, want uint32) {
 	a.offset = 0
 	a.turn(a.millis, l.now())
@@ -304,7 +316,8 @@ func (a *account) grant(self, limit, want uint32) uint32 {
 	return n
 }
 
-// grantShare is for a node on its own: it takes what is left, divided by the number of nodes. false: it has had that already.
+// grantShare is for a node on its own: it takes what is left, divided by the number of nodes. false: it has had that
+// already.
 func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -324,7 +337,8 @@ func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	return true
 }
 
-// takeOver has this node know what the others do of a window that it owns: once in each term, before it grants anything.
+// takeOver has this node know what the others do of a window that it owns: once in each term, before it grants
+// anything.
 func (l *Limiter) takeOver(a *account, term uint64, limit uint32) {
 	a.mu.Lock()
 	done := a.term == term
@@ -401,7 +415,7 @@ func (l *Limiter) Serve(text []byte) ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(m.Millis, l.now())
-	if !isTake && a.known == nil { // no request here, so no offset: the owner, who has sent this, says which window it is
+	if !isTake && a.known == nil { // no request here, so no offset: the sender says which window it is
 		a.begin(m.Millis, m.Index)
 	}
 	a.learn(m)

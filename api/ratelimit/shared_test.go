@@ -17,8 +17,9 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// network is several nodes in one process, in virtual time: calls take up to two milliseconds each way, clocks differ, nodes die and come again. As many groups
-// as there are nodes have a leader each. One that is lost is followed by another after an election; a node that comes again leads its group again, soon.
+// network is several nodes in one process, in virtual time: calls take up to two milliseconds each way, clocks differ,
+// nodes die and come again. As many groups as there are nodes have a leader each. One that is lost is followed by
+// another after an election; a node that comes again leads its group again, soon.
 type network struct {
 	mu       sync.Mutex
 	rng      *rand.Rand
@@ -41,7 +42,8 @@ type lead struct {
 	term uint64
 }
 
-// noticed is how long it takes until a node that answers no more is known not to, and until a leader that is cut off knows that it leads no more.
+// noticed is how long it takes until a node that answers no more is known not to, and until a leader that is cut off
+// knows that it leads no more.
 const noticed = 800 * time.Millisecond
 
 // inBubble runs f in virtual time, and lets calls come to an end.
@@ -210,7 +212,8 @@ func (n *network) owner(b Bucket) uint32 {
 	return uint32(int(windowKey{7, b, false}.partition())%len(n.members)) + 1
 }
 
-// notOwner is a node that does not own the bucket, at the begin of a window, with its limiter and the account of the window.
+// notOwner is a node that does not own the bucket, at the begin of a window, with its limiter and the account of the
+// window.
 func (n *network) notOwner(b Bucket, limit Limit) (node uint32, l *Limiter, a *account) {
 	n.toWindow(b, limit)
 	node = n.owner(b)%uint32(len(n.members)) + 1
@@ -222,8 +225,8 @@ func (n *network) notOwner(b Bucket, limit Limit) (node uint32, l *Limiter, a *a
 	return node, l, a
 }
 
-// load sends requests for a while: in each millisecond, or more of a long window, as many to each node as rate says for it, at random. They come to one
-// workspace and bucket.
+// load sends requests for a while: in each millisecond, or more of a long window, as many to each node as rate says for
+// it, at random. They come to one workspace and bucket.
 func (n *network) load(b Bucket, limit Limit, during time.Duration, rate func(node uint32, since time.Duration) float64) {
 	owner := n.owner(b)
 	var group sync.WaitGroup
@@ -339,8 +342,8 @@ func TestSharedLimit(t *testing.T) {
 	}
 }
 
-// The owner of a window dies in the middle of it, silently or not, and comes again with nothing in memory; requests go on at the others. Neither is the
-// budget given out twice, nor is what is left of it lost.
+// The owner of a window dies in the middle of it, silently or not, and comes again with nothing in memory; requests go
+// on at the others. Neither is the budget given out twice, nor is what is left of it lost.
 func TestOwnerDies(t *testing.T) {
 	rng := testseed.Rand(t)
 	limit, err := Parse("3000/3s")
@@ -398,7 +401,8 @@ func TestOwnerDies(t *testing.T) {
 	}
 }
 
-// A node that reaches nobody has its share; the others go on as before. When they meet again, in the middle of a window, both parts count.
+// A node that reaches nobody has its share; the others go on as before. When they meet again, in the middle of a
+// window, both parts count.
 func TestCutOff(t *testing.T) {
 	rng := testseed.Rand(t)
 	limit, err := Parse("3000/3s")
@@ -489,7 +493,8 @@ func TestSharedHeaders(t *testing.T) {
 	})
 }
 
-// A request finds its tokens at hand: of the many in a window next to none waits, and there are far fewer calls than requests.
+// A request finds its tokens at hand: of the many in a window next to none waits, and there are far fewer calls than
+// requests.
 func TestSlicesComeAhead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 100)
@@ -514,8 +519,8 @@ func TestSlicesComeAhead(t *testing.T) {
 	})
 }
 
-// What came for a request that has waited is not taken by another one that comes before it goes on: or on a busy machine it could lose again and again, and
-// be refused far below the limit.
+// What came for a request that has waited is not taken by another one that comes before it goes on: or on a busy
+// machine it could lose again and again, and be refused far below the limit.
 func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
@@ -534,8 +539,8 @@ func TestWhoWaitsIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// A node on its own that wants nothing, because fewer requests come now and it has enough for them at hand, has not used up its share: when many come at once
-// then, none is refused.
+// A node on its own that wants nothing, because fewer requests come now and it has enough for them at hand, has not
+// used up its share: when many come at once then, none is refused.
 func TestEnoughAtHandIsNotAllUsed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
@@ -561,7 +566,8 @@ func TestEnoughAtHandIsNotAllUsed(t *testing.T) {
 	})
 }
 
-// Who comes while a node looks for an owner in vain is not forgotten when it goes on by itself, as the owner or with its share.
+// Who comes while a node looks for an owner in vain is not forgotten when it goes on by itself, as the owner or with
+// its share.
 func TestWhoComesLateIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		n := newNetwork(testseed.Rand(t), 3, 0)
