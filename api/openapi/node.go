@@ -48,29 +48,41 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// text is a scalar as it is written, "" when there is none.
-func text(n *yaml.Node) string {
-	if n = target(n); n == nil {
+// text is a scalar as it is written, at a path of names; "" when there is none.
+func text(n *yaml.Node, path ...string) string {
+	if n = member(n, path...); n == nil {
 		return ""
 	}
 	return n.Value
 }
 
-// resolve follows a $ref within the document; name is the last part of it.
-func resolve(whole, n *yaml.Node) (resolved *yaml.Node, name string) {
-	n = target(n)
-	for range 16 {
-		ref := text(member(n, "$ref"))
-		if ref == "" {
-			return n, name
-		}
-		path := strings.Split(strings.TrimPrefix(ref, "#/"), "/")
-		if n = member(whole, path...); n == nil {
-			panic(fmt.Sprintf("BUG: %s leads nowhere", ref))
-		}
-		name = path[len(path)-1]
+// elements are those of a sequence.
+func elements(n *yaml.Node, path ...string) []*yaml.Node {
+	if n = member(n, path...); n == nil {
+		return nil
 	}
-	panic("BUG: $ref in a circle")
+	return n.Content
+}
+
+// texts are the elements of a sequence of scalars.
+func texts(n *yaml.Node, path ...string) (list []string) {
+	for _, e := range elements(n, path...) {
+		list = append(list, text(e))
+	}
+	return list
+}
+
+// link makes each $ref below n an alias of what it leads to within the whole document.
+func link(whole, n *yaml.Node) {
+	for _, e := range n.Content {
+		if ref := text(member(e, "$ref")); ref != "" {
+			e.Alias = member(whole, strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
+			if e.Kind, e.Content = yaml.AliasNode, nil; e.Alias == nil {
+				panic(fmt.Sprintf("BUG: %s leads nowhere", ref))
+			}
+		}
+		link(whole, e)
+	}
 }
 
 // appendJSON appends a node as JSON, members in the order written. Anchors are written out, and dates stay text.

@@ -1,11 +1,12 @@
 // Package openapi holds the OpenAPI 3.1 document of the public API, as JSON for programs and as a page for people.
 //
-// The document is written by hand, as YAML, in the folder document: openapi.yaml has what all endpoints share, and each other file the paths and schemas
-// of one resource. Both forms are made once, at the first use, and never change afterwards. What the document says is held against the router, against
-// every answer of the tests of package api, and against its own examples.
+// The document is written by hand, as YAML, in the folder document: openapi.yaml has what all endpoints share, and each
+// other file the paths and schemas of one resource. Both forms are made once, at the first use, and never change
+// afterwards. What the document says is held against the router, against every answer of the tests of package api, and
+// against its own examples.
 //
-// Two extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation without one is open, or needs
-// the SCIM token), x-rate-limit the bucket that a request counts in, with its default.
+// Two extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation
+// without one is open, or needs the SCIM token), x-rate-limit the bucket that a request counts in, with its default.
 package openapi
 
 import (
@@ -24,7 +25,9 @@ var files embed.FS
 // root is the file that the others are added to, in this order, which is also the order of the page.
 const root = "openapi.yaml"
 
-var resources = []string{"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml", "service.yaml"}
+var resources = []string{
+	"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml", "service.yaml",
+}
 
 // JSON returns the document. The bytes are shared: don't change them.
 func JSON() []byte { return made().json }
@@ -32,7 +35,8 @@ func JSON() []byte { return made().json }
 // ETag names this version of the document: a strong entity tag, with its quotes.
 func ETag() string { return made().etag }
 
-// Page returns the document as an HTML page that needs nothing from elsewhere: no script, no font, no style sheet. The bytes are shared.
+// Page returns the document as an HTML page that needs nothing from elsewhere: no script, no font, no style sheet. The
+// bytes are shared.
 func Page() []byte { return page() }
 
 type document struct {

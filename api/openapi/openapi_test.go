@@ -16,8 +16,8 @@ func load(t *testing.T) *openapi3.T {
 	return spec
 }
 
-// The document is OpenAPI 3.1, by a library that knows it: references, parameters of paths, unique operationIds, and examples and defaults that
-// match their schemas.
+// The document is OpenAPI 3.1, by a library that knows it: references, parameters of paths, unique operationIds, and
+// examples and defaults that match their schemas.
 func TestDocumentIsValid(t *testing.T) {
 	spec := load(t)
 	require.True(t, spec.IsOpenAPI31OrLater())
