@@ -8,17 +8,9 @@ import (
 // POST /users/alias/new and POST /users/alias/update (service.md 4.9, reference.md 4.1 and 4.4).
 
 // newAliases serves POST /users/alias/new.
-func (s *Server) newAliases(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) newAliases(x *exchange, body value) {
 	l := elements{x: x}
-	for member, m := range body.members() {
-		if member == "user_aliases" {
-			l.readObjects(member, m, x.readNewAlias)
-		}
-	}
+	l.readObjects("user_aliases", body.member("user_aliases"), x.readNewAlias)
 	if l.apply("'user_aliases' is required", op.SourceServer) {
 		l.succeed()
 	}
@@ -32,7 +24,8 @@ type newAlias struct {
 	nobody      bool       // of is nobody
 }
 
-// readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias as a `user_alias` object inside, and the real service takes it.
+// readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias as a `user_alias` object
+// inside, and the real service takes it.
 func (x *exchange) readNewAlias(v value) (change, string) {
 	c := &newAlias{}
 	alias := v
@@ -125,17 +118,9 @@ func aliasSubject(label, name string) subject {
 func labelSubject(number uint64, label string) subject { return subject{number: number, key: label} }
 
 // updateAliases serves POST /users/alias/update.
-func (s *Server) updateAliases(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) updateAliases(x *exchange, body value) {
 	l := elements{x: x}
-	for member, m := range body.members() {
-		if member == "alias_updates" {
-			l.readObjects(member, m, readAliasUpdate)
-		}
-	}
+	l.readObjects("alias_updates", body.member("alias_updates"), readAliasUpdate)
 	if l.apply("'alias_updates' is required", op.SourceServer) {
 		l.succeed()
 	}
@@ -148,29 +133,8 @@ type aliasUpdate struct {
 }
 
 func readAliasUpdate(v value) (change, string) {
-	c := &aliasUpdate{}
-	var label, current, name value
-	for member, m := range v.members() {
-		switch member {
-		case "alias_label":
-			label = m
-		case "old_alias_name":
-			current = m
-		case "new_alias_name":
-			name = m
-		}
-	}
-	var text string
-	for _, part := range []struct {
-		v      value
-		member string
-		to     *string
-	}{{label, "alias_label", &c.label}, {current, "old_alias_name", &c.current}, {name, "new_alias_name", &c.name}} {
-		if *part.to, text = readAliasPart(part.v, part.member); text != "" {
-			return nil, text
-		}
-	}
-	return c, ""
+	parts, text := readAliasParts(v, "alias_label", "old_alias_name", "new_alias_name")
+	return &aliasUpdate{label: parts[0], current: parts[1], name: parts[2]}, text
 }
 
 func (c *aliasUpdate) names() []subject {

@@ -9,13 +9,14 @@ import (
 	"millrace/shard/op"
 )
 
-// A request that changes who is who is a list of elements, each judged by itself: what is wrong with one is an entry in `errors`, and the others are done
-// (decisions.md D4).
+// A request that changes who is who is a list of elements, each judged by itself: what is wrong with one is an entry in
+// `errors`, and the others are done (decisions.md D4).
 //
-// Elements take effect in their order where the order can matter: two that are about the same user or the same identifier. Whether the second is possible
-// is known only when the first is done. So elements that have nothing to do with one another share a batch, and one that touches what an element before
-// it touches waits for the next (a wave), and all do from the first on that repeats a name. An element is done whole or not at all. Looking everything up
-// first and committing it as one batch was the other way; it would have to guess what the first element does to the second.
+// Elements take effect in their order where the order can matter: two that are about the same user or the same
+// identifier. Whether the second is possible is known only when the first is done. So elements that have nothing to do
+// with one another share a batch, and one that touches what an element before it touches waits for the next (a wave),
+// and all do from the first on that repeats a name. An element is done whole or not at all. Looking everything up first
+// and committing it as one batch was the other way; it would have to guess what the first element does to the second.
 
 // element is one element of a request.
 type element struct {
@@ -36,11 +37,13 @@ type change interface {
 	resolve(x *exchange) ([]subject, error)
 	// put adds the change, as it was resolved last, to a batch; ok is false when it is about nobody.
 	put(b Batch) (ref int, ok bool)
-	// refusal is the text for an outcome, shard.Nobody when put had nothing to do; empty: the element is accepted, with or without an effect.
+	// refusal is the text for an outcome, shard.Nobody when put had nothing to do; empty: the element is accepted, with
+	// or without an effect.
 	refusal(o shard.Outcome) string
 }
 
-// subject is something that a change reads or changes: a user (number), an identifier (kind and key), or what a user has under an alias label (number and key).
+// subject is something that a change reads or changes: a user (number), an identifier (kind and key), or what a user
+// has under an alias label (number and key).
 type subject struct {
 	number uint64
 	kind   op.IDKind
@@ -54,7 +57,8 @@ type elements struct {
 	list []element
 }
 
-// read reads an array of the request. what says what it is an array of; one says what an element wants, or what is wrong with it.
+// read reads an array of the request. what says what it is an array of; one says what an element wants, or what is
+// wrong with it.
 func (l *elements) read(array string, v value, what string, one func(value) (change, string)) {
 	if v.absent() {
 		return
@@ -125,7 +129,8 @@ func (l *elements) apply(required string, source op.Source) bool {
 	return true
 }
 
-// wave carries out the elements of which none touches what another before it touches, and returns the others. On an error none is.
+// wave carries out the elements of which none touches what another before it touches, and returns the others. On an
+// error none is.
 func (l *elements) wave(waiting []*element, source op.Source, first bool) (later []*element, err error) {
 	x := l.x
 	if !first { // looks at what the wave before has done
@@ -149,8 +154,9 @@ func (l *elements) wave(waiting []*element, source op.Source, first bool) (later
 	var members []member
 	touched := map[subject]struct{}{}
 	for i, e := range waiting {
-		// The same name once more: from there on all wait, before anybody is looked up. Else 50 elements about an address that thousands share would look
-		// all of these up for each of the 50, and again for each of the 49 that are left.
+		// The same name once more: from there on all wait, before anybody is looked up. Else 50 elements about an
+		// address that thousands share would look all of these up for each of the 50, and again for each of the 49 that
+		// are left.
 		if touch(touched, e.change.names()) {
 			later = append(later, waiting[i:]...)
 			break
@@ -194,7 +200,8 @@ func touch(touched map[subject]struct{}, subjects []subject) (before bool) {
 	return before
 }
 
-// refusalOf is what an element is refused with that the engine has not taken; known is false when nobody knows whether it has.
+// refusalOf is what an element is refused with that the engine has not taken; known is false when nobody knows whether
+// it has.
 func refusalOf(err error) (text string, known bool) {
 	if err == nil {
 		return "", false
@@ -221,20 +228,18 @@ func (l *elements) succeed() {
 	dst := append(l.x.reply[:0], `{"aliases_processed":`...)
 	dst = strconv.AppendInt(dst, int64(l.accepted()), 10)
 	dst = append(dst, `,"message":"success"`...)
-	before := `,"errors":[`
-	for i := range l.list {
-		e := &l.list[i]
-		if e.refusal == "" {
-			continue
+	if l.accepted() < len(l.list) {
+		dst = append(dst, `,"errors":[`...)
+		for i := range l.list {
+			e := &l.list[i]
+			if e.refusal == "" {
+				continue
+			}
+			dst = appendQuoted(append(withComma(dst), `{"type":`...), e.refusal)
+			dst = appendQuoted(append(dst, `,"input_array":`...), e.array)
+			dst = strconv.AppendInt(append(dst, `,"index":`...), int64(e.index), 10)
+			dst = append(dst, '}')
 		}
-		dst = append(dst, before...)
-		before = ","
-		dst = appendQuoted(append(dst, `{"type":`...), e.refusal)
-		dst = appendQuoted(append(dst, `,"input_array":`...), e.array)
-		dst = strconv.AppendInt(append(dst, `,"index":`...), int64(e.index), 10)
-		dst = append(dst, '}')
-	}
-	if before == "," {
 		dst = append(dst, ']')
 	}
 	l.x.reply = append(dst, '}')

@@ -9,21 +9,13 @@ import (
 	"millrace/shard/op"
 )
 
-// POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4): a user gets another external id, and the old one, which is then
-// deprecated, leads to the user until it is removed.
+// POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4): a user gets another external
+// id, and the old one, which is then deprecated, leads to the user until it is removed.
 
 // renameExternalIDs serves POST /users/external_ids/rename.
-func (s *Server) renameExternalIDs(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) renameExternalIDs(x *exchange, body value) {
 	l := elements{x: x}
-	for member, m := range body.members() {
-		if member == "external_id_renames" {
-			l.readObjects(member, m, x.readExternalIDRename)
-		}
-	}
+	l.readObjects("external_id_renames", body.member("external_id_renames"), x.readExternalIDRename)
 	if !l.apply("'external_id_renames' is required", op.SourceServer) {
 		return
 	}
@@ -41,30 +33,21 @@ func (s *Server) renameExternalIDs(x *exchange) {
 
 // appendAccepted appends the accepted elements, with commas between them.
 func (l *elements) appendAccepted(dst []byte, one func([]byte, change) []byte) []byte {
-	some := false
 	for i := range l.list {
 		if e := &l.list[i]; e.refusal == "" {
-			if some {
-				dst = append(dst, ',')
-			}
-			some = true
-			dst = one(dst, e.change)
+			dst = one(withComma(dst), e.change)
 		}
 	}
 	return dst
 }
 
-// appendRefusals appends a member with the refused elements: an array of arrays, each an index in the request and a text.
+// appendRefusals appends a member with the refused elements: an array of arrays, each an index in the request and a
+// text.
 func (l *elements) appendRefusals(dst []byte, member string) []byte {
 	dst = append(appendQuoted(dst, member), ':', '[')
-	some := false
 	for i := range l.list {
 		if e := &l.list[i]; e.refusal != "" {
-			if some {
-				dst = append(dst, ',')
-			}
-			some = true
-			dst = append(strconv.AppendInt(append(dst, '['), int64(e.index), 10), ',')
+			dst = append(strconv.AppendInt(append(withComma(dst), '['), int64(e.index), 10), ',')
 			dst = append(appendQuoted(dst, e.refusal), ']')
 		}
 	}
@@ -78,21 +61,13 @@ type externalIDRename struct {
 }
 
 func (x *exchange) readExternalIDRename(v value) (change, string) {
-	var current, id value
-	for member, m := range v.members() {
-		switch member {
-		case "current_external_id":
-			current = m
-		case "new_external_id":
-			id = m
-		}
-	}
+	m := v.pick("current_external_id", "new_external_id")
 	c := &externalIDRename{}
 	var text string
-	if c.current, text = readExternalIDText(current, "current_external_id"); text != "" {
+	if c.current, text = readExternalIDText(m[0], "current_external_id"); text != "" {
 		return nil, text
 	}
-	if c.id, text = x.readExternalID(id, "new_external_id"); text != "" {
+	if c.id, text = x.readExternalID(m[1], "new_external_id"); text != "" {
 		return nil, text
 	}
 	if c.current == c.id {
@@ -138,17 +113,9 @@ func (c *externalIDRename) refusal(o shard.Outcome) string {
 }
 
 // removeExternalIDs serves POST /users/external_ids/remove.
-func (s *Server) removeExternalIDs(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) removeExternalIDs(x *exchange, body value) {
 	l := elements{x: x}
-	for member, m := range body.members() {
-		if member == "external_ids" {
-			l.read(member, m, "strings", readExternalIDRemoval)
-		}
-	}
+	l.read("external_ids", body.member("external_ids"), "strings", readExternalIDRemoval)
 	if !l.apply("'external_ids' is required", op.SourceServer) {
 		return
 	}

@@ -12,8 +12,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// How the companion API names users (service.md 2.1, 2.2, 2.10): reading identifiers, with the texts of /users/track where it has the same rule, and
-// finding who they are.
+// How the companion API names users (service.md 2.1, 2.2, 2.10): reading identifiers, with the texts of /users/track
+// where it has the same rule, and finding who they are.
 
 // maxIDs is how many users a request may name, and how many elements the arrays of one may have together.
 const maxIDs = 50
@@ -51,7 +51,8 @@ func svcIDUser(id string) namedUser {
 	return namedUser{kind: op.SvcID, key: []byte(id), known: true, sent: id}
 }
 
-// person is what a request that changes users has to know of one. Not the profile: that may have megabytes, and thousands share an address.
+// person is what a request that changes users has to know of one. Not the profile: that may have megabytes, and
+// thousands share an address.
 type person struct {
 	number     uint64
 	externalID string // the present one; empty: not identified
@@ -83,8 +84,8 @@ func (u *namedUser) find(x *exchange) (list []person, err error) {
 	return list, err
 }
 
-// users yields the users that u names with a copy of their profiles, one at a time. Who was merged away meanwhile comes as whom they were merged into, when
-// it is by an address, which that one may have now; else they are nobody.
+// users yields the users that u names with a copy of their profiles, one at a time. Who was merged away meanwhile comes
+// as whom they were merged into, when it is by an address, which that one may have now; else they are nobody.
 func (u *namedUser) users(x *exchange) iter.Seq2[User, error] {
 	return func(yield func(User, error) bool) {
 		list, err := u.find(x)
@@ -144,39 +145,30 @@ func readExternalIDText(v value, member string) (id, text string) {
 
 // readAlias reads a user alias object (service.md 2.2); text says what is wrong with it.
 func readAlias(v value) (label, name, text string) {
-	var labelValue, nameValue value
-	for member, m := range v.members() {
-		switch member {
-		case "alias_label":
-			labelValue = m
-		case "alias_name":
-			nameValue = m
+	parts, text := readAliasParts(v, "alias_name", "alias_label")
+	return parts[1], parts[0], text
+}
+
+// readAliasParts reads names and labels of aliases; text says what is wrong with the first that is no good.
+func readAliasParts(v value, members ...string) (parts []string, text string) {
+	parts = make([]string, len(members))
+	for i, m := range v.pick(members...) {
+		part, ok := m.str()
+		parts[i] = part
+		switch {
+		case !ok:
+			return parts, "'" + members[i] + "' must be a String"
+		case part == "":
+			return parts, "'" + members[i] + "' is required"
+		case !field.Alias([]byte(part)):
+			return parts, "'" + members[i] + "' must be fewer than 237 bytes"
 		}
 	}
-	if name, text = readAliasPart(nameValue, "alias_name"); text != "" {
-		return "", "", text
-	}
-	if label, text = readAliasPart(labelValue, "alias_label"); text != "" {
-		return "", "", text
-	}
-	return label, name, ""
+	return parts, ""
 }
 
-// readAliasPart reads the name or the label of an alias.
-func readAliasPart(v value, member string) (part, text string) {
-	part, ok := v.str()
-	switch {
-	case !ok:
-		return "", "'" + member + "' must be a String"
-	case part == "":
-		return "", "'" + member + "' is required"
-	case !field.Alias([]byte(part)):
-		return "", "'" + member + "' must be fewer than 237 bytes"
-	}
-	return part, ""
-}
-
-// readPrioritization reads service.md 2.10 (and least_recently_updated, D4) into a text that prioritize understands; text says what is wrong.
+// readPrioritization reads service.md 2.10 (and least_recently_updated, D4) into a text that prioritize understands;
+// text says what is wrong.
 func readPrioritization(v value) (prioritization, text string) {
 	const wrong = "'prioritization' is not valid"
 	if v.absent() {
@@ -203,7 +195,8 @@ func readPrioritization(v value) (prioritization, text string) {
 	return strings.Join(list, " "), ""
 }
 
-// prioritize chooses among several users (service.md 2.10). When more than one is left, it returns none: nothing happens to a user who may not be meant (D4).
+// prioritize chooses among several users (service.md 2.10). When more than one is left, it returns none: nothing
+// happens to a user who may not be meant (D4).
 func prioritize(list []person, prioritization string) []person {
 	for rule := range strings.FieldsSeq(prioritization) {
 		if len(list) < 2 {

@@ -9,11 +9,7 @@ import (
 )
 
 // identify serves POST /users/identify (service.md 4.10, decisions.md D4).
-func (s *Server) identify(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) identify(x *exchange, body value) {
 	mode, ok := readMergeBehavior(body)
 	if !ok {
 		x.fail(fasthttp.StatusBadRequest, "'merge_behavior' must be 'none' or 'merge'")
@@ -36,23 +32,18 @@ func (s *Server) identify(x *exchange) {
 }
 
 func readMergeBehavior(body value) (mode profile.MergeMode, ok bool) {
-	mode = profile.MergeIdentify
-	for member, m := range body.members() {
-		if member != "merge_behavior" || m.absent() {
-			continue
-		}
-		switch behavior, _ := m.str(); behavior {
-		case "merge":
-		case "none":
-			mode = profile.MergeNone
-		default:
-			return 0, false
-		}
+	m := body.member("merge_behavior")
+	switch behavior, _ := m.str(); {
+	case m.absent(), behavior == "merge":
+		return profile.MergeIdentify, true
+	case behavior == "none":
+		return profile.MergeNone, true
 	}
-	return mode, true
+	return 0, false
 }
 
-// identification gives an external id to the user that an alias, email or phone names; or, when somebody has the external id, merges that user away.
+// identification gives an external id to the user that an alias, email or phone names; or, when somebody has the
+// external id, merges that user away.
 type identification struct {
 	user       namedUser
 	externalID string
@@ -60,20 +51,11 @@ type identification struct {
 	number     uint64 // of the user, 0: nobody, or somebody who is identified
 }
 
-// readIdentification reads an alias, email or phone to identify (service.md 2.11); by is the member that names the user. An invalid prioritization spoils the
-// request (D4), a missing one the element (D9).
+// readIdentification reads an alias, email or phone to identify (service.md 2.11); by is the member that names the
+// user. An invalid prioritization spoils the request (D4), a missing one the element (D9).
 func (l *elements) readIdentification(v value, mode profile.MergeMode, by string) (change, string) {
-	var externalID, named, prioritization value
-	for member, m := range v.members() {
-		switch member {
-		case "external_id":
-			externalID = m
-		case by:
-			named = m
-		case "prioritization":
-			prioritization = m
-		}
-	}
+	m := v.pick("external_id", by, "prioritization")
+	externalID, named, prioritization := m[0], m[1], m[2]
 	order, wrong := "", ""
 	if by != "user_alias" {
 		if order, wrong = readPrioritization(prioritization); wrong != "" {
@@ -151,5 +133,6 @@ func (c *identification) put(b Batch) (ref int, ok bool) {
 	return b.Identify(c.number, []byte(c.externalID), c.mode), true
 }
 
-// refusal: who is not there, not the only one or identified already stays as he is, and that is no error (service.md 2.10).
+// refusal: who is not there, not the only one or identified already stays as he is, and that is no error (service.md
+// 2.10).
 func (c *identification) refusal(shard.Outcome) string { return "" }

@@ -300,15 +300,23 @@ func (v value) members() iter.Seq2[string, value] {
 	}
 }
 
-// member is the member of an object with this name, the nil value when there is none.
-func (v value) member(name string) value {
-	for n, m := range v.members() {
-		if n == name {
-			return m
+// pick finds the members of an object that have these names; the nil value stands for one that isn't there.
+func (v value) pick(names ...string) []value {
+	found := make([]value, len(names))
+	var c checker
+	for quoted, m := range v.pairs() {
+		name, ok := c.unquoted(quoted)
+		for i := range names {
+			if ok && string(name) == names[i] {
+				found[i] = m
+			}
 		}
 	}
-	return nil
+	return found
 }
+
+// member is the member of an object with this name, the nil value when there is none.
+func (v value) member(name string) value { return v.pick(name)[0] }
 
 // some says whether v is there and, when it is an array, has elements.
 func (v value) some() bool { return !v.absent() && (!v.isArray() || v.count(0) > 0) }
@@ -458,6 +466,9 @@ func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool 
 			if len(c.scratch) > 0 && len(name) > 0 && &name[0] == &c.scratch[0] {
 				name = bytes.Clone(name) // it was written with an escape
 			}
+			if c.names == nil {
+				c.names = make([][]byte, 0, 4)
+			}
 			c.names = append(c.names, name)
 			return true
 		}
@@ -474,4 +485,12 @@ func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool 
 // appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendQuoted[T []byte | string](dst []byte, text T) []byte {
 	return profile.AppendJSONString(dst, text)
+}
+
+// withComma appends a comma when something stands before in the array or object that dst ends in.
+func withComma(dst []byte) []byte {
+	if last := dst[len(dst)-1]; last != '[' && last != '{' {
+		dst = append(dst, ',')
+	}
+	return dst
 }

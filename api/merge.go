@@ -19,13 +19,10 @@ const (
 // maxMergeUpdates is how many merges a request may ask for (service.md 2.9).
 const maxMergeUpdates = 50
 
-// merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the identifiers name is looked up now, so a
-// merge concerns those who had them when it was accepted, whatever happens until it is applied.
-func (s *Server) merge(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+// merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the
+// identifiers name is looked up now, so a merge concerns those who had them when it was accepted, whatever happens
+// until it is applied.
+func (s *Server) merge(x *exchange, body value) {
 	updates, text := x.readMergeUpdates(body)
 	if text != "" {
 		x.fail(fasthttp.StatusBadRequest, text)
@@ -76,14 +73,10 @@ func (u *mergeUpdate) put(x *exchange, b Batch) error {
 	return nil
 }
 
-// readMergeUpdates reads the request; text is the first thing that is wrong with it: the array, its length, then one update after the other.
+// readMergeUpdates reads the request; text is the first thing that is wrong with it: the array, its length, then one
+// update after the other.
 func (x *exchange) readMergeUpdates(body value) (updates []mergeUpdate, text string) {
-	var list value
-	for member, m := range body.members() {
-		if member == "merge_updates" {
-			list = m
-		}
-	}
+	list := body.member("merge_updates")
 	if !list.isArray() {
 		return nil, textMergeArray
 	}
@@ -130,8 +123,8 @@ func (x *exchange) readMergeUpdate(v value) (u mergeUpdate, text string) {
 	return u, text
 }
 
-// readMergeIdentifier reads an identifier object: exactly one of external_id, user_alias, phone and email, the last two with a prioritization (D9). Other
-// members are ignored.
+// readMergeIdentifier reads an identifier object: exactly one of external_id, user_alias, phone and email, the last two
+// with a prioritization (D9). Other members are ignored.
 func (x *exchange) readMergeIdentifier(v value) (u namedUser, text string) {
 	if !v.isObject() {
 		return u, textMergeIdentifier

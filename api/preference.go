@@ -28,11 +28,8 @@ const (
 // listPreferenceCenters serves GET /preference_center/v1/list.
 func (s *Server) listPreferenceCenters(x *exchange) {
 	x.reply = append(x.reply[:0], `{"preference_centers":[`...)
-	for i, p := range s.options.Control.PreferenceCenters.List(x.ws.ID) {
-		if i > 0 {
-			x.reply = append(x.reply, ',')
-		}
-		x.reply = append(appendQuoted(append(x.reply, `{"name":`...), p.Name), ',')
+	for _, p := range s.options.Control.PreferenceCenters.List(x.ws.ID) {
+		x.reply = append(appendQuoted(append(withComma(x.reply), `{"name":`...), p.Name), ',')
 		x.reply = append(appendCenter(x.reply, p), '}')
 	}
 	x.reply = append(x.reply, `],"message":"success"}`...)
@@ -76,11 +73,7 @@ func (s *Server) getPreferenceCenter(x *exchange) {
 }
 
 // createPreferenceCenter serves POST /preference_center/v1.
-func (s *Server) createPreferenceCenter(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) createPreferenceCenter(x *exchange, body value) {
 	r := readPreferenceCenter(body, true)
 	if r.bad != "" {
 		x.fail(fasthttp.StatusBadRequest, r.bad)
@@ -98,13 +91,9 @@ func (s *Server) createPreferenceCenter(x *exchange) {
 	x.send(fasthttp.StatusCreated, x.reply)
 }
 
-// updatePreferenceCenter serves PUT and POST /preference_center/v1/{id}. The title that is left out becomes the default (service.md 4.15); state, options and
-// the redirect page that are left out stay.
-func (s *Server) updatePreferenceCenter(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+// updatePreferenceCenter serves PUT and POST /preference_center/v1/{id}. The title that is left out becomes the default
+// (service.md 4.15); state, options and the redirect page that are left out stay.
+func (s *Server) updatePreferenceCenter(x *exchange, body value) {
 	r := readPreferenceCenter(body, false)
 	if r.bad != "" {
 		x.fail(fasthttp.StatusBadRequest, r.bad)
@@ -261,7 +250,8 @@ func (r *centerRequest) links(field string, v value) {
 	}
 }
 
-// preferenceURL serves GET and POST /preference_center/v1/{id}/url/{user}: a link to the page of one user, who is named by external id.
+// preferenceURL serves GET and POST /preference_center/v1/{id}/url/{user}: a link to the page of one user, who is named
+// by external id.
 func (s *Server) preferenceURL(x *exchange) {
 	viewport, bad := x.viewport()
 	if bad != "" {
@@ -306,8 +296,8 @@ func (s *Server) preferenceURL(x *exchange) {
 // linkSecret is the name of the secret that links are signed with.
 const linkSecret = "preference_links"
 
-// viewport is the content of a viewport tag for this link alone: in preference_center_options or options, an object, as a query parameter (JSON, or
-// options[meta-viewport-content]=…) or in the body of a POST.
+// viewport is the content of a viewport tag for this link alone: in preference_center_options or options, an object, as
+// a query parameter (JSON, or options[meta-viewport-content]=…) or in the body of a POST.
 func (x *exchange) viewport() (content, bad string) {
 	var r centerRequest
 	query := x.ctx.QueryArgs()
@@ -343,8 +333,9 @@ func (x *exchange) viewport() (content, bad string) {
 	return r.center.Options.Viewport, r.bad
 }
 
-// publicURL is the address that links begin with: the setting, or else that of the request, when its Host is one that is known to be ours. A Host that the
-// caller makes up must not stand in a link, which goes out in mails and opens one user's states. X-Forwarded headers are not read.
+// publicURL is the address that links begin with: the setting, or else that of the request, when its Host is one that
+// is known to be ours. A Host that the caller makes up must not stand in a link, which goes out in mails and opens one
+// user's states. X-Forwarded headers are not read.
 func (x *exchange) publicURL() (base string, ok bool) {
 	if x.s.options.PublicURL != "" {
 		return strings.TrimSuffix(x.s.options.PublicURL, "/"), true
@@ -360,7 +351,8 @@ func (x *exchange) publicURL() (base string, ok bool) {
 	return scheme + host, ok
 }
 
-// isLocalHost says whether host names local, the address that a connection has come to; port is that of a host without one.
+// isLocalHost says whether host names local, the address that a connection has come to; port is that of a host without
+// one.
 func isLocalHost(host string, port uint16, local netip.AddrPort) bool {
 	host = withPort(host, port)
 	if name, ok := strings.CutPrefix(host, "localhost:"); ok && local.Addr().IsLoopback() {

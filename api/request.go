@@ -38,7 +38,8 @@ const (
 	maxPooledBytes    = 1 << 20
 )
 
-// exchange is one request and its answer, as handlers see it. It is pooled: a handler keeps neither it nor what it lends.
+// exchange is one request and its answer, as handlers see it. It is pooled: a handler keeps neither it nor what it
+// lends.
 type exchange struct {
 	s     *Server
 	ctx   *fasthttp.RequestCtx
@@ -97,7 +98,11 @@ func (x *exchange) serve() {
 		return
 	}
 	x.reads.Begin()
-	x.route.handler(x)
+	if x.route.handler != nil {
+		x.route.handler(x)
+	} else if body, ok := x.object(); ok {
+		x.route.withBody(x, body)
+	}
 }
 
 // fence waits until the control documents that were acknowledged before, by whatever node, are visible here. Users and addresses are read behind fences of their own
@@ -166,10 +171,11 @@ func (x *exchange) checkHeaders() bool {
 	return true
 }
 
-// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9): Content-Length beside Transfer-Encoding, a
-// Transfer-Encoding that does not say where the body ends (fasthttp takes identity for no body, and what follows for a request), a header that must stand once
-// standing twice, names that are none (Content-Length with a blank before the colon is another header to some), folded lines, lines
-// that end in LF alone, too many headers. Empty: all is well.
+// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9):
+// Content-Length beside Transfer-Encoding, a Transfer-Encoding that does not say where the body ends (fasthttp takes
+// identity for no body, and what follows for a request), a header that must stand once standing twice, names that are
+// none (Content-Length with a blank before the colon is another header to some), folded lines, lines that end in LF
+// alone, too many headers. Empty: all is well.
 func checkHeaders(raw []byte, maxHeaders int) string {
 	var length, encoding, authorization, contentType, contentEncoding, idempotency int
 	chunked := true
@@ -255,8 +261,9 @@ func is(line []byte, name string) int {
 	return 1
 }
 
-// pathOf is the path of a request as it was sent, without the query. Nothing of it is put in order: proxies in front of us permit and refuse by what they see,
-// so //users/track, /x/../users/track and /users%2Ftrack are other paths than /users/track, and are nothing's.
+// pathOf is the path of a request as it was sent, without the query. Nothing of it is put in order: proxies in front of
+// us permit and refuse by what they see, so //users/track, /x/../users/track and /users%2Ftrack are other paths than
+// /users/track, and are nothing's.
 func pathOf(h *fasthttp.RequestHeader) []byte {
 	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
 	if len(path) > 0 && path[0] != '/' { // http://host/users/track
@@ -322,7 +329,8 @@ func (x *exchange) denyKey(token []byte) bool {
 	return x.deny("Too many requests with an invalid API key. Please try again later.", textUnauthorized+firstCharacters(token)+"…")
 }
 
-// deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from the address.
+// deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from
+// the address.
 func (x *exchange) deny(tooMany, text string) bool {
 	badKeyRequests.Inc()
 	if !x.s.badKeys.allow(x.clientAddr(), x.now, x.s.options.MaxBadKeysPerMinute) {
@@ -334,7 +342,8 @@ func (x *exchange) deny(tooMany, text string) bool {
 	return false
 }
 
-// firstCharacters is all of a key that an answer shows (D2): four characters, fewer of a short key, so that it is never shown whole.
+// firstCharacters is all of a key that an answer shows (D2): four characters, fewer of a short key, so that it is never
+// shown whole.
 func firstCharacters(token []byte) string {
 	text := []rune(strings.ToValidUTF8(string(token[:min(len(token), 16)]), "\uFFFD"))
 	return string(text[:min(4, len(text)/2)])
@@ -358,7 +367,8 @@ func (x *exchange) admit() bool {
 	return x.take(limit, of)
 }
 
-// counted is whose requests are counted together: those of a workspace, or of the company (0). In a cluster the limiter counts, alone the windows.
+// counted is whose requests are counted together: those of a workspace, or of the company (0). In a cluster the limiter
+// counts, alone the windows.
 type counted struct {
 	windows   *ratelimit.Windows
 	workspace uint32
@@ -401,7 +411,8 @@ func (x *exchange) setRate(s ratelimit.State) {
 	h.SetCanonical(headerReset, strconv.AppendInt(x.digits[:0], s.ResetSeconds(), 10))
 }
 
-// clientAddr is the caller's address: the connection's, or, behind trusted proxies, the right-most one of X-Forwarded-For that is no trusted proxy.
+// clientAddr is the caller's address: the connection's, or, behind trusted proxies, the right-most one of
+// X-Forwarded-For that is no trusted proxy.
 func (x *exchange) clientAddr() netip.Addr {
 	addr := addrOf(x.ctx.RemoteAddr())
 	trusted := x.s.options.TrustedProxies
@@ -451,7 +462,8 @@ func (x *exchange) actor() control.Actor {
 // param is a segment of the path, by its name in the route: {id}.
 func (x *exchange) param(name string) string { return x.route.param(string(x.path), name) }
 
-// lastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes, as %2F and as they are.
+// lastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes,
+// as %2F and as they are.
 func (x *exchange) lastSegment() string {
 	n := strings.Count(x.route.path, "/")
 	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/")) // resource.matches has seen that it is one
@@ -473,7 +485,8 @@ func (x *exchange) fail(status int, text string) {
 	x.send(status, x.reply)
 }
 
-// verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the answer.
+// verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the
+// answer.
 type verdict struct{ bad string }
 
 func (v *verdict) fail(text string) {

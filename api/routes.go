@@ -25,6 +25,7 @@ type route struct {
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
 	unfenced   bool // the handler reads no control documents but its workspace; all others see what was acknowledged before, by whatever node: exchange.fence
 	handler    func(*exchange)
+	withBody   func(*exchange, value) // in handler's place: the body is a JSON object
 
 	metrics *routeMetrics
 }
@@ -33,37 +34,37 @@ type route struct {
 func (s *Server) routes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, unfenced: true, handler: s.track},
-		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, unfenced: true, handler: s.exportIDs},
-		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.deleteUsers},
-		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.newAliases},
-		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.updateAliases},
-		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.identify},
-		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, unfenced: true, handler: s.merge},
+		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, unfenced: true, withBody: s.exportIDs},
+		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.deleteUsers},
+		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.newAliases},
+		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.updateAliases},
+		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.identify},
+		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.merge},
 		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename", bucket: ratelimit.UsersExternalIDsRename, unfenced: true,
-			handler: s.renameExternalIDs},
+			withBody: s.renameExternalIDs},
 		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove, unfenced: true,
-			handler: s.removeExternalIDs},
+			withBody: s.removeExternalIDs},
 
-		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatus},
-		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, handler: s.setStatusV2},
+		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, withBody: s.setStatus},
+		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, withBody: s.setStatusV2},
 		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, unfenced: true, handler: s.getStatus},
 		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, unfenced: true, handler: s.userStatus},
-		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, unfenced: true, handler: s.emailStatus},
-		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},
-		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, handler: s.blockEmails},
-		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, unfenced: true, handler: s.removeBounces},
-		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, unfenced: true, handler: s.removeSpamMarks},
+		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, unfenced: true, withBody: s.emailStatus},
+		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, withBody: s.blockEmails},
+		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, withBody: s.blockEmails},
+		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, unfenced: true, withBody: s.removeBounces},
+		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, unfenced: true, withBody: s.removeSpamMarks},
 
 		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
 		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
-		{method: "PUT", path: "/campaigns/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, handler: s.putCampaignTranslation},
-		{method: "PUT", path: "/campaign/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, handler: s.putCampaignTranslation},
+		{method: "PUT", path: "/campaigns/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, withBody: s.putCampaignTranslation},
+		{method: "PUT", path: "/campaign/translations", permission: "campaigns.translations.update", bucket: ratelimit.CampaignsTranslationsUpdate, withBody: s.putCampaignTranslation},
 		{method: "GET", path: "/campaigns/translations/source", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
 		{method: "GET", path: "/campaign/translations/source", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
 		{method: "GET", path: "/canvases/translations", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
 		{method: "GET", path: "/canvas/translations", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
-		{method: "PUT", path: "/canvases/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, handler: s.putCanvasTranslation},
-		{method: "PUT", path: "/canvas/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, handler: s.putCanvasTranslation},
+		{method: "PUT", path: "/canvases/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, withBody: s.putCanvasTranslation},
+		{method: "PUT", path: "/canvas/translations", permission: "canvas.translations.update", bucket: ratelimit.CanvasTranslationsUpdate, withBody: s.putCanvasTranslation},
 		{method: "GET", path: "/canvases/translations/source", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
 		{method: "GET", path: "/canvas/translations/source", permission: "canvas.translations.get", bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
 
@@ -86,10 +87,10 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimSchema},
 
 		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list", bucket: ratelimit.PreferenceCenterList, handler: s.listPreferenceCenters},
-		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.createPreferenceCenter},
+		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, withBody: s.createPreferenceCenter},
 		{method: "GET", path: "/preference_center/v1/{id}", permission: "preference_center.get", bucket: ratelimit.PreferenceCenterList, handler: s.getPreferenceCenter},
-		{method: "PUT", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.updatePreferenceCenter},
-		{method: "POST", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, handler: s.updatePreferenceCenter},
+		{method: "PUT", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, withBody: s.updatePreferenceCenter},
+		{method: "POST", path: "/preference_center/v1/{id}", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, withBody: s.updatePreferenceCenter},
 		{method: "GET", path: "/preference_center/v1/{id}/url/{user}", rest: true, permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
 		{method: "POST", path: "/preference_center/v1/{id}/url/{user}", rest: true, permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
 		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: s.showPage},
@@ -119,7 +120,7 @@ func newRouter(routes []route) *router {
 	r := &router{exact: map[string]*resource{}}
 	for i := range routes {
 		rt := &routes[i]
-		if rt.credentials() != 1 || rt.page && !rt.open || rt.open != (rt.bucket == ratelimit.None) || rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
+		if rt.credentials() != 1 || rt.page && !rt.open || rt.open != (rt.bucket == ratelimit.None) || (rt.handler == nil) == (rt.withBody == nil) || !strings.HasPrefix(rt.path, "/") {
 			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, or be open", rt.method, rt.path))
 		}
 		rt.metrics = newRouteMetrics(rt.path)
@@ -200,8 +201,9 @@ func (res *resource) matches(path string) bool {
 	return !more
 }
 
-// isParam says whether text can stand for a segment of a path in braces, percent-encoded as it may be. It must not be what a proxy would take for another path
-// than we do: empty or dot segments, and a slash in disguise unless the route takes slashes.
+// isParam says whether text can stand for a segment of a path in braces, percent-encoded as it may be. It must not be
+// what a proxy would take for another path than we do: empty or dot segments, and a slash in disguise unless the route
+// takes slashes.
 func isParam(text string, slashes bool) bool {
 	plain, err := url.PathUnescape(text)
 	if err != nil || !slashes && strings.Contains(plain, "/") || slices.Contains(strings.Split(text, "/"), "") {
@@ -237,7 +239,8 @@ func (rt *route) param(path, name string) string {
 	return ""
 }
 
-// routeMetrics counts a route's requests by status and their latency. There are as many of them as routes and statuses, whatever callers send.
+// routeMetrics counts a route's requests by status and their latency. There are as many of them as routes and statuses,
+// whatever callers send.
 type routeMetrics struct {
 	name    string
 	latency *metrics.Histogram

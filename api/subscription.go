@@ -20,8 +20,8 @@ import (
 
 // Subscription groups: service.md 2.12, 3.1, 4.3–4.6; decisions.md D5, D9; reference.md 5.
 //
-// A request that sets states is judged as a whole before anything of it is written, and is then one batch: all of it happens or nothing does. What states
-// mean to those who share an address is the engine's to know.
+// A request that sets states is judged as a whole before anything of it is written, and is then one batch: all of it
+// happens or nothing does. What states mean to those who share an address is the engine's to know.
 
 // Texts of the subscription and email endpoints. The first three are those of the public API.
 const (
@@ -46,22 +46,14 @@ type target struct {
 }
 
 // setStatus serves POST /subscription/status/set: one group.
-func (s *Server) setStatus(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) setStatus(x *exchange, body value) {
 	c := consent{x: x}
 	c.group(body)
 	c.commit(op.SourceStatusSet)
 }
 
 // setStatusV2 serves POST /v2/subscription/status/set: several groups.
-func (s *Server) setStatusV2(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) setStatusV2(x *exchange, body value) {
 	c := consent{x: x}
 	c.groups(body.member("subscription_groups"))
 	c.commit(op.SourceStatusSetV2)
@@ -94,8 +86,8 @@ func (c *consent) groups(v value) {
 	}
 }
 
-// group reads a subscription group reference (service.md 2.12). Both endpoints take the members' names of both, and one identifier where an array of them is
-// due: real clients send either.
+// group reads a subscription group reference (service.md 2.12). Both endpoints take the members' names of both, and one
+// identifier where an array of them is due: real clients send either.
 func (c *consent) group(v value) {
 	var groupID, stateText, optIn value
 	var targets [len(targetMembers)]value
@@ -257,7 +249,8 @@ func (c *consent) add(name string, v value, kind op.IDKind, states []shard.State
 	c.targets = append(c.targets, t)
 }
 
-// appendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else, and a number that can be a user's.
+// appendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else,
+// and a number that can be a user's.
 func (s *Server) appendE164(dst, phone []byte) (key []byte, ok bool) {
 	if len(phone) < 3 || len(phone) > 16 || phone[0] != '+' || phone[1] == '0' {
 		return dst, false
@@ -307,8 +300,9 @@ type queried struct {
 	text []byte
 }
 
-// readQuery reads the parameters; when they are wrong it has answered 400. Arrays come as external_id[]=a&external_id[]=b, with or without an index, or as
-// a parameter that is repeated. Empty parameters count as not sent.
+// readQuery reads the parameters; when they are wrong it has answered 400. Arrays come as
+// external_id[]=a&external_id[]=b, with or without an index, or as a parameter that is repeated. Empty parameters count
+// as not sent.
 func (x *exchange) readQuery() (q query, ok bool) {
 	q.ids = x.queried[:0]
 	for name, text := range x.ctx.QueryArgs().All() {
@@ -351,7 +345,8 @@ func withoutIndex(name []byte) []byte {
 	return name[:n]
 }
 
-// plusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a space.
+// plusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a
+// space.
 func plusForSpace(text []byte) []byte {
 	for i, b := range text {
 		if b == ' ' {
@@ -418,7 +413,8 @@ func (s *Server) getStatus(x *exchange) {
 	x.answerStatus(q.ids, shard.State{Kind: shard.GroupState, Group: id, Channel: channelOf(g)})
 }
 
-// answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and allocates next to nothing.
+// answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and
+// allocates next to nothing.
 func (x *exchange) answerStatus(ids []queried, group shard.State) {
 	reply := append(x.reply[:0], `{"status":{`...)
 	var names nameSet
@@ -440,10 +436,7 @@ func (x *exchange) answerStatus(ids []queried, group shard.State) {
 			x.failEngine(err)
 			return
 		}
-		if i > 0 {
-			reply = append(reply, ',')
-		}
-		reply = appendQuoted(reply, id.text)
+		reply = appendQuoted(withComma(reply), id.text)
 		reply = append(reply, statusMember(state.On, known)...)
 	}
 	x.reply = append(reply, `},"message":"success"}`...)
@@ -509,8 +502,8 @@ func statusMember(subscribed, known bool) string {
 	return `:"Unsubscribed"`
 }
 
-// keyOf is the engine's key of an identifier, until the next call; ok is false for what is no phone number. An email is whatever it is: one that is not valid
-// is nobody's.
+// keyOf is the engine's key of an identifier, until the next call; ok is false for what is no phone number. An email is
+// whatever it is: one that is not valid is nobody's.
 func (x *exchange) keyOf(id queried) (key []byte, ok bool) {
 	switch id.kind {
 	case op.Email:
@@ -564,8 +557,8 @@ func parseBetween(text []byte, low, high, absent int) (n int, ok bool) {
 	return n, err == nil && n >= low && n <= high
 }
 
-// answerUsers answers with a page of the users that ids name. Numbers never change, so users who share an address come in an order that is the same for every
-// page.
+// answerUsers answers with a page of the users that ids name. Numbers never change, so users who share an address come
+// in an order that is the same for every page.
 func (x *exchange) answerUsers(ids []queried, limit, offset int) {
 	if err := x.expectQueried(shard.OfUsers|shard.OfEmails|shard.OfPhones, ids); err != nil {
 		x.failEngine(err)
@@ -601,29 +594,29 @@ func (x *exchange) answerUsers(ids []queried, limit, offset int) {
 			return
 		}
 		for _, u := range users { // none: deleted since
-			x.reply = appendUserStatus(x.reply, x.ws, u.Blob)
+			x.reply = appendUserStatus(withComma(x.reply), x.ws, u.Blob)
 		}
 	}
-	x.reply = append(bytes.TrimSuffix(x.reply, []byte{','}), `],"total_count":`...)
+	x.reply = append(x.reply, `],"total_count":`...)
 	x.reply = strconv.AppendInt(x.reply, int64(len(numbers)), 10)
 	x.reply = append(x.reply, `,"message":"success"}`...)
 	x.send(fasthttp.StatusOK, x.reply)
 }
 
-// appendUserStatus appends a user's entry and a comma. Members that the user has not are null.
+// appendUserStatus appends a user's entry. Members that the user has not are null.
 func appendUserStatus(dst []byte, ws *Workspace, blob []byte) []byte {
 	dst = appendText(append(dst, `{"email":`...), attribute(blob, op.AttrEmail))
 	dst = appendText(append(dst, `,"phone":`...), attribute(blob, op.AttrPhone))
 	dst = appendText(append(dst, `,"external_id":`...), profile.ExternalID(blob))
 	dst = append(dst, `,"subscription_groups":[`...)
 	for _, state := range groupStates(ws, blob) {
-		dst = appendQuoted(append(dst, `{"id":`...), state.group.ID)
+		dst = appendQuoted(append(withComma(dst), `{"id":`...), state.group.ID)
 		dst = appendQuoted(append(dst, `,"name":`...), state.group.Name)
 		dst = appendQuoted(append(dst, `,"channel":`...), state.group.Channel)
 		dst = append(append(dst, `,"status"`...), statusMember(state.subscribed, true)...)
-		dst = append(dst, `},`...)
+		dst = append(dst, '}')
 	}
-	return append(bytes.TrimSuffix(dst, []byte{','}), `]},`...)
+	return append(dst, `]}`...)
 }
 
 type groupState struct {
@@ -631,7 +624,8 @@ type groupState struct {
 	subscribed bool
 }
 
-// groupStates are the groups in which a user has a state, in the order of their ids: that of the profile is how the states happened to arrive.
+// groupStates are the groups in which a user has a state, in the order of their ids: that of the profile is how the
+// states happened to arrive.
 func groupStates(ws *Workspace, blob []byte) (states []groupState) {
 	profile.Groups(blob, func(id [16]byte, subscribed bool, _ int64, _ uint32) {
 		if g := ws.Groups[uuid.UUID(id).String()]; g != nil {

@@ -13,10 +13,12 @@ import (
 	"millrace/api/control"
 )
 
-// Translations of campaign and canvas messages (service.md 2.15, 4.11, 4.12; decisions.md D6, D9): listed, shown one by one, and written.
+// Translations of campaign and canvas messages (service.md 2.15, 4.11, 4.12; decisions.md D6, D9): listed, shown one by
+// one, and written.
 //
-// A request is judged in this order, and the first that fails is the answer: the ids that it must have; whether the workspace has more than one language; the
-// campaign, or the canvas and its step; the message; its channel; whether it has more than one language; the locale; the texts.
+// A request is judged in this order, and the first that fails is the answer: the ids that it must have; whether the
+// workspace has more than one language; the campaign, or the canvas and its step; the message; its channel; whether it
+// has more than one language; the locale; the texts.
 
 // translationError is a refusal with its code.
 type translationError struct {
@@ -46,7 +48,8 @@ func requiredID(code, name string) *translationError {
 	return &translationError{400, code, "'" + name + "' is required"}
 }
 
-// maxTranslationBytes bounds the texts of one translation, ids included. With the default of Options.MaxBodyBytes no request comes near it.
+// maxTranslationBytes bounds the texts of one translation, ids included. With the default of Options.MaxBodyBytes no
+// request comes near it.
 const maxTranslationBytes = 20 << 20
 
 // textTooManyRequests is what clients of the public API know for 429; the message beside it names the limit (D2).
@@ -78,14 +81,16 @@ func (x *exchange) failTranslation(err error) {
 	x.send(e.status, x.reply)
 }
 
-// messagePlace names a message: in a campaign, or in a step of a canvas. It reads and changes the document that the message is in.
+// messagePlace names a message: in a campaign, or in a step of a canvas. It reads and changes the document that the
+// message is in.
 type messagePlace struct {
 	campaign, canvas, step string // ids
 	variation              string // of the message; empty: all of the campaign
 	localeID, localeName   string // of a translation; both empty: all
 }
 
-// queriedPlace reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over: there are no drafts.
+// queriedPlace reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over:
+// there are no drafts.
 func (x *exchange) queriedPlace() messagePlace {
 	query := x.ctx.QueryArgs()
 	get := func(name string) string { return string(query.Peek(name)) }
@@ -202,7 +207,8 @@ func (x *exchange) eachMessage(f func(*control.Message) bool) {
 	}
 }
 
-// locale returns the locale that the request names, one of the workspace: of its settings, or of any translation that it has.
+// locale returns the locale that the request names, one of the workspace: of its settings, or of any translation that
+// it has.
 func (p *messagePlace) locale(x *exchange) (control.Locale, error) {
 	var same func(control.Locale) bool
 	if p.localeID != "" {
@@ -249,7 +255,8 @@ func (x *exchange) localeID(l control.Locale) uuid.UUID {
 	return uuid.NewSHA1(localeSpace, []byte(x.ws.ID+"/"+localeKey(l)))
 }
 
-// campaignTranslations serves GET /campaigns/translations: of one message, or, without message_variation_id, of each message of the campaign that has any.
+// campaignTranslations serves GET /campaigns/translations: of one message, or, without message_variation_id, of each
+// message of the campaign that has any.
 func (s *Server) campaignTranslations(x *exchange) {
 	p := x.queriedPlace()
 	x.answerTranslations(&p, p.checkCampaign(false))
@@ -277,16 +284,12 @@ func (x *exchange) answerTranslations(p *messagePlace, err error) {
 		return
 	}
 	x.reply = append(x.reply[:0], `{"translations":[`...)
-	comma := false
 	for i := range shown {
 		for _, t := range shown[i].Translations {
 			if only != "" && localeKey(t.Locale) != only {
 				continue
 			}
-			if comma {
-				x.reply = append(x.reply, ',')
-			}
-			comma = true
+			x.reply = withComma(x.reply)
 			x.appendTranslation(p, &shown[i], t)
 		}
 	}
@@ -341,11 +344,8 @@ func (x *exchange) appendTranslation(p *messagePlace, m *control.Message, t cont
 // appendTexts appends texts by their ids, in order of the ids.
 func appendTexts(dst []byte, texts map[string]string) []byte {
 	dst = append(dst, '{')
-	for i, id := range slices.Sorted(maps.Keys(texts)) {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(appendQuoted(dst, id), ':')
+	for _, id := range slices.Sorted(maps.Keys(texts)) {
+		dst = append(appendQuoted(withComma(dst), id), ':')
 		dst = appendQuoted(dst, texts[id])
 	}
 	return append(dst, '}')
@@ -378,25 +378,22 @@ func (x *exchange) answerSource(p *messagePlace, err error) {
 }
 
 // putCampaignTranslation serves PUT /campaigns/translations.
-func (s *Server) putCampaignTranslation(x *exchange) {
-	if p, texts, ok := x.written(func(p *messagePlace) error { return p.checkCampaign(true) }); ok {
+func (s *Server) putCampaignTranslation(x *exchange, body value) {
+	if p, texts, ok := x.written(body, func(p *messagePlace) error { return p.checkCampaign(true) }); ok {
 		putTranslation(x, &p, texts, s.options.Control.Campaigns, p.campaign, campaignMessages)
 	}
 }
 
 // putCanvasTranslation serves PUT /canvases/translations.
-func (s *Server) putCanvasTranslation(x *exchange) {
-	if p, texts, ok := x.written((*messagePlace).checkCanvas); ok {
+func (s *Server) putCanvasTranslation(x *exchange, body value) {
+	if p, texts, ok := x.written(body, (*messagePlace).checkCanvas); ok {
 		putTranslation(x, &p, texts, s.options.Control.Canvases, p.canvas, p.canvasMessages)
 	}
 }
 
-// written reads the body of a PUT: the place, and the text of translation_map, which is read last. It has answered when ok is false.
-func (x *exchange) written(check func(*messagePlace) error) (p messagePlace, texts value, ok bool) {
-	body, ok := x.object()
-	if !ok {
-		return p, nil, false
-	}
+// written reads the body of a PUT: the place, and the text of translation_map, which is read last. It has answered when
+// ok is false.
+func (x *exchange) written(body value, check func(*messagePlace) error) (p messagePlace, texts value, ok bool) {
 	var err error
 	str := func(v value, wrong *translationError, name string) string {
 		s, isString := v.str()
@@ -436,8 +433,8 @@ func (x *exchange) written(check func(*messagePlace) error) (p messagePlace, tex
 	return p, texts, true
 }
 
-// putTranslation gives a message's translation into a locale the texts, all of them. The request is judged on what is there now, and once more on the document that it
-// changes, which nobody else changes meanwhile.
+// putTranslation gives a message's translation into a locale the texts, all of them. The request is judged on what is
+// there now, and once more on the document that it changes, which nobody else changes meanwhile.
 func putTranslation[T any](x *exchange, p *messagePlace, texts value, l *control.Collection[T], id string, messagesOf func(*T) ([]control.Message, error)) {
 	messages, err := p.messages(x)
 	var m *control.Message
@@ -515,7 +512,8 @@ func readTexts(v value) (map[string]string, error) {
 	return texts, nil
 }
 
-// complete says which ids of the message's source the texts leave out. Ids that the source doesn't have are kept: a message may have no source here.
+// complete says which ids of the message's source the texts leave out. Ids that the source doesn't have are kept: a
+// message may have no source here.
 func complete(m *control.Message, texts map[string]string) error {
 	var missing []string
 	for _, id := range slices.Sorted(maps.Keys(m.Source)) {

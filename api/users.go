@@ -13,7 +13,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// POST /users/export/ids and POST /users/delete (decisions.md D4, reference.md 4.4): both name users, one finds them, the other removes them.
+// POST /users/export/ids and POST /users/delete (decisions.md D4, reference.md 4.4): both name users, one finds them,
+// the other removes them.
 
 // names collects the identifiers of a request.
 type names struct {
@@ -87,11 +88,7 @@ func (n *names) aliases(v value) {
 }
 
 // exportIDs serves POST /users/export/ids.
-func (s *Server) exportIDs(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) exportIDs(x *exchange, body value) {
 	n := names{x: x}
 	var fields profile.Fields
 	for member, m := range body.members() {
@@ -149,7 +146,8 @@ func (n *names) one(field string, v value, add func(id string)) {
 	add(id)
 }
 
-// fields reads fields_to_export. Names that the export doesn't know are left out; when none is left, nothing is exported of a user.
+// fields reads fields_to_export. Names that the export doesn't know are left out; when none is left, nothing is
+// exported of a user.
 func (n *names) fields(v value) (fields profile.Fields) {
 	if v.absent() {
 		return 0
@@ -207,9 +205,7 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 				continue
 			}
 			seen[u.Number] = struct{}{}
-			if len(seen) > 1 {
-				x.reply = append(x.reply, ',')
-			}
+			x.reply = withComma(x.reply)
 			show.Number, show.SvcID = u.Number, x.s.options.Store.AppendSvcID(svcID[:0], x.ws.Number, u.Number)
 			x.reply = profile.AppendJSON(x.reply, u.Blob, fields, show)
 		}
@@ -265,21 +261,14 @@ func appendStrings(dst []byte, name string, list []string) []byte {
 		return dst
 	}
 	dst = append(append(dst, name...), '[')
-	for i, s := range list {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendQuoted(dst, s)
+	for _, s := range list {
+		dst = appendQuoted(withComma(dst), s)
 	}
 	return append(dst, ']')
 }
 
 // deleteUsers serves POST /users/delete. The members name users in different ways; one kind per request.
-func (s *Server) deleteUsers(x *exchange) {
-	body, ok := x.object()
-	if !ok {
-		return
-	}
+func (s *Server) deleteUsers(x *exchange, body value) {
 	n := names{x: x}
 	kinds := map[op.IDKind]struct{}{}
 	for member, m := range body.members() {
@@ -329,21 +318,14 @@ func (n *names) emailObject(e value) {
 		n.fail("'email_addresses' must be an array of objects")
 		return
 	}
-	var email, prioritization string
-	found := false
-	for member, m := range e.members() {
-		switch member {
-		case "email":
-			email, found = m.str()
-		case "prioritization":
-			var text string
-			if prioritization, text = readPrioritization(m); text != "" {
-				n.fail(text)
-				return
-			}
-		}
+	m := e.pick("email", "prioritization")
+	prioritization, text := readPrioritization(m[1])
+	if text != "" {
+		n.fail(text)
+		return
 	}
-	if !found {
+	email, ok := m[0].str()
+	if !ok {
 		n.fail("'email' must be a string")
 		return
 	}
@@ -353,7 +335,8 @@ func (n *names) emailObject(e value) {
 	}
 }
 
-// delete removes the users, durably and all at once, and answers with their number and the identifiers that were nobody's.
+// delete removes the users, durably and all at once, and answers with their number and the identifiers that were
+// nobody's.
 func (x *exchange) delete(named []namedUser) {
 	if err := x.expect(shard.OfUsers, named...); err != nil {
 		x.failEngine(err)
