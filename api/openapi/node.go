@@ -75,10 +75,10 @@ func texts(n *yaml.Node, path ...string) (list []string) {
 // link makes each $ref below n an alias of what it leads to within the whole document.
 func link(whole, n *yaml.Node) {
 	for _, e := range n.Content {
-		if ref := text(member(e, "$ref")); ref != "" {
-			e.Alias = member(whole, strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
+		if place, ok := strings.CutPrefix(text(e, "$ref"), "#/"); ok { // that of SCIM's resources begins otherwise
+			e.Alias = member(whole, strings.Split(place, "/")...)
 			if e.Kind, e.Content = yaml.AliasNode, nil; e.Alias == nil {
-				panic(fmt.Sprintf("BUG: %s leads nowhere", ref))
+				panic(fmt.Sprintf("BUG: %s leads nowhere", place))
 			}
 		}
 		link(whole, e)
