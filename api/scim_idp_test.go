@@ -322,6 +322,17 @@ func TestSCIMTesters(t *testing.T) {
 		{about: "no such path", method: "GET", path: "/2a4e7ab0", status: 404},
 
 		{about: "OneLogin's check", method: "GET", path: `/Users?filter=userName eq "nobody"`, status: 200, want: map[string]any{"totalResults": 0.0}},
+		{about: "OneLogin's template with the URN of SCIM 1", method: "POST", path: "/Users", status: 201, save: "one", want: map[string]any{"schemas.0": urnUser, "schemas.#": 1.0},
+			body: `{"schemas":["urn:scim:schemas:core:1.0"],"userName":"one@example.com","externalId":"12345","name":{"givenName":"One","familyName":"Login"},"emails":[{"value":"one@example.com","primary":true}]}`},
+		{about: "OneLogin deletes", method: "DELETE", path: "/Users/{one}", status: 204},
+		{about: "JumpCloud's test user", method: "POST", path: "/Users", body: oktaUser("jctest@example.com", "Test", "User", true), status: 201, save: "jcuser"},
+		{about: "JumpCloud's test group", method: "POST", path: "/Groups", body: groupBody("JumpCloud test"), status: 201, save: "jcgroup"},
+		{about: "JumpCloud's member", method: "PATCH", path: "/Groups/{jcgroup}", body: operations(`{"op":"add","path":"members","value":[{"value":"{jcuser}"}]}`), status: 200, want: map[string]any{"members.#": 1.0}},
+		{about: "authentik: the group is there", method: "POST", path: "/Groups", body: groupBody("JumpCloud test"), status: 409, want: map[string]any{"scimType": "uniqueness"}},
+		{about: "authentik: so it takes that one", method: "GET", path: `/Groups?filter=displayName eq "JumpCloud test"`, status: 200, want: map[string]any{"Resources.0.id": "{jcgroup}"}},
+		{about: "JumpCloud deletes the user", method: "DELETE", path: "/Users/{jcuser}", status: 204},
+		{about: "JumpCloud deletes the group", method: "DELETE", path: "/Groups/{jcgroup}", status: 204},
+
 		{about: "scim-sanity: no userName", method: "POST", path: "/Users", body: `{"schemas":["` + urnUser + `"]}`, status: 400},
 		{about: "scim-sanity: junk", method: "POST", path: "/Users", body: `not json`, status: 400},
 		{about: "scim-sanity: create", method: "POST", path: "/Users", body: oktaUser("sanity@example.com", "Sanity", "Check", true), status: 201, save: "user",

@@ -104,12 +104,15 @@ func (f *form) required(members map[string]any, path, name string) any {
 	return v
 }
 
+// oldSchema is the core schema of SCIM 1, which OneLogin's templates may name.
+const oldSchema = "urn:scim:schemas:core:1.0"
+
 func (f *form) schemas(v any, schema string) {
 	if v == nil {
 		return
 	}
 	list := f.strings("schemas", v)
-	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, schema) }) {
+	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, schema) || s == oldSchema }) {
 		f.fail("schemas", "must contain %s", schema)
 	}
 }
