@@ -359,7 +359,7 @@ func TestCalls(t *testing.T) {
 			return h
 		}
 		_, err := stranger("another").DialAddress(c.members[1], patience)
-		require.ErrorIs(t, err, quorum.ErrStranger)
+		require.ErrorIs(t, err, quorum.ErrUnauthenticated)
 
 		fresh := stranger("")
 		for path, want := range map[string]string{callFacts: "", callHello: "status 403", callCommit: "status 403", callImage: "status 403", "/nothing": "status 403"} {

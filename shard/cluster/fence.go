@@ -133,7 +133,9 @@ type fenceMark struct {
 	position uint64
 	code     errCode
 	hint     uint64
-	waits    bool // for the replica here
+	// index and term of an entry at the position or behind it that is committed (quorum.Log.Learn)
+	index, term uint64
+	waits       bool // for the replica here
 }
 
 // fence asks for a fence of each group, and waits for the replicas here.
@@ -262,6 +264,7 @@ func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
 		go func() {
 			defer asking.Done()
 			position, err := g.log.Fence(ctx)
+			m.index, m.term = g.log.Committed()
 			if m.position, m.code = position, codeOf(err); m.code == codeNotLeader {
 				n.lookAt(m.group)
 				m.hint = n.routes.hint(m.group)
@@ -274,7 +277,7 @@ func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
 // mark asks another node.
 //
 //	body    timeout ms u32, groups u32 each
-//	answer  for each group: code u8, hint u64, position u64
+//	answer  for each group: code u8, hint u64, position u64, the last committed entry's index u64 and term u64
 func (r *remote) mark(marks []*fenceMark, deadline time.Time) {
 	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)), uint32(max(time.Until(deadline), 0).Milliseconds()))
 	for _, m := range marks {
@@ -283,8 +286,13 @@ func (r *remote) mark(marks []*fenceMark, deadline time.Time) {
 	err := r.post(r.services, callFence, body, deadline.Add(answerTime), func(x *reader) error {
 		for _, m := range marks {
 			code := errCode(x.u8())
-			if m.hint, m.position = x.u64(), x.u64(); !x.short {
-				m.code = code
+			m.hint, m.position, m.index, m.term = x.u64(), x.u64(), x.u64(), x.u64()
+			if x.short {
+				continue
+			}
+			m.code = code
+			if g := r.n.group(m.group); g != nil && code == codeOK {
+				g.log.Learn(m.index, m.term)
 			}
 		}
 		return nil
@@ -313,15 +321,16 @@ func (n *Node) serveFence(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	n.markHere(marks, time.Now().Add(min(timeout, maxWait)))
 	for _, m := range marks {
 		dst = appendU64(appendU64(append(dst, byte(m.code)), m.hint), m.position)
+		dst = appendU64(appendU64(dst, m.index), m.term)
 	}
 	return dst, nil
 }
 
 // fenceOne is a fence of one group.
-func (n *Node) fenceOne(group uint32, deadline time.Time) (position uint64, err error) {
+func (n *Node) fenceOne(group uint32, deadline time.Time) (fenceMark, error) {
 	marks := []fenceMark{{group: group, code: codeNotLeader}}
-	err = n.askMarks(marks, deadline)
-	return marks[0].position, err
+	err := n.askMarks(marks, deadline)
+	return marks[0], err
 }
 
 // errLag is returned when a replica does not come so far in time.
@@ -373,9 +382,9 @@ func (g *group) catchUp() {
 func (g *group) tryCatchUp() error {
 	for _, next := range []int32{fenced, current} {
 		deadline := time.Now().Add(g.n.opts.FenceTimeout)
-		position, err := g.n.fenceOne(g.id, deadline)
+		mark, err := g.n.fenceOne(g.id, deadline)
 		if err == nil {
-			err = g.wait(position, time.Now().Add(g.n.opts.MaxReadLag))
+			err = g.wait(mark.position, time.Now().Add(g.n.opts.MaxReadLag))
 		}
 		if err != nil {
 			g.phase.CompareAndSwap(fenced, behind)

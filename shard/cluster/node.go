@@ -301,11 +301,11 @@ const tellInterval = 10 * time.Second
 // fenceControl returns when what was acknowledged in the control group before the call is applied here.
 func (n *Node) fenceControl(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	position, err := n.fenceOne(controlGroup, deadline)
+	mark, err := n.fenceOne(controlGroup, deadline)
 	if err != nil {
 		return err
 	}
-	return n.group(controlGroup).wait(position, deadline)
+	return n.group(controlGroup).wait(mark.position, deadline)
 }
 
 // resolve is where another node is: as the control documents say, or, as long as they don't, as Options do.
@@ -364,33 +364,38 @@ func (n *Node) Ready() error {
 // Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or after a while.
 func (n *Node) Spread() {
 	deadline := time.Now().Add(n.opts.SpreadTimeout)
-	position, err := n.fenceOne(controlGroup, deadline)
+	mark, err := n.fenceOne(controlGroup, deadline)
 	if err != nil {
 		return
 	}
 	var asking sync.WaitGroup
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
 		if r.up.Load() {
-			asking.Add(1)
-			go func() {
-				defer asking.Done()
-				body := appendU32(appendU64(make([]byte, headerBytes), position), uint32(max(time.Until(deadline), 0).Milliseconds()))
+			asking.Go(func() {
+				body := appendU64(make([]byte, headerBytes), mark.position)
+				body = appendU64(appendU64(body, mark.index), mark.term)
+				body = appendU32(body, uint32(max(time.Until(deadline), 0).Milliseconds()))
 				_ = r.post(r.services, callSpread, body, deadline, nil) // it has all the time that there is
-			}()
+			})
 		}
 		return true
 	})
-	_ = n.group(controlGroup).wait(position, deadline)
+	_ = n.group(controlGroup).wait(mark.position, deadline)
 	asking.Wait()
 }
 
+// serveSpread waits for control documents.
+//
+//	body    position u64, index and term of an entry that is committed u64 each, timeout ms u32
 func (n *Node) serveSpread(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
-	position, timeout := x.u64(), time.Duration(x.u32())*time.Millisecond
+	position, index, term := x.u64(), x.u64(), x.u64()
+	timeout := time.Duration(x.u32()) * time.Millisecond
 	g := n.group(controlGroup)
 	if x.short || g == nil {
 		return dst, errMalformed
 	}
+	g.log.Learn(index, term)
 	return dst, g.wait(position, time.Now().Add(min(timeout, maxWait)))
 }
 

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -25,144 +24,6 @@ import (
 	"millrace/wal"
 	"millrace/wal/durable"
 )
-
-// network says where nodes are, and who reaches whom: each pair of nodes has a relay in between, which a partition cuts.
-type network struct {
-	mu     sync.Mutex
-	ports  map[Node]string
-	relays map[[2]Node]*relay
-	cut    map[[2]Node]bool
-}
-
-func newNetwork(t testing.TB) *network {
-	n := &network{ports: map[Node]string{}, relays: map[[2]Node]*relay{}, cut: map[[2]Node]bool{}}
-	t.Cleanup(func() {
-		for _, r := range n.relays {
-			_ = r.listener.Close()
-			r.set(true)
-		}
-	})
-	return n
-}
-
-// resolve is what the host of a node asks: it gives the relay to the other.
-func (n *network) resolve(t testing.TB, from Node) func(Node) (string, bool) {
-	return func(to Node) (string, bool) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		key := [2]Node{from, to}
-		if n.relays[key] == nil {
-			r, err := newRelay(n.cut[key], func() string {
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				return n.ports[to]
-			})
-			if err != nil {
-				return "", false
-			}
-			n.relays[key] = r
-		}
-		return n.relays[key].listener.Addr().String(), true
-	}
-}
-
-// partition lets only nodes of the same side reach one another; those of no side reach nobody.
-func (n *network) partition(sides ...[]Node) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for from := range n.ports {
-		for to := range n.ports {
-			cut := len(sides) > 0
-			for _, s := range sides {
-				if slices.Contains(s, from) && slices.Contains(s, to) {
-					cut = false
-				}
-			}
-			n.setLocked(from, to, cut)
-		}
-	}
-}
-
-func (n *network) setLocked(from, to Node, cut bool) {
-	key := [2]Node{from, to}
-	n.cut[key] = cut
-	if r := n.relays[key]; r != nil {
-		r.set(cut)
-	}
-}
-
-// relay carries bytes between two nodes until it is cut.
-type relay struct {
-	listener net.Listener
-	target   func() string
-
-	mu    sync.Mutex
-	cut   bool
-	conns map[net.Conn]struct{}
-}
-
-func newRelay(cut bool, target func() string) (*relay, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	r := &relay{listener: listener, target: target, cut: cut, conns: map[net.Conn]struct{}{}}
-	go func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go r.carry(c)
-		}
-	}()
-	return r, nil
-}
-
-func (r *relay) set(cut bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cut = cut
-	if cut {
-		for c := range r.conns {
-			_ = c.Close()
-		}
-		clear(r.conns)
-	}
-}
-
-func (r *relay) add(c net.Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.cut {
-		_ = c.Close()
-		return false
-	}
-	r.conns[c] = struct{}{}
-	return true
-}
-
-func (r *relay) carry(in net.Conn) {
-	if !r.add(in) {
-		return
-	}
-	defer in.Close()
-	out, err := net.Dial("tcp", r.target())
-	if err != nil || !r.add(out) {
-		return
-	}
-	defer out.Close()
-	go func() {
-		_, _ = io.Copy(out, in)
-		_ = out.Close()
-		_ = in.Close()
-	}()
-	_, _ = io.Copy(in, out)
-	r.mu.Lock()
-	delete(r.conns, in)
-	delete(r.conns, out)
-	r.mu.Unlock()
-}
 
 // line is a record as an owner has it.
 type line struct {
@@ -401,7 +262,7 @@ func newGroup(t testing.TB, n int, options func(*Options)) *group {
 }
 
 func emptyGroup(t testing.TB) *group {
-	return &group{t: t, net: newNetwork(t), members: map[Node]*member{}, unknown: map[string]bool{}}
+	return &group{t: t, net: newNetwork(), members: map[Node]*member{}, unknown: map[string]bool{}}
 }
 
 // add makes a node that is not started.
@@ -434,14 +295,11 @@ func (m *member) tryStart() error {
 
 // open does all but Start.
 func (m *member) open() (err error) {
-	m.host, err = Listen(HostOptions{Node: m.node, Listen: "127.0.0.1:0", TLS: m.tls, Resolve: m.net.resolve(m.t, m.node), Logger: testLogger(m.t)})
+	m.host, err = Listen(HostOptions{Node: m.node, TLS: m.tls, Resolve: m.net.resolve, Logger: testLogger(m.t), sockets: m.net.sockets(m.node)})
 	if err != nil {
 		return err
 	}
 	m.host.SetCluster(testCluster)
-	m.net.mu.Lock()
-	m.net.ports[m.node] = m.host.Addr().String()
-	m.net.mu.Unlock()
 	m.owner = newOwner(filepath.Join(m.dir, "CHECKPOINT"))
 	o := Options{Host: m.host, Group: 7, Dir: filepath.Join(m.dir, "group"), State: m.owner, OnDurable: m.owner.onDurable, OnLost: m.owner.onLost,
 		OnLead: func() { m.owner.turn(true) }, OnFollow: func() { m.owner.turn(false) }, Logger: testLogger(m.t).With("node", m.node),

@@ -14,8 +14,9 @@ import (
 )
 
 // A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter one.
-func TestOpenFindsDamage(t *testing.T) {
-	t.Parallel()
+func TestOpenFindsDamage(t *testing.T) { simulated(t, testOpenFindsDamage) }
+
+func testOpenFindsDamage(t *testing.T) {
 	r := testseed.Rand(t)
 	g := newGroup(t, 3, nil)
 	g.write(150)
@@ -73,20 +74,17 @@ func TestOpenFindsDamage(t *testing.T) {
 		},
 		"the list of segments is gone": remove(logDir, metaName),
 		"the log is gone":              remove(logDir),
-		"the witness is gone":          remove(witnessName),
-		"the witness is damaged": func() {
-			edit(filepath.Join(f.dir, "group", witnessName), func(b []byte) { b[10]++; b[witnessSpacing+10]++ })
+		"the high-water mark is gone":  remove(highWaterName),
+		"the high-water mark is damaged": func() {
+			edit(filepath.Join(f.dir, "group", highWaterName), func(b []byte) { b[10]++; b[highWaterSpacing+10]++ })
 		},
 		"the marker is gone":      remove(markerName),
 		"the marker is damaged":   flip(markerName),
 		"the identity is damaged": flip(identityName),
 	} {
-		t.Run(name, func(t *testing.T) {
-			f.dir = freeze(t, sound)
-			damage()
-			err := f.tryStart()
-			require.ErrorIs(t, err, wal.ErrCorrupt)
-		})
+		f.dir = freeze(t, sound)
+		damage()
+		require.ErrorIs(t, f.tryStart(), wal.ErrCorrupt, name)
 	}
 	f.dir = sound
 	f.start()

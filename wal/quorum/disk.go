@@ -8,6 +8,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
 )
 
 // A disk that hangs says nothing. Raft waits for it, and its heartbeats go on meanwhile: a leader whose disk hangs would lead for ever and do nothing. So each
@@ -25,9 +26,13 @@ var errDiskHangs = errors.New("quorum: the disk hangs")
 
 // disk is that of a node: all of its groups write there.
 type disk struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards all below
 	logs    map[*Log]struct{}
 	hanging int // writes that take too long
+
+	usage   unix.Statfs_t // as of looked
+	looked  time.Time
+	unknown error
 }
 
 func (d *disk) join(l *Log) {
@@ -64,6 +69,17 @@ func (d *disk) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.hanging > 0
+}
+
+// space is how much of the disk is free, and how large it is, as of half a keepInterval ago at most: all groups ask.
+func (d *disk) space(dir string) (free, total int64, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); now.Sub(d.looked) > keepInterval/2 {
+		d.unknown, d.looked = unix.Statfs(dir, &d.usage), now
+	}
+	u := &d.usage
+	return int64(u.Bavail) * u.Bsize, int64(u.Blocks) * u.Bsize, d.unknown
 }
 
 // deadline watches the writes of one store, which come one after the other.

@@ -13,26 +13,45 @@ import (
 
 // hangingDisk is the disk of one node, which takes writes or lets them wait.
 type hangingDisk struct {
-	mu    sync.RWMutex // held by who lets it hang
 	waits atomic.Int32
+	mu    sync.Mutex // guards all below
+	cond  sync.Cond
+	hung  bool
+}
+
+func newHangingDisk() *hangingDisk {
+	d := &hangingDisk{}
+	d.cond.L = &d.mu
+	return d
 }
 
 func (d *hangingDisk) write() {
 	d.waits.Add(1)
 	defer d.waits.Add(-1)
-	d.mu.RLock()
-	defer d.mu.RUnlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.hung {
+		d.cond.Wait()
+	}
+}
+
+func (d *hangingDisk) hang(hung bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hung = hung
+	d.cond.Broadcast()
 }
 
 // A leader whose disk hangs goes on with its heartbeats, as far as raft is concerned. It gives the leadership up, and what is asked of it fails at once; the
 // others go on. When the disk goes on, it follows, and nothing is there that the others don't have.
-func TestLeaderWhoseDiskHangs(t *testing.T) {
-	t.Parallel()
+func TestLeaderWhoseDiskHangs(t *testing.T) { simulated(t, testLeaderWhoseDiskHangs) }
+
+func testLeaderWhoseDiskHangs(t *testing.T) {
 	disks := map[Node]*hangingDisk{}
 	g := emptyGroup(t)
 	voters := []Node{1, 2, 3}
 	for _, v := range voters {
-		d := &hangingDisk{}
+		d := newHangingDisk()
 		disks[v] = d
 		g.add(v, func(o *Options) {
 			o.Voters, o.hooks.write, o.DiskTimeout = voters, d.write, 100*time.Millisecond
@@ -40,7 +59,7 @@ func TestLeaderWhoseDiskHangs(t *testing.T) {
 	}
 	texts := g.write(20)
 	old := g.leader()
-	disks[old.node].mu.Lock()
+	disks[old.node].hang(true)
 	require.NoError(t, old.append("hangs"))
 	soon(t, "the write waits", func() bool { return disks[old.node].waits.Load() > 0 })
 	_, err := old.log.Fence(context.Background())
@@ -57,16 +76,17 @@ func TestLeaderWhoseDiskHangs(t *testing.T) {
 		texts = append(texts, text)
 	}
 	soon(t, "the others go on", func() bool { return leader.handedBack("without 19") })
-	disks[old.node].mu.Unlock()
+	disks[old.node].hang(false)
 	soon(t, "the old leader has all", func() bool { return len(old.owner.texts()) >= len(texts) })
 	g.same()
 	require.NotContains(t, leader.owner.texts(), "hangs")
 }
 
 // When nobody can take over, whoever stood down leads again once its disk goes on, and what was on its way is there.
-func TestDiskThatHangsForALittle(t *testing.T) {
-	t.Parallel()
-	var d hangingDisk
+func TestDiskThatHangsForALittle(t *testing.T) { simulated(t, testDiskThatHangsForALittle) }
+
+func testDiskThatHangsForALittle(t *testing.T) {
+	d := newHangingDisk()
 	g := emptyGroup(t)
 	for _, v := range []Node{1, 2} {
 		g.add(v, func(o *Options) {
@@ -82,10 +102,10 @@ func TestDiskThatHangsForALittle(t *testing.T) {
 	require.NoError(t, g.members[2].log.Transfer(1))
 	soon(t, "node 1 leads", one.log.Leads)
 	g.net.partition([]Node{1}, []Node{2})
-	d.mu.Lock()
+	d.hang(true)
 	require.NoError(t, one.append("hangs"))
 	soon(t, "node 1 has stood down", func() bool { return !one.log.Leads() })
-	d.mu.Unlock()
+	d.hang(false)
 	g.net.partition()
 	soon(t, "node 1 leads again", one.log.Leads)
 	require.NoError(t, one.append("goes on"))
@@ -95,8 +115,9 @@ func TestDiskThatHangsForALittle(t *testing.T) {
 }
 
 // Who stands gets the votes although the leader is there.
-func TestStand(t *testing.T) {
-	t.Parallel()
+func TestStand(t *testing.T) { simulated(t, testStand) }
+
+func testStand(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	texts := g.write(10)
 	old := g.leader()

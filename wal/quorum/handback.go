@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -26,7 +25,8 @@ type passed struct {
 	index    atomic.Uint64 // of the last entry
 	position atomic.Uint64 // of the last record, known before OnDurable is called
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards all below
+	last    entryID    // with that index
 	waiters []waiter
 }
 
@@ -39,10 +39,9 @@ type waiter struct {
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	l := m.l
 	m.records, m.landed = m.records[:0], m.landed[:0]
-	term, before := uint64(0), l.passed.index.Load()
-	last := before
+	last := l.passed.entry()
 	for _, e := range logs {
-		if e.Index <= before { // handed back by an earlier instance of raft
+		if e.Index <= last.index { // handed back by an earlier instance of raft
 			continue
 		}
 		if e.Type == raft.LogCommand {
@@ -51,7 +50,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 				runtime.Goexit() // nothing behind it may be handed back
 			}
 		}
-		last, term = e.Index, e.Term
+		last = entryID{e.Index, e.Term}
 	}
 	if l.failed() != nil {
 		runtime.Goexit()
@@ -63,15 +62,10 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	}
 	clear(m.records)
 	l.pass(last)
-	urgent := false
 	for _, p := range m.landed {
 		for _, f := range p.fences {
-			urgent = true
 			f <- fenced{position: l.passed.position.Load()}
 		}
-	}
-	if len(m.landed) > 0 {
-		l.nudge(term, last, urgent)
 	}
 	clear(m.landed)
 	return make([]any, len(logs))
@@ -115,17 +109,24 @@ func (marking) Persist(s raft.SnapshotSink) error {
 func (marking) Release() {}
 
 // Restore takes the state of another node in; see restore.go.
-func (m *machine) Restore(ticket io.ReadCloser) error { return m.l.restore() }
+func (m *machine) Restore(io.ReadCloser) error { return m.l.restore() }
 
-// pass says that all entries up to index have been handed back.
-func (l *Log) pass(index uint64) {
-	p := &l.passed
-	p.index.Store(index)
+func (p *passed) entry() entryID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.last
+}
+
+// pass says that all entries up to one have been handed back.
+func (l *Log) pass(e entryID) {
+	p := &l.passed
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = e
+	p.index.Store(e.index)
 	rest := p.waiters[:0]
 	for _, w := range p.waiters {
-		if w.index <= index {
+		if w.index <= e.index {
 			close(w.done)
 		} else {
 			rest = append(rest, w)
@@ -169,27 +170,6 @@ func (p *passed) forget(w waiter) {
 		if p.waiters[i].done == w.done {
 			p.waiters = append(p.waiters[:i], p.waiters[i+1:]...)
 			return
-		}
-	}
-}
-
-// nudgeAfter is how long a commit waits for an entry that would carry it, when nobody is known to wait.
-const nudgeAfter = 30 * time.Millisecond
-
-// nudge tells followers what is committed, at once or after a while, unless there is more by then. Raft would tell them with the next entry, or after
-// CommitTimeout; readers on followers wait for it. Those that have not been heard of lately get to know with the next heartbeat that reaches them.
-func (l *Log) nudge(term, index uint64, urgent bool) {
-	node := l.node.Load()
-	if node.raft.State() != raft.Leader || node.raft.CurrentTerm() != term {
-		return
-	}
-	after := nudgeAfter
-	if urgent {
-		after = 0
-	}
-	for _, m := range l.members() {
-		if m.Node != l.self && time.Since(node.trans.contact(m.Node).at) <= l.opts.HeartbeatTimeout {
-			node.trans.nudge(m.Node, term, entryID{index, term}, after)
 		}
 	}
 }

@@ -26,34 +26,33 @@ type HostOptions struct {
 	// Resolve says where a node is. It is asked whenever a connection is made.
 	Resolve func(Node) (address string, ok bool)
 	Logger  *slog.Logger
+
+	sockets *sockets // nil: TCP
 }
 
-// Host is a node's one port between nodes: connections of raft groups, one that all groups share (pulse.go), and those of calls (package cluster). Each connection
-// says which cluster and node it comes from and what it is for; one of another cluster is closed.
+// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each connection begins with a handshake, which says
+// which cluster and node it comes from and what it is for; one of another cluster is closed.
 type Host struct {
 	opts     HostOptions
 	server   *tls.Config
 	client   *tls.Config
-	listener net.Listener
-	calls    *doorway
-	requests *doorway      // calls, too, kept apart from the others
-	heard    *doorway      // pulses of other nodes
+	port     net.Listener
+	calls    *listener
+	requests *listener     // calls, too, kept apart from the others
 	slots    chan struct{} // handshakes under way
 	done     chan struct{}
 	loops    sync.WaitGroup
 	disk     disk // of the logs of all groups
 
-	mu         sync.Mutex
-	closed     bool
-	cluster    string
-	groups     map[uint32]*groupDoors
-	transports map[uint32]*transport // of groups that run
-	pulses     map[Node]*pulse       // to other nodes
-	conns      map[*Conn]struct{}
+	mu      sync.Mutex
+	closed  bool
+	cluster string
+	groups  map[uint32]*groupListeners
+	conns   map[*Conn]struct{}
 }
 
-// groupDoors are where the connections of one group go.
-type groupDoors struct{ raft, state *doorway }
+// groupListeners are where the connections of one group go.
+type groupListeners struct{ raft, state *listener }
 
 // Conn is a connection between nodes.
 type Conn struct {
@@ -85,31 +84,47 @@ func Listen(o HostOptions) (*Host, error) {
 	if o.Node == 0 || o.Resolve == nil {
 		return nil, errors.New("quorum: a Host needs a node's number and Resolve")
 	}
+	if o.sockets == nil {
+		o.sockets = tcp
+	}
 	h := &Host{
 		opts:   o,
 		slots:  make(chan struct{}, maxHandshakes),
 		done:   make(chan struct{}),
-		groups: map[uint32]*groupDoors{},
+		groups: map[uint32]*groupListeners{},
 		conns:  map[*Conn]struct{}{},
-
-		transports: map[uint32]*transport{},
-		pulses:     map[Node]*pulse{},
 	}
 	h.setTLS(o.TLS)
-	config := net.ListenConfig{KeepAliveConfig: aliveConfig}
-	listener, err := config.Listen(context.Background(), "tcp", o.Listen)
+	port, err := o.sockets.listen(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for other nodes: %w", err)
 	}
-	h.listener = listener
-	h.calls, h.requests, h.heard = newDoorway(listener.Addr()), newDoorway(listener.Addr()), newDoorway(listener.Addr())
-	h.loops.Add(2)
+	h.port = port
+	h.calls, h.requests = newListener(port.Addr()), newListener(port.Addr())
+	h.loops.Add(1)
 	go h.accept()
-	go h.hearAll()
 	return h, nil
 }
 
-var aliveConfig = net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 3}
+// sockets are what a Host listens and dials by.
+type sockets struct {
+	listen func(address string) (net.Listener, error)
+	dial   func(address string, deadline time.Time) (net.Conn, error)
+}
+
+var (
+	tcp = &sockets{
+		listen: func(address string) (net.Listener, error) {
+			config := net.ListenConfig{KeepAliveConfig: aliveConfig}
+			return config.Listen(context.Background(), "tcp", address)
+		},
+		dial: func(address string, deadline time.Time) (net.Conn, error) {
+			dialer := net.Dialer{Deadline: deadline, KeepAliveConfig: aliveConfig}
+			return dialer.Dial("tcp", address)
+		},
+	}
+	aliveConfig = net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 3}
+)
 
 // setTLS makes both sides show a certificate of the authority, and neither cares for names: where a node is may change.
 func (h *Host) setTLS(c *tls.Config) {
@@ -162,18 +177,18 @@ func (h *Host) DialRequests(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeRequests, 0, timeout)
 }
 
-// DialCalls opens a connection for calls to a node. Errors: ErrStranger, or what the network says.
+// DialCalls opens a connection for calls to a node. Errors: ErrUnauthenticated, or what the network says.
 func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeCalls, 0, timeout)
 }
 
 // DialAddress opens a connection for calls to whichever node is at an address.
 func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, error) {
-	return h.dial(address, hello{purpose: purposeCalls}, timeout)
+	return h.dial(address, handshake{purpose: purposeCalls}, timeout)
 }
 
 // Addr is where the host listens.
-func (h *Host) Addr() net.Addr { return h.listener.Addr() }
+func (h *Host) Addr() net.Addr { return h.port.Addr() }
 
 // Node is this node's number.
 func (h *Host) Node() Node { return h.opts.Node }
@@ -190,11 +205,11 @@ func (h *Host) Close() error {
 	conns := h.conns
 	h.conns = map[*Conn]struct{}{}
 	h.mu.Unlock()
-	err := h.listener.Close()
+	err := h.port.Close()
 	for c := range conns {
 		_ = c.Conn.Close()
 	}
-	_, _, _ = h.calls.Close(), h.requests.Close(), h.heard.Close()
+	_, _ = h.calls.Close(), h.requests.Close()
 	h.loops.Wait()
 	return err
 }
@@ -203,7 +218,7 @@ func (h *Host) Close() error {
 func (h *Host) accept() {
 	defer h.loops.Done()
 	for {
-		raw, err := h.listener.Accept()
+		raw, err := h.port.Accept()
 		if err != nil {
 			select {
 			case <-h.done:
@@ -237,17 +252,17 @@ func (h *Host) welcome(raw net.Conn) {
 	if !h.track(c) {
 		return
 	}
-	door, err := h.admit(c)
+	to, err := h.admit(c)
 	if err == nil {
 		_ = raw.SetDeadline(time.Time{})
-		if door.offer(c) {
+		if to.offer(c) {
 			return
 		}
 		err = net.ErrClosed
 	}
-	if errors.Is(err, ErrStranger) {
-		strangersTotal.Inc()
-		h.opts.Logger.Warn("a stranger was turned away", "remote", raw.RemoteAddr().String(), "error", err)
+	if errors.Is(err, ErrUnauthenticated) {
+		unauthenticatedTotal.Inc()
+		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", raw.RemoteAddr().String(), "error", err)
 	} else {
 		handshakesFailed.Inc()
 	}
@@ -266,19 +281,19 @@ func (h *Host) track(c *Conn) bool {
 	return true
 }
 
-func (h *Host) admit(c *Conn) (*doorway, error) {
-	in, err := readHello(c.Conn)
+func (h *Host) admit(c *Conn) (*listener, error) {
+	in, err := readHandshake(c.Conn)
 	if err != nil {
 		return nil, err
 	}
 	mine := h.clusterID()
-	answer := hello{from: h.opts.Node, to: in.from, cluster: mine, purpose: in.purpose, group: in.group}
-	var door *doorway
+	answer := handshake{from: h.opts.Node, to: in.from, cluster: mine, purpose: in.purpose, group: in.group}
+	var to *listener
 	switch {
 	case in.to != 0 && in.to != h.opts.Node, !h.related(in, mine):
-		answer.status = statusStranger
+		answer.status = statusUnauthenticated
 	default:
-		if door = h.door(in); door == nil {
+		if to = h.listenerFor(in); to == nil {
 			answer.status = statusAbsent
 		}
 	}
@@ -286,17 +301,17 @@ func (h *Host) admit(c *Conn) (*doorway, error) {
 		return nil, err
 	}
 	switch answer.status {
-	case statusStranger:
-		return nil, fmt.Errorf("%w: node %d of %q, looking for node %d", ErrStranger, in.from, in.cluster, in.to)
+	case statusUnauthenticated:
+		return nil, fmt.Errorf("%w: node %d of %q, looking for node %d", ErrUnauthenticated, in.from, in.cluster, in.to)
 	case statusAbsent:
 		return nil, errAbsent
 	}
 	c.Node, c.Cluster = in.from, in.cluster
-	return door, nil
+	return to, nil
 }
 
 // related says whether the other side may be of this cluster. For calls, one side need not know yet which it is.
-func (h *Host) related(in hello, mine string) bool {
+func (h *Host) related(in handshake, mine string) bool {
 	if in.purpose == purposeCalls && (in.cluster == "" || mine == "") {
 		return true
 	}
@@ -305,14 +320,12 @@ func (h *Host) related(in hello, mine string) bool {
 
 var errAbsent = errors.New("quorum: the node does not have this group")
 
-func (h *Host) door(in hello) *doorway {
+func (h *Host) listenerFor(in handshake) *listener {
 	switch in.purpose {
 	case purposeCalls:
 		return h.calls
 	case purposeRequests:
 		return h.requests
-	case purposePulse:
-		return h.heard
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -328,8 +341,8 @@ func (h *Host) door(in hello) *doorway {
 	return nil
 }
 
-// openGroup makes the doors of a group.
-func (h *Host) openGroup(group uint32) (*groupDoors, error) {
+// openGroup makes the listeners of a group.
+func (h *Host) openGroup(group uint32) (*groupListeners, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -338,7 +351,7 @@ func (h *Host) openGroup(group uint32) (*groupDoors, error) {
 	if h.groups[group] != nil {
 		return nil, fmt.Errorf("quorum: group %d is open already", group)
 	}
-	g := &groupDoors{raft: newDoorway(nodeAddr(h.opts.Node)), state: newDoorway(nodeAddr(h.opts.Node))}
+	g := &groupListeners{raft: newListener(nodeAddr(h.opts.Node)), state: newListener(nodeAddr(h.opts.Node))}
 	h.groups[group] = g
 	return g, nil
 }
@@ -359,16 +372,15 @@ func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Durati
 	if !ok {
 		return nil, fmt.Errorf("quorum: where node %d is is not known", to)
 	}
-	return h.dial(address, hello{to: to, purpose: purpose, group: group}, timeout)
+	return h.dial(address, handshake{to: to, purpose: purpose, group: group}, timeout)
 }
 
-func (h *Host) dial(address string, out hello, timeout time.Duration) (*Conn, error) {
+func (h *Host) dial(address string, out handshake, timeout time.Duration) (*Conn, error) {
 	if timeout <= 0 || timeout > handshakeTimeout {
 		timeout = handshakeTimeout
 	}
 	deadline := time.Now().Add(timeout)
-	dialer := net.Dialer{Deadline: deadline, KeepAliveConfig: aliveConfig}
-	raw, err := dialer.Dial("tcp", address)
+	raw, err := h.opts.sockets.dial(address, deadline)
 	if err != nil {
 		return nil, err
 	}
@@ -388,25 +400,25 @@ func (h *Host) dial(address string, out hello, timeout time.Duration) (*Conn, er
 	return c, nil
 }
 
-func (h *Host) introduce(c *Conn, out hello) error {
+func (h *Host) introduce(c *Conn, out handshake) error {
 	out.from, out.cluster = h.opts.Node, h.clusterID()
 	if _, err := c.Conn.Write(out.append(nil)); err != nil {
 		return err
 	}
-	in, err := readHello(c.Conn)
+	in, err := readHandshake(c.Conn)
 	switch {
 	case err != nil:
 		return err
 	case in.status == statusAbsent:
 		return errAbsent
 	case in.status != statusWelcome, out.to != 0 && in.from != out.to, !h.related(in, out.cluster):
-		return fmt.Errorf("%w: node %d of %q is there", ErrStranger, in.from, in.cluster)
+		return fmt.Errorf("%w: node %d of %q is there", ErrUnauthenticated, in.from, in.cluster)
 	}
 	c.Node, c.Cluster = in.from, in.cluster
 	return nil
 }
 
-// hello is the first thing that both sides send:
+// handshake is the first thing that both sides send:
 //
 //	 0  8  "millrace"
 //	 8  1  version
@@ -415,7 +427,7 @@ func (h *Host) introduce(c *Conn, out hello) error {
 //	11  1  length of the cluster's id
 //	12  4  from, to, group, little endian
 //	24     the cluster's id
-type hello struct {
+type handshake struct {
 	purpose, status byte
 	from, to        Node
 	group           uint32
@@ -423,44 +435,43 @@ type hello struct {
 }
 
 const (
-	helloMagic      = "millrace"
-	helloVersion    = 2
-	helloBytes      = 24
-	maxClusterBytes = 255
+	handshakeMagic   = "millrace"
+	handshakeVersion = 3
+	handshakeBytes   = 24
+	maxClusterBytes  = 255
 
 	purposeCalls    = 1
 	purposeRaft     = 2
 	purposeState    = 3
-	purposePulse    = 4
-	purposeRequests = 5
+	purposeRequests = 4
 
-	statusWelcome  = 0
-	statusStranger = 1
-	statusAbsent   = 2
+	statusWelcome         = 0
+	statusUnauthenticated = 1
+	statusAbsent          = 2
 )
 
-func (m hello) append(b []byte) []byte {
-	b = append(b, helloMagic...)
-	b = append(b, helloVersion, m.purpose, m.status, byte(len(m.cluster)))
+func (m handshake) append(b []byte) []byte {
+	b = append(b, handshakeMagic...)
+	b = append(b, handshakeVersion, m.purpose, m.status, byte(len(m.cluster)))
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.from))
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.to))
 	b = binary.LittleEndian.AppendUint32(b, m.group)
 	return append(b, m.cluster...)
 }
 
-// readHello takes no byte more than the hello has.
-func readHello(r io.Reader) (m hello, err error) {
-	var b [helloBytes + maxClusterBytes]byte
-	if _, err := io.ReadFull(r, b[:helloBytes]); err != nil {
+// readHandshake takes no byte more than the handshake has.
+func readHandshake(r io.Reader) (m handshake, err error) {
+	var b [handshakeBytes + maxClusterBytes]byte
+	if _, err := io.ReadFull(r, b[:handshakeBytes]); err != nil {
 		return m, err
 	}
-	if string(b[:8]) != helloMagic || b[8] != helloVersion {
-		return m, fmt.Errorf("%w: it doesn't speak version %d", ErrStranger, helloVersion)
+	if string(b[:8]) != handshakeMagic || b[8] != handshakeVersion {
+		return m, fmt.Errorf("%w: it doesn't speak version %d", ErrUnauthenticated, handshakeVersion)
 	}
 	m.purpose, m.status = b[9], b[10]
 	m.from, m.to = Node(binary.LittleEndian.Uint32(b[12:])), Node(binary.LittleEndian.Uint32(b[16:]))
 	m.group = binary.LittleEndian.Uint32(b[20:])
-	id := b[helloBytes : helloBytes+int(b[11])]
+	id := b[handshakeBytes : handshakeBytes+int(b[11])]
 	if _, err := io.ReadFull(r, id); err != nil {
 		return m, err
 	}
@@ -468,20 +479,20 @@ func readHello(r io.Reader) (m hello, err error) {
 	return m, nil
 }
 
-// doorway is a net.Listener that connections are offered to.
-type doorway struct {
+// listener is a net.Listener that connections are offered to.
+type listener struct {
 	addr  net.Addr
 	conns chan *Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-func newDoorway(addr net.Addr) *doorway {
-	return &doorway{addr: addr, conns: make(chan *Conn, 16), done: make(chan struct{})}
+func newListener(addr net.Addr) *listener {
+	return &listener{addr: addr, conns: make(chan *Conn, 16), done: make(chan struct{})}
 }
 
 // offer returns false when nobody will take the connection.
-func (d *doorway) offer(c *Conn) bool {
+func (d *listener) offer(c *Conn) bool {
 	select {
 	case <-d.done:
 		return false
@@ -498,7 +509,7 @@ func (d *doorway) offer(c *Conn) bool {
 }
 
 // Accept waits for the next connection.
-func (d *doorway) Accept() (net.Conn, error) {
+func (d *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.conns:
 		return c, nil
@@ -508,10 +519,10 @@ func (d *doorway) Accept() (net.Conn, error) {
 }
 
 // Addr is where the connections come from.
-func (d *doorway) Addr() net.Addr { return d.addr }
+func (d *listener) Addr() net.Addr { return d.addr }
 
 // Close lets nothing more in.
-func (d *doorway) Close() error {
+func (d *listener) Close() error {
 	d.once.Do(func() { close(d.done) })
 	for {
 		select {
@@ -530,7 +541,7 @@ func (nodeAddr) Network() string  { return "node" }
 func (a nodeAddr) String() string { return string(Node(a).id()) }
 
 var (
-	strangersTotal    = metrics.NewCounter("millrace_quorum_strangers_total")
-	handshakesFailed  = metrics.NewCounter("millrace_quorum_handshakes_failed_total")
-	handshakesRefused = metrics.NewCounter("millrace_quorum_handshakes_refused_total")
+	unauthenticatedTotal = metrics.NewCounter("millrace_quorum_unauthenticated_total")
+	handshakesFailed     = metrics.NewCounter("millrace_quorum_handshakes_failed_total")
+	handshakesRefused    = metrics.NewCounter("millrace_quorum_handshakes_refused_total")
 )

@@ -96,36 +96,36 @@ func TestHostWithoutCluster(t *testing.T) {
 	_, err := one.openGroup(5)
 	require.NoError(t, err)
 	_, err = fresh.dialNode(1, purposeRaft, 5, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
-	_, err = fresh.dialNode(1, purposePulse, 0, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
+	require.ErrorIs(t, err, ErrUnauthenticated)
+	_, err = fresh.dialNode(1, purposeRequests, 0, time.Second)
+	require.ErrorIs(t, err, ErrUnauthenticated)
 	_, err = fresh.openGroup(5)
 	require.NoError(t, err)
 	_, err = one.dialNode(2, purposeRaft, 5, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
+	require.ErrorIs(t, err, ErrUnauthenticated)
 	fresh.SetCluster("c")
 	c, err := fresh.dialNode(1, purposeRaft, 5, time.Second)
 	require.NoError(t, err)
 	_ = c.Close()
 }
 
-func TestStrangers(t *testing.T) {
+func TestUnauthenticatedPeers(t *testing.T) {
 	where := map[Node]string{}
 	one := testHost(t, where, 1, "c", nil)
 	other := testHost(t, where, 2, "another", nil)
-	before := strangersTotal.Get()
+	before := unauthenticatedTotal.Get()
 	_, err := other.DialCalls(1, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
+	require.ErrorIs(t, err, ErrUnauthenticated)
 	_, err = one.DialCalls(2, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
+	require.ErrorIs(t, err, ErrUnauthenticated)
 
 	// Another node is at the address.
 	where[3] = where[1]
 	friend := testHost(t, where, 4, "c", nil)
 	_, err = friend.DialCalls(3, time.Second)
-	require.ErrorIs(t, err, ErrStranger)
+	require.ErrorIs(t, err, ErrUnauthenticated)
 
-	for _, text := range []string{"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", helloMagic + "\x09" + string(bytes.Repeat([]byte{0}, 40))} {
+	for _, text := range []string{"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", handshakeMagic + "\x09" + string(bytes.Repeat([]byte{0}, 40))} {
 		c, err := net.Dial("tcp", where[1])
 		require.NoError(t, err)
 		_, err = c.Write([]byte(text))
@@ -133,28 +133,43 @@ func TestStrangers(t *testing.T) {
 		b, _ := io.ReadAll(c)
 		require.Empty(t, b, "nothing is told")
 	}
-	soon(t, "they are counted", func() bool { return strangersTotal.Get() >= before+5 })
+	soon(t, "they are counted", func() bool { return unauthenticatedTotal.Get() >= before+5 })
 	talk(t, friend, one)
 }
 
 // Whoever says nothing is cut off in the end, and no more than so many of them are waited for; others come through when there is room again.
-func TestSilentStrangers(t *testing.T) {
-	where := map[Node]string{}
-	one, two := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "c", nil)
-	failed, refused := handshakesFailed.Get(), handshakesRefused.Get()
-	var silent []net.Conn
-	for range maxHandshakes + 10 {
-		c, err := net.Dial("tcp", where[1])
+func TestSilentPeers(t *testing.T) { simulated(t, testSilentPeers) }
+
+func testSilentPeers(t *testing.T) {
+	net := newNetwork()
+	host := func(n Node) *Host {
+		h, err := Listen(HostOptions{Node: n, Resolve: net.resolve, Logger: testLogger(t), sockets: net.sockets(n)})
 		require.NoError(t, err)
-		defer c.Close()
-		silent = append(silent, c)
+		t.Cleanup(func() { _ = h.Close() })
+		h.SetCluster("c")
+		return h
 	}
-	soon(t, "those above the bound are refused", func() bool { return handshakesRefused.Get() >= refused+10 })
-	for _, c := range silent {
-		b, _ := io.ReadAll(c)
-		require.Empty(t, b)
+	one, two := host(1), host(2)
+	begun := time.Now()
+	said := make(chan []byte)
+	for range maxHandshakes + 10 {
+		c, err := net.dial(9, 1)
+		require.NoError(t, err)
+		go func() {
+			b, _ := io.ReadAll(c)
+			said <- b
+		}()
 	}
-	require.GreaterOrEqual(t, handshakesFailed.Get(), failed+maxHandshakes)
+	for range 10 {
+		require.Empty(t, <-said)
+	}
+	require.Zero(t, time.Since(begun), "those above the bound are refused at once")
+	_, err := two.DialCalls(1, time.Second)
+	require.Error(t, err, "there is no room")
+	for range maxHandshakes {
+		require.Empty(t, <-said)
+	}
+	require.Equal(t, handshakeTimeout, time.Since(begun))
 	talk(t, two, one)
 }
 
@@ -176,8 +191,9 @@ func TestHostTLS(t *testing.T) {
 	talk(t, two, one)
 }
 
-func TestGroupOverTLS(t *testing.T) {
-	t.Parallel()
+func TestGroupOverTLS(t *testing.T) { simulated(t, testGroupOverTLS) }
+
+func testGroupOverTLS(t *testing.T) {
 	a := newAuthority(t)
 	g := emptyGroup(t)
 	for n := Node(1); n <= 3; n++ {
@@ -229,11 +245,11 @@ func (a *authority) config(t *testing.T) *tls.Config {
 }
 
 func FuzzHello(f *testing.F) {
-	f.Add(hello{from: 1, to: 2, purpose: purposeRaft, group: 3, cluster: "c"}.append(nil))
+	f.Add(handshake{from: 1, to: 2, purpose: purposeRaft, group: 3, cluster: "c"}.append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := readHello(bytes.NewReader(b))
+		m, err := readHandshake(bytes.NewReader(b))
 		if err == nil {
-			require.Equal(t, m.append(nil), b[:helloBytes+len(m.cluster)])
+			require.Equal(t, m.append(nil), b[:handshakeBytes+len(m.cluster)])
 		}
 	})
 }

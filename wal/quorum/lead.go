@@ -3,7 +3,6 @@ package quorum
 import (
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -49,22 +48,19 @@ func (l *Log) listen(n *instance) {
 	}
 }
 
-// A leader tells each follower that it is there once a beat, three times in a HeartbeatTimeout: so a follower hears of it twice before it would stand for election
-// by the shortest of its timers, and a node of an idle cluster, where heartbeats are most of what there is to do, does little. Raft has no setting for it. Its
-// timers for heartbeats run out after one to two tenths of what a leader has for HeartbeatTimeout, which has no other effect there: leaderPace puts that at 0.15
-// to 0.3, shortly before the beat. What is early waits for it (pulse.go).
-func (l *Log) beat() time.Duration { return l.opts.HeartbeatTimeout * 5 / 16 }
-
-func leaderPace(timeout time.Duration) time.Duration { return timeout * 3 / 2 }
+// leaderPace is by how much a leader's timers are slower. Raft's heartbeats come after a tenth to two tenths of HeartbeatTimeout, for which it has no other use
+// while it leads; in an idle cluster of many groups they are most of what there is to do. Twice as slow, a follower still hears of its leader twice in its shortest
+// timeout (docs/decisions/2026-11-23-heartbeats.md).
+const leaderPace = 2
 
 func (l *Log) pace(n *instance, leads bool) {
 	c := n.raft.ReloadableConfig()
 	c.HeartbeatTimeout, c.ElectionTimeout = l.opts.HeartbeatTimeout, l.opts.ElectionTimeout
 	if leads {
-		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace(l.opts.HeartbeatTimeout), leaderPace(l.opts.ElectionTimeout)
+		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace*c.HeartbeatTimeout, leaderPace*c.ElectionTimeout
 	}
 	if err := n.raft.ReloadConfig(c); err != nil {
-		panic(fmt.Sprintf("BUG: quorum: heartbeats every %v: %v", c.HeartbeatTimeout/10, err))
+		panic(fmt.Sprintf("BUG: quorum: raft refuses a timeout of %v: %v", c.HeartbeatTimeout, err))
 	}
 }
 

@@ -25,18 +25,18 @@ import (
 // Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the record's number in the entry. Its methods
 // are safe for concurrent use.
 type Log struct {
-	opts     Options
-	host     *Host
-	self     Node
-	proposer uint64 // of this Log and process
-	lock     *os.File
-	identity identity
-	store    *store
-	witness  *witness
-	markers  *markers
-	machine  *machine
-	metrics  *groupMetrics
-	node     atomic.Pointer[instance] // nil before Start
+	opts      Options
+	host      *Host
+	self      Node
+	proposer  uint64 // of this Log and process
+	lock      *os.File
+	identity  identity
+	store     *store
+	highWater *highWater
+	markers   *markers
+	machine   *machine
+	metrics   *groupMetrics
+	node      atomic.Pointer[instance] // nil before Start
 
 	passed passed
 	full   atomic.Bool // the disk is
@@ -131,8 +131,7 @@ func (l *Log) open() error {
 	}
 	m := l.markers.cur
 	l.store.setMarker(m.entry(), false)
-	l.passed.index.Store(m.Index)
-	l.checkDisk()
+	l.pass(m.entry())
 	return l.findLast()
 }
 
@@ -168,7 +167,7 @@ func (l *Log) create() (err error) {
 			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: n.id(), Address: n.address()})
 		}
 	}
-	if l.witness, err = createWitness(l.path(witnessName), m.Index); err != nil {
+	if l.highWater, err = createHighWater(l.path(highWaterName), m.Index); err != nil {
 		return err
 	}
 	if err := l.openStore(); err != nil {
@@ -190,7 +189,7 @@ func (l *Log) create() (err error) {
 }
 
 func (l *Log) openStore() (err error) {
-	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.witness, l.fail)
+	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.highWater, l.fail)
 	if err == nil && l.host != nil && l.opts.DiskTimeout > 0 {
 		l.store.writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
 	}
@@ -214,7 +213,7 @@ func (l *Log) reopen(b []byte) (err error) {
 	if _, err := os.Stat(l.path(filepath.Join(logDir, metaName))); err != nil { // raft-wal would begin anew, and delete what is there
 		return corrupt("%w", err)
 	}
-	if l.witness, err = openWitness(l.path(witnessName)); err != nil {
+	if l.highWater, err = openHighWater(l.path(highWaterName)); err != nil {
 		return corrupt("%w", err)
 	}
 	if l.markers.cur, err = readMarker(l.markers.path); err != nil {
@@ -230,7 +229,7 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", wal.ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// check compares marker, log and witness. What a crash during a restore has left is finished.
+// check compares marker, log and high-water mark. What a crash during a restore has left is finished.
 func (l *Log) check() error {
 	m := l.markers.cur
 	first, err := l.store.FirstIndex()
@@ -241,7 +240,7 @@ func (l *Log) check() error {
 	if err != nil {
 		return err
 	}
-	if promised := l.witness.index; max(last, m.Index) < promised {
+	if promised := l.highWater.index; max(last, m.Index) < promised {
 		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index, promised)
 	}
 	if first > m.Index+1 {
@@ -296,14 +295,15 @@ func (l *Log) recordsOf(index uint64) (int, error) {
 
 // Start takes part in the group from now on.
 func (l *Log) Start() error {
-	doors, err := l.host.openGroup(l.opts.Group)
+	ways, err := l.host.openGroup(l.opts.Group)
 	if err != nil {
 		return err
 	}
+	l.checkDisk()
 	l.metrics = newGroupMetrics(l)
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
-	if err := l.join(doors.raft); err != nil {
+	if err := l.join(ways.raft); err != nil {
 		l.host.closeGroup(l.opts.Group)
 		l.metrics.close()
 		l.metrics = nil
@@ -313,7 +313,7 @@ func (l *Log) Start() error {
 	l.told.Add(1)
 	go l.tellOwner()
 	l.serving.Add(1)
-	go l.serve(doors.state)
+	go l.serve(ways.state)
 	l.kept.Add(1)
 	go l.keep()
 	go l.propose()
@@ -324,10 +324,10 @@ func (l *Log) Start() error {
 const forever = 100 * 365 * 24 * time.Hour
 
 // join makes a raft of what is on disk.
-func (l *Log) join(door *doorway) error {
+func (l *Log) join(from *listener) error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, door, l.beat(), log),
+		trans:  newTransport(l.host, l.opts.Group, from, log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),
@@ -344,7 +344,7 @@ func (l *Log) join(door *doorway) error {
 		n.trans.close()
 		return err
 	}
-	n.trans.know(n.raft, l.store)
+	n.trans.raft.Store(n.raft)
 	n.raft.RegisterObserver(raft.NewObserver(n.seen, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
@@ -376,9 +376,9 @@ func (l *Log) rejoin(index uint64) {
 	default:
 	}
 	l.host.mu.Lock()
-	doors := l.host.groups[l.opts.Group]
+	ways := l.host.groups[l.opts.Group]
 	l.host.mu.Unlock()
-	if last, err := l.store.LastIndex(); err != nil || last < index || doors == nil { // done already
+	if last, err := l.store.LastIndex(); err != nil || last < index || ways == nil { // done already
 		return
 	}
 	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
@@ -386,7 +386,7 @@ func (l *Log) rejoin(index uint64) {
 	l.loseAll(raft.ErrLeadershipLost)
 	err := l.store.cutEnd(index)
 	if err == nil {
-		err = l.join(doors.raft)
+		err = l.join(ways.raft)
 	}
 	if err != nil {
 		_ = l.fail(err)
@@ -440,7 +440,7 @@ func (l *Log) Close() error {
 	}
 	err := l.failed()
 	if err == nil {
-		err = l.witness.settle()
+		err = l.highWater.settle()
 	}
 	l.release()
 	return err
@@ -483,8 +483,8 @@ func (l *Log) release() {
 			l.opts.Logger.Debug("close", "group", l.opts.Group, "error", err)
 		}
 	}
-	if l.witness != nil {
-		_ = l.witness.file.Close()
+	if l.highWater != nil {
+		_ = l.highWater.file.Close()
 	}
 	if l.lock != nil {
 		_ = l.lock.Close()
@@ -503,7 +503,7 @@ func (l *Log) DiskFull() bool { return l.full.Load() }
 // Err is what the log has failed with, wrapping wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }
 
-// keepInterval is how often the witness is synced, the free space looked at, and log that nobody needs is let go.
+// keepInterval is how often the high-water mark is synced, the free space looked at, and log that nobody needs is let go.
 const keepInterval = time.Second
 
 func (l *Log) keep() {
@@ -519,8 +519,8 @@ func (l *Log) keep() {
 		if l.failed() != nil {
 			continue
 		}
-		if err := l.witness.settle(); err != nil {
-			_ = l.fail(fmt.Errorf("sync the witness: %w", err))
+		if err := l.highWater.settle(); err != nil {
+			_ = l.fail(fmt.Errorf("sync the high-water mark: %w", err))
 		}
 		l.checkDisk()
 		l.compact()
@@ -528,12 +528,11 @@ func (l *Log) keep() {
 }
 
 func (l *Log) checkDisk() {
-	var u unix.Statfs_t
-	if err := unix.Statfs(l.opts.Dir, &u); err != nil { // unknown is not full; a disk that is gone shows at the next write
+	free, total, err := l.host.disk.space(l.opts.Dir)
+	if err != nil { // unknown is not full; a disk that is gone shows at the next write
 		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
 		return
 	}
-	free, total := int64(u.Bavail)*u.Bsize, int64(u.Blocks)*u.Bsize
 	full := free < l.opts.MinFreeBytes || float64(free)*100 < l.opts.MinFreePercent*float64(total)
 	if l.full.Swap(full) == full {
 		return

@@ -19,8 +19,9 @@ import (
 	"millrace/wal"
 )
 
-func TestRecordsComeInOrderOnAllNodes(t *testing.T) {
-	t.Parallel()
+func TestRecordsComeInOrderOnAllNodes(t *testing.T) { simulated(t, testRecordsComeInOrderOnAllNodes) }
+
+func testRecordsComeInOrderOnAllNodes(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	texts := g.write(500)
 	require.Equal(t, texts, g.texts())
@@ -43,8 +44,9 @@ func TestRecordsComeInOrderOnAllNodes(t *testing.T) {
 }
 
 // Read gives what was handed back, from any position, with gaps.
-func TestRead(t *testing.T) {
-	t.Parallel()
+func TestRead(t *testing.T) { simulated(t, testRead) }
+
+func testRead(t *testing.T) {
 	g := newGroup(t, 1, func(o *Options) { o.MaxEntryBytes = 500 })
 	g.write(50)
 	m := g.leader()
@@ -74,8 +76,9 @@ func TestRead(t *testing.T) {
 	require.ErrorIs(t, m.log.Read(0, 1<<62, func(uint64, uint32, []byte) error { return boom }), boom)
 }
 
-func TestLeaderIsKilled(t *testing.T) {
-	t.Parallel()
+func TestLeaderIsKilled(t *testing.T) { simulated(t, testLeaderIsKilled) }
+
+func testLeaderIsKilled(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	texts := g.write(100)
 	old := g.leader()
@@ -89,8 +92,9 @@ func TestLeaderIsKilled(t *testing.T) {
 }
 
 // A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have is kept by all.
-func TestLeaderIsCutOff(t *testing.T) {
-	t.Parallel()
+func TestLeaderIsCutOff(t *testing.T) { simulated(t, testLeaderIsCutOff) }
+
+func testLeaderIsCutOff(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	old := g.leader()
@@ -144,8 +148,9 @@ func others(g *group, but Node) (nodes []Node) {
 
 // A leader that does not know yet that there is another one must not fence: its process was paused, or the network was. Here its raft is told nothing (the
 // lease is long), while the others go on.
-func TestDeposedLeaderFencesNothing(t *testing.T) {
-	t.Parallel()
+func TestDeposedLeaderFencesNothing(t *testing.T) { simulated(t, testDeposedLeaderFencesNothing) }
+
+func testDeposedLeaderFencesNothing(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(10)
 	old := g.leader()
@@ -174,8 +179,9 @@ func TestDeposedLeaderFencesNothing(t *testing.T) {
 }
 
 // Fences of many share rounds, wait on followers, and are behind everything that was acknowledged.
-func TestFence(t *testing.T) {
-	t.Parallel()
+func TestFence(t *testing.T) { simulated(t, testFence) }
+
+func testFence(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	leader, f := g.leader(), g.follower()
 	var last uint64
@@ -219,54 +225,54 @@ func TestFence(t *testing.T) {
 
 // A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with checkpoints and markers in between.
 func TestRestart(t *testing.T) {
-	t.Parallel()
 	for _, nodes := range []int{1, 3} {
-		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
-			t.Parallel()
-			g := newGroup(t, nodes, nil)
-			var texts []string
-			for round := range 6 {
-				texts = append(texts, g.write(60)...)
-				g.same()
-				for n, m := range g.members {
-					if round%2 == 0 || n == 1 {
-						require.NoError(t, m.owner.checkpoint())
-					}
-					if round%3 != 2 {
-						m.log.compact()
-					} else {
-						require.NoError(t, m.log.markers.mark())
-					}
-				}
-				texts = append(texts, g.write(20)...)
-				g.same()
-				for n, m := range g.members {
-					if (int(n)+round)%2 == 0 {
-						m.kill()
-					} else {
-						m.stop()
-					}
-				}
-				for _, m := range g.members {
-					before := m.owner.all()
-					m.start()
-					require.LessOrEqual(t, len(m.owner.all()), len(before))
-				}
-				g.leader()
-				texts = append(texts, g.write(1)...)
-				g.same()
-				for n, m := range g.members {
-					m.owner.mu.Lock()
-					loaded := m.owner.lines[len(m.owner.lines)-len(live(m.owner)):]
-					require.Equal(t, loaded, live(m.owner), "node %d: replay and hand-back give each record once", n)
-					m.owner.mu.Unlock()
-				}
-			}
-			require.Equal(t, texts, g.texts())
-			m := g.members[1]
-			require.Greater(t, indexOf(m.log.FirstPosition()), uint64(firstBase+1), "log was let go")
-		})
+		t.Run(fmt.Sprint(nodes), func(t *testing.T) { simulated(t, func(t *testing.T) { testRestart(t, nodes) }) })
 	}
+}
+
+func testRestart(t *testing.T, nodes int) {
+	g := newGroup(t, nodes, nil)
+	var texts []string
+	for round := range 6 {
+		texts = append(texts, g.write(60)...)
+		g.same()
+		for n, m := range g.members {
+			if round%2 == 0 || n == 1 {
+				require.NoError(t, m.owner.checkpoint())
+			}
+			if round%3 != 2 {
+				m.log.compact()
+			} else {
+				require.NoError(t, m.log.markers.mark())
+			}
+		}
+		texts = append(texts, g.write(20)...)
+		g.same()
+		for n, m := range g.members {
+			if (int(n)+round)%2 == 0 {
+				m.kill()
+			} else {
+				m.stop()
+			}
+		}
+		for _, m := range g.members {
+			before := m.owner.all()
+			m.start()
+			require.LessOrEqual(t, len(m.owner.all()), len(before))
+		}
+		g.leader()
+		texts = append(texts, g.write(1)...)
+		g.same()
+		for n, m := range g.members {
+			m.owner.mu.Lock()
+			loaded := m.owner.lines[len(m.owner.lines)-len(live(m.owner)):]
+			require.Equal(t, loaded, live(m.owner), "node %d: replay and hand-back give each record once", n)
+			m.owner.mu.Unlock()
+		}
+	}
+	require.Equal(t, texts, g.texts())
+	m := g.members[1]
+	require.Greater(t, indexOf(m.log.FirstPosition()), uint64(firstBase+1), "log was let go")
 }
 
 // live are the records that an owner was given and did not have.
@@ -287,8 +293,9 @@ func live(o *owner) (lines []line) {
 }
 
 // What the owner or a reader needs stays, whatever raft's snapshots hold.
-func TestHoldAndTrim(t *testing.T) {
-	t.Parallel()
+func TestHoldAndTrim(t *testing.T) { simulated(t, testHoldAndTrim) }
+
+func testHoldAndTrim(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	m := g.leader()
 	g.write(200)
@@ -337,8 +344,9 @@ func plugged(t *testing.T, options func(*Options)) (m *member, pull func()) {
 	return m, func() { close(plug) }
 }
 
-func TestPendingRecords(t *testing.T) {
-	t.Parallel()
+func TestPendingRecords(t *testing.T) { simulated(t, testPendingRecords) }
+
+func testPendingRecords(t *testing.T) {
 	m, pull := plugged(t, func(o *Options) { o.MaxPendingRecords, o.MaxRecordBytes = 50, 9_000 })
 	require.ErrorIs(t, m.append(strings.Repeat("x", 9_000)), wal.ErrRecordTooLarge)
 	for i := range 50 {
@@ -352,8 +360,9 @@ func TestPendingRecords(t *testing.T) {
 	soon(t, "again", func() bool { return m.handedBack("again") })
 }
 
-func TestPendingBytes(t *testing.T) {
-	t.Parallel()
+func TestPendingBytes(t *testing.T) { simulated(t, testPendingBytes) }
+
+func testPendingBytes(t *testing.T) {
 	m, pull := plugged(t, func(o *Options) { o.MaxPendingBytes, o.MaxRecordBytes, o.StallAfter = 20_000, 9_000, time.Nanosecond })
 	require.False(t, m.log.Stalled())
 	long := strings.Repeat("x", 8_900)
@@ -368,8 +377,9 @@ func TestPendingBytes(t *testing.T) {
 	require.NoError(t, m.append(long+"3"))
 }
 
-func TestDiskFull(t *testing.T) {
-	t.Parallel()
+func TestDiskFull(t *testing.T) { simulated(t, testDiskFull) }
+
+func testDiskFull(t *testing.T) {
 	g := newGroup(t, 1, func(o *Options) { o.MinFreePercent = 100.5 })
 	m := g.leader()
 	require.True(t, m.log.DiskFull())
@@ -379,8 +389,9 @@ func TestDiskFull(t *testing.T) {
 }
 
 // A failed write is final: the node acknowledges nothing more, says so once, and another one leads.
-func TestFailedWrite(t *testing.T) {
-	t.Parallel()
+func TestFailedWrite(t *testing.T) { simulated(t, testFailedWrite) }
+
+func testFailedWrite(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(20)
 	m := g.leader()
@@ -411,8 +422,9 @@ func TestFailedWrite(t *testing.T) {
 	g.same()
 }
 
-func TestMembers(t *testing.T) {
-	t.Parallel()
+func TestMembers(t *testing.T) { simulated(t, testMembers) }
+
+func testMembers(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(100)
 	leader := g.leader()
@@ -527,8 +539,9 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 }
 
 // A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and all is there for the next one.
-func TestCloseHandsOn(t *testing.T) {
-	t.Parallel()
+func TestCloseHandsOn(t *testing.T) { simulated(t, testCloseHandsOn) }
+
+func testCloseHandsOn(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	for kept := 0; kept < 3; {
 		leader := g.leader()
@@ -563,8 +576,9 @@ func TestCloseHandsOn(t *testing.T) {
 }
 
 // A group whose state was made elsewhere begins behind that.
-func TestBase(t *testing.T) {
-	t.Parallel()
+func TestBase(t *testing.T) { simulated(t, testBase) }
+
+func testBase(t *testing.T) {
 	base := uint64(123_456_789)
 	g := newGroup(t, 3, func(o *Options) { o.Base = base })
 	require.GreaterOrEqual(t, g.leader().log.DurablePosition(), base)

@@ -87,20 +87,20 @@ func (s *markers) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Conf
 	return &sink{s: s, m: marker{Version: markerVersion, Index: index, Term: term, Configuration: c, ConfigurationIndex: configurationIndex}}, nil
 }
 
-// Open gives what is sent to a node that lacks too much: a ticket, with which it fetches the state from this node (restore.go). Until it is closed, the log
-// keeps what the receiver will need then. On the receiver, it gives the ticket to the state machine.
+// Open gives what is sent to a node that lacks too much: a locator, with which it fetches the state from this node (restore.go). Until it is closed, the log
+// keeps what the receiver will need then. On the receiver, it gives the locator to the state machine.
 func (s *markers) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.incoming != nil && id == incomingID(s.incoming) {
-		return s.incoming.meta(id), io.NopCloser(&ticket{}), nil
+		return s.incoming.meta(id), io.NopCloser(&locator{}), nil
 	}
 	if id != s.cur.id() {
 		return nil, nil, fmt.Errorf("quorum: snapshot %s is superseded", id)
 	}
 	index := s.cur.Index
 	s.sending[index]++
-	return s.cur.meta(id), &ticket{rest: newTicket(s.l.self), close: func() {
+	return s.cur.meta(id), &locator{rest: newLocator(s.l.self), close: func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.sending[index]--; s.sending[index] == 0 {
@@ -178,7 +178,7 @@ func (k *sink) ID() string {
 	return incomingID(&k.m)
 }
 
-// Write gets the leader's ticket. The first one decides whether the state is taken in at all.
+// Write gets the leader's locator. The first one decides whether the state is taken in at all.
 func (k *sink) Write(p []byte) (int, error) {
 	if !k.begun {
 		if err := k.s.admit(&k.m); err != nil {
@@ -203,7 +203,7 @@ func (k *sink) Close() error {
 		k.s.l.store.setMarker(k.m.entry(), false)
 		return nil
 	}
-	from, err := parseTicket(k.got)
+	from, err := parseLocator(k.got)
 	if err != nil {
 		k.s.done()
 		return err

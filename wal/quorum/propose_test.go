@@ -31,35 +31,29 @@ func TestRest(t *testing.T) {
 		"its time has come": {took: long, waiting: 1, then: func(l *Log) { l.queue.rested = l.queue.rested.Add(-longestRest) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &Log{opts: Options{MaxEntryBytes: 1000}}
-			l.wake.L = &l.mu
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.queue.records = make([]*wal.Record, test.waiting)
-			before := time.Now()
-			l.closing = test.closing
-			l.rest(test.took)
-			if test.then != nil {
-				test.then(l)
-			}
-			if test.waiting == 0 { // and then one comes
-				l.queue.records = make([]*wal.Record, 1)
-			}
-			resting := !l.mayPropose()
-			if time.Since(before) > longestRest/2 {
-				t.Skip("the machine stood still")
-			}
-			require.Equal(t, test.rests, resting)
+			simulated(t, func(t *testing.T) {
+				l := &Log{opts: Options{MaxEntryBytes: 1000}}
+				l.wake.L = &l.mu
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.queue.records = make([]*wal.Record, test.waiting)
+				l.closing = test.closing
+				l.rest(test.took)
+				if test.then != nil {
+					test.then(l)
+				}
+				if test.waiting == 0 { // and then one comes
+					l.queue.records = make([]*wal.Record, 1)
+				}
+				require.Equal(t, test.rests, !l.mayPropose())
+				begun := time.Now()
+				for l.queue.idle = true; !l.mayPropose(); l.queue.idle = true {
+					l.wake.Wait() // ends, since the end of the rest wakes the proposer
+				}
+				if test.rests {
+					require.Equal(t, longestRest, time.Since(begun))
+				}
+			})
 		})
-	}
-
-	l := &Log{opts: Options{MaxEntryBytes: 1000}}
-	l.wake.L = &l.mu
-	l.queue.records = make([]*wal.Record, 1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rest(long)
-	for l.queue.idle = true; !l.mayPropose(); l.queue.idle = true {
-		l.wake.Wait() // ends, since the end of the rest wakes the proposer
 	}
 }

@@ -11,10 +11,10 @@
 //   - What waits is bounded. Append never waits for a disk or a node.
 //
 // Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to raft. Raft's goroutine of the state machine
-// hands back what is committed (handback.go). The log store (store.go) is hashicorp/raft-wal with checksums, a witness, and a say in what may be deleted. A
+// hands back what is committed (handback.go). The log store (store.go) is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A
 // snapshot of raft is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go). lead.go tells the
-// owner whether this node leads. Entries, votes and snapshots go by the library's transport, a few connections for each group and node (transport.go, host.go);
-// heartbeats and what else has no entries, of all groups, by one connection from each node to each other one (pulse.go).
+// owner whether this node leads. Everything else goes by the library's transport, a few connections for each group and node (transport.go, host.go). Readers on followers
+// bring along what the leader has told them of commits (learn.go).
 package quorum
 
 import (
@@ -50,8 +50,8 @@ func nodeOf[T ~string | ~[]byte](id T) Node {
 var (
 	// ErrNotLeader is returned by what only the leader of a group does. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
-	// ErrStranger is returned by connections to or from what is not of this cluster.
-	ErrStranger = errors.New("quorum: the other side is not of this cluster")
+	// ErrUnauthenticated is returned by connections to or from what is not of this cluster.
+	ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
 	// ErrUncertain is returned by Fence and by changes of the members when leadership was lost meanwhile: what was asked for may be done, or not.
 	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
 )
@@ -91,8 +91,8 @@ type Options struct {
 	OnFailure func(error)
 	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, HeartbeatTimeout: a leader that is gone is replaced in 1 to 2.5 s.
 	HeartbeatTimeout, ElectionTimeout, LeaseTimeout time.Duration
-	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed. They learn of commits at once, too;
-	// this is for those that could not be reached then. Default 500 ms.
+	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed. They learn of commits by the
+	// next entry, too, and from those who read there (Learn). Default 2 s.
 	CommitTimeout time.Duration
 	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; beyond them, Append returns ErrBusy. Defaults 4096, 64 MiB.
 	MaxPendingRecords int
@@ -149,7 +149,7 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.HeartbeatTimeout, 800*time.Millisecond)
 	setDefault(&o.ElectionTimeout, o.HeartbeatTimeout)
 	setDefault(&o.LeaseTimeout, o.HeartbeatTimeout)
-	setDefault(&o.CommitTimeout, 500*time.Millisecond)
+	setDefault(&o.CommitTimeout, 2*time.Second)
 	setDefault(&o.MaxPendingRecords, 4096)
 	setDefault(&o.MaxPendingBytes, 64<<20)
 	setDefault(&o.MaxRecordBytes, 16<<20)

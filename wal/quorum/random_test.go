@@ -16,8 +16,9 @@ import (
 
 // TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints, transfers, learners, fences. In the end all nodes
 // have the same records at the same positions, among them all that were acknowledged, and no node ever had anything else before.
-func TestRandom(t *testing.T) {
-	t.Parallel()
+func TestRandom(t *testing.T) { simulated(t, testRandom) }
+
+func testRandom(t *testing.T) {
 	r := testseed.Rand(t)
 	steps := testsize.Of(1500, 100, 40)
 	c := &chaos{t: t, r: r, group: newGroup(t, 3, nil), seen: map[uint64]string{}}

@@ -13,36 +13,36 @@ import (
 	"time"
 )
 
-// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a ticket; with it, it fetches the state from the leader over a
+// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a locator; with it, it fetches the state from the leader over a
 // connection of its own. Raft would want to know the size of the state first, and give the stream a deadline by it.
 //
 // The order makes a crash harmless: the state is taken in by its owner, whole or not at all; then the marker is put in place; then the log before it goes. After
 // a crash in between, the state is newer than the marker says: some records come again, and the owner skips them; or the log before the marker is still there,
 // and Open removes it.
 
-// ticket is the content of a snapshot.
-type ticket struct {
+// locator is the content of a snapshot: where the state is to be had.
+type locator struct {
 	rest  []byte
 	close func()
 }
 
-const ticketMagic = "millfetch1"
+const locatorMagic = "millfetch1"
 
-func newTicket(from Node) []byte {
-	b := append(make([]byte, 0, snapshotSize), ticketMagic...)
+func newLocator(from Node) []byte {
+	b := append(make([]byte, 0, snapshotSize), locatorMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(from))
 	return b[:snapshotSize]
 }
 
-func parseTicket(b []byte) (from Node, err error) {
-	if len(b) < len(ticketMagic)+4 || string(b[:len(ticketMagic)]) != ticketMagic {
+func parseLocator(b []byte) (from Node, err error) {
+	if len(b) < len(locatorMagic)+4 || string(b[:len(locatorMagic)]) != locatorMagic {
 		return 0, errors.New("quorum: the leader's snapshot is of another format")
 	}
-	return Node(binary.LittleEndian.Uint32(b[len(ticketMagic):])), nil
+	return Node(binary.LittleEndian.Uint32(b[len(locatorMagic):])), nil
 }
 
-// Read gives the ticket.
-func (t *ticket) Read(p []byte) (int, error) {
+// Read gives the locator.
+func (t *locator) Read(p []byte) (int, error) {
 	if len(t.rest) == 0 {
 		return 0, io.EOF
 	}
@@ -52,7 +52,7 @@ func (t *ticket) Read(p []byte) (int, error) {
 }
 
 // Close says that the receiver is done with it.
-func (t *ticket) Close() error {
+func (t *locator) Close() error {
 	if t.close != nil {
 		t.close()
 		t.close = nil
@@ -123,7 +123,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	l.store.setMarker(m.entry(), true)
 	l.letGo(m.Index)
 	l.passed.position.Store(endOf(m.Index))
-	l.pass(m.Index)
+	l.pass(m.entry())
 	return nil
 }
 
@@ -131,11 +131,11 @@ func (l *Log) fetch(m *marker, from Node) error {
 const maxServed = 2
 
 // serve gives the state to nodes that fetch it.
-func (l *Log) serve(door *doorway) {
+func (l *Log) serve(from *listener) {
 	defer l.serving.Done()
 	slots := make(chan struct{}, maxServed)
 	for {
-		conn, err := door.Accept()
+		conn, err := from.Accept()
 		if err != nil {
 			return
 		}

@@ -27,8 +27,9 @@ func (g *group) trimAll() {
 	}
 }
 
-func TestLearnerGetsTheState(t *testing.T) {
-	t.Parallel()
+func TestLearnerGetsTheState(t *testing.T) { simulated(t, testLearnerGetsTheState) }
+
+func testLearnerGetsTheState(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(200)
 	g.same()
@@ -47,8 +48,9 @@ func TestLearnerGetsTheState(t *testing.T) {
 }
 
 // A follower that was away gets log when there is enough of it, and the state when there isn't.
-func TestFollowerComesBack(t *testing.T) {
-	t.Parallel()
+func TestFollowerComesBack(t *testing.T) { simulated(t, testFollowerComesBack) }
+
+func testFollowerComesBack(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	g.same()
@@ -77,46 +79,46 @@ func TestFollowerComesBack(t *testing.T) {
 
 // A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step, and the node goes on from the copy.
 func TestCrashInRestore(t *testing.T) {
-	t.Parallel()
 	for _, step := range []string{"fetching", "half", "restored", "marked"} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			g := newGroup(t, 3, nil)
-			g.write(50)
-			g.same()
-			f := g.follower()
-			f.kill()
-			g.write(200)
-			g.trimAll()
-
-			frozen := make(chan string, 10)
-			before := f.options
-			f.options = func(o *Options) {
-				before(o)
-				o.hooks.restore = func(at string) error {
-					if at == step {
-						frozen <- freeze(t, f.dir)
-					}
-					return nil
-				}
-				if step == "half" {
-					o.State = &interrupted{owner: f.owner, at: func() { frozen <- freeze(t, f.dir) }}
-				}
-			}
-			f.start()
-			copied := <-frozen
-			f.kill()
-			f.dir, f.options = copied, before
-			g.write(50)
-			f.start()
-			g.write(20)
-			g.same()
-			f.stop()
-			f.start()
-			g.write(5)
-			g.same()
-		})
+		t.Run(step, func(t *testing.T) { simulated(t, func(t *testing.T) { testCrashInRestore(t, step) }) })
 	}
+}
+
+func testCrashInRestore(t *testing.T, step string) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	g.same()
+	f := g.follower()
+	f.kill()
+	g.write(200)
+	g.trimAll()
+
+	frozen := make(chan string, 10)
+	before := f.options
+	f.options = func(o *Options) {
+		before(o)
+		o.hooks.restore = func(at string) error {
+			if at == step {
+				frozen <- freeze(t, f.dir)
+			}
+			return nil
+		}
+		if step == "half" {
+			o.State = &interrupted{owner: f.owner, at: func() { frozen <- freeze(t, f.dir) }}
+		}
+	}
+	f.start()
+	copied := <-frozen
+	f.kill()
+	f.dir, f.options = copied, before
+	g.write(50)
+	f.start()
+	g.write(20)
+	g.same()
+	f.stop()
+	f.start()
+	g.write(5)
+	g.same()
 }
 
 // interrupted is an owner that stops in the middle of a restore.
@@ -142,8 +144,9 @@ func freeze(t testing.TB, dir string) string {
 }
 
 // A state that breaks off, or changes, on its way is not taken in; the next one is.
-func TestStateBreaksOff(t *testing.T) {
-	t.Parallel()
+func TestStateBreaksOff(t *testing.T) { simulated(t, testStateBreaksOff) }
+
+func testStateBreaksOff(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(50)
 	g.same()
@@ -230,7 +233,10 @@ func TestStateStream(t *testing.T) {
 // The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within that end. The library alone keeps the
 // end for what it has, and leader and follower go round for ever (hashicorp/raft#697).
 func TestSnapshotWithinContradictingEnd(t *testing.T) {
-	t.Parallel()
+	simulated(t, testSnapshotWithinContradictingEnd)
+}
+
+func testSnapshotWithinContradictingEnd(t *testing.T) {
 	g := newGroup(t, 3, func(o *Options) { o.KeepBytes, o.MaxEntryBytes = 1, 64 })
 	g.write(30)
 	g.same()
@@ -276,8 +282,9 @@ func TestSnapshotWithinContradictingEnd(t *testing.T) {
 }
 
 // Snapshots that come late are refused: they would take back what was handed back.
-func TestLateSnapshot(t *testing.T) {
-	t.Parallel()
+func TestLateSnapshot(t *testing.T) { simulated(t, testLateSnapshot) }
+
+func testLateSnapshot(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.write(50)
 	m := g.leader()
@@ -285,7 +292,7 @@ func TestLateSnapshot(t *testing.T) {
 	for _, index := range []uint64{1, passed - 1, passed} {
 		k, err := m.log.markers.Create(1, index, 1, raft.Configuration{}, 1, nil)
 		require.NoError(t, err)
-		_, err = k.Write(newTicket(1))
+		_, err = k.Write(newLocator(1))
 		require.ErrorContains(t, err, "late")
 		require.NoError(t, k.Cancel())
 	}

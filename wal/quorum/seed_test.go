@@ -9,8 +9,9 @@ import (
 )
 
 // A log that was made before there was a node is that of a group with one voter, which begins behind what was there, and takes others in.
-func TestSeed(t *testing.T) {
-	t.Parallel()
+func TestSeed(t *testing.T) { simulated(t, testSeed) }
+
+func testSeed(t *testing.T) {
 	for _, base := range []uint64{0, 1, 65535, 65536, 123_456_789} {
 		g := emptyGroup(t)
 		one, two := g.add(1, nil), g.add(2, nil)

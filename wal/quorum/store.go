@@ -22,7 +22,7 @@ import (
 
 // store is raft's log and its few words of memory (term and vote): hashicorp/raft-wal, with
 //
-//   - a checksum over each entry that every reading checks, and the witness: what is damaged or missing is found;
+//   - a checksum over each entry that every reading checks, and the highWater: what is damaged or missing is found;
 //   - a failure that is final: after a failed write nothing is written any more;
 //   - deletions at the front only up to what the owner of the records has let go (release), whatever raft believes its snapshots to hold;
 //   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must be able to say that it has it, or leader
@@ -30,13 +30,13 @@ import (
 //   - term and vote of a ballot in one write;
 //   - the newest entries in memory, since each is read back once for each follower.
 type store struct {
-	wal     *raftwal.WAL
-	meta    *metadb.BoltMetaDB
-	witness *witness
-	fail    func(error) error // reports what is final, and returns it
-	spacing uint64            // of marks, in bytes
-	writing *deadline         // nil: none
-	onWrite func()            // a test's; nil: none
+	wal       *raftwal.WAL
+	meta      *metadb.BoltMetaDB
+	highWater *highWater
+	fail      func(error) error // reports what is final, and returns it
+	spacing   uint64            // of marks, in bytes
+	writing   *deadline         // nil: none
+	onWrite   func()            // a test's; nil: none
 
 	mu     sync.Mutex // guards all below
 	failed error
@@ -60,8 +60,8 @@ const (
 )
 
 // openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
-func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *witness, fail func(error) error) (*store, error) {
-	s := &store{meta: &metadb.BoltMetaDB{}, witness: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *highWater, fail func(error) error) (*store, error) {
+	s := &store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	err := repairTail(dir, s.meta)
 	if err == nil {
 		s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes), raftwal.WithLogger(logger))
@@ -155,16 +155,6 @@ func (s *store) GetLog(index uint64, log *raft.Log) error {
 	return s.breakDown(fmt.Errorf("read entry %d: %w", index, err))
 }
 
-// cachedTerm is the term of an entry that is in memory, or 0.
-func (s *store) cachedTerm(index uint64) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.cache); n > 0 && index >= s.cache[0].Index && index <= s.cache[n-1].Index {
-		return s.cache[index-s.cache[0].Index].Term
-	}
-	return 0
-}
-
 // StoreLog writes an entry.
 func (s *store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
@@ -188,7 +178,7 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 	}
 	err := s.wal.StoreLogs(sealed)
 	if err == nil {
-		err = s.witness.advance(last)
+		err = s.highWater.advance(last)
 	}
 	if err != nil {
 		return s.breakDown(fmt.Errorf("write the entries %d to %d: %w", logs[0].Index, last, err))
@@ -260,7 +250,7 @@ func (s *store) cutFront(index uint64) error {
 	return nil
 }
 
-// cutEnd deletes the entries from index on. The witness goes first: should the process end in between, the log has more than it says.
+// cutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log has more than it says.
 func (s *store) cutEnd(index uint64) error {
 	if err := s.broken(); err != nil {
 		return err
@@ -269,8 +259,8 @@ func (s *store) cutEnd(index uint64) error {
 	if err != nil || index > last {
 		return err
 	}
-	if err := s.witness.lower(index - 1); err != nil {
-		return s.breakDown(fmt.Errorf("write the witness: %w", err))
+	if err := s.highWater.lower(index - 1); err != nil {
+		return s.breakDown(fmt.Errorf("write the high-water mark: %w", err))
 	}
 	if err := s.wal.DeleteRange(index, last); err != nil {
 		return s.breakDown(fmt.Errorf("delete the entries %d to %d: %w", index, last, err))

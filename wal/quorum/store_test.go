@@ -27,7 +27,7 @@ type logOnDisk struct {
 
 func openLogOnDisk(t *testing.T) *logOnDisk {
 	d := &logOnDisk{t: t, dir: t.TempDir()}
-	w, err := createWitness(filepath.Join(d.dir, witnessName), 0)
+	w, err := createHighWater(filepath.Join(d.dir, highWaterName), 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = w.file.Close() })
 	d.open(w)
@@ -35,7 +35,7 @@ func openLogOnDisk(t *testing.T) *logOnDisk {
 	return d
 }
 
-func (d *logOnDisk) open(w *witness) {
+func (d *logOnDisk) open(w *highWater) {
 	var err error
 	d.store, err = openStore(d.dir, 64<<10, 1<<20, hclog.NewNullLogger(), w, func(err error) error { return err })
 	require.NoError(d.t, err)
@@ -43,7 +43,7 @@ func (d *logOnDisk) open(w *witness) {
 
 func (d *logOnDisk) reopen() {
 	d.t.Helper()
-	w := d.witness
+	w := d.highWater
 	require.NoError(d.t, d.close())
 	d.open(w)
 }
@@ -136,7 +136,7 @@ func TestCrashWhileSegmentIsSealed(t *testing.T) {
 				want = d.append(want, 1, 1, r)
 				require.NoError(t, d.wal.DeleteRange(1<<60, 1<<60)) // waits for a segment that is being sealed
 			}
-			w := d.witness
+			w := d.highWater
 			require.NoError(t, d.close())
 			require.NoError(t, os.WriteFile(filepath.Join(d.dir, metaName), list, 0o644))
 			require.NoError(t, os.Remove(segments(d)[1]))
@@ -225,14 +225,14 @@ func TestVote(t *testing.T) {
 	require.EqualValues(t, 9, current)
 }
 
-func TestWitness(t *testing.T) {
-	path := filepath.Join(t.TempDir(), witnessName)
-	w, err := createWitness(path, 5)
+func TestHighWaterMark(t *testing.T) {
+	path := filepath.Join(t.TempDir(), highWaterName)
+	w, err := createHighWater(path, 5)
 	require.NoError(t, err)
 	reopen := func(want uint64) {
 		t.Helper()
 		require.NoError(t, w.file.Close())
-		w, err = openWitness(path)
+		w, err = openHighWater(path)
 		require.NoError(t, err)
 		require.Equal(t, want, w.index)
 	}
@@ -247,17 +247,17 @@ func TestWitness(t *testing.T) {
 	require.NoError(t, w.lower(3))
 	require.NoError(t, w.lower(8))
 	reopen(3)
-	for slot := range int64(witnessSlots) { // a torn write leaves what was synced before
+	for slot := range int64(highWaterSlots) { // a torn write leaves what was synced before
 		require.NoError(t, w.advance(20))
 		require.NoError(t, w.settle())
 		require.NoError(t, w.advance(21))
-		_, err := w.file.WriteAt(make([]byte, 10), w.active*witnessSpacing)
+		_, err := w.file.WriteAt(make([]byte, 10), w.active*highWaterSpacing)
 		require.NoError(t, err)
 		reopen(20)
 		require.NoError(t, w.lower(3+uint64(slot)))
 	}
-	_, err = w.file.WriteAt(make([]byte, witnessFileSize), 0)
+	_, err = w.file.WriteAt(make([]byte, highWaterFileSize), 0)
 	require.NoError(t, err)
-	_, err = openWitness(path)
+	_, err = openHighWater(path)
 	require.Error(t, err)
 }

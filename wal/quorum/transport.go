@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -19,7 +18,7 @@ import (
 const (
 	// rpcTimeout is how long a call of raft may take. A restore takes longer, see snapshotSize.
 	rpcTimeout = 10 * time.Second
-	// poolConns per node and group are kept open for calls: entries, votes.
+	// poolConns per node and group are kept open for calls: one for heartbeats, one for entries.
 	poolConns = 2
 	// rpcsInFlight per follower and group is one: no pipeline. The library's pipeline hangs when a follower refuses entries, or says that there is a newer term,
 	// while more are sent: that follower gets no entries any more as long as this node leads, though it gets heartbeats, and Shutdown waits for ever
@@ -29,35 +28,24 @@ const (
 	snapshotSize = 4096
 )
 
-// transport is the library's, over the host's connections. Requests without entries, heartbeats above all, go by the node's pulse instead. It hears how far the
-// others have the log from what they answer.
+// transport is the library's, over the host's connections. It hears how far the others have the log from what they answer, and puts what this node itself has to
+// say to its raft (stand, learn) among the requests of other nodes.
 type transport struct {
 	*raft.NetworkTransport
 	host    *Host
-	group   uint32
 	streams *streams
-	beat    time.Duration // between two heartbeats
-	rpcs    chan raft.RPC // what others ask, by either way
+	rpcs    chan raft.RPC // what raft is asked, by other nodes and by this one
+	learned chan struct{} // of capacity 1: there may be something to tell raft
 	done    chan struct{}
 	once    sync.Once
 	raft    atomic.Pointer[raft.Raft] // nil: not yet
-	handler atomic.Pointer[func(raft.RPC)]
-	entries *store // set with raft
 	muted   atomic.Bool
 
-	mu      sync.Mutex
-	known   entryID // committed
+	mu      sync.Mutex // guards all below
 	last    map[Node]contact
-	brought uint64 // the last entry that was given to raft
-	hearing bool   // a nudge waits for raft
-	later   *nudge // the next one
-	early   *nudge // one whose entry is not here yet
-}
-
-// nudge is what another node says is committed.
-type nudge struct {
-	told
-	from Node
+	request *raft.AppendEntriesRequest // the last one of a leader, without its entries; nil: none
+	brought uint64                     // the last entry that was given to raft by then
+	hint    entryID                    // known to be committed, and not told to raft; zero: none
 }
 
 // contact is what a node has last said.
@@ -66,86 +54,70 @@ type contact struct {
 	at    time.Time
 }
 
-// maxAsked is how many requests of others wait for raft before those who bring them do.
+// maxAsked is how many requests wait for raft before those who bring them do.
 const maxAsked = 16
 
-func newTransport(h *Host, group uint32, door *doorway, beat time.Duration, logger hclog.Logger) *transport {
-	s := &streams{host: h, group: group, door: door, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+func newTransport(h *Host, group uint32, l *listener, logger hclog.Logger) *transport {
+	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
-		host: h, group: group, streams: s, beat: beat, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), done: make(chan struct{}),
+		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), learned: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
 	})
 	t.TimeoutScale = 1
 	go t.forward()
-	h.mu.Lock()
-	h.transports[group] = t
-	h.mu.Unlock()
 	return t
 }
 
-// forward brings what comes by the library's connections to where all requests are.
+// forward brings requests of other nodes to where all requests are, and behind them what they allow to be told of commits.
 func (t *transport) forward() {
 	for {
 		select {
 		case r := <-t.NetworkTransport.Consumer():
-			select {
-			case t.rpcs <- r:
-			case <-t.done:
+			if !t.give(r) {
 				return
 			}
-			if a, ok := r.Command.(*raft.AppendEntriesRequest); ok && len(a.Entries) > 0 {
-				t.bring(a.Entries[len(a.Entries)-1].Index)
+			if a, ok := r.Command.(*raft.AppendEntriesRequest); ok {
+				t.note(a)
 			}
+		case <-t.learned:
 		case <-t.done:
+			return
+		}
+		if r := t.commitNotification(); r != nil && !t.give(raft.RPC{Command: r, RespChan: make(chan raft.RPCResponse, 1)}) {
 			return
 		}
 	}
 }
 
-// bring says that raft was given entries up to index. A nudge that was here before them follows.
-func (t *transport) bring(index uint64) {
-	t.mu.Lock()
-	t.brought = index
-	early := t.early
-	if early != nil && early.last.index > index {
-		early = nil
-	}
-	if early != nil {
-		t.early = nil
-	}
-	t.mu.Unlock()
-	if early != nil {
-		t.hear(*early)
+// give asks raft, and returns false when the transport is closed.
+func (t *transport) give(r raft.RPC) bool {
+	select {
+	case t.rpcs <- r:
+		return true
+	case <-t.done:
+		return false
 	}
 }
 
-// Consumer is where raft gets what others ask.
+// Consumer is where raft gets what it is asked.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
-
-// SetHeartbeatHandler takes raft's way for heartbeats, past what waits for its disk.
-func (t *transport) SetHeartbeatHandler(f func(raft.RPC)) { t.handler.Store(&f) }
 
 // Close lets nothing more in, and what waits fails.
 func (t *transport) Close() error {
-	t.once.Do(func() {
-		close(t.done)
-		t.host.mu.Lock()
-		if t.host.transports[t.group] == t {
-			delete(t.host.transports, t.group)
-		}
-		t.host.mu.Unlock()
-	})
+	t.once.Do(func() { close(t.done) })
 	return t.NetworkTransport.Close()
 }
 
 // AppendEntries sends a request and notes how far the other node has the log.
-func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *transport) AppendEntries(
+	id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	if t.muted.Load() {
 		return errDiskHangs
 	}
-	err := t.send(id, to, req, resp)
+	err := t.NetworkTransport.AppendEntries(id, to, req, resp)
 	if err == nil && resp.Term == req.Term {
 		c := contact{index: resp.LastLog, at: time.Now()}
 		if n := len(req.Entries); resp.Success && n > 0 {
@@ -158,155 +130,10 @@ func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *
 	return err
 }
 
-func (t *transport) send(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if len(req.Entries) > 0 || req.Term == 0 {
-		return t.NetworkTransport.AppendEntries(id, to, req, resp)
-	}
-	p, err := t.host.pulse(nodeOf(to))
-	if err != nil {
-		return err
-	}
-	m := told{kind: kindProbe, group: t.group, term: req.Term, last: entryID{req.PrevLogEntry, req.PrevLogTerm}, committed: req.LeaderCommitIndex}
-	if isHeartbeat(req) {
-		m = told{kind: kindBeat, group: t.group, term: req.Term, last: t.committed()}
-	}
-	a, err := p.call(m, t.beat, t.done)
-	switch {
-	case err != nil:
-		return err
-	case a.refusal != "":
-		return errors.New(a.refusal)
-	}
-	*resp = raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte(to)},
-		Term: a.term, LastLog: a.last, Success: a.success, NoRetryBackoff: a.noRetryPause}
-	return nil
-}
-
-// nudge tells another node what is committed, after a while or at once.
-func (t *transport) nudge(to Node, term uint64, committed entryID, after time.Duration) {
-	if p, err := t.host.pulse(to); err == nil {
-		p.nudge(told{kind: kindNudge, group: t.group, term: term, last: committed}, after)
-	}
-}
-
 func (t *transport) contact(n Node) contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last[n]
-}
-
-// transport is that of a group which runs here, or nil.
-func (h *Host) transport(group uint32) *transport {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.transports[group]
-}
-
-// ask gives a request of another node to raft and waits for the answer; ok is false when none comes any more.
-func (t *transport) ask(from Node, m *told) (r raft.RPCResponse, ok bool) {
-	done := make(chan raft.RPCResponse, 1)
-	if m.kind != kindBeat || !t.deliverBeat(from, m, done) {
-		select {
-		case t.rpcs <- raft.RPC{Command: m.request(from), RespChan: done}:
-		case <-t.done:
-			return r, false
-		}
-	}
-	select {
-	case r = <-done:
-		return r, true
-	case <-t.done:
-		return r, false
-	}
-}
-
-// deliverBeat gives a heartbeat to raft; false when raft has no way for it yet.
-func (t *transport) deliverBeat(from Node, m *told, done chan<- raft.RPCResponse) bool {
-	f := t.handler.Load()
-	if f == nil {
-		return false
-	}
-	(*f)(raft.RPC{Command: m.request(from), RespChan: done})
-	return true
-}
-
-// know says whose transport it is.
-func (t *transport) know(r *raft.Raft, s *store) {
-	t.entries = s
-	t.raft.Store(r)
-}
-
-// committed is the last entry that this node knows to be committed; zero when its term would have to be read from the disk, which no heartbeat waits for.
-func (t *transport) committed() entryID {
-	r := t.raft.Load()
-	if r == nil {
-		return entryID{}
-	}
-	index := r.CommitIndex()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known.index != index {
-		t.known = entryID{index: index, term: t.entries.cachedTerm(index)}
-	}
-	if t.known.term == 0 {
-		t.known = entryID{}
-	}
-	return t.known
-}
-
-// follows says whether a heartbeat of this term changes nothing: then raft answers it without a disk.
-func (t *transport) follows(term uint64) bool {
-	r := t.raft.Load()
-	return r != nil && t.handler.Load() != nil && r.State() == raft.Follower && r.CurrentTerm() == term
-}
-
-// hear tells raft what is committed, once it has the entry or was given it. While raft has not taken a nudge, the last of those that come waits.
-func (t *transport) hear(n nudge) {
-	r := t.raft.Load()
-	if r != nil && r.CommitIndex() >= n.last.index {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case r != nil && n.last.index > max(t.brought, r.LastIndex()):
-		t.early = &n
-		return
-	case t.hearing:
-		t.later = &n
-		return
-	}
-	rpc := func() raft.RPC { return raft.RPC{Command: n.request(n.from), RespChan: make(chan raft.RPCResponse, 1)} }
-	select {
-	case t.rpcs <- rpc():
-		return
-	default:
-	}
-	t.hearing = true
-	go func() {
-		for {
-			select {
-			case t.rpcs <- rpc():
-			case <-t.done:
-				return
-			}
-			t.mu.Lock()
-			if t.later == nil {
-				t.hearing = false
-				t.mu.Unlock()
-				return
-			}
-			n, t.later = *t.later, nil
-			t.mu.Unlock()
-		}
-	}()
-}
-
-// hearBeat looks whether a heartbeat says more of what is committed than raft knows, and raft has it.
-func (t *transport) hearBeat(from Node, m *told) {
-	if r := t.raft.Load(); r != nil && m.last.index > r.CommitIndex() && m.last.index <= r.LastIndex() {
-		t.hear(nudge{told{kind: kindNudge, group: m.group, term: m.term, last: m.last}, from})
-	}
 }
 
 // close ends all connections of the group.
@@ -319,11 +146,11 @@ func (t *transport) close() {
 type streams struct {
 	host  *Host
 	group uint32
-	door  *doorway
+	from  *listener
 	done  chan struct{}
 	once  sync.Once
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards all below
 	closed bool
 	conns  map[net.Conn]struct{}
 }
@@ -357,9 +184,9 @@ func (s *streams) add(c net.Conn) (net.Conn, error) {
 // Accept waits for another node.
 func (s *streams) Accept() (net.Conn, error) {
 	select {
-	case c := <-s.door.conns:
+	case c := <-s.from.conns:
 		return s.add(c)
-	case <-s.door.done:
+	case <-s.from.done:
 	case <-s.done:
 	}
 	return nil, net.ErrClosed

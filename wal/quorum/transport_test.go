@@ -9,22 +9,23 @@ import (
 )
 
 // A follower that refuses entries now and then, while there are always more of them, gets them nevertheless.
-func TestFollowerThatRefuses(t *testing.T) {
-	t.Parallel()
+func TestFollowerThatRefuses(t *testing.T) { simulated(t, testFollowerThatRefuses) }
+
+func testFollowerThatRefuses(t *testing.T) {
 	g := emptyGroup(t)
 	for _, n := range []Node{1, 2} {
 		g.add(n, func(o *Options) { o.Voters = []Node{1, 2, 3} }).start()
 	}
-	h, err := Listen(HostOptions{Node: 3, Listen: "127.0.0.1:0", Resolve: g.net.resolve(t, 3), Logger: testLogger(t)})
+	h, err := Listen(HostOptions{Node: 3, Resolve: g.net.resolve, Logger: testLogger(t), sockets: g.net.sockets(3)})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
 	h.SetCluster(testCluster)
-	g.net.mu.Lock()
-	g.net.ports[3] = h.Addr().String()
-	g.net.mu.Unlock()
+	ways, err := h.openGroup(7)
+	require.NoError(t, err)
+	tr := newTransport(h, 7, ways.raft, newLogger(testLogger(t)))
+	t.Cleanup(tr.close)
 
 	var refused atomic.Int64
-	tr := h.runs(t, 7, never)
 	go func() { // the third node's raft
 		taken := 0
 		for {

@@ -1,0 +1,100 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// standard are the timers that a group has when nothing is said.
+func standard(o *Options) {
+	o.HeartbeatTimeout, o.ElectionTimeout, o.LeaseTimeout, o.CommitTimeout = 0, 0, 0, 0
+}
+
+// A leader says seldom enough that it is there, and often enough: a follower hears of it twice in its shortest timeout, and nobody stands for election in an hour.
+// Who doesn't lead any more has a follower's timers again.
+func TestPace(t *testing.T) { simulated(t, testPace) }
+
+func testPace(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	leader, f := g.leader(), g.follower()
+	soon(t, "heartbeats", func() bool { return !leader.log.node.Load().trans.contact(f.node).at.IsZero() })
+	at := func() time.Time { return f.log.node.Load().raft.LastContact() }
+	timeout := leader.log.opts.HeartbeatTimeout
+	time.Sleep(10 * timeout) // a timer that runs is not changed
+	beats, begun := 0, time.Now()
+	for last := at(); beats < 200; {
+		time.Sleep(time.Millisecond)
+		if now := at(); now.After(last) {
+			require.LessOrEqual(t, now.Sub(last), timeout/2)
+			last = now
+			beats++
+		}
+	}
+	require.Greater(t, time.Since(begun)/200, timeout/5)
+	term := leader.log.Term()
+	time.Sleep(time.Hour)
+	require.Equal(t, term, g.leader().log.Term())
+	require.NoError(t, leader.log.Transfer(f.node))
+	soon(t, "it leads", f.log.Leads)
+	synctest.Wait()
+	require.Equal(t, leaderPace*timeout, f.log.node.Load().raft.ReloadableConfig().HeartbeatTimeout)
+	require.Equal(t, timeout, leader.log.node.Load().raft.ReloadableConfig().HeartbeatTimeout)
+}
+
+// A leader whose link is cut in either direction, or in both, and whom nobody tells of it, is replaced; it gives up by itself, and follows when the link is there
+// again. A follower that hears nothing takes no leadership away from one whom the others hear.
+func TestSilentLinks(t *testing.T) {
+	for _, cut := range []struct {
+		sends, hears bool // what the leader can't do
+	}{{true, false}, {false, true}, {true, true}} {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) { simulated(t, func(t *testing.T) { testSilentLeader(t, cut.sends, cut.hears) }) })
+	}
+	t.Run("follower", func(t *testing.T) { simulated(t, testDeafFollower) })
+}
+
+func testSilentLeader(t *testing.T, sends, hears bool) {
+	g := newGroup(t, 3, standard)
+	g.write(10)
+	old := g.leader()
+	hold := func(held bool) {
+		for _, n := range others(g, old.node) {
+			g.net.hold(old.node, n, held && sends)
+			g.net.hold(n, old.node, held && hears)
+		}
+	}
+	hold(true)
+	begun := time.Now()
+	require.NoError(t, old.append("unknown"))
+	leader := g.leader(old.node)
+	require.Less(t, time.Since(begun), 20*time.Second) // some elections may have no winner
+	soon(t, "it gives up", func() bool { return old.isLost("unknown") && old.log.node.Load().raft.State() != raft.Leader })
+	require.NoError(t, leader.append("newer"))
+	soon(t, "newer", func() bool { return leader.handedBack("newer") })
+	hold(false)
+	soon(t, "the old leader has all", func() bool { return slices.Contains(old.owner.texts(), "newer") })
+	g.same()
+}
+
+func testDeafFollower(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	g.write(10)
+	leader, f := g.leader(), g.follower()
+	term := leader.log.Term()
+	g.net.hold(leader.node, f.node, true)
+	for i := range 5 {
+		time.Sleep(5 * time.Second)
+		text := fmt.Sprint("without it ", i)
+		require.NoError(t, leader.append(text))
+		soon(t, text, func() bool { return leader.handedBack(text) })
+	}
+	require.Equal(t, term, leader.log.Term())
+	g.net.hold(leader.node, f.node, false)
+	g.same()
+	require.Equal(t, leader, g.leader())
+}

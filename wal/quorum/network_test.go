@@ -1,0 +1,242 @@
+package quorum
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// simulated runs a test on a clock of its own, which goes on whenever all of its goroutines wait: so no test depends on how busy the machine is, and timeouts cost
+// nothing. All connections of its nodes are in memory, since the clock would not know who waits for a socket.
+func simulated(t *testing.T, f func(t *testing.T)) {
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
+// network carries what nodes send one another, unless a partition is between them, or what one sends the other is held back.
+type network struct {
+	mu    sync.Mutex     // guards all below
+	ports map[Node]*port // nil: of one that is down
+	cut   map[[2]Node]bool
+	held  map[[2]Node]bool
+	conns map[*end]struct{}
+}
+
+func newNetwork() *network {
+	return &network{ports: map[Node]*port{}, cut: map[[2]Node]bool{}, held: map[[2]Node]bool{}, conns: map[*end]struct{}{}}
+}
+
+// sockets are those of one node. A node's address is its number.
+func (n *network) sockets(self Node) *sockets {
+	return &sockets{
+		listen: func(string) (net.Listener, error) {
+			p := &port{net: n, node: self, conns: make(chan net.Conn), done: make(chan struct{})}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.ports[self] = p
+			return p, nil
+		},
+		dial: func(address string, _ time.Time) (net.Conn, error) { return n.dial(self, nodeOf(address)) },
+	}
+}
+
+func (n *network) resolve(to Node) (string, bool) { return string(to.id()), true }
+
+func (n *network) dial(from, to Node) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.ports[to]
+	if p == nil || n.cut[[2]Node{from, to}] {
+		return nil, fmt.Errorf("node %d is not reached", to)
+	}
+	there, back := newBuffer(n.held[[2]Node{from, to}]), newBuffer(n.held[[2]Node{to, from}])
+	here, far := &end{net: n, from: from, to: to, in: back, out: there}, &end{net: n, from: to, to: from, in: there, out: back}
+	n.conns[here], n.conns[far] = struct{}{}, struct{}{}
+	go p.offer(far)
+	return here, nil
+}
+
+// partition lets only nodes of the same side reach one another; those of no side reach nobody.
+func (n *network) partition(sides ...[]Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for from := range n.ports {
+		for to := range n.ports {
+			n.cut[[2]Node{from, to}] = len(sides) > 0 && !slices.ContainsFunc(sides, func(side []Node) bool {
+				return slices.Contains(side, from) && slices.Contains(side, to)
+			})
+		}
+	}
+	for c := range n.conns {
+		if n.cut[[2]Node{c.from, c.to}] {
+			c.closeLocked()
+		}
+	}
+}
+
+// hold keeps what a node sends another one from arriving, and tells nobody, or lets it arrive.
+func (n *network) hold(from, to Node, held bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held[[2]Node{from, to}] = held
+	for c := range n.conns {
+		if c.from == from && c.to == to {
+			c.out.hold(held)
+		} else if c.from == to && c.to == from {
+			c.in.hold(held)
+		}
+	}
+}
+
+// port is where a node listens.
+type port struct {
+	net   *network
+	node  Node
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (p *port) offer(c net.Conn) {
+	select {
+	case p.conns <- c:
+	case <-p.done:
+		_ = c.Close()
+	}
+}
+
+func (p *port) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *port) Close() error {
+	p.once.Do(func() { close(p.done) })
+	p.net.mu.Lock()
+	defer p.net.mu.Unlock()
+	if p.net.ports[p.node] == p {
+		p.net.ports[p.node] = nil
+	}
+	return nil
+}
+
+func (p *port) Addr() net.Addr { return nodeAddr(p.node) }
+
+// end is one of a connection's two.
+type end struct {
+	net      *network
+	from, to Node // whose it is, and whose the other end
+	in, out  *buffer
+}
+
+func (e *end) Read(b []byte) (int, error)         { return e.in.read(b) }
+func (e *end) Write(b []byte) (int, error)        { return e.out.write(b) }
+func (e *end) LocalAddr() net.Addr                { return nodeAddr(e.from) }
+func (e *end) RemoteAddr() net.Addr               { return nodeAddr(e.to) }
+func (e *end) SetWriteDeadline(time.Time) error   { return nil } // nothing waits to be written
+func (e *end) SetReadDeadline(at time.Time) error { e.in.until(at); return nil }
+func (e *end) SetDeadline(at time.Time) error     { return e.SetReadDeadline(at) }
+
+func (e *end) Close() error {
+	e.net.mu.Lock()
+	defer e.net.mu.Unlock()
+	e.closeLocked()
+	return nil
+}
+
+func (e *end) closeLocked() {
+	delete(e.net.conns, e)
+	e.in.close()
+	e.out.close()
+}
+
+// buffer is one direction of a connection. What was written before the end is read before it.
+type buffer struct {
+	mu    sync.Mutex // guards all below
+	cond  sync.Cond
+	b     []byte
+	ended bool
+	held  bool
+	late  bool
+	timer *time.Timer
+}
+
+func newBuffer(held bool) *buffer {
+	b := &buffer{held: held}
+	b.cond.L = &b.mu
+	return b
+}
+
+func (b *buffer) read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for (len(b.b) == 0 || b.held) && !b.ended && !b.late && len(p) > 0 {
+		b.cond.Wait()
+	}
+	switch {
+	case len(b.b) > 0 && !b.held || len(p) == 0:
+		n := copy(p, b.b)
+		b.b = b.b[n:]
+		return n, nil
+	case b.ended:
+		return 0, io.EOF
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (b *buffer) write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return 0, io.ErrClosedPipe
+	}
+	b.b = append(b.b, p...)
+	b.cond.Broadcast()
+	return len(p), nil
+}
+
+func (b *buffer) until(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.timer, b.late = nil, false
+	if at.IsZero() {
+		return
+	}
+	var mine *time.Timer
+	mine = time.AfterFunc(time.Until(at), func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.timer == mine {
+			b.late = true
+			b.cond.Broadcast()
+		}
+	})
+	b.timer = mine
+}
+
+func (b *buffer) hold(held bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held = held
+	b.cond.Broadcast()
+}
+
+func (b *buffer) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.cond.Broadcast()
+}
