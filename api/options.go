@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,18 +89,18 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	setDefault(&o.MaxBodyBytes, 4<<20)
-	setDefault(&o.ReadTimeout, 10*time.Second)
-	setDefault(&o.WriteTimeout, 10*time.Second)
-	setDefault(&o.IdleTimeout, 60*time.Second)
-	setDefault(&o.MaxHeaderBytes, 8192)
-	setDefault(&o.MaxHeaders, 64)
-	setDefault(&o.MaxConns, 16384)
-	setDefault(&o.MaxConnsPerIP, 4096)
-	setDefault(&o.MaxBadKeysPerMinute, 60)
-	setDefault(&o.DrainTimeout, 10*time.Second)
-	setDefault(&o.PreferenceLinkLife, 90*24*time.Hour)
-	setDefault(&o.MaxPagesPerMinute, 600)
+	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, 4<<20)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 10*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 8192)
+	o.MaxHeaders = cmp.Or(o.MaxHeaders, 64)
+	o.MaxConns = cmp.Or(o.MaxConns, 16384)
+	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 4096)
+	o.MaxBadKeysPerMinute = cmp.Or(o.MaxBadKeysPerMinute, 60)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 10*time.Second)
+	o.PreferenceLinkLife = cmp.Or(o.PreferenceLinkLife, 90*24*time.Hour)
+	o.MaxPagesPerMinute = cmp.Or(o.MaxPagesPerMinute, 600)
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
 	}
@@ -116,13 +117,6 @@ var (
 	publicURLForm = regexp.MustCompile(`^(https?://` + hostPattern + `(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
 	hostForm      = regexp.MustCompile(`^` + hostPattern + `$`)
 )
-
-func setDefault[T comparable](field *T, v T) {
-	var zero T
-	if *field == zero {
-		*field = v
-	}
-}
 
 // Validate says which option is wrong.
 func (o *Options) Validate() error {

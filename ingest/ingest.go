@@ -15,6 +15,7 @@
 package ingest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync"
@@ -88,18 +89,12 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	setDefault(&o.MaxDepth, 32)
-	setDefault(&o.MaxProperties, 256)
-	setDefault(&o.MaxPropertiesBytes, 50<<10)
-	setDefault(&o.MaxNestedBytes, 100<<10)
+	o.MaxDepth = cmp.Or(o.MaxDepth, 32)
+	o.MaxProperties = cmp.Or(o.MaxProperties, 256)
+	o.MaxPropertiesBytes = cmp.Or(o.MaxPropertiesBytes, 50<<10)
+	o.MaxNestedBytes = cmp.Or(o.MaxNestedBytes, 100<<10)
 	if o.Phones == nil {
 		o.Phones = field.NewPhones(0)
-	}
-}
-
-func setDefault(v *int, value int) {
-	if *v == 0 {
-		*v = value
 	}
 }
 

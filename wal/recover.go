@@ -10,6 +10,8 @@ import (
 	pebblewal "github.com/cockroachdb/pebble/v2/wal"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/wal/durable"
 )
 
 // load finds out what the log holds and whether that is all that it must hold. Only when it is, anything is changed: what was found is
@@ -200,7 +202,7 @@ func (l *Log) settle(last uint64, obsolete []string) error {
 			return fmt.Errorf("sync segment %q: %w", s.path, err)
 		}
 	}
-	if err := syncDir(fs, l.opts.Dir); err != nil {
+	if err := durable.SyncDir(fs, l.opts.Dir); err != nil {
 		return fmt.Errorf("sync log directory: %w", err)
 	}
 	if err := l.witness.advance(last); err != nil {

@@ -23,11 +23,11 @@
 package wal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +36,8 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pebblewal "github.com/cockroachdb/pebble/v2/wal"
+
+	"millrace/wal/durable"
 )
 
 var (
@@ -107,16 +109,16 @@ func (o *Options) EnsureDefaults() {
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}
 	}
-	setDefault(&o.SegmentBytes, 128<<20)
-	setDefault(&o.MaxRecycled, 4)
-	setDefault(&o.MaxPendingRecords, 4096)
-	setDefault(&o.MaxPendingBytes, 256<<20)
-	setDefault(&o.MaxRecordBytes, 64<<20)
-	setDefault(&o.WitnessInterval, time.Second)
-	setDefault(&o.MinFreeBytes, 2_000_000_000)
-	setDefault(&o.MinFreePercent, 5)
-	setDefault(&o.StallAfter, 5*time.Second)
-	setDefault(&o.diskInterval, time.Second)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 128<<20)
+	o.MaxRecycled = cmp.Or(o.MaxRecycled, 4)
+	o.MaxPendingRecords = cmp.Or(o.MaxPendingRecords, 4096)
+	o.MaxPendingBytes = cmp.Or(o.MaxPendingBytes, 256<<20)
+	o.MaxRecordBytes = cmp.Or(o.MaxRecordBytes, 64<<20)
+	o.WitnessInterval = cmp.Or(o.WitnessInterval, time.Second)
+	o.MinFreeBytes = cmp.Or(o.MinFreeBytes, 2_000_000_000)
+	o.MinFreePercent = cmp.Or(o.MinFreePercent, 5)
+	o.StallAfter = cmp.Or(o.StallAfter, 5*time.Second)
+	o.diskInterval = cmp.Or(o.diskInterval, time.Second)
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
@@ -134,12 +136,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
 	}
 	return nil
-}
-
-func setDefault[T int | int64 | float64 | time.Duration](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
 }
 
 // Log is an open log. Its methods are safe for concurrent use unless they say otherwise.
@@ -166,7 +162,7 @@ type Log struct {
 
 	last    atomic.Uint64 // appended, for readers without mu
 	durable atomic.Uint64
-	full    atomic.Bool  // the disk is
+	room    Room
 	ioStart atomic.Int64 // since when the committer is at the disk, in ns since started; 0: it isn't
 
 	segMu    sync.Mutex // guards the list and the segments in it
@@ -193,6 +189,7 @@ func Open(opts Options) (*Log, error) {
 	}
 	l := &Log{
 		opts:    opts,
+		room:    Room{MinFreeBytes: opts.MinFreeBytes, MinFreePercent: opts.MinFreePercent, Logger: opts.Logger},
 		ring:    make([]*Record, opts.MaxPendingRecords),
 		holds:   map[string]uint64{},
 		done:    make(chan struct{}),
@@ -262,7 +259,7 @@ func (l *Log) Append(r *Record) error {
 	case l.closing:
 		l.mu.Unlock()
 		return ErrClosed
-	case l.full.Load() && !r.Urgent:
+	case l.room.IsFull() && !r.Urgent:
 		l.mu.Unlock()
 		rejectedTotal.Inc()
 		return ErrDiskFull
@@ -313,7 +310,7 @@ func (l *Log) Err() error {
 }
 
 // DiskFull reports whether Append refuses records for want of free space.
-func (l *Log) DiskFull() bool { return l.full.Load() }
+func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
 // Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact witness. It returns the
 // error of a log that has failed. A second Close returns nil.
@@ -407,16 +404,7 @@ func (l *Log) checkDisk() {
 		l.opts.Logger.Debug("wal: free space is unknown", "error", err)
 		return
 	}
-	available := int64(min(u.AvailBytes, math.MaxInt64))
-	full := available < l.opts.MinFreeBytes || float64(u.AvailBytes)*100 < l.opts.MinFreePercent*float64(u.TotalBytes)
-	if l.full.Swap(full) == full {
-		return
-	}
-	if full {
-		l.opts.Logger.Warn("wal: the disk is full; records are refused", "available", u.AvailBytes, "total", u.TotalBytes)
-	} else {
-		l.opts.Logger.Info("wal: the disk has room again", "available", u.AvailBytes, "total", u.TotalBytes)
-	}
+	l.room.Note(u.AvailBytes, u.TotalBytes)
 }
 
 // MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take a file by its folder. A
@@ -443,7 +431,7 @@ func MakeDir(fs vfs.FS, dir string) error {
 		return err
 	}
 	for _, p := range parents {
-		if err := syncDir(fs, p); err != nil {
+		if err := durable.SyncDir(fs, p); err != nil {
 			return err
 		}
 	}

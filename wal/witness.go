@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/wal/durable"
 )
 
 // witness is the file WITNESS: what the log must at least contain. It is written (not synced) after each group commit and before its
@@ -100,24 +102,8 @@ func createWitness(fs vfs.FS, dir string) (*witness, error) {
 	_, _ = rand.Read(secret[:]) // never fails
 	fresh := witnessState{segment: 1, first: 1, salt: salt(binary.LittleEndian.Uint64(secret[:]))}
 	path := fs.PathJoin(dir, witnessName)
-	f, err := fs.Create(path+".tmp", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return nil, fmt.Errorf("create witness %q: %w", path, err)
-	}
-	if _, err = f.Write(newWitness(fresh)); err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = fs.Rename(path+".tmp", path)
-	}
-	if err == nil {
-		err = syncDir(fs, dir)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("create witness %q: %w", path, err)
+	if err := durable.ReplaceFileOn(fs, path, newWitness(fresh)); err != nil {
+		return nil, fmt.Errorf("create witness: %w", err)
 	}
 	return openWitness(fs, dir)
 }
@@ -220,16 +206,4 @@ func decodeSlot(b []byte) (s witnessState, ok bool) {
 	s.first = binary.LittleEndian.Uint64(b[32:])
 	s.salt = salt(binary.LittleEndian.Uint64(b[40:]))
 	return s, true
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if closeErr := d.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }

@@ -47,7 +47,7 @@ func (machine) Create(path string) (io.WriteCloser, error) {
 func (machine) Rename(from, to string) error { return os.Rename(from, to) }
 func (machine) Remove(path string) error     { return os.Remove(path) }
 func (machine) Mkdir(dir string) error       { return os.Mkdir(dir, 0o755) }
-func (machine) SyncDir(dir string) error     { return durable.SyncDir(dir) }
+func (machine) SyncDir(dir string) error     { return durable.SyncDir(nil, dir) }
 
 func (machine) Exists(path string) bool {
 	_, err := os.Stat(path)

@@ -292,7 +292,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return durable.SyncDir(filepath.Dir(path))
+	return durable.SyncDir(nil, filepath.Dir(path))
 }
 
 // importCommand is `millrace import profiles`.

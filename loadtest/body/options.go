@@ -1,6 +1,7 @@
 package body
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -77,27 +78,20 @@ func (o *Options) EnsureDefaults() {
 	if o.Mix == (Mix{}) {
 		o.Mix = Mix{MaxPerArray, MaxPerArray, MaxPerArray}
 	}
-	setDefault(&o.Prefix, "user")
-	setDefault(&o.Users, 100_000)
-	setDefault(&o.Skew, Uniform)
-	setDefault(&o.Exponent, 0.99)
-	setDefault(&o.Properties, 4)
-	setDefault(&o.EventNames, len(eventNames))
-	setDefault(&o.Products, 200)
-	setDefault(&o.MaxQuantity, 3)
-	setDefault(&o.AppID, "11ae5b4b-2445-4440-a04f-bf537764c9ad")
+	o.Prefix = cmp.Or(o.Prefix, "user")
+	o.Users = cmp.Or(o.Users, 100_000)
+	o.Skew = cmp.Or(o.Skew, Uniform)
+	o.Exponent = cmp.Or(o.Exponent, 0.99)
+	o.Properties = cmp.Or(o.Properties, 4)
+	o.EventNames = cmp.Or(o.EventNames, len(eventNames))
+	o.Products = cmp.Or(o.Products, 200)
+	o.MaxQuantity = cmp.Or(o.MaxQuantity, 3)
+	o.AppID = cmp.Or(o.AppID, "11ae5b4b-2445-4440-a04f-bf537764c9ad")
 	if len(o.Currencies) == 0 {
 		o.Currencies = []string{"USD", "USD", "USD", "EUR", "GBP", "JPY"}
 	}
 	if o.Now.IsZero() {
 		o.Now = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	}
-}
-
-func setDefault[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
 	}
 }
 

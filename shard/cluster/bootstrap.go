@@ -348,7 +348,7 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 	if err := os.Rename(seeded, filepath.Join(dir, "log")); err != nil {
 		return err
 	}
-	return durable.SyncDir(dir)
+	return durable.SyncDir(nil, dir)
 }
 
 // replay applies the tail, and says in store and event log that they have all up to begin.

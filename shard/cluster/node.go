@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -75,21 +76,21 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	preset(&o.Groups, 16)
-	preset(&o.Replicas, 3)
-	preset(&o.CommitTimeout, 2500*time.Millisecond)
-	preset(&o.FenceTimeout, 2500*time.Millisecond)
-	preset(&o.LeaderWait, 2*time.Second)
-	preset(&o.MaxReadLag, time.Second)
-	preset(&o.HelloInterval, 250*time.Millisecond)
-	preset(&o.HelloTimeout, o.Quorum.HeartbeatTimeout)
-	preset(&o.HelloTimeout, 800*time.Millisecond)
-	preset(&o.SpreadTimeout, 2*time.Second)
-	preset(&o.CloseTimeout, 10*time.Second)
-	preset(&o.YieldTimeout, 2*time.Second)
-	preset(&o.DialTimeout, time.Second)
-	preset(&o.MaxCalls, 1024)
-	preset(&o.MaxCallsServed, 16384)
+	o.Groups = cmp.Or(max(o.Groups, 0), 16)
+	o.Replicas = cmp.Or(max(o.Replicas, 0), 3)
+	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), 2500*time.Millisecond)
+	o.FenceTimeout = cmp.Or(max(o.FenceTimeout, 0), 2500*time.Millisecond)
+	o.LeaderWait = cmp.Or(max(o.LeaderWait, 0), 2*time.Second)
+	o.MaxReadLag = cmp.Or(max(o.MaxReadLag, 0), time.Second)
+	o.HelloInterval = cmp.Or(max(o.HelloInterval, 0), 250*time.Millisecond)
+	o.HelloTimeout = cmp.Or(max(o.HelloTimeout, 0), o.Quorum.HeartbeatTimeout)
+	o.HelloTimeout = cmp.Or(max(o.HelloTimeout, 0), 800*time.Millisecond)
+	o.SpreadTimeout = cmp.Or(max(o.SpreadTimeout, 0), 2*time.Second)
+	o.CloseTimeout = cmp.Or(max(o.CloseTimeout, 0), 10*time.Second)
+	o.YieldTimeout = cmp.Or(max(o.YieldTimeout, 0), 2*time.Second)
+	o.DialTimeout = cmp.Or(max(o.DialTimeout, 0), time.Second)
+	o.MaxCalls = cmp.Or(max(o.MaxCalls, 0), 1024)
+	o.MaxCallsServed = cmp.Or(max(o.MaxCallsServed, 0), 16384)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -101,12 +102,6 @@ func (o *Options) EnsureDefaults() {
 	}
 	o.Engine.EnsureDefaults()
 	o.Pace.EnsureDefaults()
-}
-
-func preset[T ~int | ~int64](field *T, value T) {
-	if *field <= 0 {
-		*field = value
-	}
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.

@@ -16,13 +16,14 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 func newTestWriter() *blockWriter { return newBlockWriter(func() error { return nil }) }
 
 func put(t *testing.T, fs vfs.FS, path string, data []byte) {
 	t.Helper()
-	require.NoError(t, replaceFile(fs, path, data))
+	require.NoError(t, durable.ReplaceFileOn(fs, path, data))
 }
 
 // randomRows are rows that hold whatever the format could stumble over.

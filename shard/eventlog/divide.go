@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // Division says how an event log is divided (Log.Divide).
@@ -52,7 +53,7 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 	}
 	done := state{packed: d.Packed}
 	for _, dir := range d.Dirs {
-		if err := replaceFile(l.opts.FS, l.opts.FS.PathJoin(dir, stateName), done.append(nil)); err != nil {
+		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, stateName), done.append(nil)); err != nil {
 			return err
 		}
 	}
@@ -101,7 +102,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []ro
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}
-		if err := replaceFile(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)), data); err != nil {
+		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)), data); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ import (
 
 	"millrace/shard"
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 var (
@@ -101,14 +103,14 @@ func (o *Options) EnsureDefaults() {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	preset(&o.Retention, 30*24*time.Hour)
-	preset(&o.BlockBytes, 32<<20)
-	preset(&o.PackAfter, 10*time.Minute)
-	preset(&o.MaxDuty, 0.2)
-	preset(&o.MaxBacklogBytes, 8<<30)
-	preset(&o.DeleteWithin, 24*time.Hour)
-	preset(&o.Interval, time.Second)
-	preset(&o.tailBytes, 16<<20)
+	o.Retention = cmp.Or(o.Retention, 30*24*time.Hour)
+	o.BlockBytes = cmp.Or(o.BlockBytes, 32<<20)
+	o.PackAfter = cmp.Or(o.PackAfter, 10*time.Minute)
+	o.MaxDuty = cmp.Or(o.MaxDuty, 0.2)
+	o.MaxBacklogBytes = cmp.Or(o.MaxBacklogBytes, 8<<30)
+	o.DeleteWithin = cmp.Or(o.DeleteWithin, 24*time.Hour)
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -130,12 +132,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("eventlog: MaxDuty %v: must be above 0 and up to 1", o.MaxDuty)
 	}
 	return nil
-}
-
-func preset[T ~int64 | ~float64](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
 }
 
 // Log is an open event log. Its methods are safe for concurrent use.
@@ -235,7 +231,7 @@ func (l *Log) open() (err error) {
 		s.packed = first - 1
 	}
 	if !known {
-		if err := replaceFile(fs, l.statePath(), s.append(nil)); err != nil {
+		if err := durable.ReplaceFileOn(fs, l.statePath(), s.append(nil)); err != nil {
 			return err
 		}
 	}
@@ -259,7 +255,7 @@ func (l *Log) loadBlocks(s state, known bool) error {
 		path := fs.PathJoin(dir, name)
 		first, last, ok := parseBlockName(name)
 		switch {
-		case strings.HasSuffix(name, temporary), ok && known && first > s.packed && l.src.FirstPosition() <= s.packed+1:
+		case strings.HasSuffix(name, durable.Temporary), ok && known && first > s.packed && l.src.FirstPosition() <= s.packed+1:
 			if err := fs.Remove(path); err != nil {
 				return fmt.Errorf("remove what a crash left, %q: %w", path, err)
 			}
@@ -278,7 +274,7 @@ func (l *Log) loadBlocks(s state, known bool) error {
 		}
 	}
 	if removed {
-		return syncDir(fs, dir)
+		return durable.SyncDir(fs, dir)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
@@ -275,7 +276,7 @@ func TestCrash(t *testing.T) {
 	names, err := w.fs.List("data/events")
 	require.NoError(t, err)
 	for _, name := range names {
-		require.False(t, strings.HasSuffix(name, temporary), name)
+		require.False(t, strings.HasSuffix(name, durable.Temporary), name)
 	}
 }
 

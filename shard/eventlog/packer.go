@@ -12,6 +12,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 // packer is what the worker needs to pack. It is used under Log.work.
@@ -266,7 +267,7 @@ func (l *Log) commit() error {
 			return err // the next Open sees which of the two states it is
 		}
 		// The next stretch may have another end: its block and this one must not both be there one day.
-		if again := errors.Join(l.opts.FS.Remove(b.path), syncDir(l.opts.FS, l.opts.Dir)); again != nil {
+		if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
 			return l.fail(again)
 		}
 		return err
@@ -317,8 +318,8 @@ func (l *Log) writeState(packed, forget uint64) error {
 }
 
 func (l *Log) replaceFile(path string, data []byte) error {
-	err := replaceFile(l.opts.FS, path, data)
-	if errors.Is(err, errUncertain) {
+	err := durable.ReplaceFileOn(l.opts.FS, path, data)
+	if errors.Is(err, durable.ErrUncertain) {
 		return l.fail(err)
 	}
 	return err
@@ -384,7 +385,7 @@ func (l *Log) remove(old []*block) error {
 			return fmt.Errorf("remove %q: %w", b.path, err)
 		}
 	}
-	return syncDir(l.opts.FS, l.opts.Dir)
+	return durable.SyncDir(l.opts.FS, l.opts.Dir)
 }
 
 // rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed meanwhile are clean:

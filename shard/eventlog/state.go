@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -86,43 +85,4 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 		return s, false, bad
 	}
 	return s, true, nil
-}
-
-// temporary is the end of the name of an unfinished file.
-const temporary = ".tmp"
-
-// errUncertain is wrapped by errors after which it is unknown what a crash would leave.
-var errUncertain = errors.New("whether it was kept is unknown")
-
-// replaceFile writes data to path, in place of what is there, whole or not at all. It is on disk when it returns nil. An error that wraps
-// errUncertain means that path may name either.
-func replaceFile(fs vfs.FS, path string, data []byte) error {
-	f, err := fs.Create(path+temporary, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return fmt.Errorf("create %q: %w", path+temporary, err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		_ = fs.Remove(path + temporary)
-		return fmt.Errorf("write %q: %w", path+temporary, err)
-	}
-	if err := fs.Rename(path+temporary, path); err != nil {
-		return fmt.Errorf("rename %q: %w: %w", path+temporary, errUncertain, err)
-	}
-	if err := syncDir(fs, fs.PathDir(path)); err != nil {
-		return fmt.Errorf("%w: %w", errUncertain, err)
-	}
-	return nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	f, err := fs.OpenDir(dir)
-	if err != nil {
-		return fmt.Errorf("open %q: %w", dir, err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("sync %q: %w", dir, err)
-	}
-	return nil
 }

@@ -3,37 +3,71 @@ package durable
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ReplaceFile makes path a file with this text and mode, or leaves it as it was. When it returns nil the file is on disk under its name. It is written as
-// path.new first, which an interrupted call leaves behind and the next one writes over.
+// Temporary is the end of the name of an unfinished file: an interrupted ReplaceFile leaves it behind, and the next one of the same file writes over it.
+const Temporary = ".tmp"
+
+// ErrUncertain is wrapped by errors of ReplaceFile after which a crash may leave either file.
+var ErrUncertain = errors.New("whether it was kept is unknown")
+
+// ReplaceFile makes path a file with this text and mode, or leaves it as it was. When it returns nil the file is on disk under its name.
 func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
-	temporary := path + ".new"
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	return replace(vfs.Default, path, text, func(path string) (file, error) {
+		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	})
+}
+
+// ReplaceFileOn is ReplaceFile on any file system, with the mode that it gives.
+func ReplaceFileOn(on vfs.FS, path string, text []byte) error {
+	return replace(on, path, text, func(path string) (file, error) { return on.Create(path, vfs.WriteCategoryUnspecified) })
+}
+
+type file interface {
+	io.WriteCloser
+	Sync() error
+}
+
+func replace(on vfs.FS, path string, text []byte, create func(path string) (file, error)) error {
+	temporary := path + Temporary
+	f, err := create(temporary)
 	if err != nil {
-		return err
+		return fmt.Errorf("create %q: %w", temporary, err)
 	}
 	_, err = f.Write(text)
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+		_ = on.Remove(temporary)
+		return fmt.Errorf("write %q: %w", temporary, err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
+	if err := on.Rename(temporary, path); err != nil {
+		return fmt.Errorf("rename %q: %w: %w", temporary, ErrUncertain, err)
 	}
-	return SyncDir(filepath.Dir(path))
+	if err := SyncDir(on, on.PathDir(path)); err != nil {
+		return fmt.Errorf("%w: %w", ErrUncertain, err)
+	}
+	return nil
 }
 
-// SyncDir makes the names in a directory durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
+// SyncDir makes the names in a directory durable. A nil file system is the operating system's.
+func SyncDir(on vfs.FS, dir string) error {
+	if on == nil {
+		on = vfs.Default
 	}
-	return errors.Join(d.Sync(), d.Close())
+	d, err := on.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync %q: %w", dir, err)
+	}
+	return nil
 }

@@ -12,20 +12,20 @@ import (
 
 func TestReplaceFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(path+".new", []byte("what a crash has left, and longer than what comes"), 0o600))
+	require.NoError(t, os.WriteFile(path+Temporary, []byte("what a crash has left, and longer than what comes"), 0o600))
 	for _, text := range []string{"one", "two, longer", ""} {
 		require.NoError(t, ReplaceFile(path, []byte(text), 0o600))
 		got, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, text, string(got))
-		require.NoFileExists(t, path+".new")
+		require.NoFileExists(t, path+Temporary)
 	}
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
 
 	require.NoError(t, os.WriteFile(path, []byte("before"), 0o600))
-	require.NoError(t, os.Mkdir(path+".new", 0o700)) // nothing can be written there
+	require.NoError(t, os.Mkdir(path+Temporary, 0o700)) // nothing can be written there
 	require.Error(t, ReplaceFile(path, []byte("after"), 0o600))
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)

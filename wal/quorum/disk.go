@@ -72,14 +72,14 @@ func (d *disk) hangs() bool {
 }
 
 // space is how much of the disk is free, and how large it is, as of half a keepInterval ago at most: all groups ask.
-func (d *disk) space(dir string) (free, total int64, err error) {
+func (d *disk) space(dir string) (free, total uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now := time.Now(); now.Sub(d.looked) > keepInterval/2 {
 		d.unknown, d.looked = unix.Statfs(dir, &d.usage), now
 	}
 	u := &d.usage
-	return int64(u.Bavail) * u.Bsize, int64(u.Blocks) * u.Bsize, d.unknown
+	return u.Bavail * uint64(u.Bsize), u.Blocks * uint64(u.Bsize), d.unknown
 }
 
 // deadline watches the writes of one store, which come one after the other.

@@ -1,11 +1,9 @@
 package quorum
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -39,7 +37,7 @@ type Log struct {
 	node      atomic.Pointer[instance] // nil before Start
 
 	passed passed
-	full   atomic.Bool // the disk is
+	room   wal.Room
 	// stoodDown: it hangs, and another node shall lead (disk.go).
 	stoodDown atomic.Bool
 	heeding   sync.Mutex
@@ -96,6 +94,7 @@ func Open(o Options) (*Log, error) {
 	}
 	l := &Log{
 		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
+		room:  wal.Room{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent, Logger: o.Logger.With("group", o.Group)},
 		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
 		leadership: leadership{wake: make(chan struct{}, 1)},
 	}
@@ -498,7 +497,7 @@ func (l *Log) Stalled() bool {
 }
 
 // DiskFull reports whether Append refuses records for want of free space on this node.
-func (l *Log) DiskFull() bool { return l.full.Load() }
+func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
 // Err is what the log has failed with, wrapping wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }
@@ -533,15 +532,7 @@ func (l *Log) checkDisk() {
 		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
 		return
 	}
-	full := free < l.opts.MinFreeBytes || float64(free)*100 < l.opts.MinFreePercent*float64(total)
-	if l.full.Swap(full) == full {
-		return
-	}
-	level, text := slog.LevelInfo, "the disk has room again"
-	if full {
-		level, text = slog.LevelWarn, "the disk is full; records are refused"
-	}
-	l.opts.Logger.Log(context.Background(), level, text, "group", l.opts.Group, "available", free, "total", total)
+	l.room.Note(free, total)
 }
 
 var failuresTotal = metrics.NewCounter("millrace_quorum_failures_total")

@@ -71,7 +71,7 @@ func (l *Log) Append(r *wal.Record) error {
 	}
 	q := &l.queue
 	switch {
-	case l.full.Load() && !r.Urgent:
+	case l.room.IsFull() && !r.Urgent:
 		l.metrics.refused.Inc()
 		return wal.ErrDiskFull
 	case q.pendingRecords >= l.opts.MaxPendingRecords || q.pendingBytes+int64(size) > l.opts.MaxPendingBytes:

@@ -18,6 +18,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,21 +147,21 @@ func (o *Options) EnsureDefaults() {
 	if o.hooks.restore == nil {
 		o.hooks.restore = func(string) error { return nil }
 	}
-	setDefault(&o.HeartbeatTimeout, 800*time.Millisecond)
-	setDefault(&o.ElectionTimeout, o.HeartbeatTimeout)
-	setDefault(&o.LeaseTimeout, o.HeartbeatTimeout)
-	setDefault(&o.CommitTimeout, 2*time.Second)
-	setDefault(&o.MaxPendingRecords, 4096)
-	setDefault(&o.MaxPendingBytes, 64<<20)
-	setDefault(&o.MaxRecordBytes, 16<<20)
-	setDefault(&o.MaxEntryBytes, 256<<10)
-	setDefault(&o.MinFreeBytes, 2_000_000_000)
-	setDefault(&o.MinFreePercent, 5)
-	setDefault(&o.StallAfter, 5*time.Second)
-	setDefault(&o.DiskTimeout, 1500*time.Millisecond)
-	setDefault(&o.SegmentBytes, 16<<20)
-	setDefault(&o.KeepBytes, 32<<20)
-	setDefault(&o.FollowerBytes, 512<<20)
+	o.HeartbeatTimeout = cmp.Or(o.HeartbeatTimeout, 800*time.Millisecond)
+	o.ElectionTimeout = cmp.Or(o.ElectionTimeout, o.HeartbeatTimeout)
+	o.LeaseTimeout = cmp.Or(o.LeaseTimeout, o.HeartbeatTimeout)
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, 2*time.Second)
+	o.MaxPendingRecords = cmp.Or(o.MaxPendingRecords, 4096)
+	o.MaxPendingBytes = cmp.Or(o.MaxPendingBytes, 64<<20)
+	o.MaxRecordBytes = cmp.Or(o.MaxRecordBytes, 16<<20)
+	o.MaxEntryBytes = cmp.Or(o.MaxEntryBytes, 256<<10)
+	o.MinFreeBytes = cmp.Or(o.MinFreeBytes, 2_000_000_000)
+	o.MinFreePercent = cmp.Or(o.MinFreePercent, 5)
+	o.StallAfter = cmp.Or(o.StallAfter, 5*time.Second)
+	o.DiskTimeout = cmp.Or(o.DiskTimeout, 1500*time.Millisecond)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, 16<<20)
+	o.KeepBytes = cmp.Or(o.KeepBytes, 32<<20)
+	o.FollowerBytes = cmp.Or(o.FollowerBytes, 512<<20)
 }
 
 // maxRecordBytes leaves room in the 64 MiB that raft-wal reads back of an entry. It would write more.
@@ -187,12 +188,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("quorum: SegmentBytes %d is not between 4 KiB and 1 GiB", o.SegmentBytes)
 	}
 	return nil
-}
-
-func setDefault[T int | int64 | float64 | time.Duration](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
 }
 
 // Role of a node in a group.

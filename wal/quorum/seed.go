@@ -27,5 +27,5 @@ func Seed(dir string, group uint32, node Node, base uint64, logger *slog.Logger)
 	if err := l.open(); err != nil {
 		return 0, fmt.Errorf("make the log of group %d in %q: %w", group, dir, err)
 	}
-	return endOf(l.identity.Base), errors.Join(durable.SyncDir(l.path(logDir)), durable.SyncDir(dir))
+	return endOf(l.identity.Base), errors.Join(durable.SyncDir(nil, l.path(logDir)), durable.SyncDir(nil, dir))
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -42,13 +43,13 @@ type Pace struct {
 
 // EnsureDefaults fills in what is not set.
 func (p *Pace) EnsureDefaults() {
-	preset(&p.Round, time.Second)
-	preset(&p.Busy, 100*time.Millisecond)
-	preset(&p.Transfer, 5*time.Second)
-	preset(&p.Settle, 20*time.Second)
-	preset(&p.Lost, time.Minute)
-	preset(&p.Step, 10*time.Second)
-	preset(&p.Moves, 2)
+	p.Round = cmp.Or(max(p.Round, 0), time.Second)
+	p.Busy = cmp.Or(max(p.Busy, 0), 100*time.Millisecond)
+	p.Transfer = cmp.Or(max(p.Transfer, 0), 5*time.Second)
+	p.Settle = cmp.Or(max(p.Settle, 0), 20*time.Second)
+	p.Lost = cmp.Or(max(p.Lost, 0), time.Minute)
+	p.Step = cmp.Or(max(p.Step, 0), 10*time.Second)
+	p.Moves = cmp.Or(max(p.Moves, 0), 2)
 }
 
 // probe asks all nodes of the cluster, and members besides, how they are.
@@ -216,10 +217,4 @@ func (l *probe) group(group uint32, p GroupDocument, before, now map[uint32]samp
 		}
 	}
 	return g
-}
-
-func preset[T ~int | ~int64](field *T, value T) {
-	if *field <= 0 {
-		*field = value
-	}
 }
