@@ -48,7 +48,7 @@ func (l *Log) commitLoop() {
 			l.fail(err)
 			return
 		}
-		if l.Err() != nil { // of the witness, found by the keeper: nothing is acknowledged after it
+		if l.Err() != nil { // of the high-water mark, found by the keeper: nothing is acknowledged after it
 			return
 		}
 		l.opts.OnDurable(c.group)
@@ -136,7 +136,7 @@ func (l *Log) write() error {
 	return nil
 }
 
-// sync waits until the group is durable, and has the witness say so before anybody acknowledges it.
+// sync waits until the group is durable, and has the high-water mark say so before anybody acknowledges it.
 func (l *Log) sync() error {
 	c := &l.commit
 	c.synced.Wait()
@@ -144,7 +144,7 @@ func (l *Log) sync() error {
 		return fmt.Errorf("sync segment %q: %w", c.segment.path, c.syncErr)
 	}
 	position := c.group[len(c.group)-1].Position
-	if err := l.witness.advance(position); err != nil {
+	if err := l.highWater.advance(position); err != nil {
 		return err
 	}
 	l.segMu.Lock()
@@ -195,7 +195,7 @@ func (l *Log) beginSegment(position uint64) error {
 	return nil
 }
 
-// finishSegment ends the current segment, if there is one: an end mark, an fsync, and the witness synced.
+// finishSegment ends the current segment, if there is one: an end mark, an fsync, and the high-water mark synced.
 func (l *Log) finishSegment() error {
 	c := &l.commit
 	if c.writer == nil {
@@ -212,7 +212,7 @@ func (l *Log) finishSegment() error {
 	c.segment.open = false
 	l.segMu.Unlock()
 	c.segment = nil
-	return l.witness.sync()
+	return l.highWater.sync()
 }
 
 // segmentEvents is what Pebble's log package tells. Its Fatalf must not end the process: the error comes back from Create as well.

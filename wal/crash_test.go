@@ -12,6 +12,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/wal/durable"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,7 @@ func TestPowerLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()
 	slow := syncFS{fs, func() { time.Sleep(300 * time.Microsecond) }} // so that there is something to lose
-	h := mustOpen(t, slow, func(o *Options) { o.WitnessInterval = 5 * time.Millisecond; o.MaxRecycled = 2 })
+	h := mustOpen(t, slow, func(o *Options) { o.HighWaterInterval = 5 * time.Millisecond; o.MaxRecycled = 2 })
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for w := range uint64(8) {
@@ -186,10 +187,10 @@ func TestKillThenPowerLoss(t *testing.T) {
 	_ = h.Close()
 }
 
-// Trim and Close tell the witness, and sync it, whatever WitnessInterval says.
-func TestWitnessIsSynced(t *testing.T) {
+// Trim and Close tell the high-water mark, and sync it, whatever HighWaterInterval says.
+func TestHighWaterMarkIsSynced(t *testing.T) {
 	fs := vfs.NewCrashableMem()
-	change := func(o *Options) { o.WitnessInterval = time.Hour }
+	change := func(o *Options) { o.HighWaterInterval = time.Hour }
 	h := mustOpen(t, fs, change)
 	h.fill(t, 1, 70_000) // a segment
 	require.Eventually(t, func() bool {
@@ -204,15 +205,14 @@ func TestWitnessIsSynced(t *testing.T) {
 	require.NoError(t, third.Close())
 
 	require.NoError(t, h.Close())
-	w, err := openWitness(fs.CrashClone(vfs.CrashCloneCfg{}), testDir)
+	w, err := openHighWater(fs.CrashClone(vfs.CrashCloneCfg{}), testDir)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, w.state.acked)
-	for slot := range witnessSlots {
-		b := make([]byte, slotBytes)
-		_, err := w.file.ReadAt(b, int64(slot)*slotSpacing)
-		require.NoError(t, err)
-		s, ok := decodeSlot(b)
+	b, err := fs.CrashClone(vfs.CrashCloneCfg{}).UnsafeGetFileDataBuffer(fs.PathJoin(testDir, highWaterName))
+	require.NoError(t, err)
+	for slot := range durable.SlotCount {
+		state, _, ok := durable.ReadSlot(b[slot*durable.SlotSpacing:], highWaterMagic, highWaterBytes)
 		require.True(t, ok)
-		require.EqualValues(t, 3, s.acked)
+		require.EqualValues(t, 3, decodeHighWater(state).acked)
 	}
 }

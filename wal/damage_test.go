@@ -9,6 +9,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/wal/durable"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -125,7 +126,7 @@ func TestFlipAfterClose(t *testing.T) {
 	sweep(t, h, m, want, 1)
 }
 
-// F4 after a kill: the witness is exact there too, though not synced, and the end is not marked.
+// F4 after a kill: the high-water mark is exact there too, though not synced, and the end is not marked.
 func TestFlipAfterKill(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
@@ -137,14 +138,14 @@ func TestFlipAfterKill(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// F4 after a loss of power: the witness knows of nothing, but each record testifies for those that were durable when it was written. So
-// only the last group can be lost without a trace, and that takes damage and a loss of power within WitnessInterval.
-func TestFlipBehindWitness(t *testing.T) {
+// F4 after a loss of power: the high-water mark knows of nothing, but each record testifies for those that were durable when it was written. So
+// only the last group can be lost without a trace, and that takes damage and a loss of power within HighWaterInterval.
+func TestFlipBehindHighWaterMark(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
 	m := takeImage(t, fs)
 	require.NoError(t, h.Close())
-	m[witnessName] = oldWitness(h, 1)
+	m[highWaterName] = oldHighWater(h, 1)
 	want, err := m.open()
 	require.NoError(t, err)
 	require.Len(t, want, damageRecords)
@@ -167,10 +168,11 @@ func TestFlipBehindWitness(t *testing.T) {
 	require.Less(t, silent, 10)
 }
 
-// oldWitness is a witness that was last written when acked was.
-func oldWitness(h *harness, acked uint64) []byte {
-	b := make([]byte, witnessSlots*slotSpacing)
-	encodeSlot(b, witnessState{generation: 7, acked: acked, segment: h.segments[0].num, first: h.segments[0].first, salt: h.salt})
+// oldHighWater is a high-water mark that was last written when acked was.
+func oldHighWater(h *harness, acked uint64) []byte {
+	state := highWaterState{acked: acked, segment: h.segments[0].num, first: h.segments[0].first, salt: h.salt}
+	b := durable.SlotsText(highWaterMagic, state.append(nil))
+	clear(b[durable.SlotSpacing:]) // the others are of no use
 	return b
 }
 
@@ -197,16 +199,16 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var harmless, refusals int
-	for _, name := range append(m.segments(), witnessName) {
+	for _, name := range append(m.segments(), highWaterName) {
 		end := len(m[name])
 		liveEnd := end // where the last segment ends logically
 		if seg := h.segments[len(h.segments)-1]; strings.HasSuffix(seg.path, name) {
 			liveEnd = int(h.liveEnd(t)) + chunkHeaderBytes
 		}
 		for at := 0; at < end; at++ {
-			// Elsewhere samples; everything in what ends the log, and in the witness what is not padding.
-			if inWitness := name == witnessName; inWitness && at%slotSpacing > slotBytes && at%997 != 0 ||
-				!inWitness && at < liveEnd-2500 && rng.IntN(17) != 0 || !inWitness && at > liveEnd && rng.IntN(31) != 0 {
+			// Elsewhere samples; everything in what ends the log, and in the high-water mark what is not padding.
+			if inMark := name == highWaterName; inMark && at%durable.SlotSpacing > 16+highWaterBytes+4 && at%997 != 0 ||
+				!inMark && at < liveEnd-2500 && rng.IntN(17) != 0 || !inMark && at > liveEnd && rng.IntN(31) != 0 {
 				continue
 			}
 			if rng.IntN(every) != 0 {
@@ -235,7 +237,7 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 	require.Greater(t, refusals, harmless)
 }
 
-// F3 and F4: the last segment is cut off at every byte of its end. With the witness of the moment, a cut into the records is refused;
+// F3 and F4: the last segment is cut off at every byte of its end. With the high-water mark of the moment, a cut into the records is refused;
 // with one that is behind, as after a loss of power, what is whole up to the cut is there, and nothing else.
 func TestTruncate(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -266,7 +268,7 @@ func TestTruncate(t *testing.T) {
 			require.True(t, refused(err), "cut at %d: %v", cut, err)
 		}
 		torn := tornRecordsTotal.Get()
-		c[witnessName] = oldWitness(h, 3)
+		c[highWaterName] = oldHighWater(h, 3)
 		got, err = c.open()
 		require.NoError(t, err, "cut at %d", cut)
 		require.Len(t, got, whole, "cut at %d", cut)
@@ -287,13 +289,13 @@ func TestMissingFiles(t *testing.T) {
 	m := takeImage(t, fs)
 	names := m.segments()
 	require.Greater(t, len(names), 3)
-	for _, name := range append(names, witnessName) {
+	for _, name := range append(names, highWaterName) {
 		_, err := m.with(name, nil).open()
 		require.True(t, refused(err), "%s: %v", name, err)
 		_, err = m.with(name, []byte{}).open()
 		require.True(t, refused(err), "%s: %v", name, err)
 	}
-	_, err := image{witnessName: m[witnessName]}.open()
+	_, err := image{highWaterName: m[highWaterName]}.open()
 	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "the log ends at position 0, in an empty log, but 150 was acknowledged")
 	last := names[len(names)-1]

@@ -75,7 +75,7 @@ func TestEveryWriteFails(t *testing.T) {
 		})
 		h, err := openHarness(errorfs.Wrap(fs, inject), func(o *Options) {
 			o.MaxRecycled = -1 // errorfs does not look into a file that is written over
-			o.WitnessInterval = 100 * time.Microsecond
+			o.HighWaterInterval = 100 * time.Microsecond
 		})
 		if err != nil {
 			if !failed.Load() {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal/durable"
 )
 
 // forgedChunk is a chunk of a segment, checksum included, with a record that says that millions before it were durable. It is what a client
@@ -39,13 +41,13 @@ func TestForgedTestimony(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)
 	h.fill(t, 3, 100)
-	acked := takeImage(t, fs)[witnessName]
+	acked := takeImage(t, fs)[highWaterName]
 	forged := forgedChunk(uint32(h.segments[0].num))
 	hostile := newRecord(4, 4000)
 	copy(hostile.Data[HeaderBytes+1000:], forged)
 	require.NoError(t, h.Append(hostile))
 	require.True(t, h.waitAcked(4))
-	m := takeImage(t, fs).with(witnessName, acked) // as if power had been lost before the fourth was acknowledged
+	m := takeImage(t, fs).with(highWaterName, acked) // as if power had been lost before the fourth was acknowledged
 	require.NoError(t, h.Close())
 	name := m.segments()[0]
 	at := bytes.Index(m[name], forged)
@@ -65,8 +67,8 @@ func TestOtherFormat(t *testing.T) {
 	h.fill(t, 3, 100)
 	require.NoError(t, h.Close())
 	m := takeImage(t, fs)
-	for i := range witnessSlots {
-		m[witnessName][i*slotSpacing+len(witnessMagic)-1] = '1'
+	for i := range durable.SlotCount {
+		m[highWaterName][i*durable.SlotSpacing+len(highWaterMagic)-1] = '1'
 	}
 	_, err := m.open()
 	require.ErrorContains(t, err, "is of log format 1, this program has format 2")

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/wal/durable"
 )
 
 // File is a file of an image: what Open gives has Size bytes, whatever is written to the original meanwhile.
@@ -25,21 +27,22 @@ func FileAt(fs vfs.FS, path string) (File, error) {
 }
 
 // Image returns the files of a log that ends with the durable record to and has at least the records from from on, as Open would have to find
-// them: the witness, then segments, each cut behind its last record. With from = to+1 the log has no record, and goes on with that one.
+// them: the high-water mark, then segments, each cut behind its last record. With from = to+1 the log has no record, and goes on with that one.
 //
 // The caller has held the log under a name, from from or earlier, since before it chose from. The files are to be read in order: each segment
 // that was read and closed is let go, and its records are checked when it is opened (ErrCorrupt). Hold(hold, math.MaxUint64) ends it all.
 func (l *Log) Image(hold string, from, to uint64) ([]File, error) {
-	if durable := l.durable.Load(); from > to+1 || to > durable {
-		return nil, fmt.Errorf("wal: image of the records %d to %d of a log that is durable to %d", from, to, durable)
+	if last := l.durable.Load(); from > to+1 || to > last {
+		return nil, fmt.Errorf("wal: image of the records %d to %d of a log that is durable to %d", from, to, last)
 	}
 	spans, state, err := l.span(from, to)
 	if err != nil {
 		return nil, err
 	}
 	state.acked = to
-	files := []File{{Name: witnessName, Size: witnessSlots * slotSpacing, Open: func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(newWitness(state))), nil
+	mark := durable.SlotsText(highWaterMagic, state.append(nil))
+	files := []File{{Name: highWaterName, Size: int64(len(mark)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(mark)), nil
 	}}}
 	for _, s := range spans {
 		if s.size, err = l.sizeOf(&s); err != nil {
@@ -58,15 +61,15 @@ type span struct {
 	size        int64
 }
 
-// span lists the segments with the records from from to to, and says what the witness of that log has to say. Segments without a record that
+// span lists the segments with the records from from to to, and says what the high-water mark of that log has to say. Segments without a record that
 // lie between others are there too: their numbers have no gap.
-func (l *Log) span(from, to uint64) (spans []span, state witnessState, err error) {
+func (l *Log) span(from, to uint64) (spans []span, state highWaterState, err error) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
 	if first := l.firstLocked(); from < first {
 		return nil, state, fmt.Errorf("%w: record %d is trimmed, the log begins at %d", ErrMissing, from, first)
 	}
-	state = witnessState{segment: l.nextNum, first: to + 1, salt: l.salt}
+	state = highWaterState{segment: l.nextNum, first: to + 1, salt: l.salt}
 	if from > to {
 		return nil, state, nil
 	}

@@ -143,7 +143,7 @@ func (l *Log) Hold(name string, from uint64) {
 }
 
 // Trim gives up segments that hold only records before a position, except what a reader holds or is reading, and what is being written
-// to. They are recycled or removed. It syncs the witness, so it is not for the hot path.
+// to. They are recycled or removed. It syncs the high-water mark, so it is not for the hot path.
 func (l *Log) Trim(before uint64) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -160,8 +160,8 @@ func (l *Log) Trim(before uint64) error {
 		return nil
 	}
 	segmentsGauge.Add(-float64(len(trimmed)))
-	// The witness first: a segment that it still counts on must not be gone.
-	if err := l.witness.trim(state.segment, state.first); err != nil {
+	// The high-water mark first: a segment that it still counts on must not be gone.
+	if err := l.highWater.trim(state.segment, state.first); err != nil {
 		l.fail(err)
 		return l.Err()
 	}
@@ -181,7 +181,7 @@ func (l *Log) Trim(before uint64) error {
 }
 
 // cut takes what may be trimmed off the list, and returns it with the new beginning of the log.
-func (l *Log) cut(before uint64) (trimmed []*segment, state witnessState) {
+func (l *Log) cut(before uint64) (trimmed []*segment, state highWaterState) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
 	for _, from := range l.holds {
@@ -195,7 +195,7 @@ func (l *Log) cut(before uint64) (trimmed []*segment, state witnessState) {
 	if n == 0 {
 		return trimmed, state
 	}
-	state = witnessState{segment: l.segments[n-1].num + 1, first: l.segments[n-1].last + 1}
+	state = highWaterState{segment: l.segments[n-1].num + 1, first: l.segments[n-1].last + 1}
 	l.segments = append([]*segment(nil), l.segments[n:]...)
 	return trimmed, state
 }

@@ -35,7 +35,7 @@ type Record struct {
 //	24  8  seal: xxh3 of the bytes 0 to 24, with the log's salt as its seed
 //
 // The lag lets a record testify for earlier ones: everything up to position-lag had been synced, and may have been acknowledged, before
-// this record was written. So a damaged record followed by one that testifies for it is damage; without a witness it is the torn tail of a
+// this record was written. So a damaged record followed by one that testifies for it is damage; without a high-water mark it is the torn tail of a
 // crash, in which a disk may well have kept later blocks and lost earlier ones.
 //
 // The seal is what makes a testimony the log's own. A search for records behind a torn one meets payloads, which are what clients sent:
@@ -44,7 +44,7 @@ const HeaderBytes = 32
 
 const formatVersion = 2
 
-// salt is a log's secret, random, made with its witness and kept in it.
+// salt is a log's secret, random, made with its high-water mark and kept in it.
 type salt uint64
 
 func (s salt) seal(data []byte) uint64 { return xxh3.HashSeed(data[:24], uint64(s)) }

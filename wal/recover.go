@@ -19,24 +19,24 @@ import (
 // newer ones behind it acknowledged.
 func (l *Log) load() error {
 	fs, dir := l.opts.FS, l.opts.Dir
-	witness, err := openWitness(fs, dir)
+	mark, err := openHighWater(fs, dir)
 	if err != nil {
 		return err
 	}
-	l.witness = witness
+	l.highWater = mark
 	files, err := pebblewal.Scan(pebblewal.Dir{FS: fs, Dirname: dir})
 	if err != nil {
 		return fmt.Errorf("list segments: %w", err)
 	}
-	if witness == nil {
+	if mark == nil {
 		if len(files) > 0 {
-			return fmt.Errorf("%w: there are %d segments, but no witness", ErrMissing, len(files))
+			return fmt.Errorf("%w: there are %d segments, but no high-water mark", ErrMissing, len(files))
 		}
-		if l.witness, err = createWitness(fs, dir); err != nil {
+		if l.highWater, err = createHighWater(fs, dir); err != nil {
 			return err
 		}
 	}
-	state := l.witness.state
+	state := l.highWater.state
 	l.salt = state.salt
 	obsolete, err := l.list(files, state)
 	if err != nil {
@@ -56,7 +56,7 @@ func (l *Log) load() error {
 }
 
 // list makes the list of segments from the files, and returns the paths of those that were trimmed.
-func (l *Log) list(files pebblewal.Logs, state witnessState) (obsolete []string, err error) {
+func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []string, err error) {
 	l.nextNum = state.segment
 	for _, file := range files {
 		if file.NumSegments() != 1 {
@@ -84,7 +84,7 @@ func (l *Log) list(files pebblewal.Logs, state witnessState) (obsolete []string,
 // check reads all segments and returns the position that the log ends at. A segment that ends in an invalid record is fine when the next
 // one continues right behind its last valid record: a crash, and the process that came after it. At the end of the log an invalid
 // record is fine when nothing says that it was ever acknowledged.
-func (l *Log) check(state witnessState) (last uint64, err error) {
+func (l *Log) check(state highWaterState) (last uint64, err error) {
 	next := state.first
 	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that ends
 	for i, s := range l.segments {
@@ -194,7 +194,7 @@ func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 	}
 }
 
-// settle makes what was found durable, says so in the witness, and removes what was trimmed before.
+// settle makes what was found durable, says so in the high-water mark, and removes what was trimmed before.
 func (l *Log) settle(last uint64, obsolete []string) error {
 	fs := l.opts.FS
 	for _, s := range l.segments {
@@ -205,10 +205,10 @@ func (l *Log) settle(last uint64, obsolete []string) error {
 	if err := durable.SyncDir(fs, l.opts.Dir); err != nil {
 		return fmt.Errorf("sync log directory: %w", err)
 	}
-	if err := l.witness.advance(last); err != nil {
+	if err := l.highWater.advance(last); err != nil {
 		return err
 	}
-	if err := l.witness.sync(); err != nil {
+	if err := l.highWater.sync(); err != nil {
 		return err
 	}
 	for _, path := range obsolete {

@@ -11,8 +11,8 @@
 //   - What waits is bounded. Append never waits for the disk.
 //
 // Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that waits, writes it,
-// waits for one fsync, advances the witness and hands the records back; it alone creates, writes and closes segments. One goroutine, the
-// keeper, syncs the witness now and then and watches the free space. Segments are listed under segMu (read.go); a reader pins those that
+// waits for one fsync, advances the high-water mark and hands the records back; it alone creates, writes and closes segments. One goroutine, the
+// keeper, syncs the high-water mark now and then and watches the free space. Segments are listed under segMu (read.go); a reader pins those that
 // it reads, and Trim passes over nothing pinned or held.
 //
 // Each process writes to new segments only. So the tail that a crash left behind stays as it is, and the next segment continues after the
@@ -78,9 +78,9 @@ type Options struct {
 	// Trusted: the caller holds the effects of records up to this position elsewhere, durably. Open looks only at the first record of
 	// segments that hold none but such; what else is in them is checked when it is read. Default 0: all is read.
 	Trusted uint64
-	// WitnessInterval is how often the witness is synced, and so how much of the newest log a loss of power together with damage to
+	// HighWaterInterval is how often the high-water mark is synced, and so how much of the newest log a loss of power together with damage to
 	// the log could hide. Default 1 s.
-	WitnessInterval time.Duration
+	HighWaterInterval time.Duration
 	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull. Defaults 2 GB and 5; negative: no
 	// floor.
 	MinFreeBytes   int64
@@ -114,7 +114,7 @@ func (o *Options) EnsureDefaults() {
 	o.MaxPendingRecords = cmp.Or(o.MaxPendingRecords, 4096)
 	o.MaxPendingBytes = cmp.Or(o.MaxPendingBytes, 256<<20)
 	o.MaxRecordBytes = cmp.Or(o.MaxRecordBytes, 64<<20)
-	o.WitnessInterval = cmp.Or(o.WitnessInterval, time.Second)
+	o.HighWaterInterval = cmp.Or(o.HighWaterInterval, time.Second)
 	o.MinFreeBytes = cmp.Or(o.MinFreeBytes, 2_000_000_000)
 	o.MinFreePercent = cmp.Or(o.MinFreePercent, 5)
 	o.StallAfter = cmp.Or(o.StallAfter, 5*time.Second)
@@ -130,7 +130,7 @@ func (o *Options) Validate() error {
 		return errors.New("wal: OnDurable is not set")
 	case o.SegmentBytes < blockBytes:
 		return fmt.Errorf("wal: SegmentBytes %d is below %d", o.SegmentBytes, blockBytes)
-	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.WitnessInterval < 0 || o.StallAfter < 0 || o.diskInterval < 0:
+	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.HighWaterInterval < 0 || o.StallAfter < 0 || o.diskInterval < 0:
 		return errors.New("wal: a bound is negative")
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
 		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
@@ -140,12 +140,12 @@ func (o *Options) Validate() error {
 
 // Log is an open log. Its methods are safe for concurrent use unless they say otherwise.
 type Log struct {
-	opts    Options
-	manager pebblewal.Manager
-	events  *segmentEvents
-	witness *witness
-	salt    salt // as the witness has it
-	lock    io.Closer
+	opts      Options
+	manager   pebblewal.Manager
+	events    *segmentEvents
+	highWater *highWater
+	salt      salt // as the high-water mark has it
+	lock      io.Closer
 
 	mu       sync.Mutex // guards the ring and the states below
 	wake     sync.Cond  // the committer waits on it
@@ -312,7 +312,7 @@ func (l *Log) Err() error {
 // DiskFull reports whether Append refuses records for want of free space.
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
-// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact witness. It returns the
+// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact high-water mark. It returns the
 // error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.closeMu.Lock()
@@ -332,7 +332,7 @@ func (l *Log) Close() error {
 	defer l.trimMu.Unlock()
 	err := l.Err()
 	if err == nil {
-		if err = l.witness.settle(); err != nil {
+		if err = l.highWater.settle(); err != nil {
 			l.fail(err)
 			err = l.Err()
 		}
@@ -351,8 +351,8 @@ func (l *Log) release() {
 			l.opts.Logger.Debug("wal: close", "error", err) // known already: a failed log
 		}
 	}
-	if l.witness != nil {
-		_ = l.witness.file.Close() // synced, or the log has failed
+	if l.highWater != nil {
+		_ = l.highWater.slots.Close() // synced, or the log has failed
 	}
 	if l.lock != nil {
 		_ = l.lock.Close()
@@ -375,21 +375,21 @@ func (l *Log) fail(cause error) {
 	l.opts.OnFailure(failure)
 }
 
-// keep syncs the witness and looks at the free space until Close.
+// keep syncs the high-water mark and looks at the free space until Close.
 func (l *Log) keep() {
 	defer close(l.kept)
-	witness, disk := time.NewTicker(l.opts.WitnessInterval), time.NewTicker(l.opts.diskInterval)
-	defer witness.Stop()
+	mark, disk := time.NewTicker(l.opts.HighWaterInterval), time.NewTicker(l.opts.diskInterval)
+	defer mark.Stop()
 	defer disk.Stop()
 	for {
 		select {
 		case <-l.stop:
 			return
-		case <-witness.C:
+		case <-mark.C:
 			if l.Err() != nil {
 				continue
 			}
-			if err := l.witness.sync(); err != nil {
+			if err := l.highWater.sync(); err != nil {
 				l.fail(err)
 			}
 		case <-disk.C:

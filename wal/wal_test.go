@@ -257,7 +257,7 @@ func TestRecycleAndReopen(t *testing.T) {
 	}
 }
 
-// All is trimmed: the position lives on in the witness alone.
+// All is trimmed: the position lives on in the high-water mark alone.
 func TestTrimAll(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)
@@ -271,7 +271,7 @@ func TestTrimAll(t *testing.T) {
 		names, err := fs.List(testDir)
 		require.NoError(t, err)
 		for _, name := range names {
-			if name != "LOCK" && name != witnessName {
+			if name != "LOCK" && name != highWaterName {
 				n++
 			}
 		}
@@ -408,7 +408,7 @@ func TestOptions(t *testing.T) {
 	ok := Options{Dir: "x", OnDurable: func([]*Record) {}}
 	ok.EnsureDefaults()
 	require.NoError(t, ok.Validate())
-	require.Equal(t, time.Second, ok.WitnessInterval)
+	require.Equal(t, time.Second, ok.HighWaterInterval)
 	for _, change := range []func(*Options){
 		func(o *Options) { o.Dir = "" },
 		func(o *Options) { o.OnDurable = nil },
@@ -451,60 +451,4 @@ func TestReadPins(t *testing.T) {
 	require.NoError(t, h.Trim(h.DurablePosition()))
 	require.Greater(t, h.FirstPosition(), end)
 	require.NoError(t, h.Close())
-}
-
-// Whatever a loss of power makes of the witness's writes since the last sync, what was synced is still known, and nothing is made up.
-func TestWitnessTornWrites(t *testing.T) {
-	seed := testseed.Of(t)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	fs := vfs.NewMem()
-	require.NoError(t, fs.MkdirAll(testDir, 0o755))
-	path := fs.PathJoin(testDir, witnessName)
-	w, err := createWitness(fs, testDir)
-	require.NoError(t, err)
-	read := func() []byte {
-		b, err := fs.UnsafeGetFileDataBuffer(path)
-		require.NoError(t, err)
-		return append([]byte(nil), b...)
-	}
-	synced, syncedAcked := read(), uint64(0)
-	check := func(acked uint64) {
-		torn := read()
-		for slot := range witnessSlots {
-			b := torn[slot*slotSpacing:][:slotBytes]
-			if before := synced[slot*slotSpacing:][:slotBytes]; string(b) != string(before) {
-				copy(b[rng.IntN(slotBytes-1):], before[:1+rng.IntN(8)])
-			}
-		}
-		lost := vfs.NewMem()
-		require.NoError(t, lost.MkdirAll(testDir, 0o755))
-		f, err := lost.Create(path, vfs.WriteCategoryUnspecified)
-		require.NoError(t, err)
-		_, err = f.Write(torn)
-		require.NoError(t, err)
-		got, err := openWitness(lost, testDir)
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, got.state.acked, syncedAcked)
-		require.LessOrEqual(t, got.state.acked, acked)
-	}
-	acked := uint64(0)
-	step := func() {
-		acked++
-		require.NoError(t, w.advance(acked))
-		check(acked)
-	}
-	var atSync []byte
-	w.file = syncHookFile{w.file, func() { // while a sync runs
-		atSync = read()
-		for range rng.IntN(4) {
-			step()
-		}
-	}}
-	for acked < 500 {
-		step()
-		if at := acked; rng.IntN(3) == 0 {
-			require.NoError(t, w.sync())
-			synced, syncedAcked = atSync, at
-		}
-	}
 }

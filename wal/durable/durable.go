@@ -1,4 +1,5 @@
-// Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of one.
+// Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of one (ReplaceFile), and writes over small ones
+// so that nothing that was there is lost (Slots).
 package durable
 
 import (
@@ -24,8 +25,9 @@ func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
 	})
 }
 
-// ReplaceFileOn is ReplaceFile on any file system, with the mode that it gives.
+// ReplaceFileOn is ReplaceFile on any file system, with the mode that it gives. A nil one is the operating system's.
 func ReplaceFileOn(on vfs.FS, path string, text []byte) error {
+	on = orDefault(on)
 	return replace(on, path, text, func(path string) (file, error) { return on.Create(path, vfs.WriteCategoryUnspecified) })
 }
 
@@ -57,12 +59,16 @@ func replace(on vfs.FS, path string, text []byte, create func(path string) (file
 	return nil
 }
 
+func orDefault(on vfs.FS) vfs.FS {
+	if on == nil {
+		return vfs.Default
+	}
+	return on
+}
+
 // SyncDir makes the names in a directory durable. A nil file system is the operating system's.
 func SyncDir(on vfs.FS, dir string) error {
-	if on == nil {
-		on = vfs.Default
-	}
-	d, err := on.OpenDir(dir)
+	d, err := orDefault(on).OpenDir(dir)
 	if err != nil {
 		return fmt.Errorf("open %q: %w", dir, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter one.
@@ -76,7 +77,11 @@ func testOpenFindsDamage(t *testing.T) {
 		"the log is gone":              remove(logDir),
 		"the high-water mark is gone":  remove(highWaterName),
 		"the high-water mark is damaged": func() {
-			edit(filepath.Join(f.dir, "group", highWaterName), func(b []byte) { b[10]++; b[highWaterSpacing+10]++ })
+			edit(filepath.Join(f.dir, "group", highWaterName), func(b []byte) {
+				for slot := range durable.SlotCount {
+					b[slot*durable.SlotSpacing+10]++
+				}
+			})
 		},
 		"the marker is gone":      remove(markerName),
 		"the marker is damaged":   flip(markerName),

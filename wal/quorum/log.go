@@ -483,7 +483,7 @@ func (l *Log) release() {
 		}
 	}
 	if l.highWater != nil {
-		_ = l.highWater.file.Close()
+		_ = l.highWater.slots.Close()
 	}
 	if l.lock != nil {
 		_ = l.lock.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/wal/durable"
 )
 
 // logOnDisk is a store that is closed and opened again.
@@ -29,7 +30,7 @@ func openLogOnDisk(t *testing.T) *logOnDisk {
 	d := &logOnDisk{t: t, dir: t.TempDir()}
 	w, err := createHighWater(filepath.Join(d.dir, highWaterName), 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = w.file.Close() })
+	t.Cleanup(func() { _ = w.slots.Close() })
 	d.open(w)
 	t.Cleanup(func() { _ = d.close() })
 	return d
@@ -231,7 +232,7 @@ func TestHighWaterMark(t *testing.T) {
 	require.NoError(t, err)
 	reopen := func(want uint64) {
 		t.Helper()
-		require.NoError(t, w.file.Close())
+		require.NoError(t, w.slots.Close())
 		w, err = openHighWater(path)
 		require.NoError(t, err)
 		require.Equal(t, want, w.index)
@@ -247,17 +248,16 @@ func TestHighWaterMark(t *testing.T) {
 	require.NoError(t, w.lower(3))
 	require.NoError(t, w.lower(8))
 	reopen(3)
-	for slot := range int64(highWaterSlots) { // a torn write leaves what was synced before
-		require.NoError(t, w.advance(20))
-		require.NoError(t, w.settle())
-		require.NoError(t, w.advance(21))
-		_, err := w.file.WriteAt(make([]byte, 10), w.active*highWaterSpacing)
-		require.NoError(t, err)
-		reopen(20)
-		require.NoError(t, w.lower(3+uint64(slot)))
-	}
-	_, err = w.file.WriteAt(make([]byte, highWaterFileSize), 0)
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+	for slot := range durable.SlotCount {
+		text[slot*durable.SlotSpacing+7] = '1'
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o644))
+	_, err = openHighWater(path)
+	require.ErrorContains(t, err, "format 1, this program has format 2")
+	clear(text)
+	require.NoError(t, os.WriteFile(path, text, 0o644))
 	_, err = openHighWater(path)
 	require.Error(t, err)
 }

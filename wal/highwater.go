@@ -1,0 +1,107 @@
+package wal
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/wal/durable"
+)
+
+// highWater is the high-water mark, the file WITNESS: what the log must at least contain. It is written (not synced) after each group commit and
+// before its acknowledgement, so it is exact after a kill; it is synced now and then, so it is a little behind after a power loss; it is never
+// ahead of the durable log.
+type highWater struct {
+	slots *durable.Slots
+
+	mu    sync.Mutex // guards all below, and the order of writes
+	state highWaterState
+	buf   [highWaterBytes]byte
+}
+
+type highWaterState struct {
+	acked   uint64 // every position up to it may have been acknowledged
+	segment uint64 // number of the first segment that belongs to the log
+	first   uint64 // position of the first record of that segment, written or not
+	salt    salt   // the same for ever
+}
+
+const (
+	highWaterName  = "WITNESS"
+	highWaterMagic = "millwal2" // the last byte is the format of the whole log
+	highWaterBytes = 32
+)
+
+// openHighWater reads the mark. It returns nil when there is none.
+func openHighWater(fs vfs.FS, dir string) (*highWater, error) {
+	path := fs.PathJoin(dir, highWaterName)
+	if _, err := fs.Stat(path); oserror.IsNotExist(err) {
+		return nil, nil
+	}
+	slots, b, err := durable.OpenSlots(fs, path, highWaterMagic, highWaterBytes)
+	switch {
+	case errors.Is(err, durable.ErrNoSlot):
+		return nil, fmt.Errorf("%w: the high-water mark: %w", ErrCorrupt, err)
+	case err != nil:
+		return nil, fmt.Errorf("wal: the high-water mark: %w", err)
+	}
+	return &highWater{slots: slots, state: decodeHighWater(b)}, nil
+}
+
+// createHighWater makes the mark of an empty log. It is there completely or not at all, and before any segment.
+func createHighWater(fs vfs.FS, dir string) (*highWater, error) {
+	var secret [8]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	fresh := highWaterState{segment: 1, first: 1, salt: salt(binary.LittleEndian.Uint64(secret[:]))}
+	slots, err := durable.CreateSlots(fs, fs.PathJoin(dir, highWaterName), highWaterMagic, fresh.append(nil))
+	if err != nil {
+		return nil, fmt.Errorf("create the high-water mark: %w", err)
+	}
+	return &highWater{slots: slots, state: fresh}, nil
+}
+
+// advance notes, without a sync, that everything up to acked is durable.
+func (w *highWater) advance(acked uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state.acked = max(w.state.acked, acked)
+	return w.slots.Write(w.state.append(w.buf[:0]))
+}
+
+// trim notes, synced, that the log begins with that segment and position.
+func (w *highWater) trim(segment, first uint64) error {
+	w.mu.Lock()
+	w.state.segment, w.state.first = segment, first
+	err := w.slots.Write(w.state.append(w.buf[:0]))
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return w.slots.Sync()
+}
+
+func (w *highWater) sync() error { return w.slots.Sync() }
+
+// settle writes the exact state to all slots and syncs it.
+func (w *highWater) settle() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.slots.Settle(w.state.append(w.buf[:0]))
+}
+
+func (s highWaterState) append(b []byte) []byte {
+	for _, v := range []uint64{s.acked, s.segment, s.first, uint64(s.salt)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func decodeHighWater(b []byte) highWaterState {
+	u64 := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	return highWaterState{acked: u64(0), segment: u64(1), first: u64(2), salt: salt(u64(3))}
+}
