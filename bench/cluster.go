@@ -343,11 +343,9 @@ func cpuOf(processes []*process) (seconds float64) {
 // writtenOf is how many bytes processes have had written to disk since they started.
 func writtenOf(processes []*process) (bytes float64) {
 	for _, p := range processes {
-		for line := range strings.Lines(readText("/proc/" + strconv.Itoa(p.pid()) + "/io")) {
-			if v, ok := strings.CutPrefix(line, "write_bytes:"); ok {
-				n, _ := strconv.ParseFloat(strings.TrimSpace(v), 64)
-				bytes += n
-			}
+		if p, err := proc.Proc(p.pid()); err == nil {
+			io, _ := p.IO()
+			bytes += float64(io.WriteBytes)
 		}
 	}
 	return bytes

@@ -7,10 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,14 +30,11 @@ type Machine struct {
 
 func inspect(dir string) Machine {
 	m := Machine{
-		CPU: "unknown CPU", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(), MemoryBytes: memInfo("MemTotal"),
-		FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir), Revision: "unknown",
+		CPU: "unknown CPU", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(),
+		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir), Revision: "unknown",
 	}
-	for line := range strings.Lines(readText("/proc/cpuinfo")) {
-		if name, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			m.CPU = strings.TrimSpace(v)
-			break
-		}
+	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
+		m.CPU = cpus[0].ModelName
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -114,77 +111,60 @@ func fsyncMicros(dir string) float64 {
 	return median(micros)
 }
 
-// memInfo is a line of /proc/meminfo, in bytes; 0 when it is not there.
-func memInfo(name string) int64 {
-	for line := range strings.Lines(readText("/proc/meminfo")) {
-		if rest, ok := strings.CutPrefix(line, name+":"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return n << 10
-		}
-	}
-	return 0
+// proc is /proc. What can't be read there is 0.
+var proc, _ = procfs.NewDefaultFS()
+
+func meminfo() procfs.Meminfo {
+	m, _ := proc.Meminfo()
+	return m
 }
 
-// cpuTimes are ticks since the start of the machine, over all cores.
-func cpuTimes() (idle, total float64) {
-	first, _, _ := strings.Cut(readText("/proc/stat"), "\n")
-	for i, field := range strings.Fields(first) {
-		v, err := strconv.ParseFloat(field, 64)
-		if err != nil {
-			continue
-		}
-		if i == 4 || i == 5 { // idle, waiting for the disk
-			idle += v
-		}
-		if i <= 8 { // the rest is part of user time already
-			total += v
-		}
+func bytesOf(n *uint64) int64 {
+	if n == nil {
+		return 0
 	}
-	return idle, total
+	return int64(*n)
+}
+
+// cpuTimes are seconds since the start of the machine, over all cores. Guests are part of user time.
+func cpuTimes() (idle, total float64) {
+	s, _ := proc.Stat()
+	c := s.CPUTotal
+	idle = c.Idle + c.Iowait
+	return idle, idle + c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
 }
 
 // residentBytes is this process's resident memory, exactly.
 func residentBytes() int64 {
-	for line := range strings.Lines(readText("/proc/self/smaps_rollup")) {
-		if rest, ok := strings.CutPrefix(line, "Rss:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return n << 10
-		}
-	}
-	return 0
+	p, _ := proc.Self()
+	maps, _ := p.ProcSMapsRollup()
+	return int64(maps.Rss)
 }
-
-const ticksPerSecond = 100 // USER_HZ, the same on every Linux
 
 // cpuSeconds is what a process has used so far; 0 when it is gone.
 func cpuSeconds(pid int) float64 {
-	text := readText("/proc/" + strconv.Itoa(pid) + "/stat")
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name before may hold spaces
-	if len(fields) < 13 {
+	p, err := proc.Proc(pid)
+	if err != nil {
 		return 0
 	}
-	user, _ := strconv.ParseFloat(fields[11], 64)
-	system, _ := strconv.ParseFloat(fields[12], 64)
-	return (user + system) / ticksPerSecond
+	s, _ := p.Stat()
+	return s.CPUTime()
 }
 
-// quiet waits until a process has put away what it does behind its answers (checkpoints, packing), so that it does not disturb whoever
-// is measured next; not longer than 15 seconds.
+const cpuTick = 0.01 // in which the system counts seconds of CPU
+
+// quiet waits until a process has put away what it does behind its answers (checkpoints, packing), so that it does not
+// disturb whoever is measured next; not longer than 15 seconds.
 func quiet(pid int) {
 	const interval = 200 * time.Millisecond
 	last := cpuSeconds(pid)
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
 		time.Sleep(interval)
 		now := cpuSeconds(pid)
-		if now-last <= 0.05*interval.Seconds()+1.0/ticksPerSecond {
+		if now-last <= 0.05*interval.Seconds()+cpuTick {
 			return
 		}
 		last = now
 	}
 	note("process %d does not come to rest", pid)
-}
-
-func readText(path string) string {
-	text, _ := os.ReadFile(path)
-	return string(text)
 }

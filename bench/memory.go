@@ -23,7 +23,7 @@ const profileBytes = 200
 func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	n := s.Profiles
 	if n == 0 {
-		if n = 2_000_000; memInfo("MemAvailable") >= 8<<30 {
+		if n = 2_000_000; bytesOf(meminfo().MemAvailableBytes) >= 8<<30 {
 			n = 10_000_000
 		}
 	}
