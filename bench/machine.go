@@ -31,7 +31,8 @@ type Machine struct {
 func inspect(dir string) Machine {
 	m := Machine{
 		CPU: "unknown CPU", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(),
-		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir), Revision: "unknown",
+		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir),
+		Revision: "unknown",
 	}
 	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
 		m.CPU = cpus[0].ModelName

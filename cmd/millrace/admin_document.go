@@ -16,33 +16,12 @@ import (
 // Preference centers, campaigns, canvases: documents in JSON.
 
 type documentsCommand struct {
-	List   documentsList   `cmd:"" help:"List them."`
+	List   thingsList      `cmd:"" help:"List them."`
 	Get    documentsGet    `cmd:"" help:"Print one, as JSON."`
 	Create documentsCreate `cmd:"" help:"Create one."`
 	Put    documentsPut    `cmd:"" help:"Create one, or put another in its place."`
 	Edit   documentsEdit   `cmd:"" help:"Change one in $EDITOR. Refused when somebody else has changed it meanwhile."`
-	Remove documentsRemove `cmd:"" help:"Remove one."`
-}
-
-// nounOf is the noun of the command that runs, as routes have it: preference_centers.
-func nounOf(k *kong.Context) string {
-	return strings.ReplaceAll(k.Selected().Parent.Name, "-", "_")
-}
-
-type documentsList struct{ inOne }
-
-// Run lists the documents of a workspace.
-func (c *documentsList) Run(s *session, k *kong.Context) error {
-	columns := []column{{"ID", "id"}, {"NAME", "name"}}
-	switch nounOf(k) {
-	case "preference_centers":
-		columns = append(columns, column{"STATE", "state"})
-	case "canvases":
-		columns = append(columns, column{"STEPS", "steps"}, column{"MESSAGES", "messages"})
-	default:
-		columns = append(columns, column{"MESSAGES", "messages"})
-	}
-	return s.list(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), columns...)
+	Remove thingRemove     `cmd:"" help:"Remove one."`
 }
 
 type documentsCreate struct {
@@ -63,14 +42,7 @@ func (c *documentsCreate) Run(s *session, k *kong.Context) error {
 	return s.printDocument(answer)
 }
 
-type oneDocument struct {
-	inOne
-	ID string `arg:"" help:"Its id."`
-}
-
-func (c *oneDocument) path(k *kong.Context) string { return inWorkspace(c.Workspace, nounOf(k), c.ID) }
-
-type documentsGet struct{ oneDocument }
+type documentsGet struct{ oneThing }
 
 // Run prints a document.
 func (c *documentsGet) Run(s *session, k *kong.Context) error {
@@ -82,7 +54,7 @@ func (c *documentsGet) Run(s *session, k *kong.Context) error {
 }
 
 type documentsPut struct {
-	oneDocument
+	oneThing
 	Document input `arg:"" help:"JSON; @FILE reads a file, - standard input."`
 }
 
@@ -100,7 +72,7 @@ func (c *documentsPut) Run(s *session, k *kong.Context) error {
 }
 
 type documentsEdit struct {
-	oneDocument
+	oneThing
 	Editor string `default:"vi" env:"VISUAL,EDITOR" help:"Program that changes a file."`
 }
 
@@ -141,11 +113,4 @@ func (c *documentsEdit) Run(s *session, k *kong.Context) error {
 		return err
 	}
 	return s.printDocument(answer)
-}
-
-type documentsRemove struct{ oneDocument }
-
-// Run removes a document.
-func (c *documentsRemove) Run(s *session, k *kong.Context) error {
-	return s.say(http.MethodDelete, c.path(k), nil, "%s is removed", c.ID)
 }

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 // millrace admin workspaces, apps, keys, groups.
@@ -84,7 +87,8 @@ type workspacesList struct{}
 
 // Run lists the workspaces.
 func (*workspacesList) Run(s *session) error {
-	return s.list(path("workspaces"), "workspaces", column{"ID", "id"}, column{"NAME", "name"}, column{"PLAN", "plan"}, column{"MULTI LANGUAGE", "multi_language"}, column{"CURRENCY", "currency"})
+	return s.list(path("workspaces"), "workspaces", column{"ID", "id"}, column{"NAME", "name"}, column{"PLAN", "plan"},
+		column{"MULTI LANGUAGE", "multi_language"}, column{"CURRENCY", "currency"})
 }
 
 type workspacesCreate struct {
@@ -130,21 +134,78 @@ type inOne struct {
 	Workspace string `arg:"" help:"Workspace."`
 }
 
+// nounOf is the noun of the command that runs, as routes have it: preference_centers.
+func nounOf(k *kong.Context) string {
+	noun := strings.ReplaceAll(k.Selected().Parent.Name, "-", "_")
+	switch noun {
+	case "keys":
+		return "api_keys"
+	case "groups":
+		return "subscription_groups"
+	}
+	return noun
+}
+
+// listColumns are what lists show, by the noun.
+var listColumns = map[string][]column{
+	"apps": {{"ID", "id"}, {"NAME", "name"}},
+	"api_keys": {
+		{"ID", "id"}, {"NAME", "name"}, {"KEY", "hint"}, {"PERMISSIONS", "permissions"}, {"ADDRESSES", "ip_allowlist"},
+		{"CREATED", "created_at"}, {"LAST USED", "last_used_at"}, {"REVOKED", "revoked_at"},
+	},
+	"subscription_groups": {{"ID", "id"}, {"NAME", "name"}, {"CHANNEL", "channel"}, {"ARCHIVED", "archived"}},
+	"preference_centers":  {{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}},
+	"campaigns":           {{"ID", "id"}, {"NAME", "name"}, {"MESSAGES", "messages"}},
+	"canvases":            {{"ID", "id"}, {"NAME", "name"}, {"STEPS", "steps"}, {"MESSAGES", "messages"}},
+}
+
+type thingsList struct{ inOne }
+
+// Run lists what a workspace has of a noun.
+func (c *thingsList) Run(s *session, k *kong.Context) error {
+	return s.list(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), listColumns[nounOf(k)]...)
+}
+
+// oneThing is what the commands of one thing in a workspace begin with.
+type oneThing struct {
+	inOne
+	ID string `arg:"" help:"Its id, as in the list."`
+}
+
+func (c *oneThing) path(k *kong.Context) string { return inWorkspace(c.Workspace, nounOf(k), c.ID) }
+
+type thingGet struct{ oneThing }
+
+// Run shows it.
+func (c *thingGet) Run(s *session, k *kong.Context) error {
+	return s.show(http.MethodGet, c.path(k), nil)
+}
+
+type thingRename struct {
+	oneThing
+	Name string `required:"" env:"-" help:"New name."`
+}
+
+// Run renames it.
+func (c *thingRename) Run(s *session, k *kong.Context) error {
+	return s.show(http.MethodPatch, c.path(k), map[string]any{"name": c.Name})
+}
+
+type thingRemove struct{ oneThing }
+
+// Run removes it.
+func (c *thingRemove) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodDelete, c.path(k), nil, "%s is removed", c.ID)
+}
+
 // Apps.
 
 type appsCommand struct {
-	List   appsList   `cmd:"" help:"List them."`
-	Create appsCreate `cmd:"" help:"Create one."`
-	Get    appsGet    `cmd:"" help:"Show one."`
-	Update appsUpdate `cmd:"" help:"Rename one."`
-	Remove appsRemove `cmd:"" help:"Remove one. Profiles keep what they have of it."`
-}
-
-type appsList struct{ inOne }
-
-// Run lists the apps of a workspace.
-func (c *appsList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "apps"), "apps", column{"ID", "id"}, column{"NAME", "name"})
+	List   thingsList  `cmd:"" help:"List them."`
+	Create appsCreate  `cmd:"" help:"Create one."`
+	Get    thingGet    `cmd:"" help:"Show one."`
+	Update thingRename `cmd:"" help:"Rename one."`
+	Remove appsRemove  `cmd:"" help:"Remove one. Profiles keep what they have of it."`
 }
 
 type appsCreate struct {
@@ -162,52 +223,22 @@ func (c *appsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "apps"), body)
 }
 
-type oneApp struct {
-	inOne
-	ID string `arg:"" help:"App."`
-}
-
-type appsGet struct{ oneApp }
-
-// Run shows an app.
-func (c *appsGet) Run(s *session) error {
-	return s.show(http.MethodGet, inWorkspace(c.Workspace, "apps", c.ID), nil)
-}
-
-type appsUpdate struct {
-	oneApp
-	Name string `required:"" env:"-" help:"New name."`
-}
-
-// Run renames an app.
-func (c *appsUpdate) Run(s *session) error {
-	return s.show(http.MethodPatch, inWorkspace(c.Workspace, "apps", c.ID), map[string]any{"name": c.Name})
-}
-
-type appsRemove struct{ oneApp }
+type appsRemove struct{ oneThing }
 
 // Run removes an app.
-func (c *appsRemove) Run(s *session) error {
-	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "apps", c.ID), nil, "app %s is removed", c.ID)
+func (c *appsRemove) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodDelete, c.path(k), nil, "app %s is removed", c.ID)
 }
 
 // API keys.
 
 type keysCommand struct {
-	List   keysList   `cmd:"" help:"List them, revoked ones too."`
+	List   thingsList `cmd:"" help:"List them, revoked ones too."`
 	Create keysCreate `cmd:"" help:"Make one. It is shown once."`
-	Get    keysGet    `cmd:"" help:"Show one, without its secret."`
+	Get    thingGet   `cmd:"" help:"Show one, without its secret."`
 	Update keysUpdate `cmd:"" help:"Change its name or rights; effective at once."`
 	Rotate keysRotate `cmd:"" help:"Make another key with the same name and rights. The old one is valid until it is revoked."`
 	Revoke keysRevoke `cmd:"" help:"End one, for good; effective at once."`
-}
-
-type keysList struct{ inOne }
-
-// Run lists the keys of a workspace.
-func (c *keysList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "api_keys"), "api_keys", column{"ID", "id"}, column{"NAME", "name"}, column{"KEY", "hint"}, column{"PERMISSIONS", "permissions"},
-		column{"ADDRESSES", "ip_allowlist"}, column{"CREATED", "created_at"}, column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
 }
 
 type keysCreate struct {
@@ -238,20 +269,8 @@ func (s *session) made(path string, body any, what, name string) error {
 	return err
 }
 
-type oneKey struct {
-	inOne
-	ID string `arg:"" help:"Id of the key, as in the list."`
-}
-
-type keysGet struct{ oneKey }
-
-// Run shows a key.
-func (c *keysGet) Run(s *session) error {
-	return s.show(http.MethodGet, inWorkspace(c.Workspace, "api_keys", c.ID), nil)
-}
-
 type keysUpdate struct {
-	oneKey
+	oneThing
 	Name        *string  `env:"-" help:"New name."`
 	Permissions []string `env:"-" help:"All that it shall have." placeholder:"PERMISSION"`
 	IPAllowlist []string `env:"-" help:"All addresses and subnets that it may be used from; empty: from anywhere." placeholder:"CIDR"`
@@ -266,14 +285,14 @@ func (c *keysUpdate) Run(s *session) error {
 	return s.show(http.MethodPatch, inWorkspace(c.Workspace, "api_keys", c.ID), body)
 }
 
-type keysRotate struct{ oneKey }
+type keysRotate struct{ oneThing }
 
 // Run makes another key and prints it.
 func (c *keysRotate) Run(s *session) error {
 	return s.made(inWorkspace(c.Workspace, "api_keys", c.ID, "rotate"), nil, "API key", "key")
 }
 
-type keysRevoke struct{ oneKey }
+type keysRevoke struct{ oneThing }
 
 // Run ends a key.
 func (c *keysRevoke) Run(s *session) error {
@@ -283,20 +302,12 @@ func (c *keysRevoke) Run(s *session) error {
 // Subscription groups.
 
 type groupsCommand struct {
-	List    groupsList    `cmd:"" help:"List them, archived ones too."`
+	List    thingsList    `cmd:"" help:"List them, archived ones too."`
 	Create  groupsCreate  `cmd:"" help:"Create one."`
-	Get     groupsGet     `cmd:"" help:"Show one."`
-	Update  groupsUpdate  `cmd:"" help:"Rename one."`
+	Get     thingGet      `cmd:"" help:"Show one."`
+	Update  thingRename   `cmd:"" help:"Rename one."`
 	Archive groupsArchive `cmd:"" help:"Hide one from the API. Users keep their states."`
 	Restore groupsRestore `cmd:"" help:"Bring an archived one back."`
-}
-
-type groupsList struct{ inOne }
-
-// Run lists the groups of a workspace.
-func (c *groupsList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "subscription_groups"), "subscription_groups",
-		column{"ID", "id"}, column{"NAME", "name"}, column{"CHANNEL", "channel"}, column{"ARCHIVED", "archived"})
 }
 
 type groupsCreate struct {
@@ -315,38 +326,16 @@ func (c *groupsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "subscription_groups"), body)
 }
 
-type oneGroup struct {
-	inOne
-	ID string `arg:"" help:"Subscription group."`
-}
-
-func (c *oneGroup) path() string { return inWorkspace(c.Workspace, "subscription_groups", c.ID) }
-
-type groupsGet struct{ oneGroup }
-
-// Run shows a group.
-func (c *groupsGet) Run(s *session) error { return s.show(http.MethodGet, c.path(), nil) }
-
-type groupsUpdate struct {
-	oneGroup
-	Name string `required:"" env:"-" help:"New name."`
-}
-
-// Run renames a group.
-func (c *groupsUpdate) Run(s *session) error {
-	return s.show(http.MethodPatch, c.path(), map[string]any{"name": c.Name})
-}
-
-type groupsArchive struct{ oneGroup }
+type groupsArchive struct{ oneThing }
 
 // Run archives a group.
-func (c *groupsArchive) Run(s *session) error {
-	return s.say(http.MethodDelete, c.path(), nil, "subscription group %s is archived", c.ID)
+func (c *groupsArchive) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodDelete, c.path(k), nil, "subscription group %s is archived", c.ID)
 }
 
-type groupsRestore struct{ oneGroup }
+type groupsRestore struct{ oneThing }
 
 // Run brings a group back.
-func (c *groupsRestore) Run(s *session) error {
-	return s.show(http.MethodPatch, c.path(), map[string]any{"archived": false})
+func (c *groupsRestore) Run(s *session, k *kong.Context) error {
+	return s.show(http.MethodPatch, c.path(k), map[string]any{"archived": false})
 }

@@ -40,13 +40,15 @@ func newBackups(log *slog.Logger) *backups {
 	return b
 }
 
-// backupStall is how long a client may take nothing of a backup. What a backup holds on the disk grows as long as it is under way.
+// backupStall is how long a client may take nothing of a backup. What a backup holds on the disk grows as long as it is
+// under way.
 const backupStall = time.Minute
 
 // backupBytesHeader says about how many bytes an archive will have.
 const backupBytesHeader = "X-Backup-Bytes"
 
-// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has begun, the connection is cut.
+// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has
+// begun, the connection is cut.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if !n.backups.running.TryLock() {
 		answer(w, http.StatusConflict, "another backup is under way")
@@ -83,7 +85,8 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	backupTime.Set(float64(started.Unix()))
 	backupDuration.Set(took.Seconds())
 	backupBytes.Set(float64(size))
-	if err := n.control.Audit(by, "backup finished", "", "position", image.position, "bytes", size, "seconds", int64(took.Seconds())); err != nil {
+	if err := n.control.Audit(by, "backup finished", "", "position", image.position, "bytes", size,
+		"seconds", int64(took.Seconds())); err != nil {
 		n.backups.log.Warn("the end of a backup is not in the audit log", "error", err)
 	}
 }
@@ -274,14 +277,26 @@ func (c *restoreCommand) open() (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop takes the bar away; it may be called twice.
+// withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop takes the bar away;
+// it may be called twice.
 func withProgress(r io.Reader, total int64, what string) (_ io.Reader, stop func()) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		return r, func() {}
+	bar, stop := newBar(total, what)
+	if bar == nil {
+		return r, stop
 	}
-	bar := progressbar.NewOptions64(total, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
-	return io.TeeReader(r, bar), func() { _ = bar.Clear() }
+	return io.TeeReader(r, bar), stop
+}
+
+// newBar is a bar of bytes on a terminal, nil elsewhere. total is -1 when it is not known. stop takes the bar away; it
+// may be called twice.
+func newBar(total int64, what string) (bar *progressbar.ProgressBar, stop func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return nil, func() {}
+	}
+	bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30),
+		progressbar.OptionShowBytes(true), progressbar.OptionSetDescription(what),
+		progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
+	return bar, func() { _ = bar.Clear() }
 }
 
 var (

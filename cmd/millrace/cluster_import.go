@@ -10,10 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
 	"millrace/shard/cluster"
 	"millrace/wal"
@@ -29,7 +25,9 @@ type foundingFlags struct {
 }
 
 func (n *foundingFlags) foundation(dir string) cluster.Foundation {
-	f := cluster.Foundation{Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas}
+	f := cluster.Foundation{
+		Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas,
+	}
 	for node, address := range n.Members {
 		f.Members[quorum.Node(node)] = address
 	}
@@ -53,7 +51,8 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 		if node == n.Node {
 			data = dir
 		}
-		fmt.Fprintf(stdout, "  millrace serve --node %d --raft %s --members %s --data %s …\n", node, n.Members[node], strings.Join(list, ","), data)
+		fmt.Fprintf(stdout, "  millrace serve --node %d --raft %s --members %s --data %s …\n",
+			node, n.Members[node], strings.Join(list, ","), data)
 	}
 	_, err := fmt.Fprintf(stdout, "\n`millrace cluster status` shows how far they are. Until each group has its replicas, keep what the data came from.\n")
 	return err
@@ -110,7 +109,8 @@ func (c *clusterImport) Run(s *session) error {
 	return c.next(s.out, c.To, founded)
 }
 
-// inEmptyDir keeps servers off a directory while fill makes it, and leaves nothing behind that was not there when fill fails.
+// inEmptyDir keeps servers off a directory while fill makes it, and leaves nothing behind that was not there when fill
+// fails.
 func inEmptyDir(dir string, fill func() error) error {
 	lock := filepath.Join(dir, "LOCK")
 	_, dirErr := os.Stat(dir)
@@ -135,15 +135,14 @@ func inEmptyDir(dir string, fill func() error) error {
 
 // progress draws a bar on a terminal, of bytes. stop takes it away; it may be called twice.
 func progress(what string) (show func(done, total int64), stop func()) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		return nil, func() {}
+	bar, stop := newBar(-1, what)
+	if bar == nil {
+		return nil, stop
 	}
-	bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetWidth(30), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
 	return func(done, total int64) {
 		if bar.GetMax64() != total {
 			bar.ChangeMax64(total)
 		}
 		_ = bar.Set64(done)
-	}, func() { _ = bar.Clear() }
+	}, stop
 }
