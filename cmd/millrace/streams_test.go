@@ -192,7 +192,9 @@ func TestStreamCommands(t *testing.T) {
 		}
 	}
 	require.Len(t, ids, 3)
-	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), `millrace_stream_events_total{workspace="test",stream="orders"} 5`) }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.metrics(t), `millrace_stream_events_total{workspace="test",stream="orders"} 5`)
+	}, time.Minute, 20*time.Millisecond)
 
 	tool(t, s.target("streams", "delete", "test", "orders")...)
 	require.Contains(t, refused(t, nil, s.target("streams", "show", "test", "orders")...), "not found")
@@ -203,4 +205,3 @@ func TestStreamCommands(t *testing.T) {
 	}
 	p.stop()
 }
-
