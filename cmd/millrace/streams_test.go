@@ -3,10 +3,13 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -204,4 +207,82 @@ func TestStreamCommands(t *testing.T) {
 		require.Contains(t, audit, what)
 	}
 	p.stop()
+}
+
+// DuckDB, which nobody here has written, reads the files of streams by the queries of docs/streams.md, and finds in them what the export has.
+func TestClientsReadStreams(t *testing.T) {
+	dir := os.Getenv("MILLRACE_CLIENTS")
+	if dir == "" {
+		t.Skip("SKIPPED: needs node and npm; make test-clients runs it")
+	}
+	s := newAdminSite(t, "--stream-file-after", "20ms")
+	p := s.start(t)
+	for _, format := range []string{"parquet", "ndjson"} {
+		tool(t, s.target("streams", "create", "test", format, "--format", format)...)
+	}
+	for i := range 3 {
+		require.Equal(t, 201, s.post(t, "/users/track", allKey, strings.ReplaceAll(`{"events":[{"external_id":"ann","name":"e \"1\" é\n","time":"2026-01-31T09:30:00.123Z",
+			"app_id":"11ae5b4b-2445-4440-a04f-bf537764c9ad","properties":{"n":#,"f":1.5,"text":"a'b\\c","nested":{"a":"deep"},"list":[1,"2"]}},{"external_id":"bob","name":"plain","time":"2013-07-16T19:20:30+01:00"}],
+			"purchases":[{"external_id":"ann","product_id":"sku-#","currency":"JPY","price":12000.0,"quantity":3,"time":"2026-02-01T00:00:00Z"}]}`, "#", strconv.Itoa(i))).status)
+	}
+	installed := filepath.Join(dir, "duckdb.js") // node looks for packages from where the file is
+	source, err := os.ReadFile("../../loadtest/clients/readers/duckdb.js")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(installed, source, 0o600))
+	for _, format := range []string{"parquet", "ndjson"} {
+		want := s.awaitStream(t, format)
+		require.Len(t, want, 9)
+		out, err := exec.Command("node", installed, format, filepath.Join(s.dir, "streams", "test", format)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		got := strings.Split(strings.TrimSpace(string(out)), "\n")
+		require.Len(t, got, len(want), "%s", out)
+		byID := map[string]string{}
+		for _, line := range want {
+			byID[idOf(t, line)] = line
+		}
+		for _, row := range got {
+			requireSameEvent(t, byID[idOf(t, row)], row)
+		}
+	}
+	p.stop()
+}
+
+// requireSameEvent compares a line of the export with a row of a reader.
+func requireSameEvent(t *testing.T, want, row string) {
+	t.Helper()
+	var line, got map[string]any
+	require.NoError(t, json.Unmarshal([]byte(want), &line), row)
+	require.NoError(t, json.Unmarshal([]byte(row), &got))
+	require.Equal(t, line["type"], got["event_type"])
+	require.Equal(t, line["accepted_at"].(string)[:10], got["date"])
+	for _, name := range []string{"id", "type", "external_id", "name", "product_id", "currency", "app_id"} {
+		require.Equal(t, line[name], got[name], name)
+	}
+	for _, name := range []string{"price", "quantity", "total_minor"} {
+		require.Equal(t, fmt.Sprint(line[name]), fmt.Sprint(numberOf(got[name])), name)
+	}
+	for _, name := range []string{"time", "accepted_at"} {
+		at, err := time.Parse(time.RFC3339Nano, line[name].(string))
+		require.NoError(t, err)
+		require.EqualValues(t, at.UnixMilli(), numberOf(got[name]), name)
+	}
+	if line["properties"] == nil {
+		require.Nil(t, got["properties"])
+		return
+	}
+	properties, err := json.Marshal(line["properties"])
+	require.NoError(t, err)
+	require.JSONEq(t, string(properties), got["properties"].(string))
+	require.Equal(t, "deep", got["nested"])
+}
+
+// numberOf is a number that a reader may give as text, because it has 64 bits.
+func numberOf(v any) any {
+	if s, ok := v.(string); ok {
+		f, err := strconv.ParseFloat(s, 64)
+		if err == nil {
+			return f
+		}
+	}
+	return v
 }

@@ -1,0 +1,26 @@
+// Reads what streams have written with DuckDB, as docs/streams.md shows it, and prints a row a line, in the shape of `millrace export events`.
+//
+// node duckdb.js parquet|ndjson DIRECTORY, with the package installed: make test-clients.
+'use strict'
+
+const { DuckDBInstance } = require('@duckdb/node-api')
+
+const [format, directory] = process.argv.slice(2)
+const quoted = (text) => `'${text.replaceAll("'", "''")}'`
+const source = {
+  parquet: `read_parquet(${quoted(directory + '/event_type=*/date=*/*.parquet')}, hive_partitioning = true)`,
+  ndjson: `read_json(${quoted(directory + '/event_type=*/date=*/*.ndjson.zst')}, hive_partitioning = true, union_by_name = true,
+    columns = {id: 'VARCHAR', type: 'VARCHAR', external_id: 'VARCHAR', name: 'VARCHAR', product_id: 'VARCHAR', currency: 'VARCHAR', price: 'DOUBLE',
+      quantity: 'BIGINT', total_minor: 'BIGINT', time: 'TIMESTAMP', accepted_at: 'TIMESTAMP', app_id: 'VARCHAR', properties: 'JSON'})`,
+}[format]
+
+async function main() {
+  const connection = await (await DuckDBInstance.create(':memory:')).connect()
+  const rows = await connection.runAndReadAll(`
+    SELECT id, type, external_id, name, product_id, currency, price, quantity, total_minor, epoch_ms(time) AS time, epoch_ms(accepted_at) AS accepted_at, app_id,
+      CAST(properties AS VARCHAR) AS properties, event_type, CAST(date AS VARCHAR) AS date, properties->>'$.nested.a' AS nested
+    FROM ${source} ORDER BY id`)
+  for (const row of rows.getRowObjectsJson()) console.log(JSON.stringify(row))
+}
+
+main()
