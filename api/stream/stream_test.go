@@ -32,7 +32,7 @@ import (
 
 // world is a real engine with its event log and control data, in memory, and a directory for streams.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	e      *shard.Engine
 	events *eventlog.Log
 	c      *control.Control
@@ -43,7 +43,7 @@ type world struct {
 	sent   int
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB, blockBytes int64) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
 	quiet := slog.New(slog.DiscardHandler)
@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	w.e, err = shard.Open(shard.Options{FS: vfs.NewMem(), Dir: "engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Logger: quiet, Readers: []string{eventlog.HoldName}, OnDocument: w.c.Apply})
 	require.NoError(t, err)
-	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: 4 << 10, Logger: quiet})
+	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { w.events.Close(); w.e.Close() })
 	w.c.Start(w)
@@ -167,7 +167,7 @@ func (w *world) exported(q eventlog.Query) (lines []string) {
 	return lines
 }
 
-func linesOf(t *testing.T, r io.Reader) (lines []string) {
+func linesOf(t testing.TB, r io.Reader) (lines []string) {
 	t.Helper()
 	in := bufio.NewScanner(r)
 	for in.Scan() {
@@ -210,7 +210,7 @@ func (w *world) written(stream string) (lines []string, files []string) {
 
 // A stream has what the export has, from blocks and from the log, of its workspace alone; and goes on where it was.
 func TestStreamIsTheExport(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 4<<10)
 	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
 	for range 3 {
 		w.commit(w.ws.Number, 20, 7)
@@ -230,7 +230,7 @@ func TestStreamIsTheExport(t *testing.T) {
 
 // A stream has the kinds and the names that it chooses, in the format that it chooses.
 func TestWhatIsChosen(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 4<<10)
 	purchases := w.create(control.Stream{ID: "purchases", Format: "ndjson", Kinds: []string{"purchase"}})
 	named := w.create(control.Stream{ID: "named", Format: "parquet", Names: []string{"event 1"}})
 	w.commit(w.ws.Number, 30, 7)
@@ -320,7 +320,7 @@ func (d faulty) SyncDir(string) error { return d.ask() }
 func TestEveryFault(t *testing.T) {
 	for _, mode := range []string{"once", "crash", "crash after"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorld(t, 4<<10)
 			for at, done := 0, false; !done; at++ {
 				s := w.create(control.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
 				w.commit(w.ws.Number, 4, 5)
@@ -369,7 +369,7 @@ func TestEveryFault(t *testing.T) {
 
 // Of two that carry a stream at once, one is refused, and what both have written is there once.
 func TestTwoCarryOneStream(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 4<<10)
 	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 20, 7)
 	o := w.options()
@@ -389,7 +389,7 @@ func TestTwoCarryOneStream(t *testing.T) {
 
 // Events of deleted users are not streamed, also when they were read ahead before the deletion.
 func TestDeletedUsersAreNotStreamed(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 4<<10)
 	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 20, 7)
 	w.pack()
@@ -417,7 +417,7 @@ func TestDeletedUsersAreNotStreamed(t *testing.T) {
 
 // A manager carries what there is, shows an error as long as there is one, and goes on by itself when it is over.
 func TestDestinationThatFails(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 4<<10)
 	blocked := filepath.Join(w.dir, "shop")
 	require.NoError(t, os.WriteFile(blocked, []byte("a file where a directory shall be"), 0o600))
 	s := w.create(control.Stream{ID: "all", Format: "ndjson"})

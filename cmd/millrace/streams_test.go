@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest"
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog"
@@ -285,4 +287,67 @@ func numberOf(v any) any {
 		}
 	}
 	return v
+}
+
+// Nodes of a cluster die one after the other, in the middle of files, while users are written. Whoever leads a group next goes on with its part of the stream, so that
+// in the directory that all share each event is once.
+func TestStreamsOfACluster(t *testing.T) {
+	t.Parallel()
+	shared := t.TempDir()
+	var sites []*site
+	var members []string
+	for n := 1; n <= 3; n++ {
+		raft := testaddr.Free(t)
+		members = append(members, fmt.Sprintf("%d=%s", n, raft))
+		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--stream-dir", shared,
+			"--stream-file-after", "50ms", "--stream-file-bytes", "1KiB"))
+	}
+	nodes := make([]*process, len(sites))
+	for i, s := range sites {
+		s.flags = append(s.flags, "--members", strings.Join(members, ","))
+		nodes[i] = startProcess(t, binary, s.args()...)
+	}
+	for i, p := range nodes {
+		p.waitReady(sites[i].url("/readyz"))
+	}
+	tool(t, sites[0].target("streams", "create", "test", "all", "--format", "ndjson", "--from", "beginning")...)
+	sent := 0
+	write := func(s *site, requests int) {
+		for range requests {
+			sent++
+			text := fmt.Sprintf(`{"events":[{"external_id":"a%d","name":"e","time":"2026-01-31T09:30:00Z"},{"external_id":"b%d","name":"e","time":"2026-01-31T09:30:00Z"}]}`, sent, sent)
+			require.Eventually(t, func() bool {
+				a, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, text, "Idempotency-Key", fmt.Sprint("k", sent))
+				return err == nil && a.status == http.StatusCreated
+			}, time.Minute, 50*time.Millisecond)
+		}
+	}
+	for round := range testsize.Of(30, 3, 1) {
+		dies := round % len(sites)
+		write(sites[(dies+1)%len(sites)], 20)
+		nodes[dies].kill()
+		write(sites[(dies+1)%len(sites)], 10)
+		nodes[dies] = startProcess(t, binary, sites[dies].args()...)
+		nodes[dies].waitReady(sites[dies].url("/readyz"))
+	}
+	want := strings.Split(strings.TrimSuffix(tool(t, sites[0].target("export", "events", "--workspace", "test")...), "\n"), "\n")
+	require.Len(t, want, 2*sent)
+	slices.Sort(want)
+	all := &site{dir: filepath.Dir(shared)}
+	require.NoError(t, os.Symlink(shared, filepath.Join(all.dir, "streams")))
+	var got []string
+	require.Eventually(t, func() bool {
+		got = nil
+		for _, f := range all.streamFiles(t, "all", ".ndjson.zst") {
+			got = append(got, ndjsonOf(t, f)...)
+		}
+		return len(got) >= len(want)
+	}, time.Minute, 200*time.Millisecond)
+	slices.Sort(got)
+	require.Equal(t, want, got)
+	require.Eventually(t, func() bool { return sites[1].streamStatus(t, "all").Events == int64(len(want)) }, time.Minute, 100*time.Millisecond,
+		"any node knows how far all parts are")
+	for _, p := range nodes {
+		p.stop()
+	}
 }
