@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
@@ -41,6 +43,7 @@ type world struct {
 	puts   func() error // asked before a document is stored; nil: no objection
 	after  func() error // asked when it is stored
 	sent   int
+	later  atomic.Int64 // how far the event log's clock is ahead
 }
 
 func newWorld(t testing.TB, blockBytes int64) *world {
@@ -52,7 +55,8 @@ func newWorld(t testing.TB, blockBytes int64) *world {
 	w.e, err = shard.Open(shard.Options{FS: vfs.NewMem(), Dir: "engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Logger: quiet, Readers: []string{eventlog.HoldName}, OnDocument: w.c.Apply})
 	require.NoError(t, err)
-	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet})
+	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet,
+		Now: func() time.Time { return time.Now().Add(time.Duration(w.later.Load())) }})
 	require.NoError(t, err)
 	t.Cleanup(func() { w.events.Close(); w.e.Close() })
 	w.c.Start(w)
@@ -321,7 +325,7 @@ func TestEveryFault(t *testing.T) {
 	for _, mode := range []string{"once", "crash", "crash after"} {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t, 4<<10)
-			for at, done := 0, false; !done; at++ {
+			for at, done := 0, false; !done; at += testsize.Short(1, 7) {
 				s := w.create(control.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
 				w.commit(w.ws.Number, 4, 5)
 				count, failed := 0, false
@@ -444,4 +448,25 @@ func TestDestinationThatFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(m.snapshot()) == 0 }, time.Minute, time.Millisecond)
 	require.Equal(t, "paused", m.Status("shop", w.c.Streams.Get("shop", "all")).State)
+}
+
+// Events that expire before a held-up stream could deliver them are noticed: the stream goes on behind them and says so.
+func TestExpiredBeforeDelivered(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 2, 5)
+	require.NoError(t, w.turns(w.options(), s))
+	delivered, _ := w.written("all")
+	w.commit(w.ws.Number, 5, 7)
+	w.later.Store(int64(40 * 24 * time.Hour))
+	w.pack()
+	w.commit(w.ws.Number, 2, 5)
+	o := w.options()
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	require.NoError(t, k.turn(context.Background()))
+	require.NotZero(t, k.cursor.ExpiredAt)
+	require.NotNil(t, k.status().ExpiredAt)
+	got, _ := w.written("all")
+	require.Equal(t, len(delivered)+10, len(got))
+	require.Subset(t, got, w.exported(eventlog.Query{}))
 }

@@ -1,0 +1,107 @@
+package control
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const streamsFile = `
+workspaces:
+  - id: shop
+    streams:
+      - {id: lake}
+      - {id: orders, kinds: [purchase], names: [sku-1], format: ndjson, from: beginning, destination: {type: directory, path: lake/orders}}
+`
+
+// The bootstrap file makes streams, with defaults for what it doesn't say, and leaves alone what was done to them since.
+func TestBootstrapStreams(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	bootstrap(t, c, streamsFile)
+	lake, orders := c.Streams.Get("shop", "lake"), c.Streams.Get("shop", "orders")
+	require.Equal(t, []string{"event", "purchase"}, lake.Kinds)
+	require.Equal(t, "parquet", lake.Format)
+	require.Equal(t, Destination{Type: DestinationDirectory, Path: "lake"}, lake.Destination)
+	since, err := lake.Since()
+	require.NoError(t, err)
+	require.EqualValues(t, lake.StartedAt, since.UnixMilli(), "now is when it was made")
+	since, err = orders.Since()
+	require.NoError(t, err)
+	require.True(t, since.IsZero())
+	require.Equal(t, "lake/orders", orders.Destination.Path)
+
+	_, err = c.Streams.Change(Actor{Name: "test"}, "shop", "lake", func(s *Stream) (*Stream, error) { s.Paused = true; return s, nil })
+	require.NoError(t, err)
+	puts := m.puts
+	bootstrap(t, c, streamsFile)
+	require.Equal(t, puts, m.puts, "it says what it said before")
+	bootstrap(t, c, strings.Replace(streamsFile, "{id: lake}", "{id: lake, names: [e]}", 1))
+	now := c.Streams.Get("shop", "lake")
+	require.Equal(t, []string{"e"}, now.Names)
+	require.True(t, now.Paused, "the file can't say it")
+	require.Equal(t, []any{lake.From, lake.StartedAt}, []any{now.From, now.StartedAt}, "what the file doesn't say begins nothing anew")
+}
+
+func TestStreamErrors(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	bootstrap(t, c, streamsFile)
+	for field, s := range map[string]Stream{
+		"id":                        {ID: "a.b"},
+		"kinds[1] \"click\"":        {ID: "a", Kinds: []string{"event", "click"}},
+		"kinds[1] \"event\" stands": {ID: "a", Kinds: []string{"event", "event"}},
+		"names[0]":                  {ID: "a", Names: []string{""}},
+		"names: 1001":               {ID: "a", Names: make([]string, 1001)},
+		"format":                    {ID: "a", Format: "csv"},
+		"from":                      {ID: "a", From: "yesterday"},
+		"destination.type":          {ID: "a", Destination: Destination{Type: "ftp"}},
+		"destination.path \"/etc\"": {ID: "a", Destination: Destination{Path: "/etc"}},
+		"destination.path \"../x\"": {ID: "a", Destination: Destination{Path: "../x"}},
+		"destination.path \"a/../b": {ID: "a", Destination: Destination{Path: "a/../b"}},
+		"destination.path \"..\"":   {ID: "a", Destination: Destination{Path: ".."}},
+	} {
+		_, err := c.Streams.Create(Actor{Name: "test"}, "shop", s)
+		require.ErrorIs(t, err, ErrInvalid, field)
+		require.ErrorContains(t, err, field)
+	}
+	for field, edit := range map[string]func(*Stream){"format": func(s *Stream) { s.Format = "ndjson" }, "destination": func(s *Stream) { s.Destination.Path = "other" }} {
+		_, err := c.Streams.Change(Actor{}, "shop", "lake", func(s *Stream) (*Stream, error) { edit(s); return s, nil })
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, field)
+	}
+	_, err := c.RewindStream(Actor{}, "shop", "nothing", "")
+	require.ErrorIs(t, err, ErrNotFound)
+	for i := range MaxStreams - 2 {
+		_, err := c.Streams.Create(Actor{}, "shop", Stream{ID: strings.Repeat("x", i+1)})
+		require.NoError(t, err)
+	}
+	_, err = c.Streams.Create(Actor{}, "shop", Stream{ID: "one-more"})
+	require.ErrorIs(t, err, ErrConflict)
+}
+
+// A rewind, and another from, begin anew; no two beginnings are alike. Each is an entry of the audit log, a move of the cursor is none.
+func TestRewindAndCursors(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	bootstrap(t, c, streamsFile)
+	entries, beginnings := len(m.audit), map[int64]bool{c.Streams.Get("shop", "lake").StartedAt: true}
+	for i, from := range []string{"", "", "beginning", "2026-01-31T09:30:00Z"} {
+		v, err := c.RewindStream(Actor{Name: "test"}, "shop", "lake", from)
+		require.NoError(t, err)
+		beginnings[v.StartedAt] = true
+		require.Len(t, beginnings, i+2)
+	}
+	require.Equal(t, "2026-01-31T09:30:00Z", c.Streams.Get("shop", "lake").From)
+	require.Len(t, m.audit, entries+4)
+
+	require.NoError(t, c.MoveStream("shop", "lake", "05", nil, []byte(`{"position":1}`)))
+	require.NoError(t, c.MoveStream("shop", "lake", "05", []byte(`{"position":1}`), []byte(`{"position":2}`)))
+	require.ErrorIs(t, c.MoveStream("shop", "lake", "05", []byte(`{"position":1}`), []byte(`{"position":3}`)), ErrConflict)
+	require.NoError(t, c.MoveStream("shop", "lake", "", nil, []byte(`{"position":9}`)))
+	require.Equal(t, map[string][]byte{"05": []byte(`{"position":2}`), "": []byte(`{"position":9}`)}, c.StreamCursors("shop", "lake"))
+	require.Equal(t, `{"position":2}`, string(c.StreamCursor("shop", "lake", "05")))
+	require.Len(t, m.audit, entries+4)
+	require.NoError(t, c.Streams.Remove(Actor{Name: "test"}, "shop", "lake", nil))
+	require.Empty(t, c.StreamCursors("shop", "lake"))
+	require.ErrorIs(t, c.MoveStream("shop", "lake", "05", nil, []byte(`{"position":1}`)), ErrNotFound)
+	require.Empty(t, c.StreamCursors("shop", "lake"), "who was carrying it leaves nothing behind")
+}
