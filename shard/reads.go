@@ -116,8 +116,12 @@ func (e *Engine) homeOf(workspace uint32, canonical *Identifier, i Identifier) u
 	return e.hasher.Number(workspace, i.ID, canonical.Key)
 }
 
-// addressRows are the directory rows of the addresses that a profile has, 0 for none.
+// addressRows are the directory rows of the addresses that a profile has, 0 for none; what is no profile any more has
+// none.
 func (e *Engine) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
+	if profile.Kind(blob) != profile.KindUser {
+		return rows
+	}
 	email, phone := profile.Addresses(blob)
 	if email != nil {
 		var canonical [maxStackKey]byte

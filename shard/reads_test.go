@@ -1,0 +1,19 @@
+package shard
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// What a tombstone leads to may look like an email that is longer than the tombstone.
+func TestTombstoneHasNoAddresses(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for code := range uint64(op.ReservedCodes) {
+		number := 0x40 | code | 0x1234<<8
+		require.Zero(t, e.addressRows(1, appendForward(nil, 1, 1, number)))
+	}
+}
