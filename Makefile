@@ -93,7 +93,7 @@ CLIENTS := $(CURDIR)/bin/clients
 test-clients: ## the clients from npm, unchanged, against the real server (needs node and npm)
 	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo 'test-clients: SKIPPED, it needs node and npm'; \
-	elif cmp -s loadtest/clients/package-lock.json $(CLIENTS)/installed || loadtest/clients/install $(CLIENTS); then \
+	elif cat loadtest/clients/package-lock.json loadtest/clients/readers/package-lock.json | cmp -s - $(CLIENTS)/installed || loadtest/clients/install $(CLIENTS); then \
 		echo '$(GO) test -count 1 -run ^TestClients ./cmd/millrace'; MILLRACE_CLIENTS=$(CLIENTS) $(GO) test -count 1 -run '^TestClients' ./cmd/millrace; \
 	else \
 		test $$? -eq 75 && echo 'test-clients: SKIPPED, the npm registry is out of reach'; \

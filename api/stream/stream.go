@@ -119,12 +119,18 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends all carriers. What they have not finished is done again after the next start.
+// Close ends all carriers. What they have not finished is done again after the next start. It doesn't wait for long for one that a hanging file system holds.
 func (m *Manager) Close() error {
 	m.cancel()
-	<-m.ended
+	select {
+	case <-m.ended:
+	case <-time.After(closePatience):
+		m.o.Logger.Warn("a stream does not end: its destination hangs")
+	}
 	return nil
 }
+
+const closePatience = 10 * time.Second
 
 func (m *Manager) run(ctx context.Context) {
 	defer close(m.ended)

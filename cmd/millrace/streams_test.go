@@ -227,9 +227,10 @@ func TestClientsReadStreams(t *testing.T) {
 			"app_id":"11ae5b4b-2445-4440-a04f-bf537764c9ad","properties":{"n":#,"f":1.5,"text":"a'b\\c","nested":{"a":"deep"},"list":[1,"2"]}},{"external_id":"bob","name":"plain","time":"2013-07-16T19:20:30+01:00"}],
 			"purchases":[{"external_id":"ann","product_id":"sku-#","currency":"JPY","price":12000.0,"quantity":3,"time":"2026-02-01T00:00:00Z"}]}`, "#", strconv.Itoa(i))).status)
 	}
-	installed := filepath.Join(dir, "duckdb.js") // node looks for packages from where the file is
+	installed := filepath.Join(dir, "readers", "duckdb.js") // node looks for packages from where the file is
 	source, err := os.ReadFile("../../loadtest/clients/readers/duckdb.js")
 	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(installed), 0o700))
 	require.NoError(t, os.WriteFile(installed, source, 0o600))
 	for _, format := range []string{"parquet", "ndjson"} {
 		want := s.awaitStream(t, format)
