@@ -3,7 +3,9 @@ package shard
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -84,37 +86,42 @@ const (
 // among objects for others.
 func TestLastObjectWins(t *testing.T) {
 	seed := testseed.Of(t)
-	for name, open := range map[string]func(r *rand.Rand) world{
-		"alone": func(r *rand.Rand) world {
+	for name, open := range map[string]func(t *testing.T, r *rand.Rand) world{
+		"alone": func(t *testing.T, r *rand.Rand) world {
 			return openAlone(t, r, func(fs vfs.FS) Options {
 				o := testOptions(fs)
 				o.Workers = 4
 				return o
 			})
 		},
-		"cluster": func(r *rand.Rand) world { return anyCluster(t, r, nil) },
+		"cluster": func(t *testing.T, r *rand.Rand) world { return anyCluster(t, r, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 5))
-			w := open(r)
-			for i := range 6 {
-				ids := manyNames(t, w.engine(), fmt.Sprint(i, 100+r.IntN(900)), i%2 == 0, renaming(i/2))
-				for _, first := range ids {
-					for _, last := range ids {
-						requireOrder(t, w.engine(), r, 0, first, last)
-					}
-				}
-				for range 40 {
-					some := make([]identifier, 3+r.IntN(4))
-					for i := range some {
-						some[i] = ids[r.IntN(len(ids))]
-					}
-					requireOrder(t, w.engine(), r, r.IntN(3), some...)
-				}
-			}
-			w.close()
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 5))
+				testLastObjectWins(t, r, open(t, r))
+			})
 		})
 	}
+}
+
+func testLastObjectWins(t *testing.T, r *rand.Rand, w world) {
+	for i := range 6 {
+		ids := manyNames(t, w.engine(), fmt.Sprint(i, 100+r.IntN(900)), i%2 == 0, renaming(i/2))
+		for _, first := range ids {
+			for _, last := range ids {
+				requireOrder(t, w.engine(), r, 0, first, last)
+			}
+		}
+		for range 40 {
+			some := make([]identifier, 3+r.IntN(4))
+			for i := range some {
+				some[i] = ids[r.IntN(len(ids))]
+			}
+			requireOrder(t, w.engine(), r, r.IntN(3), some...)
+		}
+	}
+	w.close()
 }
 
 // requireOrder sends objects of one user by these identifiers, in this order, each after some of other users.
@@ -283,4 +290,41 @@ func TestStateBeforeLeaving(t *testing.T) {
 			}
 		})
 	}
+}
+
+// In a cluster an op for whoever has an address, which is nobody, and one that gives the address to a user are in
+// different groups' logs. The first has a user of its own, although the second is faster.
+func TestAddressIsAskedForBeforeItIsGiven(t *testing.T) {
+	synctest.Test(t, testAddressIsAskedForBeforeItIsGiven)
+}
+
+func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
+	w := smallCluster(t, nil)
+	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
+	b := front.NewBatch(1, 0)
+	defer b.Release()
+	addEvent(b, op.Email, email, "early", 0)
+	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+	addEvent(b, op.Email, email, "late", 0)
+	require.NoError(t, b.route())
+	parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
+	require.NoError(t, err)
+	slices.SortFunc(parts, func(a, b Part) int { return a.Group - b.Group }) // the user's first
+	var refs []uint64
+	for _, p := range parts {
+		pending, err := w.leader(p.Group).Take(p.Record, 0)
+		require.NoError(t, err)
+		_, x, err := pending.Wait(nil)
+		require.NoError(t, err)
+		refs = append(refs, x.Deferred...)
+	}
+	for len(refs) > 0 {
+		x, err := (&testMesh{w.nodes[0]}).Release(refs[0])
+		require.NoError(t, err)
+		refs = append(refs[1:], x.Deferred...)
+	}
+	settle(t, front)
+	require.Equal(t, -1, eventCountBehindFence(t, front, user, "early"))
+	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	w.close()
 }

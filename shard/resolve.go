@@ -25,6 +25,7 @@ type routing struct {
 	tells  bool                // some op sets states of groups, for a user or an address
 	asks   bool                // some op is addressed by email or phone
 	moved  map[uint64]struct{} // directory rows whose users have changed
+	asked  map[uint64]struct{} // … that ops are sent to, since nobody has the address; in a cluster
 	left   map[uint64]uint64   // by directory row: who has lost the address
 	told   map[uint64]uint64   // … who has changed its groups' states
 }
@@ -222,9 +223,11 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 
 func (r *routing) begin() {
 	if r.moved == nil {
-		r.moved, r.left, r.told = make(map[uint64]struct{}), make(map[uint64]uint64), make(map[uint64]uint64)
+		r.moved, r.asked = make(map[uint64]struct{}), make(map[uint64]struct{})
+		r.left, r.told = make(map[uint64]uint64), make(map[uint64]uint64)
 	}
 	clear(r.moved)
+	clear(r.asked)
 	clear(r.left)
 	clear(r.told)
 }
@@ -254,6 +257,9 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	if row, waits := r.waits(key, u, fields); waits {
 		return row, true
 	}
+	if key == ^home && (id == op.Email || id == op.Phone) && b.engine.opts.Group != nil {
+		r.asked[home] = struct{}{}
+	}
 	if len(fields) > 0 {
 		r.note(key, &u, fields)
 		r.names.users[key] = u
@@ -275,12 +281,17 @@ func readdressTo(o op.Op, x *naming) {
 
 // waits says whether an op of a user has to wait for an op of somebody else before it, and which directory row it is
 // about: one sets a group's state of an address, the other leaves the address. Who leaves keeps what held for him there
-// (decisions.md D5), and the row doesn't remember what it had before.
+// (decisions.md D5), and the row doesn't remember what it had before. Or one is for whoever has an address, which is
+// nobody, and the other gets the address: their groups have logs of their own, and the news of who has it might come to
+// the row first.
 func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64, waits bool) {
 	rows := u.rows
 	for _, f := range fields {
 		if f.at < 0 || f.row == rows[f.at] {
 			continue
+		}
+		if _, asked := r.asked[f.row]; asked {
+			return f.row, true
 		}
 		if byOther(r.told, rows[f.at], key) {
 			return rows[f.at], true
