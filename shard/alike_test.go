@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -146,7 +147,9 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 
 // Apply is a pure function of state and record: engines that get the records of a group come to the same, whatever workers and memory they have, however
 // the records are put together, wherever they are restarted or write checkpoints, and whether they lead or not.
-func TestReplicasAreAlike(t *testing.T) {
+func TestReplicasAreAlike(t *testing.T) { synctest.Test(t, testReplicasAreAlike) }
+
+func testReplicasAreAlike(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(6, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -86,7 +87,9 @@ func (c *testCluster) leader(group int) *Engine {
 }
 
 // What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later is somebody else's.
-func TestFollowEndsWhatWaits(t *testing.T) {
+func TestFollowEndsWhatWaits(t *testing.T) { synctest.Test(t, testFollowEndsWhatWaits) }
+
+func testFollowEndsWhatWaits(t *testing.T) {
 	w := smallCluster(t, nil)
 	g := w.groups[1]
 	e := w.leader(1)
@@ -145,7 +148,9 @@ func TestFollowEndsWhatWaits(t *testing.T) {
 }
 
 // What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
-func TestAppliedAfterTheEnd(t *testing.T) {
+func TestAppliedAfterTheEnd(t *testing.T) { synctest.Test(t, testAppliedAfterTheEnd) }
+
+func testAppliedAfterTheEnd(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.leader(1)
 	l := e.lead.Load()
@@ -165,7 +170,9 @@ func TestAppliedAfterTheEnd(t *testing.T) {
 }
 
 // An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes nothing.
-func TestYield(t *testing.T) {
+func TestYield(t *testing.T) { synctest.Test(t, testYield) }
+
+func testYield(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
 	b := w.nodes[0].front.NewBatch(1, 0)
@@ -238,7 +245,9 @@ func TestYield(t *testing.T) {
 }
 
 // A letter whose effects are on their way is owed, too.
-func TestYieldWaitsForLetters(t *testing.T) {
+func TestYieldWaitsForLetters(t *testing.T) { synctest.Test(t, testYieldWaitsForLetters) }
+
+func testYieldWaitsForLetters(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.leader(1)
 	l := e.lead.Load()
@@ -264,7 +273,9 @@ func TestYieldWaitsForLetters(t *testing.T) {
 }
 
 // What is no request, or no letter, for this group is refused: in the log it would fail every replica.
-func TestTakeAndReceiveRefuse(t *testing.T) {
+func TestTakeAndReceiveRefuse(t *testing.T) { synctest.Test(t, testTakeAndReceiveRefuse) }
+
+func testTakeAndReceiveRefuse(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.leader(1)
 	before := w.logged()
@@ -296,7 +307,9 @@ func TestTakeAndReceiveRefuse(t *testing.T) {
 }
 
 // A letter that comes again while it is on its way through the log has its effects once, and only who came first with it is told that they are visible.
-func TestLetterThatComesTwice(t *testing.T) {
+func TestLetterThatComesTwice(t *testing.T) { synctest.Test(t, testLetterThatComesTwice) }
+
+func testLetterThatComesTwice(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
 	body := newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
@@ -325,38 +338,42 @@ func TestLetterThatComesTwice(t *testing.T) {
 func TestDeferredRecordOfALostFront(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprint("moved ", moved), func(t *testing.T) {
-			w := smallCluster(t, nil)
-			front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
-			b := front.NewBatch(1, 0)
-			addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
-			addEvent(b, op.Email, email, "late", 0)
-			require.NoError(t, b.route())
-			require.Equal(t, 2, b.Builder.Count())
-			parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
-			require.NoError(t, err)
-			var refs []uint64
-			for _, p := range parts {
-				pending, err := w.leader(p.Group).Take(p.Record, 0)
-				require.NoError(t, err)
-				_, x, err := pending.Wait(nil)
-				require.NoError(t, err)
-				refs = append(refs, x.Deferred...)
-			}
-			require.Len(t, refs, 1)
-			group := w.groupOf(identity.Partition(refs[0])).number
-			require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
-			if moved {
-				w.move(w.groups[group], 1)
-				w.move(w.groups[group], 2)
-			}
-			eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
-			_, err = w.leader(group).Release(refs[0], nil)
-			require.ErrorIs(t, err, ErrUnknown)
-			settle(t, front)
-			require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
-			w.close()
+			synctest.Test(t, func(t *testing.T) { testDeferredRecordOfALostFront(t, moved) })
 		})
 	}
+}
+
+func testDeferredRecordOfALostFront(t *testing.T, moved bool) {
+	w := smallCluster(t, nil)
+	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
+	b := front.NewBatch(1, 0)
+	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+	addEvent(b, op.Email, email, "late", 0)
+	require.NoError(t, b.route())
+	require.Equal(t, 2, b.Builder.Count())
+	parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
+	require.NoError(t, err)
+	var refs []uint64
+	for _, p := range parts {
+		pending, err := w.leader(p.Group).Take(p.Record, 0)
+		require.NoError(t, err)
+		_, x, err := pending.Wait(nil)
+		require.NoError(t, err)
+		refs = append(refs, x.Deferred...)
+	}
+	require.Len(t, refs, 1)
+	group := w.groupOf(identity.Partition(refs[0])).number
+	require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
+	if moved {
+		w.move(w.groups[group], 1)
+		w.move(w.groups[group], 2)
+	}
+	eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
+	_, err = w.leader(group).Release(refs[0], nil)
+	require.ErrorIs(t, err, ErrUnknown)
+	settle(t, front)
+	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	w.close()
 }
 
 // eventCountBehindFence is -1 for an event that the user doesn't have.
@@ -370,7 +387,9 @@ func eventCountBehindFence(t *testing.T, e *Engine, user, name string) int {
 }
 
 // A release that the front asks for is the front's, whichever leader has the record by now.
-func TestReleaseByTheFront(t *testing.T) {
+func TestReleaseByTheFront(t *testing.T) { synctest.Test(t, testReleaseByTheFront) }
+
+func testReleaseByTheFront(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.patience = time.Hour }
 	})
@@ -396,7 +415,9 @@ func TestReleaseByTheFront(t *testing.T) {
 }
 
 // Messages to a group that takes none are bounded: requests that would make more are refused, and nothing is lost.
-func TestBacklogIsBounded(t *testing.T) {
+func TestBacklogIsBounded(t *testing.T) { synctest.Test(t, testBacklogIsBounded) }
+
+func testBacklogIsBounded(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.MaxInflightBytes = 4 << 10 }
 	})
@@ -422,7 +443,9 @@ func TestBacklogIsBounded(t *testing.T) {
 }
 
 // Of requests with one Idempotency-Key, through several nodes at once, one is done, and the others find its answer.
-func TestOneRequestOfAKey(t *testing.T) {
+func TestOneRequestOfAKey(t *testing.T) { synctest.Test(t, testOneRequestOfAKey) }
+
+func testOneRequestOfAKey(t *testing.T) {
 	w := smallCluster(t, nil)
 	user := userIn(1, 0)
 	for round := range 20 {
@@ -463,6 +486,10 @@ func TestOneRequestOfAKey(t *testing.T) {
 
 // Who gets a kept answer finds its effects, also while they were still on their way when it was asked for.
 func TestAnswerIsNotFasterThanItsEffects(t *testing.T) {
+	synctest.Test(t, testAnswerIsNotFasterThanItsEffects)
+}
+
+func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 	w := smallCluster(t, nil)
 	for round := range 8 {
 		key := fmt.Appendf(nil, "key %d", round)
@@ -513,7 +540,9 @@ func TestAnswerIsNotFasterThanItsEffects(t *testing.T) {
 }
 
 // An answer is kept for a day: a later request with the key is done again.
-func TestKeyOfADayAgo(t *testing.T) {
+func TestKeyOfADayAgo(t *testing.T) { synctest.Test(t, testKeyOfADayAgo) }
+
+func testKeyOfADayAgo(t *testing.T) {
 	var days int64
 	var mu sync.Mutex
 	w := smallCluster(t, func(o *clusterOptions) {
@@ -542,7 +571,9 @@ func TestKeyOfADayAgo(t *testing.T) {
 
 // What is said last of a state counts, however far a node's clock is behind, and its replicas: by the user, for the address, and by who gets the address
 // with it.
-func TestStatesOfANodeThatIsBehind(t *testing.T) {
+func TestStatesOfANodeThatIsBehind(t *testing.T) { synctest.Test(t, testStatesOfANodeThatIsBehind) }
+
+func testStatesOfANodeThatIsBehind(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) { o.skew = -time.Hour })
 	for _, g := range w.groups {
 		eventually(t, "the first node leads", func() bool {
@@ -604,7 +635,9 @@ func TestStatesOfANodeThatIsBehind(t *testing.T) {
 }
 
 // Control documents change under their conditions, through all nodes at once, while leaders move: nobody's change is lost, and each has its audit entry.
-func TestDocumentsInCluster(t *testing.T) {
+func TestDocumentsInCluster(t *testing.T) { synctest.Test(t, testDocumentsInCluster) }
+
+func testDocumentsInCluster(t *testing.T) {
 	w := smallCluster(t, nil)
 	stop := w.disturbing(5 * time.Millisecond)
 	const each = 15
@@ -653,7 +686,9 @@ func TestDocumentsInCluster(t *testing.T) {
 }
 
 // A front that is closed takes nothing, and says so; one that lives says how it is.
-func TestFrontOnItsOwn(t *testing.T) {
+func TestFrontOnItsOwn(t *testing.T) { synctest.Test(t, testFrontOnItsOwn) }
+
+func testFrontOnItsOwn(t *testing.T) {
 	_, err := NewFront(Options{})
 	require.Error(t, err)
 	w := smallCluster(t, nil)
@@ -680,7 +715,9 @@ func TestFrontOnItsOwn(t *testing.T) {
 }
 
 // Messages are applied once, and in the order of each sender, whatever becomes of the calls that carry them.
-func TestLettersOnceAndInOrder(t *testing.T) {
+func TestLettersOnceAndInOrder(t *testing.T) { synctest.Test(t, testLettersOnceAndInOrder) }
+
+func testLettersOnceAndInOrder(t *testing.T) {
 	seed := testseed.Of(t)
 	w := clusterWorld{openCluster(t, seed, clusterOptions{nodes: 3, replicas: 3, groups: 4})}
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -717,6 +754,10 @@ func TestLettersOnceAndInOrder(t *testing.T) {
 
 // An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the aliases are still on their way there.
 func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
+	synctest.Test(t, testRenameAliasOfAUserWhoIsBeingMerged)
+}
+
+func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) { o.groups = 3 })
 	e := w.nodes[0].front
 	in := func(group int, id op.IDKind, format string) string {

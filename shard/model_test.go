@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -303,7 +304,9 @@ func TestModel(t *testing.T) {
 }
 
 // The same in a cluster: every request through another node, leaders that move, replicas that are closed or crash.
-func TestModelOfCluster(t *testing.T) {
+func TestModelOfCluster(t *testing.T) { synctest.Test(t, testModelOfCluster) }
+
+func testModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(3, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))

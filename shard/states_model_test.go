@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -701,7 +702,9 @@ func TestStatesModel(t *testing.T) {
 }
 
 // The same in a cluster.
-func TestStatesModelOfCluster(t *testing.T) {
+func TestStatesModelOfCluster(t *testing.T) { synctest.Test(t, testStatesModelOfCluster) }
+
+func testStatesModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -767,7 +770,9 @@ func TestStatesConverge(t *testing.T) {
 }
 
 // The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
-func TestStatesConvergeInCluster(t *testing.T) {
+func TestStatesConvergeInCluster(t *testing.T) { synctest.Test(t, testStatesConvergeInCluster) }
+
+func testStatesConvergeInCluster(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(3, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))

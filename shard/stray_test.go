@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,9 @@ import (
 
 // An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply waits where nobody knows whose it is. The kept answer is given
 // when that one is visible, too, although the front that sent it is lost.
-func TestAnswerWaitsForStrayOps(t *testing.T) {
+func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaitsForStrayOps) }
+
+func testAnswerWaitsForStrayOps(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.patience = 500 * time.Millisecond }
 	})
