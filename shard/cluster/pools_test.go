@@ -118,6 +118,9 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 	err := r.post(r.requests, callCommit, make([]byte, headerBytes), time.Now().Add(time.Hour), nil)
 	require.True(t, wasNotSent(err), "%v", err)
 	close(paused)
+	for r.succeeding.Load() { // it reads the options
+		time.Sleep(time.Millisecond)
+	}
 	n.opts.HelloTimeout = patience
 	require.NoError(t, r.hello(context.Background()))
 	require.True(t, r.up.Load())
