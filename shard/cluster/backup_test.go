@@ -45,6 +45,9 @@ func TestBackupUnderLoad(t *testing.T) {
 		nodes, replicas int
 	}{"replicas everywhere": {3, 3}, "some groups elsewhere": {3, 2}} {
 		t.Run(name, func(t *testing.T) {
+			if test.replicas == test.nodes { // the other one has all of it, and reads of other nodes besides
+				testsize.SkipSerial(t)
+			}
 			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
 			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
 			require.NoError(t, c.node(1).Front().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
@@ -136,6 +139,7 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 
 // What is not as it was written is refused, wherever it was changed, and leaves nothing.
 func TestRestoreBackupRefuses(t *testing.T) {
+	testsize.SkipSerial(t)
 	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 1, nil)

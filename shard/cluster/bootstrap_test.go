@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/cluster/placement"
@@ -391,6 +392,7 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 // A node that was alone and killed in the midst of merges becomes a cluster: everything that can be read is the same, first on the one node that has it, then on
 // those that have joined; and the new cluster does with it what the old node would have done.
 func TestImport(t *testing.T) {
+	testsize.SkipSerial(t)
 	t.Parallel()
 	seed := testseed.Of(t)
 	dir, crowd := killedAlone(t, seed)
@@ -535,6 +537,7 @@ func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 }
 
 func TestImportRefuses(t *testing.T) {
+	testsize.SkipSerial(t)
 	t.Parallel()
 	c := newTestCluster(t, 2, nil)
 	empty := t.TempDir()
