@@ -55,12 +55,12 @@ type Store interface {
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of states. See shard.Engine.
+	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of states. See shard.Coordinator.
 	finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
 	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
-	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Engine.
+	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Coordinator.
 	BlockedAddresses(workspace uint32, cursor string, limit int) (list []shard.BlockedAddress, next string, err error)
 	Audit(seq uint64, f func(shard.AuditEntry) bool) error
 	AuditEnd() (seq uint64, hash [32]byte)
@@ -107,22 +107,24 @@ type (
 )
 
 // Engine is the Store of an engine.
-func Engine(e *shard.Engine) Store { return engine{e} }
+func Engine(e *shard.Coordinator) Store { return engine{e} }
 
-type engine struct{ *shard.Engine }
+type engine struct{ *shard.Coordinator }
 
 // NewBatch gives the batch as the interface; it is a *shard.Batch.
-func (e engine) NewBatch(workspace, actor uint32) Batch { return e.Engine.NewBatch(workspace, actor) }
+func (e engine) NewBatch(workspace, actor uint32) Batch {
+	return e.Coordinator.NewBatch(workspace, actor)
+}
 
 // NewReads gives the reads as the interface.
-func (e engine) NewReads() Reads { return e.Engine.NewReads() }
+func (e engine) NewReads() Reads { return e.Coordinator.NewReads() }
 
 // ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know the control documents that are
 // acknowledged by now (cluster.Node.Spread), so that a key works on every node once the answer that shows it is out. nil: alone.
-func ControlStore(e *shard.Engine, spread func()) control.Store { return controlStore{e, spread} }
+func ControlStore(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
 
 type controlStore struct {
-	engine *shard.Engine
+	engine *shard.Coordinator
 	spread func()
 }
 

@@ -90,7 +90,7 @@ func populate(ctx context.Context, s *settings, name string, o body.Options, eo 
 }
 
 // stateBytes estimates the bytes of all profiles by those of a thousand, as they lie in memory: in blocks of 16 bytes.
-func stateBytes(e *shard.Engine, o body.Options) (int64, error) {
+func stateBytes(e *shard.Coordinator, o body.Options) (int64, error) {
 	o.EnsureDefaults()
 	const sample = 1000
 	var sum int64
@@ -106,7 +106,7 @@ func stateBytes(e *shard.Engine, o body.Options) (int64, error) {
 }
 
 // newEngineSide warms an engine up and returns a side for inTurns that drives it.
-func newEngineSide(ctx context.Context, s *settings, e *shard.Engine, o body.Options) (func(int) (float64, error), error) {
+func newEngineSide(ctx context.Context, s *settings, e *shard.Coordinator, o body.Options) (func(int) (float64, error), error) {
 	clients, err := newClients(e, o, committers)
 	if err != nil {
 		return nil, err

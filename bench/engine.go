@@ -23,7 +23,7 @@ import (
 const committers = 64
 
 // openEngine opens an engine below s.dir.
-func openEngine(s *settings, name string, o shard.Options) (*shard.Engine, error) {
+func openEngine(s *settings, name string, o shard.Options) (*shard.Coordinator, error) {
 	o.Dir = filepath.Join(s.dir, name)
 	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	return shard.Open(o)
@@ -31,7 +31,7 @@ func openEngine(s *settings, name string, o shard.Options) (*shard.Engine, error
 
 // client makes requests for one goroutine.
 type client struct {
-	engine    *shard.Engine
+	engine    *shard.Coordinator
 	decoder   *ingest.Decoder
 	workspace *ingest.Workspace
 	templates []*body.Template
@@ -41,7 +41,7 @@ type client struct {
 }
 
 // newClients makes n clients with users of their own order; the options are those of package body.
-func newClients(e *shard.Engine, o body.Options, n int) ([]*client, error) {
+func newClients(e *shard.Coordinator, o body.Options, n int) ([]*client, error) {
 	o.EnsureDefaults()
 	o.Now = time.Now().UTC().Truncate(time.Second)
 	var clients []*client

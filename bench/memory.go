@@ -59,7 +59,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	figures = append(figures, newFigure("full collection with them", "ms", collections(5)).want(atMost, 5))
 
 	start := time.Now()
-	if err := e.Checkpoint(); err != nil {
+	if err := e.Replica().Checkpoint(); err != nil {
 		return nil, err
 	}
 	took := time.Since(start)
@@ -100,7 +100,7 @@ const (
 	profilesInBody = body.MaxPerArray
 )
 
-func newMakers(e *shard.Engine, pad int) []*maker {
+func newMakers(e *shard.Coordinator, pad int) []*maker {
 	var makers []*maker
 	for range committers {
 		m := &maker{client: client{engine: e, decoder: ingest.NewDecoder(ingest.Options{}), workspace: &ingest.Workspace{ID: 1}}}
@@ -151,7 +151,7 @@ func makeProfiles(ctx context.Context, makers []*maker, from, to int) error {
 }
 
 // fitPad finds how much text makes a profile of profileBytes.
-func fitPad(e *shard.Engine) (int, error) {
+func fitPad(e *shard.Coordinator) (int, error) {
 	const trial = 40
 	m := newMakers(e, trial)[0]
 	if err := m.create(0, 1); err != nil {
@@ -165,7 +165,7 @@ func fitPad(e *shard.Engine) (int, error) {
 	return pad, err
 }
 
-func sizeOf(e *shard.Engine, user int) (int, error) {
+func sizeOf(e *shard.Coordinator, user int) (int, error) {
 	found, err := e.Find(1, op.ExternalID, fmt.Appendf(nil, "%s%0*d", profilePrefix, profileDigits, user))
 	if err == nil && len(found) != 1 {
 		err = fmt.Errorf("user %d: %d profiles", user, len(found))

@@ -182,7 +182,7 @@ func testReplicasAreAlike(t *testing.T) {
 		}
 		settle(t, w.engine())
 		for _, g := range c.groups {
-			want := contents(t, g.replicas[0].e.Load())
+			want := contents(t, over(g.replicas[0].e.Load()))
 			kinds := map[byte]int{}
 			for k := range want {
 				if len(k) > 9 && k[0] == 'e' {
@@ -193,7 +193,7 @@ func testReplicasAreAlike(t *testing.T) {
 			if g.number > 0 {
 				require.NotZero(t, kinds[bookTrail])
 			}
-			alike(t, want, contents(t, g.replicas[1].e.Load()), fmt.Sprintf("round %d, group %d, the other node", round, g.number))
+			alike(t, want, contents(t, over(g.replicas[1].e.Load())), fmt.Sprintf("round %d, group %d, the other node", round, g.number))
 			for i := range 3 {
 				again := rand.New(rand.NewPCG(r.Uint64(), uint64(i)))
 				alike(t, want, playAgain(t, again, g), fmt.Sprintf("round %d, group %d, engine %d", round, g.number, i))
@@ -211,13 +211,13 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	fs, log := vfs.NewCrashableMem(), &memLog{}
 	open := func() *Engine {
 		o := replicaOptions(fs, log, g.first, g.count)
-		o.Group.Mesh, o.Group.Clock = &testMesh{g.c.nodes[0]}, &Clock{Now: g.c.nodes[0].clock.Now}
+		o.Carrier, o.Clock = &testMesh{g.c.nodes[0]}, &Clock{Now: g.c.nodes[0].clock.Now}
 		o.Workers = 1 + r.IntN(5)
-		littleMemory(r, &o)
+		littleMemory(r, &o.Options)
 		o.CheckpointInterval = []time.Duration{time.Millisecond, time.Hour}[r.IntN(2)]
 		o.StoreMemTableBytes = 1 << 20
 		o.MaxInflightBytes = []int64{1, 100_000, 1 << 30}[r.IntN(3)]
-		e, err := Open(o)
+		e, err := openGroup(o)
 		require.NoError(t, err)
 		return e
 	}

@@ -37,7 +37,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 			b := w.e.NewBatch(1, 0)
 			for range 1 + r.IntN(60) {
 				key := fmt.Sprint("k", r.IntN(keys))
-				b.KeepAnswer([]byte(key), [32]byte{}, 200, []byte(key))
+				b.ReplaceAnswer([]byte(key), [32]byte{}, 200, []byte(key))
 				kept[key] = time.Duration(later.Load())
 			}
 			addEvent(b, op.ExternalID, fmt.Sprint("u", r.IntN(50)), "e", 0)
@@ -105,7 +105,7 @@ func TestSweepIsBounded(t *testing.T) {
 	for i := 0; i < len(keys); i += each {
 		b := e.NewBatch(1, 0)
 		for _, key := range keys[i:min(i+each, len(keys))] {
-			b.KeepAnswer(key, [32]byte{}, 200, nil)
+			b.ReplaceAnswer(key, [32]byte{}, 200, nil)
 		}
 		require.NoError(t, b.Commit())
 		b.Release()

@@ -30,10 +30,7 @@ type applying struct {
 func (w *worker) apply(c *commit) error {
 	a := &w.applying
 	w.rec = c.rec
-	*a = applying{position: c.Position, rec: &w.rec, live: c.ticket != nil || c.messages != nil, ticket: c.ticket}
-	if w.e.opts.Group != nil {
-		a.live = w.lead != nil
-	}
+	*a = applying{position: c.Position, rec: &w.rec, live: w.lead != nil, ticket: c.ticket}
 	stamp, gaps := c.rec.Stamp, c.rec.Gaps
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
@@ -58,7 +55,7 @@ func (w *worker) apply(c *commit) error {
 		}
 		if c.messages != nil {
 			c.messages[a.ordinal].applied.Store(true)
-			c.messages[a.ordinal].ticket.finish(w.e)
+			c.messages[a.ordinal].ticket.finish()
 		}
 	}
 	return nil
@@ -349,8 +346,8 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	rec := w.applying.rec
 	p.trail.erased = append(p.trail.erased, s.number)
 	w.forgetMerged(p, b)
-	if !bytes.Equal(o.Body(), w.e.appendErased(nil, b, s.number, profile.Place{})) {
-		w.eraseEvents(p, s.number, w.e.appendErased(nil, b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
+	if !bytes.Equal(o.Body(), w.appendErased(b, s.number, profile.Place{})) {
+		w.eraseEvents(p, s.number, w.appendErased(b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
 	}
 	w.eraseElsewhere(p, b)
 	w.e.unblock(s.number)
@@ -511,7 +508,7 @@ func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64,
 	p.forgetApplied()
 	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.rec, kind, flags, number, body, key, names)
 	p.outbox = append(p.outbox, m)
-	if m.token && p.tokens != nil {
+	if m.token {
 		p.tokens.Add(1)
 	}
 	if !w.applying.live {
@@ -557,10 +554,10 @@ func (w *worker) wait(p *partition, record []byte, owner uint64) {
 	d := &deferred{seq: p.nextDeferred, owner: owner, record: append([]byte{}, record...)}
 	p.deferred = append(p.deferred, d)
 	switch t := w.applying.ticket; {
-	case w.lead != nil && (t == nil || t.lead != w.lead): // who would release it is gone
-		w.lead.keep(deferredRef{p.id, d.seq})
-	case t != nil:
+	case t != nil && t.lead == w.lead:
 		t.deferTo(p.id, d.seq)
+	case w.lead != nil: // who would release it is gone
+		w.lead.keep(deferredRef{p.id, d.seq})
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 
 // bareWorker is a worker of some partitions without an engine around it.
 func bareWorker(t *testing.T, partitions int, memory int64) *worker {
-	e := &Engine{opts: Options{MemoryBytes: memory, Workers: 1}}
+	e := &Replica{opts: ReplicaOptions{Options: Options{MemoryBytes: memory, Workers: 1}}}
 	e.memory.Store(memory)
 	w := newWorker(e, 0)
 	e.workers = []*worker{w}
@@ -233,7 +233,7 @@ func TestArenaAddresses64GiB(t *testing.T) {
 func TestMemoryThatCannotBeAddressedIsRefused(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.MemoryBytes = 96<<30 + 1
-	_, err := Open(o)
+	_, err := openEngine(o)
 	require.ErrorContains(t, err, "MemoryBytes 103079215105: at most 103079215104 with 2 workers")
 	o.Workers = 3
 	openTest(t, o)

@@ -82,25 +82,8 @@ func (l *auditLog) load(s *store) error {
 	return nil
 }
 
-// Audit calls f for the entries from seq on, in order, until f says false. f may call the engine.
-func (e *Engine) Audit(seq uint64, f func(AuditEntry) bool) error {
-	for seq = max(seq, 1); ; {
-		page, err := e.auditPage(seq)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		for _, a := range page {
-			if !f(a) {
-				return nil
-			}
-		}
-		seq = page[len(page)-1].Seq + 1
-	}
-}
-
 // AuditEnd is the sequence number and the hash of the last entry; 0 and zeros before the first.
-func (e *Engine) AuditEnd() (seq uint64, hash [32]byte) {
-	e = e.control()
+func (e *Replica) AuditEnd() (seq uint64, hash [32]byte) {
 	w := e.owner[0]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,15 +100,7 @@ const (
 )
 
 // auditPage reads some entries from seq on.
-func (e *Engine) auditPage(seq uint64) (page []AuditEntry, err error) {
-	if e.log == nil {
-		c := e.control()
-		if !c.enter() {
-			return nil, ErrUnavailable
-		}
-		defer c.usable.RUnlock()
-		return c.auditPage(seq)
-	}
+func (e *Replica) auditPage(seq uint64) (page []AuditEntry, err error) {
 	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
 	w := e.owner[0]
 	w.mu.Lock()
@@ -164,36 +139,3 @@ func (e *Engine) auditPage(seq uint64) (page []AuditEntry, err error) {
 
 // ErrAudit is wrapped by VerifyAudit when the audit log was changed behind the server's back, or is damaged.
 var ErrAudit = errors.New("the audit log is not what was written")
-
-// VerifyAudit reads the whole audit log, recomputes its chain and says how many entries are as they were written; the error names the first that
-// is not. Who can write the store's files can forge a whole chain: keep a Hash elsewhere to tell.
-func (e *Engine) VerifyAudit() (entries uint64, err error) {
-	end, endHash := e.AuditEnd()
-	var hash [32]byte
-	var wrong error
-	err = e.Audit(1, func(a AuditEntry) bool {
-		switch {
-		case entries == end: // written since
-			return false
-		case a.Seq != entries+1:
-			wrong = fmt.Errorf("%w: entry %d is missing", ErrAudit, entries+1)
-			return false
-		case a.chain(hash) != a.Hash:
-			wrong = fmt.Errorf("%w: entry %d was changed, or one before it replaced", ErrAudit, a.Seq)
-			return false
-		}
-		entries, hash = a.Seq, a.Hash
-		return true
-	})
-	switch {
-	case err != nil:
-		return entries, err
-	case wrong != nil:
-		return entries, wrong
-	case entries < end:
-		return entries, fmt.Errorf("%w: entry %d is missing", ErrAudit, entries+1)
-	case hash != endHash:
-		return entries - 1, fmt.Errorf("%w: entry %d was replaced", ErrAudit, entries)
-	}
-	return entries, nil
-}

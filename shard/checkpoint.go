@@ -19,7 +19,7 @@ type checkpoints struct {
 	mu      sync.Mutex
 	request chan struct{}
 	full    chan struct{} // there is enough log for a round
-	logged  atomic.Int64  // of Engine.logged, before the last round
+	logged  atomic.Int64  // of Replica.logged, before the last round
 	round   chan struct{} // closed when the round that is awaited has ended
 	busy    sync.Mutex    // held by the round itself, and by readers of the books on disk
 }
@@ -30,7 +30,7 @@ func (c *checkpoints) init() {
 }
 
 // requestCheckpoint asks for a round and returns a channel that is closed when one that began later has ended.
-func (e *Engine) requestCheckpoint() <-chan struct{} {
+func (e *Replica) requestCheckpoint() <-chan struct{} {
 	c := &e.checkpoints
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (e *Engine) requestCheckpoint() <-chan struct{} {
 }
 
 // countLogged counts bytes that were given to the log, and wakes runCheckpoints when they are enough for a round.
-func (e *Engine) countLogged(n int) {
+func (e *Replica) countLogged(n int) {
 	c := &e.checkpoints
 	if e.logged.Add(int64(n))-c.logged.Load() < e.opts.CheckpointBytes {
 		return
@@ -55,7 +55,7 @@ func (e *Engine) countLogged(n int) {
 
 // runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request. Log behind
 // lastPosition is new to it, however late it begins to run.
-func (e *Engine) runCheckpoints(lastPosition uint64) {
+func (e *Replica) runCheckpoints(lastPosition uint64) {
 	defer e.background.Done()
 	c := &e.checkpoints
 	tick := time.NewTicker(min(e.opts.CheckpointInterval, time.Second))
@@ -92,10 +92,10 @@ func (e *Engine) runCheckpoints(lastPosition uint64) {
 }
 
 // Checkpoint writes all that is dirty to the store now and trims the log.
-func (e *Engine) Checkpoint() error { return e.checkpoint() }
+func (e *Replica) Checkpoint() error { return e.checkpoint() }
 
 // checkpoint does a round, and doesn't wait for it once the store is dead.
-func (e *Engine) checkpoint() error {
+func (e *Replica) checkpoint() error {
 	done := make(chan error, 1)
 	go func() { done <- e.checkpointAll() }()
 	select {
@@ -107,7 +107,7 @@ func (e *Engine) checkpoint() error {
 }
 
 // checkpointAll is one round over all partitions.
-func (e *Engine) checkpointAll() error {
+func (e *Replica) checkpointAll() error {
 	e.checkpoints.busy.Lock()
 	defer e.checkpoints.busy.Unlock()
 	if err := e.Failed(); err != nil {
@@ -141,7 +141,7 @@ func (e *Engine) checkpointAll() error {
 
 // checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is next and up to where those had
 // applied the log. In order, and above half of a memtable: such a batch Pebble takes as it is instead of sorting it in, key by key.
-func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error) {
+func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
 	batch := e.store.db.NewBatchWithSize(enough + enough/4)
 	defer batch.Close()
@@ -182,7 +182,7 @@ func (e *Engine) checkpointSome(first int) (next int, applied uint64, err error)
 
 // saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back. Records with later stamps
 // are in the log: it is trimmed to what the first partition had applied, at most.
-func (e *Engine) saveStamp(batch *pebble.Batch) error {
+func (e *Replica) saveStamp(batch *pebble.Batch) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.clock.Last())), nil)
 }
 

@@ -40,52 +40,6 @@ const (
 	NotArray
 )
 
-// Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID, RemoveExternalID), after a
-// Commit that returned nil.
-func (b *Batch) Outcome(ref int) Outcome { return b.commit.ticket.outcomes[ref] }
-
-// AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when somebody has the alias
-// already, the outcome is Taken.
-func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
-	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), claim{profile: number, kind: claimAlias})
-}
-
-// RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update, decisions.md D4).
-func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
-	c := claim{profile: number, kind: claimAliasRename, old: op.AppendAliasKey(nil, label, old)}
-	if b.engine.log == nil { // what is sent straight to who a user is being merged into may come before the aliases do; it must not overtake them
-		c.profile = b.engine.namedBy(b.workspace, op.Alias, c.old, number)
-	}
-	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
-}
-
-// Identify gives an external id to the profile with this number, which has none; when another profile has that external id, the first is
-// merged into it (service.md 4.10). mode is profile.MergeIdentify or profile.MergeNone.
-func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int) {
-	return b.claim(op.ExternalID, externalID, claim{profile: number, kind: claimIdentify, mode: mode})
-}
-
-// RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one leads to the profile
-// still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
-func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
-	b.renames = true
-	return b.claim(op.ExternalID, id, claim{profile: number, kind: claimExternalID, old: current})
-}
-
-// RemoveExternalID takes a deprecated external id away from the profile with this number. Nobody: the profile has no such deprecated id.
-func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) {
-	ref = b.commit.ticket.expect()
-	b.Append(op.Unname, op.MakeFlags(0, op.SvcID), number, binary.LittleEndian.AppendUint16(nil, uint16(ref)), id)
-	return ref
-}
-
-func (b *Batch) claim(id op.IDKind, key []byte, c claim) (ref int) {
-	ref = b.commit.ticket.expect()
-	c.ref = uint16(ref)
-	b.Append(op.Claim, op.MakeFlags(0, id), b.engine.hasher.Number(b.workspace, id, key), c.append(nil), key)
-	return ref
-}
-
 // claim is the body of a Claim and of the Grant that answers it; the key is the name.
 //
 //	profile u64 | kind u8 | merge mode u8 | confirm u8 | reference u16 | old name …

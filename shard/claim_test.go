@@ -247,8 +247,8 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
 	engines, logged := []*Engine{e}, func() int { return int(e.logged.Load()) }
-	if e.log == nil {
-		c := e.opts.Group.Mesh.(*testMesh).c
+	if e.isFront() {
+		c := e.nodes.(*testMesh).c
 		c.leaders() // without one nothing moves on
 		engines, logged = c.replicas(), c.logged
 	}

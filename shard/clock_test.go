@@ -28,7 +28,7 @@ func TestClockWasAhead(t *testing.T) {
 		require.NoError(t, e.Close())
 
 		o = testOptions(crashed)
-		_, err := Open(o)
+		_, err := openEngine(o)
 		require.ErrorIs(t, err, ErrClock)
 		require.ErrorContains(t, err, "2099-01-01T00:00:00Z")
 		require.ErrorContains(t, err, "--max-clock-offset")

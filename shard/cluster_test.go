@@ -37,7 +37,7 @@ type clusterOptions struct {
 	now                     func() time.Time
 	skew                    time.Duration // between the clocks of a node and the next
 	littleMemory            bool
-	engine                  func(o *Options)
+	engine                  func(o *Options) // of replicas, and the bounds of coordinators
 }
 
 type testNode struct {
@@ -45,6 +45,8 @@ type testNode struct {
 	i     int
 	clock *Clock
 	front *Engine
+	// coordinator is front's, once it is there.
+	coordinator atomic.Pointer[Coordinator]
 
 	behind  atomic.Bool  // its replicas get nothing
 	fencing atomic.Int32 // fences that wait
@@ -72,13 +74,13 @@ type testReplica struct {
 	g    *testGroup
 	node *testNode
 	fs   *vfs.MemFS
-	e    atomic.Pointer[Engine] // nil: it is down
+	e    atomic.Pointer[Replica] // nil: it is down
 
 	// Guarded by g.mu.
 	up     bool
 	marker int    // so many records Replay has
 	handed uint64 // position of the last that was handed back
-	todo   []func(e *Engine)
+	todo   []func(e *Replica)
 	batch  *[]*wal.Record // records of the last of todo that more can be added to
 	wake   chan struct{}
 	ended  chan struct{} // of the goroutine that does what is to do
@@ -114,15 +116,15 @@ func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
 		c.move(g, c.anyNode(g))
 	}
 	for _, n := range c.nodes {
-		front := testOptions(nil)
-		front.Group = &Group{Secret: testSecret, Mesh: &testMesh{n}, Clock: n.clock}
-		front.Now = n.clock.Now
+		bounds := testOptions(nil)
 		if o.engine != nil {
-			o.engine(&front)
+			o.engine(&bounds)
 		}
-		var err error
-		n.front, err = NewFront(front)
-		require.NoError(t, err)
+		n.front = front(NewCoordinator(CoordinatorOptions{
+			Secret: testSecret, Clock: n.clock, Nodes: &testMesh{n}, CommitTimeout: 3 * patient, LeaderWait: patient, Now: n.clock.Now,
+			MaxInflightBytes: bounds.MaxInflightBytes, MaxMergesWaiting: bounds.MaxMergesWaiting, Logger: bounds.Logger,
+		}))
+		n.coordinator.Store(n.front.Coordinator)
 	}
 	t.Cleanup(c.close)
 	return c
@@ -183,7 +185,15 @@ func (r *testReplica) open() {
 	g.mu.Unlock()
 	o := replicaOptions(r.fs, r, g.first, g.count)
 	o.Now = r.node.clock.Now
-	o.Group.Clock, o.Group.Mesh = r.node.clock, &testMesh{r.node}
+	o.Clock, o.Carrier = r.node.clock, &testMesh{r.node}
+	o.Readdress = func(record []byte, owner uint64) ([]byte, error) {
+		return r.node.coordinator.Load().Readdress(record, owner)
+	}
+	o.OnDocument = func(key string, doc []byte) {
+		if c := r.node.coordinator.Load(); c != nil {
+			c.TakeDocument(key, doc)
+		}
+	}
 	o.tend, o.patience = 2*time.Millisecond, 300*time.Millisecond
 	o.StoreMemTableBytes = 1 << 20
 	o.Workers = 1 + g.c.intN(3)
@@ -191,16 +201,16 @@ func (r *testReplica) open() {
 		o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
 	}
 	if g.c.o.engine != nil {
-		g.c.o.engine(&o)
+		g.c.o.engine(&o.Options)
 	}
-	e, err := Open(o)
+	e, err := OpenReplica(o)
 	require.NoError(t, err)
 	r.ended = make(chan struct{})
 	r.e.Store(e)
 	go r.run(e)
 }
 
-func (r *testReplica) run(e *Engine) {
+func (r *testReplica) run(e *Replica) {
 	defer close(r.ended)
 	for {
 		r.g.mu.Lock()
@@ -228,7 +238,7 @@ func (r *testReplica) run(e *Engine) {
 }
 
 // push is for the holder of g.mu.
-func (r *testReplica) push(do func(e *Engine)) {
+func (r *testReplica) push(do func(e *Replica)) {
 	r.todo, r.batch = append(r.todo, do), nil
 	select {
 	case r.wake <- struct{}{}:
@@ -244,7 +254,7 @@ func (r *testReplica) hand(m memRecord, own *wal.Record) {
 	own.Position = m.position
 	if r.batch == nil {
 		batch := &[]*wal.Record{}
-		r.push(func(e *Engine) {
+		r.push(func(e *Replica) {
 			g := r.g
 			g.mu.Lock()
 			r.handed = (*batch)[len(*batch)-1].Position
@@ -328,13 +338,13 @@ func (g *testGroup) dethrone(r *testReplica) {
 	}
 	g.leader = nil
 	if lost := slices.Clone(g.pending); len(lost) > 0 {
-		r.push(func(e *Engine) { e.Lost(lost) })
+		r.push(func(e *Replica) { e.Lost(lost) })
 		for range g.c.intN(len(lost) + 1) {
 			g.take(1, nil)
 		}
 		g.pending = nil
 	}
-	r.push(func(e *Engine) { e.Follow() })
+	r.push(func(e *Replica) { e.Follow() })
 }
 
 // move makes the replica on a node the leader, once it has had all that is decided.
@@ -346,7 +356,7 @@ func (c *testCluster) move(g *testGroup, node int) {
 	if r == nil || !r.up {
 		return
 	}
-	r.push(func(e *Engine) {
+	r.push(func(e *Replica) {
 		g.mu.Lock()
 		current := g.term == term
 		g.mu.Unlock()
@@ -387,7 +397,15 @@ func (c *testCluster) handOver(g *testGroup) {
 }
 
 // leaderOf waits for a leader.
-func (g *testGroup) leaderOf(until time.Time) *Engine {
+func (g *testGroup) leaderOf(until time.Time) *Replica {
+	if r := g.leads(until); r != nil {
+		return r.e.Load()
+	}
+	return nil
+}
+
+// leads is leaderOf with its log.
+func (g *testGroup) leads(until time.Time) *testReplica {
 	for ; time.Now().Before(until); time.Sleep(100 * time.Microsecond) {
 		g.mu.Lock()
 		r, term := g.leader, g.term
@@ -402,8 +420,8 @@ func (g *testGroup) leaderOf(until time.Time) *Engine {
 			}
 			continue
 		}
-		if e := r.e.Load(); e != nil {
-			return e
+		if r.e.Load() != nil {
+			return r
 		}
 	}
 	return nil
@@ -524,7 +542,7 @@ func (c *testCluster) leaders() (all []*Engine) {
 	for _, g := range c.groups[1:] {
 		e := g.leaderOf(time.Now().Add(patient))
 		require.NotNil(c.t, e, "group %d has no leader", g.number)
-		all = append(all, e)
+		all = append(all, over(e))
 	}
 	return all
 }
@@ -534,7 +552,7 @@ func (c *testCluster) replicas() (all []*Engine) {
 	for _, g := range c.groups {
 		for _, r := range g.replicas {
 			if r != nil && r.e.Load() != nil {
-				all = append(all, r.e.Load())
+				all = append(all, over(r.e.Load()))
 			}
 		}
 	}
@@ -562,8 +580,8 @@ func (c *testCluster) logged() (n int) {
 
 // holders are the engines that have the state which e reads: each entry once.
 func holders(e *Engine) []*Engine {
-	if e.log == nil {
-		return e.opts.Group.Mesh.(*testMesh).c.leaders()
+	if e.isFront() {
+		return e.nodes.(*testMesh).c.leaders()
 	}
 	return []*Engine{e}
 }

@@ -13,7 +13,19 @@ import (
 	"millrace/wal"
 )
 
-// courier carries messages to one other group, one call of the Mesh after the other.
+// Carrier is the way out of a replica.
+type Carrier interface {
+	// GroupOf is the number of the group that holds a partition: letters are put together by it. It is the same for
+	// ever.
+	GroupOf(partition uint8) int
+	// Deliver carries messages from this group to the partitions of one other group (Replica.Receive), in their order,
+	// and returns when all are applied there, or an error: then some may be. The sender delivers to each group one call
+	// after the other, and tries the same letters again until it is told that they are applied. What several senders
+	// deliver may go together. Bodies are the callee's for the call only.
+	Deliver(letters []Letter) error
+}
+
+// courier carries messages to one other group, one call of the Carrier after the other.
 type courier struct {
 	l       *leadership
 	group   int
@@ -62,7 +74,7 @@ func (c *courier) deliver(messages []*message) (n int) {
 	for _, m := range messages {
 		letter := Letter{Number: m.number, Body: m.body}
 		if m.ticket != nil {
-			letter.Done = m.ticket.expectReply(e)
+			letter.Done = m.ticket.expectReply()
 		}
 		letters = append(letters, letter)
 		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
@@ -70,7 +82,7 @@ func (c *courier) deliver(messages []*message) (n int) {
 		}
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, maxDeliveryPause) {
-		err := e.opts.Group.Mesh.Deliver(letters)
+		err := e.opts.Carrier.Deliver(letters)
 		if err == nil {
 			break
 		}
@@ -85,11 +97,12 @@ func (c *courier) deliver(messages []*message) (n int) {
 	return len(letters)
 }
 
-// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets anything.
+// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets
+// anything.
 const maxDeliveryPause = 100 * time.Millisecond
 
 // expectReply is the Done of a letter that the ticket counts: the first call is what counts.
-func (t *ticket) expectReply(e *Engine) func(Effects, error) {
+func (t *ticket) expectReply() func(Effects, error) {
 	var called atomic.Bool
 	return func(x Effects, err error) {
 		if called.Swap(true) {
@@ -100,7 +113,7 @@ func (t *ticket) expectReply(e *Engine) func(Effects, error) {
 		} else {
 			t.add(x)
 		}
-		t.finish(e)
+		t.finish()
 	}
 }
 

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,24 +10,23 @@ import (
 	"slices"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
-
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
 )
 
-// deferred is the rest of a request that must see the effects of the ops before it; it waits in the partition of its first op. An engine that is alone releases it
-// when they are visible. Of a replica's, the front asks for it, and when nobody does, the leader releases it all the same.
+// deferred is the rest of a request that must see the effects of the ops before it; it waits in the partition of its
+// first op. The request's coordinator has it released when those are visible (Release), and when nobody asks, the
+// leader releases it all the same.
 type deferred struct {
 	seq    uint64
-	owner  uint64 // of a request to a front with a kept answer: the key's home number; stray; else 0
+	owner  uint64 // of a request with a kept answer: the key's home number; stray; else 0
 	record []byte
 	stored bool
 }
 
-// stray is the owner of an op that apply itself has deferred, since its look-up was out of date: whose it is isn't known
-// there. Nobody's number is so small.
+// stray is the owner of an op that apply itself has deferred, since its look-up was out of date: whose it is isn't
+// known there. Nobody's number is so small.
 const stray = 1
 
 // ownerOf is the owner of what a Deferred op brings, which stands in its key.
@@ -62,66 +62,8 @@ func refOf(number uint64) deferredRef {
 	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
 }
 
-// deferFrom moves the ops from start on into a Deferred op in the partition of number.
-func (b *Batch) deferFrom(start int, number uint64) {
-	var rest op.Builder
-	rest.Reset(0)
-	rest.MaxArray, rest.Source = b.MaxArray, b.Source
-	for i := range b.Names() {
-		rest.Name(b.NameAt(i))
-	}
-	var first [][]byte // what waits for nothing; above all a kept answer: once anything of the request is in the log, the request was had
-	for tail := b.Buf[start:]; len(tail) > 0; {
-		var o op.Op
-		o, tail = op.Next(tail)
-		b.Dropped()
-		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
-			first = append(first, bytes.Clone(o))
-			continue
-		}
-		rest.AppendOp(o)
-	}
-	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
-	b.Abort(start)
-	var owner []byte
-	if b.owner != 0 {
-		owner = binary.LittleEndian.AppendUint64(nil, b.owner)
-	}
-	b.Append(op.Deferred, 0, number, record, owner)
-	for _, o := range first {
-		b.AppendOp(o)
-	}
-	deferrals.Inc()
-}
-
-// release lets the first deferred record of a partition go: its ops are addressed anew, now that what they waited for is visible.
-func (e *Engine) release(ref deferredRef, t *ticket) {
-	d := e.deferredAt(ref)
-	if d == nil {
-		t.finish(e)
-		return
-	}
-	data, err := e.resumption(ref, d)
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	c := &commit{ticket: t}
-	c.Context, c.Urgent = c, true
-	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := e.submit(c, data)
-		if err == nil {
-			break
-		}
-		if !e.again(err, pause, nil) {
-			return
-		}
-	}
-	t.finish(e)
-}
-
 // deferredAt is the deferred record that a reference is of, nil when it is gone.
-func (e *Engine) deferredAt(ref deferredRef) *deferred {
+func (e *Replica) deferredAt(ref deferredRef) *deferred {
 	p, w := e.partitions[ref.partition], e.owner[ref.partition]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,28 +76,15 @@ func (e *Engine) deferredAt(ref deferredRef) *deferred {
 }
 
 // resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
-func (e *Engine) resumption(ref deferredRef, d *deferred) (data []byte, err error) {
+func (e *Replica) resumption(ref deferredRef, d *deferred) (data []byte, err error) {
 	rec, err := op.ParseRecord(d.record, nil)
 	if err != nil {
 		return nil, err
 	}
-	b := newBatch(e)
-	b.workspace, b.actor, b.owner = rec.Workspace, rec.Actor, d.owner
-	b.Reset(wal.HeaderBytes)
-	b.MaxArray, b.Source = rec.MaxArray, rec.Source
-	for _, n := range rec.Names {
-		b.Name(n)
-	}
-	for rest := rec.Ops; len(rest) > 0; {
-		var o op.Op
-		o, rest = op.Next(rest)
-		b.readdress(o)
-	}
-	if err := b.route(); err != nil {
+	routed, err := e.opts.Readdress(d.record, d.owner)
+	if err != nil {
 		return nil, err
 	}
-	routed := b.Finish(rec.Workspace, rec.Actor, e.now(rec.Count))[wal.HeaderBytes:]
-
 	body := append(binary.LittleEndian.AppendUint64(nil, ref.seq), routed...)
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
@@ -163,28 +92,8 @@ func (e *Engine) resumption(ref deferredRef, d *deferred) (data []byte, err erro
 	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
 }
 
-// readdress adds an op of a deferred record as if it came from a client.
-func (b *Batch) readdress(o op.Op) {
-	start := len(b.Buf)
-	b.AppendOp(o)
-	flags := o.Flags()
-	id := flags.ID()
-	switch o.Kind() {
-	case op.Deferred, op.Claim, op.RowState: // addressed as they are
-		return
-	}
-	if id == op.NoID {
-		return
-	}
-	if id != op.SvcID {
-		b.Buf[start+5] = byte(flags &^ op.Resolved)
-		binary.LittleEndian.PutUint64(b.Buf[start+8:], b.engine.hasher.Number(b.workspace, id, o.Key()))
-	}
-	b.count(start, flags, id)
-}
-
-// keep: a deferred record of this group waits to be asked for. When nobody does, because the front or the leader that knew of it is lost, it is released
-// all the same.
+// keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
+// that knew of it is lost, it is released all the same.
 func (l *leadership) keep(ref deferredRef) {
 	if l.e.owner[ref.partition] == nil {
 		return
@@ -210,22 +119,21 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	if d == nil {
 		return x, ErrUnknown
 	}
-	t := l.newTicket()
-	t.pending.Add(1)
-	c := &commit{ticket: t}
-	c.Context, c.Urgent = c, true
+	p := &Pending{wanted: math.MaxInt}
+	p.init(e)
+	p.ticket.begin(l)
+	p.ticket.pending.Add(1)
+	p.commit.Urgent, p.commit.lead = true, l
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		var data []byte
-		if data, err = e.readdressed(ref, d); err == nil {
-			last := e.clock.Last()
-			c.finished = func() { e.observe(last) }
-			err = l.submit(e, c, data)
+		if data, err = e.resumption(ref, d); err == nil {
+			p.latest = e.clock.Last()
+			err = l.submit(e, &p.commit, data)
 		}
 		switch {
 		case err == nil:
-			t.finish(e)
-			_, x, err = (&Pending{e, c, math.MaxInt, false}).Wait(end)
-			return x, err
+			p.ticket.finish()
+			return p.Wait(end)
 		case errors.Is(err, ErrStore):
 			e.fail(err)
 			return x, e.Failed()
@@ -244,23 +152,9 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	}
 }
 
-// readdressed is resumption while the engine can't be closed.
-func (e *Engine) readdressed(ref deferredRef, d *deferred) ([]byte, error) {
-	if err := e.Fence(); err != nil { // what it looks up may lie in other groups
-		return nil, err
-	}
-	if !e.enter() {
-		return nil, ErrClosed
-	}
-	defer e.usable.RUnlock()
-	return e.resumption(ref, d)
-}
-
-// releaseKept releases the deferred records that nobody has asked for in time.
-func (l *leadership) releaseKept() {
-	now := time.Now()
+// due takes off the deferred records that nobody has asked for until now, those of one partition in their order.
+func (l *leadership) due(now time.Time) (due []deferredRef) {
 	l.mu.Lock()
-	var due []deferredRef
 	for ref, until := range l.kept {
 		if now.After(until) {
 			due = append(due, ref)
@@ -268,23 +162,65 @@ func (l *leadership) releaseKept() {
 		}
 	}
 	l.mu.Unlock()
-	slices.SortFunc(due, func(a, b deferredRef) int { // of one partition the older first
-		if a.seq != b.seq {
-			return int(min(max(int64(a.seq)-int64(b.seq), -1), 1))
-		}
-		return int(a.partition) - int(b.partition)
+	slices.SortFunc(due, func(a, b deferredRef) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.partition, b.partition))
 	})
-	if len(due) == 0 {
-		return
-	}
-	l.e.opts.Logger.Info("releasing deferred requests whose front was lost", "requests", len(due))
-	l.e.background.Add(1)
-	go func() {
-		defer l.e.background.Done()
-		for _, ref := range due {
-			_, _ = l.release(ref, l.ended) // what it defers in turn is kept, too
-		}
-	}()
+	return due
 }
 
-var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
+// releaseAll releases deferred records that are claimed, one after the other, and what they defer in turn.
+func (l *leadership) releaseAll(due []deferredRef) {
+	l.e.opts.Logger.Info("releasing deferred requests whose coordinator was lost", "requests", len(due))
+	for ; len(due) > 0; due = due[1:] {
+		x, err := l.release(due[0], l.ended)
+		if err != nil { // it is kept, or somebody else's
+			continue
+		}
+		due = append(due, l.claimAll(x.Deferred)...)
+	}
+}
+
+func (l *leadership) claimAll(numbers []uint64) (refs []deferredRef) {
+	for _, number := range numbers {
+		if ref := refOf(number); l.e.owner[ref.partition] != nil && l.claim(ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is
+// applied and all that it has caused is visible, apart from what was deferred in turn. end as in Wait. Only the leader
+// releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do); ErrUnknown as in Wait, and when
+// the record is gone already: somebody else has released it, and whether all of it is visible is not known.
+func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
+	r := refOf(ref)
+	if e.owner[r.partition] == nil {
+		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed, r.partition)
+	}
+	l := e.lead.Load()
+	if l == nil || !l.takes(false) {
+		return effects, ErrNotLeader
+	}
+	defer l.answered()
+	if !l.claim(r) {
+		if err := e.waitDispatched(); err != nil { // who leads since a moment ago may not have applied it yet
+			return effects, err
+		}
+		if !l.claim(r) {
+			return effects, ErrUnknown
+		}
+	}
+	return l.release(r, end)
+}
+
+// waitDispatched returns when all that is dispatched by now is applied.
+func (e *Replica) waitDispatched() error {
+	last := uint64(0)
+	for _, w := range e.workers {
+		w.queue.mu.Lock()
+		last = max(last, w.queue.upTo)
+		w.queue.mu.Unlock()
+	}
+	return e.WaitApplied(last)
+}

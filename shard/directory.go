@@ -244,3 +244,26 @@ func isAlone(row []byte, number uint64) bool {
 	m := members(row)
 	return len(m) == 8 && member(m, 0) == number
 }
+
+// sameAddresses says whether an attributes body gives a profile no other email or phone than it has (profile.Addresses).
+func sameAddresses(email, phone op.Value, body []byte) bool {
+	for len(body) > 0 {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			return false
+		}
+		body = rest
+		now := email
+		switch code {
+		case op.AttrEmail:
+		case op.AttrPhone:
+			now = phone
+		default:
+			continue
+		}
+		if now != nil && !bytes.Equal(now, v) || now == nil && v.Tag() != op.Null {
+			return false
+		}
+	}
+	return true
+}

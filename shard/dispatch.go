@@ -14,8 +14,12 @@ import (
 // here have their Context; of others the engine keeps Data until they are applied, which must not change meanwhile. When the workers are behind,
 // Dispatch waits, so that what is in memory is bounded. A record that can't be read fails the engine; one that it has had is left out. After Close
 // nothing is taken any more: the next Open begins with what is not applied.
-func (e *Engine) Dispatch(records []*wal.Record) {
-	ready := make([]*wal.Record, 0, len(records))
+func (e *Replica) Dispatch(records []*wal.Record) {
+	ready := e.ready[:0]
+	defer func() {
+		clear(ready[:cap(ready)])
+		e.ready = ready[:0]
+	}()
 	had := e.dispatched()
 	for i, r := range records {
 		if r.Context != nil {
@@ -52,7 +56,7 @@ func (e *Engine) Dispatch(records []*wal.Record) {
 }
 
 // dispatched is the position up to which all has been dispatched.
-func (e *Engine) dispatched() uint64 {
+func (e *Replica) dispatched() uint64 {
 	q := &e.workers[0].queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -60,7 +64,7 @@ func (e *Engine) dispatched() uint64 {
 }
 
 // adopt makes c the commit of a record that was not made here, or not by this process.
-func (e *Engine) adopt(c *commit, position uint64, payload []byte) (err error) {
+func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) {
 	c.Position = position
 	if c.rec, err = op.ParseRecord(payload, c.rec.Names); err != nil {
 		return fmt.Errorf("position %d: %w", position, err)
@@ -82,16 +86,14 @@ func (e *Engine) adopt(c *commit, position uint64, payload []byte) (err error) {
 
 // Lost is the OnLost of a group's log: records that were appended here and may or may not be in the log, now that leadership is lost. Who waits for them
 // gets ErrUnknown.
-func (e *Engine) Lost(records []*wal.Record) {
+func (e *Replica) Lost(records []*wal.Record) {
 	for _, r := range records {
 		c := r.Context.(*commit)
-		if c.lead != nil {
-			c.lead.end()
-		}
+		c.lead.end()
 		if c.left.Swap(0) > 0 && c.finished != nil {
 			c.finished()
 		}
-		c.ticket.lose(e, int32(popcount(c.workers)))
+		c.ticket.lose(int32(popcount(c.workers)))
 	}
 }
 
@@ -112,7 +114,7 @@ func (w *worker) applyOther(c *commit) (err error) {
 
 // Advance says that all records up to a position have been dispatched: the log has none between the last of them and there. So the engine counts as
 // having applied the log that far, once it has applied those.
-func (e *Engine) Advance(position uint64) {
+func (e *Replica) Advance(position uint64) {
 	for last := e.advanced.Load(); last < position && !e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
 	}
 	for _, w := range e.workers {
@@ -129,7 +131,7 @@ func (e *Engine) Advance(position uint64) {
 
 // WaitApplied returns nil when all up to a position is applied, and so visible to reads. It waits for records, or Advance, to come so far. Errors:
 // ErrFailed, ErrClosed.
-func (e *Engine) WaitApplied(position uint64) error {
+func (e *Replica) WaitApplied(position uint64) error {
 	for _, w := range e.workers {
 		if err := w.waitApplied(position); err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,9 +16,6 @@ import (
 // Control documents (workspaces, keys, groups, …) are partition 0's: the worker that owns it applies their changes, and its mutex guards the order
 // of them.
 
-// ErrConflict is returned by PutDocuments when a document is not what the caller took it for. Nothing was done.
-var ErrConflict = errors.New("the document has changed")
-
 // DocumentChange is a control document as it shall be.
 type DocumentChange struct {
 	Key string
@@ -29,62 +25,15 @@ type DocumentChange struct {
 	Was   []byte
 }
 
-// PutDocuments stores control documents and an entry of the audit log, when audit is not empty, all or nothing: durable and visible when it
-// returns nil. Conditions are judged where changes are applied, so that of two who change the same document at once exactly one gets
-// ErrConflict. Errors as Batch.Commit; no key may stand there twice.
-func (e *Engine) PutDocuments(actor uint32, changes []DocumentChange, audit []byte) error {
-	for i, c := range changes {
-		if c.Key == "" || len(c.Key) > op.MaxKeyBytes {
-			return fmt.Errorf("document key of %d bytes", len(c.Key))
-		}
-		for _, earlier := range changes[:i] {
-			if earlier.Key == c.Key {
-				return fmt.Errorf("document %q stands there twice", c.Key)
-			}
-		}
-	}
-	if len(changes) == 0 && len(audit) == 0 {
-		return nil
-	}
-	b := e.NewBatch(0, actor)
-	defer b.Release()
-	b.SetSource(op.SourceAdmin)
-	ref := b.commit.ticket.expect()
-	start := b.Begin()
-	b.Buf = appendDocuments(b.Buf, changes, audit)
-	b.Builder.End(start, op.Document, 0, 0, 0)
-	if err := b.Commit(); err != nil {
-		return err
-	}
-	if e.log == nil { // here it is visible, or what it conflicts with, when this node's replica has it
-		if err := e.opts.Group.Mesh.FenceControl(); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
-	}
-	if len(changes) > 0 && b.commit.ticket.outcomes[ref] != Done {
-		return ErrConflict
-	}
-	return nil
-}
-
-// Audit writes an entry of the audit log in the batch's record: it is there if and only if the rest is.
-func (b *Batch) Audit(entry []byte) {
-	start := b.Begin()
-	b.Buf = appendDocuments(b.Buf, nil, entry)
-	b.Builder.End(start, op.Document, 0, 0, 0)
-	b.deletes++ // a batch that deletes is one also with its entry
-}
-
 // Document is the control document with this key, nil when there is none. It must not be changed.
-func (e *Engine) Document(key string) []byte {
-	e = e.control()
+func (e *Replica) Document(key string) []byte {
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	return e.documents[key]
 }
 
 // DocumentKeys are the keys of all control documents that this engine holds, in any order.
-func (e *Engine) DocumentKeys() []string {
+func (e *Replica) DocumentKeys() []string {
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	return slices.Collect(maps.Keys(e.documents))
@@ -177,7 +126,7 @@ func (w *worker) putDocuments(o op.Op) error {
 		e.audit.add(w.applying.rec.Stamp, w.applying.rec.Actor, audit)
 	}
 	for _, c := range changes {
-		e.takeDocument(string(c.key), c.doc)
+		e.opts.OnDocument(string(c.key), c.doc)
 	}
 	if len(changes) > 0 { // the entry of Batch.Audit stands in a record with ops that have their own outcomes
 		w.applying.ticket.report(0, Done)
@@ -186,7 +135,7 @@ func (w *worker) putDocuments(o op.Op) error {
 }
 
 // documentsAre says whether all conditions of changes hold.
-func (e *Engine) documentsAre(changes []documentChange) bool {
+func (e *Replica) documentsAre(changes []documentChange) bool {
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	for _, c := range changes {
@@ -205,7 +154,7 @@ func (e *Engine) documentsAre(changes []documentChange) bool {
 	return true
 }
 
-func (e *Engine) saveDocuments(batch *pebble.Batch) error {
+func (e *Replica) saveDocuments(batch *pebble.Batch) error {
 	e.documentsMu.Lock()
 	defer e.documentsMu.Unlock()
 	for key := range e.unsavedDocs {

@@ -26,7 +26,7 @@ func testOptions(fs vfs.FS) Options {
 
 func openTest(t *testing.T, o Options) *Engine {
 	t.Helper()
-	e, err := Open(o)
+	e, err := openEngine(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { e.Close() })
 	return e

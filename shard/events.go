@@ -21,24 +21,24 @@ type Dropped struct {
 }
 
 // ReadLog calls f for the durable and applied records from position from to to. See wal.Log.Read.
-func (e *Engine) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+func (e *Replica) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	return e.log.Read(from, to, f)
 }
 
 // HoldLog keeps the records from position from on in the log for the reader that calls itself name.
-func (e *Engine) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
+func (e *Replica) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
 
 // FirstPosition is where the log begins, AppliedPosition the last record that all workers are known to have applied (a moment after an answer it may be behind
 // it: a worker that had nothing to do with the record is still counting), CheckpointedPosition the last whose effects the store holds: up to there, Dropped is
 // complete on disk and a crash brings nothing back. The state of a replica may be ahead of the log on its node, when it came from another one; both are what
 // can be read in the log.
-func (e *Engine) FirstPosition() uint64        { return e.log.FirstPosition() }
-func (e *Engine) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
+func (e *Replica) FirstPosition() uint64        { return e.log.FirstPosition() }
+func (e *Replica) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
 
 // logPosition is a position up to which the log has all that was ever decided.
-func (e *Engine) logPosition() uint64 { return max(e.log.DurablePosition(), e.advanced.Load()) }
+func (e *Replica) logPosition() uint64 { return max(e.log.DurablePosition(), e.advanced.Load()) }
 
-func (e *Engine) AppliedPosition() uint64 {
+func (e *Replica) AppliedPosition() uint64 {
 	applied := e.logPosition()
 	for _, w := range e.workers {
 		w.mu.Lock()
@@ -50,7 +50,7 @@ func (e *Engine) AppliedPosition() uint64 {
 }
 
 // Dropped returns the events from position from to to that had no effect, in order.
-func (e *Engine) Dropped(from, to uint64) ([]Dropped, error) {
+func (e *Replica) Dropped(from, to uint64) ([]Dropped, error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
 	var all []Dropped
@@ -84,7 +84,7 @@ func (e *Engine) Dropped(from, to uint64) ([]Dropped, error) {
 }
 
 // ForgetDropped removes what Dropped knows of positions up to to: the event log has taken it over.
-func (e *Engine) ForgetDropped(to uint64) error {
+func (e *Replica) ForgetDropped(to uint64) error {
 	batch := e.store.db.NewBatch()
 	defer batch.Close()
 	for _, p := range e.held {
@@ -142,23 +142,27 @@ func (x Erased) append(dst []byte) []byte {
 
 // appendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the profile's group; other groups are told
 // by eraseElsewhere.
-func (e *Engine) appendErased(dst, blob []byte, number uint64, until profile.Place) []byte {
+func appendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups grouped) []byte {
 	dst = Erased{Number: number, By: ByProfile, Until: until}.append(dst)
 	if id, key := profile.HomeID(blob); id != op.NoID {
 		since, born := profile.Born(blob)
 		if born && id != op.ExternalID { // the op that made it; the directory has named it to all that came later
 			until = since.Next()
 		}
-		dst = Erased{e.hasher.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.append(dst)
+		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.append(dst)
 	}
-	return e.appendFormers(dst, blob, number)
+	return appendFormers(dst, blob, number, groups)
+}
+
+func (w *worker) appendErased(blob []byte, number uint64, until profile.Place) []byte {
+	return appendErased(nil, blob, number, until, w.e.hasher, w.e.opts.Carrier)
 }
 
 // appendFormers appends where the log that number is in has events of those who were merged into a profile, or that came under an identifier that it has
 // no more. A Former's places are in the log that its own number is in: they mean nothing in another one.
-func (e *Engine) appendFormers(dst, blob []byte, number uint64) []byte {
+func appendFormers(dst, blob []byte, number uint64, groups grouped) []byte {
 	eachFormer(blob, func(x Erased) {
-		if e.oneLog(number, x.Number) {
+		if oneLog(number, x.Number, groups) {
 			dst = x.append(dst)
 		}
 	})
@@ -176,13 +180,12 @@ func eachFormer(blob []byte, f func(Erased)) {
 	})
 }
 
-// oneLog says whether two numbers are in the same log: alone, all are.
-func (e *Engine) oneLog(a, b uint64) bool {
-	g := e.opts.Group
-	if g == nil {
-		return true
-	}
-	return g.Mesh.GroupOf(identity.Partition(a)) == g.Mesh.GroupOf(identity.Partition(b))
+// grouped knows which group holds a partition.
+type grouped interface{ GroupOf(partition uint8) int }
+
+// oneLog says whether two numbers are in the same log.
+func oneLog(a, b uint64, groups grouped) bool {
+	return groups.GroupOf(identity.Partition(a)) == groups.GroupOf(identity.Partition(b))
 }
 
 // eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody is.
@@ -192,13 +195,10 @@ func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
 
 // eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its formers.
 func (w *worker) eraseElsewhere(p *partition, blob []byte) {
-	if w.e.opts.Group == nil {
-		return
-	}
 	var partitions []uint8
 	bodies := make(map[uint8][]byte)
 	eachFormer(blob, func(x Erased) {
-		if w.e.oneLog(nobodyIn(p.id), x.Number) {
+		if oneLog(nobodyIn(p.id), x.Number, w.e.opts.Carrier) {
 			return
 		}
 		to := identity.Partition(x.Number)

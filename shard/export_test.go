@@ -21,7 +21,7 @@ func OpenPaperCluster(t *testing.T, seed uint64, groups int) PaperCluster {
 func (p PaperCluster) Front() *Engine { return clusterWorld{p.c}.engine() }
 
 // Replicas are those of the groups of users on a node.
-func (p PaperCluster) Replicas(node int) (all []*Engine) {
+func (p PaperCluster) Replicas(node int) (all []*Replica) {
 	for _, g := range p.c.groups[1:] {
 		all = append(all, g.replicas[node].e.Load())
 	}

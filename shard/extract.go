@@ -19,7 +19,7 @@ import (
 
 // Settle returns when all that requests have caused is done and nothing waits: no message is on its way, no record is deferred, no users are being merged.
 // The caller commits nothing meanwhile; what an earlier process has left under way is taken up by Open. Errors: that of ctx, ErrFailed.
-func (e *Engine) Settle(ctx context.Context) error {
+func (e *Replica) Settle(ctx context.Context) error {
 	tick := time.NewTicker(settlePause)
 	defer tick.Stop()
 	for {
@@ -42,9 +42,9 @@ func (e *Engine) Settle(ctx context.Context) error {
 const settlePause = 5 * time.Millisecond
 
 // Secret is what numbers are made with: of who knows it, users can be aimed at one partition.
-func (e *Engine) Secret() [32]byte { return e.store.secret }
+func (e *Replica) Secret() [32]byte { return e.store.secret }
 
-// Extract describes a store to be made of a part of another one (Engine.Extract).
+// Extract describes a store to be made of a part of another one (Replica.Extract).
 type Extract struct {
 	FS  vfs.FS // default vfs.Default
 	Dir string // Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
@@ -63,7 +63,7 @@ type Extract struct {
 }
 
 // PartitionBytes is about how many bytes a partition takes in the store.
-func (e *Engine) PartitionBytes(partition uint8) int64 {
+func (e *Replica) PartitionBytes(partition uint8) int64 {
 	lower, upper := bounds(partition)
 	n, err := e.store.db.EstimateDiskUsage(lower, upper)
 	if err != nil {
@@ -75,7 +75,7 @@ func (e *Engine) PartitionBytes(partition uint8) int64 {
 // Extract makes a store of a part of this engine's. The new one has the same secret, and is on disk when Extract returns nil. The caller has written a
 // Checkpoint since the last change, and nothing changes meanwhile. What the event log has not packed is the caller's to look after: events without effect
 // are left out.
-func (e *Engine) Extract(ctx context.Context, x Extract) error {
+func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	if x.FS == nil {
 		x.FS = vfs.Default
 	}
@@ -92,7 +92,7 @@ func (e *Engine) Extract(ctx context.Context, x Extract) error {
 	if err := wal.MakeDir(x.FS, path); err != nil {
 		return err
 	}
-	to := &Engine{opts: Options{FS: x.FS, Dir: x.Dir, Logger: x.Logger}, failure: failure{failed: make(chan struct{})}}
+	to := &Replica{opts: ReplicaOptions{Options: Options{FS: x.FS, Dir: x.Dir, Logger: x.Logger}}, failure: failure{failed: make(chan struct{})}}
 	to.opts.EnsureDefaults()
 	to.window.init(to.opts.MaxInflightBytes)
 	s, err := openStore(to, true, e.store.secret)
@@ -111,7 +111,7 @@ func (e *Engine) Extract(ctx context.Context, x Extract) error {
 // copier is one run of Extract.
 type copier struct {
 	ctx   context.Context
-	from  *Engine
+	from  *Replica
 	to    *store
 	x     *Extract
 	batch *pebble.Batch

@@ -85,14 +85,15 @@ func requireExtracted(t *testing.T, fs *vfs.MemFS, e *Engine, groups int, positi
 
 	open := func(g, first, count int, documents map[string]string) *Engine {
 		o := replicaOptions(fs, &memLog{durable: position, trimmed: position + 1}, first, count)
-		o.Dir, o.Group.Secret = path.Join("parts", fmt.Sprint(g)), e.Secret()
+		o.Dir, o.Secret = path.Join("parts", fmt.Sprint(g)), e.Secret()
 		o.OnDocument = func(key string, doc []byte) { documents[key] = string(doc) }
-		part := openTest(t, o)
+		part := openGroupTest(t, o)
 		require.GreaterOrEqual(t, part.clock.Last(), e.clock.Last(), "stamps go on")
 		return part
 	}
 	documents := map[string]string{}
 	control := open(0, 0, 1, documents)
+	delete(documents, renamedKey(1)) // which there is when one was renamed
 	require.Equal(t, map[string]string{"ws/1": "one", "cluster/node/2": "new"}, documents)
 	require.Equal(t, auditOf(t, e, 1), auditOf(t, control, 1))
 	entries, err := control.VerifyAudit()

@@ -49,7 +49,7 @@ func crashOptions(fs vfs.FS, r *rand.Rand) Options {
 func powerLossRun(t *testing.T, seed, run uint64, images int, total, second *atomic.Int64) {
 	r := rand.New(rand.NewPCG(seed, run))
 	fs := vfs.NewCrashableMem()
-	e, err := Open(crashOptions(fs, r))
+	e, err := openEngine(crashOptions(fs, r))
 	require.NoError(t, err)
 	clients := make([]*client, 4)
 	for i := range clients {
@@ -116,7 +116,7 @@ func takeImage(fs *vfs.MemFS, clients []*client, r *rand.Rand) *image {
 
 // check opens the image and looks at everything. Now and then power is lost once more, before or after that.
 func (img *image) check(r *rand.Rand, total, second *atomic.Int64) error {
-	e, err := Open(crashOptions(img.fs, r))
+	e, err := openEngine(crashOptions(img.fs, r))
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -150,7 +150,7 @@ func (img *image) again(r *rand.Rand, total, second *atomic.Int64) error {
 	next := *img
 	next.percent = r.IntN(101)
 	next.fs = img.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: next.percent, RNG: rand.New(rand.NewPCG(r.Uint64(), 0))})
-	e, err := Open(crashOptions(next.fs, r))
+	e, err := openEngine(crashOptions(next.fs, r))
 	if err != nil {
 		return fmt.Errorf("open after a second loss of power (%d %%): %w", next.percent, err)
 	}

@@ -32,7 +32,7 @@ func damagedEngine(t *testing.T, closed bool) *damaged {
 	d := &damaged{fs: vfs.NewCrashableMem(), users: 200}
 	o := testOptions(d.fs)
 	o.Log.SegmentBytes = 32 << 10
-	e, err := Open(o)
+	e, err := openEngine(o)
 	require.NoError(t, err)
 	for round := range 5 {
 		b := e.NewBatch(1, 0)
@@ -80,7 +80,7 @@ func (d *damaged) read(fs vfs.FS, littleMemory bool) error {
 	if littleMemory {
 		o.MemoryBytes = 4000
 	}
-	e, err := Open(o)
+	e, err := openEngine(o)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func TestFaultDamagedStore(t *testing.T) {
 // takes the memory from under the other workers, nor keeps what it has opened.
 func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 	disk := vfs.NewCrashableMem()
-	e, err := Open(testOptions(disk))
+	e, err := openEngine(testOptions(disk))
 	require.NoError(t, err)
 	key := func(i int) string { return fmt.Sprint("user", i%500) }
 	for i := range 500 {
@@ -208,7 +208,7 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 		})))
 		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
 		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
-		within(t, 30*time.Second, fmt.Sprintf("Open with %d workers", workers), func() { e, err = Open(o) })
+		within(t, 30*time.Second, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
 		require.ErrorIs(t, err, ErrFailed)
 		require.ErrorIs(t, err, errorfs.ErrInjected)
 		require.True(t, broken.Load())

@@ -160,7 +160,7 @@ func runWithFaults(t *testing.T, f *faults) error {
 	o.Log.MaxRecycled = -1 // errorfs does not look into a file that is written over
 	o.OnFailure = func(error) { failures.Add(1) }
 	clients := []*client{{name: "a"}, {name: "b"}}
-	e, err := Open(o)
+	e, err := openEngine(o)
 	if err == nil {
 		err = useUntilFailed(e, clients)
 		if err != nil {
@@ -220,7 +220,7 @@ func useUntilFailed(e *Engine, clients []*client) error {
 }
 
 func reopen(fs vfs.FS, clients []*client) error {
-	e, err := Open(testOptions(fs))
+	e, err := openEngine(testOptions(fs))
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 		})))
 		failed := make(chan error, 10)
 		o.OnFailure = func(err error) { failed <- err }
-		e, err := Open(o)
+		e, err := openEngine(o)
 		require.NoError(t, err)
 		c := &client{name: "a"}
 		require.NoError(t, c.request(e))
@@ -380,14 +380,14 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	taken := int64(len(clients)) - refused.Load()
 	require.Positive(t, refused.Load(), "nothing is refused while the disk hangs")
 	require.Greater(t, taken, int64(10))
-	require.LessOrEqual(t, e.inflight.Load(), o.MaxInflightBytes)
+	require.LessOrEqual(t, e.Coordinator.inflight.Load(), o.MaxInflightBytes)
 	require.Eventually(t, func() bool { return e.Ready() != nil }, time.Minute, time.Millisecond)
 	require.ErrorIs(t, clients[0].request(e), ErrBusy)
 	clients[0].sent.Add(-1)
 	unlock()
 	within(t, 20*time.Second, "recovery", done.Wait)
 	require.Eventually(t, func() bool { return e.Ready() == nil }, time.Minute, time.Millisecond)
-	require.Zero(t, e.inflight.Load())
+	require.Zero(t, e.Coordinator.inflight.Load())
 	for _, c := range clients {
 		require.NoError(t, c.check(e, c.acked.Load(), c.acked.Load()))
 		require.NoError(t, c.request(e))

@@ -92,9 +92,7 @@ func (p *partition) takeWaiting(number uint64) []*waiter {
 	p.heldNew = true
 	list := h.waiting
 	h.waiting = nil
-	if p.tokens != nil {
-		p.tokens.Add(-int64(len(list)))
-	}
+	p.tokens.Add(-int64(len(list)))
 	p.forgetHeld(number, h)
 	return list
 }
@@ -113,9 +111,7 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m merging, key 
 	}
 	h := p.holdOf(number)
 	h.waiting = append(h.waiting, x)
-	if p.tokens != nil {
-		p.tokens.Add(1)
-	}
+	p.tokens.Add(1)
 }
 
 // encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who waits, their records with sizes.
@@ -151,46 +147,10 @@ func (p *partition) decodeHeld(v []byte) error {
 			}
 			size := int(binary.LittleEndian.Uint32(v))
 			h.waiting = append(h.waiting, &waiter{record: append([]byte{}, v[4:4+size]...)})
-			if p.tokens != nil {
-				p.tokens.Add(1)
-			}
+			p.tokens.Add(1)
 			v = v[4+size:]
 		}
 	}
 	p.heldNew = false
 	return nil
-}
-
-// countMerges counts the merges that have begun and not ended, from the books of all partitions. Nothing is applied meanwhile.
-func (e *Engine) countMerges() (n int64, err error) {
-	count := func(record []byte) {
-		rec, parseErr := op.ParseRecord(record, nil)
-		if parseErr != nil {
-			err = parseErr
-			return
-		}
-		for rest := rec.Ops; len(rest) > 0; {
-			var o op.Op
-			if o, rest = op.Next(rest); isToken(o.Kind()) {
-				n++
-			}
-		}
-	}
-	for _, p := range e.held {
-		w := e.owner[p.id]
-		w.mu.Lock()
-		for _, m := range p.outbox {
-			if !m.applied.Load() {
-				count(MessageRecord(m.body))
-			}
-		}
-		for _, d := range p.deferred {
-			count(d.record)
-		}
-		for _, h := range p.held {
-			n += int64(len(h.waiting))
-		}
-		w.mu.Unlock()
-	}
-	return n, err
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,7 @@ import (
 func TestHeld(t *testing.T) {
 	var w worker
 	w.applying.rec = &op.Record{Workspace: 3, Actor: 4, Stamp: 5, Source: op.SourceMerge}
-	p := &partition{}
+	p := &partition{tokens: new(atomic.Int64)}
 	p.hold(7, 100)
 	p.hold(7, 50)
 	p.hold(9, 1)
@@ -24,14 +25,14 @@ func TestHeld(t *testing.T) {
 
 	book := p.encodeHeld()
 	for n := range book {
-		cut := &partition{}
+		cut := &partition{tokens: new(atomic.Int64)}
 		if err := cut.decodeHeld(book[:n]); err != nil {
 			require.ErrorIs(t, err, ErrStore)
 		} else {
 			require.Less(t, len(cut.held), 2)
 		}
 	}
-	again := &partition{}
+	again := &partition{tokens: new(atomic.Int64)}
 	require.NoError(t, again.decodeHeld(book))
 	require.Equal(t, p.held, again.held)
 	require.Equal(t, book, again.encodeHeld())

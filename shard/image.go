@@ -38,7 +38,7 @@ const (
 //
 // Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release. Not safe for concurrent use.
 type Image struct {
-	e            *Engine
+	e            *Replica
 	dir          string
 	checkpointed uint64 // the copied store has at least the effects up to here
 	position     uint64
@@ -46,7 +46,7 @@ type Image struct {
 }
 
 // BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and what the file system says; nothing is left behind then.
-func (e *Engine) BeginImage(ctx context.Context) (*Image, error) {
+func (e *Replica) BeginImage(ctx context.Context) (*Image, error) {
 	if err := e.Ready(); err != nil {
 		return nil, err
 	}
@@ -102,13 +102,7 @@ func (i *Image) Path(name string) string { return i.e.opts.FS.PathJoin(i.dir, na
 // End fixes the image's position: all that is acknowledged by now is in it. The log of the image has what the copied store lacks, and all records
 // behind position packed, for a reader who has the others.
 func (i *Image) End(packed uint64) (err error) {
-	i.position = i.e.log.DurablePosition()
-	if i.e.opts.Group != nil { // its state may be ahead of its log
-		i.position = max(i.position, i.checkpointed, packed)
-	}
-	if packed > i.position {
-		return fmt.Errorf("position %d is ahead of the log, which is durable to %d", packed, i.position)
-	}
+	i.position = max(i.e.log.DurablePosition(), i.checkpointed, packed) // a replica's state may be ahead of its log
 	i.log, err = i.e.log.Image(imageHold, min(i.checkpointed, packed)+1, i.position)
 	return err
 }
@@ -181,7 +175,7 @@ func (i *Image) Release() error {
 }
 
 // removeImage removes the copies of an image; those of a process that was killed, too.
-func (e *Engine) removeImage() error {
+func (e *Replica) removeImage() error {
 	dir := e.opts.FS.PathJoin(e.opts.Dir, imageDir)
 	if err := e.opts.FS.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
 		return fmt.Errorf("remove %q: %w", dir, err)
@@ -190,7 +184,7 @@ func (e *Engine) removeImage() error {
 }
 
 // checkRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was received.
-func (e *Engine) checkRestored() error {
+func (e *Replica) checkRestored() error {
 	for name, what := range map[string]string{
 		RestoreMarker:  "a restore into this directory has not ended; restore again",
 		ReceivedMarker: "a state that was received has not been put in its place",

@@ -12,33 +12,33 @@ import (
 // HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
 // never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
 // the user's addresses counts. For op.SvcID key is the svc_id as text.
-func (e *Engine) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (c stateChange, ok bool, err error) {
+func (c *Coordinator) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (held stateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
 	switch id {
 	case op.Email:
-		return e.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
+		return c.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
 	case op.Phone:
-		return e.addressState(workspace, id, key, s)
+		return c.addressState(workspace, id, key, s)
 	case op.ExternalID: // in nearly all cases the profile itself
-		_, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
+		_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 		if err != nil || l.blob == nil {
-			return c, false, err
+			return held, false, err
 		}
 		if profile.Kind(l.blob) == profile.KindUser {
-			return e.heldBy(workspace, l, s)
+			return c.heldBy(workspace, l, s)
 		}
 		l.back()
 	}
 	var user []byte
-	err = e.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
+	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
 	if err != nil || user == nil {
-		return c, false, err
+		return held, false, err
 	}
-	return e.heldBy(workspace, lent{blob: user}, s)
+	return c.heldBy(workspace, lent{blob: user}, s)
 }
 
 // heldBy is HeldState of a profile in hand, which it gives back.
-func (e *Engine) heldBy(workspace uint32, user lent, s State) (c stateChange, ok bool, err error) {
+func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held stateChange, ok bool, err error) {
 	own, said := profile.StateOf(user.blob, s)
 	id, code := op.Email, uint32(op.AttrEmail)
 	if !s.ForAddress(op.Email) {
@@ -54,7 +54,7 @@ func (e *Engine) heldBy(workspace uint32, user lent, s State) (c stateChange, ok
 	if len(key) == 0 {
 		return own, said, nil
 	}
-	address, known, err := e.addressState(workspace, id, key, s)
+	address, known, err := c.addressState(workspace, id, key, s)
 	if err != nil || !known {
 		return own, said, err
 	}
@@ -62,21 +62,21 @@ func (e *Engine) heldBy(workspace uint32, user lent, s State) (c stateChange, ok
 }
 
 // addressState is the state of an address; key is canonical.
-func (e *Engine) addressState(workspace uint32, id op.IDKind, key []byte, s State) (c stateChange, ok bool, err error) {
-	_, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
+func (c *Coordinator) addressState(workspace uint32, id op.IDKind, key []byte, s State) (held stateChange, ok bool, err error) {
+	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.blob == nil {
-		return c, false, err
+		return held, false, err
 	}
 	defer l.back()
 	if profile.Kind(l.blob) != kindRow {
-		return c, false, nil
+		return held, false, nil
 	}
-	c, ok = profile.StateOf(l.blob, s)
-	return c, ok, nil
+	held, ok = profile.StateOf(l.blob, s)
+	return held, ok, nil
 }
 
 // join gives the copies of profiles what holds for them by their addresses.
-func (e *Engine) join(workspace uint32, users []User) error {
+func (c *Coordinator) join(workspace uint32, users []User) error {
 	var ed profile.Editor
 	for i := range users {
 		u := &users[i]
@@ -88,7 +88,7 @@ func (e *Engine) join(workspace uint32, users []User) error {
 				continue
 			}
 			var states []stateChange
-			if err := e.ViewAddress(workspace, id, key, func(row []byte) { states = statesOf(row) }); err != nil {
+			if err := c.ViewAddress(workspace, id, key, func(row []byte) { states = statesOf(row) }); err != nil {
 				return err
 			}
 			if len(states) > 0 {

@@ -6,20 +6,23 @@ import (
 	"time"
 
 	"millrace/shard/identity"
+	"millrace/shard/op"
 )
 
-// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes: those to the group itself through the
-// log, by a pump, the others by a courier for each group. What waits in it is told when it ends.
+// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
+// those to the group itself through the log, by a pump, the others by a courier for each group. What waits in it is
+// told when it ends.
 //
-// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever be overtaken. Therefore: everything in an
-// outbox is queued in order, by Lead before any worker sends by itself; a courier goes on only when it knows that its letters are applied; and after end
-// nothing is appended any more.
+// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever
+// be overtaken. Therefore: everything in an outbox is queued in order, by Lead before any worker sends by itself; a
+// courier goes on only when it knows that its letters are applied; and after end nothing is appended any more.
 //
-// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of two messages of one partition, the
-// later may arrive first, and what it causes may come to where the earlier is still to come. Where that would matter is where a profile leaves for another
-// one, which from then on speaks of the same names and addresses: so an Absorb waits until all that its partition has sent before is applied.
+// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of
+// two messages of one partition, the later may arrive first, and what it causes may come to where the earlier is still
+// to come. Where that would matter is where a profile leaves for another one, which from then on speaks of the same
+// names and addresses: so an Absorb waits until all that its partition has sent before is applied.
 type leadership struct {
-	e       *Engine
+	e       *Replica
 	pump    pump
 	ended   chan struct{}
 	ending  sync.Once
@@ -41,10 +44,11 @@ type leadership struct {
 // sender is what a partition of the group has under way.
 type sender struct {
 	flying int        // messages on their way
+	far    int        // so many of them to other groups
 	held   []*message // those that wait: the first of them until no others are on their way
 }
 
-func newLeadership(e *Engine) *leadership {
+func newLeadership(e *Replica) *leadership {
 	l := &leadership{
 		e: e, ended: make(chan struct{}), couriers: make(map[int]*courier), letters: make(map[*ticket]struct{}),
 		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
@@ -52,51 +56,64 @@ func newLeadership(e *Engine) *leadership {
 	l.pump.init()
 	l.pump.lead = l
 	for p := range l.groupOf {
-		l.groupOf[p] = e.opts.Group.Mesh.GroupOf(uint8(p))
+		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
 	}
 	return l
-}
-
-// over is closed when the leadership has ended; of an engine that is alone it never is.
-func (l *leadership) over() <-chan struct{} {
-	if l == nil {
-		return nil
-	}
-	return l.ended
 }
 
 func (l *leadership) hasEnded() bool {
 	return isClosed(l.ended)
 }
 
-// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on what is in its outboxes.
-func (e *Engine) Lead() {
+// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on
+// what is in its outboxes, and releases what is deferred when nobody asks for it in time.
+func (e *Replica) Lead() { e.begin(nil) }
+
+// Resume is Lead where no coordinator outlives its process, so that nobody will ask: what is deferred is released as
+// soon as all is visible that was sent before. Then resumed is closed.
+func (e *Replica) Resume() (resumed <-chan struct{}) {
+	t, done := &ticket{}, make(chan struct{})
+	l := e.begin(t)
+	e.background.Go(func() {
+		select {
+		case <-t.done:
+		case <-l.ended:
+			return
+		}
+		if x, _ := t.effects(); len(x.Deferred) > 0 {
+			l.releaseAll(l.claimAll(x.Deferred))
+		}
+		close(done)
+	})
+	return done
+}
+
+// begin begins a leadership. t, when it isn't nil, counts what is sent on, but merges, which may have to wait for one
+// another.
+func (e *Replica) begin(t *ticket) *leadership {
 	e.leading.Lock()
 	defer e.leading.Unlock()
-	if e.closing.Load() {
-		return
-	}
 	l := newLeadership(e)
+	if e.closing.Load() {
+		l.end()
+		return l
+	}
+	if t != nil {
+		t.begin(l)
+		t.pending.Add(1)
+	}
 	e.forgetOwn()
 	resent := 0
 	for _, w := range e.workers {
 		w.mu.Lock()
 		for _, p := range w.parts {
-			for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
-				m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token, last: m.last}
-				if p.outbox[i].applied.Load() {
-					m.applied.Store(true)
-					if p.isFar(m) { // no replica has been told
-						l.noteApplied(m)
-					}
-				} else {
-					l.send([]*message{m})
-					resent++
-				}
-				p.outbox[i] = m
-			}
+			resent += l.resend(p, t)
 			for _, d := range p.deferred {
-				l.keep(deferredRef{p.id, d.seq})
+				if t != nil {
+					t.deferTo(p.id, d.seq)
+				} else {
+					l.keep(deferredRef{p.id, d.seq})
+				}
 			}
 		}
 		w.lead = l
@@ -105,15 +122,39 @@ func (e *Engine) Lead() {
 	if resent > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", resent)
 	}
-	e.background.Add(1)
-	go func() {
-		defer e.background.Done()
-		e.runPump(&l.pump)
-	}()
+	e.background.Go(func() { e.runPump(&l.pump) })
 	e.lead.Store(l)
+	if e.Failed() != nil {
+		l.end()
+	}
+	t.finish()
+	return l
 }
 
-// noteApplied: a message of an earlier leadership is applied in its group. Couriers of this one may be under way already.
+// resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
+func (l *leadership) resend(p *partition, t *ticket) (resent int) {
+	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
+		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token, last: m.last}
+		if p.outbox[i].applied.Load() {
+			m.applied.Store(true)
+			if p.isFar(m) { // no replica has been told
+				l.noteApplied(m)
+			}
+		} else {
+			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); t != nil && !m.token && o.Kind() != op.Unpin {
+				m.ticket = t
+				t.pending.Add(1)
+			}
+			l.send([]*message{m})
+			resent++
+		}
+		p.outbox[i] = m
+	}
+	return resent
+}
+
+// noteApplied: a message of an earlier leadership is applied in its group. Couriers of this one may be under way
+// already.
 func (l *leadership) noteApplied(m *message) {
 	at := arrival{m.sender, l.groupOf[identity.Partition(m.number)]}
 	l.mu.Lock()
@@ -123,7 +164,7 @@ func (l *leadership) noteApplied(m *message) {
 }
 
 // Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
-func (e *Engine) Follow() {
+func (e *Replica) Follow() {
 	e.leading.Lock()
 	defer e.leading.Unlock()
 	l := e.lead.Swap(nil)
@@ -164,12 +205,13 @@ func (l *leadership) end() {
 
 // newTicket is a ticket of a replica.
 func (l *leadership) newTicket() *ticket {
-	t := newTicket()
-	t.lead = l
+	t := &ticket{}
+	t.begin(l)
 	return t
 }
 
-// complete: all that the ticket has counted is visible. After the end nothing is: what is applied then has effects that no ticket counts.
+// complete: all that the ticket has counted is visible. After the end nothing is: what is applied then has effects that
+// no ticket counts.
 func (l *leadership) complete(t *ticket) {
 	if l.hasEnded() {
 		return
@@ -179,6 +221,13 @@ func (l *leadership) complete(t *ticket) {
 		l.keep(ref)
 	}
 	t.mu.Unlock()
+	if !t.isLetter {
+		select {
+		case t.done <- struct{}{}:
+		default:
+		}
+		return
+	}
 	l.mu.Lock()
 	reply := t.reply
 	t.reply = nil
@@ -188,19 +237,12 @@ func (l *leadership) complete(t *ticket) {
 	defer l.answered()
 	if reply != nil {
 		reply(t.effects())
-		return
-	}
-	select {
-	case t.done <- struct{}{}:
-	default:
 	}
 }
 
-// submit is Engine.submit for a record of the engine's own: none is appended when leadership has ended, although the log may take records again.
-func (l *leadership) submit(e *Engine, c *commit, data []byte) error {
-	if l == nil {
-		return e.submit(c, data)
-	}
+// submit is Replica.submit for a record of the engine's own: none is appended when leadership has ended, although the
+// log may take records again.
+func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
 	l.appending.Lock()
 	defer l.appending.Unlock()
 	if l.hasEnded() {
@@ -221,12 +263,19 @@ func (l *leadership) send(messages []*message) {
 		if l.e.owner[identity.Partition(m.number)] == nil {
 			l.backlog.Add(int64(len(m.body)))
 		}
-		if s := &l.senders[m.sender]; len(s.held) > 0 || m.last && s.flying > 0 {
+		if s := &l.senders[m.sender]; len(s.held) > 0 || l.isHeld(m) {
 			s.held = append(s.held, m)
 		} else {
 			l.queue(m)
 		}
 	}
+}
+
+// isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
+// caller holds mu.
+func (l *leadership) isHeld(m *message) bool {
+	s := &l.senders[m.sender]
+	return m.last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.number)] == nil)
 }
 
 // queue puts a message on its way. The caller holds mu.
@@ -237,6 +286,7 @@ func (l *leadership) queue(m *message) {
 		l.pump.send(m)
 		return
 	}
+	l.senders[m.sender].far++
 	group := l.groupOf[to]
 	c := l.couriers[group]
 	if c == nil {
@@ -254,7 +304,10 @@ func (l *leadership) landed(messages []*message) {
 	for _, m := range messages {
 		s := &l.senders[m.sender]
 		s.flying--
-		for len(s.held) > 0 && !(s.held[0].last && s.flying > 0) && !l.hasEnded() {
+		if l.e.owner[identity.Partition(m.number)] == nil {
+			s.far--
+		}
+		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
 			next := s.held[0]
 			s.held = s.held[1:]
 			l.queue(next)
@@ -269,15 +322,15 @@ func (l *leadership) landedHere(messages []*message) {
 	l.mu.Unlock()
 }
 
-func (e *Engine) requestTending() {
+func (e *Replica) requestTending() {
 	select {
 	case e.tending <- struct{}{}:
 	default:
 	}
 }
 
-// tend is the goroutine of a replica that looks after outboxes and deferred records.
-func (e *Engine) tend() {
+// tend is the goroutine that looks after outboxes and deferred records.
+func (e *Replica) tend() {
 	defer e.background.Done()
 	tick := time.NewTicker(e.opts.tend)
 	defer tick.Stop()
@@ -293,13 +346,16 @@ func (e *Engine) tend() {
 		}
 		if l := e.lead.Load(); l != nil {
 			l.tellArrived()
-			l.releaseKept()
+			if due := l.due(time.Now()); len(due) > 0 {
+				e.background.Go(func() { l.releaseAll(due) })
+			}
 		}
 	}
 }
 
-// forgetOwn drops the messages that partitions of this engine have had from the outboxes. On a replica that follows only the receivers' inboxes tell.
-func (e *Engine) forgetOwn() {
+// forgetOwn drops the messages that partitions of this engine have had from the outboxes. On a replica that follows
+// only the receivers' inboxes tell.
+func (e *Replica) forgetOwn() {
 	var full []*partition
 	for _, p := range e.held {
 		w := e.owner[p.id]

@@ -77,13 +77,13 @@ func notYet[T any](t *testing.T, c <-chan T, why string) {
 
 // finished gives a record what Take gets: a batch of a front, with its stamp.
 func finished(b *Batch) []byte {
-	return append([]byte{}, b.Finish(b.workspace, b.actor, b.engine.now(b.Builder.Count()))[wal.HeaderBytes:]...)
+	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.now(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
 
 func (c *testCluster) leader(group int) *Engine {
 	e := c.groups[group].leaderOf(time.Now().Add(patient))
 	require.NotNil(c.t, e)
-	return e
+	return over(e)
 }
 
 // What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later is somebody else's.
@@ -102,12 +102,12 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	require.NoError(t, err)
 	end := make(chan struct{})
 	close(end)
-	_, _, err = pending.Wait(end)
+	_, err = pending.Wait(end)
 	require.ErrorIs(t, err, ErrUnknown, "who waits has enough")
 
 	waited := make(chan error, 2)
 	go func() {
-		_, _, err := pending.Wait(nil)
+		_, err := pending.Wait(nil)
 		waited <- err
 	}()
 	letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
@@ -127,7 +127,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	_, err = e.Release(1<<56|1, nil)
 	require.ErrorIs(t, err, ErrNotLeader)
 	require.Empty(t, done, "the letter is sent again: who waits for it has lost nothing yet")
-	require.Zero(t, e.inflight.Load(), "what was lost is under way no more")
+	require.Zero(t, e.Replica.inflight.Load(), "what was lost is under way no more")
 
 	g.frozen.Store(false)
 	w.move(g, 1)
@@ -159,12 +159,13 @@ func testAppliedAfterTheEnd(t *testing.T) {
 		tickets[i] = l.newTicket()
 		tickets[i].pending.Add(1)
 	}
+	tickets[1].isLetter = true
 	tickets[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the letter") } // it is not among l.letters yet
-	tickets[2].finish(e)
+	tickets[2].finish()
 	require.Len(t, tickets[2].done, 1)
 	e.Follow()
-	tickets[0].finish(e)
-	tickets[1].finish(e)
+	tickets[0].finish()
+	tickets[1].finish()
 	require.Empty(t, tickets[0].done)
 	w.close()
 }
@@ -183,7 +184,7 @@ func testYield(t *testing.T) {
 	defer w.groups[2].frozen.Store(false)
 	first, err := e.Take(record, 0)
 	require.NoError(t, err)
-	eventually(t, "it is applied", func() bool { return e.inflight.Load() == 0 })
+	eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
 
 	resume, err := e.Yield(10 * time.Millisecond)
 	require.NoError(t, err)
@@ -218,10 +219,10 @@ func testYield(t *testing.T) {
 	require.NoError(t, <-told)
 	notYet(t, yielded, "requests wait for their answers")
 	w.groups[2].frozen.Store(false)
-	_, _, err = first.Wait(nil)
+	_, err = first.Wait(nil)
 	require.NoError(t, err)
 	notYet(t, yielded, "requests wait for their answers")
-	_, _, err = second.Wait(nil)
+	_, err = second.Wait(nil)
 	require.NoError(t, err)
 	resume = <-yielded
 	require.ErrorIs(t, receive(), ErrNotLeader, "there is nothing left that would be lost")
@@ -254,6 +255,7 @@ func testYieldWaitsForLetters(t *testing.T) {
 	told := make(chan struct{})
 	letter := l.newTicket()
 	letter.pending.Add(1)
+	letter.isLetter = true
 	letter.reply = func(Effects, error) { <-told }
 	l.mu.Lock()
 	l.letters[letter] = struct{}{}
@@ -265,7 +267,7 @@ func testYieldWaitsForLetters(t *testing.T) {
 		close(yielded)
 	}()
 	notYet(t, yielded, "who sent the letter waits")
-	go letter.finish(e)
+	go letter.finish()
 	notYet(t, yielded, "it is being told")
 	close(told)
 	<-yielded
@@ -351,13 +353,13 @@ func testDeferredRecordOfALostFront(t *testing.T, moved bool) {
 	addEvent(b, op.Email, email, "late", 0)
 	require.NoError(t, b.route())
 	require.Equal(t, 2, b.Builder.Count())
-	parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
+	parts, err := split(finished(b), &testMesh{w.nodes[0]})
 	require.NoError(t, err)
 	var refs []uint64
 	for _, p := range parts {
 		pending, err := w.leader(p.Group).Take(p.Record, 0)
 		require.NoError(t, err)
-		_, x, err := pending.Wait(nil)
+		x, err := pending.Wait(nil)
 		require.NoError(t, err)
 		refs = append(refs, x.Deferred...)
 	}
@@ -400,7 +402,7 @@ func testReleaseByTheFront(t *testing.T) {
 	require.NoError(t, b.route())
 	pending, err := w.leader(1).Take(finished(b), 0)
 	require.NoError(t, err)
-	_, x, err := pending.Wait(nil)
+	x, err := pending.Wait(nil)
 	require.NoError(t, err)
 	require.Len(t, x.Deferred, 1)
 	for i := range 3 {
@@ -433,7 +435,7 @@ func testBacklogIsBounded(t *testing.T) {
 		if refused = errors.Is(err, ErrBusy); !refused {
 			require.NoError(t, err)
 		}
-		eventually(t, "it is applied", func() bool { return e.inflight.Load() == 0 })
+		eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
 	}
 	w.groups[2].frozen.Store(false)
 	settle(t, front)
@@ -506,7 +508,7 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 		go func() { first <- request(w.nodes[round%3].front) }()
 		e := w.nodes[(round+1)%3].front
 		eventually(t, "the answer is kept", func() bool {
-			l, err := e.lendFar(e.hasher.Number(1, op.NoID, key))
+			l, err := e.lend(e.hasher.Number(1, op.NoID, key))
 			require.NoError(t, err)
 			defer l.back()
 			return l.blob != nil
@@ -689,8 +691,6 @@ func testDocumentsInCluster(t *testing.T) {
 func TestFrontOnItsOwn(t *testing.T) { synctest.Test(t, testFrontOnItsOwn) }
 
 func testFrontOnItsOwn(t *testing.T) {
-	_, err := NewFront(Options{})
-	require.Error(t, err)
 	w := smallCluster(t, nil)
 	front := w.nodes[0].front
 	require.NoError(t, front.Ready())
@@ -702,8 +702,7 @@ func testFrontOnItsOwn(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, n, back)
 
-	other, err := NewFront(Options{Group: &Group{Secret: testSecret, Mesh: &testMesh{w.nodes[0]}, Clock: w.nodes[0].clock}, MaxInflightBytes: 1})
-	require.NoError(t, err)
+	other := NewCoordinator(CoordinatorOptions{Secret: testSecret, Nodes: &testMesh{w.nodes[0]}, Clock: w.nodes[0].clock, MaxInflightBytes: 1})
 	b := other.NewBatch(1, 0)
 	addEvent(b, op.ExternalID, "u", "e", 0)
 	require.ErrorIs(t, b.Commit(), ErrBusy)
@@ -763,7 +762,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	in := func(group int, id op.IDKind, format string) string {
 		for n := 0; ; n++ {
 			key := fmt.Sprintf(format, n)
-			if e.opts.Group.Mesh.GroupOf(identity.Partition(e.hasher.Number(1, id, []byte(key)))) == group {
+			if e.nodes.GroupOf(identity.Partition(e.hasher.Number(1, id, []byte(key)))) == group {
 				return key
 			}
 		}

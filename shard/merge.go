@@ -26,14 +26,6 @@ import (
 // What reaches a mark that leads on (an op by svc_id or by a look-up that is older, a name that was granted) follows it,
 // behind all that the profile had sent before it left.
 
-// Merge queues a merge of the profile gone into the profile keep (service.md 4.2): durable when Commit returns, applied later. It happens once or,
-// when one of them is not there by then, not at all. Commit returns ErrBusy when too many merges wait (Options.MaxMergesWaiting).
-func (b *Batch) Merge(gone, keep uint64) {
-	m := merging{other: keep, mode: profile.MergeUsers}
-	b.Append(op.Merge, op.MakeFlags(0, op.SvcID), gone, m.append(nil), nil)
-	b.merges++
-}
-
 // merging is the body of Merge, Pin, Seal, Absorb and Unpin; the key is the external id that an identify wants, empty for /users/merge.
 //
 //	other u64 | mode u8 | reference u16 | room u32 | profile, of an Absorb …
@@ -66,42 +58,12 @@ func isToken(k op.Kind) bool {
 	return k == op.Merge || k == op.Pin || k == op.Seal || k == op.Absorb
 }
 
-// reserveMerges counts n merges as begun, or refuses.
-func (e *Engine) reserveMerges(n int) error {
-	if n == 0 {
-		return nil
-	}
-	if e.log == nil { // the groups' leaders see to it in the end
-		if e.mergesWaiting()+int64(n) > e.opts.MaxMergesWaiting {
-			refusedMerges.Inc()
-			return ErrBusy
-		}
-		return nil
-	}
-	if e.merges.Add(int64(n)) > e.opts.MaxMergesWaiting {
-		e.merges.Add(-int64(n))
-		refusedMerges.Inc()
-		return ErrBusy
-	}
-	return nil
-}
-
 // ended: the token is no more.
 func (w *worker) ended(m *merging, outcome Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
 	w.applying.ticket.report(m.ref, outcome) // nobody waits for /users/merge: there is no ticket
-	if w.applying.live {
-		w.e.countMerge(-1)
-	}
-}
-
-// countMerge counts merges that begin or end, where the engine is alone. A replica counts those that it has in hand (partition.tokens).
-func (e *Engine) countMerge(n int64) {
-	if e.opts.Group == nil {
-		e.merges.Add(n)
-	}
 }
 
 // sendMerge sends the token on.
@@ -111,17 +73,11 @@ func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m merging,
 
 // mergeInto begins the merge of an identify: holder has the external id.
 func (w *worker) mergeInto(p *partition, o op.Op, c claim, holder uint64) {
-	if w.applying.live {
-		w.e.countMerge(1)
-	}
 	w.sendMerge(p, op.Merge, c.profile, merging{other: holder, mode: c.mode, ref: c.ref}, o.Key())
 }
 
 // claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is next.
 func (w *worker) claimAgain(p *partition, o op.Op, m *merging, gone uint64) {
-	if w.applying.live {
-		w.e.countMerge(-1)
-	}
 	c := claim{profile: gone, kind: claimIdentify, mode: m.mode, ref: m.ref}
 	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
 	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.append(nil), o.Key(), false)
@@ -324,9 +280,9 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 
 // eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were merged into it.
 func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
-	if w.e.oneLog(gone, nobodyIn(p.id)) {
-		w.eraseEvents(p, gone, w.e.appendFormers(nil, blob, gone))
-	} else if own := w.e.appendFormers(nil, blob, nobodyIn(p.id)); len(own) > 0 {
+	if oneLog(gone, nobodyIn(p.id), w.e.opts.Carrier) {
+		w.eraseEvents(p, gone, appendFormers(nil, blob, gone, w.e.opts.Carrier))
+	} else if own := appendFormers(nil, blob, nobodyIn(p.id), w.e.opts.Carrier); len(own) > 0 {
 		w.eraseEvents(p, nobodyIn(p.id), own)
 	}
 	w.eraseElsewhere(p, blob)
@@ -390,7 +346,7 @@ func (w *worker) proceed(p *partition, number uint64) error {
 			if err := w.applyOp(p, o); err != nil {
 				return err
 			}
-			x.ticket.finish(w.e)
+			x.ticket.finish()
 		}
 	}
 	return nil

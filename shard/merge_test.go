@@ -275,7 +275,7 @@ func TestMergeBacklog(t *testing.T) {
 			numbers = append(numbers, makeUser(t, e, fmt.Sprint("u", i)))
 		}
 	})
-	x.opts.MaxMergesWaiting = 3
+	x.Replica.opts.MaxMergesWaiting = 3
 	within(t, 30*time.Second, "merges", func() {
 		done := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, numbers[0], numbers[1], numbers[2], numbers[3]) })
 		require.Equal(t, 2, x.Stats().MergesWaiting)

@@ -1,124 +1,87 @@
 package shard
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"millrace/shard/identity"
 )
 
-// testMesh is the Mesh of a node.
+// testMesh is the Nodes and the Carrier of a node: the other nodes are in this process, and calls take their time, fail
+// before something was done, or after.
 type testMesh struct{ *testNode }
+
+var _ interface {
+	Nodes
+	Carrier
+} = (*testMesh)(nil)
 
 // patient is how long a call waits for a leader.
 const patient = 20 * time.Second
 
 var errLink = errors.New("the connection is gone")
 
-func (m *testMesh) Commit(record []byte, outcomes []Outcome) error {
-	parts, err := Split(slices.Clone(record), m.GroupOf, 0)
-	if err != nil {
-		return err
+func (m *testMesh) Self() NodeID { return NodeID(m.i) }
+
+func (m *testMesh) Leader(group int, until time.Time, _ bool) (NodeID, error) {
+	r := m.c.groups[group].leads(until)
+	if r == nil {
+		return 0, ErrUnavailable
 	}
-	var mu sync.Mutex
-	var deferred []uint64
-	var all sync.WaitGroup
-	errs := make([]error, len(parts))
-	collect := func(x Effects) {
-		mu.Lock()
-		defer mu.Unlock()
-		deferred = append(deferred, x.Deferred...)
-		for _, o := range x.Outcomes {
-			outcomes[o.Ref] = o.Outcome
-		}
-	}
-	for i, p := range parts {
-		all.Go(func() {
-			var x Effects
-			x, errs[i] = m.commitPart(p, len(outcomes))
-			collect(x)
-		})
-	}
-	all.Wait()
-	if err := m.joined(errs); err != nil {
-		return err
-	}
-	for len(deferred) > 0 {
-		ref := deferred[0]
-		deferred = deferred[1:]
-		if m.c.faulty.Load() && m.c.chance(3) {
-			return ErrUnknown // the front is gone
-		}
-		x, err := m.retry(m.c.groupOf(identity.Partition(ref)), func(e *Engine) (Effects, error) { return e.Release(ref, nil) })
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
-		collect(x)
-	}
-	return nil
+	return NodeID(r.node.i), nil
 }
 
-// joined is nothing done, unknown, or nil.
-func (m *testMesh) joined(errs []error) error {
-	failed := 0
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable) {
-			return fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
-		if err != nil {
-			failed++
+func (m *testMesh) Resigned(int, NodeID, uint64) {}
+
+func (m *testMesh) Replica(group int) *Replica { return m.local(m.c.groups[group]) }
+
+func (m *testMesh) Take(node NodeID, parts []*Part, wanted int, until time.Time) {
+	m.c.lag(100 * time.Microsecond)
+	there := &testMesh{m.c.nodes[node]}
+	end, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	for _, p := range parts {
+		record := p.Record
+		p.Record = slices.Clone(record)
+		p.Take(there.Replica(p.Group), wanted)
+		clear(p.Record) // it was lent
+		p.Record = record
+	}
+	for _, p := range parts {
+		p.Wait(end.Done())
+	}
+	for _, p := range parts {
+		if p.Err == nil && m.c.faulty.Load() && m.c.chance(2) {
+			p.Err = ErrUnknown // the answer is lost
 		}
 	}
-	switch failed {
-	case 0:
-		return nil
-	case len(errs):
-		return errs[0]
+}
+
+func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (Effects, error) {
+	if m.c.faulty.Load() && m.c.chance(3) {
+		return Effects{}, ErrUnknown // the coordinator is gone
 	}
-	return fmt.Errorf("%w: a part was not taken", ErrUnknown)
+	m.c.lag(100 * time.Microsecond)
+	return releaseAt((&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref))), ref, nil)
 }
 
 // retry does something with a leader until it is none that says so.
-func (m *testMesh) retry(g *testGroup, do func(e *Engine) (Effects, error)) (Effects, error) {
+func (m *testMesh) retry(g *testGroup, do func(e *Replica) error) error {
 	until := time.Now().Add(patient)
 	for {
 		e := g.leaderOf(until)
 		if e == nil {
-			return Effects{}, ErrUnavailable
+			return ErrUnavailable
 		}
 		m.c.lag(100 * time.Microsecond)
-		x, err := do(e)
+		err := do(e)
 		if err == nil || !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrClosed) {
-			return x, err
+			return err
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
-}
-
-func (m *testMesh) commitPart(p Part, outcomes int) (x Effects, err error) {
-	g := m.c.groups[p.Group]
-	var pending *Pending
-	_, err = m.retry(g, func(e *Engine) (_ Effects, err error) {
-		for busy := 0; busy < 3; busy++ {
-			record := slices.Clone(p.Record)
-			pending, err = e.Take(record, outcomes)
-			clear(record) // it was lent
-			if !errors.Is(err, ErrBusy) {
-				break
-			}
-		}
-		return Effects{}, err
-	})
-	if err != nil {
-		return x, err
-	}
-	if _, x, err = pending.Wait(nil); err == nil && m.c.faulty.Load() && m.c.chance(2) {
-		return Effects{}, ErrUnknown // the answer is lost
-	}
-	return x, err
 }
 
 func (m *testMesh) Deliver(letters []Letter) error {
@@ -158,7 +121,7 @@ func (m *testMesh) Deliver(letters []Letter) error {
 }
 
 // receive has a group take in letters, half of the time together with what others deliver to it meanwhile.
-func (g *testGroup) receive(e *Engine, letters []Letter) error {
+func (g *testGroup) receive(e *Replica, letters []Letter) error {
 	if g.c.chance(50) {
 		return e.Receive(letters)
 	}
@@ -192,16 +155,16 @@ type testBag struct {
 
 func (m *testMesh) GroupOf(partition uint8) int { return m.c.groupOf(partition).number }
 
-func (m *testMesh) Local(partition uint8) *Engine { return m.local(m.c.groupOf(partition)) }
+func (m *testMesh) Local(partition uint8) *Replica { return m.local(m.c.groupOf(partition)) }
 
-func (m *testMesh) local(g *testGroup) *Engine {
+func (m *testMesh) local(g *testGroup) *Replica {
 	if r := g.replicas[m.i]; r != nil {
 		return r.e.Load()
 	}
 	return nil
 }
 
-func (m *testMesh) Control() *Engine {
+func (m *testMesh) Control() *Replica {
 	for {
 		if e := m.local(m.c.groups[0]); e != nil {
 			return e
@@ -259,44 +222,34 @@ func (m *testMesh) fence(groups []*testGroup) error {
 	return nil
 }
 
-func (m *testMesh) Blocked(number uint64) bool {
-	e := m.Local(identity.Partition(number))
-	return e != nil && e.Blocked(number)
-}
-
 // read reads at the leader of a partition's group, which has applied everything that was acknowledged before.
-func (m *testMesh) read(partition uint8, f func(e *Engine) error) error {
+func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
 	g := m.c.groupOf(partition)
-	_, err := m.retry(g, func(e *Engine) (Effects, error) {
+	return m.retry(g, func(e *Replica) error {
 		g.mu.Lock()
 		position := g.position
 		g.mu.Unlock()
 		if err := e.WaitApplied(position); err != nil {
-			return Effects{}, err
+			return err
 		}
 		if !e.enter() {
-			return Effects{}, ErrClosed
+			return ErrClosed
 		}
 		defer e.usable.RUnlock()
-		return Effects{}, f(e)
+		return f(e)
 	})
-	return err
 }
 
 func (m *testMesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
-	err = m.read(partition, func(e *Engine) (err error) {
+	err = m.read(partition, func(e *Replica) (err error) {
 		waiting, err = e.Flush(owner, nil)
 		return err
 	})
 	return waiting, err
 }
 
-func (m *testMesh) Release(ref uint64) (Effects, error) {
-	return m.retry(m.c.groupOf(identity.Partition(ref)), func(e *Engine) (Effects, error) { return e.Release(ref, nil) })
-}
-
 func (m *testMesh) Entry(number uint64) (blob []byte, err error) {
-	err = m.read(identity.Partition(number), func(e *Engine) (err error) {
+	err = m.read(identity.Partition(number), func(e *Replica) (err error) {
 		blob, err = e.Entry(number)
 		return err
 	})
@@ -304,7 +257,7 @@ func (m *testMesh) Entry(number uint64) (blob []byte, err error) {
 }
 
 func (m *testMesh) TrailOf(number uint64) (all Trail, err error) {
-	err = m.read(identity.Partition(number), func(e *Engine) (err error) {
+	err = m.read(identity.Partition(number), func(e *Replica) (err error) {
 		all, err = e.TrailOf(number)
 		return err
 	})
@@ -312,7 +265,7 @@ func (m *testMesh) TrailOf(number uint64) (all Trail, err error) {
 }
 
 func (m *testMesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
-	err = m.read(partition, func(e *Engine) (err error) {
+	err = m.read(partition, func(e *Replica) (err error) {
 		numbers, more, err = e.BlockedPage(workspace, partition, after)
 		return err
 	})

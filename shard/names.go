@@ -2,10 +2,7 @@ package shard
 
 import (
 	"cmp"
-	"errors"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -103,7 +100,7 @@ func (b *Batch) sameIdentifier(start int, o op.Op) bool {
 // 4.1 rule 3 says: whoever has an external id, then whoever was updated last. That needs a look at each, but no more
 // than that.
 func (b *Batch) choose(x *naming, o op.Op) (err error) {
-	n, e := &b.routing.names, b.engine
+	n, e := &b.routing.names, b.coordinator
 	n.members, err = e.numbers(n.members[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
 	if err != nil || len(n.members) == 0 {
 		return err
@@ -127,17 +124,17 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 }
 
 // appendCandidates appends those of the numbers that are users, in the numbers' order.
-func (e *Engine) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
-	if len(numbers) >= manySharers && !e.allResident() {
-		return e.appendRead(dst, numbers)
+func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
+	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.allResident()) {
+		return c.appendRead(dst, numbers)
 	}
 	for _, number := range numbers {
-		c, err := e.candidate(number)
+		x, err := c.candidate(number)
 		if err != nil {
 			return dst, err
 		}
-		if c.number != 0 {
-			dst = append(dst, c)
+		if x.number != 0 {
+			dst = append(dst, x)
 		}
 	}
 	return dst, nil
@@ -148,37 +145,32 @@ func (e *Engine) appendCandidates(dst []candidate, numbers []uint64) ([]candidat
 const manySharers = 64
 
 // appendRead is appendCandidates, several at a time.
-func (e *Engine) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
+func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
 	var reading errgroup.Group
 	for r := range maxReaders {
 		reading.Go(func() (err error) {
 			for i := r; i < len(all) && err == nil; i += maxReaders {
-				all[i], err = e.candidate(own[i])
+				all[i], err = c.candidate(own[i])
 			}
 			return err
 		})
 	}
 	err := reading.Wait()
-	return append(dst, slices.DeleteFunc(all, func(c candidate) bool { return c.number == 0 })...), err
-}
-
-// allResident says whether all entries are in this engine's memory.
-func (e *Engine) allResident() bool {
-	return len(e.workers) > 0 && !slices.ContainsFunc(e.workers, func(w *worker) bool { return !w.complete.Load() })
+	return append(dst, slices.DeleteFunc(all, func(x candidate) bool { return x.number == 0 })...), err
 }
 
 // candidate looks at the user with this number. The zero candidate: there is none.
-func (e *Engine) candidate(number uint64) (c candidate, err error) {
-	l, err := e.lend(number)
+func (c *Coordinator) candidate(number uint64) (x candidate, err error) {
+	l, err := c.lend(number)
 	if err != nil || l.blob == nil {
-		return c, err
+		return x, err
 	}
 	defer l.back()
 	if profile.Kind(l.blob) == profile.KindUser {
-		c = candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)}
+		x = candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)}
 	}
-	return c, nil
+	return x, nil
 }
 
 // candidate is one of several profiles that an address names.
@@ -208,7 +200,7 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 	at := number
 	for again := true; again && err == nil; {
 		again = false
-		err = b.engine.view(at, func(blob []byte) {
+		err = b.coordinator.view(at, func(blob []byte) {
 			switch {
 			case profile.Workspace(blob) != b.workspace:
 			case profile.Kind(blob) == profile.KindUser:
@@ -225,8 +217,8 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 }
 
 func (b *Batch) readUser(number uint64, blob []byte) named {
-	n, h := &b.routing.names, b.engine.hasher
-	u := named{number: number, identified: profile.Identified(blob), rows: b.engine.addressRows(b.workspace, blob)}
+	n, h := &b.routing.names, b.coordinator.hasher
+	u := named{number: number, identified: profile.Identified(blob), rows: b.coordinator.addressRows(b.workspace, blob)}
 	if id := profile.ExternalID(blob); len(id) > 0 {
 		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
 	}
@@ -238,45 +230,3 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 // are removed. Where that never happened, a request that names users by external ids alone names each by one, and
 // nothing is to be looked up. So each workspace has a control document, which every node of a cluster knows, from the
 // first rename on.
-
-const renamedPrefix = "engine/renamed/"
-
-func renamedKey(workspace uint32) string {
-	return renamedPrefix + strconv.FormatUint(uint64(workspace), 10)
-}
-
-// takeDocument gives a control document, as it is now, to whom it is for.
-func (e *Engine) takeDocument(key string, doc []byte) {
-	workspace, isOwn := strings.CutPrefix(key, renamedPrefix)
-	if !isOwn {
-		e.opts.OnDocument(key, doc)
-		return
-	}
-	if n, err := strconv.ParseUint(workspace, 10, 32); err == nil {
-		e.renamed.Store(uint32(n), struct{}{})
-	}
-}
-
-// hasRenamed says whether an external id was ever renamed in a workspace.
-func (e *Engine) hasRenamed(workspace uint32) bool {
-	_, ok := e.control().renamed.Load(workspace)
-	return ok
-}
-
-// beginRenames returns when every node knows that there are renamed external ids in a workspace.
-func (e *Engine) beginRenames(workspace uint32) error {
-	if _, known := e.renamed.Load(workspace); known {
-		return nil
-	}
-	if !e.hasRenamed(workspace) {
-		err := e.PutDocuments(0, []DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
-		if err != nil && !errors.Is(err, ErrConflict) {
-			return err
-		}
-	}
-	if e.log == nil { // that this node knows it says nothing of the others
-		e.opts.Group.Mesh.Spread()
-		e.renamed.Store(workspace, struct{}{})
-	}
-	return nil
-}

@@ -24,7 +24,7 @@ func (b *Batch) Operator(index int, name []byte) (ref int) {
 	if len(o.list) == maxOperators {
 		return -1
 	}
-	ref, start := b.commit.ticket.expect(), len(o.names)
+	ref, start := b.expect(), len(o.names)
 	o.names = append(o.names, name...)
 	o.list = append(o.list, operator{ref, index, start, len(o.names)})
 	return ref

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -307,19 +308,19 @@ func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
 	addEvent(b, op.Email, email, "late", 0)
 	require.NoError(t, b.route())
-	parts, err := Split(finished(b), (&testMesh{w.nodes[0]}).GroupOf, 0)
+	parts, err := split(finished(b), &testMesh{w.nodes[0]})
 	require.NoError(t, err)
-	slices.SortFunc(parts, func(a, b Part) int { return a.Group - b.Group }) // the user's first
+	slices.SortFunc(parts, func(a, b op.Part) int { return a.Group - b.Group }) // the user's first
 	var refs []uint64
 	for _, p := range parts {
 		pending, err := w.leader(p.Group).Take(p.Record, 0)
 		require.NoError(t, err)
-		_, x, err := pending.Wait(nil)
+		x, err := pending.Wait(nil)
 		require.NoError(t, err)
 		refs = append(refs, x.Deferred...)
 	}
 	for len(refs) > 0 {
-		x, err := (&testMesh{w.nodes[0]}).Release(refs[0])
+		x, err := front.release(refs[0], time.Now().Add(patient))
 		require.NoError(t, err)
 		refs = append(refs[1:], x.Deferred...)
 	}

@@ -38,7 +38,7 @@ type partition struct {
 	deleting    map[uint64]struct{} // the same, while a checkpoint deletes them
 	outbox      []*message          // in order of seq; applied ones leave from the front, and now and then from between others
 	first, last uint8               // the engine's partitions
-	tokens      *atomic.Int64       // counts merges in the outbox and those that wait; nil: the engine is alone
+	tokens      *atomic.Int64       // the engine's count of merges: here those in the outbox and those that wait
 	sent        []uint64            // stored outbox rows to delete
 	deferred    []*deferred
 	released    []uint64 // stored deferred rows to delete
@@ -376,7 +376,7 @@ func (p *partition) drop(m *message) {
 	if m.stored {
 		p.sent = append(p.sent, m.seq)
 	}
-	if m.token && p.tokens != nil {
+	if m.token {
 		p.tokens.Add(-1)
 	}
 }

@@ -10,25 +10,24 @@ import (
 	"millrace/wal"
 )
 
-// pump carries messages from outboxes into the log, many in one record. One goroutine, so that each sender's messages stay in order.
+// pump carries messages from outboxes into the log, many in one record. One goroutine, so that each sender's messages
+// stay in order.
 type pump struct {
 	mu      sync.Mutex
 	cond    sync.Cond
 	waiting []*message
 	closed  bool
-	gone    chan struct{}
-	lead    *leadership // of a replica: as long as it lasts; nil: the engine is alone
+	lead    *leadership // as long as it lasts
 }
 
 const maxPumpBytes = 4 << 20
 
 func (p *pump) init() {
 	p.cond.L = &p.mu
-	p.gone = make(chan struct{})
 }
 
-// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as the effect of
-// requests that are bounded themselves.
+// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
+// the effect of requests that are bounded themselves.
 func (p *pump) send(m ...*message) {
 	p.mu.Lock()
 	p.waiting = append(p.waiting, m...)
@@ -43,8 +42,7 @@ func (p *pump) close() {
 	p.cond.Signal()
 }
 
-func (e *Engine) runPump(p *pump) {
-	defer close(p.gone)
+func (e *Replica) runPump(p *pump) {
 	var rest []*message
 	for {
 		if len(rest) == 0 {
@@ -67,7 +65,7 @@ func (e *Engine) runPump(p *pump) {
 }
 
 // deliver puts the first messages into one record and says how many; 0 when the engine stops.
-func (e *Engine) deliver(lead *leadership, messages []*message) (n int) {
+func (e *Replica) deliver(lead *leadership, messages []*message) (n int) {
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
 	for _, m := range messages {
@@ -79,9 +77,7 @@ func (e *Engine) deliver(lead *leadership, messages []*message) (n int) {
 	}
 	c := &commit{messages: messages[:n:n]}
 	c.Context, c.Urgent = c, true
-	if lead != nil {
-		c.finished = func() { lead.landedHere(c.messages) }
-	}
+	c.finished = func() { lead.landedHere(c.messages) }
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := lead.submit(e, c, data)
@@ -89,7 +85,7 @@ func (e *Engine) deliver(lead *leadership, messages []*message) (n int) {
 			messagesSent.Add(n)
 			return n
 		}
-		if !e.again(err, pause, lead.over()) {
+		if !e.again(err, pause, lead.ended) {
 			return 0
 		}
 	}
@@ -101,3 +97,22 @@ var (
 	lettersSent    = metrics.NewCounter("millrace_letters_sent_total")
 	lettersRefused = metrics.NewCounter("millrace_letters_refused_total")
 )
+
+// again says whether the server's own record that the log refused shall be tried once more, and waits before it is.
+// A nil end never comes.
+func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) bool {
+	if e.Failed() != nil {
+		return false
+	}
+	select {
+	case <-end:
+		return false
+	case <-e.stop: // it is in the store or the log: the next start takes it up
+		return false
+	case <-e.failure.failed:
+		return false
+	case <-time.After(pause):
+		e.opts.Logger.Debug("log refuses an internal record; trying again", "error", err)
+		return true
+	}
+}

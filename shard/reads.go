@@ -9,29 +9,28 @@ import (
 	"millrace/wal"
 )
 
-// On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who asks for users of the others notices
-// nothing. A group is fenced when the first entry of it is looked at, after the request has come in: so what is found there has all that was acknowledged before,
-// and so has whatever that leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now.
+// On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who
+// asks for users of the others notices nothing. A group is fenced when the first entry of it is looked at, after the
+// request has come in: so what is found there has all that was acknowledged before, and so has whatever that leads to,
+// from an address to its users, from a user to the addresses, from who was merged to whom they are now.
 
 // Reads are the reads of one request. They belong to one goroutine.
 type Reads struct {
-	engine *Engine // reads as it does, and fences before
-	fences *fences // nil: alone, where there is nothing to wait for
+	coordinator *Coordinator // reads as it does, and fences before
+	fences      *fences      // nil: alone, where there is nothing to wait for
 }
 
 // NewReads makes reads, that can be used for one request after the other (Begin).
-func (e *Engine) NewReads() *Reads {
-	if e.opts.Group == nil {
-		return &Reads{engine: e}
+func (c *Coordinator) NewReads() *Reads {
+	if c.sole != nil {
+		return &Reads{coordinator: c}
 	}
-	group, f := *e.opts.Group, &fences{Mesh: e.opts.Group.Mesh}
-	group.Mesh = f
-	reader := &Engine{opts: e.opts, clock: e.clock, store: e.store, hasher: e.hasher, partitions: e.partitions, owner: e.owner, workers: e.workers, blocked: e.blocked, renamed: e.renamed}
-	reader.opts.Group = &group
-	return &Reads{engine: reader, fences: f}
+	f := &fences{Nodes: c.nodes}
+	return &Reads{&Coordinator{opts: c.opts, nodes: f, hasher: c.hasher, clock: c.clock, renamed: c.renamed, spread: c.spread}, f}
 }
 
-// Begin begins another request, or goes on with one that has changed something: what is read from now on has all that was acknowledged before.
+// Begin begins another request, or goes on with one that has changed something: what is read from now on has all that
+// was acknowledged before.
 func (r *Reads) Begin() {
 	if r.fences != nil {
 		r.fences.begin()
@@ -53,27 +52,28 @@ const (
 	OfPhones
 )
 
-// Expect says what will be read, so that it is not fenced one group after the other: first the groups that identifiers lie in, then those of users, then those of
-// their addresses. What it doesn't foresee is fenced when it is read. Without Expect, there would be a round of the quorum between two looks.
+// Expect says what will be read, so that it is not fenced one group after the other: first the groups that identifiers
+// lie in, then those of users, then those of their addresses. What it doesn't foresee is fenced when it is read.
+// Without Expect, there would be a round of the quorum between two looks.
 func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
-	f, e := r.fences, r.engine
+	f, c := r.fences, r.coordinator
 	if f == nil {
 		return nil
 	}
 	homes := make([]uint64, len(list))
 	for i, named := range list {
-		homes[i] = e.homeOf(workspace, &list[i], named)
+		homes[i] = c.homeOf(workspace, &list[i], named)
 	}
 	if err := f.here(homes); err != nil || extent == 0 {
 		return err
 	}
 	var users []uint64
 	for i, named := range list {
-		if !e.isHere(homes[i]) {
+		if !c.isHere(homes[i]) {
 			continue
 		}
 		var err error
-		if users, err = e.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
+		if users, err = c.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
 			return err
 		}
 	}
@@ -82,11 +82,11 @@ func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) erro
 	}
 	var rows []uint64
 	for _, number := range users[:min(len(users), maxExpected)] {
-		if !e.isHere(number) {
+		if !c.isHere(number) {
 			continue
 		}
-		err := e.view(number, func(blob []byte) {
-			of := e.addressRows(workspace, blob)
+		err := c.view(number, func(blob []byte) {
+			of := c.addressRows(workspace, blob)
 			if extent&OfEmails != 0 {
 				rows = append(rows, of[atEmail])
 			}
@@ -104,63 +104,65 @@ func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) erro
 // maxExpected is how many users Expect looks at: thousands may share an address.
 const maxExpected = 128
 
-// homeOf is the number that the search for an identifier begins at, 0 for a svc_id that is nobody's. The key becomes the canonical one.
-func (e *Engine) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
+// homeOf is the number that the search for an identifier begins at, 0 for a svc_id that is nobody's. The key becomes
+// the canonical one.
+func (c *Coordinator) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
 	switch i.ID {
 	case op.SvcID:
-		number, _ := e.hasher.ParseSvcID(workspace, i.Key)
+		number, _ := c.hasher.ParseSvcID(workspace, i.Key)
 		return number
 	case op.Email:
 		canonical.Key = op.AppendEmailKey(nil, i.Key)
 	}
-	return e.hasher.Number(workspace, i.ID, canonical.Key)
+	return c.hasher.Number(workspace, i.ID, canonical.Key)
 }
 
 // addressRows are the directory rows of the addresses that a profile has, 0 for none; what is no profile any more has
 // none.
-func (e *Engine) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
+func (c *Coordinator) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
 	if profile.Kind(blob) != profile.KindUser {
 		return rows
 	}
 	email, phone := profile.Addresses(blob)
 	if email != nil {
 		var canonical [maxStackKey]byte
-		rows[atEmail] = e.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
+		rows[atEmail] = c.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
 	}
 	if phone != nil {
-		rows[atPhone] = e.hasher.Number(workspace, op.Phone, phone.Bytes())
+		rows[atPhone] = c.hasher.Number(workspace, op.Phone, phone.Bytes())
 	}
 	return rows
 }
 
-// Find is Engine.Find.
+// Find is Coordinator.Find.
 func (r *Reads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
-	return r.engine.Find(workspace, id, key)
+	return r.coordinator.Find(workspace, id, key)
 }
 
-// FindNumber is Engine.FindNumber.
+// FindNumber is Coordinator.FindNumber.
 func (r *Reads) FindNumber(workspace uint32, number uint64) ([]User, error) {
-	return r.engine.FindNumber(workspace, number)
+	return r.coordinator.FindNumber(workspace, number)
 }
 
-// FindMerged is Engine.FindMerged.
+// FindMerged is Coordinator.FindMerged.
 func (r *Reads) FindMerged(workspace uint32, number uint64) ([]User, error) {
-	return r.engine.FindMerged(workspace, number)
+	return r.coordinator.FindMerged(workspace, number)
 }
 
-// View is Engine.View.
+// View is Coordinator.View.
 func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
-	return r.engine.View(workspace, id, key, f)
+	return r.coordinator.View(workspace, id, key, f)
 }
 
-// HeldState is Engine.HeldState.
+// HeldState is Coordinator.HeldState.
 func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (profile.StateChange, bool, error) {
-	return r.engine.HeldState(workspace, id, key, s)
+	return r.coordinator.HeldState(workspace, id, key, s)
 }
 
-// fences is the Mesh of one request's reads: it lets nobody look at a replica of a group that was not fenced since begin.
+// fences is the Nodes of one request's reads: it lets nobody look at a replica of a group that was not fenced since
+// begin.
 type fences struct {
-	Mesh
+	Nodes
 	mu     sync.Mutex                    // several goroutines may look at those who share an address
 	fenced [identity.Partitions + 1]bool // by group
 	failed error                         // what became of a fence; there is no use in another one
@@ -194,13 +196,14 @@ func (f *fences) of(numbers ...uint64) error {
 	return f.failed
 }
 
-// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a fence of its own.
+// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a fence of its
+// own.
 func (f *fences) here(numbers []uint64) error { return f.of(f.local(numbers)...) }
 
 // local are those of the numbers that this node has a replica of.
 func (f *fences) local(numbers []uint64) (local []uint64) {
 	for _, number := range numbers {
-		if f.Mesh.Local(identity.Partition(number)) != nil {
+		if f.Nodes.Local(identity.Partition(number)) != nil {
 			local = append(local, number)
 		}
 	}
@@ -219,11 +222,11 @@ func (f *fences) all() error {
 }
 
 // Local is the replica of a partition behind a fence; nil also when there is none to be had: then Entry says why.
-func (f *fences) Local(partition uint8) *Engine {
-	if f.Mesh.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
+func (f *fences) Local(partition uint8) *Replica {
+	if f.Nodes.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
 		return nil
 	}
-	return f.Mesh.Local(partition)
+	return f.Nodes.Local(partition)
 }
 
 // Entry is the entry at number, as the group's leader has it.
@@ -234,11 +237,32 @@ func (f *fences) Entry(number uint64) ([]byte, error) {
 	if failed != nil {
 		return nil, failed
 	}
-	return f.Mesh.Entry(number)
+	return f.Nodes.Entry(number)
 }
 
-// fence has a front's batch see all that was acknowledged before of what its ops read, and makes its stamp later than all that was known of states there: of the
-// identifiers and addresses that it names, of whom they name, and of the addresses that these have.
+// addressBehindFences is address where others may have changed what is looked up.
+func (b *Batch) addressBehindFences() error {
+	own := b.coordinator
+	r := own.reads.Get().(*Reads)
+	defer func() {
+		b.coordinator = own
+		own.reads.Put(r)
+	}()
+	b.coordinator = r.coordinator
+	if err := b.fence(r.fences); err != nil {
+		return err
+	}
+	return b.address()
+}
+
+// needsFence says whether Commit must have seen all that was acknowledged before: it looks something up; or its stamp
+// must be later than all that users and addresses know of states, since users and their addresses lie in different
+// groups, which Replica.Take knows one of.
+func (b *Batch) needsFence() bool { return b.namesMayMix() || len(b.contacts) > 0 }
+
+// fence has a batch see all that was acknowledged before of what its ops read, and makes its stamp later than all that
+// was known of states there: of the identifiers and addresses that it names, of whom they name, and of the addresses
+// that these have.
 func (b *Batch) fence(f *fences) error {
 	f.begin()
 	if len(b.contacts) > maxFenced {
@@ -269,7 +293,7 @@ func (b *Batch) fence(f *fences) error {
 	for _, o := range ops {
 		before := len(users)
 		var err error
-		if users, err = b.engine.numbers(users, o.Number(), b.workspace, o.Flags().ID(), o.Key()); err != nil {
+		if users, err = b.coordinator.numbers(users, o.Number(), b.workspace, o.Flags().ID(), o.Key()); err != nil {
 			return err
 		}
 		switch contact := o.Flags().Has(op.Contact); {
@@ -294,5 +318,6 @@ func (b *Batch) fence(f *fences) error {
 	return f.of(rows...)
 }
 
-// maxFenced is how many objects of a batch may change addresses and states before all groups are fenced: so many users and addresses lie in nearly all.
+// maxFenced is how many objects of a batch may change addresses and states before all groups are fenced: so many users
+// and addresses lie in nearly all.
 const maxFenced = 16

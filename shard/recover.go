@@ -8,18 +8,17 @@ import (
 	"sync"
 	"time"
 
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
 )
 
 // loadStore reads what the store has: the control documents, the books of all partitions, and, when they fit the memory, all entries.
-func (e *Engine) loadStore() error {
+func (e *Replica) loadStore() error {
 	start := time.Now()
 	if err := e.store.documents(func(key string, doc []byte) {
 		e.documents[key] = doc
-		e.takeDocument(key, doc)
+		e.opts.OnDocument(key, doc)
 	}); err != nil {
 		return err
 	}
@@ -44,7 +43,7 @@ func (e *Engine) loadStore() error {
 }
 
 // recover brings the state to where the log ends: it applies the records that the store has not seen, by the same apply as live.
-func (e *Engine) recover() error {
+func (e *Replica) recover() error {
 	start := time.Now()
 	from := e.checkpointed.Load()
 	for _, w := range e.workers {
@@ -67,23 +66,13 @@ func (e *Engine) recover() error {
 	go e.runSweeps()
 	e.opts.Logger.Info("recovered", "position", e.log.LastPosition(), "replayed_records", records,
 		"ms", time.Since(start).Milliseconds())
-	if e.opts.Group != nil { // Lead takes up what was under way
-		close(e.pump.gone)
-		e.background.Add(1)
-		go e.tend()
-		return nil
-	}
-	merges, err := e.countMerges()
-	if err != nil {
-		return err
-	}
-	e.merges.Store(merges)
-	e.resend()
+	e.background.Add(1)
+	go e.tend()
 	return nil
 }
 
 // loadPartitions reads the books of all partitions and, when the store fits the memory budget, all entries.
-func (e *Engine) loadPartitions() error {
+func (e *Replica) loadPartitions() error {
 	// Blocks are compressed on disk: about half of what they hold.
 	fits := e.store.size()*3 < e.opts.MemoryBytes
 	errs := make([]error, len(e.workers))
@@ -130,7 +119,7 @@ func (w *worker) loadPartition(p *partition, entries bool) error {
 }
 
 // replay applies the records from position from on.
-func (e *Engine) replay(from uint64) (records int, err error) {
+func (e *Replica) replay(from uint64) (records int, err error) {
 	undelivered := 0
 	err = e.log.Replay(from, func(position uint64, count uint32, payload []byte) error {
 		c := e.window.take(len(payload))
@@ -146,7 +135,7 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 		if undelivered += len(payload); undelivered > replayStretch {
 			undelivered = 0
 			e.drain()
-			e.forgetDelivered()
+			e.forgetOwn()
 		}
 		return nil
 	})
@@ -154,7 +143,7 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 		return records, err
 	}
 	e.drain()
-	e.forgetDelivered()
+	e.forgetOwn()
 	e.window.forget()
 	return records, e.Failed()
 }
@@ -163,83 +152,14 @@ func (e *Engine) replay(from uint64) (records int, err error) {
 const replayStretch = 64 << 20
 
 // drain waits until all workers are idle.
-func (e *Engine) drain() {
+func (e *Replica) drain() {
 	for _, w := range e.workers {
 		w.drain()
 	}
 }
 
-// forgetDelivered drops messages from the outboxes that their receivers have had: replay makes them anew. Nothing is applied meanwhile.
-func (e *Engine) forgetDelivered() {
-	for _, p := range e.held {
-		w := e.owner[p.id]
-		w.mu.Lock()
-		for _, m := range p.outbox {
-			if to := e.partitions[identity.Partition(m.number)]; to != nil && m.seq <= to.inbox[m.sender] {
-				m.applied.Store(true)
-			}
-		}
-		p.forgetApplied()
-		w.mu.Unlock()
-	}
-}
-
-// resend takes up what a crash has interrupted: messages that their receivers have not had, then records that still wait.
-func (e *Engine) resend() {
-	t := newTicket()
-	t.pending.Add(1)
-	var lost []*message
-	for _, p := range e.held {
-		w := e.owner[p.id]
-		w.mu.Lock()
-		for _, m := range p.outbox {
-			if m.applied.Load() {
-				continue
-			}
-			lost = append(lost, m)
-			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); isToken(o.Kind()) || o.Kind() == op.Unpin {
-				continue // merges may have to wait for one another: what was deferred doesn't wait for them
-			}
-			m.ticket = t
-			t.pending.Add(1)
-		}
-		for _, d := range p.deferred {
-			t.deferTo(p.id, d.seq)
-		}
-		w.mu.Unlock()
-	}
-	go e.runPump(&e.pump)
-	if len(lost) > 0 {
-		e.opts.Logger.Info("sending again what was under way", "messages", len(lost))
-		e.pump.send(lost...)
-	}
-	t.finish(e)
-	e.background.Add(1)
-	go func() {
-		defer e.background.Done()
-		select {
-		case <-t.done:
-			close(e.resumed)
-		case <-e.stop:
-		case <-e.failure.failed:
-		}
-	}()
-}
-
-// waitResumed returns when all is visible that a crash has interrupted.
-func (e *Engine) waitResumed() error {
-	select {
-	case <-e.resumed:
-		return nil
-	case <-e.stop:
-		return ErrClosed
-	case <-e.failure.failed:
-		return e.failure.err
-	}
-}
-
-// runSweeps forgets what has expired, partition by partition, through the log like every change. Of a group's replicas the one that leads does.
-func (e *Engine) runSweeps() {
+// runSweeps forgets what has expired, partition by partition, through the log like every change. Who leads does.
+func (e *Replica) runSweeps() {
 	defer e.background.Done()
 	tick := time.NewTicker(e.opts.SweepInterval)
 	defer tick.Stop()
@@ -251,7 +171,7 @@ func (e *Engine) runSweeps() {
 			return
 		case <-tick.C:
 		}
-		if e.opts.Group != nil && e.lead.Load() == nil {
+		if e.lead.Load() == nil {
 			continue
 		}
 		if err := e.sweepAll(); err != nil {
@@ -261,7 +181,7 @@ func (e *Engine) runSweeps() {
 }
 
 // sweepAll sweeps all partitions until nothing is left.
-func (e *Engine) sweepAll() error {
+func (e *Replica) sweepAll() error {
 	due := e.held
 	for len(due) > 0 {
 		if err := e.sweep(due); err != nil {
@@ -282,18 +202,15 @@ func (e *Engine) sweepAll() error {
 }
 
 // sweep puts a Sweep for each of some partitions into the log, and returns when they are applied.
-func (e *Engine) sweep(partitions []*partition) error {
-	b := e.NewBatch(0, 0)
-	defer b.Release()
+func (e *Replica) sweep(partitions []*partition) error {
+	var b op.Builder
+	b.Reset(0)
 	for _, p := range partitions {
 		b.Append(op.Sweep, 0, uint64(p.id)<<56|1, nil, nil)
 	}
-	if e.opts.Group == nil {
-		return b.Commit()
-	}
-	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count()))[wal.HeaderBytes:], 0)
+	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count())), 0)
 	if err == nil {
-		_, _, err = pending.Wait(e.stop)
+		_, err = pending.Wait(e.stop)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -143,11 +144,22 @@ func deliver(e *Engine, records []memRecord, atOnce int) {
 // testSecret is that of the groups of tests.
 var testSecret = [32]byte{1, 2, 3}
 
-func replicaOptions(fs vfs.FS, log Log, first, count int) Options {
-	o := testOptions(fs)
-	o.Workers = 0
-	o.Group = &Group{Log: log, First: first, Count: count, Secret: testSecret, Clock: &Clock{}}
+func replicaOptions(fs vfs.FS, log Log, first, count int) ReplicaOptions {
+	o := ReplicaOptions{
+		Options: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &Clock{}, Carrier: &testMesh{},
+		OpenLog:   func(*Replica) (Log, error) { return log, nil },
+		Readdress: func([]byte, uint64) ([]byte, error) { return nil, errors.New("nobody is there") },
+	}
+	o.Workers = 1
 	return o
+}
+
+func openGroupTest(t *testing.T, o ReplicaOptions) *Engine {
+	t.Helper()
+	e, err := openGroup(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { e.Close() })
+	return e
 }
 
 // eventRecord is a record of events of users, by external id, all of them in partitions [first, first+count).
@@ -175,7 +187,7 @@ func eventRecord(stamp int64, first, count int, users ...string) []byte {
 func TestReplicaHoldsItsPartitions(t *testing.T) {
 	fs, log := vfs.NewMem(), &memLog{}
 	o := replicaOptions(fs, log, 16, 16)
-	e := openTest(t, o)
+	e := openGroupTest(t, o)
 	require.Equal(t, 1, len(e.workers))
 	var users []string
 	h := identity.NewHasher(testSecret)
@@ -211,7 +223,7 @@ func TestReplicaHoldsItsPartitions(t *testing.T) {
 	deliver(e, all[rounds/2+100:rounds/2+400], 1) // later than that is not its business
 	require.Equal(t, all[rounds/2+100].position, log.FirstPosition(), "what the store has may go")
 
-	e = openTest(t, o)
+	e = openGroupTest(t, o)
 	require.NoError(t, e.WaitApplied(all[rounds-1].position))
 	check(e, rounds)
 	deliver(e, all[rounds-300:], 300) // again
@@ -219,11 +231,11 @@ func TestReplicaHoldsItsPartitions(t *testing.T) {
 	check(e, rounds)
 	require.NoError(t, e.Close())
 
-	o.Group.Secret = [32]byte{9}
-	_, err := Open(o)
+	o.Secret = [32]byte{9}
+	_, err := openGroup(o)
 	require.ErrorIs(t, err, ErrStore, "another cluster's")
-	o.Group.Secret, o.Dir = testSecret, "elsewhere"
-	_, err = Open(o)
+	o.Secret, o.Dir = testSecret, "elsewhere"
+	_, err = openGroup(o)
 	require.ErrorIs(t, err, wal.ErrMissing, "an empty store, and a log that doesn't begin at its beginning")
 }
 
@@ -240,7 +252,7 @@ func TestReplicaRefusesMalformedRecords(t *testing.T) {
 		"cut short": elsewhere[:len(elsewhere)-3], "of another group": elsewhere, "without a record": nil, "body": resume,
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := openTest(t, replicaOptions(vfs.NewMem(), &memLog{}, 0, 2))
+			e := openGroupTest(t, replicaOptions(vfs.NewMem(), &memLog{}, 0, 2))
 			r := memRecord{position: 65536, count: 1, payload: data}.record()
 			if data == nil {
 				r.Data = nil
@@ -263,7 +275,7 @@ func TestReplicasShareACache(t *testing.T) {
 	for i := range 17 {
 		o := replicaOptions(vfs.NewMem(), &memLog{}, max(i-1, 0)*16, 16)
 		o.Dir, o.StoreCache = fmt.Sprint(i), cache
-		e, err := Open(o)
+		e, err := openGroup(o)
 		require.NoError(t, err)
 		engines = append(engines, e)
 	}

@@ -54,7 +54,7 @@ func (b *Batch) survey() (needed bool) {
 // namesMayMix says whether identifiers have to be looked up: other ones than external ids, or such as may be one
 // user's.
 func (b *Batch) namesMayMix() bool {
-	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.engine.hasRenamed(b.workspace))
+	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.coordinator.hasRenamed(b.workspace))
 }
 
 func (b *Batch) readContact(start int) {
@@ -75,7 +75,7 @@ func (b *Batch) readContact(start int) {
 			}
 			if v.Tag() == op.String {
 				b.keep = appendKey(b.keep[:0], id, v.Bytes())
-				f.row = b.engine.hasher.Number(b.workspace, id, b.keep)
+				f.row = b.coordinator.hasher.Number(b.workspace, id, b.keep)
 			}
 			r.fields, r.gives = append(r.fields, f), true
 		case op.AttrSubscriptionGroups:
@@ -155,7 +155,7 @@ func (b *Batch) nameTogether(several bool) error {
 			x.number, x.merged = u.number, true
 		}
 	}
-	all := several || b.engine.hasRenamed(b.workspace)
+	all := several || b.coordinator.hasRenamed(b.workspace)
 	contacts := r.gives && (r.asks || r.tells)
 	for i, start := range r.starts {
 		if r.places[i] >= 0 {
@@ -257,7 +257,7 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	if row, waits := r.waits(key, u, fields); waits {
 		return row, true
 	}
-	if key == ^home && (id == op.Email || id == op.Phone) && b.engine.opts.Group != nil {
+	if key == ^home && (id == op.Email || id == op.Phone) && b.coordinator.sole == nil {
 		r.asked[home] = struct{}{}
 	}
 	if len(fields) > 0 {

@@ -63,7 +63,7 @@ func (w *worker) makeRoom() error {
 }
 
 // trimAll brings all workers within their budgets, as far as what is clean allows.
-func (e *Engine) trimAll() error {
+func (e *Replica) trimAll() error {
 	for _, w := range e.workers {
 		for more := true; more; {
 			t, err := w.trim()
@@ -105,10 +105,10 @@ func (w *worker) trim() (t trimmed, err error) {
 }
 
 // MemoryBytes is what Options.MemoryBytes or SetMemoryBytes has said last.
-func (e *Engine) MemoryBytes() int64 { return e.memory.Load() }
+func (e *Replica) MemoryBytes() int64 { return e.memory.Load() }
 
 // SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
-func (e *Engine) SetMemoryBytes(n int64) {
+func (e *Replica) SetMemoryBytes(n int64) {
 	if e.memory.Swap(n) == n {
 		return
 	}

@@ -503,7 +503,7 @@ func trackFields(set map[modelKey]string) (fields [][]byte) {
 	}
 	var b Batch
 	b.Reset(0)
-	b.engine, b.workspace = &Engine{}, 1
+	b.coordinator, b.workspace = &Coordinator{}, 1
 	at := b.Begin()
 	b.SetUserStates(op.SvcID, nil, 1, publicStates(set)...)
 	return [][]byte{append([]byte{}, b.Buf[at+2*op.OpHeaderBytes:]...)}

@@ -17,7 +17,7 @@ type Stats struct {
 }
 
 // Stats takes each worker's lock in turn; once a second is often enough.
-func (e *Engine) Stats() (s Stats) {
+func (e *Replica) Stats() (s Stats) {
 	for _, w := range e.workers {
 		w.mu.Lock()
 		s.EntryBytes += w.arena.used
@@ -36,10 +36,6 @@ func (e *Engine) Stats() (s Stats) {
 		w.mu.Unlock()
 	}
 	s.MergesWaiting = int(e.merges.Load())
-	if e.log == nil {
-		s.InflightBytes, s.MergesWaiting = e.inflight.Load(), int(e.mergesWaiting())
-		return s
-	}
 	s.InflightBytes, s.LogBytes = e.inflight.Load(), e.log.Bytes()
 	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(), e.CheckpointedPosition()
 	return s

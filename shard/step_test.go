@@ -53,7 +53,7 @@ func openStepped(t *testing.T, fill func(t *testing.T, e *Engine)) *stepped {
 	x.limit.Store(math.MaxUint64)
 	o := testOptions(errorfs.Wrap(x.fs, x.stepper))
 	o.Log.MaxRecycled = -1
-	e, err := Open(o)
+	e, err := openEngine(o)
 	require.NoError(t, err)
 	x.Engine = e
 	t.Cleanup(func() { x.limit.Store(math.MaxUint64); e.Close() })

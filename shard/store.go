@@ -83,7 +83,7 @@ const (
 var ErrStore = errors.New("state store")
 
 // openStore opens e's store, or makes it with this secret when isNew. The engine fails when it can't be written any more.
-func openStore(e *Engine, isNew bool, secret [32]byte) (*store, error) {
+func openStore(e *Replica, isNew bool, secret [32]byte) (*store, error) {
 	fs, log := e.opts.FS, e.opts.Logger
 	dir := fs.PathJoin(e.opts.Dir, "state")
 	events := &storeEvents{log: log, fail: e.fail, dead: make(chan struct{})}
@@ -371,7 +371,7 @@ func (p *partition) loadBook(k, v []byte) error {
 		}
 		m.stored = true
 		p.outbox = append(p.outbox, m)
-		if m.token && p.tokens != nil {
+		if m.token {
 			p.tokens.Add(1)
 		}
 	case kind == bookDeferred && len(ids) == 8:

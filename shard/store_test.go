@@ -22,7 +22,7 @@ func TestStoreOfAnotherFormat(t *testing.T) {
 		binary.LittleEndian.PutUint32(facts, version)
 		require.NoError(t, db.Set([]byte("sfacts"), facts, pebble.Sync))
 		require.NoError(t, db.Close())
-		_, err = Open(testOptions(fs))
+		_, err = openEngine(testOptions(fs))
 		require.ErrorIs(t, err, ErrStore)
 		require.ErrorContains(t, err, "for the version that wrote it")
 	}

@@ -5,23 +5,30 @@ import (
 	"sync/atomic"
 )
 
-// ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one for each message
-// on its way. At zero the request is visible everywhere, unless ops of it were deferred: then those are next.
+// ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
+// for each message on its way. At zero it is visible everywhere, apart from what was deferred; then whoever waits in
+// its leadership is told, and sees to the rest.
 type ticket struct {
+	lead *leadership // in which it was made
+
 	pending  atomic.Int32
 	done     chan struct{} // of capacity 1, so that the last worker never waits
 	mu       sync.Mutex    // guards what follows
 	err      error         // ErrUnknown when something that is waited for was lost from sight
 	deferred []deferredRef
-	outcomes []Outcome // by reference; see Batch.Outcome
 	reported []ReportedOutcome
 
-	// Of a replica's ticket: what is at zero goes back to where the request, or the letter, came from; nothing is released here.
-	lead  *leadership              // in which it was made; nil: the engine is alone
-	reply func(x Effects, e error) // of a letter: its Done, until it was called
+	isLetter bool
+	reply    func(x Effects, e error) // of a letter: its Done, until it was called
 }
 
-func newTicket() *ticket { return &ticket{done: make(chan struct{}, 1)} }
+// begin makes a ticket of a record, whose owner may have used it before, one of a leadership.
+func (t *ticket) begin(l *leadership) {
+	if t.done == nil {
+		t.done = make(chan struct{}, 1)
+	}
+	t.lead, t.err, t.deferred, t.reported = l, nil, t.deferred[:0], t.reported[:0]
+}
 
 func (t *ticket) deferTo(partition uint8, seq uint64) {
 	t.mu.Lock()
@@ -29,24 +36,14 @@ func (t *ticket) deferTo(partition uint8, seq uint64) {
 	t.mu.Unlock()
 }
 
-// expect makes a reference that an outcome will be reported under. Until then it is Nobody.
-func (t *ticket) expect() (ref int) {
-	t.outcomes = append(t.outcomes, Nobody)
-	return len(t.outcomes) - 1
-}
-
-// report says what became of an element. In replay, and of a request that is older than the process, nobody wants to know.
+// report says what became of an element. In replay, and of a request that is older than the process, nobody wants to
+// know.
 func (t *ticket) report(ref uint16, o Outcome) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
-	switch {
-	case t.lead != nil:
-		t.reported = append(t.reported, ReportedOutcome{ref, o})
-	case int(ref) < len(t.outcomes):
-		t.outcomes[ref] = o
-	}
+	t.reported = append(t.reported, ReportedOutcome{ref, o})
 	t.mu.Unlock()
 }
 
@@ -84,7 +81,7 @@ func (t *ticket) effects() (x Effects, err error) {
 }
 
 // lose takes n off that nobody will finish: what becomes of them is unknown here.
-func (t *ticket) lose(e *Engine, n int32) {
+func (t *ticket) lose(n int32) {
 	if t == nil {
 		return
 	}
@@ -93,30 +90,12 @@ func (t *ticket) lose(e *Engine, n int32) {
 	t.deferred = t.deferred[:0]
 	t.mu.Unlock()
 	t.pending.Add(1 - n)
-	t.finish(e)
+	t.finish()
 }
 
-// finish takes one off; the last one releases deferred ops or wakes who waits. A nil ticket is that of an effect that nobody waits for.
-func (t *ticket) finish(e *Engine) {
-	if t == nil || t.pending.Add(-1) != 0 {
-		return
-	}
-	if t.lead != nil {
+// finish takes one off; the last one wakes who waits. A nil ticket is that of an effect that nobody waits for.
+func (t *ticket) finish() {
+	if t != nil && t.pending.Add(-1) == 0 {
 		t.lead.complete(t)
-		return
 	}
-	t.mu.Lock()
-	var next deferredRef
-	n := len(t.deferred)
-	if n > 0 {
-		next = t.deferred[0]
-		t.deferred = append(t.deferred[:0], t.deferred[1:]...)
-		t.pending.Add(1) // for the release itself
-	}
-	t.mu.Unlock()
-	if n > 0 {
-		go e.release(next, t)
-		return
-	}
-	t.done <- struct{}{}
 }

@@ -3,7 +3,6 @@ package shard
 import (
 	"cmp"
 	"encoding/binary"
-	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -43,73 +42,8 @@ type Trail struct {
 	Stays   []Stay // that are over
 }
 
-// Trail is the trail of a user's states, oldest first: what he has said himself, what became of his addresses while he
-// has had them, and both of profiles that were merged into him. Nobody has none.
-func (e *Engine) Trail(workspace uint32, number uint64) (all []StateChange, err error) {
-	var numbers []uint64
-	var stays []Stay
-	err = e.viewUser(workspace, number, func(number uint64, blob []byte) {
-		numbers = append(numbers, number)
-		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
-		var keys rowKeys
-		keys.addresses(profile.Addresses(blob))
-		for _, id := range addresses {
-			if key := keys.of(id); key != nil {
-				stays = append(stays, Stay{id, key, profile.Joined(blob, id), math.MaxInt64})
-			}
-		}
-	})
-	for i := 0; i < len(numbers) && err == nil; i++ {
-		var own Trail
-		own, err = e.trailOf(numbers[i])
-		all, stays = append(all, own.Changes...), append(stays, own.Stays...)
-	}
-	for i := 0; i < len(stays) && err == nil; i++ {
-		var changes []StateChange
-		changes, err = e.AddressTrail(workspace, stays[i].ID, stays[i].Key)
-		for _, c := range changes {
-			if c.Changed > stays[i].Since && c.Changed <= stays[i].Until {
-				all = append(all, c)
-			}
-		}
-	}
-	return oneEach(all), err
-}
-
-// oneEach sorts changes by when they were applied. One that has reached a user and his address, or an address in two
-// stays, is one.
-func oneEach(all []StateChange) (each []StateChange) {
-	slices.SortStableFunc(all, func(a, b StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
-	seen := map[StateChange]bool{}
-	for _, c := range all {
-		same := c
-		same.Applied, same.Channel = 0, 0
-		if !seen[same] {
-			seen[same] = true
-			each = append(each, c)
-		}
-	}
-	return each
-}
-
-// AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
-func (e *Engine) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
-	key = appendKey(nil, id, key)
-	number, l, err := e.lendHome(e.hasher.Number(workspace, id, key), workspace, id, key)
-	if err != nil || l.blob == nil {
-		return nil, err
-	}
-	isRow := profile.Kind(l.blob) == kindRow
-	l.back()
-	if !isRow {
-		return nil, nil
-	}
-	trail, err := e.trailOf(number)
-	return trail.Changes, err
-}
-
 // TrailOf reads the trail of the entry at number.
-func (e *Engine) TrailOf(number uint64) (all Trail, err error) {
+func (e *Replica) TrailOf(number uint64) (all Trail, err error) {
 	type place struct {
 		position, index uint64
 		value           []byte

@@ -1,10 +1,8 @@
 package shard
 
 import (
-	"bytes"
 	"slices"
 
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -56,7 +54,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 // addresses that he has, are touched. user is for whom the op is, whatever the ops before it do; 0: for one who is made.
 // That is not known of an address, and of a number of somebody who was merged.
 func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
-	e, id := b.engine, o.Flags().ID()
+	e, id := b.coordinator, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
 		return 0, false, false, nil
 	}
@@ -96,7 +94,7 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 // lendTarget lends the profile that an op goes to as things stand, when it is here; number is 0 when the op would make
 // one. The op is by another identifier than an address.
 func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
-	e, number := b.engine, o.Number()
+	e, number := b.coordinator, o.Number()
 	if o.Flags().ID() != op.SvcID {
 		number, l, err = e.lendHome(number, b.workspace, o.Flags().ID(), o.Key())
 		switch {
@@ -120,44 +118,15 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
 }
 
 // haveHeard says whether all who share an address have heard these states of it last, and since they came.
-func (e *Engine) haveHeard(workspace uint32, id op.IDKind, key []byte, states []stateChange) (all bool, err error) {
-	err = e.ViewAddress(workspace, id, key, func(row []byte) {
+func (c *Coordinator) haveHeard(workspace uint32, id op.IDKind, key []byte, states []stateChange) (all bool, err error) {
+	err = c.ViewAddress(workspace, id, key, func(row []byte) {
 		joined := profile.Updated(row)
-		all = !slices.ContainsFunc(states, func(c stateChange) bool {
-			heard, known := profile.StateOf(row, c.State)
-			return !known || !heard.Same(c.State) || heard.Changed <= joined
+		all = !slices.ContainsFunc(states, func(s stateChange) bool {
+			heard, known := profile.StateOf(row, s.State)
+			return !known || !heard.Same(s.State) || heard.Changed <= joined
 		})
 	})
 	return all, err
-}
-
-// isHere says whether an entry can be read without asking another node.
-func (e *Engine) isHere(number uint64) bool {
-	p := identity.Partition(number)
-	return e.owner[p] != nil || e.opts.Group != nil && e.opts.Group.Mesh.Local(p) != nil
-}
-
-// sameAddresses says whether an attributes body gives a profile no other email or phone than it has (profile.Addresses).
-func sameAddresses(email, phone op.Value, body []byte) bool {
-	for len(body) > 0 {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			return false
-		}
-		body = rest
-		now := email
-		switch code {
-		case op.AttrEmail:
-		case op.AttrPhone:
-			now = phone
-		default:
-			continue
-		}
-		if now != nil && !bytes.Equal(now, v) || now == nil && v.Tag() != op.Null {
-			return false
-		}
-	}
-	return true
 }
 
 // blankStates makes fields that apply passes by of the states in the body of an op.

@@ -30,7 +30,7 @@ type commit struct {
 
 // worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over, in log order.
 type worker struct {
-	e  *Engine
+	e  *Replica
 	id int
 
 	mu    sync.Mutex // guards what follows
@@ -45,7 +45,7 @@ type worker struct {
 	applying   applying
 	rec        op.Record
 	sent       []*message  // by the record at hand, for the pump
-	lead       *leadership // of a replica that leads: who carries messages; nil otherwise
+	lead       *leadership // while the engine leads: who carries messages; nil otherwise
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -77,7 +77,7 @@ type queue struct {
 	waiters int
 }
 
-func newWorker(e *Engine, id int) *worker {
+func newWorker(e *Replica, id int) *worker {
 	w := &worker{e: e, id: id, gone: make(chan struct{})}
 	w.arena.limit = int(e.opts.addressable / arenaChunk)
 	w.arena.plain = e.opts.MemoryBytes/int64(e.opts.Workers) < minHuge
@@ -85,14 +85,9 @@ func newWorker(e *Engine, id int) *worker {
 	return w
 }
 
-// onDurable is that of the log of an engine that is alone: all records are its own.
-func (e *Engine) onDurable(records []*wal.Record) {
-	e.dispatch(records, records[len(records)-1].Position)
-}
-
 // dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last. It sorts them all before the
 // first worker gets any: a record that has been applied may be its owner's again.
-func (e *Engine) dispatch(records []*wal.Record, last uint64) {
+func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 	for _, r := range records {
 		c := r.Context.(*commit)
 		for set := c.workers; set != 0; set &= set - 1 {
@@ -191,12 +186,8 @@ func (w *worker) do(items []*commit) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(sent) == 0:
-	case lead != nil:
+	if len(sent) > 0 {
 		lead.send(sent)
-	default:
-		w.e.pump.send(sent...)
 	}
 	for _, c := range items {
 		ticket, finished := c.ticket, c.finished // c is its owner's again as soon as it is counted down
@@ -204,7 +195,7 @@ func (w *worker) do(items []*commit) error {
 			finished()
 		}
 		if ticket != nil {
-			ticket.finish(w.e)
+			ticket.finish()
 		}
 	}
 	if isCrowded {

@@ -18,7 +18,7 @@ var errYielding = errors.New("shard: the leadership is being handed over already
 // Yield says that another node is to lead the group soon: from now on Take refuses requests, which go to whoever leads next. It returns when all that was taken
 // is answered, and takes nothing any more; or after timeout, and goes on with what others need to come to an end. resume undoes it, when the group is not led by
 // another node after all. An error: somebody else has it yield.
-func (e *Engine) Yield(timeout time.Duration) (resume func(), err error) {
+func (e *Replica) Yield(timeout time.Duration) (resume func(), err error) {
 	l := e.lead.Load()
 	if l == nil {
 		return func() {}, nil

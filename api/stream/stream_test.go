@@ -35,7 +35,7 @@ import (
 // world is a real engine with its event log and control data, in memory, and a directory for streams.
 type world struct {
 	t      testing.TB
-	e      *shard.Engine
+	e      *shard.Coordinator
 	events *eventlog.Log
 	c      *control.Control
 	ws     *control.Workspace
@@ -55,7 +55,7 @@ func newWorld(t testing.TB, blockBytes int64) *world {
 	w.e, err = shard.Open(shard.Options{FS: vfs.NewMem(), Dir: "engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Logger: quiet, Readers: []string{eventlog.HoldName}, OnDocument: w.c.Apply})
 	require.NoError(t, err)
-	w.events, err = eventlog.Open(w.e, eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet,
+	w.events, err = eventlog.Open(w.e.Replica(), eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet,
 		Now: func() time.Time { return time.Now().Add(time.Duration(w.later.Load())) }})
 	require.NoError(t, err)
 	t.Cleanup(func() { w.events.Close(); w.e.Close() })
@@ -123,7 +123,7 @@ func (w *world) pack() {
 	}
 	require.NoError(w.t, b.Commit())
 	b.Release()
-	require.NoError(w.t, w.e.Checkpoint())
+	require.NoError(w.t, w.e.Replica().Checkpoint())
 	require.NoError(w.t, w.events.Pack())
 }
 

@@ -107,7 +107,7 @@ func (n *node) takeImage(ctx context.Context, now time.Time) (*takenImage, error
 		}
 		return &takenImage{b.Bytes, b.About.Position, b.Write, b.Release}, nil
 	}
-	i, err := backup.Take(ctx, n.engine, n.events.(*eventlog.Log), version, now)
+	i, err := backup.Take(ctx, n.engine.Replica(), n.events.(*eventlog.Log), version, now)
 	if err != nil {
 		return nil, err
 	}

@@ -23,9 +23,9 @@ import (
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
 type node struct {
-	engine  *shard.Engine     // of a node of a cluster: its front
-	cluster *cluster.Node     // nil: alone
-	events  eventlog.Exporter // of all of the cluster
+	engine  *shard.Coordinator // of a node of a cluster: its front
+	cluster *cluster.Node      // nil: alone
+	events  eventlog.Exporter  // of all of the cluster
 	control *control.Control
 	server  *api.Server
 	streams *stream.Manager
@@ -95,7 +95,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	if n.engine, err = shard.Open(o.engine); err != nil {
 		return err
 	}
-	events, err := eventlog.Open(n.engine, o.events)
+	events, err := eventlog.Open(n.engine.Replica(), o.events)
 	if err != nil {
 		return errors.Join(err, n.engine.Close())
 	}

@@ -33,8 +33,8 @@ type Image struct {
 }
 
 // Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version of the program, for About. Errors:
-// those of shard.Engine.BeginImage.
-func Take(ctx context.Context, e *shard.Engine, events *eventlog.Log, program string, now time.Time) (*Image, error) {
+// those of shard.Replica.BeginImage.
+func Take(ctx context.Context, e *shard.Replica, events *eventlog.Log, program string, now time.Time) (*Image, error) {
 	image, err := e.BeginImage(ctx)
 	if err != nil {
 		return nil, err

@@ -148,9 +148,9 @@ func TestImageGoes(t *testing.T) {
 	for l.clients[0].acked.Load() < 100 {
 		time.Sleep(time.Millisecond)
 	}
-	i, err := Take(context.Background(), n.e, n.l, "test", time.Now())
+	i, err := Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
 	require.NoError(t, err)
-	_, err = Take(context.Background(), n.e, n.l, "test", time.Now())
+	_, err = Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
 	require.ErrorIs(t, err, shard.ErrImage)
 	_, err = fs.Stat("data/image/state")
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestImageGoes(t *testing.T) {
 	require.Eventually(t, func() bool { return n.e.FirstPosition() > held }, 2*time.Minute, time.Millisecond, "the log goes on being trimmed")
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err = Take(cancelled, n.e, n.l, "test", time.Now())
+	_, err = Take(cancelled, n.e.Replica, n.l, "test", time.Now())
 	if err == nil { // the checkpoint had ended before it was looked at
 		t.Skip("not cancelled in time")
 	}
@@ -179,7 +179,7 @@ func TestImageGoes(t *testing.T) {
 	n.take(t)
 	l.stop()
 	require.NoError(t, n.close())
-	_, err = Take(context.Background(), n.e, n.l, "test", time.Now())
+	_, err = Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
 	require.ErrorIs(t, err, shard.ErrClosed)
 
 	n = mustOpen(t, killed, "data")

@@ -24,20 +24,34 @@ import (
 
 // node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and go all the time.
 type node struct {
-	e *shard.Engine
+	e *engine
 	l *eventlog.Log
+}
+
+// engine is a replica, with the coordinator that reads it.
+type engine struct {
+	*shard.Coordinator
+	*shard.Replica
+}
+
+func (e *engine) Close() error {
+	if e.Coordinator.Replica() != nil { // it is alone
+		return e.Coordinator.Close()
+	}
+	return e.Replica.Close()
 }
 
 func openNode(fs vfs.FS, dir string) (*node, error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	e, err := shard.Open(shard.Options{
+	c, err := shard.Open(shard.Options{
 		FS: fs, Dir: dir, Workers: 2, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond, Logger: quiet,
 		Log: wal.Options{SegmentBytes: 32 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Readers: []string{eventlog.HoldName},
 	})
 	if err != nil {
 		return nil, err
 	}
-	l, err := eventlog.Open(e, eventlog.Options{
+	e := &engine{c, c.Replica()}
+	l, err := eventlog.Open(e.Replica, eventlog.Options{
 		FS: fs, Dir: fs.PathJoin(dir, "events"), Interval: time.Millisecond, BlockBytes: 4 << 10, PackAfter: 10 * time.Millisecond, MaxDuty: 1,
 		DeleteWithin: 40 * time.Millisecond, Logger: quiet,
 	})
@@ -65,7 +79,7 @@ func mustOpen(t *testing.T, fs vfs.FS, dir string) *node {
 // take writes a whole backup.
 func (n *node) take(t *testing.T) []byte {
 	t.Helper()
-	i, err := Take(context.Background(), n.e, n.l, "test", time.Now())
+	i, err := Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
 	require.NoError(t, err)
 	var b bytes.Buffer
 	size, err := i.Write(context.Background(), &b)

@@ -34,7 +34,7 @@ var moved = []string{"state", "events"}
 // has none. All records up to position must have been dispatched. The replica goes on meanwhile; its log is held, so that the receiver finds there what comes
 // next. When another image of the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node is better off
 // without the image (shard.Image.Err).
-func Send(ctx context.Context, e *shard.Engine, events *eventlog.Log, position uint64, w io.Writer) error {
+func Send(ctx context.Context, e *shard.Replica, events *eventlog.Log, position uint64, w io.Writer) error {
 	e.Advance(position)
 	if err := e.WaitApplied(position); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (i *Image) sendEvents(ctx context.Context, events *eventlog.Log, position u
 }
 
 // beginImage waits while another image is there.
-func beginImage(ctx context.Context, e *shard.Engine) (*shard.Image, error) {
+func beginImage(ctx context.Context, e *shard.Replica) (*shard.Image, error) {
 	tick := time.NewTicker(imagePause)
 	defer tick.Stop()
 	for {

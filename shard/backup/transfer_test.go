@@ -119,9 +119,16 @@ type replica struct {
 
 const replicaPartitions = 64
 
-type oneGroup struct{ shard.Mesh }
+// oneGroup is a cluster of one node, with one replica.
+type oneGroup struct {
+	shard.Nodes
+	r *shard.Replica
+}
 
-func (oneGroup) GroupOf(uint8) int { return 1 }
+func (o *oneGroup) GroupOf(uint8) int            { return 1 }
+func (o *oneGroup) Local(uint8) *shard.Replica   { return o.r }
+func (o *oneGroup) Control() *shard.Replica      { return o.r }
+func (o *oneGroup) Deliver([]shard.Letter) error { return shard.ErrUnavailable }
 
 // openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone when it says by hand.
 func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, error) {
@@ -131,14 +138,22 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	log := &paperLog{first: first, durable: durable, holds: map[string]uint64{}}
-	e, err := shard.Open(shard.Options{
-		FS: fs, Dir: "group", MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond,
-		Logger: quiet, Group: &shard.Group{Log: log, Count: replicaPartitions, Secret: [32]byte{7}, Clock: &shard.Clock{}, Mesh: oneGroup{}},
+	secret, clock, nodes := [32]byte{7}, &shard.Clock{}, &oneGroup{}
+	r, err := shard.OpenReplica(shard.ReplicaOptions{
+		Options: shard.Options{
+			FS: fs, Dir: "group", Workers: 1, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond,
+			Logger: quiet,
+		},
+		Count: replicaPartitions, Secret: secret, MayMake: true, Clock: clock, Carrier: nodes,
+		OpenLog:   func(*shard.Replica) (shard.Log, error) { return log, nil },
+		Readdress: func([]byte, uint64) ([]byte, error) { return nil, shard.ErrUnavailable },
 	})
 	if err != nil {
 		return nil, err
 	}
-	l, err := eventlog.Open(e, eventlog.Options{
+	nodes.r = r
+	e := &engine{shard.NewCoordinator(shard.CoordinatorOptions{Secret: secret, Clock: clock, Nodes: nodes}), r}
+	l, err := eventlog.Open(e.Replica, eventlog.Options{
 		FS: fs, Dir: fs.PathJoin("group", "events"), Group: "1", Interval: interval, BlockBytes: 4 << 10, PackAfter: 10 * time.Millisecond, MaxDuty: 1,
 		DeleteWithin: 40 * time.Millisecond, Logger: quiet, Retention: 100 * 365 * 24 * time.Hour,
 	})
@@ -306,7 +321,7 @@ func TestSendUnderLoad(t *testing.T) {
 			at = records[i-1] // the last may not have been dispatched yet
 		}
 		var archive bytes.Buffer
-		require.NoError(t, Send(context.Background(), sender.e, sender.l, endOf(at), &archive))
+		require.NoError(t, Send(context.Background(), sender.e.Replica, sender.l, endOf(at), &archive))
 		load.Wait()
 		about, err := Receive(context.Background(), receiver.fs, "group", bytes.NewReader(archive.Bytes()))
 		require.NoError(t, err)
@@ -338,7 +353,7 @@ func TestReceiveCrashes(t *testing.T) {
 	sender.hand(records[:200])
 	at := records[199]
 	var archive bytes.Buffer
-	require.NoError(t, Send(context.Background(), sender.e, sender.l, endOf(at), &archive))
+	require.NoError(t, Send(context.Background(), sender.e.Replica, sender.l, endOf(at), &archive))
 	sender.hand(records[200:])
 	end := records[299].position
 	want := sender.shows(t, end)
@@ -416,7 +431,7 @@ func TestReceivedAheadOfTheLog(t *testing.T) {
 	require.NoError(t, sender.e.WaitApplied(records[249].position)) // so that all of them are sent
 	at := endOf(records[99])
 	var archive bytes.Buffer
-	require.NoError(t, Send(context.Background(), sender.e, sender.l, at, &archive))
+	require.NoError(t, Send(context.Background(), sender.e.Replica, sender.l, at, &archive))
 	sender.hand(records[250:])
 	end := records[299].position
 	want := sender.shows(t, end)
@@ -454,7 +469,7 @@ func TestSendWithoutEvents(t *testing.T) {
 	x := mustOpenReplica(t, vfs.NewMem(), 1, 0)
 	x.hand(records)
 	var archive bytes.Buffer
-	require.NoError(t, Send(context.Background(), x.e, nil, endOf(records[49]), &archive))
+	require.NoError(t, Send(context.Background(), x.e.Replica, nil, endOf(records[49]), &archive))
 	require.NoError(t, x.close())
 	y := replica{fs: vfs.NewMem()}
 	_, err := Receive(context.Background(), y.fs, "group", &archive)
@@ -472,7 +487,7 @@ func TestReceiveRefuses(t *testing.T) {
 	x := mustOpenReplica(t, fs, 1, 0)
 	x.hand(records)
 	var archive bytes.Buffer
-	require.NoError(t, Send(context.Background(), x.e, x.l, endOf(records[99]), &archive))
+	require.NoError(t, Send(context.Background(), x.e.Replica, x.l, endOf(records[99]), &archive))
 	require.NoError(t, x.close())
 	before := contents(t, fs, "group")
 	whole := archive.Bytes()
@@ -518,11 +533,11 @@ func TestSendWaitsForAnother(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	require.ErrorIs(t, Send(ctx, x.e, x.l, endOf(records[49]), io.Discard), context.Canceled)
+	require.ErrorIs(t, Send(ctx, x.e.Replica, x.l, endOf(records[49]), io.Discard), context.Canceled)
 	var released atomic.Bool
 	var sent sync.WaitGroup
 	sent.Go(func() {
-		if err := Send(context.Background(), x.e, x.l, endOf(records[49]), io.Discard); err != nil || !released.Load() {
+		if err := Send(context.Background(), x.e.Replica, x.l, endOf(records[49]), io.Discard); err != nil || !released.Load() {
 			t.Error(err, released.Load())
 		}
 	})

@@ -51,7 +51,7 @@ func TestBackupUnderLoad(t *testing.T) {
 			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
 			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
 			require.NoError(t, c.node(1).Front().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
-			crowd.run(seed, 3, 40, func() *shard.Engine { return c.node(1).Front() })
+			crowd.run(seed, 3, 40, func() *shard.Coordinator { return c.node(1).Front() })
 			stop := make(chan struct{})
 			var load sync.WaitGroup
 			for i := range 3 {
@@ -107,7 +107,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				require.Equal(t, counted, countEvents(t, restored.node(1)), "profiles and event log are of one moment")
 				require.GreaterOrEqual(t, counted, x.least)
 				require.LessOrEqual(t, counted, x.most)
-				control := restored.node(1).group(controlGroup).engine.Load()
+				control := restored.node(1).Front()
 				_, err = control.VerifyAudit()
 				require.NoError(t, err)
 				require.Equal(t, []byte("one"), control.Document("workspace/1"))
@@ -129,7 +129,7 @@ type crowdOf struct {
 // goesOn works with the new cluster: what it acknowledges is there, with what was there.
 func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	sent, some := c.sent, c.some
-	c.run(seed+5, 2, 30, func() *shard.Engine { return restored.node(2).Front() })
+	c.run(seed+5, 2, 30, func() *shard.Coordinator { return restored.node(2).Front() })
 	restored.settle()
 	counted := c.counted(restored.node(1).Front())
 	require.GreaterOrEqual(c.t, counted, c.had+c.sent-sent)
@@ -175,7 +175,7 @@ func TestRestoreBackupRefuses(t *testing.T) {
 
 	dir, _ := killedAlone(t, seed)
 	a := openAlone(t, nil, dir)
-	image, err := backup.Take(context.Background(), a.Engine, a.events, "test", time.Now())
+	image, err := backup.Take(context.Background(), a.Replica(), a.events, "test", time.Now())
 	require.NoError(t, err)
 	var single bytes.Buffer
 	_, err = image.Write(context.Background(), &single)

@@ -190,12 +190,13 @@ func checkSource(dir string) error {
 // take opens what is there and makes the groups of it.
 func (f *Foundation) take(ctx context.Context, from string) (founded *Founded, err error) {
 	o := f.Engine
-	o.Dir, o.Group, o.Readers, o.SweepInterval, o.Logger = from, nil, []string{eventlog.HoldName}, keepAll, f.Logger
-	e, err := shard.Open(o)
+	o.Dir, o.Readers, o.SweepInterval, o.Logger = from, []string{eventlog.HoldName}, keepAll, f.Logger
+	c, err := shard.Open(o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	defer func() { err = errors.Join(err, c.Close()) }()
+	e := c.Replica()
 	eo := f.Events
 	eo.Dir, eo.Group, eo.Logger = filepath.Join(from, "events"), "", f.Logger
 	eo.Retention, eo.Interval = keepAll, keepAll // what has expired is for the cluster to judge
@@ -227,7 +228,7 @@ func (f *Foundation) take(ctx context.Context, from string) (founded *Founded, e
 const keepAll = 100 * 365 * 24 * time.Hour
 
 // divide makes the groups of an engine that is alone and the event log on it.
-func (x *founding) divide(ctx context.Context, e *shard.Engine, events *eventlog.Log, position uint64) error {
+func (x *founding) divide(ctx context.Context, e *shard.Replica, events *eventlog.Log, position uint64) error {
 	var sizes [identity.Partitions]int64
 	for p := range sizes {
 		sizes[p] = e.PartitionBytes(uint8(p))
@@ -357,8 +358,11 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 	o := x.Engine
 	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
 	first, count := routes.partitions(group)
-	o.Group = &shard.Group{Log: t, First: first, Count: count, Secret: secret, Mesh: unconnected{routes: routes}, Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}}
-	e, err := shard.Open(o)
+	e, err := shard.OpenReplica(shard.ReplicaOptions{
+		Options: o, First: first, Count: count, Secret: secret, MayMake: true, Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
+		OpenLog:   func(*shard.Replica) (shard.Log, error) { return t, nil },
+		Readdress: func([]byte, uint64) ([]byte, error) { return nil, shard.ErrUnavailable },
+	})
 	if err != nil {
 		return err
 	}
@@ -387,7 +391,7 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 }
 
 // pack packs what the tail has of events.
-func (x *founding) pack(ctx context.Context, e *shard.Engine, dir string, begin uint64) error {
+func (x *founding) pack(ctx context.Context, e *shard.Replica, dir string, begin uint64) error {
 	o := x.Events
 	o.Dir, o.Group, o.Logger, o.Retention, o.Interval = dir, "restore", x.Logger, keepAll, keepAll
 	events, err := eventlog.Open(e, o)
@@ -401,11 +405,11 @@ func (x *founding) pack(ctx context.Context, e *shard.Engine, dir string, begin 
 	return errors.Join(err, events.Close())
 }
 
-// unconnected is the mesh of an engine that only replays: it asks which group has what, and nothing else.
-type unconnected struct {
-	shard.Mesh
-	routes *routes
-}
+// unconnected is the carrier of a replica that only replays: it asks which group has what, and nothing else.
+type unconnected struct{ *routes }
 
 // GroupOf is the group that holds a partition.
-func (u unconnected) GroupOf(partition uint8) int { return int(u.routes.groupOf[partition]) }
+func (u unconnected) GroupOf(partition uint8) int { return int(u.groupOf[partition]) }
+
+// Deliver does nothing.
+func (u unconnected) Deliver([]shard.Letter) error { return shard.ErrUnavailable }

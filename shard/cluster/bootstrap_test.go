@@ -43,7 +43,7 @@ func aloneOptions(fs vfs.FS, dir string) (shard.Options, eventlog.Options) {
 
 // alone is a node without a cluster.
 type alone struct {
-	*shard.Engine
+	*shard.Coordinator
 	events    *eventlog.Log
 	documents map[string]string
 }
@@ -54,9 +54,9 @@ func openAlone(t *testing.T, fs vfs.FS, dir string) *alone {
 	eo, lo := aloneOptions(fs, dir)
 	eo.OnDocument = func(key string, doc []byte) { a.documents[key] = string(doc) }
 	var err error
-	a.Engine, err = shard.Open(eo)
+	a.Coordinator, err = shard.Open(eo)
 	require.NoError(t, err)
-	a.events, err = eventlog.Open(a.Engine, lo)
+	a.events, err = eventlog.Open(a.Replica(), lo)
 	require.NoError(t, err)
 	t.Cleanup(a.close)
 	return a
@@ -112,7 +112,7 @@ func (c *crowd) anyone(r *rand.Rand) uint64 {
 }
 
 // request does something at random. Deletions are for who is alone: only then it is known what goes.
-func (c *crowd) request(e *shard.Engine, r *rand.Rand) error {
+func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 	b := e.NewBatch(testWorkspace, 0)
 	defer b.Release()
 	b.SetSource(op.SourceTrack)
@@ -168,7 +168,7 @@ func (c *crowd) request(e *shard.Engine, r *rand.Rand) error {
 }
 
 // run has several clients work, each with so many requests.
-func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Engine) {
+func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Coordinator) {
 	var running sync.WaitGroup
 	for i := range clients {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -185,7 +185,7 @@ func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Engine) 
 }
 
 // view is all that can be read of a store, as text: of an engine that is alone and of a front.
-func (c *crowd) view(e *shard.Engine, events eventlog.Exporter) map[string]string {
+func (c *crowd) view(e *shard.Coordinator, events eventlog.Exporter) map[string]string {
 	t := c.t
 	t.Helper()
 	require.NoError(t, e.Fence())
@@ -241,7 +241,7 @@ func (c *crowd) view(e *shard.Engine, events eventlog.Exporter) map[string]strin
 }
 
 // known are the users that there are under the names of external ids.
-func (c *crowd) known(e *shard.Engine) map[string]uint64 {
+func (c *crowd) known(e *shard.Coordinator) map[string]uint64 {
 	all := map[string]uint64{}
 	for i := range crowdNames {
 		users, err := e.Find(testWorkspace, op.ExternalID, fmt.Append(nil, "u", i))
@@ -254,7 +254,7 @@ func (c *crowd) known(e *shard.Engine) map[string]uint64 {
 }
 
 // stillKnown asks a node for some of them, and fails the test when it says that it doesn't know one. It returns an error when the node can't say.
-func (c *crowd) stillKnown(e *shard.Engine, known map[string]uint64) error {
+func (c *crowd) stillKnown(e *shard.Coordinator, known map[string]uint64) error {
 	if err := e.Fence(); err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (c *crowd) stillKnown(e *shard.Engine, known map[string]uint64) error {
 }
 
 // counted is how many events all users have, however they are found.
-func (c *crowd) counted(e *shard.Engine) (n int) {
+func (c *crowd) counted(e *shard.Coordinator) (n int) {
 	t := c.t
 	t.Helper()
 	require.NoError(t, e.Fence())
@@ -322,9 +322,9 @@ func killedAlone(t *testing.T, seed uint64) (dir string, c *crowd) {
 	c = &crowd{t: t, numbers: map[uint64]bool{}}
 	require.NoError(t, a.PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}, {Key: "app/1", Doc: []byte("two")}}, []byte("entry")))
 	for phase := range uint64(2) { // some events in blocks, some in the log alone
-		c.run(seed+phase, 4, 30, func() *shard.Engine { return a.Engine })
+		c.run(seed+phase, 4, 30, func() *shard.Coordinator { return a.Coordinator })
 		if phase == 0 {
-			require.NoError(t, a.Checkpoint())
+			require.NoError(t, a.Replica().Checkpoint())
 			require.NoError(t, a.events.Pack())
 		}
 	}
@@ -420,8 +420,8 @@ func TestImport(t *testing.T) {
 
 	// The old directory says what must be there: the import has only finished what was under way in it.
 	a := openAlone(t, nil, dir)
-	want := crowd.view(a.Engine, a.events)
-	require.Equal(t, crowd.sent, crowd.counted(a.Engine), "the test knows what there is")
+	want := crowd.view(a.Coordinator, a.events)
+	require.Equal(t, crowd.sent, crowd.counted(a.Coordinator), "the test knows what there is")
 	require.Equal(t, crowd.sent, countEvents(t, a.events))
 	auditEnd, auditHash := a.AuditEnd()
 	require.EqualValues(t, 1, auditEnd)
@@ -436,7 +436,7 @@ func TestImport(t *testing.T) {
 	c.spread(func() error { return crowd.stillKnown(c.node(2).Front(), known) }, func() error { return crowd.stillKnown(c.node(3).Front(), known) })
 	for node := quorum.Node(1); node <= 3; node++ {
 		require.Equal(t, want, crowd.view(c.node(node).Front(), c.node(node)), "node %d", node)
-		control := c.node(node).group(controlGroup).engine.Load()
+		control := c.node(node).Front()
 		_, err := control.VerifyAudit()
 		require.NoError(t, err)
 		mu.Lock()
@@ -457,13 +457,13 @@ func TestImport(t *testing.T) {
 	restored.start(1)
 	require.Equal(t, want, crowd.view(restored.node(1).Front(), restored.node(1)))
 	later := crowd.copy()
-	later.run(seed+2, 2, 20, func() *shard.Engine { return restored.node(1).Front() })
+	later.run(seed+2, 2, 20, func() *shard.Coordinator { return restored.node(1).Front() })
 	restored.settle()
 	later.requireCounted(restored.node(1)) // what the new cluster takes is not taken for what it has
 	restored.stop(1)
 
 	// It goes on: with merges across groups, and deletions that find the events of before.
-	crowd.run(seed+1, 3, 40, func() *shard.Engine { return c.node(2).Front() })
+	crowd.run(seed+1, 3, 40, func() *shard.Coordinator { return c.node(2).Front() })
 	c.settle()
 	for node := quorum.Node(1); node <= 3; node++ {
 		crowd.requireCounted(c.node(node))

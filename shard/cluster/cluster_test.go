@@ -179,7 +179,7 @@ func addAttributes(b *shard.Batch, id op.IDKind, key string, flags op.Flags, fie
 func attrField(code byte, value string) []byte { return op.AppendString([]byte{code}, []byte(value)) }
 
 // track commits one event for each user, in one request.
-func track(e *shard.Engine, name string, users ...string) error {
+func track(e *shard.Coordinator, name string, users ...string) error {
 	b := e.NewBatch(testWorkspace, 0)
 	defer b.Release()
 	for _, u := range users {
@@ -189,7 +189,7 @@ func track(e *shard.Engine, name string, users ...string) error {
 }
 
 // events is how often a user has had an event, as a read on this node sees it after a fence.
-func events(e *shard.Engine, id op.IDKind, key, name string) (int, error) {
+func events(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
 	if err := e.Fence(); err != nil {
 		return 0, err
 	}

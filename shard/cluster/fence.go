@@ -21,7 +21,7 @@ import (
 //
 // A replica that lags would make all reads of its node wait. So each is in one of three phases:
 //
-//	behind   fences pass it by, and reads of it go to the leader (Mesh.Entry)
+//	behind   fences pass it by, and reads of it go to the leader (Nodes.Entry)
 //	fenced   fences wait for it; reads still go to the leader
 //	current  fences wait for it, and reads find it here
 //
@@ -45,7 +45,7 @@ type fenceRound struct {
 	err  error
 }
 
-// Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Mesh.
+// Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Nodes.
 func (m mesh) Fence() error {
 	return m.fenceTogether(&m.fences, func() error {
 		all := make([]uint32, len(m.routes.leaders))
@@ -56,7 +56,7 @@ func (m mesh) Fence() error {
 	})
 }
 
-// FenceOf is Fence for the groups of these partitions; see shard.Mesh. One of few groups shares rounds with others of the same group; one of many asks each
+// FenceOf is Fence for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others of the same group; one of many asks each
 // leader once.
 func (m mesh) FenceOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
@@ -103,7 +103,7 @@ func (n *Node) fenceTogether(f *fences, ask func() error) error {
 	}
 }
 
-// FenceControl is Fence for the control group; see shard.Mesh.
+// FenceControl is Fence for the control group; see shard.Nodes.
 func (m mesh) FenceControl() error {
 	if err := m.fenceControl(m.opts.FenceTimeout); err != nil {
 		return fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
@@ -346,7 +346,7 @@ func (g *group) wait(position uint64, deadline time.Time) error {
 	case err != nil:
 		return shard.ErrClosed
 	}
-	e := g.engine.Load()
+	e := g.replica.Load()
 	if e == nil {
 		return shard.ErrClosed
 	}

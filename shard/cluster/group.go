@@ -32,12 +32,12 @@ type group struct {
 	dir          string
 	log          *quorum.Log
 
-	engine atomic.Pointer[shard.Engine] // nil while a state is taken in
-	events atomic.Pointer[eventlog.Log] // nil then, too, and in the control group
-	phase  atomic.Int32                 // see fence.go
-	last   atomic.Pointer[shard.Engine] // the engine, or the one before
-	leads  atomic.Bool                  // between OnLead and OnFollow
-	gate   gate                         // see cut.go
+	replica atomic.Pointer[shard.Replica] // nil while a state is taken in
+	events  atomic.Pointer[eventlog.Log]  // nil then, too, and in the control group
+	phase   atomic.Int32                  // see fence.go
+	last    atomic.Pointer[shard.Replica] // the engine, or the one before
+	leads   atomic.Bool                   // between OnLead and OnFollow
+	gate    gate                          // see cut.go
 
 	// opening is held by who opens or closes engine and event log.
 	opening sync.Mutex
@@ -109,7 +109,7 @@ func (g *group) open(voters []quorum.Node) (err error) {
 
 // openState opens engine and event log on what the directory has. The caller holds opening, or is alone.
 func (g *group) openState() error {
-	e, err := shard.Open(g.engineOptions())
+	e, err := shard.OpenReplica(g.replicaOptions())
 	if err != nil {
 		return err
 	}
@@ -123,19 +123,18 @@ func (g *group) openState() error {
 		}
 		g.events.Store(events)
 	}
-	g.engine.Store(e)
+	g.replica.Store(e)
 	g.last.Store(e)
 	e.SetMemoryBytes(g.memory()) // what it was opened with may be out of date
 	return nil
 }
 
-// engineOptions shares out what the node has.
-func (g *group) engineOptions() shard.Options {
+// replicaOptions shares out what the node has.
+func (g *group) replicaOptions() shard.ReplicaOptions {
 	n := g.n
 	o := n.opts.Engine
 	secret, _ := n.facts.Load().secret() // it was read before
 	o.Dir, o.Workers, o.StoreCache = g.dir, 1, n.cache
-	o.Group = &shard.Group{Log: g.log, First: g.first, Count: g.count, Secret: secret, Mesh: mesh{n}, Clock: n.clock}
 	o.OnFailure, o.OnDocument, o.Logger = g.fail, nil, n.log.With("group", g.id)
 	share := n.share()
 	o.MemoryBytes = g.memory()
@@ -149,8 +148,17 @@ func (g *group) engineOptions() shard.Options {
 	} else {
 		o.Readers = []string{eventlog.HoldName}
 	}
-	return o
+	return shard.ReplicaOptions{
+		Options: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n}, Readdress: n.front.Readdress,
+		OpenLog: func(*shard.Replica) (shard.Log, error) { return openLog{g.log}, nil },
+	}
 }
+
+// openLog is a log that its replica doesn't close: the next one goes on with it.
+type openLog struct{ *quorum.Log }
+
+// Close does nothing.
+func (openLog) Close() error { return nil }
 
 // What a replica has at least, however many there are.
 const (
@@ -180,7 +188,7 @@ func (g *group) memory() int64 {
 func (n *Node) shareMemory() {
 	for i := range n.replicas {
 		if g := n.group(uint32(i)); g != nil {
-			if e := g.engine.Load(); e != nil {
+			if e := g.replica.Load(); e != nil {
 				e.SetMemoryBytes(g.memory())
 			}
 		}
@@ -209,6 +217,9 @@ func (n *Node) share() int64 {
 
 // onDocument takes in a control document that was applied here.
 func (n *Node) onDocument(key string, doc []byte) {
+	if n.front.TakeDocument(key, doc) {
+		return
+	}
 	if !isClusterDocument(key) {
 		n.opts.OnDocument(key, doc)
 		return
@@ -224,7 +235,7 @@ func (g *group) onLost(records []*wal.Record)    { g.last.Load().Lost(records) }
 func (g *group) onLead() {
 	g.leads.Store(true)
 	g.n.log.Info("this node leads", "group", g.id)
-	if e := g.engine.Load(); e != nil {
+	if e := g.replica.Load(); e != nil {
 		e.Lead()
 	}
 	g.n.lookAt(g.id)
@@ -240,7 +251,7 @@ func (g *group) onFollow() {
 		g.n.endReconcile()
 	}
 	g.n.routes.resign(g.id, g.n.self)
-	if e := g.engine.Load(); e != nil {
+	if e := g.replica.Load(); e != nil {
 		e.Follow()
 	}
 }
@@ -261,7 +272,7 @@ func (g *group) shut() (err error) {
 	if events := g.events.Swap(nil); events != nil {
 		err = events.Close()
 	}
-	if e := g.engine.Swap(nil); e != nil {
+	if e := g.replica.Swap(nil); e != nil {
 		err = errors.Join(err, e.Close())
 	}
 	return err
@@ -504,7 +515,7 @@ func (g *group) handOver(deadline time.Time) {
 
 // transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for the next leader.
 func (g *group) transfer(to quorum.Node) error {
-	e := g.engine.Load()
+	e := g.replica.Load()
 	if e == nil {
 		return g.log.Transfer(to)
 	}
@@ -531,7 +542,7 @@ func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(to) }
 // Snapshot writes the state for another node (quorum.State).
 func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) error {
 	g.opening.Lock()
-	e, events := g.engine.Load(), g.events.Load()
+	e, events := g.replica.Load(), g.events.Load()
 	g.opening.Unlock()
 	if e == nil {
 		return shard.ErrClosed
@@ -557,7 +568,7 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 		return shard.ErrClosed
 	}
 	var known []string
-	if old := g.engine.Load(); old != nil && g.id == controlGroup {
+	if old := g.replica.Load(); old != nil && g.id == controlGroup {
 		known = old.DocumentKeys()
 	}
 	err := g.shut()
@@ -572,7 +583,7 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 		return err
 	}
 	for _, key := range known { // Open has told of those that are there
-		if g.engine.Load().Document(key) == nil {
+		if g.replica.Load().Document(key) == nil {
 			g.n.onDocument(key, nil)
 		}
 	}

@@ -100,7 +100,7 @@ func (f *fog) carry(from net.Conn, node quorum.Node, real string) {
 }
 
 // commitOnce commits an event of a user under a key, as a request with an Idempotency-Key.
-func commitOnce(e *shard.Engine, key, user, name string) error {
+func commitOnce(e *shard.Coordinator, key, user, name string) error {
 	b := e.NewBatch(testWorkspace, 0)
 	defer b.Release()
 	addEvent(b, op.ExternalID, user, name)

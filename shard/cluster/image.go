@@ -50,7 +50,7 @@ type imageFile struct {
 type groupImage struct {
 	g     *group
 	image *shard.Image // nil once it has ended
-	e     *shard.Engine
+	e     *shard.Replica
 	from  uint64 // the tail begins here
 	files []imageFile
 }
@@ -61,7 +61,7 @@ func (n *Node) beginImage(ctx context.Context, id uint32) (_ *groupImage, err er
 	if g == nil {
 		return nil, fmt.Errorf("%w: group %d has no replica here", shard.ErrUnavailable, id)
 	}
-	e, events := g.engine.Load(), g.events.Load()
+	e, events := g.replica.Load(), g.events.Load()
 	if e == nil || events == nil && id != controlGroup {
 		return nil, fmt.Errorf("%w: the replica of group %d is just being replaced", shard.ErrUnavailable, id)
 	}

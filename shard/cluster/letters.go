@@ -14,7 +14,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Deliver carries messages to another group; see shard.Mesh. One try: who sends tries again.
+// Deliver carries messages to another group; see shard.Carrier. One try: who sends tries again.
 //
 //	body    epoch of who sends u64, group u32, then for each letter: number u64, whether somebody waits for its effects u8, size u32, body
 //	answer  epoch u64, then for each letter that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)
@@ -41,7 +41,7 @@ func (n *Node) receive(group uint32, letters []shard.Letter) error {
 	if g == nil {
 		return shard.ErrNotLeader
 	}
-	e := g.engine.Load()
+	e := g.replica.Load()
 	if e == nil {
 		return shard.ErrNotLeader
 	}

@@ -151,7 +151,7 @@ type Node struct {
 	servers  []*fasthttp.Server
 	serving  sync.WaitGroup
 	streams  sync.WaitGroup // answers that are streams
-	front    *shard.Engine
+	front    *shard.Coordinator
 	cache    *shard.StoreCache
 	operator *placement.Operator
 
@@ -254,12 +254,11 @@ func (n *Node) furnish() error {
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
 	n.groupFences = make([]fences, f.Groups+1)
 	n.cache = shard.NewStoreCache(n.opts.Engine.StoreCacheBytes, openFiles)
-	front := n.opts.Engine
-	front.Group = &shard.Group{Secret: secret, Mesh: mesh{n}, Clock: n.clock}
-	front.OnFailure, front.Logger = n.fail, n.log
-	if n.front, err = shard.NewFront(front); err != nil {
-		return err
-	}
+	n.front = shard.NewCoordinator(shard.CoordinatorOptions{
+		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout, LeaderWait: n.opts.LeaderWait,
+		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes, MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting,
+		Now: n.opts.Engine.Now, Logger: n.log,
+	})
 	n.operator = &placement.Operator{
 		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas, Documents: n.documents, Peers: peers{n}, Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
 	}
@@ -324,8 +323,8 @@ func (n *Node) fail(err error) {
 	})
 }
 
-// Front is the engine that requests go to.
-func (n *Node) Front() *shard.Engine { return n.front }
+// Front is the coordinator that requests go to.
+func (n *Node) Front() *shard.Coordinator { return n.front }
 
 // Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says what is the matter.
 func (n *Node) Ready() error {
@@ -340,7 +339,7 @@ func (n *Node) Ready() error {
 	for i := range n.replicas {
 		g := n.group(uint32(i))
 		if g != nil {
-			if e := g.engine.Load(); e != nil {
+			if e := g.replica.Load(); e != nil {
 				if err := e.Ready(); err != nil {
 					return fmt.Errorf("group %d: %w", i, err)
 				}

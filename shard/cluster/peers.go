@@ -33,7 +33,7 @@ func (n *Node) report() placement.Report {
 			continue
 		}
 		r := placement.ReplicaReport{Status: g.log.Status()}
-		if e := g.engine.Load(); e != nil {
+		if e := g.replica.Load(); e != nil {
 			r.Applied = indexOf(e.AppliedPosition())
 		}
 		report.Replicas = append(report.Replicas, r)
@@ -114,7 +114,7 @@ func (c peers) Fence(ctx context.Context) error {
 	return c.fenceControl(timeout)
 }
 
-// PutDocuments is the front's.
+// PutDocuments is the coordinator's.
 func (c peers) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
 	return c.front.PutDocuments(actor, changes, audit)
 }

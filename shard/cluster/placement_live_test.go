@@ -131,7 +131,7 @@ func TestLaggingNodeGetsTheState(t *testing.T) {
 		l.more(50)
 		for _, n := range c.all() {
 			for group, log := range logs {
-				if g := n.group(group); g.engine.Load().Checkpoint() != nil || g.events.Load().Pack() != nil || g.log.FirstPosition() <= log.LastPosition() {
+				if g := n.group(group); g.replica.Load().Checkpoint() != nil || g.events.Load().Pack() != nil || g.log.FirstPosition() <= log.LastPosition() {
 					return fmt.Errorf("node %d keeps the log of group %d from %d on", n.self, group, g.log.FirstPosition())
 				}
 			}
@@ -202,11 +202,11 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 			n := c.node(node)
 			for i := 1; i < len(n.replicas); i++ {
 				g := n.group(uint32(i))
-				if g == nil || g.engine.Load() == nil {
+				if g == nil || g.replica.Load() == nil {
 					continue
 				}
 				want := n.opts.Engine.MemoryBytes / n.share()
-				if have := g.engine.Load().MemoryBytes(); have != want {
+				if have := g.replica.Load().MemoryBytes(); have != want {
 					return fmt.Errorf("node %d: the replica of group %d has %d bytes of memory instead of %d", node, i, have, want)
 				}
 			}

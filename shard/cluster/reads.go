@@ -21,7 +21,7 @@ const (
 	readFlush byte = 'f' // number: the owner; answer: references u64 each
 )
 
-// Entry is the entry at number; see shard.Mesh.
+// Entry is the entry at number; see shard.Nodes.
 func (m mesh) Entry(number uint64) (blob []byte, err error) {
 	err = m.read(readEntry, uint8(number>>56), 0, number, func(x *reader) error {
 		if len(x.rest) > 0 {
@@ -33,7 +33,7 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 	return blob, err
 }
 
-// TrailOf is the trail of the entry at number; see shard.Mesh.
+// TrailOf is the trail of the entry at number; see shard.Nodes.
 func (m mesh) TrailOf(number uint64) (trail shard.Trail, err error) {
 	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *reader) error {
 		trail = shard.Trail{}
@@ -42,7 +42,7 @@ func (m mesh) TrailOf(number uint64) (trail shard.Trail, err error) {
 	return trail, err
 }
 
-// BlockedPage is some of the block list; see shard.Mesh.
+// BlockedPage is some of the block list; see shard.Nodes.
 func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
 	err = m.read(readPage, partition, workspace, after, func(x *reader) error {
 		numbers = nil
@@ -54,7 +54,7 @@ func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numb
 	return numbers, more, err
 }
 
-// Flush returns when what the group of a partition had under way has arrived; see shard.Mesh.
+// Flush returns when what the group of a partition had under way has arrived; see shard.Nodes.
 func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
 	err = m.read(readFlush, partition, 0, owner, func(x *reader) error {
 		for waiting = nil; len(x.rest) > 0 && !x.short; {
@@ -63,11 +63,6 @@ func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 		return nil
 	})
 	return waiting, err
-}
-
-// Release lets a deferred record go; see shard.Mesh.
-func (m mesh) Release(ref uint64) (shard.Effects, error) {
-	return m.release(ref, time.Now().Add(m.opts.FenceTimeout))
 }
 
 // read asks the leader of a partition's group, and the next one when that has changed.
@@ -119,7 +114,7 @@ func (n *Node) readHere(dst []byte, what byte, partition uint8, workspace uint32
 	if g == nil {
 		return dst, shard.ErrNotLeader
 	}
-	e := g.engine.Load()
+	e := g.replica.Load()
 	if e == nil {
 		return dst, shard.ErrNotLeader
 	}

@@ -68,7 +68,7 @@ func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
 type Replica struct {
 	Group  uint32
 	Status quorum.Status
-	Engine *shard.Engine
+	Engine *shard.Replica
 	Events *eventlog.Log // nil: the control group has no events
 }
 
@@ -79,7 +79,7 @@ func (n *Node) Replicas() (list []Replica) {
 		if g == nil {
 			continue
 		}
-		if e := g.engine.Load(); e != nil {
+		if e := g.replica.Load(); e != nil {
 			list = append(list, Replica{g.id, g.log.Status(), e, g.events.Load()})
 		}
 	}

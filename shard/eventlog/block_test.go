@@ -290,12 +290,12 @@ func TestDamagedState(t *testing.T) {
 	o.FS, o.Dir, o.Logger = w.fs, "data/events", quiet()
 	for at := range info.Size() {
 		flip(t, w.fs, "data/events/STATE", at)
-		_, err := Open(w.e, o)
+		_, err := Open(w.e.Replica(), o)
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
 		flip(t, w.fs, "data/events/STATE", at)
 	}
 	require.NoError(t, w.fs.Remove("data/events/STATE"))
-	_, err = Open(w.e, o)
+	_, err = Open(w.e.Replica(), o)
 	require.ErrorIs(t, err, ErrCorrupt)
 	require.ErrorContains(t, err, "STATE")
 }

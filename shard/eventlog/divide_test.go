@@ -49,17 +49,17 @@ func TestDivide(t *testing.T) {
 	}
 	gone := w.deleteUser(op.ExternalID, "u3")
 	require.NotZero(t, gone)
-	require.NoError(t, w.e.Settle(context.Background())) // or the engine would count the last record as applied only after the pack
+	require.NoError(t, w.e.Replica().Settle(context.Background())) // or the engine would count the last record as applied only after the pack
 	const groups = 5
 	d := Division{Of: func(number uint64) int { return int(identity.Partition(number)) * groups / identity.Partitions }}
 	for g := range groups {
 		d.Dirs = append(d.Dirs, path.Join("parts", fmt.Sprint(g)))
 	}
-	d.Packed = w.e.AppliedPosition() + 1000
+	d.Packed = w.e.Replica().AppliedPosition() + 1000
 	require.ErrorContains(t, w.l.Divide(context.Background(), d), "packed up to position", "something is in the log alone")
 	w.pack()
 	var reported int64
-	d.Packed, d.Progress = w.e.AppliedPosition()+1000, func(n int64) { reported += n }
+	d.Packed, d.Progress = w.e.Replica().AppliedPosition()+1000, func(n int64) { reported += n }
 	_, want := w.exported(Query{})
 	require.NotEmpty(t, want)
 	early := d
@@ -104,11 +104,11 @@ func TestDivideDamaged(t *testing.T) {
 	w := newWorld(t, fs, manual())
 	for range 2 {
 		w.commitMore(10, 20)
-		require.NoError(t, w.e.Settle(context.Background()))
+		require.NoError(t, w.e.Replica().Settle(context.Background()))
 		w.pack()
 	}
 	flip(t, fs, w.l.blocks[1].path, 100)
-	err := w.l.Divide(context.Background(), Division{Dirs: []string{"part"}, Of: func(uint64) int { return 0 }, Packed: w.e.AppliedPosition()})
+	err := w.l.Divide(context.Background(), Division{Dirs: []string{"part"}, Of: func(uint64) int { return 0 }, Packed: w.e.Replica().AppliedPosition()})
 	require.ErrorIs(t, err, ErrCorrupt)
 	require.ErrorContains(t, err, w.l.blocks[1].path)
 	_, err = fs.Stat("part/" + stateName)

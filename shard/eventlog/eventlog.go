@@ -56,7 +56,7 @@ var (
 	ErrClosed = errors.New("event log: closed")
 )
 
-// Source is the engine whose log is packed; *shard.Engine is one.
+// Source is the replica whose log is packed; *shard.Replica is one.
 type Source interface {
 	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
 	HoldLog(name string, from uint64)

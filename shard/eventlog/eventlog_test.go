@@ -29,7 +29,7 @@ func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
 	_, ids := w.exported(Query{})
 	w.pack()
 	require.Greater(t, w.l.Stats().Blocks, 2)
-	require.Equal(t, w.e.CheckpointedPosition(), w.l.Stats().Packed)
+	require.Equal(t, w.e.Replica().CheckpointedPosition(), w.l.Stats().Packed)
 	w.requireExact()
 	_, packed := w.exported(Query{})
 	require.Equal(t, ids, packed, "ids are the same for ever")
@@ -52,10 +52,10 @@ func TestLogIsLetGo(t *testing.T) {
 		w.reopen(manual()) // so that segments are finished
 	}
 	w.checkpoint()
-	require.EqualValues(t, 1, w.e.FirstPosition())
+	require.EqualValues(t, 1, w.e.Replica().FirstPosition())
 	w.pack()
 	w.checkpoint()
-	require.Greater(t, w.e.FirstPosition(), uint64(100))
+	require.Greater(t, w.e.Replica().FirstPosition(), uint64(100))
 	w.requireExact()
 }
 
@@ -94,7 +94,7 @@ func TestDroppedEventsAreLeftOut(t *testing.T) {
 	check()
 	w.pack()
 	check()
-	dropped, err := w.e.Dropped(0, ^uint64(0)-1)
+	dropped, err := w.e.Replica().Dropped(0, ^uint64(0)-1)
 	require.NoError(t, err)
 	require.Empty(t, dropped, "what is packed is forgotten")
 }
@@ -155,7 +155,7 @@ func TestExportWhilePacking(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	w.checkpoint()
-	require.Eventually(t, func() bool { return w.l.Stats().Packed >= w.e.CheckpointedPosition() }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.l.Stats().Packed >= w.e.Replica().CheckpointedPosition() }, time.Minute, time.Millisecond)
 	w.requireExact()
 }
 
@@ -211,7 +211,7 @@ func TestExportWaitsForTheEngine(t *testing.T) {
 	for ahead := range 3 {
 		w := newWorld(t, vfs.NewMem(), manual())
 		w.commitMore(60, 9)
-		w.l.src = &laggard{w.e, ahead, 5}
+		w.l.src = &laggard{w.e.Replica(), ahead, 5}
 		w.requireExact()
 	}
 }
@@ -307,7 +307,7 @@ func TestRetention(t *testing.T) {
 	require.Zero(t, w.l.Stats().Blocks)
 	w.acked = map[int64]bool{}
 	w.requireExact()
-	require.Equal(t, w.e.CheckpointedPosition(), w.l.Stats().Packed)
+	require.Equal(t, w.e.Replica().CheckpointedPosition(), w.l.Stats().Packed)
 	w.reopen(manual())
 	w.requireExact()
 }
@@ -321,7 +321,7 @@ func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	time.Sleep(30 * time.Millisecond)
 	require.Zero(t, w.l.Stats().Packed, "less than a block, and young")
 	w.clock.move(2 * time.Minute)
-	require.Eventually(t, func() bool { return w.l.Stats().Packed == w.e.CheckpointedPosition() }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.l.Stats().Packed == w.e.Replica().CheckpointedPosition() }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, w.l.Stats().Blocks)
 	packed := w.l.Stats().Packed
 	for w.l.Stats().BacklogBytes < 2*o.BlockBytes { // more than a block

@@ -29,7 +29,7 @@ type world struct {
 	t     *testing.T
 	fs    *vfs.MemFS
 	clock *clock
-	e     *shard.Engine
+	e     *shard.Coordinator
 	l     *Log
 
 	mu    sync.Mutex
@@ -95,7 +95,7 @@ func (w *world) openLog(o Options) {
 		o.FS = w.fs
 	}
 	o.Dir, o.Logger, o.Now = "data/events", quiet(), w.clock.now
-	w.l, err = Open(w.e, o)
+	w.l, err = Open(w.e.Replica(), o)
 	require.NoError(w.t, err)
 	l := w.l
 	w.t.Cleanup(func() { l.Close() })
@@ -117,7 +117,7 @@ func (w *world) checkpoint() {
 	}
 	require.NoError(w.t, b.Commit())
 	b.Release()
-	require.NoError(w.t, w.e.Checkpoint())
+	require.NoError(w.t, w.e.Replica().Checkpoint())
 }
 
 func (w *world) pack() {

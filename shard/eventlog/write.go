@@ -32,7 +32,7 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("format %q: want %s or %s", name, NDJSON, Parquet)
 }
 
-// SvcIDFunc appends the svc_id of a profile; (*shard.Engine).AppendSvcID is one.
+// SvcIDFunc appends the svc_id of a profile; (*shard.Coordinator).AppendSvcID is one.
 type SvcIDFunc func(dst []byte, workspace uint32, number uint64) []byte
 
 // Exporter yields events; see Log.Export. A *Log is one, and so is a node of a cluster.

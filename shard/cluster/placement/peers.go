@@ -22,7 +22,7 @@ type Peers interface {
 	// Fence returns when everything that was acknowledged in the control group before the call is applied in this
 	// node's replica, its documents included.
 	Fence(ctx context.Context) error
-	// PutDocuments is the engine's: shard.Engine.
+	// PutDocuments is the engine's: shard.Coordinator.
 	PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error
 }
 

@@ -1,0 +1,117 @@
+package shard
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"millrace/shard/identity"
+	"millrace/wal"
+)
+
+// Open opens a node that is alone: a coordinator over one replica with all partitions, on what Options.Dir holds. It
+// recovers: the store, then the log behind it.
+func Open(o Options) (*Coordinator, error) {
+	if o.patience <= 0 { // coordinator and replica end together
+		o.patience = time.Minute
+	}
+	o.EnsureDefaults()
+	clock := &Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
+	co := CoordinatorOptions{
+		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Now: o.Now, Logger: o.Logger,
+	}
+	co.ensureBounds()
+	c := newCoordinator(co)
+	c.nodes = alone{c}
+	onDocument := o.OnDocument
+	o.OnDocument = func(key string, doc []byte) {
+		if !c.TakeDocument(key, doc) {
+			onDocument(key, doc)
+		}
+	}
+	ro := ReplicaOptions{
+		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
+	}
+	if err := ro.findLog(); err != nil {
+		return nil, err
+	}
+	r, err := OpenReplica(ro)
+	if err != nil {
+		return nil, err
+	}
+	c.sole, c.hasher = r, r.hasher
+	c.resumed = r.Resume()
+	return c, nil
+}
+
+// findLog makes the log's directory. The store may be made when there was never a log here: it is on disk before the
+// log gets its first file.
+func (o *ReplicaOptions) findLog() error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	dir := o.FS.PathJoin(o.Dir, "log")
+	if err := wal.MakeDir(o.FS, dir); err != nil {
+		return err
+	}
+	names, err := o.FS.List(dir)
+	if err != nil {
+		return fmt.Errorf("list %q: %w", dir, err)
+	}
+	o.MayMake = !slices.ContainsFunc(names, func(name string) bool { return name != "LOCK" })
+	return nil
+}
+
+// openOwnLog opens the log of a replica that has one of its own.
+func openOwnLog(r *Replica) (Log, error) {
+	o := r.opts.Log
+	o.Trusted = r.checkpointed.Load()
+	o.FS, o.Dir, o.Logger = r.opts.FS, r.opts.FS.PathJoin(r.opts.Dir, "log"), r.opts.Logger
+	o.OnDurable, o.OnFailure = r.Dispatch, r.fail
+	log, err := wal.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range r.opts.Readers {
+		log.Hold(name, log.FirstPosition())
+	}
+	return log, nil
+}
+
+// closeAlone closes a replica that has its log for itself: what that has taken is durable and dispatched before.
+func (e *Replica) closeAlone() error {
+	e.Follow()
+	for e.dispatched() < e.log.LastPosition() && e.Failed() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return e.Close()
+}
+
+// alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is nobody to
+// call.
+type alone struct{ c *Coordinator }
+
+func (a alone) GroupOf(uint8) int                             { return ControlGroup }
+func (a alone) Self() NodeID                                  { return 0 }
+func (a alone) Leader(int, time.Time, bool) (NodeID, error)   { return 0, a.c.ended() }
+func (a alone) Resigned(int, NodeID, uint64)                  {}
+func (a alone) Replica(int) *Replica                          { return a.c.sole }
+func (a alone) Local(uint8) *Replica                          { return a.c.sole }
+func (a alone) Control() *Replica                             { return a.c.sole }
+func (a alone) Fence() error                                  { return nil }
+func (a alone) FenceOf(...uint8) error                        { return nil }
+func (a alone) FenceControl() error                           { return nil }
+func (a alone) Spread()                                       {}
+func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
+func (a alone) Deliver([]Letter) error                        { panic("BUG: there is no other group") }
+func (a alone) Entry(number uint64) ([]byte, error)           { return a.c.sole.Entry(number) }
+func (a alone) TrailOf(number uint64) (Trail, error)          { return a.c.sole.TrailOf(number) }
+func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
+
+func (a alone) Release(NodeID, uint64, time.Time) (Effects, error) {
+	panic("BUG: there is no other node")
+}
+
+func (a alone) BlockedPage(workspace uint32, partition uint8, after uint64) ([]uint64, bool, error) {
+	return a.c.sole.BlockedPage(workspace, partition, after)
+}

@@ -1,0 +1,384 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/identity"
+	"millrace/wal"
+)
+
+// The way of a request, from a batch full of ops to its answer. Alone all of it is one part for the replica here; in a
+// cluster it is one for each group.
+//
+//	look up   whom emails, phones and aliases name, behind fences; what depends on an op before it is deferred
+//	          (resolve.go, names.go, deferral.go)
+//	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
+//	stamp     one stamp for the record, one step for each op
+//	split     a part for each group that the record has ops for; before anything is sent each has a leader
+//	take      of each part, by the replica that leads its group (take.go), here or by a call to its node: it reserves
+//	          bytes and merges of its own and a place among its debts, gives the part a later stamp when the group has
+//	          had a later one, and appends it to its log. Refused: all is given back, nothing was done
+//	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets the
+//	          record, in the log's order
+//	apply     by the workers whose partitions it concerns (worker.go); the last one gives back bytes and merges of take
+//	wait      the ticket (ticket.go) counts workers and the effects on other partitions, which go through the outbox
+//	          (lead.go); at zero the part is visible, and leaves the debts
+//	release   once all parts are: what was deferred, one after the other, each as a record that is looked up anew
+//
+// A part that was refused because its group has another leader by now, or none yet, is tried again there, until
+// CommitTimeout. When a part's fate is not known the request's isn't: ErrUnknown; only one with a kept answer is then
+// tried again whole, since whoever applies it knows it again.
+
+// Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull,
+// ErrTooLarge, ErrClosed, ErrUnavailable and ErrNotLeader nothing was done; on ErrFailed and ErrUnknown it is unknown.
+// An empty batch is committed at once. A batch is committed once: who tries again makes another one.
+func (b *Batch) Commit() error {
+	if b.Count() == 0 {
+		return nil
+	}
+	if err := b.lookUpAll(); err != nil {
+		return err
+	}
+	c := b.coordinator
+	// Each leader judges its part, and a node alone all of it; here it is seen to that few parts are refused.
+	if c.sole == nil && b.merges > 0 && c.mergesWaiting()+int64(b.merges) > c.opts.MaxMergesWaiting {
+		refusedMerges.Inc()
+		return ErrBusy
+	}
+	b.urgent = b.deletes == b.Count()
+	b.data = b.finish()
+	size := int64(len(b.data))
+	if err := c.reserve(size); err != nil {
+		return err
+	}
+	defer c.inflight.Add(-size)
+	err := b.carry()
+	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == Taken {
+		if err = c.nodes.FenceOf(identity.Partition(b.answer.home)); err == nil { // so that Answer has it
+			err = ErrKept
+		}
+	}
+	return err
+}
+
+// lookUpAll addresses the batch's ops to whom they are for, takes out what changes nothing, and defers what has to
+// wait.
+func (b *Batch) lookUpAll() error {
+	if b.renames {
+		if err := b.coordinator.beginRenames(b.workspace); err != nil {
+			return err
+		}
+	}
+	if b.coordinator.sole == nil && b.needsFence() {
+		return b.addressBehindFences()
+	}
+	return b.address()
+}
+
+// address has each op go where it will have effect, as things stand.
+func (b *Batch) address() error {
+	routed := b.survey()
+	if changed, err := b.leaveOutUnchanged(); err != nil {
+		return err
+	} else if changed {
+		routed = b.survey()
+	}
+	if routed {
+		return b.routeSurveyed()
+	}
+	return nil
+}
+
+// carry carries the batch's record to the leaders of its groups.
+func (b *Batch) carry() error {
+	c := b.coordinator
+	if c.sole != nil {
+		b.parts[0] = Part{Group: ControlGroup}
+		return b.try(b.parts[:], time.Time{})
+	}
+	record := b.data[wal.HeaderBytes:]
+	if most := c.opts.MaxRecordBytes; most > 0 && len(record) > most {
+		return ErrTooLarge
+	}
+	groups, err := split(record, c.nodes)
+	if err != nil {
+		return err
+	}
+	until := time.Now().Add(c.opts.CommitTimeout)
+	for pause, again := time.Millisecond, false; ; pause, again = min(2*pause, maxCommitPause), true {
+		parts := make([]Part, len(groups))
+		for i, g := range groups {
+			parts[i] = Part{Group: g.Group, Record: g.Record}
+		}
+		err := b.try(parts, until)
+		if err != nil && again { // what refuses now says nothing of the try before
+			err = ErrUnknown
+		}
+		if !errors.Is(err, ErrUnknown) {
+			return err
+		}
+		if !b.answer.isRelayed || time.Now().Add(pause).After(until) || !c.sleep(pause) {
+			commitsUnknown.Inc()
+			return err
+		}
+		commitRetries.Inc()
+	}
+}
+
+// maxCommitPause is how long at most a request waits before it tries again.
+const maxCommitPause = 50 * time.Millisecond
+
+// try is one try.
+func (b *Batch) try(parts []Part, until time.Time) (err error) {
+	c, wait := b.coordinator, until
+	if !until.IsZero() {
+		if soon := time.Now().Add(c.opts.LeaderWait); soon.Before(until) {
+			wait = soon
+		}
+	}
+	// Before anything is sent, so that a request that can't be done whole is not done by half.
+	for i := range parts {
+		p := &parts[i]
+		if p.to, err = c.nodes.Leader(p.Group, wait, false); err != nil {
+			commitsUnavailable.Inc()
+			return err
+		}
+	}
+	if err := b.deliver(parts, until); err != nil {
+		return err
+	}
+	return b.conclude(parts, until)
+}
+
+// deliver sends the parts until each is visible. One that was refused is tried again, with who leads now.
+func (b *Batch) deliver(parts []Part, until time.Time) error {
+	c := b.coordinator
+	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
+		b.send(parts, until)
+		done, first := 0, (*Part)(nil)
+		for i := range parts {
+			switch p := &parts[i]; {
+			case p.Err == nil:
+				done++
+			case errors.Is(p.Err, ErrUnknown):
+				return b.lose(p.Err)
+			case first == nil || errors.Is(first.Err, ErrNotLeader):
+				first = p
+			}
+		}
+		if first == nil {
+			return nil
+		}
+		// While nothing is done, who asks is told what is the matter, and may come again. Else the rest is owed.
+		if done == 0 && !errors.Is(first.Err, ErrNotLeader) && !errors.Is(first.Err, ErrUnavailable) {
+			return first.Err
+		}
+		commitRetries.Inc()
+		if !c.sleep(min(pause, time.Until(until))) {
+			until = time.Now()
+		}
+		for i := range parts {
+			if p := &parts[i]; p.Err != nil {
+				if err := c.turn(p, until, done > 0); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// lose: the fate of a part is not known. The log may have the batch's bytes still.
+func (b *Batch) lose(err error) error {
+	b.lost = true
+	if failed := b.coordinator.Failed(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// turn finds who is to have a part that was refused. owed: other parts are done.
+func (c *Coordinator) turn(p *Part, until time.Time, owed bool) (err error) {
+	if errors.Is(p.Err, ErrNotLeader) {
+		c.nodes.Resigned(p.Group, p.to, p.Hint)
+	}
+	if p.to, err = c.nodes.Leader(p.Group, until, owed); err != nil && owed {
+		return ErrUnknown
+	}
+	if err != nil {
+		commitsUnavailable.Inc()
+	}
+	return err
+}
+
+// send tries each part that is not done: those of groups that are led here directly, the others by one call to each
+// node.
+func (b *Batch) send(parts []Part, until time.Time) {
+	c := b.coordinator
+	self, here := c.nodes.Self(), false
+	var others [][]*Part
+	for i := range parts {
+		p := &parts[i]
+		if p.tried && p.Err == nil {
+			continue
+		}
+		p.tried = true
+		if p.to == self {
+			b.take(p) // at once, so that it is on its way meanwhile
+			here = true
+			continue
+		}
+		k := slices.IndexFunc(others, func(o []*Part) bool { return o[0].to == p.to })
+		if k < 0 {
+			k, others = len(others), append(others, nil)
+		}
+		others[k] = append(others[k], p)
+	}
+	called := func() {}
+	if len(others) > 0 {
+		called = c.call(others, len(b.outcomes), until, here)
+	}
+	if here {
+		end, cancel := c.end(until)
+		for i := range parts {
+			if p := &parts[i]; p.to == self {
+				p.Wait(end)
+			}
+		}
+		cancel()
+	}
+	called()
+}
+
+// take gives a part to the replica here.
+func (b *Batch) take(p *Part) {
+	c := b.coordinator
+	if c.sole == nil {
+		p.Take(c.nodes.Replica(p.Group), len(b.outcomes))
+		return
+	}
+	// The batch's own bytes will do: wal.Log has no use for those of a record that it has handed back. A group's log
+	// may send them to a follower later.
+	b.pending.wanted = len(b.outcomes)
+	if p.Err = c.sole.takeOwn(&b.pending, b.data, b.merges, b.urgent); p.Err == nil {
+		p.pending = &b.pending
+	}
+}
+
+// call calls the nodes that parts are for; finished returns when all have answered. besides: the caller has something
+// else to do meanwhile.
+func (c *Coordinator) call(others [][]*Part, wanted int, until time.Time, besides bool) (finished func()) {
+	calls := &sync.WaitGroup{}
+	for k, parts := range others {
+		if k == len(others)-1 && !besides {
+			c.nodes.Take(parts[0].to, parts, wanted, until)
+			break
+		}
+		calls.Go(func() { c.nodes.Take(parts[0].to, parts, wanted, until) })
+	}
+	return calls.Wait
+}
+
+// end is closed when a request waits no more; nil: never.
+func (c *Coordinator) end(until time.Time) (end <-chan struct{}, cancel func()) {
+	if until.IsZero() {
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithDeadline(c.opts.Context, until)
+	return ctx.Done(), cancel
+}
+
+// sleep says false when the node ends meanwhile.
+func (c *Coordinator) sleep(pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-c.opts.Context.Done():
+		return false
+	}
+}
+
+// conclude releases what was deferred, now that all parts are visible, what that defers in turn behind the others, and
+// takes the outcomes.
+func (b *Batch) conclude(parts []Part, until time.Time) error {
+	var deferred []uint64
+	hear := func(x *Effects) {
+		for _, o := range x.Outcomes {
+			if int(o.Ref) < len(b.outcomes) {
+				b.outcomes[o.Ref] = o.Outcome
+			}
+		}
+		deferred = append(deferred, x.Deferred...)
+	}
+	for i := range parts {
+		hear(&parts[i].Effects)
+	}
+	for ; len(deferred) > 0; deferred = deferred[1:] {
+		effects, err := b.coordinator.release(deferred[0], until)
+		if err != nil {
+			return b.lose(err)
+		}
+		hear(&effects)
+	}
+	return nil
+}
+
+// release lets a deferred record go. What its request has done is done: any failure leaves the request unknown.
+func (c *Coordinator) release(ref uint64, until time.Time) (effects Effects, err error) {
+	group := c.nodes.GroupOf(identity.Partition(ref))
+	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
+		leader, err := c.nodes.Leader(group, until, true)
+		if err != nil {
+			return effects, ErrUnknown
+		}
+		if leader == c.nodes.Self() {
+			end, cancel := c.end(until)
+			effects, err = releaseAt(c.nodes.Replica(group), ref, end)
+			cancel()
+		} else {
+			effects, err = c.nodes.Release(leader, ref, until)
+		}
+		switch {
+		case err == nil:
+			return effects, nil
+		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrBusy):
+			return effects, fmt.Errorf("%w: release: %w", ErrUnknown, err)
+		}
+		c.nodes.Resigned(group, leader, 0)
+		if !c.sleep(min(pause, time.Until(until))) {
+			return effects, ErrUnknown
+		}
+	}
+}
+
+func releaseAt(r *Replica, ref uint64, end <-chan struct{}) (Effects, error) {
+	if r == nil {
+		return Effects{}, ErrNotLeader
+	}
+	return r.Release(ref, end)
+}
+
+// reserve counts n bytes as under way, or refuses.
+func (c *Coordinator) reserve(n int64) error {
+	if err := c.ended(); err != nil {
+		return err
+	}
+	if c.inflight.Add(n) > c.opts.MaxInflightBytes {
+		c.inflight.Add(-n)
+		refusedBusy.Inc()
+		return ErrBusy
+	}
+	return nil
+}
+
+var (
+	commitsUnavailable = metrics.NewCounter("millrace_cluster_commits_unavailable_total")
+	commitsUnknown     = metrics.NewCounter("millrace_cluster_commits_unknown_total")
+	commitRetries      = metrics.NewCounter("millrace_cluster_commit_retries_total")
+)

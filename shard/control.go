@@ -1,0 +1,160 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"millrace/shard/op"
+)
+
+// Control documents and the audit log, as a request changes and reads them.
+
+// ErrConflict is returned by PutDocuments when a document is not what the caller took it for. Nothing was done.
+var ErrConflict = errors.New("the document has changed")
+
+// PutDocuments stores control documents and an entry of the audit log, when audit is not empty, all or nothing: durable
+// and visible when it returns nil. Conditions are judged where changes are applied, so that of two who change the same
+// document at once exactly one gets ErrConflict. Errors as Batch.Commit; no key may stand there twice.
+func (c *Coordinator) PutDocuments(actor uint32, changes []DocumentChange, audit []byte) error {
+	for i, change := range changes {
+		if change.Key == "" || len(change.Key) > op.MaxKeyBytes {
+			return fmt.Errorf("document key of %d bytes", len(change.Key))
+		}
+		for _, earlier := range changes[:i] {
+			if earlier.Key == change.Key {
+				return fmt.Errorf("document %q stands there twice", change.Key)
+			}
+		}
+	}
+	if len(changes) == 0 && len(audit) == 0 {
+		return nil
+	}
+	b := c.NewBatch(0, actor)
+	defer b.Release()
+	b.SetSource(op.SourceAdmin)
+	ref := b.expect()
+	start := b.Begin()
+	b.Buf = appendDocuments(b.Buf, changes, audit)
+	b.Builder.End(start, op.Document, 0, 0, 0)
+	if err := b.Commit(); err != nil {
+		return err
+	}
+	if err := c.nodes.FenceControl(); err != nil { // here it is visible, or what it conflicts with, when this node's replica has it
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	if len(changes) > 0 && b.outcomes[ref] != Done {
+		return ErrConflict
+	}
+	return nil
+}
+
+// Document is the control document with this key, nil when there is none. It must not be changed.
+func (c *Coordinator) Document(key string) []byte {
+	return c.nodes.Control().Document(key)
+}
+
+// Audit calls f for the entries from seq on, in order, until f says false. f may call the engine.
+func (c *Coordinator) Audit(seq uint64, f func(AuditEntry) bool) error {
+	for seq = max(seq, 1); ; {
+		page, err := c.auditPage(seq)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, a := range page {
+			if !f(a) {
+				return nil
+			}
+		}
+		seq = page[len(page)-1].Seq + 1
+	}
+}
+
+// VerifyAudit reads the whole audit log, recomputes its chain and says how many entries are as they were written; the
+// error names the first that is not. Who can write the store's files can forge a whole chain: keep a Hash elsewhere to
+// tell.
+func (c *Coordinator) VerifyAudit() (entries uint64, err error) {
+	end, endHash := c.AuditEnd()
+	var hash [32]byte
+	var wrong error
+	err = c.Audit(1, func(a AuditEntry) bool {
+		switch {
+		case entries == end: // written since
+			return false
+		case a.Seq != entries+1:
+			wrong = fmt.Errorf("%w: entry %d is missing", ErrAudit, entries+1)
+			return false
+		case a.chain(hash) != a.Hash:
+			wrong = fmt.Errorf("%w: entry %d was changed, or one before it replaced", ErrAudit, a.Seq)
+			return false
+		}
+		entries, hash = a.Seq, a.Hash
+		return true
+	})
+	switch {
+	case err != nil:
+		return entries, err
+	case wrong != nil:
+		return entries, wrong
+	case entries < end:
+		return entries, fmt.Errorf("%w: entry %d is missing", ErrAudit, entries+1)
+	case hash != endHash:
+		return entries - 1, fmt.Errorf("%w: entry %d was replaced", ErrAudit, entries)
+	}
+	return entries, nil
+}
+
+const renamedPrefix = "engine/renamed/"
+
+func renamedKey(workspace uint32) string {
+	return renamedPrefix + strconv.FormatUint(uint64(workspace), 10)
+}
+
+// TakeDocument takes in a control document as it is now, when it is one of the coordinator's own: whoever opens the
+// replica that has them passes them on (Options.OnDocument).
+func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
+	workspace, isOwn := strings.CutPrefix(key, renamedPrefix)
+	if !isOwn {
+		return false
+	}
+	if n, err := strconv.ParseUint(workspace, 10, 32); err == nil {
+		c.renamed.Store(uint32(n), struct{}{})
+	}
+	return true
+}
+
+// hasRenamed says whether an external id was ever renamed in a workspace.
+func (c *Coordinator) hasRenamed(workspace uint32) bool {
+	_, ok := c.renamed.Load(workspace)
+	return ok
+}
+
+// beginRenames returns when every node knows that there are renamed external ids in a workspace.
+func (c *Coordinator) beginRenames(workspace uint32) error {
+	if _, known := c.spread.Load(workspace); known {
+		return nil
+	}
+	if !c.hasRenamed(workspace) {
+		err := c.PutDocuments(0, []DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
+		if err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	c.nodes.Spread() // that this node knows it says nothing of the others
+	c.spread.Store(workspace, struct{}{})
+	return nil
+}
+
+// AuditEnd is the sequence number and the hash of the last entry of the audit log; 0 and zeros before the first.
+func (c *Coordinator) AuditEnd() (seq uint64, hash [32]byte) { return c.nodes.Control().AuditEnd() }
+
+// auditPage reads some entries from seq on.
+func (c *Coordinator) auditPage(seq uint64) ([]AuditEntry, error) {
+	r := c.nodes.Control()
+	if !r.enter() {
+		return nil, ErrUnavailable
+	}
+	defer r.usable.RUnlock()
+	return r.auditPage(seq)
+}

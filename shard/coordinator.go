@@ -1,0 +1,216 @@
+package shard
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// CoordinatorOptions configure the Coordinator of a node of a cluster.
+type CoordinatorOptions struct {
+	// Secret is what numbers are made with, the same in all of a cluster.
+	Secret [32]byte
+	Clock  *Clock // of the node, shared with its replicas
+	Nodes  Nodes
+	// Context ends when requests wait for nothing any more. Default: never.
+	Context context.Context
+	// CommitTimeout is how long a request tries to be done, LeaderWait how long it waits for a leader before anything
+	// of it is. Defaults 2.5 s, 2 s.
+	CommitTimeout, LeaderWait time.Duration
+	// MaxRecordBytes bounds what one request is, over all groups. Default: nothing does.
+	MaxRecordBytes int
+	// MaxInflightBytes bounds the records between Commit and answered. Default 256 MiB.
+	MaxInflightBytes int64
+	// MaxMergesWaiting bounds the merges of users between Commit and done, as far as this node's replicas have them in
+	// hand. Default 100,000.
+	MaxMergesWaiting int64
+	Now              func() time.Time // default time.Now
+	Logger           *slog.Logger     // default slog.Default()
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *CoordinatorOptions) EnsureDefaults() {
+	preset(&o.CommitTimeout, 2500*time.Millisecond)
+	preset(&o.LeaderWait, 2*time.Second)
+	o.ensureBounds()
+}
+
+// ensureBounds is EnsureDefaults for a coordinator that is alone, and waits as long as its disk takes.
+func (o *CoordinatorOptions) ensureBounds() {
+	if o.Context == nil {
+		o.Context = context.Background()
+	}
+	preset(&o.MaxInflightBytes, 256<<20)
+	preset(&o.MaxMergesWaiting, 100_000)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+// Coordinator is where requests come in on a node: it makes batches, looks up whom they name, carries them to the
+// replicas that lead, and reads. It holds no state of users. Alone (Open) there is one replica below it, which holds
+// all partitions and always leads; in a cluster (NewCoordinator) there are many, here and on other nodes. All methods
+// are safe for concurrent use.
+type Coordinator struct {
+	opts    CoordinatorOptions
+	nodes   Nodes
+	sole    *Replica // alone: the replica of all partitions; else nil
+	hasher  *identity.Hasher
+	clock   *Clock
+	batches sync.Pool
+	reads   sync.Pool // of batches, in a cluster
+
+	inflight atomic.Int64 // bytes between Commit and answered
+	closing  atomic.Bool
+
+	// renamed has the workspaces of which this node knows that external ids were renamed, spread those of which all
+	// nodes know it.
+	renamed, spread *xsync.MapOf[uint32, struct{}]
+	// resumed is closed when all is visible that was under way when the process before ended; alone only.
+	resumed <-chan struct{}
+}
+
+// NewCoordinator makes the coordinator of a node of a cluster.
+func NewCoordinator(o CoordinatorOptions) *Coordinator {
+	o.EnsureDefaults()
+	c := newCoordinator(o)
+	c.hasher = identity.NewHasher(o.Secret)
+	c.reads.New = func() any { return c.NewReads() }
+	return c
+}
+
+func newCoordinator(o CoordinatorOptions) *Coordinator {
+	c := &Coordinator{
+		opts: o, nodes: o.Nodes, clock: o.Clock,
+		renamed: xsync.NewMapOf[uint32, struct{}](), spread: xsync.NewMapOf[uint32, struct{}](),
+	}
+	c.batches.New = func() any { return newBatch(c) }
+	return c
+}
+
+// Close waits, within reason, until what was committed is answered, and closes the replica below when it is alone.
+// Commits that come later return ErrClosed.
+func (c *Coordinator) Close() error {
+	if c.closing.Swap(true) {
+		return nil
+	}
+	for end := time.Now().Add(settleTime); c.inflight.Load() > 0 && time.Now().Before(end) && c.Failed() == nil; {
+		time.Sleep(time.Millisecond)
+	}
+	if c.sole == nil {
+		return nil
+	}
+	return c.sole.closeAlone()
+}
+
+const settleTime = 10 * time.Second
+
+// Failed is nil, or why nothing is acknowledged any more. In a cluster the node knows.
+func (c *Coordinator) Failed() error {
+	if c.sole == nil {
+		return nil
+	}
+	return c.sole.Failed()
+}
+
+// ended is why no change is taken any more, nil as long as it is.
+func (c *Coordinator) ended() error {
+	if c.closing.Load() {
+		return ErrClosed
+	}
+	return c.Failed()
+}
+
+// Ready is nil when writes are served, or says why they aren't: the engine has failed, is closing, or its disk stalls
+// or is full.
+func (c *Coordinator) Ready() error {
+	if err := c.ended(); err != nil || c.sole == nil {
+		return err
+	}
+	return c.sole.Ready()
+}
+
+// Replica is the one below a coordinator that is alone, else nil.
+func (c *Coordinator) Replica() *Replica { return c.sole }
+
+// Stats are those of requests, and of the replica when there is one alone.
+func (c *Coordinator) Stats() (s Stats) {
+	if c.sole != nil {
+		s = c.sole.Stats()
+	}
+	s.InflightBytes, s.MergesWaiting = c.inflight.Load(), int(c.mergesWaiting())
+	return s
+}
+
+// mergesWaiting is how many merges this node's replicas have in hand.
+func (c *Coordinator) mergesWaiting() (n int64) {
+	var last *Replica
+	for p := range identity.Partitions { // those of a group are next to one another
+		if r := c.nodes.Local(uint8(p)); r != nil && r != last {
+			n += r.merges.Load()
+			last = r
+		}
+	}
+	return n
+}
+
+// ParseSvcID and AppendSvcID translate between profile numbers and the svc_id of the API.
+func (c *Coordinator) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool) {
+	return c.hasher.ParseSvcID(workspace, s)
+}
+
+// AppendSvcID appends the svc_id of a profile.
+func (c *Coordinator) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
+	return c.hasher.AppendSvcID(dst, workspace, number)
+}
+
+// Fence returns when everything that was acknowledged anywhere before the call is visible to reads here. Alone there is
+// nothing to wait for.
+func (c *Coordinator) Fence() error { return c.nodes.Fence() }
+
+// FenceControl is Fence for control documents alone.
+func (c *Coordinator) FenceControl() error { return c.nodes.FenceControl() }
+
+// FenceAnswer is Fence for the answer that is kept under a key (Answer).
+func (c *Coordinator) FenceAnswer(workspace uint32, key []byte) error {
+	return c.nodes.FenceOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))
+}
+
+// now is a stamp for a record of n ops; see Clock.
+func (c *Coordinator) now(n int) int64 { return c.clock.Next(n) }
+
+// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+func (c *Coordinator) isBlocked(number uint64) bool {
+	return c.sole != nil && c.sole.isBlocked(number)
+}
+
+// lend lends the entry at number, from a replica of this node when there is one that reads may go to.
+func (c *Coordinator) lend(number uint64) (lent, error) {
+	if c.sole != nil {
+		return c.sole.lend(number)
+	}
+	if number == 0 { // nobody's
+		return lent{}, nil
+	}
+	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.enter() {
+		defer r.usable.RUnlock()
+		return r.lend(number)
+	}
+	blob, err := c.nodes.Entry(number)
+	return lent{blob: blob}, err
+}
+
+// isHere says whether an entry can be read without asking another node.
+func (c *Coordinator) isHere(number uint64) bool {
+	return c.nodes.Local(identity.Partition(number)) != nil
+}

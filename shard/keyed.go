@@ -1,0 +1,180 @@
+package shard
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+// Requests with an Idempotency-Key.
+
+// ErrKept is returned by Commit in a cluster, for a batch with a kept answer (KeepAnswer), when an answer is kept
+// already under that key: Answer has it. Nothing was done. Alone, who has asked for the answer and then commits knows
+// that there is none.
+var ErrKept = errors.New("an answer is kept under this key")
+
+// kept is the answer that a batch keeps.
+type kept struct {
+	home      uint64
+	key, text []byte
+	ref       int // of the outcome: Taken when there is an answer already
+	isSet     bool
+	isRelayed bool
+}
+
+// KeepAnswer keeps the answer to this request under its Idempotency-Key, with all that the request does or not at all
+// (decisions.md D3).
+func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	home := b.encodeAnswer(key, bodyHash, status, answer)
+	b.answer = kept{home: home, key: bytes.Clone(key), text: bytes.Clone(b.keep), ref: b.expect(), isSet: true}
+	b.owner = home
+}
+
+// ReplaceAnswer keeps another answer in the place of one that a batch before has kept.
+func (b *Batch) ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	home := b.encodeAnswer(key, bodyHash, status, answer)
+	b.Append(op.Idempotency, 0, home, b.keep, key)
+}
+
+func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) (home uint64) {
+	b.keep = append(b.keep[:0], bodyHash[:]...)
+	b.keep = binary.LittleEndian.AppendUint16(b.keep, uint16(status))
+	b.keep = append(b.keep, answer...)
+	return b.coordinator.hasher.Number(b.workspace, op.NoID, key)
+}
+
+// finish is the batch's record, behind room for the log's header. Alone, a kept answer stands in it with what it is the
+// answer to. In a cluster that record would fall apart into one for each group, and a node that is lost in between
+// could leave half of it: so it becomes one op, a Relay, in the key's partition, which keeps the answer and sends the
+// others on by messages, each exactly once. Whoever comes later with the same key finds the answer, and nothing is done
+// again.
+func (b *Batch) finish() []byte {
+	a, c := &b.answer, b.coordinator
+	stamp := c.now(b.Count())
+	if !a.isSet {
+		return b.Finish(b.workspace, b.actor, stamp)
+	}
+	if c.sole != nil {
+		a.isSet = false // it is counted with the others
+		b.Append(op.Idempotency, 0, a.home, a.text, a.key)
+		return b.Finish(b.workspace, b.actor, stamp)
+	}
+	a.isRelayed = true
+	inner := b.Finish(b.workspace, b.actor, stamp)[wal.HeaderBytes:]
+	var out op.Builder
+	out.Reset(wal.HeaderBytes)
+	out.MaxArray, out.Source = b.MaxArray, b.Source
+	body := binary.LittleEndian.AppendUint16(make([]byte, 0, relayHeader+len(a.text)+len(inner)), uint16(a.ref))
+	body = append(binary.LittleEndian.AppendUint32(body, uint32(len(a.text))), a.text...)
+	out.Append(op.Relay, 0, a.home, append(body, inner...), a.key)
+	return out.Finish(b.workspace, b.actor, stamp)
+}
+
+// Answer is a kept answer to a request with an Idempotency-Key.
+type Answer struct {
+	BodyHash [32]byte
+	Status   int
+	Body     []byte
+}
+
+// Answer returns the answer that is kept under key and not older than a day, once all that it is the answer to is
+// visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
+func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
+	oldest := c.opts.Now().UnixMicro() - answerLife.Microseconds()
+	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
+		if profile.Kind(blob) != kindAnswer || profile.Created(blob) < oldest {
+			return
+		}
+		body := blob[profile.HeaderBytes+len(key):]
+		ok = true
+		copy(a.BodyHash[:], body)
+		a.Status = int(binary.LittleEndian.Uint16(body[32:]))
+		a.Body = append([]byte{}, body[34:]...)
+	})
+	switch {
+	case !ok || err != nil:
+	case c.sole != nil: // whoever has begun it in this process has seen to the rest
+		err = c.waitResumed()
+	default:
+		err = c.settleOwner(c.hasher.Number(workspace, op.NoID, key))
+	}
+	return a, ok, err
+}
+
+// waitResumed returns when all is visible that a crash has interrupted.
+func (c *Coordinator) waitResumed() error {
+	select {
+	case <-c.resumed:
+		return nil
+	case <-c.sole.stop:
+		return ErrClosed
+	case <-c.sole.failure.failed:
+		return c.Failed()
+	}
+}
+
+// In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes to
+// other groups by messages, which may cause others; a part may be deferred. Whoever sent the request may be gone, or
+// have been told that nothing is known; so who gets the answer sees to it that all has arrived.
+
+// settleOwner returns when all effects are visible of the request that an answer is kept of under the key with this
+// home number.
+func (c *Coordinator) settleOwner(owner uint64) error {
+	for pause, end := time.Millisecond, time.Now().Add(maxSettleTime); time.Now().Before(end); {
+		waiting, err := c.flushAll(owner)
+		if err != nil || len(waiting) == 0 {
+			return err
+		}
+		for _, ref := range waiting {
+			if _, err = c.release(ref, end); err != nil && !errors.Is(err, ErrUnknown) {
+				return err
+			}
+		}
+		if err != nil { // somebody else is at it
+			time.Sleep(pause)
+			pause = min(2*pause, maxDeliveryPause)
+		}
+	}
+	return ErrBusy
+}
+
+const maxSettleTime = 3 * time.Second
+
+// flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a
+// row, and says what waits of the owner then.
+func (c *Coordinator) flushAll(owner uint64) (waiting []uint64, err error) {
+	for range flushRounds {
+		var all [identity.Partitions][]uint64 // by the groups' first partitions
+		var asking errgroup.Group
+		last := -1
+		for p := range all { // those of a group are next to one another
+			if g := c.nodes.GroupOf(uint8(p)); g != last {
+				last = g
+				asking.Go(func() (err error) {
+					all[p], err = c.nodes.Flush(uint8(p), owner)
+					return err
+				})
+			}
+		}
+		if err := asking.Wait(); err != nil {
+			return nil, err
+		}
+		waiting = waiting[:0]
+		for _, refs := range all {
+			waiting = append(waiting, refs...)
+		}
+	}
+	return waiting, nil
+}
+
+// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, who may tell him;
+// it may come by a row, or follow a user who was merged on the way.
+const flushRounds = 6

@@ -1,0 +1,55 @@
+package shard
+
+import "millrace/shard/identity"
+
+// Engine is what tests ask: a coordinator, and the replica below it. Of a node of a cluster there is no such replica;
+// below a replica of a group there is none, and the coordinator reads that alone.
+type Engine struct {
+	*Coordinator
+	*Replica
+	hasher *identity.Hasher
+	clock  *Clock
+}
+
+func openEngine(o Options) (*Engine, error) {
+	c, err := Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{c, c.sole, c.hasher, c.clock}, nil
+}
+
+// over is a replica of a group with a coordinator that reads what it has.
+func over(r *Replica) *Engine {
+	c := newCoordinator(CoordinatorOptions{Clock: r.clock, Now: r.opts.Now})
+	c.nodes, c.sole, c.hasher = alone{c}, r, r.hasher
+	return &Engine{c, r, r.hasher, r.clock}
+}
+
+func openGroup(o ReplicaOptions) (*Engine, error) {
+	r, err := OpenReplica(o)
+	if err != nil {
+		return nil, err
+	}
+	return over(r), nil
+}
+
+func front(c *Coordinator) *Engine { return &Engine{Coordinator: c, hasher: c.hasher, clock: c.clock} }
+
+// isFront: there is no replica below it.
+func (e *Engine) isFront() bool { return e.Replica == nil }
+
+func (e *Engine) Close() error {
+	if e.isFront() || e.resumed != nil {
+		return e.Coordinator.Close()
+	}
+	return e.Replica.Close()
+}
+
+func (e *Engine) Failed() error                    { return e.Coordinator.Failed() }
+func (e *Engine) Ready() error                     { return e.Coordinator.Ready() }
+func (e *Engine) Stats() Stats                     { return e.Coordinator.Stats() }
+func (e *Engine) Document(key string) []byte       { return e.Coordinator.Document(key) }
+func (e *Engine) AuditEnd() (uint64, [32]byte)     { return e.Coordinator.AuditEnd() }
+func (e *Engine) lend(number uint64) (lent, error) { return e.Coordinator.lend(number) }
+func (e *Engine) now(n int) int64                  { return e.clock.Next(n) }

@@ -1,0 +1,303 @@
+// Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual
+// partitions once they are durable, and keeps that state in a Pebble store behind the log.
+//
+// It has two sides, and arrows between them go down (sides_test.go):
+//
+//	Coordinator  makes a batch of a request, looks up whom it names, carries its parts to who leads, waits, answers (commit.go tells the way)
+//	Replica      a range of partitions on one node: Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ ticket. Aside, a checkpoint:
+//	             what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
+//
+// Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a
+// cluster (package cluster) each node has a coordinator, and some replicas of some groups of partitions, on logs that a
+// majority of nodes has.
+//
+// Invariants:
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered, every reader sees.
+//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex; the worker takes it
+//     per record, readers and checkpoints in between. Partitions touch one another through messages only (message.go).
+//   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was answered from.
+//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be read back.
+//   - Everything that waits is bounded, reserved before the log is touched; beyond a bound there is ErrBusy at once.
+//   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
+package shard
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/identity"
+	"millrace/shard/profile"
+	"millrace/wal"
+)
+
+const (
+	maxWorkers = 64
+	answerLife = 24 * time.Hour // of a kept answer (decisions.md D3)
+)
+
+// Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
+// knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
+type Replica struct {
+	opts       ReplicaOptions
+	limits     profile.Limits
+	log        Log
+	store      *store
+	hasher     *identity.Hasher
+	partitions [identity.Partitions]*partition // nil: not held by this engine
+	owner      [identity.Partitions]*worker    // of each partition that is held
+	held       []*partition                    // those that are, in order
+	workers    []*worker
+	window     window
+
+	clock      *Clock
+	ready      []*wal.Record // Dispatch's own
+	memory     atomic.Int64  // Options.MemoryBytes, or what SetMemoryBytes has said since
+	inflight   atomic.Int64  // bytes between Commit and applied
+	logged     atomic.Int64  // bytes given to the log since Open
+	merges     atomic.Int64  // begun and not ended
+	blocked    *xsync.MapOf[uint64, struct{}]
+	anyBlock   atomic.Bool
+	closing    atomic.Bool
+	imaging    atomic.Bool // an Image is there
+	recovering atomic.Bool
+	lead       atomic.Pointer[leadership] // a replica's, between Lead and Follow
+	leading    sync.Mutex                 // held by Lead and Follow
+	seen       atomic.Int64               // a replica's: the latest stamp of its group
+	tending    chan struct{}              // asks for tend's turn
+	usable     sync.RWMutex               // a replica's: held for reading by who reads from outside while it may be closed
+	// checkpointed: the store holds everything up to this position.
+	checkpointed atomic.Uint64
+	advanced     atomic.Uint64 // what Advance has said
+
+	documentsMu sync.Mutex
+	documents   map[string][]byte
+	unsavedDocs map[string]struct{}
+	audit       auditLog // partition 0's
+
+	checkpoints checkpoints
+	failure     failure
+	stop        chan struct{} // closed by Close
+	background  sync.WaitGroup
+}
+
+// failure is the state of having failed: err is set before failed is closed.
+type failure struct {
+	once   sync.Once
+	failed chan struct{}
+	err    error
+}
+
+// OpenReplica opens a replica on what Options.Dir holds, and recovers: the store, then the log behind it.
+func OpenReplica(o ReplicaOptions) (*Replica, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	e := newReplica(o)
+	if err := e.open(); err != nil {
+		e.abandon()
+		return nil, err
+	}
+	return e, nil
+}
+
+func newReplica(o ReplicaOptions) *Replica {
+	e := &Replica{
+		opts: o, limits: o.Limits, clock: o.Clock, blocked: xsync.NewMapOf[uint64, struct{}](),
+		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
+		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
+	}
+	e.memory.Store(o.MemoryBytes)
+	e.window.init(o.MaxInflightBytes)
+	e.checkpoints.init()
+	return e
+}
+
+func (e *Replica) open() (err error) {
+	if err := errors.Join(e.checkRestored(), e.removeImage()); err != nil {
+		return err
+	}
+	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state")); err != nil {
+		return err
+	}
+	if err := e.openState(); err != nil {
+		return err
+	}
+	if e.log, err = e.opts.OpenLog(e); err != nil {
+		return err
+	}
+	return e.recover()
+}
+
+// openState opens the store, or makes it, and reads what it has.
+func (e *Replica) openState() (err error) {
+	secret, isOwn := e.opts.Secret, e.opts.Secret == [32]byte{}
+	if isOwn {
+		if _, err := rand.Read(secret[:]); err != nil {
+			return err
+		}
+	}
+	if e.store, err = openStore(e, e.opts.MayMake, secret); err != nil {
+		return err
+	}
+	if !isOwn && e.store.secret != secret {
+		return fmt.Errorf("%w: %q is of another cluster", ErrStore, e.opts.Dir)
+	}
+	e.hasher = identity.NewHasher(e.store.secret)
+	e.hire()
+	return e.loadStore()
+}
+
+// hire makes the workers and shares the partitions out among them.
+func (e *Replica) hire() {
+	for i := range e.opts.Workers {
+		e.workers = append(e.workers, newWorker(e, i))
+	}
+	first, count := e.opts.First, e.opts.Count
+	for i := range count {
+		p, w := &partition{id: uint8(first + i)}, e.workers[i%len(e.workers)]
+		p.first, p.last = uint8(first), uint8(first+count-1)
+		p.tokens = &e.merges
+		e.partitions[p.id], e.owner[p.id] = p, w
+		e.held = append(e.held, p)
+		w.parts = append(w.parts, p)
+	}
+}
+
+// Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Who comes later
+// gets ErrClosed.
+func (e *Replica) Close() error {
+	if e.closing.Swap(true) {
+		return nil
+	}
+	for _, w := range e.workers { // who waits for records that come no more may be of the engine's own, whom Close waits for
+		w.queue.mu.Lock()
+		w.queue.cond.Broadcast()
+		w.queue.mu.Unlock()
+	}
+	e.Follow()
+	close(e.stop)
+	e.window.end()
+	e.background.Wait()
+	e.usable.Lock() // who reads has gone, who comes finds it closing
+	e.usable.Unlock()
+	err := e.Failed()
+	if err == nil {
+		e.drain()
+		err = e.checkpoint()
+	}
+	err = errors.Join(err, e.log.Close())
+	for _, w := range e.workers {
+		w.retire()
+	}
+	return errors.Join(err, e.release0())
+}
+
+// abandon ends what a failed Open has begun.
+func (e *Replica) abandon() {
+	close(e.stop)
+	e.window.end()
+	e.background.Wait()
+	if e.recovering.Load() {
+		for _, w := range e.workers {
+			w.retire()
+		}
+	}
+	if e.log != nil {
+		_ = e.log.Close() // nothing was appended
+	}
+	_ = e.release0()
+}
+
+// release0 gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
+// middle of it.
+func (e *Replica) release0() error {
+	if e.store != nil && e.store.isDead() {
+		return nil
+	}
+	var err error
+	for _, w := range e.workers {
+		w.free()
+	}
+	if e.store != nil {
+		err = e.store.close()
+	}
+	return err
+}
+
+// fail makes the first error final.
+func (e *Replica) fail(err error) {
+	e.failure.once.Do(func() {
+		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
+		close(e.failure.failed)
+		for _, w := range e.workers {
+			w.queue.mu.Lock() // who waits has either seen it, or is woken
+			w.queue.cond.Broadcast()
+			w.queue.mu.Unlock()
+		}
+		e.window.end()
+		if l := e.lead.Load(); l != nil {
+			go l.end() // the log, which may have called, is asked by who appends
+		}
+		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
+		e.opts.OnFailure(e.failure.err)
+	})
+}
+
+// Failed is nil, or why the engine has failed.
+func (e *Replica) Failed() error {
+	select {
+	case <-e.failure.failed:
+		return e.failure.err
+	default:
+		return nil
+	}
+}
+
+// Ready is nil when the engine serves writes, or says why it doesn't: it has failed, is closing, or its disk stalls or
+// is full.
+func (e *Replica) Ready() error {
+	if err := e.Failed(); err != nil {
+		return err
+	}
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	if e.log.Stalled() {
+		return errors.New("the disk does not answer")
+	}
+	if e.log.DiskFull() {
+		return ErrDiskFull
+	}
+	return nil
+}
+
+// now is a stamp for a record of n ops; see Clock.
+func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
+
+func (e *Replica) block(number uint64) {
+	e.blocked.Store(number, struct{}{})
+	e.anyBlock.Store(true)
+}
+
+// unblock: the number is nobody's any more. Who comes to its identifier next is not to be blamed.
+func (e *Replica) unblock(number uint64) {
+	if e.anyBlock.Load() {
+		e.blocked.Delete(number)
+	}
+}
+
+// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+func (e *Replica) isBlocked(number uint64) bool {
+	if !e.anyBlock.Load() {
+		return false
+	}
+	_, ok := e.blocked.Load(number)
+	return ok
+}
