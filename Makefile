@@ -3,12 +3,15 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN     := bin/millrace
 
-# The packages where goroutines meet. Those of whole clusters (shard/cluster) take longer than `make test` may; they have their turn in `make stress`.
-RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./api ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
+# Most tests of clusters wait, for leaders and disks: so many of a package run at once, and so many packages, that the cores have something to do meanwhile.
+AT_ONCE := -p 3 -parallel 4
+
+# The packages where goroutines meet.
+RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/cluster ./api ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 10m
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
-FUZZTIME      ?= 10000x
+FUZZTIME      ?= 3000x
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
 RERUNS        ?= 0
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -48,11 +51,11 @@ cluster: build ## build and serve a cluster of three nodes on 127.0.0.1:8080, :8
 	wait $$pids
 
 .PHONY: test
-test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 15 minutes on 2 cores
+test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 10 minutes on 2 cores
 
 .PHONY: unit
 unit: ## the tests alone
-	@$(call go_test,unit,-vet=off -timeout 15m -p 3,./...)
+	@$(call go_test,unit,-vet=off -timeout 15m $(AT_ONCE),./...)
 
 .PHONY: vet
 vet: ## gofmt, go vet
@@ -70,7 +73,7 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null; then \
-		$(call go_test,race,-race -vet=off $(RACE_FLAGS),$(RACE_PACKAGES)); \
+		$(call go_test,race,-race -vet=off $(AT_ONCE) $(RACE_FLAGS),$(RACE_PACKAGES)); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi

@@ -89,7 +89,7 @@ func TestKillUnderLoad(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
 	s := newSite(t)
-	kills := testsize.Of(1000, 20, 4)
+	kills := testsize.Of(1000, 8, 4)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers = true, 10 })
 	var slowest time.Duration

@@ -135,7 +135,7 @@ func TestModel(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.bootstrap, []byte(modelBootstrap()), 0o600))
 	p := s.start(t)
 	j := newJudge(t, func() string { return "http://" + s.addr })
-	j.against(t, testsize.Of(1_000_000, 4000, 1000), testsize.Of(2000, 5, 2), func(r *rand.Rand) {
+	j.against(t, testsize.Of(1_000_000, 2000, 600), testsize.Of(2000, 3, 2), func(r *rand.Rand) {
 		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
 		p.kill()
 		p = s.start(t, bounds(r)...)
@@ -151,7 +151,7 @@ func TestModelOfACluster(t *testing.T) {
 	c.found()
 	j := newJudge(t, func() string { return "http://" + c.nodes[rand.IntN(3)].addr })
 	j.options.Keyed, j.options.InParts = true, true
-	j.against(t, testsize.Of(200_000, 300, 100), testsize.Of(200, 2, 1), func(r *rand.Rand) {
+	j.against(t, testsize.Of(200_000, 150, 60), testsize.Of(200, 1, 1), func(r *rand.Rand) {
 		m := c.nodes[r.IntN(3)]
 		if testsize.Stress() && r.IntN(2) == 0 {
 			m.pause()
