@@ -16,11 +16,14 @@ import (
 // goes wrong is an error.
 func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	var log buffer
-	c := &serveCommand{Data: t.TempDir()}
+	c := &serveCommand{Data: t.TempDir(), StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute, StreamRetryMax: time.Minute}
 	open := func(minFreeBytes byteSize) *node {
 		c.MinFreeBytes = minFreeBytes
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), door: api.Options{Logger: logger}})
+		streams, err := c.streamOptions(logger)
+		require.NoError(t, err)
+		n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
+			streams: streams, door: api.Options{Logger: logger}})
 		require.NoError(t, err)
 		return n
 	}
