@@ -17,8 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The arrows between packages: which of ours a package imports ("/..." stands for what is below). The table of ARCHITECTURE.md has the same ones and says
-// why. A package that is not here fails the test, and so does an arrow that nothing needs: add it with as few as it can do with.
+// The arrows between packages: which of ours a package imports ("/..." stands for what is below). The table of
+// ARCHITECTURE.md has the same ones and says why. A package that is not here fails the test, and so does an arrow that
+// nothing needs: add it with as few as it can do with.
 var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
@@ -56,7 +57,8 @@ var arrows = map[string][]string{
 	"loadtest/testsize": {}, // nobody but tests
 }
 
-// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and loadtest/testsize.
+// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and
+// loadtest/testsize.
 var testArrows = map[string][]string{
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":     {"shard", "shard/identity", "wal"},

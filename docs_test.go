@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The documents name what the code has: each metric and each flag of the server in docs/operations.md, each route in docs/http.md. And what
-// they name, the code has.
+// The documents name what the code has: each metric and each flag of the server in docs/operations.md, each route in
+// docs/http.md. And what they name, the code has.
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))

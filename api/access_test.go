@@ -16,9 +16,9 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// goodRequests has a request for each route that needs more than its path: with a key that holds the permission it is accepted, in any order and
-// again and again, in the workspaces demo and other (demoYAML), where a user "reader" is. {unique} in a body is another text each time. By method and path
-// of the route.
+// goodRequests has a request for each route that needs more than its path: with a key that holds the permission it is
+// accepted, in any order and again and again, in the workspaces demo and other (demoYAML), where a user "reader" is.
+// {unique} in a body is another text each time. By method and path of the route.
 var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/track":      {body: goodBody},
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
@@ -62,7 +62,8 @@ var goodRequests = map[string]struct{ target, body string }{
 	"POST /preference_center/v1/{id}/url/{user}": {target: "/preference_center/v1/main/url/reader", body: `{}`},
 }
 
-// Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another workspace, the SCIM token.
+// Every route × a key for every permission × no key, a wrong one, a revoked one, one for elsewhere, one of another
+// workspace, the SCIM token.
 func TestPermissionMatrix(t *testing.T) {
 	testsize.SkipSerial(t)
 	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })

@@ -30,7 +30,8 @@ import (
 // adminTokenFile is where the admin token lies in the data directory.
 const adminTokenFile = "admin-token"
 
-// AdminToken reads the admin token of a data directory, or makes it at the first start: a file that only its owner may read. Print path, never the token.
+// AdminToken reads the admin token of a data directory, or makes it at the first start: a file that only its owner may
+// read. Print path, never the token.
 func AdminToken(dir string) (token, path string, err error) {
 	path = filepath.Join(dir, adminTokenFile)
 	text, err := os.ReadFile(path)
@@ -56,8 +57,9 @@ func makeAdminToken(path string) (string, string, error) {
 	return token, path, nil
 }
 
-// AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody who reaches it, pprof and the admin API for holders of the token
-// (Authorization: Bearer, or as the password of Basic). Serve and shut it down like any http.Server.
+// AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
+// who reaches it, pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
+// Basic). Serve and shut it down like any http.Server.
 func (s *Server) AdminServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { adminAnswer(w, http.StatusOK, success{}) })
@@ -125,8 +127,8 @@ const adminIndexPage = `<!doctype html>
 </html>
 `
 
-// withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no pattern for: 405 when another method
-// of the path has one.
+// withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no
+// pattern for: 405 when another method of the path has one.
 func withoutSlash(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") && len(path) > len("/admin/") {
@@ -156,7 +158,8 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 	})
 }
 
-// adminRoute is a line of the admin API; the lines stand in adminRoutes. What a handler returns is the answer: a struct, or one of the types below.
+// adminRoute is a line of the admin API; the lines stand in adminRoutes. What a handler returns is the answer: a
+// struct, or one of the types below.
 type adminRoute struct {
 	pattern string
 	handler func(by control.Actor, r *http.Request) (any, error)

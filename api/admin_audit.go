@@ -73,7 +73,8 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 	return answer, err
 }
 
-// newestEntries are the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps, each as long as all before it.
+// newestEntries are the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps, each
+// as long as all before it.
 func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEntry, err error) {
 	end, _ := s.options.Store.AuditEnd()
 	found = []auditEntry{}
@@ -114,8 +115,8 @@ func describeEntry(e shard.AuditEntry) auditEntry {
 	return shown
 }
 
-// verifyAudit computes the chain of hashes anew. With seq and hash of an entry that was noted earlier, elsewhere, it also finds a log that was written anew
-// as a whole, or cut short.
+// verifyAudit computes the chain of hashes anew. With seq and hash of an entry that was noted earlier, elsewhere, it
+// also finds a log that was written anew as a whole, or cut short.
 func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	if query.Has("seq") != query.Has("hash") {

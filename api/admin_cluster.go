@@ -9,13 +9,14 @@ import (
 	"millrace/api/control"
 )
 
-// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid, control.ErrNotFound, control.ErrConflict
-// (refused: the text says why), or are those of a Store. entry makes the entry of the audit log for the document that is changed; it may be called more than
-// once, and the last one is stored.
+// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid,
+// control.ErrNotFound, control.ErrConflict (refused: the text says why), or are those of a Store. entry makes the entry
+// of the audit log for the document that is changed; it may be called more than once, and the last one is stored.
 type Cluster interface {
 	// Status is encoded as JSON: an object.
 	Status(ctx context.Context) (any, error)
-	// Add takes a node in, at HOST:PORT; of one that is known it changes the address, unless that is empty, or takes a drain back.
+	// Add takes a node in, at HOST:PORT; of one that is known it changes the address, unless that is empty, or takes a
+	// drain back.
 	Add(ctx context.Context, node uint32, address string, entry ClusterEntry) error
 	// Drain has a node give away what it has.
 	Drain(ctx context.Context, node uint32, entry ClusterEntry) error
@@ -23,8 +24,8 @@ type Cluster interface {
 	Remove(ctx context.Context, node uint32, force bool, entry ClusterEntry) error
 }
 
-// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, which was before and is after. details are pairs
-// of names and values.
+// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, which was
+// before and is after. details are pairs of names and values.
 type ClusterEntry func(what, kind, id string, before, after []byte, details []any) []byte
 
 func (s *Server) clusterRoutes() []adminRoute {

@@ -14,7 +14,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// What an operator may ask about consent, on the admin listener: the trail of a user's or an address's states (decisions.md D5), and the block list.
+// What an operator may ask about consent, on the admin listener: the trail of a user's or an address's states
+// (decisions.md D5), and the block list.
 
 func (s *Server) consentRoutes() []adminRoute {
 	return []adminRoute{
@@ -44,7 +45,8 @@ type changedBy struct {
 	Key    string `json:"key_name,omitempty"`
 }
 
-// showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address (email, phone), oldest first.
+// showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address
+// (email, phone), oldest first.
 func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
 	w, err := s.adminWorkspace(r)
 	if err != nil {

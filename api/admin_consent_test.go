@@ -22,7 +22,8 @@ func (d *door) trail(t *testing.T, query string) (changes []map[string]any) {
 	return changes
 }
 
-// Each change is in the trail with its time, its endpoint and its key, whichever way it came, for the user and for the address.
+// Each change is in the trail with its time, its endpoint and its key, whichever way it came, for the user and for the
+// address.
 func TestTrail(t *testing.T) {
 	d := openDoor(t)
 	began := time.Now().UTC()
@@ -82,7 +83,8 @@ func TestTrail(t *testing.T) {
 	d.must(t, "/users/track", `{"attributes":[{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"subscription_groups":[{"subscription_group_id":"`+newsGroup+`","subscription_state":"subscribed"}]}]}`)
 	require.NotNil(t, find(d.trail(t, "alias_label=l&alias_name=n"), "/users/track", "subscription_group", "subscribed", newsGroup))
 
-	// Who gets an address has of its trail what happens from then on. Users who leave it keep what happened while they had it.
+	// Who gets an address has of its trail what happens from then on. Users who leave it keep what happened while they
+	// had it.
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"late","email":"a@example.com"}]}`)
 	require.Empty(t, d.trail(t, "external_id=late"))
 	d.must(t, "/email/status", `{"email":"a@example.com","subscription_state":"opted_in"}`)

@@ -9,7 +9,8 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// The admin API of the control data (decisions.md D7): what the bootstrap file can say, in the same shapes, by the same verbs of package control.
+// The admin API of the control data (decisions.md D7): what the bootstrap file can say, in the same shapes, by the same
+// verbs of package control.
 
 func (s *Server) adminRoutes() []adminRoute {
 	c := s.options.Control
@@ -136,8 +137,8 @@ const (
 	ofCompany   = "/admin/"
 )
 
-// documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are sent, remove. summarise, when it is
-// not nil, makes of a document what the list has of it.
+// documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are
+// sent, remove. summarise, when it is not nil, makes of a document what the list has of it.
 func documentRoutes[T any](s *Server, base, name string, l *control.Collection[T], summarise func(*T) any) []adminRoute {
 	all, one := base+name, base+name+"/{id}"
 	return []adminRoute{

@@ -6,7 +6,8 @@ import (
 	"millrace/api/control"
 )
 
-// Streams are documents like others; what they do, package stream does. To rewind one has a verb of its own, because its document may say the same as before.
+// Streams are documents like others; what they do, package stream does. To rewind one has a verb of its own, because
+// its document may say the same as before.
 
 // streamRewind is where a stream begins anew.
 type streamRewind struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter; the rest is read here, into memory that
-// grows with what arrives. A head reserves nothing by what it declares: many connections may send no more than that.
+// How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter;
+// the rest is read here, into memory that grows with what arrives. A head reserves nothing by what it declares: many
+// connections may send no more than that.
 
 const (
 	// strangerBodyBytes is what a request without a valid key may send (FAULTS.md B17).
@@ -19,7 +20,8 @@ const (
 	firstWireBytes = 32 << 10
 )
 
-// headerOversize marks the head of a request whose body is declared larger than it may be. Who sends it is told just that.
+// headerOversize marks the head of a request whose body is declared larger than it may be. Who sends it is told just
+// that.
 var headerOversize = []byte("X-Millrace-Oversize")
 
 // headReceived is asked when a head is there: of a body that is declared too large nothing is waited for.
@@ -99,8 +101,8 @@ func (x *exchange) growWire(length int) {
 	x.wire = append(make([]byte, 0, room), x.wire...)
 }
 
-// refuseTooLarge answers a request whose body is larger than it may be. Who has no valid key is told that, and counted as everywhere, or keys could be tried
-// without end: see bodyLimit.
+// refuseTooLarge answers a request whose body is larger than it may be. Who has no valid key is told that, and counted
+// as everywhere, or keys could be tried without end: see bodyLimit.
 func (x *exchange) refuseTooLarge() {
 	rejectedMalformed.Inc()
 	x.ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
@@ -116,7 +118,8 @@ func (x *exchange) refuseTooLarge() {
 	x.ctx.SetConnectionClose()
 }
 
-// cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk is there and when it never comes.
+// cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk
+// is there and when it never comes.
 func (x *exchange) cutOff() bool {
 	c, ok := x.ctx.Conn().(interface{ hasEnded() bool })
 	return ok && c.hasEnded()
@@ -182,8 +185,8 @@ func (x *exchange) decompress() ([]byte, error) {
 	return nil, fasthttp.ErrContentEncodingUnsupported
 }
 
-// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that declares a window of a gigabyte makes its
-// streaming decoder allocate that. DecodeAll keeps no window.
+// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that
+// declares a window of a gigabyte makes its streaming decoder allocate that. DecodeAll keeps no window.
 func (x *exchange) unzstd(limit int) ([]byte, error) {
 	plain, err := x.s.zstd.DecodeAll(x.ctx.Request.Body(), x.plain[:0])
 	x.plain = plain

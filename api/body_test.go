@@ -97,7 +97,8 @@ func TestDeclaredBodiesReserveNothing(t *testing.T) {
 	}
 }
 
-// A connection that ends within a body ends a request that is not served, also where what has come could be a whole one.
+// A connection that ends within a body ends a request that is not served, also where what has come could be a whole
+// one.
 func TestBodiesThatAreCutOff(t *testing.T) {
 	d := open(t, nil)
 	long := strings.TrimSuffix(goodBody, "}") + strings.Repeat(" ", 100_000) + "}"

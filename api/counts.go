@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// minuteCounts counts per address, or whatever else, and minute, in constant memory: a table of counters, found by a seeded hash. Two that share a
-// counter are refused a little early. It bounds what needs no key: requests with wrong keys (B24), which never affects right ones, and pages.
+// minuteCounts counts per address, or whatever else, and minute, in constant memory: a table of counters, found by a
+// seeded hash. Two that share a counter are refused a little early. It bounds what needs no key: requests with wrong
+// keys (B24), which never affects right ones, and pages.
 type minuteCounts struct {
 	seed     maphash.Seed
 	counters [4096]atomic.Uint64 // minute in the upper half, count in the lower

@@ -32,8 +32,8 @@ type change interface {
 	names() []subject
 	// asks lists whom resolve looks up.
 	asks() []namedUser
-	// resolve looks up whom the change is about, as things are now, and lists what it reads or changes besides its names. It is called again when the
-	// change had to wait.
+	// resolve looks up whom the change is about, as things are now, and lists what it reads or changes besides its
+	// names. It is called again when the change had to wait.
 	resolve(x *exchange) ([]subject, error)
 	// put adds the change, as it was resolved last, to a batch; ok is false when it is about nobody.
 	put(b Batch) (ref int, ok bool)

@@ -32,8 +32,8 @@ import (
 	"millrace/shard/op"
 )
 
-// openEngine starts the whole corridor on dir: door, decoder, engine, disk; or, when members says so, as many nodes of a cluster. close ends it as a SIGTERM
-// does.
+// openEngine starts the whole corridor on dir: door, decoder, engine, disk; or, when members says so, as many nodes of
+// a cluster. close ends it as a SIGTERM does.
 func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, close func()) {
 	if members > 1 {
 		return openCluster(t, dir, edit)
@@ -217,8 +217,8 @@ func TestUnmetOperators(t *testing.T) {
 		ask(`{"user_alias":{"alias_label":"l","alias_name":"n"},"plain":["x"],"objects":{"$add":[`+object("b")+`]},"o":`+object("b")+`,"_merge_objects":true}`))
 }
 
-// Requests with one key at once, on the real engine: one effect. Who has waited for the others for long (maxIdempotencyWait, which a busy machine needs) is told
-// to try again, and does.
+// Requests with one key at once, on the real engine: one effect. Who has waited for the others for long
+// (maxIdempotencyWait, which a busy machine needs) is told to try again, and does.
 func TestIdempotencyOnTheEngine(t *testing.T) {
 	d, close := openEngine(t, t.TempDir())
 	defer close()

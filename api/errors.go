@@ -65,7 +65,8 @@ const (
 	textUnauthorized = "Invalid API key: "
 )
 
-// answerTo is the line of answers for an error of the engine, nil when there is none. Of several, one that leaves open what was done.
+// answerTo is the line of answers for an error of the engine, nil when there is none. Of several, one that leaves open
+// what was done.
 func answerTo(err error) (line *engineAnswer) {
 	for i := range answers {
 		if a := &answers[i]; errors.Is(err, a.err) && (line == nil || a.done && !line.done) {
@@ -120,7 +121,8 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// A shape is how the failures of a part of the surface look, whatever has failed: the door, a handler, or a path that isn't there.
+// A shape is how the failures of a part of the surface look, whatever has failed: the door, a handler, or a path that
+// isn't there.
 type shape struct {
 	contentType []byte // of successes too
 	append      func(dst []byte, status int, text string) []byte

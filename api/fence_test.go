@@ -18,7 +18,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// behind is a Store on a node that lags: control documents of others come in with a fence, and it writes down what is asked of it.
+// behind is a Store on a node that lags: control documents of others come in with a fence, and it writes down what is
+// asked of it.
 type behind struct {
 	Store
 	control *control.Control
@@ -201,7 +202,8 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 	return d, b
 }
 
-// controlDocuments are those that handlers read besides the workspaces and their keys, which are known everywhere before a change is answered.
+// controlDocuments are those that handlers read besides the workspaces and their keys, which are known everywhere
+// before a change is answered.
 var controlDocuments = []string{
 	"preference_center/demo/main", "campaign/demo/c1", "canvas/demo/w1", "scim_user//hidden@example.com", "permission_set//hidden", "secret//" + linkSecret,
 }
@@ -219,8 +221,8 @@ var unfencedRoutes = []string{
 	"GET /scim/v2/Schemas", "GET /scim/v2/Schemas/{id}", "GET /livez", "GET /readyz", "GET /openapi.json",
 }
 
-// Every route: it waits for one fence before it reads documents; those that read none don't. Users are looked at through the request's Reads, past which nobody
-// reads.
+// Every route: it waits for one fence before it reads documents; those that read none don't. Users are looked at
+// through the request's Reads, past which nobody reads.
 func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 	d, b := openBehind(t)
 	require.Equal(t, 201, d.track(demoKey, "reader").status)
@@ -312,7 +314,8 @@ func TestAdminFences(t *testing.T) {
 	require.Equal(t, 404, d.administer(t, "GET", "/cluster", "").status, "there is none")
 }
 
-// Under an Idempotency-Key, /users/track looks for the answer that another node may have kept, before it judges the body.
+// Under an Idempotency-Key, /users/track looks for the answer that another node may have kept, before it judges the
+// body.
 func TestIdempotencyFences(t *testing.T) {
 	d, b := openBehind(t)
 	for _, want := range [][]string{{"begin", "fence", "answer", "commit"}, {"begin", "fence", "answer"}} {
@@ -334,7 +337,8 @@ func TestWavesFence(t *testing.T) {
 	require.Equal(t, slices.Repeat(wave, 3), slices.DeleteFunc(b.asked(), func(call string) bool { return call == "look" }))
 }
 
-// What the engine of a cluster says, in the shape of each part of the surface: 503, when to come again, and whether something may have been done.
+// What the engine of a cluster says, in the shape of each part of the surface: 503, when to come again, and whether
+// something may have been done.
 func TestAnswersOfACluster(t *testing.T) {
 	refused := errors.New("")
 	const unknown, nothing = "unknown", "Nothing was done"
@@ -401,7 +405,8 @@ func TestShedEarly(t *testing.T) {
 	require.Equal(t, 1, decoded)
 }
 
-// A fence that fails between two waves: what is done is done, and the others are refused. When nobody knows, the request fails as a whole.
+// A fence that fails between two waves: what is done is done, and the others are refused. When nobody knows, the
+// request fails as a whole.
 func TestWavesWithoutAFence(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -437,7 +442,8 @@ func (f *failingFence) Fence() error {
 	return nil
 }
 
-// What a control change comes to: own reads catch up before anything goes on, others are told of what was acknowledged, an unknown outcome is said to be one.
+// What a control change comes to: own reads catch up before anything goes on, others are told of what was acknowledged,
+// an unknown outcome is said to be one.
 func TestAfterPut(t *testing.T) {
 	var calls []string
 	fence := func() error { calls = append(calls, "fence"); return nil }

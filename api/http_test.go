@@ -24,8 +24,8 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// raw sends bytes on a fresh connection and returns the answers, want of them, or fewer when the server ends the connection before. closed says that
-// it has ended it, as it announced.
+// raw sends bytes on a fresh connection and returns the answers, want of them, or fewer when the server ends the
+// connection before. closed says that it has ended it, as it announced.
 func (d *door) raw(t *testing.T, want int, text string) (responses []answer, closed bool) {
 	c, err := net.Dial("tcp", d.addr)
 	require.NoError(t, err)
@@ -166,7 +166,8 @@ func TestBodyLimit(t *testing.T) {
 	require.True(t, closed)
 }
 
-// B17: fasthttp makes room for what a head declares. Who has no key gets room for little, and the answer that the key is wrong.
+// B17: fasthttp makes room for what a head declares. Who has no key gets room for little, and the answer that the key
+// is wrong.
 func TestStrangersBodyLimit(t *testing.T) {
 	d := open(t, nil)
 	head := strings.Replace(goodHead, "Bearer ", "Bearer x", 1)

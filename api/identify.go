@@ -104,7 +104,8 @@ func (c *identification) names() []subject {
 
 func (c *identification) asks() []namedUser { return []namedUser{externalIDUser(c.externalID), c.user} }
 
-// resolve looks the user up, and who has the external id. All who share the address count: a change to one may change who is chosen.
+// resolve looks the user up, and who has the external id. All who share the address count: a change to one may change
+// who is chosen.
 func (c *identification) resolve(x *exchange) ([]subject, error) {
 	c.number = 0
 	var subjects []subject

@@ -19,7 +19,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Tests of the endpoints that change who is who, on the real engine: what one of them does is read back through another.
+// Tests of the endpoints that change who is who, on the real engine: what one of them does is read back through
+// another.
 
 // answers sends a body and wants this answer, status and text.
 func (d *door) answers(t *testing.T, path, body string, status int, want string) {
@@ -128,7 +129,8 @@ func TestNewAliases(t *testing.T) {
 	}
 	require.Equal(t, []string{"braze_id/n", "l/two", "svc_id/n"}, aliasesOf(d.user(t, bySvcID(only))))
 
-	// Again: for the same user it is so already; an alias-only user can't be made a second time, nor can an alias have two users.
+	// Again: for the same user it is so already; an alias-only user can't be made a second time, nor can an alias have
+	// two users.
 	d.answers(t, path, `{"user_aliases":[{"external_id":"a","alias_label":"l","alias_name":"one"}]}`, 201, processed(1))
 	inUse := "'alias_name' is already in use"
 	d.answers(t, path, `{"user_aliases":[{"alias_label":"l","alias_name":"two"},{"alias_label":"l","alias_name":"one"},{"external_id":"7","alias_label":"l","alias_name":"one"},{"alias_label":"l","alias_name":"Two"}]}`,
@@ -420,7 +422,8 @@ func TestIdentifyRefusals(t *testing.T) {
 	require.Empty(t, d.users(t, byID("b")))
 }
 
-// The requests of all six: wrong array, wrong method, trailing slash, unknown members, compressed bodies, unsafe JSON, limits of their buckets.
+// The requests of all six: wrong array, wrong method, trailing slash, unknown members, compressed bodies, unsafe JSON,
+// limits of their buckets.
 func TestIdentityRequests(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
@@ -639,7 +642,8 @@ func (b brokenBatch) Commit() error {
 	return b.Batch.Commit()
 }
 
-// The engine refuses the second of two elements that wait for one another, and those behind. The first is done, so the request has not failed.
+// The engine refuses the second of two elements that wait for one another, and those behind. The first is done, so the
+// request has not failed.
 func TestElementsThatTheEngineRefuses(t *testing.T) {
 	aloneOnly(t)
 	var broken *brokenStore
@@ -700,8 +704,8 @@ func (r findingReads) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-// Elements that wait for one another are not looked up again and again while they wait: what thousands share would make a request of them that takes
-// minutes.
+// Elements that wait for one another are not looked up again and again while they wait: what thousands share would make
+// a request of them that takes minutes.
 func TestElementsAreLookedUpAsOften(t *testing.T) {
 	aloneOnly(t)
 	var store *findingStore

@@ -12,8 +12,8 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// A key of one workspace can name everything that another workspace has, and neither sees nor changes it: the answers are those for what isn't there, 404,
-// 400, Unknown or nobody, and never a 403, which would tell that it is.
+// A key of one workspace can name everything that another workspace has, and neither sees nor changes it: the answers
+// are those for what isn't there, 404, 400, Unknown or nobody, and never a 403, which would tell that it is.
 
 const (
 	// marker is in everything of demo that an answer could give away.
@@ -111,7 +111,8 @@ func attacks(svcID string) map[string][]attack {
 	get("GET /preference_center/v1/{id}", 404, "/preference_center/v1/hidden")
 	all["PUT /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404, ""}}
 	all["POST /preference_center/v1/{id}"] = []attack{{"/preference_center/v1/hidden", center, 404, ""}}
-	// Names are unique within a workspace only: the one that demo has is free here, and is told by demo's refusal alone.
+	// Names are unique within a workspace only: the one that demo has is free here, and is told by demo's refusal
+	// alone.
 	all["POST /preference_center/v1"] = []attack{{"", `{"name":"hidden",` + center[1:], 201, ""}}
 	for _, path := range []string{"/preference_center/v1/hidden/url/ada-s3cret", "/preference_center/v1/main/url/ada-s3cret", "/preference_center/v1/hidden/url/reader"} {
 		get("GET /preference_center/v1/{id}/url/{user}", 404, path)

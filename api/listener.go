@@ -13,7 +13,8 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// limitListener bounds connections, all and per address. fasthttp could, but it answers in plain text and leaves IPv6 unbounded.
+// limitListener bounds connections, all and per address. fasthttp could, but it answers in plain text and leaves IPv6
+// unbounded.
 type limitListener struct {
 	net.Listener
 	maxConns, maxPerIP int
@@ -104,8 +105,8 @@ func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) 
 // end knows whether the client has ended a connection. It is its reader's.
 type end struct{ seen bool }
 
-// note hands the end out by itself, behind the last bytes: TLS 1.2 may give both at once, and those who read in buffers would learn of the end with bytes
-// before them that they have not looked at yet.
+// note hands the end out by itself, behind the last bytes: TLS 1.2 may give both at once, and those who read in buffers
+// would learn of the end with bytes before them that they have not looked at yet.
 func (e *end) note(n int, err error) (int, error) {
 	if n > 0 && err == io.EOF {
 		return n, nil // the next Read says it again
@@ -158,7 +159,8 @@ func (t *TLS) Config() *tls.Config {
 // Listener puts TLS before ln.
 func (t *TLS) Listener(ln net.Listener) net.Listener { return &tlsListener{ln, ln, t.Config()} }
 
-// tlsListener keeps the listener below, for limit; by itself it would serve without TLS, so nothing but limit takes connections from it.
+// tlsListener keeps the listener below, for limit; by itself it would serve without TLS, so nothing but limit takes
+// connections from it.
 type tlsListener struct {
 	net.Listener
 	inner  net.Listener

@@ -22,8 +22,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// members is how many nodes openEngine starts: the whole suite runs on a cluster with MILLRACE_NODES=3 go test ./api, each request at any node. Without it, a
-// part does (TestOnACluster).
+// members is how many nodes openEngine starts: the whole suite runs on a cluster with MILLRACE_NODES=3 go test ./api,
+// each request at any node. Without it, a part does (TestOnACluster).
 var members = func() int {
 	n, _ := strconv.Atoi(os.Getenv("MILLRACE_NODES"))
 	return n
@@ -39,8 +39,8 @@ func aloneOnly(t *testing.T) {
 	}
 }
 
-// TestOnACluster is the API on three nodes, as it is on one: the same tests. Here are those that go through all of the API, and those of what two nodes may
-// do at the same time; MILLRACE_NODES=3 runs all.
+// TestOnACluster is the API on three nodes, as it is on one: the same tests. Here are those that go through all of the
+// API, and those of what two nodes may do at the same time; MILLRACE_NODES=3 runs all.
 func TestOnACluster(t *testing.T) {
 	if members > 1 {
 		t.Skip("all tests run so")
@@ -172,7 +172,8 @@ func eventually(f func() error) (err error) {
 	return err
 }
 
-// settled is nil when all groups are served, and led by the nodes that are to lead them: a request that is under way while a group is handed over may get a 503.
+// settled is nil when all groups are served, and led by the nodes that are to lead them: a request that is under way
+// while a group is handed over may get a 503.
 func settled(n *cluster.Node) error {
 	if err := n.Ready(); err != nil {
 		return err

@@ -14,7 +14,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// memoryStore is an engine without a disk: what the tests of the door need of one, and hooks to make it slow, full or broken.
+// memoryStore is an engine without a disk: what the tests of the door need of one, and hooks to make it slow, full or
+// broken.
 type memoryStore struct {
 	Store   // what is not below: the companion API is tested on the real engine
 	control *control.Control

@@ -9,7 +9,8 @@ import (
 	"millrace/api/openapi"
 )
 
-// The OpenAPI document: GET /openapi.json on the public listener, for everybody, and GET /docs, the same for people, on the admin listener.
+// The OpenAPI document: GET /openapi.json on the public listener, for everybody, and GET /docs, the same for people, on
+// the admin listener.
 
 var (
 	headerETag         = []byte(fasthttp.HeaderETag)

@@ -25,9 +25,10 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// specification is the document as kin-openapi reads it. It is loaded and proved as 3.1; for the validation of values it is then called 3.0: for a 3.1
-// document the library compiles a schema anew for each value, and where that fails, as it does for every schema with a $ref, silently falls back to
-// the validator that it has for 3.0. That one knows what the document uses of 3.1 (lists of types, const); TestWrongAnswersAreCaught is the proof.
+// specification is the document as kin-openapi reads it. It is loaded and proved as 3.1; for the validation of values
+// it is then called 3.0: for a 3.1 document the library compiles a schema anew for each value, and where that fails, as
+// it does for every schema with a $ref, silently falls back to the validator that it has for 3.0. That one knows what
+// the document uses of 3.1 (lists of types, const); TestWrongAnswersAreCaught is the proof.
 var specification = sync.OnceValues(func() (*openapi3.T, error) {
 	spec, err := openapi3.NewLoader().LoadFromData(openapi.JSON())
 	if err != nil {
@@ -44,8 +45,8 @@ var specification = sync.OnceValues(func() (*openapi3.T, error) {
 	return spec, nil
 })
 
-// checkDocumented holds an answer against the document: status, headers, media type, body; and the request too, when all of it was taken.
-// Paths and methods that aren't routes are not documented.
+// checkDocumented holds an answer against the document: status, headers, media type, body; and the request too, when
+// all of it was taken. Paths and methods that aren't routes are not documented.
 func (d *door) checkDocumented(request *http.Request, body string, a answer) {
 	d.t.Helper()
 	if err := d.documented(request, body, a); err != nil {
@@ -87,7 +88,8 @@ func (d *door) documented(request *http.Request, body string, a answer) error {
 	if err != nil || a.status >= 300 || strings.Contains(a.body, `"errors":`) || strings.Contains(a.body, `"warnings":`) || strings.Contains(a.body, `_errors":[[`) || request.Header.Get("Content-Encoding") != "" {
 		return err
 	}
-	// A form's fields have names that the customer's template gave them, for which the library's decoders want a schema each.
+	// A form's fields have names that the customer's template gave them, for which the library's decoders want a schema
+	// each.
 	input.Options.ExcludeRequestBody = rt.page
 	input.Request.Body = io.NopCloser(bytes.NewReader([]byte(body)))
 	return openapi3filter.ValidateRequest(context.Background(), input)
@@ -124,7 +126,8 @@ func TestDocumentIsServed(t *testing.T) {
 	require.Contains(t, index, `href="/docs"`)
 }
 
-// A validator that lets everything pass would make all of the above worth nothing: each of these answers and requests is wrong in one place.
+// A validator that lets everything pass would make all of the above worth nothing: each of these answers and requests
+// is wrong in one place.
 func TestWrongAnswersAreCaught(t *testing.T) {
 	d := open(t, nil)
 	good := d.track(demoKey, "a")
@@ -191,7 +194,8 @@ func TestWrongAnswersAreCaught(t *testing.T) {
 	}
 }
 
-// Every example of a request, sent to a server in the order of the document, gets the first 2xx that is documented for it.
+// Every example of a request, sent to a server in the order of the document, gets the first 2xx that is documented for
+// it.
 func TestRequestExamplesWork(t *testing.T) {
 	spec, err := specification()
 	require.NoError(t, err)

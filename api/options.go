@@ -18,8 +18,8 @@ import (
 // Workspace is the decoded settings of a workspace; see control.Workspace.
 type Workspace = control.Workspace
 
-// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body. With a status other than 201
-// the batch is dropped.
+// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
+// With a status other than 201 the batch is dropped.
 type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) (reply []byte, status int)
 
 // Options of a Server.
@@ -30,8 +30,8 @@ type Options struct {
 	Control *control.Control
 	// Track serves /users/track. Required.
 	Track TrackFunc
-	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for what is none. Required: the rules are those of
-	// the track function.
+	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for what is
+	// none. Required: the rules are those of the track function.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
 
 	// Limiter has the rate limits hold for all nodes of a cluster together. Default: they are this process's alone.
@@ -39,8 +39,8 @@ type Options struct {
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
 	MaxBodyBytes int
-	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between requests of a connection.
-	// Defaults 10 s, 10 s, 60 s.
+	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between
+	// requests of a connection. Defaults 10 s, 10 s, 60 s.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// MaxHeaderBytes bounds request line and headers together; beyond it: 431. Default 8192.
 	MaxHeaderBytes int
@@ -48,23 +48,26 @@ type Options struct {
 	MaxHeaders int
 	// MaxConns bounds the connections; beyond it: 503 and close. Default 16384.
 	MaxConns int
-	// MaxConnsPerIP bounds the connections from one address (IPv6: from one /64); beyond it: 429 and close. Default 4096; negative: no bound.
+	// MaxConnsPerIP bounds the connections from one address (IPv6: from one /64); beyond it: 429 and close. Default
+	// 4096; negative: no bound.
 	MaxConnsPerIP int
 	// MaxRequestsPerConn closes a connection after so many requests. Default 0: no bound.
 	MaxRequestsPerConn int
-	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys are served all the same:
-	// many clients may share an address. Default 60.
+	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys
+	// are served all the same: many clients may share an address. Default 60.
 	MaxBadKeysPerMinute int
-	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or https, perhaps with a path. Default: the
-	// Host of the request for the link, when it is the address that the request has come to or one of PublicHosts.
+	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or
+	// https, perhaps with a path. Default: the Host of the request for the link, when it is the address that the
+	// request has come to or one of PublicHosts.
 	PublicURL string
-	// PublicHosts are hosts, with their ports when these are not 80 or 443, that links may begin with although they are not the address that is listened on.
-	// Default: none.
+	// PublicHosts are hosts, with their ports when these are not 80 or 443, that links may begin with although they are
+	// not the address that is listened on. Default: none.
 	PublicHosts []string
-	// PreferenceLinkLife is how long a link to a hosted page is good. Default 90 days: laws want links to unsubscribe in mails to work for 30 or 60.
+	// PreferenceLinkLife is how long a link to a hosted page is good. Default 90 days: laws want links to unsubscribe
+	// in mails to work for 30 or 60.
 	PreferenceLinkLife time.Duration
-	// MaxPagesPerMinute is how many hosted pages one address may ask for, and forms send, in a minute; beyond it: 429. Many people, and mail programs that
-	// unsubscribe for their users, may share an address. Default 600.
+	// MaxPagesPerMinute is how many hosted pages one address may ask for, and forms send, in a minute; beyond it: 429.
+	// Many people, and mail programs that unsubscribe for their users, may share an address. Default 600.
 	MaxPagesPerMinute int
 	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
 	TrustedProxies []netip.Prefix
@@ -75,7 +78,8 @@ type Options struct {
 
 	// AdminToken opens the admin API; see AdminToken. Empty: the admin API is closed, health and metrics are served.
 	AdminToken string
-	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like the admin API.
+	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like
+	// the admin API.
 	AdminHandlers map[string]http.HandlerFunc
 
 	// Cluster is what this server is a node of; nil: it is alone.

@@ -25,8 +25,9 @@ type tab struct {
 	ctx context.Context
 }
 
-// openBrowser starts one with a profile of its own, or skips the test where there is none. MILLRACE_BROWSER names another binary; `make test-browser`
-// installs one when it can, and sets MILLRACE_REQUIRE_BROWSER so that nothing is skipped. MILLRACE_SCREENSHOTS names a folder for pictures.
+// openBrowser starts one with a profile of its own, or skips the test where there is none. MILLRACE_BROWSER names
+// another binary; `make test-browser` installs one when it can, and sets MILLRACE_REQUIRE_BROWSER so that nothing is
+// skipped. MILLRACE_SCREENSHOTS names a folder for pictures.
 func openBrowser(t *testing.T) tab {
 	path := os.Getenv("MILLRACE_BROWSER")
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {

@@ -17,11 +17,12 @@ import (
 	"millrace/shard/profile"
 )
 
-// The hosted pages of preference centers (decisions.md D6; service.md 3.2). They are for people and their mail programs: no key, HTML instead of JSON, also
-// for errors, and headers that keep the customer's HTML harmless (see package preference).
+// The hosted pages of preference centers (decisions.md D6; service.md 3.2). They are for people and their mail
+// programs: no key, HTML instead of JSON, also for errors, and headers that keep the customer's HTML harmless (see
+// package preference).
 //
-// GET never changes anything: scanners and previews follow links in mails. A form is answered by a redirect to the confirmation, so that loading that again
-// sends nothing again.
+// GET never changes anything: scanners and previews follow links in mails. A form is answered by a redirect to the
+// confirmation, so that loading that again sends nothing again.
 
 // pagePath is where the pages are: the text of a link follows.
 const pagePath = "/preferences/"
@@ -48,8 +49,8 @@ var (
 	policy      = []byte(preference.Policy)
 )
 
-// setPageHeaders: the policy; the address, which is the key to the page, in no Referer, no cache, no search engine; no frames; nothing shared
-// with windows of other sites, and no use of the page as a part of theirs.
+// setPageHeaders: the policy; the address, which is the key to the page, in no Referer, no cache, no search engine; no
+// frames; nothing shared with windows of other sites, and no use of the page as a part of theirs.
 func setPageHeaders(h *fasthttp.ResponseHeader) {
 	h.SetCanonical(headerNoSniff, noSniff) // requests that can't be read are answered with these headers alone
 	h.SetCanonical(headerPolicy, policy)
@@ -110,7 +111,8 @@ type visit struct {
 	user   User
 }
 
-// openLink finds out who is there; else it has answered. A link that is not genuine, a deleted user and a removed center look the same.
+// openLink finds out who is there; else it has answered. A link that is not genuine, a deleted user and a removed
+// center look the same.
 func (x *exchange) openLink() (v visit, ok bool) {
 	secret, ok := x.s.options.Control.Secret(linkSecret)
 	if !ok { // nothing was ever signed
@@ -147,7 +149,8 @@ func (x *exchange) openLink() (v visit, ok bool) {
 	return v, true
 }
 
-// failExpired: the customer's page for links that no longer lead anywhere, or ours. It shows no user, and redirects nobody.
+// failExpired: the customer's page for links that no longer lead anywhere, or ours. It shows no user, and redirects
+// nobody.
 func (x *exchange) failExpired(v *visit) {
 	if v.center.RedirectHTML == nil || v.center.State != "active" {
 		x.fail(fasthttp.StatusGone, "")
@@ -156,7 +159,8 @@ func (x *exchange) failExpired(v *visit) {
 	x.send(fasthttp.StatusGone, v.page().RenderForNobody(*v.center.RedirectHTML))
 }
 
-// showPage serves GET /preferences/{token}: the page, or with ?saved the confirmation. Of a draft, nobody gets to see anything.
+// showPage serves GET /preferences/{token}: the page, or with ?saved the confirmation. Of a draft, nobody gets to see
+// anything.
 func (s *Server) showPage(x *exchange) {
 	v, ok := x.openLink()
 	if !ok {
@@ -187,7 +191,8 @@ func (v *visit) page() preference.Page {
 	return p
 }
 
-// subscriber reads the states of the user. Without an email state a user counts as subscribed, as everywhere (service.md 3.1).
+// subscriber reads the states of the user. Without an email state a user counts as subscribed, as everywhere
+// (service.md 3.1).
 func (v *visit) subscriber() *preference.Subscriber {
 	s := &preference.Subscriber{Email: preference.Subscribed, Groups: map[string]string{}}
 	if state, _, _, ok := profile.ContactState(v.user.Blob, op.AttrEmailSubscribe); ok && len(state) > 0 {
@@ -207,8 +212,8 @@ func (v *visit) subscriber() *preference.Subscriber {
 	return s
 }
 
-// sendForm serves POST /preferences/{token}: the form of the page, or one-click unsubscribe (RFC 8058). The latter works for drafts too: the link is in mails
-// that are out already.
+// sendForm serves POST /preferences/{token}: the form of the page, or one-click unsubscribe (RFC 8058). The latter
+// works for drafts too: the link is in mails that are out already.
 func (s *Server) sendForm(x *exchange) {
 	v, ok := x.openLink()
 	if !ok {

@@ -342,7 +342,8 @@ func TestPreferenceURL(t *testing.T) {
 	require.Contains(t, responses[0].body, `"https://mail.example.com/pc/preferences/`)
 }
 
-// Without the setting a link begins with the address that is listened at, or with a Host of the list; a Host that the caller has made up stands in none.
+// Without the setting a link begins with the address that is listened at, or with a Host of the list; a Host that the
+// caller has made up stands in none.
 func TestPreferenceURLHosts(t *testing.T) {
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		o.PublicHosts = []string{"Links.example.com", "mail.example.com:8443", "[::1]:8080", "plain.example.com:80"}

@@ -105,9 +105,10 @@ func (x *exchange) serve() {
 	}
 }
 
-// fence waits until the control documents that were acknowledged before, by whatever node, are visible here. Users and addresses are read behind fences of their own
-// (x.reads), of the groups that have them: a request for some notices nothing of others. A handler sees its own commits only when it begins its reads anew: of
-// several leaders' partitions this node may have followers.
+// fence waits until the control documents that were acknowledged before, by whatever node, are visible here. Users and
+// addresses are read behind fences of their own (x.reads), of the groups that have them: a request for some notices
+// nothing of others. A handler sees its own commits only when it begins its reads anew: of several leaders' partitions
+// this node may have followers.
 func (x *exchange) fence() bool {
 	if err := x.s.options.Store.FenceControl(); err != nil {
 		x.failEngine(err)

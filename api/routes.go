@@ -12,8 +12,9 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a key that holds the permission, a
-// free place in the bucket, and, unless it reads no control documents, a fence. A route without a permission must say that it is open, or that it wants the SCIM token.
+// A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a
+// key that holds the permission, a free place in the bucket, and, unless it reads no control documents, a fence. A
+// route without a permission must say that it is open, or that it wants the SCIM token.
 type route struct {
 	method     string
 	path       string // exact, or with segments in braces: /scim/v2/Users/{id}

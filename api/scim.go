@@ -10,7 +10,8 @@ import (
 	"millrace/api/scim"
 )
 
-// Provisioning of dashboard users and their groups (service.md 4.16 to 4.20, RFC 7644). What the requests mean is in package scim; here is what the door knows of it.
+// Provisioning of dashboard users and their groups (service.md 4.16 to 4.20, RFC 7644). What the requests mean is in
+// package scim; here is what the door knows of it.
 
 const (
 	textSCIMUnauthorized = "The SCIM token, its X-Request-Origin or the caller's address is not valid"
@@ -26,8 +27,8 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 	return scim.AppendError(dst, &scim.Error{Status: status, Detail: text})
 }
 
-// authorizeSCIM checks the token of the company, where the request says it comes from and where it does come from, and the company's rate limit. All that is wrong
-// gets the same answer: it says nothing about which of them was right.
+// authorizeSCIM checks the token of the company, where the request says it comes from and where it does come from, and
+// the company's rate limit. All that is wrong gets the same answer: it says nothing about which of them was right.
 func (x *exchange) authorizeSCIM() bool {
 	h := &x.ctx.Request.Header
 	snapshot := x.s.options.Control.Snapshot()
@@ -54,7 +55,8 @@ type scimStore interface {
 	MaxBodyBytes() int
 }
 
-// scimBody is the request's body when it is a JSON object, sound throughout, of a size that a resource can have; else it has answered.
+// scimBody is the request's body when it is a JSON object, sound throughout, of a size that a resource can have; else
+// it has answered.
 func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
 	if len(x.body) > of.MaxBodyBytes() {
 		x.failSCIM(scim.ErrTooLarge)

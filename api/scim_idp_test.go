@@ -16,8 +16,9 @@ import (
 	"millrace/api/scim"
 )
 
-// What identity providers and testers send, as they send it: without an origin, in their dialects of PATCH, with members that nobody asked for. Each table is a
-// conversation, in its order. "{name}" in a target or body is the id that the answer to the step of that name had.
+// What identity providers and testers send, as they send it: without an origin, in their dialects of PATCH, with
+// members that nobody asked for. Each table is a conversation, in its order. "{name}" in a target or body is the id
+// that the answer to the step of that name had.
 
 const (
 	urnUser       = "urn:ietf:params:scim:schemas:core:2.0:User"
@@ -143,7 +144,8 @@ func operations(list string) string {
 	return fmt.Sprintf(`{"schemas":[%q],"Operations":[%s]}`, urnPatch, list)
 }
 
-// Okta's SPEC suite, the steps of provisioning by an app of the catalog and by one of the wizard, and what the CRUD suite reads.
+// Okta's SPEC suite, the steps of provisioning by an app of the catalog and by one of the wizard, and what the CRUD
+// suite reads.
 func TestOkta(t *testing.T) {
 	d := idp(t)
 	ids := d.converse(t, []step{
@@ -211,7 +213,8 @@ func entraUser(name, more string) string {
 		`"meta":{"resourceType":"User"},"name":{"formatted":"given family","familyName":"family","givenName":"given"},"roles":[]%s}`, urnUser, urnEnterprise, strings.Split(name, "@")[0], name, name, more)
 }
 
-// The requests of Entra ID's provisioning service, without and with the flag aadOptscim062020, and those of its validators.
+// The requests of Entra ID's provisioning service, without and with the flag aadOptscim062020, and those of its
+// validators.
 func TestEntra(t *testing.T) {
 	d := idp(t)
 	const adscim = "http://schemas.microsoft.com/2006/11/ResourceManagement/ADSCIM/2.0/Group"
@@ -384,7 +387,8 @@ func TestSCIMTesters(t *testing.T) {
 	d.patchEveryAttribute(t)
 }
 
-// patchEveryAttribute is scim2-tester's main check: each attribute that the schemas say can be written is added, replaced and removed, by its path, and read back.
+// patchEveryAttribute is scim2-tester's main check: each attribute that the schemas say can be written is added,
+// replaced and removed, by its path, and read back.
 func (d *door) patchEveryAttribute(t *testing.T) {
 	id := d.call("POST", "/scim/v2/Users", scimToken, oktaUser("every@example.com", "Every", "Attribute", true)).json(t)["id"].(string)
 	tried := 0
@@ -431,7 +435,8 @@ func (d *door) patchEveryAttribute(t *testing.T) {
 	require.Equal(t, 16, tried)
 }
 
-// Who is inactive is kept and may do nothing; what the console will ask says so at once, and the audit log says who did it.
+// Who is inactive is kept and may do nothing; what the console will ask says so at once, and the audit log says who did
+// it.
 func TestDeactivation(t *testing.T) {
 	d := idp(t)
 	id := d.createUserBy(t, userBody("ada@example.com", "bi", `{"companyPermissions":["admin"]}`))
@@ -480,7 +485,8 @@ func TestDeactivation(t *testing.T) {
 	entries := d.administer(t, "GET", "/audit?limit=1000&kind=scim_user&id=ada@example.com", "").v["entries"].([]any)
 	require.Equal(t, []any{"SCIM user activated", "inactive"}, []any{member(entries, fmt.Sprint(len(entries)-1)+".what"), member(entries, fmt.Sprint(len(entries)-1)+".changed.0")})
 
-	// A user stays as unlimited as before where a workspace has got another name since: that a person has left can always be said.
+	// A user stays as unlimited as before where a workspace has got another name since: that a person has left can
+	// always be said.
 	demo := d.createUserBy(t, userBody("demo@example.com", "bi", `{"appGroup":[{"appGroupName":"Demo"}]}`))
 	for workspace, name := range map[string]string{"demo": "Other", "other": "Demo"} {
 		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *control.Settings) error { s.Name = name; return nil })
@@ -657,7 +663,8 @@ func TestSCIMBounds(t *testing.T) {
 	require.Equal(t, 400, d.call("PATCH", user, scimToken, operations(`{"op":"replace","path":"title","value":"`+strings.Repeat("x", 256)+`"}`)).status)
 }
 
-// 8 clients bring their users into one group at once, and take others out; the group is what all of them together say, and so is what each user may do.
+// 8 clients bring their users into one group at once, and take others out; the group is what all of them together say,
+// and so is what each user may do.
 func TestSCIMConcurrentMembers(t *testing.T) {
 	d := idp(t)
 	require.Equal(t, 201, d.administer(t, "PUT", "/permission_sets/all", `{"name":"All","permissions":{"companyPermissions":["admin"]}}`).status)

@@ -322,7 +322,8 @@ func TestSCIMRefusals(t *testing.T) {
 	require.Equal(t, 201, d.provision("POST", "/scim/v2/Users", fits).status, "more than a stranger may send")
 }
 
-// Workspaces are found by name and by id, and stay the same when their name changes; a name that is no workspace's never becomes one's.
+// Workspaces are found by name and by id, and stay the same when their name changes; a name that is no workspace's
+// never becomes one's.
 func TestSCIMWorkspaces(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()

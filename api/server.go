@@ -1,10 +1,13 @@
-// Package api is the door: it listens, bounds, authenticates, counts and routes; what a request means is decided behind it.
+// Package api is the door: it listens, bounds, authenticates, counts and routes; what a request means is decided behind
+// it.
 //
-// A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders), route, method, key, permission,
-// the key's addresses, rate limit, media type, size (decompressed), fence, handler. The first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML)
-// and carries X-Request-Id; every answer to a valid key carries the rate-limit headers.
+// A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders),
+// route, method, key, permission, the key's addresses, rate limit, media type, size (decompressed), fence, handler. The
+// first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML) and carries
+// X-Request-Id; every answer to a valid key carries the rate-limit headers.
 //
-// Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace comes from the key, never from the request.
+// Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace
+// comes from the key, never from the request.
 package api
 
 import (
@@ -120,8 +123,8 @@ func (s *Server) Serve(ln net.Listener) error {
 	return nil
 }
 
-// Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left. /readyz is false from its beginning.
-// It waits no longer than ctx and DrainTimeout allow.
+// Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left.
+// /readyz is false from its beginning. It waits no longer than ctx and DrainTimeout allow.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining.Store(true)
@@ -137,7 +140,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// handle serves one request. A panic behind it is answered, counted and logged, and ends the connection, not the process.
+// handle serves one request. A panic behind it is answered, counted and logged, and ends the connection, not the
+// process.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.exchanges.Get().(*exchange)
 	x.ctx = ctx

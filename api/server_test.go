@@ -177,8 +177,8 @@ func (a answer) json(t testing.TB) map[string]any {
 	return v
 }
 
-// call sends a request; headers are pairs. The answer is held against the OpenAPI document. In a cluster it is sent again as long as nothing was done: a group
-// may be handed over at any time.
+// call sends a request; headers are pairs. The answer is held against the OpenAPI document. In a cluster it is sent
+// again as long as nothing was done: a group may be handed over at any time.
 func (d *door) call(method, path, key, body string, headers ...string) (a answer) {
 	for end := time.Now().Add(waitLimit); ; time.Sleep(20 * time.Millisecond) {
 		a = d.callOnce(method, path, key, body, headers)

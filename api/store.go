@@ -12,8 +12,8 @@ import (
 
 // finder is what handlers read of users and addresses.
 type finder interface {
-	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone all who share it,
-	// the best candidate first (service.md 4.1 rule 3).
+	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone
+	// all who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	// FindNumber returns the profile with this number: none or one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
@@ -24,8 +24,9 @@ type finder interface {
 	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)
 }
 
-// Reads are the reads of one request after the other. What is read sees all that was acknowledged, by whatever node, before Begin, and waits for those parts of the
-// store alone that are looked at. Expect says what will be, which saves rounds. See shard.Reads.
+// Reads are the reads of one request after the other. What is read sees all that was acknowledged, by whatever node,
+// before Begin, and waits for those parts of the store alone that are looked at. Expect says what will be, which saves
+// rounds. See shard.Reads.
 type Reads interface {
 	finder
 	Begin()
@@ -34,7 +35,8 @@ type Reads interface {
 
 // Store is what the door needs of the engine.
 type Store interface {
-	// Admit is nil when there is room for a request's changes; asked before a large body is decoded. Else it is what Commit would say.
+	// Admit is nil when there is room for a request's changes; asked before a large body is decoded. Else it is what
+	// Commit would say.
 	Admit() error
 	// NewBatch begins one request's changes. Release it, always.
 	NewBatch(workspace, actor uint32) Batch
@@ -46,7 +48,8 @@ type Store interface {
 	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
 	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
-	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone there is nothing to wait for.
+	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone
+	// there is nothing to wait for.
 	Fence() error
 	// FenceControl is Fence for control documents alone.
 	FenceControl() error
@@ -55,7 +58,8 @@ type Store interface {
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of states. See shard.Coordinator.
+	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of
+	// states. See shard.Coordinator.
 	finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
@@ -67,7 +71,8 @@ type Store interface {
 	VerifyAudit() (entries uint64, err error)
 }
 
-// Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is and writes ops into it.
+// Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is
+// and writes ops into it.
 type Batch interface {
 	// Count is the number of ops so far.
 	Count() int
@@ -94,7 +99,8 @@ type Batch interface {
 	SetAddressStates(id op.IDKind, key []byte, states ...shard.State)
 	// Outcome is what became of the element with this reference, after Commit.
 	Outcome(ref int) shard.Outcome
-	// Commit returns nil when the changes are durable and applied. On an error nothing was accepted, or, when the engine has failed, nobody knows.
+	// Commit returns nil when the changes are durable and applied. On an error nothing was accepted, or, when the
+	// engine has failed, nobody knows.
 	Commit() error
 	// Release gives the batch back.
 	Release()
@@ -119,8 +125,9 @@ func (e engine) NewBatch(workspace, actor uint32) Batch {
 // NewReads gives the reads as the interface.
 func (e engine) NewReads() Reads { return e.Coordinator.NewReads() }
 
-// ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know the control documents that are
-// acknowledged by now (cluster.Node.Spread), so that a key works on every node once the answer that shows it is out. nil: alone.
+// ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know
+// the control documents that are acknowledged by now (cluster.Node.Spread), so that a key works on every node once the
+// answer that shows it is out. nil: alone.
 func ControlStore(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
 
 type controlStore struct {
@@ -128,8 +135,8 @@ type controlStore struct {
 	spread func()
 }
 
-// PutDocuments passes changes on; control doesn't know the engine. Control judges by what this node has applied, so in a cluster the node catches up with the
-// leader before control goes on, whatever has become of the change.
+// PutDocuments passes changes on; control doesn't know the engine. Control judges by what this node has applied, so in
+// a cluster the node catches up with the leader before control goes on, whatever has become of the change.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
 	of := make([]shard.DocumentChange, len(changes))
 	for i, c := range changes {

@@ -443,7 +443,8 @@ func (x *exchange) answerStatus(ids []queried, group shard.State) {
 	x.send(fasthttp.StatusOK, x.reply)
 }
 
-// expectStates says whose states will be read: an address has its own, a user's depend on the address that the group is about.
+// expectStates says whose states will be read: an address has its own, a user's depend on the address that the group is
+// about.
 func (x *exchange) expectStates(ids []queried, group shard.State) error {
 	extent := shard.OfUsers | shard.OfPhones
 	switch {
@@ -472,7 +473,8 @@ func (x *exchange) expectQueried(extent shard.Extent, ids []queried) error {
 	return x.reads.Expect(x.ws.Number, extent, list...)
 }
 
-// nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus one.
+// nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus
+// one.
 type nameSet [128]uint8
 
 var _ [len(nameSet{}) - 2*maxIDs]struct{} // it has room

@@ -287,7 +287,8 @@ func TestFifty(t *testing.T) {
 	}
 }
 
-// What an address has, all have who share it, however it was set: by a set of each kind, by /users/track, by /email/status.
+// What an address has, all have who share it, however it was set: by a set of each kind, by /users/track, by
+// /email/status.
 func TestOneState(t *testing.T) {
 	d := openDoor(t)
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","email":"x@example.com"},{"external_id":"b","email":"X@example.com"},{"external_id":"c","email":"y@example.com"}]}`)
@@ -374,7 +375,8 @@ func TestGetStatusQueries(t *testing.T) {
 	f(strings.ToUpper(newsGroup), "external_id=a+b&email=&limit=x&unknown=1", `"a b":"Subscribed"`)
 }
 
-// Who has another letter in an address has another address: one person's consent is not another's. A domain is the same in all spellings that DNS has for it.
+// Who has another letter in an address has another address: one person's consent is not another's. A domain is the same
+// in all spellings that DNS has for it.
 func TestConsentOfLikeAddresses(t *testing.T) {
 	d := openDoor(t)
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"kim","email":"kim@example.com"},{"external_id":"kelvin","email":"\u212Aim@example.com"},
@@ -510,7 +512,8 @@ func TestUserStatusPages(t *testing.T) {
 	require.Len(t, slices.Compact(ids), 120)
 }
 
-// Two who set the state of a shared address at once, by external id, by address and by /users/track: whoever is the last, all who share it end alike.
+// Two who set the state of a shared address at once, by external id, by address and by /users/track: whoever is the
+// last, all who share it end alike.
 func TestConcurrentSetsConverge(t *testing.T) {
 	d := openDoor(t)
 	var group sync.WaitGroup
@@ -552,7 +555,8 @@ func TestConcurrentSetsConverge(t *testing.T) {
 	}
 }
 
-// A set ahead of the user and the track that brings the user, at once: whichever is first, the user ends with the state.
+// A set ahead of the user and the track that brings the user, at once: whichever is first, the user ends with the
+// state.
 func TestSetAndTrackAtOnce(t *testing.T) {
 	d := openDoor(t)
 	for round := range 50 {

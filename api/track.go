@@ -15,7 +15,8 @@ import (
 	"millrace/shard"
 )
 
-// track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the answer, written while parsing, back.
+// track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the
+// answer, written while parsing, back.
 func (s *Server) track(x *exchange) {
 	key := x.ctx.Request.Header.PeekBytes(headerIdempotency)
 	if len(key) == 0 {
@@ -29,8 +30,8 @@ func (s *Server) track(x *exchange) {
 	s.trackIdempotent(x, x.answerKey(key))
 }
 
-// trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done or sent, when an answer is kept under
-// that key already: another node of a cluster has had the request, too.
+// trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done
+// or sent, when an answer is kept under that key already: another node of a cluster has had the request, too.
 func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	if err := x.s.options.Store.Admit(); err != nil { // before the work of decoding the body
 		x.failEngine(err)
@@ -120,15 +121,17 @@ type idempotencyID struct {
 	key       string
 }
 
-// answerKey is what the answer to a request is kept under: the number of the API key that has sent it, and its Idempotency-Key. Each API key has a name
-// space of its own (D3): who holds one can't be told what another one was answered. Valid until the next use of the scratch for keys.
+// answerKey is what the answer to a request is kept under: the number of the API key that has sent it, and its
+// Idempotency-Key. Each API key has a name space of its own (D3): who holds one can't be told what another one was
+// answered. Valid until the next use of the scratch for keys.
 func (x *exchange) answerKey(sent []byte) []byte {
 	x.lookup = append(binary.BigEndian.AppendUint32(x.lookup[:0], x.key.Number), sent...)
 	return x.lookup
 }
 
-// trackIdempotent serves a request with an Idempotency-Key (D3). The answer is kept in the same record as the effects, so both are there or neither is. Of requests with one
-// key at the same time the first goes on and the others wait for it; when it was refused, the next one goes on.
+// trackIdempotent serves a request with an Idempotency-Key (D3). The answer is kept in the same record as the effects,
+// so both are there or neither is. Of requests with one key at the same time the first goes on and the others wait for
+// it; when it was refused, the next one goes on.
 func (s *Server) trackIdempotent(x *exchange, key []byte) {
 	bodyHash := sha256.Sum256(x.body)
 	id := idempotencyID{x.ws.Number, string(key)}

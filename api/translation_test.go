@@ -20,7 +20,8 @@ func translationFailure(code, text string) string {
 
 var uuidForm = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"`)
 
-// Everything that can be wrong with a request for translations, in both spellings of the path, with and without a slash.
+// Everything that can be wrong with a request for translations, in both spellings of the path, with and without a
+// slash.
 func TestTranslationRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
@@ -219,7 +220,8 @@ func TestPutTranslations(t *testing.T) {
 	const campaignIDs, canvasIDs = `"campaign_id":"c1","message_variation_id":"m1"`, `"workflow_id":"w1","step_id":"s1","message_variation_id":"n1"`
 	before := translations(otherKey, "/campaigns/translations"+campaign)
 
-	// A locale of the settings, which has no translation yet; spelled as people do; unknown members and ids are no harm.
+	// A locale of the settings, which has no translation yet; spelled as people do; unknown members and ids are no
+	// harm.
 	put("/campaign/translations/", `{`+campaignIDs+`,"locale_name":"DE","post_launch_draft_version":true,"translation_map":{"id_1":"Tschüs \u0000 \"x\"","id_0":"Hallo","more":""}}`)
 	put("/canvases/translations", `{`+canvasIDs+`,"locale_name":"es_mx","translation_map":{"id_0":"¡Hola!","id_1":"Adiós"}}`)
 	german := map[string]any{"id_0": "Hallo", "id_1": "Tschüs \x00 \"x\"", "more": ""}

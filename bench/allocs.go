@@ -9,8 +9,8 @@ import (
 	"millrace/shard"
 )
 
-// allocations counts heap objects for each request in the steady path: known users, warm pools. Those of the log, the workers and the
-// collector's clearing of pools count as well.
+// allocations counts heap objects for each request in the steady path: known users, warm pools. Those of the log, the
+// workers and the collector's clearing of pools count as well.
 func allocations(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
 	if err != nil {
@@ -35,7 +35,8 @@ func allocationsOf(ctx context.Context, s *settings, e *shard.Coordinator, name 
 	if err != nil {
 		return nil, err
 	}
-	// Each client sends its own few bodies again and again, so that after the first time round no user, name or phone number is new.
+	// Each client sends its own few bodies again and again, so that after the first time round no user, name or phone
+	// number is new.
 	for _, c := range clients {
 		for _, t := range c.templates {
 			c.address(t)

@@ -20,7 +20,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// What three nodes on one machine can show: what an object costs them together. How fast they are with a machine each follows from that, not from rates here.
+// What three nodes on one machine can show: what an object costs them together. How fast they are with a machine each
+// follows from that, not from rates here.
 const (
 	clusterNodes = 3
 
@@ -31,7 +32,8 @@ const (
 	clusterIdleTarget   = 0.05 // cores of a node that has nothing to do
 	clusterChangeTarget = 0.7  // rate in the worst second while a node joins ÷ before
 
-	// clusterCheckpoints is how often all sides write what has changed to their stores, so that what is written there is part of what is measured.
+	// clusterCheckpoints is how often all sides write what has changed to their stores, so that what is written there
+	// is part of what is measured.
 	clusterCheckpoints = "5s"
 	// spreadTime is how long a new cluster gets to spread its leaders over the nodes, before it counts as idle.
 	spreadTime = 10 * time.Second
@@ -202,7 +204,8 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	return newFigure("CPU of a node of an idle cluster", "cores", rounds).want(atMost, clusterIdleTarget), nil
 }
 
-// join measures the rate, second by second, while a fourth node joins under load and takes its share of the groups over.
+// join measures the rate, second by second, while a fourth node joins under load and takes its share of the groups
+// over.
 func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure, err error) {
 	before, err := load.measure(ctx)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 // coldFactor is how many times larger than the memory budget the state is.
 const coldFactor = 10
 
-// cold compares the rate of uniform traffic over a state ten times the memory budget, where nine of ten users are read back from the
-// store, with that over the same state in memory. Engine without HTTP; the block cache of the cold side is a part of its budget's size.
-// The operating system's page cache is not bounded: unless the state is larger than the machine's memory, this is what reading back costs,
-// not what the disk does.
+// cold compares the rate of uniform traffic over a state ten times the memory budget, where nine of ten users are read
+// back from the store, with that over the same state in memory. Engine without HTTP; the block cache of the cold side
+// is a part of its budget's size. The operating system's page cache is not bounded: unless the state is larger than the
+// machine's memory, this is what reading back costs, not what the disk does.
 func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	o := s.bodies(mix225)
 	o.EmailShare, o.AliasShare = 0, 0

@@ -29,8 +29,8 @@ const (
 	groupID      = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"
 )
 
-// merge measures what is left of the track rate while 3,000 users a second are merged, each into another one. A merge counts when it has been
-// applied, not when it is accepted.
+// merge measures what is left of the track rate while 3,000 users a second are merged, each into another one. A merge
+// counts when it has been applied, not when it is accepted.
 func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
@@ -174,7 +174,8 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 	}
 }
 
-// status measures reads of the subscription states of 50 users a request, while the track load runs at half of its rate.
+// status measures reads of the subscription states of 50 users a request, while the track load runs at half of its
+// rate.
 func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
@@ -240,7 +241,8 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 	return uris, nil
 }
 
-// traffic is requests to the server over some connections, one after the other on each: as fast as they are answered, or perSecond of them.
+// traffic is requests to the server over some connections, one after the other on each: as fast as they are answered,
+// or perSecond of them.
 type traffic struct {
 	server      *process
 	connections int

@@ -16,7 +16,8 @@ import (
 	"millrace/shard"
 )
 
-// trackBody is what a handler of the usual kind decodes a request into: complete, properties and custom attributes as any.
+// trackBody is what a handler of the usual kind decodes a request into: complete, properties and custom attributes as
+// any.
 type trackBody struct {
 	Attributes []map[string]any `json:"attributes"`
 	Events     []struct {
@@ -46,8 +47,8 @@ type decoderSide struct {
 	allocs float64 // for each body
 }
 
-// decoders compares the speed of ingest, which checks every rule of the contract and writes ops and answer, with that of libraries that
-// turn the same bodies into Go values, or only into their own tree (fastjson). One goroutine.
+// decoders compares the speed of ingest, which checks every rule of the contract and writes ops and answer, with that
+// of libraries that turn the same bodies into Go values, or only into their own tree (fastjson). One goroutine.
 func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
 	if err != nil {
@@ -127,7 +128,8 @@ func complete(unmarshal func([]byte, any) error) func([]byte) error {
 	}
 }
 
-// measure returns ns per object. Each side begins with an empty heap: garbage is collected on the account of who made it.
+// measure returns ns per object. Each side begins with an empty heap: garbage is collected on the account of who made
+// it.
 func (d *decoderSide) measure(texts [][]byte, duration time.Duration) (float64, error) {
 	runtime.GC()
 	n := 0

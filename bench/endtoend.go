@@ -34,8 +34,8 @@ var loads = []load{
 // maxLogPerJSON is the target of the log's size for full requests.
 const maxLogPerJSON = 0.70
 
-// endToEnd measures acknowledged objects/s of the server in parts of those of a handler that does nothing: same bodies, same client, on the
-// same cores, which the client shares with both.
+// endToEnd measures acknowledged objects/s of the server in parts of those of a handler that does nothing: same bodies,
+// same client, on the same cores, which the client shares with both.
 func endToEnd(ctx context.Context, s *settings) ([]Figure, error) {
 	var figures []Figure
 	for i, l := range loads {
@@ -132,8 +132,8 @@ func (h *httpSide) quiet() {
 	}
 }
 
-// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again: what they do behind their answers is
-// work for them too.
+// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again: what they
+// do behind their answers is work for them too.
 func (h *httpSide) measure(ctx context.Context) (float64, error) {
 	cpu, written := cpuOf(h.processes), writtenOf(h.processes)
 	r, err := h.run(ctx, loadtest.Options{Duration: h.s.Duration})

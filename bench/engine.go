@@ -16,8 +16,8 @@ import (
 	"millrace/shard"
 )
 
-// What is measured in this process is the engine as the server opens it, and requests as its track function makes them: decode, commit,
-// apply, without HTTP. Only the log lines are dropped.
+// What is measured in this process is the engine as the server opens it, and requests as its track function makes them:
+// decode, commit, apply, without HTTP. Only the log lines are dropped.
 
 // committers is how many requests are under way at once in this process.
 const committers = 64

@@ -13,8 +13,8 @@ const (
 	deferredRequests = "millrace_deferred_requests_total"
 )
 
-// hot compares the rate when one user takes all traffic, which one worker has to apply, with that of many users: through the server, and
-// in the engine alone, where the difference has nothing to hide behind.
+// hot compares the rate when one user takes all traffic, which one worker has to apply, with that of many users:
+// through the server, and in the engine alone, where the difference has nothing to hide behind.
 func hot(ctx context.Context, s *settings) ([]Figure, error) {
 	server, err := hotServer(ctx, s)
 	if err != nil {

@@ -1,14 +1,17 @@
-// Command bench measures Millrace on the machine that it runs on: `make bench`, or `go run ./bench -part endtoend,replay`.
+// Command bench measures Millrace on the machine that it runs on: `make bench`, or `go run ./bench -part
+// endtoend,replay`.
 //
-// What a machine does in a second says little about the next machine, and on a shared one little about the next minute. So whatever can be a
-// ratio is one: both sides run in turns within one run, the ratio is taken round by round, and its median is what counts (ratio.go).
+// What a machine does in a second says little about the next machine, and on a shared one little about the next minute.
+// So whatever can be a ratio is one: both sides run in turns within one run, the ratio is taken round by round, and its
+// median is what counts (ratio.go).
 //
 //	parent ─▶ a child process for each part, so that no part finds the memory, the counters or the goroutines of another
 //	           ├▶ the server, built from this checkout, on loopback with a data directory of its own
 //	           └▶ a no-op handler, which is this binary again
 //
-// Invariants: what is compared gets the same input from the same generator; a round with a wrong answer in it is an error, not a figure;
-// every process that is started is ended, and every directory that is made is removed, on an interrupt too.
+// Invariants: what is compared gets the same input from the same generator; a round with a wrong answer in it is an
+// error, not a figure; every process that is started is ended, and every directory that is made is removed, on an
+// interrupt too.
 package main
 
 import (

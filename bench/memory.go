@@ -18,8 +18,8 @@ import (
 // profileBytes is the size of the profiles that memory is measured with.
 const profileBytes = 200
 
-// memory fills an engine with profiles of 200 bytes and weighs the process. No checkpoint runs until the weighing, so that what the
-// store takes for itself is not in it; a second figure has it.
+// memory fills an engine with profiles of 200 bytes and weighs the process. No checkpoint runs until the weighing, so
+// that what the store takes for itself is not in it; a second figure has it.
 func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	n := s.Profiles
 	if n == 0 {

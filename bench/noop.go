@@ -13,7 +13,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// startNoop starts this binary as a server that reads each body and answers at once, as if it had accepted every object of it.
+// startNoop starts this binary as a server that reads each body and answers at once, as if it had accepted every object
+// of it.
 func startNoop(ctx context.Context, s *settings, mix body.Mix) (*process, error) {
 	program, args, err := self(order{Noop: noopAnswer(mix)})
 	if err != nil {
@@ -33,8 +34,8 @@ func noopAnswer(mix body.Mix) string {
 	return answer + `"message":"success"}`
 }
 
-// serveNoop is that server: what HTTP costs, and with it the most that any server behind fasthttp could do on this machine with this
-// client. It has the options of the server of package api.
+// serveNoop is that server: what HTTP costs, and with it the most that any server behind fasthttp could do on this
+// machine with this client. It has the options of the server of package api.
 func serveNoop(ctx context.Context, answer string) error {
 	server := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {

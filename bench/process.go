@@ -49,7 +49,8 @@ const (
 `
 )
 
-// startServer starts the real server on a data directory below s.dir, with the defaults of its flags but for args, and waits until it serves.
+// startServer starts the real server on a data directory below s.dir, with the defaults of its flags but for args, and
+// waits until it serves.
 func startServer(ctx context.Context, s *settings, name string, args ...string) (*process, error) {
 	file := filepath.Join(s.dir, "bootstrap.yaml")
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {

@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// inTurns runs all sides once a round, so that what else goes on in the machine meets each of them alike. Each round begins with
-// another side: none has the better place for ever. sides[i](round) measures side i; its figure is rounds[i][round].
+// inTurns runs all sides once a round, so that what else goes on in the machine meets each of them alike. Each round
+// begins with another side: none has the better place for ever. sides[i](round) measures side i; its figure is
+// rounds[i][round].
 func inTurns(ctx context.Context, rounds int, sides ...func(round int) (float64, error)) ([][]float64, error) {
 	figures := make([][]float64, len(sides))
 	for i := range figures {
@@ -48,7 +49,8 @@ func median(values []float64) float64 {
 	return s[len(s)/2]
 }
 
-// spread is the distance from the least to the greatest value, in parts of the median: how far to trust it. 0 when there is none.
+// spread is the distance from the least to the greatest value, in parts of the median: how far to trust it. 0 when
+// there is none.
 func spread(values []float64) float64 {
 	if len(values) < 2 || median(values) == 0 {
 		return 0

@@ -12,9 +12,9 @@ import (
 	"millrace/loadtest"
 )
 
-// replay fills the log of a server that never writes a checkpoint, kills it, and times the way from exec to the first good answer of
-// /readyz. The log is put out of the page cache before, as far as the system does so. The server is killed again after each round,
-// so that each replays the whole log.
+// replay fills the log of a server that never writes a checkpoint, kills it, and times the way from exec to the first
+// good answer of /readyz. The log is put out of the page cache before, as far as the system does so. The server is
+// killed again after each round, so that each replays the whole log.
 func replay(ctx context.Context, s *settings) ([]Figure, error) {
 	const name = "data"
 	never := []string{"--checkpoint-bytes", "1000TB", "--checkpoint-interval", "1000h"}

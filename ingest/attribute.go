@@ -69,8 +69,8 @@ func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
 	return d.skip(i, 0), 0
 }
 
-// identifyAttributes is identify for attributes objects, whose email and phone are attributes when they aren't the identifier. (When
-// they are, the profile has them from its creation.)
+// identifyAttributes is identify for attributes objects, whose email and phone are attributes when they aren't the
+// identifier. (When they are, the profile has them from its creation.)
 func (d *Decoder) identifyAttributes() (flags op.Flags) {
 	id := &d.id
 	d.identify()
@@ -172,7 +172,8 @@ func (d *Decoder) attributeString(i int) int {
 	return next
 }
 
-// mayBeTime tells most strings that are no time by their first bytes: times begin with a digit, or with a day of the week.
+// mayBeTime tells most strings that are no time by their first bytes: times begin with a digit, or with a day of the
+// week.
 func mayBeTime(s []byte) bool {
 	return len(s) >= len("1/1/2026") && (s[0]-'0' <= 9 || len(s) >= len("Sat 1 1 04:23:01.Z 2026") && s[3] == ' ')
 }

@@ -58,8 +58,8 @@ func BenchmarkTrack225(b *testing.B) {
 	b.ReportMetric(float64(size)/float64(len(bodies)), "bytes/body")
 }
 
-// Bodies as structs with all the fields that the load generator sends, for decoders of any JSON. Custom attributes have no fields: the
-// decoder has to keep them somewhere, so an attributes object is a map.
+// Bodies as structs with all the fields that the load generator sends, for decoders of any JSON. Custom attributes have
+// no fields: the decoder has to keep them somewhere, so an attributes object is a map.
 type (
 	plainBody struct {
 		Attributes []map[string]any `json:"attributes"`
@@ -85,9 +85,9 @@ type (
 	}
 )
 
-// BenchmarkRatio225 decodes the bodies with Track and with general decoders in turn, so that a busy machine slows down all of them, and
-// reports how many times the median of each is that of Track. A turn is long enough for a decoder to pay for the garbage that it makes,
-// and begins without that of the one before.
+// BenchmarkRatio225 decodes the bodies with Track and with general decoders in turn, so that a busy machine slows down
+// all of them, and reports how many times the median of each is that of Track. A turn is long enough for a decoder to
+// pay for the garbage that it makes, and begins without that of the one before.
 func BenchmarkRatio225(b *testing.B) {
 	bodies, ws := bodies225(b, 64)
 	d := NewDecoder(Options{})

@@ -4,7 +4,8 @@ import (
 	"unicode/utf8"
 )
 
-// reason is why an object is refused, or something in it not taken. The texts are those of reference.md 1.2 where it has one.
+// reason is why an object is refused, or something in it not taken. The texts are those of reference.md 1.2 where it
+// has one.
 type reason uint8
 
 const (
@@ -104,8 +105,8 @@ var reasonTexts = [...]string{
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
 }
 
-// rank orders the rules: of all that an object breaks, the one with the lowest rank is reported, and of those the one that stands first
-// (decisions.md D9). What makes an object unreadable comes before all.
+// rank orders the rules: of all that an object breaks, the one with the lowest rank is reported, and of those the one
+// that stands first (decisions.md D9). What makes an object unreadable comes before all.
 type rank uint8
 
 const (
@@ -129,7 +130,8 @@ type refusal struct {
 // refuse notes that the object breaks a rule at i; the member is the one that was read last.
 func (d *Decoder) refuse(r rank, i int, why reason) { d.refuseNamed(r, i, why, d.key) }
 
-// refuseNamed is refuse for a certain member. Outside of an object there is only the request to refuse: the result is -1 then.
+// refuseNamed is refuse for a certain member. Outside of an object there is only the request to refuse: the result is
+// -1 then.
 func (d *Decoder) refuseNamed(r rank, i int, why reason, key memberKey) int {
 	if !d.inObject {
 		d.badWhy = why
@@ -157,7 +159,8 @@ func (d *Decoder) refusalName() []byte {
 	return d.scratch
 }
 
-// unsound refuses the object, or outside of one the request, for what is grammatical but means different things to different readers.
+// unsound refuses the object, or outside of one the request, for what is grammatical but means different things to
+// different readers.
 func (d *Decoder) unsound(i int, why reason) int {
 	return d.refuseNamed(rankUnsafe, i, why, d.key)
 }

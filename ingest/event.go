@@ -116,7 +116,8 @@ func (d *Decoder) otherMember(i int) int {
 	return d.skip(i, 0)
 }
 
-// requiredString reads a name of 1 to 255 characters. An integer is taken as its digits where clients send one: for a product.
+// requiredString reads a name of 1 to 255 characters. An integer is taken as its digits where clients send one: for a
+// product.
 func (d *Decoder) requiredString(i int, s *slot) int {
 	next := d.slotValue(i, s)
 	switch {
@@ -216,14 +217,16 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 	return code, total
 }
 
-// recentText is a name of an event or a product, of at most 16 bytes, and its index in the dictionary of the request numbered gen.
+// recentText is a name of an event or a product, of at most 16 bytes, and its index in the dictionary of the request
+// numbered gen.
 type recentText struct {
 	low, high  uint64
 	size       uint32
 	gen, index uint32
 }
 
-// recentTexts is how many of them are remembered, a power of two; one whose place is taken costs a look into the Builder's table.
+// recentTexts is how many of them are remembered, a power of two; one whose place is taken costs a look into the
+// Builder's table.
 const recentTexts = 128
 
 // intern is the dictionary's index of the content of s. Few of the names in a request differ.

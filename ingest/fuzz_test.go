@@ -19,8 +19,8 @@ import (
 	"millrace/shard/op"
 )
 
-// agree checks that Track and the judge are of one mind about a body, with a decoder that knows names from before and with one that
-// never learns any.
+// agree checks that Track and the judge are of one mind about a body, with a decoder that knows names from before and
+// with one that never learns any.
 func agree(t *testing.T, body string, decoders ...*Decoder) {
 	t.Helper()
 	ws := testWorkspace()
@@ -278,7 +278,8 @@ func (g objectMaker) value(level int) string {
 	}
 }
 
-// A request in the steady state allocates nothing, whatever identifiers and texts it has, and whether or not objects are refused.
+// A request in the steady state allocates nothing, whatever identifiers and texts it has, and whether or not objects
+// are refused.
 func TestAllocations(t *testing.T) {
 	for _, o := range []body.Options{{Seed: 1}, {Seed: 2, EmailShare: 0.2, AliasShare: 0.2, UnicodeShare: 0.3, EscapeShare: 0.3, ErrorShare: 0.1}} {
 		g, err := body.New(o)
@@ -407,7 +408,8 @@ func TestCollidingNames(t *testing.T) {
 	}
 	const name = "fifteen letters"
 	first, second := halves(name)
-	// twin is a name of the same hash in another place or the same: the second half makes up for the difference that the first made.
+	// twin is a name of the same hash in another place or the same: the second half makes up for the difference that
+	// the first made.
 	mixed := func(in shape, v uint64) uint64 {
 		v = (v ^ uint64(in)<<56 ^ uint64(len(name))<<48) * 0x9e3779b97f4a7c15
 		return v ^ v>>32
@@ -450,7 +452,8 @@ func TestCollidingNames(t *testing.T) {
 	}
 }
 
-// Recorded requests of real clients, with the statuses that the real service gave. A mock that answered 201 to whatever came has nothing to say.
+// Recorded requests of real clients, with the statuses that the real service gave. A mock that answered 201 to whatever
+// came has nothing to say.
 func TestCorpus(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CORPUS")
 	if dir == "" {

@@ -1,6 +1,6 @@
-// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: parse, judge each object, and write it in the
-// form in which it is logged, replicated and applied (package op). It knows JSON and the contract's rules for the objects, not HTTP and
-// not profiles.
+// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: parse, judge each object, and
+// write it in the form in which it is logged, replicated and applied (package op). It knows JSON and the contract's
+// rules for the objects, not HTTP and not profiles.
 //
 // Invariants
 //   - What is refused has no effect: an object's op is finished only when the whole object has been read and found good. When the
@@ -34,10 +34,12 @@ const (
 	ChannelWhatsApp Channel = op.ChannelWhatsApp
 )
 
-// Workspace is what the decoder has to know of a workspace: a snapshot made by the caller, which nobody changes any more.
+// Workspace is what the decoder has to know of a workspace: a snapshot made by the caller, which nobody changes any
+// more.
 type Workspace struct {
 	ID uint32
-	// MaxAttributes, MaxEvents and MaxPurchases are how many objects each array may hold; 0 means 75, less than 0 no limit.
+	// MaxAttributes, MaxEvents and MaxPurchases are how many objects each array may hold; 0 means 75, less than 0 no
+	// limit.
 	MaxAttributes, MaxEvents, MaxPurchases int
 	// MaxCombined is how many objects a request may hold in all; 0: no further limit. The plan `mau` has 50.
 	MaxCombined int
@@ -61,8 +63,9 @@ func (ws *Workspace) profileID() string {
 	return "svc_id"
 }
 
-// Router gives ops their place; *shard.Batch is one. End, EndNumber and SvcID are described there. What the decoder relies on: End and
-// EndNumber finish the op that begins at start in the Builder and ends where its Buf does, or take it out again and say false.
+// Router gives ops their place; *shard.Batch is one. End, EndNumber and SvcID are described there. What the decoder
+// relies on: End and EndNumber finish the op that begins at start in the Builder and ends where its Buf does, or take
+// it out again and say false.
 type Router interface {
 	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool)
 	EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool)
@@ -78,10 +81,11 @@ type Options struct {
 	MaxDepth int
 	// MaxProperties is how many properties of an event or a purchase are kept; the first ones are (default 256).
 	MaxProperties int
-	// MaxPropertiesBytes is how long properties that have arrays or objects may be, as JSON text (default 50 KB = 51,200).
+	// MaxPropertiesBytes is how long properties that have arrays or objects may be, as JSON text (default 50 KB =
+	// 51,200).
 	MaxPropertiesBytes int
-	// MaxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text (default 100 KB =
-	// 102,400). A longer one is not stored.
+	// MaxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text
+	// (default 100 KB = 102,400). A longer one is not stored.
 	MaxNestedBytes int
 	// Phones reads phone numbers; decoders may share one (default: a new one).
 	Phones *field.Phones
@@ -230,10 +234,10 @@ func arrayNamed(name []byte) array {
 	return arrays
 }
 
-// Track reads the body of POST /users/track, writes the ops of its good objects to b and has them placed by r, and appends the whole
-// JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. 201 with b.Count() 0 is possible: everything
-// was accepted, nothing has an effect. r is asked in the order of effect. nowMillis (Unix ms) takes the place of times in the future.
-// body is only read and not kept.
+// Track reads the body of POST /users/track, writes the ops of its good objects to b and has them placed by r, and
+// appends the whole JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. 201 with
+// b.Count() 0 is possible: everything was accepted, nothing has an effect. r is asked in the order of effect. nowMillis
+// (Unix ms) takes the place of times in the future. body is only read and not kept.
 func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) (reply []byte, status int) {
 	long := len(body) > maxBodyBytes
 	if long {
@@ -387,8 +391,9 @@ func (d *Decoder) limit(a array) int {
 
 const defaultMaxObjects = 75
 
-// divert decides where the ops of an array go: into the record, when those of all arrays that take effect before it are there, or aside.
-// (An array that is missing isn't known to be missing before the end. To read the text twice would cost more than to copy the ops.)
+// divert decides where the ops of an array go: into the record, when those of all arrays that take effect before it are
+// there, or aside. (An array that is missing isn't known to be missing before the end. To read the text twice would
+// cost more than to copy the ops.)
 func (d *Decoder) divert(a array) {
 	before := uint8(1)<<a - 1
 	aside := d.placed&before != before

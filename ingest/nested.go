@@ -5,7 +5,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Values of custom attributes that are objects or arrays (reference.md 3): nested attributes, operators, arrays of objects.
+// Values of custom attributes that are objects or arrays (reference.md 3): nested attributes, operators, arrays of
+// objects.
 
 // nestedState is what was seen in the value that is being read.
 type nestedState struct {
@@ -221,8 +222,8 @@ func (d *Decoder) nestedValue(i, level int, inObject bool) int {
 	return d.putNumber(i)
 }
 
-// operator turns the Object that begins at at, the value sent at i, into what it stands for when it has the names of an operator and
-// no others.
+// operator turns the Object that begins at at, the value sent at i, into what it stands for when it has the names of an
+// operator and no others.
 func (d *Decoder) operator(at, i int) {
 	v := op.Value(d.out[at:d.o])
 	if v.Tag() != op.Object {
@@ -287,7 +288,8 @@ func (d *Decoder) replace(at int, tag op.Tag) {
 	d.putBytes(tag, d.scratch)
 }
 
-// arrayEdit makes an ArrayEdit of {"$add": …, "$update": …, "$remove": …}. When something is wrong the names stay unaccounted for.
+// arrayEdit makes an ArrayEdit of {"$add": …, "$update": …, "$remove": …}. When something is wrong the names stay
+// unaccounted for.
 func (d *Decoder) arrayEdit(at int, members []byte) {
 	edits := d.scratch[:0]
 	for _, name := range [...]string{"$remove", "$update", "$add"} {

@@ -338,8 +338,8 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 	d.place(start, kind, flags, id.resolved, d.o-keyStart, id.number)
 }
 
-// tokenKey makes the key of an imported push token that belongs to nobody yet: an alias of its own, so that the same token sent again
-// finds the profile that it made (reference.md 1.4, rule 9).
+// tokenKey makes the key of an imported push token that belongs to nobody yet: an alias of its own, so that the same
+// token sent again finds the profile that it made (reference.md 1.4, rule 9).
 func (d *Decoder) tokenKey() {
 	id := &d.id
 	id.resolved, id.updateOnly, id.updateGiven = op.Alias, false, true
@@ -393,8 +393,8 @@ func (d *Decoder) put(start, end int) {
 	d.o += n
 }
 
-// copy copies n bytes of the text to d.out[o:]. There is room for padding bytes more: short ones are copied by whole vectors, and what is
-// too much is overwritten later.
+// copy copies n bytes of the text to d.out[o:]. There is room for padding bytes more: short ones are copied by whole
+// vectors, and what is too much is overwritten later.
 func (d *Decoder) copy(o, start, n int) {
 	to, from := d.out[o:o+padding], d.in[start:start+padding]
 	switch {
@@ -481,7 +481,8 @@ func (d *Decoder) putJSON(start, end int) {
 	d.adopt(op.AppendBlock(d.out[:d.o], op.JSON, d.body[start:end]))
 }
 
-// openBlock begins a value that carries its length; closeBlock writes the length. Most are short: one byte is set apart for it.
+// openBlock begins a value that carries its length; closeBlock writes the length. Most are short: one byte is set apart
+// for it.
 func (d *Decoder) openBlock(tag op.Tag) (at int) {
 	d.need(2)
 	at = d.o

@@ -5,9 +5,9 @@ import (
 	"millrace/shard/op"
 )
 
-// properties reads the properties of an event or a purchase (service.md 2.7) and writes them at the end of the op's body. Strings stay
-// strings, those that look like a datetime too: they are for messages, which show what was sent. Arrays keep their elements typed;
-// objects, and arrays in arrays, are kept as the text that was sent.
+// properties reads the properties of an event or a purchase (service.md 2.7) and writes them at the end of the op's
+// body. Strings stay strings, those that look like a datetime too: they are for messages, which show what was sent.
+// Arrays keep their elements typed; objects, and arrays in arrays, are kept as the text that was sent.
 func (d *Decoder) properties(i int, root shape) int {
 	if d.in[i] != '{' {
 		if d.in[i] == 'n' {

@@ -14,8 +14,8 @@ import (
 	"millrace/shard/op"
 )
 
-// The judge: the same rules written a second time, slowly, over encoding/json, for bodies of any kind. It gives the answer and the text
-// that dump makes of the ops.
+// The judge: the same rules written a second time, slowly, over encoding/json, for bodies of any kind. It gives the
+// answer and the text that dump makes of the ops.
 
 // value is a JSON value with its place. Its grammar has been checked before.
 type value struct {

@@ -10,8 +10,8 @@ import (
 
 // Reserved attributes that are objects or arrays (reference.md 2).
 
-// eachMember reads the object at i, which stands in level others, and calls member at each value with the name; member reads the value.
-// The function it is given must not be kept; it is called within eachMember only.
+// eachMember reads the object at i, which stands in level others, and calls member at each value with the name; member
+// reads the value. The function it is given must not be kept; it is called within eachMember only.
 func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) int {
 	if level >= d.maxDepth {
 		return d.skipDeep(i)
@@ -30,7 +30,8 @@ func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) 
 	return i
 }
 
-// eachObject reads the array of objects at i and calls object at each. What is no object, or no array, is refused with why.
+// eachObject reads the array of objects at i and calls object at each. What is no object, or no array, is refused with
+// why.
 func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
 	if d.in[i] != '[' {
 		return d.skipRefused(i, 0, why)
@@ -223,7 +224,8 @@ func (d *Decoder) pushToken(i int) int {
 	return i
 }
 
-// maxTokenBytes bounds a push token, for which the reference has no limit; the longest of today's have a few hundred bytes.
+// maxTokenBytes bounds a push token, for which the reference has no limit; the longest of today's have a few hundred
+// bytes.
 const maxTokenBytes = 4096
 
 // socialObject reads facebook or twitter.

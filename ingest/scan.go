@@ -11,9 +11,10 @@ import (
 
 // The lexical layer: RFC 8259, strict, eight bytes at a time.
 //
-// Every function takes the index where its token begins and returns the index behind it, or -1 when the JSON is bad; d.badAt is then
-// where. The text ends with padding bytes of zero. Zero is no part of any token, so that a scan ends there by itself and loads of 8
-// bytes at an index up to the end stay inside the slice. Nothing is read twice: a string with escapes is decoded in its place.
+// Every function takes the index where its token begins and returns the index behind it, or -1 when the JSON is bad;
+// d.badAt is then where. The text ends with padding bytes of zero. Zero is no part of any token, so that a scan ends
+// there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Nothing is read twice: a string
+// with escapes is decoded in its place.
 
 // padding is how many zero bytes follow the text; as many as the widest load at the last index needs.
 const padding = 64
@@ -26,8 +27,8 @@ const (
 // span returns the index of the first byte from i on that is a quote, a backslash, a control character or not ASCII.
 func span(b []byte, i int) int {
 	for {
-		// Two words a turn, and no choice between them: most strings end in the first turn, and what can't be predicted costs more than
-		// the second word.
+		// Two words a turn, and no choice between them: most strings end in the first turn, and what can't be predicted
+		// costs more than the second word.
 		first, second := stops(word(b, i)), stops(word(b, i+8))
 		if first|second != 0 {
 			n, more := bits.TrailingZeros64(first)>>3, bits.TrailingZeros64(second)>>3 // 8 for zero
@@ -37,13 +38,15 @@ func span(b []byte, i int) int {
 	}
 }
 
-// stops has the highest bit of the first byte of v that is a quote, a backslash, a control character or not ASCII; bits above mean nothing.
+// stops has the highest bit of the first byte of v that is a quote, a backslash, a control character or not ASCII; bits
+// above mean nothing.
 func stops(v uint64) uint64 {
 	quote, slash := v^lowBits*'"', v^lowBits*'\\'
 	return ((quote - lowBits) | (slash - lowBits) | (v - lowBits*0x20) | v) & highBits
 }
 
-// word is the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to padding-8 behind its end.
+// word is the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to padding-8
+// behind its end.
 func word(b []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i))[:])
 }
@@ -124,7 +127,8 @@ func (d *Decoder) textSlow(start, i int) (end, next int) {
 	return i, i + 1
 }
 
-// textEscaped decodes the rest of a string in place: a decoded string is never longer than its escapes. i is the first backslash.
+// textEscaped decodes the rest of a string in place: a decoded string is never longer than its escapes. i is the first
+// backslash.
 func (d *Decoder) textEscaped(start, i int) (end, next int) {
 	in := d.in
 	if at := invalidUTF8(in[start:i]); at >= 0 {
@@ -351,7 +355,8 @@ func (d *Decoder) wideInt(start, end int, value *uint64) numberKind {
 	return numberInt
 }
 
-// borrow lends a piece of the text as a string for the length of one call: strconv keeps nothing of it, its errors hold a copy.
+// borrow lends a piece of the text as a string for the length of one call: strconv keeps nothing of it, its errors hold
+// a copy.
 func (d *Decoder) borrow(start, end int) string {
 	return unsafe.String(&d.in[start], end-start)
 }
@@ -368,7 +373,8 @@ func (d *Decoder) literal(i int, word string) int {
 	return d.fail(i)
 }
 
-// skip reads a value for its grammar and its safety only; level is how many arrays and objects it stands in, within its object.
+// skip reads a value for its grammar and its safety only; level is how many arrays and objects it stands in, within its
+// object.
 func (d *Decoder) skip(i, level int) int {
 	switch c := d.in[i]; c {
 	case '"':
@@ -427,7 +433,8 @@ func (d *Decoder) skipObject(i, level int) int {
 	return i
 }
 
-// skipDeep is for what is nested too deeply: it refuses the object, then reads on for the grammar alone, on a stack of bits.
+// skipDeep is for what is nested too deeply: it refuses the object, then reads on for the grammar alone, on a stack of
+// bits.
 func (d *Decoder) skipDeep(i int) int {
 	if i = d.unsound(i, reasonDepth); i < 0 {
 		return -1
@@ -511,7 +518,8 @@ func (d *Decoder) colon(i int) int {
 	return d.space(i + 1)
 }
 
-// openObject reads the brace at i. more: next is at the quote of the first member's name; otherwise behind the closing brace, or -1.
+// openObject reads the brace at i. more: next is at the quote of the first member's name; otherwise behind the closing
+// brace, or -1.
 func (d *Decoder) openObject(i int) (next int, more bool) {
 	i = d.space(i + 1)
 	switch d.in[i] {
@@ -523,8 +531,8 @@ func (d *Decoder) openObject(i int) (next int, more bool) {
 	return d.fail(i), false
 }
 
-// nextMember reads what stands behind a member's value; the result is as openObject's. Loops that every object goes through ask
-// another first.
+// nextMember reads what stands behind a member's value; the result is as openObject's. Loops that every object goes
+// through ask another first.
 func (d *Decoder) nextMember(i int) (next int, more bool) {
 	if d.another(i) {
 		return i + 1, true
@@ -548,7 +556,8 @@ func (d *Decoder) nextMemberSlow(i int) (next int, more bool) {
 	return d.fail(i), false
 }
 
-// nextElement reads what stands behind an element of an array. more: next is at the next element; otherwise behind the bracket, or -1.
+// nextElement reads what stands behind an element of an array. more: next is at the next element; otherwise behind the
+// bracket, or -1.
 func (d *Decoder) nextElement(i int) (next int, more bool) {
 	i = d.space(i)
 	switch d.in[i] {

@@ -10,21 +10,23 @@ import (
 	"millrace/shard/op"
 )
 
-// Clients send the same few names of members over and over, most of them in the same order. The names seen so far are kept in a graph:
-// a node for each name in each place where objects stand, which knows what the name means there, its index in the record's dictionary,
-// which name came behind it last, and which object had it last. So one comparison with the expected name answers everything about a
-// member: how long its name is, what it means, and that the object has not had it yet. An unexpected name costs a look-up by hash; that
-// of a name below 16 bytes is made from the two words that were compared.
+// Clients send the same few names of members over and over, most of them in the same order. The names seen so far are
+// kept in a graph: a node for each name in each place where objects stand, which knows what the name means there, its
+// index in the record's dictionary, which name came behind it last, and which object had it last. So one comparison
+// with the expected name answers everything about a member: how long its name is, what it means, and that the object
+// has not had it yet. An unexpected name costs a look-up by hash; that of a name below 16 bytes is made from the two
+// words that were compared.
 //
-// (A trie of whole sequences, which proves by its path that names are distinct, is as fast for one fixed order. But it grows with the
-// number of orders and subsets that clients send, not with the number of names, and was slower for mixed ones.)
+// (A trie of whole sequences, which proves by its path that names are distinct, is as fast for one fixed order. But it
+// grows with the number of orders and subsets that clients send, not with the number of names, and was slower for mixed
+// ones.)
 //
-// Names that are not in the graph are judged each time, and kept apart by a set of hashes. The graph has a fixed size, learns a bounded
-// number of names a request, and is emptied when it is full: hostile names cost their sender's requests a little, and others nothing but
-// learning anew. Which way a name takes changes no op.
+// Names that are not in the graph are judged each time, and kept apart by a set of hashes. The graph has a fixed size,
+// learns a bounded number of names a request, and is emptied when it is full: hostile names cost their sender's
+// requests a little, and others nothing but learning anew. Which way a name takes changes no op.
 
-// shape is a place where objects stand; a name means something else in each, and in each at most one object is open at a time. Those
-// that can stand in one another are numbered by their level.
+// shape is a place where objects stand; a name means something else in each, and in each at most one object is open at
+// a time. Those that can stand in one another are numbered by their level.
 type shape uint8
 
 const (
@@ -68,7 +70,8 @@ type nameNode struct {
 	meaning           meaning
 }
 
-// shapes is the graph. Nodes below shapeEnd stand for the beginning of an object of their shape; node 0 matches nothing.
+// shapes is the graph. Nodes below shapeEnd stand for the beginning of an object of their shape; node 0 matches
+// nothing.
 type shapes struct {
 	nodes  [maxNames]nameNode
 	places [namePlaces]uint16 // nodes by their hash, open addressing; 0: free
@@ -95,8 +98,8 @@ func (s *shapes) tail(in []byte, n *nameNode, i int) bool {
 	return end < len(in) && in[end] == '"' && string(in[i+16:end]) == string(s.bytes[n.at+16:n.at+uint32(n.size)])
 }
 
-// lookup returns the node of the name below 16 bytes whose text, closing quote included, begins low and high; 0: it is longer, not all
-// of it plain ASCII, or not in the graph.
+// lookup returns the node of the name below 16 bytes whose text, closing quote included, begins low and high; 0: it is
+// longer, not all of it plain ASCII, or not in the graph.
 func (s *shapes) lookup(shape shape, low, high uint64) uint16 {
 	first, second := low, high
 	var end byte
@@ -128,7 +131,8 @@ func (s *shapes) lookup(shape shape, low, high uint64) uint16 {
 	return 0
 }
 
-// nameHash is the hash of a name by its first 16 bytes, zero where it is shorter. It is not seeded: maxProbes bounds what collisions cost.
+// nameHash is the hash of a name by its first 16 bytes, zero where it is shorter. It is not seeded: maxProbes bounds
+// what collisions cost.
 func nameHash(shape shape, size int, first, second uint64) uint64 {
 	h := (first ^ uint64(shape)<<56 ^ uint64(size)<<48) * 0x9e3779b97f4a7c15
 	h = (h ^ h>>32 ^ second) * 0xe7037ed1a0b428db
@@ -224,8 +228,8 @@ func (d *Decoder) newPath(s shape) path {
 	return path{shape: s, prev: uint16(s), object: d.objects}
 }
 
-// memberKey is the name that member has read, in two words, so that it is written and copied as fast as a number: a load that spans
-// several stores has to wait for all of them.
+// memberKey is the name that member has read, in two words, so that it is written and copied as fast as a number: a
+// load that spans several stores has to wait for all of them.
 type memberKey struct {
 	text uint64 // where the name, decoded, begins in d.in, and above that where it ends
 	what uint32 // its meaning, and above that its node
@@ -342,8 +346,8 @@ func (d *Decoder) nameIndexSlow(s shape) uint32 {
 	return n.index
 }
 
-// nameSet holds the names of objects outside of the trie, as 64 bits of a seeded hash: a pair of names that share them is never seen,
-// and would refuse one object.
+// nameSet holds the names of objects outside of the trie, as 64 bits of a seeded hash: a pair of names that share them
+// is never seen, and would refuse one object.
 type nameSet struct {
 	seed   maphash.Seed
 	places []uint64 // open addressing; 0: free
@@ -406,8 +410,8 @@ func (s *nameSet) grow() {
 	}
 }
 
-// class is what a member's name means. Below op.ReservedCodes it is the code of a reserved attribute; email and phone are classEmail and
-// classPhone in every kind of object.
+// class is what a member's name means. Below op.ReservedCodes it is the code of a reserved attribute; email and phone
+// are classEmail and classPhone in every kind of object.
 type class uint8
 
 const (

@@ -6,8 +6,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// book is one worker's part of the ledger. Users belong to one worker, so that its requests to them are in sequence and the last acknowledged
-// value of an attribute is known; only with body.Hot do all workers write the same user.
+// book is one worker's part of the ledger. Users belong to one worker, so that its requests to them are in sequence and
+// the last acknowledged value of an attribute is known; only with body.Hot do all workers write the same user.
 type book struct {
 	run       *run
 	worker    uint64
@@ -24,7 +24,8 @@ type book struct {
 	perWorker [body.NumKinds]int
 }
 
-// group is a set of users that each request of a worker writes together. The first request without an answer is its last.
+// group is a set of users that each request of a worker writes together. The first request without an answer is its
+// last.
 type group struct {
 	first int // number of its first user
 	table *table

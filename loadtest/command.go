@@ -13,7 +13,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// ErrNotAsAcknowledged is returned by Command.Run when the server does not show what it acknowledged; the report says what differs.
+// ErrNotAsAcknowledged is returned by Command.Run when the server does not show what it acknowledged; the report says
+// what differs.
 var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowledged")
 
 // Command is `millrace loadtest`: flags for kong, and what they do.
@@ -61,7 +62,8 @@ type Command struct {
 	JSON string `name:"json" help:"Write the report as JSON to this file (-: to standard output, instead of the text)."`
 }
 
-// Run sends the load, verifies if asked to, and writes the report to stdout. Errors: what kept it from running, or ErrNotAsAcknowledged.
+// Run sends the load, verifies if asked to, and writes the report to stdout. Errors: what kept it from running, or
+// ErrNotAsAcknowledged.
 func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	if c.VerifyOnly {
 		return c.verifyOnly(ctx, stdout)

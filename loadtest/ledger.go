@@ -14,9 +14,9 @@ import (
 	"millrace/loadtest/body"
 )
 
-// Ledger is what a server owes after a run: for each user how often each event and product must be there at least (acknowledged) and at most
-// (with the requests whose outcome is unknown), the revenue, and the values that the marker attribute may have. It is complete once Run has
-// returned, can be kept in a file, and is only read from then on.
+// Ledger is what a server owes after a run: for each user how often each event and product must be there at least
+// (acknowledged) and at most (with the requests whose outcome is unknown), the revenue, and the values that the marker
+// attribute may have. It is complete once Run has returned, can be kept in a file, and is only read from then on.
 type Ledger struct {
 	head     ledgerHead
 	accounts []account
@@ -55,8 +55,8 @@ type account struct {
 	SeqUnknown    uint64      `json:"sn,omitempty"` // atomic runs only
 }
 
-// Objects is the number of acknowledged objects; Users that of users that were written to; UnknownRequests that of requests whose outcome is
-// not known.
+// Objects is the number of acknowledged objects; Users that of users that were written to; UnknownRequests that of
+// requests whose outcome is not known.
 func (l *Ledger) Objects() uint64 { return l.head.Objects }
 
 // Users is described at Objects.

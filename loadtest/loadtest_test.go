@@ -242,8 +242,8 @@ func TestOpenLoopShowsAStall(t *testing.T) {
 		require.EqualValues(t, 200, report.Acked)
 		return report
 	}
-	// One request takes 500 ms and, at 200 a second, up to a hundred should have been sent meanwhile: half of all are late. A closed loop
-	// does not send them, and so does not see it but in its maximum.
+	// One request takes 500 ms and, at 200 a second, up to a hundred should have been sent meanwhile: half of all are
+	// late. A closed loop does not send them, and so does not see it but in its maximum.
 	open, closed := f(200), f(0)
 	require.Greater(t, open.Latency.P99, 400.0)
 	require.Greater(t, open.Latency.P90, 200.0)
@@ -392,7 +392,8 @@ func TestLedgerFile(t *testing.T) {
 	}
 }
 
-// Two doors of one server: a connection takes them in turn, and so does reading back; one that is closed keeps nothing from being done.
+// Two doors of one server: a connection takes them in turn, and so does reading back; one that is closed keeps nothing
+// from being done.
 func TestTargetsTakeTurns(t *testing.T) {
 	s := newServer(t)
 	var second atomic.Int64
@@ -514,7 +515,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestTheLoopDoesNotAllocate compares a short and a long run against a server that only answers, and doesn't allocate either.
+// TestTheLoopDoesNotAllocate compares a short and a long run against a server that only answers, and doesn't allocate
+// either.
 func TestTheLoopDoesNotAllocate(t *testing.T) {
 	answer := []byte(`{"attributes_processed":10,"events_processed":10,"purchases_processed":10,"message":"success"}`)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

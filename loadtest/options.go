@@ -16,7 +16,8 @@ import (
 
 // Options of a run. The JSON form goes into the report: what is needed to repeat the run is in it, the key is not.
 type Options struct {
-	// Targets are the base URLs, http or https, of the server, or of several nodes that are one: a connection sends its requests to one after the other.
+	// Targets are the base URLs, http or https, of the server, or of several nodes that are one: a connection sends its
+	// requests to one after the other.
 	Targets []string `json:"targets"`
 	// Key is an API key with the permission users.track; verifying wants users.export.ids too.
 	Key string `json:"-"`
@@ -29,20 +30,24 @@ type Options struct {
 	Warmup time.Duration `json:"warmup_ns"`
 	// Requests, when above 0, ends the run after as many, warm-up included, if Duration did not.
 	Requests int64 `json:"requests,omitempty"`
-	// Connections is how many requests are under way at once, each over its own connection (one to each target). Default 32.
+	// Connections is how many requests are under way at once, each over its own connection (one to each target).
+	// Default 32.
 	Connections int `json:"connections"`
-	// Rate, when above 0, makes the run an open loop of as many requests a second: each has an intended start that does not depend
-	// on earlier answers, and its latency counts from there. Otherwise each connection sends the next request after an answer.
+	// Rate, when above 0, makes the run an open loop of as many requests a second: each has an intended start that does
+	// not depend on earlier answers, and its latency counts from there. Otherwise each connection sends the next
+	// request after an answer.
 	Rate float64 `json:"rate,omitempty"`
-	// Backlog is how many intended starts of an open loop may wait for a connection; older ones are dropped and counted as missed.
-	// Default: those of 10 seconds.
+	// Backlog is how many intended starts of an open loop may wait for a connection; older ones are dropped and counted
+	// as missed. Default: those of 10 seconds.
 	Backlog int `json:"backlog,omitempty"`
 	// Timeout of one request. Default 30 s.
 	Timeout time.Duration `json:"timeout_ns"`
 
-	// Gzip compresses bodies. Without a ledger they are compressed before the run, so only the users that are in the pool occur.
+	// Gzip compresses bodies. Without a ledger they are compressed before the run, so only the users that are in the
+	// pool occur.
 	Gzip bool `json:"gzip,omitempty"`
-	// Body says what bodies are made of. Now defaults to the current time; with a ledger Prefix defaults to one of its own for each run.
+	// Body says what bodies are made of. Now defaults to the current time; with a ledger Prefix defaults to one of its
+	// own for each run.
 	Body body.Options `json:"body"`
 	// Pool is how many different bodies are prepared, for all connections together. Default 128.
 	Pool int `json:"pool"`
@@ -51,15 +56,17 @@ type Options struct {
 
 	// Ledger keeps account of what was acknowledged; Run returns it.
 	Ledger bool `json:"ledger,omitempty"`
-	// Atomic keeps a ledger in which each request writes the same AtomicUsers users, which belong to its connection, so that a request
-	// that was applied by half shows. A request without an answer ends the service of its users: others take their place.
+	// Atomic keeps a ledger in which each request writes the same AtomicUsers users, which belong to its connection, so
+	// that a request that was applied by half shows. A request without an answer ends the service of its users: others
+	// take their place.
 	Atomic bool `json:"atomic,omitempty"`
 	// AtomicUsers is the number of users in each such request. Default the length of the longest array.
 	AtomicUsers int `json:"atomic_users,omitempty"`
-	// SurviveRestarts keeps the run going while the server cannot be reached. Otherwise a connection gives up after some
-	// failures in a row, and the run with it.
+	// SurviveRestarts keeps the run going while the server cannot be reached. Otherwise a connection gives up after
+	// some failures in a row, and the run with it.
 	SurviveRestarts bool `json:"survive_restarts,omitempty"`
-	// IdempotencyKeys gives each request a key and sends a request without an answer again with the same one, until it is answered.
+	// IdempotencyKeys gives each request a key and sends a request without an answer again with the same one, until it
+	// is answered.
 	IdempotencyKeys bool `json:"idempotency_keys,omitempty"`
 
 	// Acked, when set, counts the acknowledged requests, warm-up included, while the run lasts.
@@ -103,7 +110,8 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// ensureLedgerDefaults bounds what the ledger has to remember of a user, and gives the run users of its own, whose counts begin at 0.
+// ensureLedgerDefaults bounds what the ledger has to remember of a user, and gives the run users of its own, whose
+// counts begin at 0.
 func (o *Options) ensureLedgerDefaults() {
 	b := &o.Body
 	if b.Prefix == "" {
@@ -191,8 +199,8 @@ func parseTargets(targets []string, remote bool) ([]endpoint, error) {
 	return endpoints, nil
 }
 
-// parseTarget refuses what is not an HTTP URL of this machine, or of any when remote is true. Names other than localhost count as remote:
-// what they resolve to may change between the check and the connection.
+// parseTarget refuses what is not an HTTP URL of this machine, or of any when remote is true. Names other than
+// localhost count as remote: what they resolve to may change between the check and the connection.
 func parseTarget(target string, remote bool) (endpoint, error) {
 	u, err := url.Parse(target)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {

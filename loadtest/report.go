@@ -17,8 +17,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// Report is what a run measured. Figures leave the warm-up out; UnknownRequests and Unexpected have it in, since they are faults. Sizes are
-// those of bodies, without headers, as sent (compressed, if so).
+// Report is what a run measured. Figures leave the warm-up out; UnknownRequests and Unexpected have it in, since they
+// are faults. Sizes are those of bodies, without headers, as sent (compressed, if so).
 type Report struct {
 	Options Options   `json:"options"`
 	Started time.Time `json:"started"`
@@ -92,7 +92,8 @@ type figures struct {
 // maxTexts bounds the different texts of errors entries that are counted by themselves.
 const maxTexts = 50
 
-// init makes histograms of microseconds, three digits, up to the longest that an exchange lasts and, in an open loop, waits before.
+// init makes histograms of microseconds, three digits, up to the longest that an exchange lasts and, in an open loop,
+// waits before.
 func (f *figures) init(timeout time.Duration) {
 	f.longest = (timeout + time.Minute).Microseconds()
 	f.latency = hdrhistogram.New(1, f.longest, 3)

@@ -1,17 +1,18 @@
-// Package loadtest drives a running server over HTTP as its clients do: measures what it can take, and checks that it keeps what it
-// acknowledged.
+// Package loadtest drives a running server over HTTP as its clients do: measures what it can take, and checks that it
+// keeps what it acknowledged.
 //
-// It knows the server by its contract only and imports nothing of it. The client shares its machine with the server more often than not,
-// so the loop is spare: bodies are finished before the run and get their users in place, and each connection has its own
-// request, response, histogram and ledger, which only its goroutine touches until the run is over.
+// It knows the server by its contract only and imports nothing of it. The client shares its machine with the server
+// more often than not, so the loop is spare: bodies are finished before the run and get their users in place, and each
+// connection has its own request, response, histogram and ledger, which only its goroutine touches until the run is
+// over.
 //
-// Closed loop: each connection sends when it has its answer; a latency is that of one exchange. Open loop: starts are intended at a
-// fixed rate, whatever the server does, and latency counts from the intended start, so that a stall shows in every request
-// that it delayed (no coordinated omission).
+// Closed loop: each connection sends when it has its answer; a latency is that of one exchange. Open loop: starts are
+// intended at a fixed rate, whatever the server does, and latency counts from the intended start, so that a stall shows
+// in every request that it delayed (no coordinated omission).
 //
-// A request ends in one of four ways, and the ledger tells them apart: acknowledged (2xx: it must be there for ever), refused (4xx: no
-// effect), unsent (no connection: no effect), unknown (5xx, or the connection broke after it was made: it may be there, whole or
-// not at all).
+// A request ends in one of four ways, and the ledger tells them apart: acknowledged (2xx: it must be there for ever),
+// refused (4xx: no effect), unsent (no connection: no effect), unknown (5xx, or the connection broke after it was made:
+// it may be there, whole or not at all).
 package loadtest
 
 import (
@@ -44,8 +45,9 @@ type run struct {
 	workers []*worker
 }
 
-// Run sends load until the duration is over or the context ends, waits for the answers under way, and reports. The ledger is nil when none was
-// asked for. On an error the report and the ledger tell what was until then, or are nil when nothing was.
+// Run sends load until the duration is over or the context ends, waits for the answers under way, and reports. The
+// ledger is nil when none was asked for. On an error the report and the ledger tell what was until then, or are nil
+// when nothing was.
 func Run(ctx context.Context, o Options) (*Report, *Ledger, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -159,7 +161,8 @@ func (r *run) pause(ctx context.Context, d time.Duration) bool {
 	return sleep(ctx, d)
 }
 
-// sharedSources are the bodies that all workers send as they are: a corpus, or bodies compressed beforehand. None: each worker has templates.
+// sharedSources are the bodies that all workers send as they are: a corpus, or bodies compressed beforehand. None: each
+// worker has templates.
 func (r *run) sharedSources() ([]source, error) {
 	generator, err := body.New(r.o.Body)
 	if err != nil {

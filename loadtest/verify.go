@@ -55,12 +55,13 @@ const (
 // outageTime is how long verifying waits for a server that does not answer.
 const outageTime = time.Minute
 
-// halfSettleTime is how long a request without an answer may be seen in part: a server may still be at work on it, since nobody was told that it
-// is done.
+// halfSettleTime is how long a request without an answer may be seen in part: a server may still be at work on it,
+// since nobody was told that it is done.
 const halfSettleTime = 3 * time.Second
 
-// Verify reads every user of the ledger back (POST /users/export/ids, reference.md 4.4), from one target after the other, and compares. The error
-// tells that this could not be done; what was found is in the result. The targets are not checked for being this machine.
+// Verify reads every user of the ledger back (POST /users/export/ids, reference.md 4.4), from one target after the
+// other, and compares. The error tells that this could not be done; what was found is in the result. The targets are
+// not checked for being this machine.
 func (l *Ledger) Verify(ctx context.Context, targets []string, key string) (Discrepancies, error) {
 	endpoints, err := parseTargets(targets, true)
 	if err != nil {
@@ -214,8 +215,9 @@ func (v *verifier) count(slot int, p *profile) (uint64, string) {
 	return p.products[name], name
 }
 
-// isPossible tells whether the marker may have its value. Each request has a sequence of its own and a user's requests came one after
-// the other, so the value is the last acknowledged one, or that of a request without an answer, which may have come at any time after it was sent.
+// isPossible tells whether the marker may have its value. Each request has a sequence of its own and a user's requests
+// came one after the other, so the value is the last acknowledged one, or that of a request without an answer, which
+// may have come at any time after it was sent.
 func (v *verifier) isPossible(a *account, p *profile) bool {
 	if p.sequence == 0 {
 		return len(a.Seqs) == 0 && (p.marker == "" || p.marker == "null")
@@ -233,8 +235,8 @@ func hasUnknown(part []account) bool {
 	return false
 }
 
-// compareGroup tells whether the last request of a group, the one without an answer, is there for all users or for none. It was the last, so each user
-// shows either what is acknowledged, or that and all of the request.
+// compareGroup tells whether the last request of a group, the one without an answer, is there for all users or for
+// none. It was the last, so each user shows either what is acknowledged, or that and all of the request.
 func (v *verifier) compareGroup(d *Discrepancies, part []account, shown []profile) {
 	var before, after, between []string
 	for i := range part {
@@ -359,8 +361,8 @@ func (v *verifier) read(ctx context.Context, part []account) ([]profile, error) 
 	return shown, nil
 }
 
-// add takes over an exported user. Two users under one identifier add up, which then shows as a difference or, if they share the counts
-// between them, is right.
+// add takes over an exported user. Two users under one identifier add up, which then shows as a difference or, if they
+// share the counts between them, is right.
 func (p *profile) add(u *exported, l *Ledger) {
 	if p.events == nil {
 		p.events, p.products = map[string]uint64{}, map[string]uint64{}
@@ -416,8 +418,8 @@ func (v *verifier) question(part []account) []byte {
 	return b
 }
 
-// ask sends a question until it is answered: when throttled after the time that the server asks for, when it is not there for up
-// to outageTime.
+// ask sends a question until it is answered: when throttled after the time that the server asks for, when it is not
+// there for up to outageTime.
 func (v *verifier) ask(ctx context.Context, question []byte) ([]byte, error) {
 	var req fasthttp.Request
 	var resp fasthttp.Response

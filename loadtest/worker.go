@@ -31,7 +31,8 @@ func describe(s source, objects []body.Object) source {
 	return s
 }
 
-// worker is one connection. All of it belongs to its goroutine while the run lasts, but for live, which the progress bar reads.
+// worker is one connection. All of it belongs to its goroutine while the run lasts, but for live, which the progress
+// bar reads.
 type worker struct {
 	run    *run
 	number int
@@ -112,8 +113,8 @@ func (w *worker) makeSources() error {
 	return nil
 }
 
-// newClients makes clients of one connection. Their write buffers hold a whole request, which so goes out in one write; they
-// repeat nothing by themselves, since a repeated request may count twice.
+// newClients makes clients of one connection. Their write buffers hold a whole request, which so goes out in one write;
+// they repeat nothing by themselves, since a repeated request may count twice.
 func (w *worker) newClients() {
 	largest := 0
 	for i := range w.sources {
@@ -219,9 +220,9 @@ const (
 	unsent                   // no connection
 )
 
-// deliver sends the prepared request until its end is known, or it is not worth more: a throttled one is sent again after the
-// time that the server asks for (closed loop; in an open loop the next arrival doesn't wait), an unsent one once there is a
-// connection, and one without an answer only under an idempotency key.
+// deliver sends the prepared request until its end is known, or it is not worth more: a throttled one is sent again
+// after the time that the server asks for (closed loop; in an open loop the next arrival doesn't wait), an unsent one
+// once there is a connection, and one without an answer only under an idempotency key.
 func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) error {
 	open := w.run.o.Rate > 0
 	for attempt := 0; ; attempt++ {
@@ -376,8 +377,8 @@ type answer struct {
 
 var counters = [...]string{"attributes_processed", "events_processed", "purchases_processed"}
 
-// readAnswer reads the counters and compares the refused objects with those that had to be refused. Differences are counted, warm-up or not:
-// they are faults of either side.
+// readAnswer reads the counters and compares the refused objects with those that had to be refused. Differences are
+// counted, warm-up or not: they are faults of either side.
 func (w *worker) readAnswer(s *source, text []byte, end outcome) answer {
 	var a answer
 	clear(w.refused)
@@ -432,7 +433,8 @@ func (w *worker) markRefused(s *source, entries []*fastjson.Value) {
 	}
 }
 
-// compare counts the objects that were refused and must not be, or the other way round, and counters that do not add up.
+// compare counts the objects that were refused and must not be, or the other way round, and counters that do not add
+// up.
 func (w *worker) compare(s *source, a answer, end outcome) {
 	left := w.run.generate.Mix
 	for i := range s.objects {

@@ -46,7 +46,8 @@ func track(t testing.TB, e *Engine, key string, fields ...[]byte) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.ExternalID, key, op.Contact, fields...) })
 }
 
-// statesOfUser are the states that hold for the only user that an identifier names, without their changes; ok is false without one.
+// statesOfUser are the states that hold for the only user that an identifier names, without their changes; ok is false
+// without one.
 func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []State, ok bool) {
 	t.Helper()
 	if id == op.Email {
@@ -134,8 +135,8 @@ func TestSetAddressStates(t *testing.T) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "lifted@example.com", "opened", 0) })
 	got, _ = statesOfUser(t, e, op.Email, "lifted@example.com")
 	require.Equal(t, []State{email("opted_in")}, got, "no mark is nothing to inherit")
-	// A second import of a user whose address is the same undoes nothing of the address's: what it says is his own, and what allows less counts.
-	// With the default of every export it says nothing.
+	// A second import of a user whose address is the same undoes nothing of the address's: what it says is his own, and
+	// what allows less counts. With the default of every export it says nothing.
 	for _, x := range [][2]string{{"unsubscribed", "unsubscribed"}, {"subscribed", "opted_in"}} {
 		commitAs(t, e, op.SourceImport, func(b *Batch) {
 			var im profile.Importer
@@ -221,7 +222,8 @@ func TestGroupsKeepTheirChannel(t *testing.T) {
 	require.Equal(t, []State{smsGroup}, got)
 }
 
-// A spam mark shows as marked_email_as_spam_at; taking it back clears what track has set, joining an address without a mark doesn't.
+// A spam mark shows as marked_email_as_spam_at; taking it back clears what track has set, joining an address without a
+// mark doesn't.
 func TestSpam(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	marked := func(user string) (ok bool) {
@@ -371,8 +373,9 @@ func TestAddressStatesBehindDeferred(t *testing.T) {
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "ann", "opened"))
 }
 
-// Two who set the state of one address at once: whoever is answered, all who share the address have what was said, or what the other one says, and not what was
-// before. Also when the second says what the first one says, and finds it so already where it comes by.
+// Two who set the state of one address at once: whoever is answered, all who share the address have what was said, or
+// what the other one says, and not what was before. Also when the second says what the first one says, and finds it so
+// already where it comes by.
 func TestStatesOfTwoAreVisible(t *testing.T) {
 	const address = "ada@example.com"
 	through := map[string]func(b *Batch, s State){

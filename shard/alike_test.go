@@ -20,8 +20,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// contents are the entries, documents and books of an engine, as its store holds them after a checkpoint; but for how far it has come, and for events without
-// effect, which are there until the event log has packed them.
+// contents are the entries, documents and books of an engine, as its store holds them after a checkpoint; but for how
+// far it has come, and for events without effect, which are there until the event log has packed them.
 func contents(t *testing.T, e *Engine) map[string]string {
 	t.Helper()
 	e.forgetOwn()
@@ -145,8 +145,9 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 	}
 }
 
-// Apply is a pure function of state and record: engines that get the records of a group come to the same, whatever workers and memory they have, however
-// the records are put together, wherever they are restarted or write checkpoints, and whether they lead or not.
+// Apply is a pure function of state and record: engines that get the records of a group come to the same, whatever
+// workers and memory they have, however the records are put together, wherever they are restarted or write checkpoints,
+// and whether they lead or not.
 func TestReplicasAreAlike(t *testing.T) { synctest.Test(t, testReplicasAreAlike) }
 
 func testReplicasAreAlike(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// Kept answers (decisions.md D3) are entries that go by themselves, a day after they were kept. Which ones do must not depend on what is in memory: all
-// replicas come to the same. So each partition has an index of them by time, a book that is written by checkpoints and read by sweeps. The entry counts: one
-// that was kept anew since stays.
+// Kept answers (decisions.md D3) are entries that go by themselves, a day after they were kept. Which ones do must not
+// depend on what is in memory: all replicas come to the same. So each partition has an index of them by time, a book
+// that is written by checkpoints and read by sweeps. The entry counts: one that was kept anew since stays.
 
 // keptAnswer is a row of the index: an answer was kept at this number by a record with this stamp.
 type keptAnswer struct {

@@ -16,8 +16,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those that were kept anew stay, and so do
-// users.
+// Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those
+// that were kept anew stay, and so do users.
 func TestAnswersAreForgotten(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

@@ -14,8 +14,9 @@ import (
 // errTooLarge: an entry would outgrow the largest block.
 var errTooLarge = errors.New("entry is too large")
 
-// applying is the record that a worker has in hand. Apply is a pure function of the partition's state and the record: no clock, no
-// randomness, no map order; replay, and every replica, come to the same state and emit the same messages with the same sequences.
+// applying is the record that a worker has in hand. Apply is a pure function of the partition's state and the record:
+// no clock, no randomness, no map order; replay, and every replica, come to the same state and emit the same messages
+// with the same sequences.
 type applying struct {
 	position uint64
 	ordinal  uint32     // of the op within its record
@@ -157,15 +158,15 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	case len(m) == 0:
 		return w.createWithRow(p, s.number, o)
 	}
-	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the server as a whole
-	// has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
+	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
+	// server as a whole has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
 	w.applying.dropped = true
 	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()), stray)
 	return nil
 }
 
-// pass hands an op that a directory row has resolved to its profile: by a message also within the partition, so that the log says whose
-// event it is.
+// pass hands an op that a directory row has resolved to its profile: by a message also within the partition, so that
+// the log says whose event it is.
 func (w *worker) pass(p *partition, o op.Op, number uint64) {
 	w.applying.dropped = true
 	w.send(p, o.Kind(), o.Flags()|op.Resolved, number, o.Body(), o.Key(), true)
@@ -187,7 +188,8 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 			return nil
 		}
 	}
-	// The profile is gone since, or never got the name that was promised to it. An identifier may name another one by now, or make a new one.
+	// The profile is gone since, or never got the name that was promised to it. An identifier may name another one by
+	// now, or make a new one.
 	w.applying.dropped = true
 	flags := o.Flags()
 	if flags.ID() == op.SvcID || len(o.Key()) == 0 {
@@ -198,8 +200,8 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 	return nil
 }
 
-// follow sends an op that was addressed to a profile to the one that it has been merged into. The external id is not that one's: what was on its
-// way under it comes without.
+// follow sends an op that was addressed to a profile to the one that it has been merged into. The external id is not
+// that one's: what was on its way under it comes without.
 func (w *worker) follow(p *partition, o op.Op, to uint64) {
 	w.applying.dropped = true
 	id, key := o.Flags().ID(), o.Key()
@@ -209,8 +211,9 @@ func (w *worker) follow(p *partition, o op.Op, to uint64) {
 	w.send(p, o.Kind(), op.MakeFlags(o.Flags()|op.Resolved, id), to, o.Body(), key, true)
 }
 
-// isNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external id is a promise until
-// the profile has kept it (claim.go). An email or phone names all who have it; there the row's word is enough.
+// isNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external
+// id is a promise until the profile has kept it (claim.go). An email or phone names all who have it; there the row's
+// word is enough.
 func isNamed(blob []byte, id op.IDKind, key []byte) bool {
 	switch id {
 	case op.Alias:
@@ -246,7 +249,8 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	return w.change(p, s, o)
 }
 
-// createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the profile beside it.
+// createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the
+// profile beside it.
 func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
 	number, err := w.freeProfile(p, row)
@@ -452,8 +456,9 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 	return w.putImported(p, s, number, had, &before)
 }
 
-// putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these states and rows. It is there as if it
-// had got its addresses now: what they have of states and the profile says otherwise stays theirs, and the marks of its email it only offers.
+// putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these
+// states and rows. It is there as if it had got its addresses now: what they have of states and the profile says
+// otherwise stays theirs, and the marks of its email it only offers.
 func (w *worker) putImported(p *partition, s *slot, number uint64, had []stateChange, before *rowKeys) (err error) {
 	states, stamp := statesOf(w.fresh), w.applying.rec.Stamp
 	var after rowKeys
@@ -501,8 +506,8 @@ func (r *rowKeys) has(k rowKey) bool {
 	return false
 }
 
-// send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road when the caller
-// doesn't do them at once.
+// send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road
+// when the caller doesn't do them at once.
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.nextMessage++
 	p.forgetApplied()

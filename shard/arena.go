@@ -373,7 +373,8 @@ func (a *arena) close() {
 	*a = arena{}
 }
 
-// offHeap maps size bytes of zeros that the collector doesn't know; huge pages spare address translation on random access.
+// offHeap maps size bytes of zeros that the collector doesn't know; huge pages spare address translation on random
+// access.
 func offHeap(size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {

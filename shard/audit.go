@@ -10,11 +10,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// The audit log is a book of partition 0 that is only ever appended to: written by checkpoints, never loaded whole. An entry is written in the record
-// of the change that it tells of (PutDocuments), so neither is there without the other.
+// The audit log is a book of partition 0 that is only ever appended to: written by checkpoints, never loaded whole. An
+// entry is written in the record of the change that it tells of (PutDocuments), so neither is there without the other.
 
-// AuditEntry is one entry of the audit log. Hash is SHA-256 over the Hash before it (zeros before the first), Seq, Time, Actor (little endian,
-// 8+8+4 bytes) and Body, so that a change of any entry shows.
+// AuditEntry is one entry of the audit log. Hash is SHA-256 over the Hash before it (zeros before the first), Seq,
+// Time, Actor (little endian, 8+8+4 bytes) and Body, so that a change of any entry shows.
 type AuditEntry struct {
 	Seq   uint64 // 1, 2, 3, …
 	Time  int64  // Unix µs
@@ -48,8 +48,8 @@ func (l *auditLog) add(stamp int64, actor uint32, body []byte) {
 	l.pending = append(l.pending, a)
 }
 
-// save writes what is pending, and where the log ends: without that, entries that are missing at the end would not be missed. A row is time i64,
-// actor u32, hash, body.
+// save writes what is pending, and where the log ends: without that, entries that are missing at the end would not be
+// missed. A row is time i64, actor u32, hash, body.
 func (l *auditLog) save(batch *pebble.Batch) error {
 	for _, a := range l.pending {
 		v := binary.LittleEndian.AppendUint64(nil, uint64(a.Time))
@@ -101,7 +101,8 @@ const (
 
 // auditPage reads some entries from seq on.
 func (e *Replica) auditPage(seq uint64) (page []AuditEntry, err error) {
-	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or in both.
+	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or
+	// in both.
 	w := e.owner[0]
 	w.mu.Lock()
 	pending := append([]AuditEntry(nil), e.audit.pending...)

@@ -5,13 +5,15 @@ import (
 	"millrace/wal"
 )
 
-// Batch collects the ops of one request and commits them as one record. It belongs to one goroutine, from NewBatch to Release.
+// Batch collects the ops of one request and commits them as one record. It belongs to one goroutine, from NewBatch to
+// Release.
 //
-// An op that is addressed by external id or svc_id knows its partition at once. One that is addressed by alias, email or phone is looked
-// up in the directory when the batch is committed, and goes straight to the profile; so does every other op of a user whom the batch names in
-// more than one way, since the contract fixes the order of effect within one request (decisions.md D3). That is a read before the log, so it
-// may be stale by the time of apply; then apply sends the op on (applyToNumber). A look-up may depend on an op before it: the rest of the
-// request is then deferred until that op is visible.
+// An op that is addressed by external id or svc_id knows its partition at once. One that is addressed by alias, email
+// or phone is looked up in the directory when the batch is committed, and goes straight to the profile; so does every
+// other op of a user whom the batch names in more than one way, since the contract fixes the order of effect within one
+// request (decisions.md D3). That is a read before the log, so it may be stale by the time of apply; then apply sends
+// the op on (applyToNumber). A look-up may depend on an op before it: the rest of the request is then deferred until
+// that op is visible.
 type Batch struct {
 	op.Builder
 	coordinator *Coordinator
@@ -68,7 +70,8 @@ func (b *Batch) Release() {
 
 const maxPooledBytes = 1 << 20
 
-// End completes an object's op; see op.Builder. It says false, and takes the op back, when the user is a known dummy user.
+// End completes an object's op; see op.Builder. It says false, and takes the op back, when the user is a known dummy
+// user.
 func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool) {
 	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[len(b.Buf)-keyLen:])
 	if b.coordinator.isBlocked(home) {

@@ -7,8 +7,9 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// The block list is an index of the rows of emails that are marked as hard bounces: a book of each partition, keyed by workspace and number. The row
-// itself is what counts: an entry whose row says otherwise is not there. So the index need only be complete, which the batch that writes both sees to.
+// The block list is an index of the rows of emails that are marked as hard bounces: a book of each partition, keyed by
+// workspace and number. The row itself is what counts: an entry whose row says otherwise is not there. So the index
+// need only be complete, which the batch that writes both sees to.
 
 // BlockedPage are some numbers of the index behind after, in order, and whether there may be more.
 func (e *Replica) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {

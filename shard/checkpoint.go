@@ -13,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the log trimmed. It is
-// lazy on purpose: a profile that changes a hundred times between two checkpoints is written once.
+// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
+// log trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written once.
 type checkpoints struct {
 	mu      sync.Mutex
 	request chan struct{}
@@ -139,8 +139,9 @@ func (e *Replica) checkpointAll() error {
 	return nil
 }
 
-// checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is next and up to where those had
-// applied the log. In order, and above half of a memtable: such a batch Pebble takes as it is instead of sorting it in, key by key.
+// checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is
+// next and up to where those had applied the log. In order, and above half of a memtable: such a batch Pebble takes as
+// it is instead of sorting it in, key by key.
 func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
 	batch := e.store.db.NewBatchWithSize(enough + enough/4)
@@ -180,8 +181,8 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	return next, applied, nil
 }
 
-// saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back. Records with later stamps
-// are in the log: it is trimmed to what the first partition had applied, at most.
+// saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back.
+// Records with later stamps are in the log: it is trimmed to what the first partition had applied, at most.
 func (e *Replica) saveStamp(batch *pebble.Batch) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.clock.Last())), nil)
 }

@@ -8,15 +8,16 @@ import (
 	"millrace/shard/profile"
 )
 
-// Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its directory row lies, or
-// the profile that was made with it, decides who gets it:
+// Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its
+// directory row lies, or the profile that was made with it, decides who gets it:
 //
 //	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told
 //	Grant    to the profile     it takes the name, or says why not
 //	RowRemove, RowMove          to the name: it doesn't; or it has been merged into another one, which does
 //
-// So between Claim and Grant a row is a promise, and the profile's word counts: who comes by the name, op or reader, asks it (isNamed). A profile
-// tells the row of each name that it loses, once, so a row that leads to a profile without the name is about to hear of it.
+// So between Claim and Grant a row is a promise, and the profile's word counts: who comes by the name, op or reader,
+// asks it (isNamed). A profile tells the row of each name that it loses, once, so a row that leads to a profile without
+// the name is about to hear of it.
 //
 // What became of a claim is known where it ends, and reported through the ticket.
 

@@ -10,17 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClock is returned when stamps are further ahead of a clock than they may be: one of the two is wrong, and stamps never go back.
+// ErrClock is returned when stamps are further ahead of a clock than they may be: one of the two is wrong, and stamps
+// never go back.
 var ErrClock = errors.New("stamps are too far ahead of the clock")
 
 // DefaultMaxClockOffset is generous: what has to be kept out is a clock that is wrong by hours or years.
 const DefaultMaxClockOffset = 10 * time.Minute
 
-// Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that the node has seen.
+// Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that
+// the node has seen.
 //
-// Whoever has once given a stamp from a wrong time makes all later ones of the store, and of all nodes of a cluster, come after it. So three things are
-// bounded by MaxOffset: what a node finds on its disk (Check), what others say (Accept), and how far the system's clock may jump ahead while the process runs:
-// a larger jump isn't followed, and stamps go on at the pace of the steady clock. A restart takes the clock as it is then.
+// Whoever has once given a stamp from a wrong time makes all later ones of the store, and of all nodes of a cluster,
+// come after it. So three things are bounded by MaxOffset: what a node finds on its disk (Check), what others say
+// (Accept), and how far the system's clock may jump ahead while the process runs: a larger jump isn't followed, and
+// stamps go on at the pace of the steady clock. A restart takes the clock as it is then.
 type Clock struct {
 	Now       func() time.Time // default time.Now
 	MaxOffset time.Duration    // default DefaultMaxClockOffset
@@ -31,7 +34,8 @@ type Clock struct {
 	warned atomic.Int64 // Unix ns of the last warning
 	// steady is the steady clock; nil: Go's, which is a part of what Now returns.
 	steady func() time.Duration
-	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: the system's.
+	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: the
+	// system's.
 	slept func() time.Duration
 }
 

@@ -12,7 +12,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// What was stamped by a clock that was far ahead is refused once the clock is right, whether a checkpoint has it or the log alone. The way out is a larger bound.
+// What was stamped by a clock that was far ahead is refused once the clock is right, whether a checkpoint has it or the
+// log alone. The way out is a larger bound.
 func TestClockWasAhead(t *testing.T) {
 	wrong := time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, checkpointed := range []bool{true, false} {

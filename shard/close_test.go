@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who waits for records that come no more is told when the engine closes, also when Close waits for him: a replica that released a deferred record could
-// wait for itself.
+// Who waits for records that come no more is told when the engine closes, also when Close waits for him: a replica that
+// released a deferred record could wait for itself.
 func TestCloseWakesWhoWaits(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	err := make(chan error, 1)

@@ -15,9 +15,9 @@ import (
 	"millrace/wal"
 )
 
-// testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while, whose leaders move whenever a test
-// wants it; replicas, real engines on disks in memory, that are closed, or crash, and come again; a front on each node; and a Mesh that takes its time,
-// fails before something was done, or after.
+// testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while,
+// whose leaders move whenever a test wants it; replicas, real engines on disks in memory, that are closed, or crash,
+// and come again; a front on each node; and a Mesh that takes its time, fails before something was done, or after.
 type testCluster struct {
 	t      *testing.T
 	o      clusterOptions
@@ -330,7 +330,8 @@ func (g *testGroup) take(n int, own *testReplica) {
 	g.pending = slices.Delete(g.pending, 0, n)
 }
 
-// dethrone ends the leadership of r, if it leads. What it has appended may come to be decided, a part from the first on.
+// dethrone ends the leadership of r, if it leads. What it has appended may come to be decided, a part from the first
+// on.
 func (g *testGroup) dethrone(r *testReplica) {
 	g.term++
 	if g.leader != r || r == nil {

@@ -202,8 +202,9 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 	}
 }
 
-// A state that would change nothing changes something behind an op of the same request that names the user in a way that
-// does not show whom it is for: by the svc_id of somebody who was merged into him, or by an address that others share.
+// A state that would change nothing changes something behind an op of the same request that names the user in a way
+// that does not show whom it is for: by the svc_id of somebody who was merged into him, or by an address that others
+// share.
 func TestUnchangedBehindOtherNames(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	say := func(b *Batch, state State) {
@@ -256,7 +257,8 @@ func messagesOf(e *Engine) (n uint64) {
 	return n
 }
 
-// What an export shows of states, an import takes back: for who is there already nothing changes, and in a new store addresses know of it, too.
+// What an export shows of states, an import takes back: for who is there already nothing changes, and in a new store
+// addresses know of it, too.
 func TestExportedStatesComeBack(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	names := []string{"a", "b", "c", "d"}

@@ -21,9 +21,10 @@ import (
 	"millrace/shard/profile"
 )
 
-// Merges conserve (decisions.md D4): whatever is merged into whatever by whomever at the same time, while the merged users are written to under all
-// their identifiers, with crashes and restarts in the middle of it: the sums over all users are what was sent, what was sent to a number or an alias
-// is where that leads to, each name leads to one profile, and nothing is left under way.
+// Merges conserve (decisions.md D4): whatever is merged into whatever by whomever at the same time, while the merged
+// users are written to under all their identifiers, with crashes and restarts in the middle of it: the sums over all
+// users are what was sent, what was sent to a number or an alias is where that leads to, each name leads to one
+// profile, and nothing is left under way.
 func TestMergesConserve(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(300, 4, 1) {
@@ -50,8 +51,8 @@ type sent struct {
 	cut      int // how often merges were under way when something happened
 	outcomes [5]int
 	users    int
-	// Of a cluster: aliases that may be somebody's or not, since nobody knows whether a request was done; how often that was so, and how often a request was
-	// sent again, and had been done before.
+	// Of a cluster: aliases that may be somebody's or not, since nobody knows whether a request was done; how often
+	// that was so, and how often a request was sent again, and had been done before.
 	doubtful             map[string]bool
 	unknown, again, kept int
 }
@@ -116,8 +117,8 @@ func conserve(t *testing.T, seed, round uint64) {
 	s.log(t, round)
 }
 
-// The same in a cluster, while leaders move, replicas crash, and calls fail before or after they had their effect: then the client sends its request
-// again, under the same Idempotency-Key.
+// The same in a cluster, while leaders move, replicas crash, and calls fail before or after they had their effect: then
+// the client sends its request again, under the same Idempotency-Key.
 func TestMergesConserveInCluster(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(100, 2, 1) {
@@ -577,8 +578,8 @@ func (s *sent) check(t *testing.T, e *Engine) {
 	}
 }
 
-// checkDirectory reads the whole store: each row leads to profiles that know its name, each name of a profile leads to it and, but for addresses, to
-// it alone. It returns the profiles by number.
+// checkDirectory reads the whole store: each row leads to profiles that know its name, each name of a profile leads to
+// it and, but for addresses, to it alone. It returns the profiles by number.
 func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 	t.Helper()
 	require.NoError(t, e.Fence())

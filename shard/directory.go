@@ -245,7 +245,8 @@ func isAlone(row []byte, number uint64) bool {
 	return len(m) == 8 && member(m, 0) == number
 }
 
-// sameAddresses says whether an attributes body gives a profile no other email or phone than it has (profile.Addresses).
+// sameAddresses says whether an attributes body gives a profile no other email or phone than it has
+// (profile.Addresses).
 func sameAddresses(email, phone op.Value, body []byte) bool {
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)

@@ -10,10 +10,11 @@ import (
 	"millrace/wal"
 )
 
-// Dispatch is the OnDurable of a group's log: it takes the next records, in the order of their positions, from one goroutine. Those that were appended
-// here have their Context; of others the engine keeps Data until they are applied, which must not change meanwhile. When the workers are behind,
-// Dispatch waits, so that what is in memory is bounded. A record that can't be read fails the engine; one that it has had is left out. After Close
-// nothing is taken any more: the next Open begins with what is not applied.
+// Dispatch is the OnDurable of a group's log: it takes the next records, in the order of their positions, from one
+// goroutine. Those that were appended here have their Context; of others the engine keeps Data until they are applied,
+// which must not change meanwhile. When the workers are behind, Dispatch waits, so that what is in memory is bounded. A
+// record that can't be read fails the engine; one that it has had is left out. After Close nothing is taken any more:
+// the next Open begins with what is not applied.
 func (e *Replica) Dispatch(records []*wal.Record) {
 	ready := e.ready[:0]
 	defer func() {
@@ -84,8 +85,8 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 	return nil
 }
 
-// Lost is the OnLost of a group's log: records that were appended here and may or may not be in the log, now that leadership is lost. Who waits for them
-// gets ErrUnknown.
+// Lost is the OnLost of a group's log: records that were appended here and may or may not be in the log, now that
+// leadership is lost. Who waits for them gets ErrUnknown.
 func (e *Replica) Lost(records []*wal.Record) {
 	for _, r := range records {
 		c := r.Context.(*commit)
@@ -97,7 +98,8 @@ func (e *Replica) Lost(records []*wal.Record) {
 	}
 }
 
-// applyOther is apply for a record that was not made here. What its bytes make of apply is no reason to end the process.
+// applyOther is apply for a record that was not made here. What its bytes make of apply is no reason to end the
+// process.
 func (w *worker) applyOther(c *commit) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -112,8 +114,8 @@ func (w *worker) applyOther(c *commit) (err error) {
 	return w.apply(c)
 }
 
-// Advance says that all records up to a position have been dispatched: the log has none between the last of them and there. So the engine counts as
-// having applied the log that far, once it has applied those.
+// Advance says that all records up to a position have been dispatched: the log has none between the last of them and
+// there. So the engine counts as having applied the log that far, once it has applied those.
 func (e *Replica) Advance(position uint64) {
 	for last := e.advanced.Load(); last < position && !e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
 	}
@@ -129,8 +131,8 @@ func (e *Replica) Advance(position uint64) {
 	}
 }
 
-// WaitApplied returns nil when all up to a position is applied, and so visible to reads. It waits for records, or Advance, to come so far. Errors:
-// ErrFailed, ErrClosed.
+// WaitApplied returns nil when all up to a position is applied, and so visible to reads. It waits for records, or
+// Advance, to come so far. Errors: ErrFailed, ErrClosed.
 func (e *Replica) WaitApplied(position uint64) error {
 	for _, w := range e.workers {
 		if err := w.waitApplied(position); err != nil {
@@ -177,8 +179,8 @@ func (v *window) init(maxBytes int64) {
 	v.maxBytes = maxBytes
 }
 
-// take returns a commit for a record of so many bytes when there is room, or nil when the engine has failed or is closing. Who applies the commit gives
-// it back.
+// take returns a commit for a record of so many bytes when there is room, or nil when the engine has failed or is
+// closing. Who applies the commit gives it back.
 func (v *window) take(size int) *commit {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Control documents (workspaces, keys, groups, …) are partition 0's: the worker that owns it applies their changes, and its mutex guards the order
-// of them.
+// Control documents (workspaces, keys, groups, …) are partition 0's: the worker that owns it applies their changes, and
+// its mutex guards the order of them.
 
 // DocumentChange is a control document as it shall be.
 type DocumentChange struct {
@@ -46,8 +46,8 @@ const (
 	checkHash    = 2 // followed by the SHA-256 of what the document must be
 )
 
-// appendDocuments encodes the body of a Document op: length u32 and bytes of the audit entry, then for each change a condition, length u16 and key,
-// length u32 and document.
+// appendDocuments encodes the body of a Document op: length u32 and bytes of the audit entry, then for each change a
+// condition, length u16 and key, length u32 and document.
 func appendDocuments(dst []byte, changes []DocumentChange, audit []byte) []byte {
 	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(audit))), audit...)
 	for _, c := range changes {

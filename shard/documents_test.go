@@ -115,7 +115,8 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 	}
 }
 
-// Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were acknowledged.
+// Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were
+// acknowledged.
 func TestDocumentsModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

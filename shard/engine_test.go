@@ -140,7 +140,8 @@ func TestAddressesLeadToProfiles(t *testing.T) {
 	require.Equal(t, 2, eventCount(t, e, op.Email, "ann@other.com", "opened"))
 }
 
-// Within one request, an object addressed by an email that an object before it sets goes to that user (decisions.md D3).
+// Within one request, an object addressed by an email that an object before it sets goes to that user (decisions.md
+// D3).
 func TestOrderWithinRequest(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))

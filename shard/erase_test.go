@@ -233,8 +233,8 @@ func (w *eraseWorld) delete(u *eraseUser) {
 // groupOf is the index of the group that holds a number.
 func (w *eraseWorld) groupOf(number uint64) int { return int(number>>56) * w.groups / 256 }
 
-// checkDeletions requires that each log tells only of events of its own group: places in one log mean nothing in another. It returns how many deletions came
-// from other groups.
+// checkDeletions requires that each log tells only of events of its own group: places in one log mean nothing in
+// another. It returns how many deletions came from other groups.
 func (w *eraseWorld) checkDeletions() (letters int) {
 	for group, e := range w.Replicas(0) {
 		require.NoError(w.t, e.ReadLog(1, math.MaxUint64, func(_ uint64, _ uint32, payload []byte) error {
@@ -312,8 +312,8 @@ func (w *eraseWorld) check(node int, when string) {
 	}
 }
 
-// Deleting a user erases the events of all who were merged into it, in whatever group's log they are, and those of nobody else: whoever has the same names
-// before or after.
+// Deleting a user erases the events of all who were merged into it, in whatever group's log they are, and those of
+// nobody else: whoever has the same names before or after.
 func TestErasedInOtherGroups(t *testing.T) {
 	seed := testseed.Of(t)
 	rounds, steps := testsize.Short(8, 2), testsize.Short(300, 150)

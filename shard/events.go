@@ -12,9 +12,11 @@ import (
 	"millrace/shard/profile"
 )
 
-// What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no effect.
+// What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no
+// effect.
 
-// Dropped names an event or purchase of the log that had no effect: the op with this ordinal of the record at this position.
+// Dropped names an event or purchase of the log that had no effect: the op with this ordinal of the record at this
+// position.
 type Dropped struct {
 	Position uint64
 	Ordinal  uint32
@@ -28,10 +30,11 @@ func (e *Replica) ReadLog(from, to uint64, f func(position uint64, count uint32,
 // HoldLog keeps the records from position from on in the log for the reader that calls itself name.
 func (e *Replica) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
 
-// FirstPosition is where the log begins, AppliedPosition the last record that all workers are known to have applied (a moment after an answer it may be behind
-// it: a worker that had nothing to do with the record is still counting), CheckpointedPosition the last whose effects the store holds: up to there, Dropped is
-// complete on disk and a crash brings nothing back. The state of a replica may be ahead of the log on its node, when it came from another one; both are what
-// can be read in the log.
+// FirstPosition is where the log begins, AppliedPosition the last record that all workers are known to have applied (a
+// moment after an answer it may be behind it: a worker that had nothing to do with the record is still counting),
+// CheckpointedPosition the last whose effects the store holds: up to there, Dropped is complete on disk and a crash
+// brings nothing back. The state of a replica may be ahead of the log on its node, when it came from another one; both
+// are what can be read in the log.
 func (e *Replica) FirstPosition() uint64        { return e.log.FirstPosition() }
 func (e *Replica) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
 
@@ -99,8 +102,8 @@ func (e *Replica) ForgetDropped(to uint64) error {
 	return nil
 }
 
-// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before Until; a zero Until is the
-// Delete's own place.
+// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before
+// Until; a zero Until is the Delete's own place.
 type Erased struct {
 	Number       uint64
 	By           ErasedBy
@@ -140,8 +143,8 @@ func (x Erased) append(dst []byte) []byte {
 	return dst
 }
 
-// appendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the profile's group; other groups are told
-// by eraseElsewhere.
+// appendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the
+// profile's group; other groups are told by eraseElsewhere.
 func appendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups grouped) []byte {
 	dst = Erased{Number: number, By: ByProfile, Until: until}.append(dst)
 	if id, key := profile.HomeID(blob); id != op.NoID {
@@ -158,8 +161,9 @@ func (w *worker) appendErased(blob []byte, number uint64, until profile.Place) [
 	return appendErased(nil, blob, number, until, w.e.hasher, w.e.opts.Carrier)
 }
 
-// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that came under an identifier that it has
-// no more. A Former's places are in the log that its own number is in: they mean nothing in another one.
+// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that
+// came under an identifier that it has no more. A Former's places are in the log that its own number is in: they mean
+// nothing in another one.
 func appendFormers(dst, blob []byte, number uint64, groups grouped) []byte {
 	eachFormer(blob, func(x Erased) {
 		if oneLog(number, x.Number, groups) {
@@ -188,12 +192,14 @@ func oneLog(a, b uint64, groups grouped) bool {
 	return groups.GroupOf(identity.Partition(a)) == groups.GroupOf(identity.Partition(b))
 }
 
-// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody is.
+// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody
+// is.
 func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
 	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
 }
 
-// eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its formers.
+// eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its
+// formers.
 func (w *worker) eraseElsewhere(p *partition, blob []byte) {
 	var partitions []uint8
 	bodies := make(map[uint8][]byte)

@@ -14,11 +14,12 @@ import (
 	"millrace/wal"
 )
 
-// A store can be taken apart: from one that has all partitions, or those of one group, others are made that have some of them. So a node that was alone becomes
-// the groups of a cluster.
+// A store can be taken apart: from one that has all partitions, or those of one group, others are made that have some
+// of them. So a node that was alone becomes the groups of a cluster.
 
-// Settle returns when all that requests have caused is done and nothing waits: no message is on its way, no record is deferred, no users are being merged.
-// The caller commits nothing meanwhile; what an earlier process has left under way is taken up by Open. Errors: that of ctx, ErrFailed.
+// Settle returns when all that requests have caused is done and nothing waits: no message is on its way, no record is
+// deferred, no users are being merged. The caller commits nothing meanwhile; what an earlier process has left under way
+// is taken up by Open. Errors: that of ctx, ErrFailed.
 func (e *Replica) Settle(ctx context.Context) error {
 	tick := time.NewTicker(settlePause)
 	defer tick.Stop()
@@ -27,7 +28,8 @@ func (e *Replica) Settle(ctx context.Context) error {
 			return err
 		}
 		before := e.log.LastPosition()
-		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions was there at one time.
+		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions
+		// was there at one time.
 		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 && s.InflightBytes == 0 && e.log.LastPosition() == before {
 			return nil
 		}
@@ -50,7 +52,8 @@ type Extract struct {
 	Dir string // Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
 	// First and Count are the partitions.
 	First, Count int
-	// Control makes the store of a control group: control documents and audit log, and no users. A store that isn't one has neither.
+	// Control makes the store of a control group: control documents and audit log, and no users. A store that isn't one
+	// has neither.
 	Control bool
 	// WithoutDocuments is a prefix: documents whose keys begin with it are left out; empty: none. Documents are added.
 	WithoutDocuments string
@@ -72,9 +75,9 @@ func (e *Replica) PartitionBytes(partition uint8) int64 {
 	return int64(n)
 }
 
-// Extract makes a store of a part of this engine's. The new one has the same secret, and is on disk when Extract returns nil. The caller has written a
-// Checkpoint since the last change, and nothing changes meanwhile. What the event log has not packed is the caller's to look after: events without effect
-// are left out.
+// Extract makes a store of a part of this engine's. The new one has the same secret, and is on disk when Extract
+// returns nil. The caller has written a Checkpoint since the last change, and nothing changes meanwhile. What the event
+// log has not packed is the caller's to look after: events without effect are left out.
 func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	if x.FS == nil {
 		x.FS = vfs.Default

@@ -17,8 +17,9 @@ import (
 	"millrace/shard/op"
 )
 
-// F2: power is lost at random moments under concurrent clients, with any share of what was not synced on the disk. In every image, what
-// was acknowledged is there exactly once, and no request by half; also when power is lost again while that image recovers.
+// F2: power is lost at random moments under concurrent clients, with any share of what was not synced on the disk. In
+// every image, what was acknowledged is there exactly once, and no request by half; also when power is lost again while
+// that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
 	seed := testseed.Of(t)
 	engines, images := testsize.Of(40, 4, 4), testsize.Of(300, 40, 5)
@@ -171,7 +172,8 @@ func (img *image) shows(e *Engine) error {
 	})
 }
 
-// A worker that gets nothing to do must not keep the log from being trimmed: with all load on one user it would grow for ever.
+// A worker that gets nothing to do must not keep the log from being trimmed: with all load on one user it would grow
+// for ever.
 func TestFaultHotUserLetsTheLogGo(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers = 4

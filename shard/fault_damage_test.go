@@ -27,7 +27,8 @@ type damaged struct {
 	files []string // of the store
 }
 
-// damagedEngine has users in several tables, some changed after the last checkpoint: those are in the log. user i has had i%5+1 events.
+// damagedEngine has users in several tables, some changed after the last checkpoint: those are in the log. user i has
+// had i%5+1 events.
 func damagedEngine(t *testing.T, closed bool) *damaged {
 	d := &damaged{fs: vfs.NewCrashableMem(), users: 200}
 	o := testOptions(d.fs)
@@ -117,8 +118,8 @@ func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
 	require.NoError(t, f.Close())
 }
 
-// F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything is as it was:
-// nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
+// F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything
+// is as it was: nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
 func TestFaultDamagedStore(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -181,8 +182,8 @@ func TestFaultDamagedStore(t *testing.T) {
 	}
 }
 
-// Much log behind a store that can't be read: the worker that meets the damage ends the start with an error. The start neither hangs, nor
-// takes the memory from under the other workers, nor keeps what it has opened.
+// Much log behind a store that can't be read: the worker that meets the damage ends the start with an error. The start
+// neither hangs, nor takes the memory from under the other workers, nor keeps what it has opened.
 func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	e, err := openEngine(testOptions(disk))

@@ -16,8 +16,9 @@ import (
 	"millrace/shard/op"
 )
 
-// Many clients write the same users under all identifiers, in random requests, with checkpoints and reads in between and too little memory
-// for all of them: at the end every user shows exactly what was acknowledged, and so after a restart.
+// Many clients write the same users under all identifiers, in random requests, with checkpoints and reads in between
+// and too little memory for all of them: at the end every user shows exactly what was acknowledged, and so after a
+// restart.
 func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	seed := testseed.Of(t)
 	const clients, users = 16, 40

@@ -21,10 +21,10 @@ import (
 	"millrace/shard/profile"
 )
 
-// client is one caller that sends a request after the other. Request n touches all of its users: one event for each of the group, one for
-// a user known by email and one for a user known by alias; each fourth one moves the first user to another email and, in the same
-// request, addresses an event by it, which has to wait for what comes before it. So n requests show as n events everywhere: fewer at one
-// user than at another is a request that was applied by half.
+// client is one caller that sends a request after the other. Request n touches all of its users: one event for each of
+// the group, one for a user known by email and one for a user known by alias; each fourth one moves the first user to
+// another email and, in the same request, addresses an event by it, which has to wait for what comes before it. So n
+// requests show as n events everywhere: fewer at one user than at another is a request that was applied by half.
 type client struct {
 	name        string
 	sent, acked atomic.Int64
@@ -86,7 +86,8 @@ func (c *client) check(e *Engine, least, most int64) error {
 	return err
 }
 
-// countOf is how often a user has had an event; 0 for a user that isn't there. An identifier must name one user at most.
+// countOf is how often a user has had an event; 0 for a user that isn't there. An identifier must name one user at
+// most.
 func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
 	users, err := e.Find(1, id, []byte(key))
 	if err != nil || len(users) == 0 {
@@ -99,8 +100,8 @@ func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
 	return int64(s.Count), nil
 }
 
-// settled waits until what a crash has interrupted is taken up again, and says what is wrong then. What a single record holds is there at
-// once; what it causes elsewhere comes after the start.
+// settled waits until what a crash has interrupted is taken up again, and says what is wrong then. What a single record
+// holds is there at once; what it causes elsewhere comes after the start.
 func settled(e *Engine, check func() error) (err error) {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		if err = check(); err == nil || time.Now().After(end) || e.Failed() != nil {
@@ -151,7 +152,8 @@ func (f *faults) String() string {
 	return fmt.Sprintf("fault at write %d, for good: %v", f.at, f.forGood)
 }
 
-// runWithFaults runs clients against an engine on a disk that fails, and returns how many writes there were and what was wrong.
+// runWithFaults runs clients against an engine on a disk that fails, and returns how many writes there were and what
+// was wrong.
 func runWithFaults(t *testing.T, f *faults) error {
 	disk := vfs.NewCrashableMem()
 	var failures atomic.Int32
@@ -233,8 +235,8 @@ func reopen(fs vfs.FS, clients []*client) error {
 	return nil
 }
 
-// F6: whichever write or sync fails, of the log or of the store, once or for good: nothing is acknowledged after the failure, it is told
-// once, nothing hangs, and what was acknowledged is there when the disk works again.
+// F6: whichever write or sync fails, of the log or of the store, once or for good: nothing is acknowledged after the
+// failure, it is told once, nothing hangs, and what was acknowledged is there when the disk works again.
 func TestFaultEveryWriteFails(t *testing.T) {
 	seed := testseed.Of(t)
 	var none faults
@@ -266,7 +268,8 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	require.True(t, testing.Short() || kinds[".sst"] > 0)
 }
 
-// A store that cannot be written ends the engine, whoever notices: nobody may be let wait for a checkpoint that never comes.
+// A store that cannot be written ends the engine, whoever notices: nobody may be let wait for a checkpoint that never
+// comes.
 func TestFaultStoreCannotBeWritten(t *testing.T) {
 	for _, file := range []string{".sst", "MANIFEST"} {
 		disk := vfs.NewCrashableMem()
@@ -338,8 +341,8 @@ func (f gateFile) wait() {
 func (f gateFile) Sync() error     { f.wait(); return f.File.Sync() }
 func (f gateFile) SyncData() error { f.wait(); return f.File.SyncData() }
 
-// F8, F9: what is under way is bounded by bytes and refused at once beyond; the stall shows; when the disk is back, everything that was
-// taken is acknowledged, and nothing was that is not there.
+// F8, F9: what is under way is bounded by bytes and refused at once beyond; the stall shows; when the disk is back,
+// everything that was taken is acknowledged, and nothing was that is not there.
 func TestFaultSlowAndStalledDisk(t *testing.T) {
 	fs := gateFS{vfs.NewMem(), new(sync.RWMutex), new(atomic.Int64)}
 	o := testOptions(fs)
@@ -425,7 +428,8 @@ func TestFaultFullDisk(t *testing.T) {
 
 // --- F11: clocks that jump ---
 
-// F11: whatever the clock does within the bound, and over restarts and crashes, the stamps of a profile rise, so that what came later counts as later.
+// F11: whatever the clock does within the bound, and over restarts and crashes, the stamps of a profile rise, so that
+// what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

@@ -9,7 +9,8 @@ import (
 	"millrace/shard/op"
 )
 
-// held is what merges know of one profile (merge.go): how many are on their way to it, and who waits until they have come.
+// held is what merges know of one profile (merge.go): how many are on their way to it, and who waits until they have
+// come.
 type held struct {
 	pins    uint32
 	room    int64 // bytes set apart for who is on the way, so that together they fit an entry
@@ -18,7 +19,8 @@ type held struct {
 
 // Who waits, waits for pins: without any there is no list.
 
-// waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in turn.
+// waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in
+// turn.
 type waiter struct {
 	record []byte
 	ticket *ticket // nil for /users/merge and after a restart
@@ -114,7 +116,8 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m merging, key 
 	p.tokens.Add(1)
 }
 
-// encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who waits, their records with sizes.
+// encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who
+// waits, their records with sizes.
 func (p *partition) encodeHeld() (v []byte) {
 	for _, number := range slices.Sorted(maps.Keys(p.held)) {
 		h := p.held[number]

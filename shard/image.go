@@ -15,11 +15,12 @@ import (
 // ErrImage is returned by BeginImage while another image is being taken. Wait until that is released.
 var ErrImage = errors.New("an image of the engine is being taken already")
 
-// RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it: its files are not complete.
+// RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it: its
+// files are not complete.
 const RestoreMarker = "RESTORING"
 
-// ReceivedMarker is a file in a replica's Options.Dir from when a state from another node has been received whole until it is in the place of the old one
-// (package backup). Open refuses a directory that has it.
+// ReceivedMarker is a file in a replica's Options.Dir from when a state from another node has been received whole until
+// it is in the place of the old one (package backup). Open refuses a directory that has it.
 const ReceivedMarker = "RECEIVED"
 
 const (
@@ -27,8 +28,8 @@ const (
 	imageDir  = "image" // in Options.Dir; what an image has of files that would go away
 )
 
-// Image is what Options.Dir holds at one moment, as files that stay as they are while the engine goes on: a start from them is a start after the power
-// was lost at that moment. It is taken in this order, and no other gives a whole:
+// Image is what Options.Dir holds at one moment, as files that stay as they are while the engine goes on: a start from
+// them is a start after the power was lost at that moment. It is taken in this order, and no other gives a whole:
 //
 //	BeginImage  the log is held, so that nothing that the store lacks goes away; then the store is copied
 //	others      copy what is theirs (package eventlog) to Path. It may be ahead of the copied store: the log has what is between
@@ -36,7 +37,8 @@ const (
 //
 // Of a replica's state for another node, which has the log from its group, End is left out.
 //
-// Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release. Not safe for concurrent use.
+// Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release.
+// Not safe for concurrent use.
 type Image struct {
 	e            *Replica
 	dir          string
@@ -45,7 +47,8 @@ type Image struct {
 	log          []wal.File
 }
 
-// BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and what the file system says; nothing is left behind then.
+// BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and what the file system says;
+// nothing is left behind then.
 func (e *Replica) BeginImage(ctx context.Context) (*Image, error) {
 	if err := e.Ready(); err != nil {
 		return nil, err
@@ -99,8 +102,8 @@ func (i *Image) copyStore() error {
 // Path is where others put what is theirs: a directory of that name in Options.Dir's place. It is theirs to make.
 func (i *Image) Path(name string) string { return i.e.opts.FS.PathJoin(i.dir, name) }
 
-// End fixes the image's position: all that is acknowledged by now is in it. The log of the image has what the copied store lacks, and all records
-// behind position packed, for a reader who has the others.
+// End fixes the image's position: all that is acknowledged by now is in it. The log of the image has what the copied
+// store lacks, and all records behind position packed, for a reader who has the others.
 func (i *Image) End(packed uint64) (err error) {
 	i.position = max(i.e.log.DurablePosition(), i.checkpointed, packed) // a replica's state may be ahead of its log
 	i.log, err = i.e.log.Image(imageHold, min(i.checkpointed, packed)+1, i.position)
@@ -113,8 +116,8 @@ func (i *Image) Checkpointed() uint64 { return i.checkpointed }
 // Position is the last record in the image.
 func (i *Image) Position() uint64 { return i.position }
 
-// Files lists the files of the image by their paths in Options.Dir. Read them in order: the log comes first, and what was read of it and closed is let
-// go.
+// Files lists the files of the image by their paths in Options.Dir. Read them in order: the log comes first, and what
+// was read of it and closed is let go.
 func (i *Image) Files() (files []wal.File, err error) {
 	for _, f := range i.log {
 		f.Name = "log/" + f.Name
@@ -152,7 +155,8 @@ func (i *Image) appendFiles(files []wal.File, dir string) ([]wal.File, error) {
 	return files, nil
 }
 
-// Err is why the image is better given up: the engine has failed or is closing, or the disk is full, and the image holds space.
+// Err is why the image is better given up: the engine has failed or is closing, or the disk is full, and the image
+// holds space.
 func (i *Image) Err() error {
 	e := i.e
 	switch err := e.Failed(); {
@@ -183,7 +187,8 @@ func (e *Replica) removeImage() error {
 	return nil
 }
 
-// checkRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was received.
+// checkRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was
+// received.
 func (e *Replica) checkRestored() error {
 	for name, what := range map[string]string{
 		RestoreMarker:  "a restore into this directory has not ended; restore again",

@@ -86,7 +86,8 @@ func (c *testCluster) leader(group int) *Engine {
 	return over(e)
 }
 
-// What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later is somebody else's.
+// What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later
+// is somebody else's.
 func TestFollowEndsWhatWaits(t *testing.T) { synctest.Test(t, testFollowEndsWhatWaits) }
 
 func testFollowEndsWhatWaits(t *testing.T) {
@@ -170,7 +171,8 @@ func testAppliedAfterTheEnd(t *testing.T) {
 	w.close()
 }
 
-// An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes nothing.
+// An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes
+// nothing.
 func TestYield(t *testing.T) { synctest.Test(t, testYield) }
 
 func testYield(t *testing.T) {
@@ -308,7 +310,8 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 	w.close()
 }
 
-// A letter that comes again while it is on its way through the log has its effects once, and only who came first with it is told that they are visible.
+// A letter that comes again while it is on its way through the log has its effects once, and only who came first with
+// it is told that they are visible.
 func TestLetterThatComesTwice(t *testing.T) { synctest.Test(t, testLetterThatComesTwice) }
 
 func testLetterThatComesTwice(t *testing.T) {
@@ -336,7 +339,8 @@ func testLetterThatComesTwice(t *testing.T) {
 	w.close()
 }
 
-// The front that should release a deferred record is lost: the group does it, and who asks later learns that it was done.
+// The front that should release a deferred record is lost: the group does it, and who asks later learns that it was
+// done.
 func TestDeferredRecordOfALostFront(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprint("moved ", moved), func(t *testing.T) {
@@ -571,8 +575,8 @@ func testKeyOfADayAgo(t *testing.T) {
 	w.close()
 }
 
-// What is said last of a state counts, however far a node's clock is behind, and its replicas: by the user, for the address, and by who gets the address
-// with it.
+// What is said last of a state counts, however far a node's clock is behind, and its replicas: by the user, for the
+// address, and by who gets the address with it.
 func TestStatesOfANodeThatIsBehind(t *testing.T) { synctest.Test(t, testStatesOfANodeThatIsBehind) }
 
 func testStatesOfANodeThatIsBehind(t *testing.T) {
@@ -636,7 +640,8 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 	w.close()
 }
 
-// Control documents change under their conditions, through all nodes at once, while leaders move: nobody's change is lost, and each has its audit entry.
+// Control documents change under their conditions, through all nodes at once, while leaders move: nobody's change is
+// lost, and each has its audit entry.
 func TestDocumentsInCluster(t *testing.T) { synctest.Test(t, testDocumentsInCluster) }
 
 func testDocumentsInCluster(t *testing.T) {
@@ -722,7 +727,8 @@ func testLettersOnceAndInOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 5))
 	w.faulty.Store(true)
 	stop := w.disturbing(3 * time.Millisecond)
-	// Each client moves an email of its own from user to user, and each user has one at most: an addition that overtakes a removal would leave a trace.
+	// Each client moves an email of its own from user to user, and each user has one at most: an addition that
+	// overtakes a removal would leave a trace.
 	var group sync.WaitGroup
 	for c := range 4 {
 		r := rand.New(rand.NewPCG(r.Uint64(), 1))
@@ -751,7 +757,8 @@ func testLettersOnceAndInOrder(t *testing.T) {
 	w.close()
 }
 
-// An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the aliases are still on their way there.
+// An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the
+// aliases are still on their way there.
 func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	synctest.Test(t, testRenameAliasOfAUserWhoIsBeingMerged)
 }

@@ -2,7 +2,8 @@ package shard
 
 import "millrace/wal"
 
-// Log is what an engine needs of its log. wal.Log keeps it on one disk, quorum.Log (package wal/quorum) on the disks of a majority of nodes.
+// Log is what an engine needs of its log. wal.Log keeps it on one disk, quorum.Log (package wal/quorum) on the disks of
+// a majority of nodes.
 //
 //   - Positions rise from record to record; there may be gaps between them. A record gets its position in Append or later, before it is handed back.
 //   - Records are handed back once they are durable, in the order of their positions, from one goroutine: by wal.Options.OnDurable, or Replica.Dispatch.
@@ -11,20 +12,22 @@ import "millrace/wal"
 //   - Replay and Read give records from a position on: from need not be a record's position, but it must not lie before FirstPosition (wal.ErrMissing).
 //   - Of a record that was made elsewhere, Data is the engine's from Dispatch on; the log does not write to it any more.
 type Log interface {
-	// Append gives a record a place in the log. It never waits for a disk. Errors: wal.ErrBusy, wal.ErrDiskFull, wal.ErrRecordTooLarge, wal.ErrFailed,
-	// wal.ErrClosed, wal.ErrNotLeader.
+	// Append gives a record a place in the log. It never waits for a disk. Errors: wal.ErrBusy, wal.ErrDiskFull,
+	// wal.ErrRecordTooLarge, wal.ErrFailed, wal.ErrClosed, wal.ErrNotLeader.
 	Append(r *wal.Record) error
-	// Replay calls f for the records from position from on that the log will not hand back: all that were there when it was opened (wal.Log), or those that
-	// are known to be decided (quorum.Log).
+	// Replay calls f for the records from position from on that the log will not hand back: all that were there when it
+	// was opened (wal.Log), or those that are known to be decided (quorum.Log).
 	Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error
 	// Read calls f for the durable records from position from to to. payload is lent for the call.
 	Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
-	// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends it.
+	// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64
+	// ends it.
 	Hold(name string, from uint64)
 	// Trim says that records before this position are not needed by the engine any more.
 	Trim(before uint64) error
-	// FirstPosition: all records from there on are there, earlier ones may not be. It is 1 or above, and need not be a record's position. LastPosition is that of
-	// the last record that was taken, DurablePosition of the last that was handed back. The engine's state may be ahead of both, when it came from another node.
+	// FirstPosition: all records from there on are there, earlier ones may not be. It is 1 or above, and need not be a
+	// record's position. LastPosition is that of the last record that was taken, DurablePosition of the last that was
+	// handed back. The engine's state may be ahead of both, when it came from another node.
 	FirstPosition() uint64
 	LastPosition() uint64
 	DurablePosition() uint64

@@ -10,8 +10,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// A merge takes a profile (gone) into another one (keep), each in its own partition. It is one token that travels, a message in an outbox or an
-// entry of a waiting list (hold.go), so that it happens once or not at all, whatever crashes in between:
+// A merge takes a profile (gone) into another one (keep), each in its own partition. It is one token that travels, a
+// message in an outbox or an entry of a waiting list (hold.go), so that it happens once or not at all, whatever crashes
+// in between:
 //
 //	Merge   to gone    asks keep to stay where it is
 //	Pin     to keep    keep is pinned: it doesn't leave for anybody else, and keeps room, until gone has come, or doesn't come
@@ -19,14 +20,16 @@ import (
 //	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
 //	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
 //
-// Profiles that are pinned and should leave themselves make those wait who want to leave with them. Waiting with a pin in hand goes from smaller
-// to larger numbers only: the other way round, the pin is given back and the merge begins anew when the profile is free. So no cycle of merges
-// stands still, and the one with the smallest number always goes on.
+// Profiles that are pinned and should leave themselves make those wait who want to leave with them. Waiting with a pin
+// in hand goes from smaller to larger numbers only: the other way round, the pin is given back and the merge begins
+// anew when the profile is free. So no cycle of merges stands still, and the one with the smallest number always goes
+// on.
 //
-// What reaches a mark that leads on (an op by svc_id or by a look-up that is older, a name that was granted) follows it,
-// behind all that the profile had sent before it left.
+// What reaches a mark that leads on (an op by svc_id or by a look-up that is older, a name that was granted) follows
+// it, behind all that the profile had sent before it left.
 
-// merging is the body of Merge, Pin, Seal, Absorb and Unpin; the key is the external id that an identify wants, empty for /users/merge.
+// merging is the body of Merge, Pin, Seal, Absorb and Unpin; the key is the external id that an identify wants, empty
+// for /users/merge.
 //
 //	other u64 | mode u8 | reference u16 | room u32 | profile, of an Absorb …
 type merging struct {
@@ -76,7 +79,8 @@ func (w *worker) mergeInto(p *partition, o op.Op, c claim, holder uint64) {
 	w.sendMerge(p, op.Merge, c.profile, merging{other: holder, mode: c.mode, ref: c.ref}, o.Key())
 }
 
-// claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is next.
+// claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is
+// next.
 func (w *worker) claimAgain(p *partition, o op.Op, m *merging, gone uint64) {
 	c := claim{profile: gone, kind: claimIdentify, mode: m.mode, ref: m.ref}
 	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
@@ -145,7 +149,8 @@ func (w *worker) askFor(p *partition, s *slot, m merging, key []byte) {
 	w.sendMerge(p, op.Pin, keep, m, key)
 }
 
-// mergeSlack is by how much, besides a quarter, a profile may grow between Pin and Seal. If it grows more, the merge begins anew.
+// mergeSlack is by how much, besides a quarter, a profile may grow between Pin and Seal. If it grows more, the merge
+// begins anew.
 const mergeSlack = 1 << 10
 
 // mergeSpare is how much those who are on their way together leave of an entry, for what the profile gets besides.
@@ -222,8 +227,8 @@ func (w *worker) seal(p *partition, o op.Op) error {
 	return nil
 }
 
-// depart makes the profile in s a mark that leads to keep, where all that it has goes. keep tells the directory, all but the external ids: those
-// are free from now on.
+// depart makes the profile in s a mark that leads to keep, where all that it has goes. keep tells the directory, all
+// but the external ids: those are free from now on.
 func (w *worker) depart(p *partition, s *slot, m merging, key []byte) error {
 	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.number, m.other
 	var keys rowKeys
@@ -278,7 +283,8 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 	return w.proceed(p, keep)
 }
 
-// eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were merged into it.
+// eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
+// merged into it.
 func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
 	if oneLog(gone, nobodyIn(p.id), w.e.opts.Carrier) {
 		w.eraseEvents(p, gone, appendFormers(nil, blob, gone, w.e.opts.Carrier))
@@ -327,7 +333,8 @@ func (w *worker) unpin(p *partition, o op.Op) error {
 	return w.proceed(p, o.Number())
 }
 
-// proceed lets go on who waits for a profile that is pinned no more: first who leaves with it, whom the others then follow.
+// proceed lets go on who waits for a profile that is pinned no more: first who leaves with it, whom the others then
+// follow.
 func (w *worker) proceed(p *partition, number uint64) error {
 	list := p.takeWaiting(number)
 	outer, ticket := w.applying.rec, w.applying.ticket

@@ -215,8 +215,8 @@ func TestMergeOfNobody(t *testing.T) {
 	require.Len(t, checkDirectory(t, e), 1)
 }
 
-// A profile that grows beyond the room that was set apart for it, between Pin and Seal, is asked about anew: it comes if there is room, else both
-// stay as they are.
+// A profile that grows beyond the room that was set apart for it, between Pin and Seal, is asked about anew: it comes
+// if there is room, else both stay as they are.
 func TestMergeOfGrowingProfile(t *testing.T) {
 	large := func(id string, megabytes int) func(t *testing.T, e *Engine) {
 		return func(t *testing.T, e *Engine) {
@@ -267,7 +267,8 @@ func TestMergeOfGrowingProfile(t *testing.T) {
 	}
 }
 
-// Beyond the bound merges are refused before anything is logged; those that wait survive a restart and are counted again.
+// Beyond the bound merges are refused before anything is logged; those that wait survive a restart and are counted
+// again.
 func TestMergeBacklog(t *testing.T) {
 	var numbers []uint64
 	x := openStepped(t, func(t *testing.T, e *Engine) {

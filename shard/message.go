@@ -8,9 +8,10 @@ import (
 	"millrace/shard/op"
 )
 
-// message is one effect on another partition: a row of the sender's outbox, written with its cause, carried to the receiver in a record
-// of its own and applied there exactly once (DESIGN.md 2). The receiver keeps the last sequence per sender next to its state and skips
-// what it has had; that works because one pump sends each partition's messages in order.
+// message is one effect on another partition: a row of the sender's outbox, written with its cause, carried to the
+// receiver in a record of its own and applied there exactly once (DESIGN.md 2). The receiver keeps the last sequence
+// per sender next to its state and skips what it has had; that works because one pump sends each partition's messages
+// in order.
 type message struct {
 	sender  uint8
 	seq     uint64
@@ -25,7 +26,8 @@ type message struct {
 
 const messageHeadroom = 9 // sender u8, seq u64
 
-// newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of rec's names in it.
+// newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of
+// rec's names in it.
 func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
 	scratch.Reset(messageHeadroom)
 	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
@@ -39,8 +41,8 @@ func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, k
 	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind), last: kind == op.Absorb}
 }
 
-// addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are empty: many messages may come of one
-// record, and its dictionary is large.
+// addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are
+// empty: many messages may come of one record, and its dictionary is large.
 func addNames(b *op.Builder, names op.Names, kind op.Kind, body []byte) {
 	var used [maxNamesMarked / 64]uint64
 	last := len(names) - 1

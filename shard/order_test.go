@@ -188,8 +188,8 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	}
 }
 
-// Whoever gets the external id of a user who was merged is not that user, though the old svc_id, which stands in the same
-// request, is where the search for him begins.
+// Whoever gets the external id of a user who was merged is not that user, though the old svc_id, which stands in the
+// same request, is where the search for him begins.
 func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "kept", attrField(op.AttrEmail, "x@example.com"))
@@ -215,8 +215,8 @@ func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	}
 }
 
-// A user may have been merged with the one who had the same external id before: that one's svc_id, which leads to the user,
-// is where the search for the external id begins. The last object wins all the same.
+// A user may have been merged with the one who had the same external id before: that one's svc_id, which leads to the
+// user, is where the search for the external id begins. The last object wins all the same.
 func TestRegainedExternalIDBesideOldSvcID(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	merge := func(gone, keep uint64) {
@@ -259,7 +259,8 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	require.True(t, routed())
 }
 
-// A state that one object sets for an address holds for whoever leaves the address in an object behind it, and for nobody who left in one before.
+// A state that one object sets for an address holds for whoever leaves the address in an object behind it, and for
+// nobody who left in one before.
 func TestStateBeforeLeaving(t *testing.T) {
 	group := State{Kind: GroupState, Group: [16]byte{7}, Channel: op.ChannelEmail}
 	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {

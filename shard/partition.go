@@ -24,8 +24,8 @@ const (
 // attrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
 const attrMembers = 40
 
-// partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it holds the worker's
-// mutex.
+// partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
+// holds the worker's mutex.
 type partition struct {
 	id uint8
 	table
@@ -124,8 +124,8 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error)
 	return s, nil
 }
 
-// update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere. An entry that has outgrown the
-// largest block keeps its old state; the counter tells.
+// update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere. An entry that has
+// outgrown the largest block keeps its old state; the counter tells.
 func (w *worker) update(s *slot, blob []byte) error {
 	old := w.entryOf(s)
 	s.meta |= metaDirty
@@ -150,8 +150,8 @@ func (w *worker) update(s *slot, blob []byte) error {
 	return nil
 }
 
-// erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of findHome: then a
-// mark fills the gap.
+// erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of
+// findHome: then a mark fills the gap.
 func (w *worker) erase(p *partition, s *slot) error {
 	number := s.number
 	behind, err := w.lookup(p, identity.Next(number))
@@ -243,8 +243,8 @@ func members(row []byte) []byte {
 
 func member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:]) }
 
-// save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is evicted: what the batch
-// holds can't be read back yet.
+// save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is
+// evicted: what the batch holds can't be read back yet.
 func (w *worker) save(p *partition, batch *pebble.Batch) error {
 	p.applied = max(p.applied, w.applied)
 	if err := p.saveBooks(batch); err != nil {
@@ -338,8 +338,9 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	return set(appendBookKey(nil, p.id, bookApplied), p.encodeApplied())
 }
 
-// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a receiver's
-// checkpoint may be older: the record that delivered them stays in the log until the receiver's state is stored.
+// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a
+// receiver's checkpoint may be older: the record that delivered them stays in the log until the receiver's state is
+// stored.
 func (p *partition) forgetApplied() {
 	n := 0
 	for n < len(p.outbox) && p.isForgotten(p.outbox[n]) {
@@ -350,8 +351,9 @@ func (p *partition) forgetApplied() {
 	p.outbox = p.outbox[n:]
 }
 
-// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group leaves it when all replicas are told
-// (Delivered): should one of them lead that has not been told, it sends the message again, and knows that it has to tell.
+// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group
+// leaves it when all replicas are told (Delivered): should one of them lead that has not been told, it sends the
+// message again, and knows that it has to tell.
 func (p *partition) isForgotten(m *message) bool { return m.applied.Load() && !p.isFar(m) }
 
 // isFar says whether a message goes to another group.

@@ -13,7 +13,8 @@ import (
 	"millrace/wal"
 )
 
-// loadStore reads what the store has: the control documents, the books of all partitions, and, when they fit the memory, all entries.
+// loadStore reads what the store has: the control documents, the books of all partitions, and, when they fit the
+// memory, all entries.
 func (e *Replica) loadStore() error {
 	start := time.Now()
 	if err := e.store.documents(func(key string, doc []byte) {
@@ -42,7 +43,8 @@ func (e *Replica) loadStore() error {
 	return nil
 }
 
-// recover brings the state to where the log ends: it applies the records that the store has not seen, by the same apply as live.
+// recover brings the state to where the log ends: it applies the records that the store has not seen, by the same apply
+// as live.
 func (e *Replica) recover() error {
 	start := time.Now()
 	from := e.checkpointed.Load()

@@ -24,7 +24,8 @@ type memRecord struct {
 	payload  []byte
 }
 
-// memLog is a group's log in memory, as one node has it: decided elsewhere, with gaps between positions. Its owner hands records back by deliver.
+// memLog is a group's log in memory, as one node has it: decided elsewhere, with gaps between positions. Its owner
+// hands records back by deliver.
 type memLog struct {
 	mu      sync.Mutex
 	records []memRecord

@@ -13,10 +13,10 @@ import (
 	"millrace/shard/op"
 )
 
-// One user has nearly all events, and so many different ones that he alone takes more than the memory; thousands of others,
-// many times the memory, come by now and then; one identifier is deleted and made again all the time. Nobody's events
-// are lost or mixed up, across checkpoints and restarts, and the one who is always busy doesn't drive memory beyond its
-// bound.
+// One user has nearly all events, and so many different ones that he alone takes more than the memory; thousands of
+// others, many times the memory, come by now and then; one identifier is deleted and made again all the time. Nobody's
+// events are lost or mixed up, across checkpoints and restarts, and the one who is always busy doesn't drive memory
+// beyond its bound.
 func TestSkewedBeyondMemory(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)

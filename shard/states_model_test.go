@@ -23,8 +23,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// The model of states (decisions.md D5), over plain maps: what each address and each user has been told, when by whom, since when a user has his
-// addresses, and every change there ever was. One request is one step, at a second of its own; each op in it has a tick.
+// The model of states (decisions.md D5), over plain maps: what each address and each user has been told, when by whom,
+// since when a user has his addresses, and every change there ever was. One request is one step, at a second of its
+// own; each op in it has a tick.
 type statesModel struct {
 	step, tick int64
 	actor      uint32
@@ -32,10 +33,11 @@ type statesModel struct {
 	users      map[string]*stateUser
 	addresses  map[string]*modelRegister
 	unnamed    int // users without an external id so far
-	// objects are how many ops a request has at most. With one, trails are to the letter; of several, it depends on which comes first to an address whether
-	// what another one undoes is a change.
+	// objects are how many ops a request has at most. With one, trails are to the letter; of several, it depends on
+	// which comes first to an address whether what another one undoes is a change.
 	objects int
-	// tracks: all comes through /users/track, which leaves out what changes nothing: then who said it last is not compared.
+	// tracks: all comes through /users/track, which leaves out what changes nothing: then who said it last is not
+	// compared.
 	tracks bool
 }
 
@@ -146,7 +148,8 @@ func (m *statesModel) holds(u *stateUser, k modelKey) (value string, known bool)
 	return "", said || known
 }
 
-// leave ends a stay: what held there is the user's own from now on, if it is the state of a group and he says nothing of it with the same op.
+// leave ends a stay: what held there is the user's own from now on, if it is the state of a group and he says nothing
+// of it with the same op.
 func (m *statesModel) leave(u *stateUser, stay *modelStay, says map[modelKey]string) {
 	if stay.address == "" {
 		return
@@ -194,7 +197,8 @@ func (m *statesModel) setUser(u *stateUser, email, phone string, set map[modelKe
 	}
 }
 
-// importUser: the profile is another one, which came now. An address that nobody else has takes what it knows nothing of.
+// importUser: the profile is another one, which came now. An address that nobody else has takes what it knows nothing
+// of.
 func (m *statesModel) importUser(name, email, phone, state, group string, bounced bool, forgotten modelState) {
 	u := m.users[name]
 	if u == nil {
@@ -683,8 +687,8 @@ func (m *statesModel) randomImport(t testing.TB, b *Batch, r *rand.Rand) string 
 	return fmt.Sprint("import ", name, " ", email, " ", phone, " ", state, " ", group, bounced)
 }
 
-// Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little memory in between: states, who set
-// them and when, every trail and the block list are those of the model.
+// Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little
+// memory in between: states, who set them and when, every trail and the block list are those of the model.
 func TestStatesModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -735,8 +739,9 @@ func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, 
 	w.close()
 }
 
-// Clients that set states of the same addresses at once, through users and for the addresses themselves, with a crash in the middle: in the end all
-// who share an address have what it has, and each trail tells of changes only, down to the state that is.
+// Clients that set states of the same addresses at once, through users and for the addresses themselves, with a crash
+// in the middle: in the end all who share an address have what it has, and each trail tells of changes only, down to
+// the state that is.
 func TestStatesConverge(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(6, 3, 1) {
@@ -769,7 +774,8 @@ func TestStatesConverge(t *testing.T) {
 	}
 }
 
-// The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after they had their effect.
+// The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after
+// they had their effect.
 func TestStatesConvergeInCluster(t *testing.T) { synctest.Test(t, testStatesConvergeInCluster) }
 
 func testStatesConvergeInCluster(t *testing.T) {
@@ -863,7 +869,8 @@ func (c StateChange) change() stateChange {
 	return stateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
 }
 
-// requireTrail: every entry of an address is a change, they come by the stamps of their changes, and the last ones lead to the states that are.
+// requireTrail: every entry of an address is a change, they come by the stamps of their changes, and the last ones lead
+// to the states that are.
 func requireTrail(t *testing.T, trail []StateChange, states []stateChange) {
 	t.Helper()
 	last := map[modelKey]StateChange{}

@@ -146,7 +146,8 @@ func stage(t *testing.T, e *Engine) {
 	}
 	require.NoError(t, b.Commit())
 	b.Release()
-	// Numbers are hashes, so who of the two has the smaller one, which decides who waits for whom, is different from run to run.
+	// Numbers are hashes, so who of the two has the smaller one, which decides who waits for whom, is different from
+	// run to run.
 }
 
 // cast are the numbers of those on the stage, taken before anything happens.
@@ -243,8 +244,8 @@ func seen(t *testing.T, e *Engine) string {
 	return strings.Join(lines, "\n")
 }
 
-// Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after the other would have given,
-// and the directory agrees with the profiles.
+// Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after
+// the other would have given, and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -300,7 +301,8 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 	t.Logf("%d pairs, %d runs, at most %d steps", pairs, runs, most)
 }
 
-// interleave begins deed i, lets deed k come in when it waits for its step number at, and returns what is seen when both have ended.
+// interleave begins deed i, lets deed k come in when it waits for its step number at, and returns what is seen when
+// both have ended.
 func interleave(t *testing.T, i, k, at int) (got string, steps int, what string) {
 	var all []playedRequest
 	x := openStepped(t, func(t *testing.T, e *Engine) {
@@ -333,7 +335,8 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 	return got, steps, what
 }
 
-// F19: power is lost behind each record of a deed. It has happened once or not at all then, and when it was acknowledged, once.
+// F19: power is lost behind each record of a deed. It has happened once or not at all then, and when it was
+// acknowledged, once.
 func TestFaultCutDeeds(t *testing.T) {
 	testsize.SkipSerial(t)
 	for i := range deeds(cast{}) {

@@ -18,8 +18,8 @@ import (
 	"millrace/shard/identity"
 )
 
-// The store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not flushed is in ours.
-// Nothing else opens Pebble or builds its keys. Key space:
+// The store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not
+// flushed is in ours. Nothing else opens Pebble or builds its keys. Key space:
 //
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record
 //	c<document key>                control documents, owned by partition 0
@@ -27,7 +27,8 @@ import (
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
 //	                               events
 //
-// so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one snapshot.
+// so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one
+// snapshot.
 type store struct {
 	db     *pebble.DB
 	secret [32]byte
@@ -39,7 +40,8 @@ type store struct {
 
 const storeVersion = 4
 
-// StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it behind the engines.
+// StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
+// behind the engines.
 type StoreCache struct {
 	blocks *pebble.Cache
 	files  *pebble.FileCache
@@ -82,7 +84,8 @@ const (
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
 var ErrStore = errors.New("state store")
 
-// openStore opens e's store, or makes it with this secret when isNew. The engine fails when it can't be written any more.
+// openStore opens e's store, or makes it with this secret when isNew. The engine fails when it can't be written any
+// more.
 func openStore(e *Replica, isNew bool, secret [32]byte) (*store, error) {
 	fs, log := e.opts.FS, e.opts.Logger
 	dir := fs.PathJoin(e.opts.Dir, "state")
@@ -112,8 +115,8 @@ func openStore(e *Replica, isNew bool, secret [32]byte) (*store, error) {
 	l := pebble.MakeLoggingEventListener(events)
 	quiet := pebble.EventListener{
 		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
-		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5). The read that met
-		// the block fails instead.
+		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5).
+		// The read that met the block fails instead.
 		DataCorruption: func(i pebble.DataCorruptionInfo) { log.Error("state store: damaged block", "detail", i.String()) },
 	}
 	o.EventListener = &quiet
@@ -150,8 +153,9 @@ func openPebble(dir string, o *pebble.Options, dead <-chan struct{}, cause func(
 	}
 }
 
-// facts reads, or on the first start writes, the format version and the secret that identity hashes with. A store that has lost them (a manifest
-// that is cut short looks like an empty store) must not get others: users would be there under numbers that nothing leads to.
+// facts reads, or on the first start writes, the format version and the secret that identity hashes with. A store that
+// has lost them (a manifest that is cut short looks like an empty store) must not get others: users would be there
+// under numbers that nothing leads to.
 func (s *store) facts(isNew bool, secret [32]byte) error {
 	v, err := s.getCopy([]byte("sfacts"))
 	if err != nil {
@@ -210,7 +214,8 @@ func (s *store) entry(dst []byte, number uint64) ([]byte, error) {
 	return append(dst, v...), nil
 }
 
-// flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the wait.
+// flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the
+// wait.
 func (s *store) flush() error {
 	flushed, err := s.db.AsyncFlush()
 	if err != nil {
@@ -399,8 +404,8 @@ type storeEvents struct {
 func (l *storeEvents) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
 func (l *storeEvents) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
 
-// Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has to end, but in the
-// engine's way: with its reason and exit code.
+// Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has
+// to end, but in the engine's way: with its reason and exit code.
 func (l *storeEvents) Fatalf(f string, a ...any) {
 	err := fmt.Errorf("%w: %s", ErrStore, fmt.Sprintf(f, a...))
 	l.fail(err)
@@ -439,7 +444,8 @@ func (d storeDir) Sync() error {
 	return nil
 }
 
-// backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told. Pebble's locks are held.
+// backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told.
+// Pebble's locks are held.
 func (l *storeEvents) backgroundError(err error) {
 	l.Errorf("background error: %s", err)
 	if !pebble.IsCorruptionError(err) {

@@ -13,8 +13,8 @@ import (
 	"millrace/shard/op"
 )
 
-// An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply waits where nobody knows whose it is. The kept answer is given
-// when that one is visible, too, although the front that sent it is lost.
+// An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply waits where nobody knows
+// whose it is. The kept answer is given when that one is visible, too, although the front that sent it is lost.
 func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaitsForStrayOps) }
 
 func testAnswerWaitsForStrayOps(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"unsafe"
 )
 
-// table finds the hot entries of one partition by number: open addressing over slots that hold no pointers. It belongs to one worker;
-// the bytes of its entries are in that worker's arena.
+// table finds the hot entries of one partition by number: open addressing over slots that hold no pointers. It belongs
+// to one worker; the bytes of its entries are in that worker's arena.
 type table struct {
 	slots []slot
 	raw   []byte // what slots lies in, when mapped off the heap

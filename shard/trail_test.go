@@ -62,7 +62,8 @@ func TestTrail(t *testing.T) {
 		require.NoError(t, e.Close())
 		e = openTest(t, testOptions(fs))
 	}
-	// Who leaves an address leaves its email state behind. Who changes something there later does not change it for who has left.
+	// Who leaves an address leaves its email state behind. Who changes something there later does not change it for who
+	// has left.
 	setUser(t, e, op.ExternalID, "ann", email("opted_in"), State{Kind: Bounce, On: true})
 	track(t, e, "ann", attrField(op.AttrEmail, "z@example.com"))
 	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"))
@@ -111,7 +112,8 @@ func TestDeleteErasesTrail(t *testing.T) {
 	}
 }
 
-// The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when marks are taken back.
+// The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when
+// marks are taken back.
 func TestBlockedAddresses(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := vfs.NewMem()

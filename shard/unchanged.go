@@ -51,8 +51,8 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 }
 
 // isUnchanged says whether an op changes neither addresses nor states of anybody. Else its user, and the rows of the
-// addresses that he has, are touched. user is for whom the op is, whatever the ops before it do; 0: for one who is made.
-// That is not known of an address, and of a number of somebody who was merged.
+// addresses that he has, are touched. user is for whom the op is, whatever the ops before it do; 0: for one who is
+// made. That is not known of an address, and of a number of somebody who was merged.
 func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
 	e, id := b.coordinator, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {

@@ -10,14 +10,15 @@ import (
 
 // Reads see what is applied, and what was acknowledged is applied: they are linearizable.
 
-// User is one profile as a read found it. Blob is a copy, joined with what the user's addresses have of states (joint.go); package profile reads it.
+// User is one profile as a read found it. Blob is a copy, joined with what the user's addresses have of states
+// (joint.go); package profile reads it.
 type User struct {
 	Number uint64
 	Blob   []byte
 }
 
-// Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all who share it, the one
-// that /users/track would update first.
+// Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all
+// who share it, the one that /users/track would update first.
 func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
 	found, err := c.candidates(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil {
@@ -50,8 +51,9 @@ func (c *Coordinator) candidates(dst []candidate, home uint64, workspace uint32,
 	return dst, err
 }
 
-// viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet that it was promised. The only
-// one that is named may have been merged into another one, which the directory has not heard of yet: then f gets that one.
+// viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet
+// that it was promised. The only one that is named may have been merged into another one, which the directory has not
+// heard of yet: then f gets that one.
 func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte)) error {
 	for merged := false; ; merged = true {
 		l, err := c.lend(number)
@@ -71,8 +73,8 @@ func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, numb
 	}
 }
 
-// namedBy is the number that the directory has for an identifier of the profile at number: that one, or the one of a profile that was merged into it, which the
-// directory has not heard of yet.
+// namedBy is the number that the directory has for an identifier of the profile at number: that one, or the one of a
+// profile that was merged into it, which the directory has not heard of yet.
 func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
 	named, err := c.numbers(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || len(named) != 1 {
@@ -106,8 +108,8 @@ func (c *Coordinator) FindNumber(workspace uint32, number uint64) (users []User,
 	return users, err
 }
 
-// FindMerged returns the user with this number, or else the one whom that user was merged into: what was given out for somebody, such as a link in a
-// mail, stays good for who they are now.
+// FindMerged returns the user with this number, or else the one whom that user was merged into: what was given out for
+// somebody, such as a link in a mail, stays good for who they are now.
 func (c *Coordinator) FindMerged(workspace uint32, number uint64) (users []User, err error) {
 	for merged := true; merged && err == nil; {
 		merged = false
@@ -156,7 +158,8 @@ func (c *Coordinator) walk(home uint64, workspace uint32, id op.IDKind, key []by
 	return err
 }
 
-// view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the engine.
+// view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the
+// engine.
 func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 	l, err := c.lend(number)
 	if err == nil && l.blob != nil {
@@ -182,8 +185,9 @@ func (c *Coordinator) lendHome(home uint64, workspace uint32, id op.IDKind, key 
 	}
 }
 
-// View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call, in which f must not call the
-// engine. Package profile reads it; of states it has what the user has said himself alone (HeldState has what holds). For op.SvcID key is the svc_id as text.
+// View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call,
+// in which f must not call the engine. Package profile reads it; of states it has what the user has said himself alone
+// (HeldState has what holds). For op.SvcID key is the svc_id as text.
 func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	if id == op.SvcID {
 		number, ok := c.hasher.ParseSvcID(workspace, key)
@@ -232,8 +236,8 @@ func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number ui
 	return nil
 }
 
-// ViewAddress calls f with the states of an address, when it has any or has a user; as View. Readers of states in package profile work on it
-// (GroupState, ContactState, HardBounce, SpamMark).
+// ViewAddress calls f with the states of an address, when it has any or has a user; as View. Readers of states in
+// package profile work on it (GroupState, ContactState, HardBounce, SpamMark).
 func (c *Coordinator) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
 	var canonical [maxStackKey]byte
 	if id == op.Email {

@@ -28,7 +28,8 @@ type commit struct {
 	size     int64       // what it counts of the window
 }
 
-// worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over, in log order.
+// worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over,
+// in log order.
 type worker struct {
 	e  *Replica
 	id int
@@ -85,8 +86,8 @@ func newWorker(e *Replica, id int) *worker {
 	return w
 }
 
-// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last. It sorts them all before the
-// first worker gets any: a record that has been applied may be its owner's again.
+// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last.
+// It sorts them all before the first worker gets any: a record that has been applied may be its owner's again.
 func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 	for _, r := range records {
 		c := r.Context.(*commit)
@@ -148,7 +149,8 @@ func (w *worker) run() {
 	}
 }
 
-// group is how many of the commits to do together: small ones share a turn of the lock and of touch, a large one has its own.
+// group is how many of the commits to do together: small ones share a turn of the lock and of touch, a large one has
+// its own.
 func group(items []*commit) (n int) {
 	ops := 0
 	for n < len(items) && (n == 0 || ops+items[n].rec.Count <= groupOps) {
@@ -204,8 +206,8 @@ func (w *worker) do(items []*commit) error {
 	return nil
 }
 
-// touch loads what apply will need, first all slots, then all entries, so that the loads overlap instead of each waiting for the one before
-// (DESIGN.md 3: 78 ns against 248 for each).
+// touch loads what apply will need, first all slots, then all entries, so that the loads overlap instead of each
+// waiting for the one before (DESIGN.md 3: 78 ns against 248 for each).
 func (w *worker) touch(items []*commit) {
 	var numbers [groupOps]uint64
 	var sum uint64
@@ -340,8 +342,8 @@ const prefetchRounds = 3
 // maxReaders is how many reads of one worker the disk gets at once.
 const maxReaders = 8
 
-// catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would hold the log. The
-// caller holds w.mu.
+// catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would
+// hold the log. The caller holds w.mu.
 func (w *worker) catchUp() {
 	q := &w.queue
 	q.mu.Lock()

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// debts are what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so who hands over on purpose pays first.
+// debts are what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so who hands over
+// on purpose pays first.
 type debts struct {
 	open     int           // requests (Take until Wait), releases and calls with letters; letters whose effects are on their way are counted by leadership.letters
 	yielding bool          // no requests are taken, so that the rest comes to an end
@@ -15,9 +16,10 @@ type debts struct {
 // errYielding: one at a time.
 var errYielding = errors.New("shard: the leadership is being handed over already")
 
-// Yield says that another node is to lead the group soon: from now on Take refuses requests, which go to whoever leads next. It returns when all that was taken
-// is answered, and takes nothing any more; or after timeout, and goes on with what others need to come to an end. resume undoes it, when the group is not led by
-// another node after all. An error: somebody else has it yield.
+// Yield says that another node is to lead the group soon: from now on Take refuses requests, which go to whoever leads
+// next. It returns when all that was taken is answered, and takes nothing any more; or after timeout, and goes on with
+// what others need to come to an end. resume undoes it, when the group is not led by another node after all. An error:
+// somebody else has it yield.
 func (e *Replica) Yield(timeout time.Duration) (resume func(), err error) {
 	l := e.lead.Load()
 	if l == nil {

@@ -31,11 +31,11 @@ func (c *committer) init(l *Log) {
 	c.groupBytes = min(maxGroupBytes, l.opts.SegmentBytes)
 }
 
-// commitLoop makes records durable, group by group. A group is what came while the disk was at the one before, so that its size follows
-// from the load.
+// commitLoop makes records durable, group by group. A group is what came while the disk was at the one before, so that
+// its size follows from the load.
 //
-// Handing back could overlap with the fsync of the next group. It doesn't: of those who wait for their records, that makes two halves
-// that take turns, and so twice the fsyncs, which cost more CPU than anything else here.
+// Handing back could overlap with the fsync of the next group. It doesn't: of those who wait for their records, that
+// makes two halves that take turns, and so twice the fsyncs, which cost more CPU than anything else here.
 func (l *Log) commitLoop() {
 	defer close(l.done)
 	c := &l.commit
@@ -68,10 +68,11 @@ func (l *Log) commitLoop() {
 	}
 }
 
-// take moves what waits into the group, up to groupBytes. It blocks while nothing waits, and returns false when nothing ever will.
+// take moves what waits into the group, up to groupBytes. It blocks while nothing waits, and returns false when nothing
+// ever will.
 //
-// It lets other goroutines run first: those that were just answered, or are about to append as well, get into this group instead of the
-// next one. Woken by the first of many, the committer would otherwise sync that one record alone.
+// It lets other goroutines run first: those that were just answered, or are about to append as well, get into this
+// group instead of the next one. Woken by the first of many, the committer would otherwise sync that one record alone.
 func (l *Log) take() bool {
 	c := &l.commit
 	runtime.Gosched()
@@ -215,7 +216,8 @@ func (l *Log) finishSegment() error {
 	return l.highWater.sync()
 }
 
-// segmentEvents is what Pebble's log package tells. Its Fatalf must not end the process: the error comes back from Create as well.
+// segmentEvents is what Pebble's log package tells. Its Fatalf must not end the process: the error comes back from
+// Create as well.
 type segmentEvents struct {
 	logger *slog.Logger
 	path   string // of the segment made last

@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every acknowledged record must
-// be there, in order and unchanged; and again after a second loss, shortly after the first recovery.
+// F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every
+// acknowledged record must be there, in order and unchanged; and again after a second loss, shortly after the first
+// recovery.
 func TestPowerLoss(t *testing.T) {
 	clones := testsize.Short(1000, 200)
 	seed := testseed.Of(t)
@@ -95,7 +96,8 @@ func (h *harness) write(t *testing.T, id uint64, rng *rand.Rand, stop chan struc
 	}
 }
 
-// checkClone opens what a loss of power left, compares it with what h has acknowledged by then, appends, loses power again, and repeats.
+// checkClone opens what a loss of power left, compares it with what h has acknowledged by then, appends, loses power
+// again, and repeats.
 func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error {
 	known := func(position uint64) (uint64, bool) {
 		h.mu.Lock()
@@ -150,8 +152,8 @@ type killedFS struct{ vfs.FS }
 
 func (killedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
-// A kill leaves records in the page cache that were never synced. The next process takes them for part of the log, so it must sync them
-// before it acknowledges others behind them: a loss of power would tear a hole.
+// A kill leaves records in the page cache that were never synced. The next process takes them for part of the log, so
+// it must sync them before it acknowledges others behind them: a loss of power would tear a hole.
 func TestKillThenPowerLoss(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	gate := make(chan struct{})

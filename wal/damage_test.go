@@ -91,7 +91,8 @@ func (m image) open() (ids map[uint64]uint64, err error) {
 
 func refused(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrMissing) }
 
-// damageLog makes a log of two segments, the last recycled: what it held before lies behind its end. Small and large records.
+// damageLog makes a log of two segments, the last recycled: what it held before lies behind its end. Small and large
+// records.
 func damageLog(t testing.TB) (fs *vfs.MemFS, h *harness) {
 	fs = vfs.NewMem()
 	h = mustOpen(t, fs, func(o *Options) { o.SegmentBytes = 32 << 10 })
@@ -138,8 +139,9 @@ func TestFlipAfterKill(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// F4 after a loss of power: the high-water mark knows of nothing, but each record testifies for those that were durable when it was written. So
-// only the last group can be lost without a trace, and that takes damage and a loss of power within HighWaterInterval.
+// F4 after a loss of power: the high-water mark knows of nothing, but each record testifies for those that were durable
+// when it was written. So only the last group can be lost without a trace, and that takes damage and a loss of power
+// within HighWaterInterval.
 func TestFlipBehindHighWaterMark(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
@@ -237,8 +239,9 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 	require.Greater(t, refusals, harmless)
 }
 
-// F3 and F4: the last segment is cut off at every byte of its end. With the high-water mark of the moment, a cut into the records is refused;
-// with one that is behind, as after a loss of power, what is whole up to the cut is there, and nothing else.
+// F3 and F4: the last segment is cut off at every byte of its end. With the high-water mark of the moment, a cut into
+// the records is refused; with one that is behind, as after a loss of power, what is whole up to the cut is there, and
+// nothing else.
 func TestTruncate(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)

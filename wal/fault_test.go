@@ -49,8 +49,8 @@ func (f syncHookFile) Sync() error { f.before(); return f.File.Sync() }
 
 func (f syncHookFile) SyncData() error { f.before(); return f.File.SyncData() }
 
-// F6: whatever write or sync fails, nothing that was not durable is acknowledged, the failure is told once, and the log stays shut. What
-// was acknowledged is there afterwards, on a disk that works again, even after a loss of power.
+// F6: whatever write or sync fails, nothing that was not durable is acknowledged, the failure is told once, and the log
+// stays shut. What was acknowledged is there afterwards, on a disk that works again, even after a loss of power.
 func TestEveryWriteFails(t *testing.T) {
 	run := func(fail int64) (writes int64, err error) {
 		fs := vfs.NewCrashableMem()
@@ -192,8 +192,8 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// F8, F9: a disk that hangs. What waits is bounded by records and by bytes, more is refused at once, the stall shows, and when the disk
-// is back everything taken is acknowledged.
+// F8, F9: a disk that hangs. What waits is bounded by records and by bytes, more is refused at once, the stall shows,
+// and when the disk is back everything taken is acknowledged.
 func TestStalledDisk(t *testing.T) {
 	for name, c := range map[string]struct{ records, bytes, size, want int }{
 		"records": {20, 64 << 20, 100, 20},

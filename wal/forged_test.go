@@ -11,8 +11,8 @@ import (
 	"millrace/wal/durable"
 )
 
-// forgedChunk is a chunk of a segment, checksum included, with a record that says that millions before it were durable. It is what a client
-// could send in a JSON string: no byte is above 0x7f. It is what it can be without the log's salt.
+// forgedChunk is a chunk of a segment, checksum included, with a record that says that millions before it were durable.
+// It is what a client could send in a JSON string: no byte is above 0x7f. It is what it can be without the log's salt.
 func forgedChunk(num uint32) []byte {
 	head := make([]byte, HeaderBytes)
 	binary.LittleEndian.PutUint64(head, 0x7f7f7f)
@@ -35,8 +35,8 @@ func forgedChunk(num uint32) []byte {
 	}
 }
 
-// A torn, unacknowledged record whose payload holds forged records is dropped like any other: what a client sends does not keep a node from
-// starting.
+// A torn, unacknowledged record whose payload holds forged records is dropped like any other: what a client sends does
+// not keep a node from starting.
 func TestForgedTestimony(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)

@@ -13,9 +13,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// highWater is the high-water mark, the file WITNESS: what the log must at least contain. It is written (not synced) after each group commit and
-// before its acknowledgement, so it is exact after a kill; it is synced now and then, so it is a little behind after a power loss; it is never
-// ahead of the durable log.
+// highWater is the high-water mark, the file WITNESS: what the log must at least contain. It is written (not synced)
+// after each group commit and before its acknowledgement, so it is exact after a kill; it is synced now and then, so it
+// is a little behind after a power loss; it is never ahead of the durable log.
 type highWater struct {
 	slots *durable.Slots
 

@@ -26,11 +26,13 @@ func FileAt(fs vfs.FS, path string) (File, error) {
 	return File{Name: path, Size: info.Size(), Open: func() (io.ReadCloser, error) { return fs.Open(path) }}, nil
 }
 
-// Image returns the files of a log that ends with the durable record to and has at least the records from from on, as Open would have to find
-// them: the high-water mark, then segments, each cut behind its last record. With from = to+1 the log has no record, and goes on with that one.
+// Image returns the files of a log that ends with the durable record to and has at least the records from from on, as
+// Open would have to find them: the high-water mark, then segments, each cut behind its last record. With from = to+1
+// the log has no record, and goes on with that one.
 //
-// The caller has held the log under a name, from from or earlier, since before it chose from. The files are to be read in order: each segment
-// that was read and closed is let go, and its records are checked when it is opened (ErrCorrupt). Hold(hold, math.MaxUint64) ends it all.
+// The caller has held the log under a name, from from or earlier, since before it chose from. The files are to be read
+// in order: each segment that was read and closed is let go, and its records are checked when it is opened
+// (ErrCorrupt). Hold(hold, math.MaxUint64) ends it all.
 func (l *Log) Image(hold string, from, to uint64) ([]File, error) {
 	if last := l.durable.Load(); from > to+1 || to > last {
 		return nil, fmt.Errorf("wal: image of the records %d to %d of a log that is durable to %d", from, to, last)
@@ -61,8 +63,8 @@ type span struct {
 	size        int64
 }
 
-// span lists the segments with the records from from to to, and says what the high-water mark of that log has to say. Segments without a record that
-// lie between others are there too: their numbers have no gap.
+// span lists the segments with the records from from to to, and says what the high-water mark of that log has to say.
+// Segments without a record that lie between others are there too: their numbers have no gap.
 func (l *Log) span(from, to uint64) (spans []span, state highWaterState, err error) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()

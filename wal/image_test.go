@@ -46,7 +46,8 @@ func copyImage(files []File) (*vfs.MemFS, error) {
 	return fs, nil
 }
 
-// isLogOf opens a copied image: it begins at from or earlier, ends at to exactly, has what was written, and goes on behind it.
+// isLogOf opens a copied image: it begins at from or earlier, ends at to exactly, has what was written, and goes on
+// behind it.
 func isLogOf(fs *vfs.MemFS, from, to uint64) error {
 	h, err := openHarness(fs, nil)
 	if err != nil {
@@ -123,7 +124,8 @@ func TestImageOfDamage(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// Images are taken while records are appended and segments are trimmed and written over. What is held stays; what was read is let go.
+// Images are taken while records are appended and segments are trimmed and written over. What is held stays; what was
+// read is let go.
 func TestImageBesideAppendAndTrim(t *testing.T) {
 	rng := testseed.Rand(t)
 	h := mustOpen(t, vfs.NewMem(), func(o *Options) { o.SegmentBytes = 64 << 10; o.MaxRecycled = 2 })

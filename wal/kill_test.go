@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKill kills a writing process with SIGKILL, on a real file system with recycled segments, again and again. All that it had
-// acknowledged is there.
+// TestKill kills a writing process with SIGKILL, on a real file system with recycled segments, again and again. All
+// that it had acknowledged is there.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv("WAL_TEST_KILL_DIR"); dir != "" {
 		writeUntilKilled(t, dir)

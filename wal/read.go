@@ -34,9 +34,10 @@ func (l *Log) Bytes() int64 {
 	return n
 }
 
-// Replay calls f for all records from a position on, in order, as Open found them; 0 stands for the oldest. It returns ErrMissing when
-// records from there to the first are trimmed, or when the log ends before from-1: whoever asks has applied what the log doesn't know.
-// The payload is valid during the call. An error of f ends the replay and is returned. Only before the first Append.
+// Replay calls f for all records from a position on, in order, as Open found them; 0 stands for the oldest. It returns
+// ErrMissing when records from there to the first are trimmed, or when the log ends before from-1: whoever asks has
+// applied what the log doesn't know. The payload is valid during the call. An error of f ends the replay and is
+// returned. Only before the first Append.
 func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	l.mu.Lock()
 	touched, last := l.touched, l.appended
@@ -53,9 +54,9 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	return l.Read(from, last, f)
 }
 
-// Read calls f for the durable records of the positions from to to, both included, in order; a to beyond the durable position means that
-// position. It works beside Append and Trim. It returns ErrMissing when from is trimmed. The payload is valid during the call. An error
-// of f ends it and is returned.
+// Read calls f for the durable records of the positions from to to, both included, in order; a to beyond the durable
+// position means that position. It works beside Append and Trim. It returns ErrMissing when from is trimmed. The
+// payload is valid during the call. An error of f ends it and is returned.
 func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	for to = min(to, l.durable.Load()); from <= to; {
 		s, last, err := l.pin(from)
@@ -130,8 +131,8 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 	return nil
 }
 
-// Hold keeps the records from a position on for a named reader, until it is called again with a higher one; math.MaxUint64 releases it.
-// Holds are not on disk: after Open, a reader calls it before anybody calls Trim.
+// Hold keeps the records from a position on for a named reader, until it is called again with a higher one;
+// math.MaxUint64 releases it. Holds are not on disk: after Open, a reader calls it before anybody calls Trim.
 func (l *Log) Hold(name string, from uint64) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
@@ -142,8 +143,8 @@ func (l *Log) Hold(name string, from uint64) {
 	}
 }
 
-// Trim gives up segments that hold only records before a position, except what a reader holds or is reading, and what is being written
-// to. They are recycled or removed. It syncs the high-water mark, so it is not for the hot path.
+// Trim gives up segments that hold only records before a position, except what a reader holds or is reading, and what
+// is being written to. They are recycled or removed. It syncs the high-water mark, so it is not for the hot path.
 func (l *Log) Trim(before uint64) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()

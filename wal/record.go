@@ -11,8 +11,8 @@ import (
 
 // Record is one entry of the log. The caller owns it, and may use it again once OnDurable has handed it back.
 type Record struct {
-	// Data holds HeaderBytes bytes for the log, then the payload. It is lent to the log from Append until OnDurable hands the record
-	// back: neither read nor write it in between. After a failure of the log it is never handed back.
+	// Data holds HeaderBytes bytes for the log, then the payload. It is lent to the log from Append until OnDurable
+	// hands the record back: neither read nor write it in between. After a failure of the log it is never handed back.
 	Data []byte
 	// Count is the number of ops in the payload, at least 1.
 	Count uint32
@@ -34,12 +34,14 @@ type Record struct {
 //	20  4  CRC-32C of the payload, then of the bytes 0 to 20
 //	24  8  seal: xxh3 of the bytes 0 to 24, with the log's salt as its seed
 //
-// The lag lets a record testify for earlier ones: everything up to position-lag had been synced, and may have been acknowledged, before
-// this record was written. So a damaged record followed by one that testifies for it is damage; without a high-water mark it is the torn tail of a
-// crash, in which a disk may well have kept later blocks and lost earlier ones.
+// The lag lets a record testify for earlier ones: everything up to position-lag had been synced, and may have been
+// acknowledged, before this record was written. So a damaged record followed by one that testifies for it is damage;
+// without a high-water mark it is the torn tail of a crash, in which a disk may well have kept later blocks and lost
+// earlier ones.
 //
-// The seal is what makes a testimony the log's own. A search for records behind a torn one meets payloads, which are what clients sent:
-// bytes that look like a record, checksums included. They have no seal, since nobody outside of the log knows its salt.
+// The seal is what makes a testimony the log's own. A search for records behind a torn one meets payloads, which are
+// what clients sent: bytes that look like a record, checksums included. They have no seal, since nobody outside of the
+// log knows its salt.
 const HeaderBytes = 32
 
 const formatVersion = 2
@@ -60,7 +62,8 @@ type header struct {
 // durable is the position up to which the log was on disk when the record was written.
 func (h header) durable() uint64 { return h.position - uint64(h.lag) }
 
-// sealPayload puts the checksum of the payload into the header. Append does it outside of its lock, sealHeader completes it.
+// sealPayload puts the checksum of the payload into the header. Append does it outside of its lock, sealHeader
+// completes it.
 func sealPayload(data []byte) {
 	binary.LittleEndian.PutUint32(data[20:], crc32.Checksum(data[HeaderBytes:], castagnoli))
 }
@@ -87,8 +90,8 @@ func parseHeader(data []byte, s salt) (h header, ok bool) {
 	return h, h.position > 0 && h.count > 0 && h.lag > 0 && uint64(h.lag) <= h.position
 }
 
-// openRecord checks a whole record and returns its parts. Pebble's chunks have checksums of their own, so what fails here was wrong
-// before it was written, or was written by something else.
+// openRecord checks a whole record and returns its parts. Pebble's chunks have checksums of their own, so what fails
+// here was wrong before it was written, or was written by something else.
 func openRecord(data []byte, s salt) (header, []byte, error) {
 	h, ok := parseHeader(data, s)
 	if !ok {

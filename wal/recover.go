@@ -14,9 +14,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// load finds out what the log holds and whether that is all that it must hold. Only when it is, anything is changed: what was found is
-// synced, since a record that survived a kill may still be in the page cache alone, and must not be lost by a later loss of power, with
-// newer ones behind it acknowledged.
+// load finds out what the log holds and whether that is all that it must hold. Only when it is, anything is changed:
+// what was found is synced, since a record that survived a kill may still be in the page cache alone, and must not be
+// lost by a later loss of power, with newer ones behind it acknowledged.
 func (l *Log) load() error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	mark, err := openHighWater(fs, dir)
@@ -81,9 +81,9 @@ func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []strin
 	return obsolete, nil
 }
 
-// check reads all segments and returns the position that the log ends at. A segment that ends in an invalid record is fine when the next
-// one continues right behind its last valid record: a crash, and the process that came after it. At the end of the log an invalid
-// record is fine when nothing says that it was ever acknowledged.
+// check reads all segments and returns the position that the log ends at. A segment that ends in an invalid record is
+// fine when the next one continues right behind its last valid record: a crash, and the process that came after it. At
+// the end of the log an invalid record is fine when nothing says that it was ever acknowledged.
 func (l *Log) check(state highWaterState) (last uint64, err error) {
 	next := state.first
 	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that ends
@@ -137,7 +137,8 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 	return next - 1, nil
 }
 
-// trust says whether segment i need not be read now (Options.Trusted), and then sets its last position, by the segment behind it.
+// trust says whether segment i need not be read now (Options.Trusted), and then sets its last position, by the segment
+// behind it.
 func (l *Log) trust(i int) bool {
 	if i+1 >= len(l.segments) {
 		return false
@@ -170,8 +171,8 @@ func (l *Log) tailName(tail int) string {
 	return fmt.Sprintf("segment %q", l.segments[tail].path)
 }
 
-// checkSegment reads a segment whose first position is set, and sets the rest. It returns where the valid records end, and whether that
-// end is not a clean one.
+// checkSegment reads a segment whose first position is set, and sets the rest. It returns where the valid records end,
+// and whether that end is not a clean one.
 func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 	r, err := l.openSegment(s.path, 0)
 	if err != nil {

@@ -88,8 +88,8 @@ func (l *Log) openSegment(path string, offset int64) (*segmentReader, error) {
 	return &segmentReader{reader: files.Finish()[0].OpenForRead(), path: path, salt: l.salt, base: offset}, nil
 }
 
-// next returns the next record; its payload is valid until the next call. Errors: io.EOF at a clean end, errTorn, ErrCorrupt for a
-// record that is no torn write, any other for a failure to read.
+// next returns the next record; its payload is valid until the next call. Errors: io.EOF at a clean end, errTorn,
+// ErrCorrupt for a record that is no torn write, any other for a failure to read.
 func (r *segmentReader) next() (header, []byte, error) {
 	src, off, err := r.reader.NextRecord()
 	r.offset = r.base + off.Physical
@@ -176,9 +176,9 @@ type remains struct {
 	torn    bool   // the bytes right at the end are the beginning of a chunk of this segment
 }
 
-// salvage searches a segment, from an offset on, for records that Pebble's reader no longer reaches: it stops at the first bad chunk. A
-// chunk is known by its type, the segment's number and its checksum, so what a recycled file held before is not taken for it; a record by
-// the log's seal, so what a client sent is not.
+// salvage searches a segment, from an offset on, for records that Pebble's reader no longer reaches: it stops at the
+// first bad chunk. A chunk is known by its type, the segment's number and its checksum, so what a recycled file held
+// before is not taken for it; a record by the log's seal, so what a client sent is not.
 func (l *Log) salvage(s *segment, offset int64) (found remains, err error) {
 	f, err := l.opts.FS.Open(s.path)
 	if err != nil {

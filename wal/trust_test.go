@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the caller holds elsewhere is not read at Open. Damage in it is met by who reads it; damage behind it is met by Open, as ever.
+// What the caller holds elsewhere is not read at Open. Damage in it is met by who reads it; damage behind it is met by
+// Open, as ever.
 func TestTrusted(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)

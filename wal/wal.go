@@ -1,5 +1,5 @@
-// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, over the log package of Pebble. It knows bytes and
-// positions, nothing of what the records mean.
+// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, over the log package of Pebble.
+// It knows bytes and positions, nothing of what the records mean.
 //
 // What always holds:
 //   - Positions are 1, 2, 3, … without gaps, over restarts too. A record gets its position in Append, and is on disk in that order.
@@ -10,16 +10,17 @@
 //     kernel may have dropped the pages, and a second one would report success.
 //   - What waits is bounded. Append never waits for the disk.
 //
-// Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that waits, writes it,
-// waits for one fsync, advances the high-water mark and hands the records back; it alone creates, writes and closes segments. One goroutine, the
-// keeper, syncs the high-water mark now and then and watches the free space. Segments are listed under segMu (read.go); a reader pins those that
-// it reads, and Trim passes over nothing pinned or held.
+// Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that
+// waits, writes it, waits for one fsync, advances the high-water mark and hands the records back; it alone creates,
+// writes and closes segments. One goroutine, the keeper, syncs the high-water mark now and then and watches the free
+// space. Segments are listed under segMu (read.go); a reader pins those that it reads, and Trim passes over nothing
+// pinned or held.
 //
-// Each process writes to new segments only. So the tail that a crash left behind stays as it is, and the next segment continues after the
-// last valid record before it.
+// Each process writes to new segments only. So the tail that a crash left behind stays as it is, and the next segment
+// continues after the last valid record before it.
 //
-// The obvious way that was rejected: each Append calls WriteRecord with a wait group of its own, as Pebble's commit does. It costs two
-// switches of goroutines a record; here it is a few a group.
+// The obvious way that was rejected: each Append calls WriteRecord with a wait group of its own, as Pebble's commit
+// does. It costs two switches of goroutines a record; here it is a few a group.
 package wal
 
 import (
@@ -41,21 +42,24 @@ import (
 )
 
 var (
-	// ErrCorrupt is returned by Open, Replay and Read when something is damaged or missing in the middle. Restore, or take the node's
-	// state from a peer: a log that has lost acknowledged records must not serve.
+	// ErrCorrupt is returned by Open, Replay and Read when something is damaged or missing in the middle. Restore, or
+	// take the node's state from a peer: a log that has lost acknowledged records must not serve.
 	ErrCorrupt = errors.New("wal: the log is damaged")
-	// ErrMissing is returned by Open when the log ends before what was acknowledged, and by Replay and Read for records that are no
-	// longer, or not, in the log. Do as for ErrCorrupt.
+	// ErrMissing is returned by Open when the log ends before what was acknowledged, and by Replay and Read for records
+	// that are no longer, or not, in the log. Do as for ErrCorrupt.
 	ErrMissing = errors.New("wal: records are missing")
-	// ErrBusy is returned by Append when as much waits for the disk as may. Refuse the request and let the client come again.
+	// ErrBusy is returned by Append when as much waits for the disk as may. Refuse the request and let the client come
+	// again.
 	ErrBusy = errors.New("wal: too much waits for the disk")
 	// ErrDiskFull is returned by Append while the free space is below the floor. It passes by itself.
 	ErrDiskFull = errors.New("wal: the disk is full")
-	// ErrFailed is returned by Append, Trim and Close after a write or an fsync has failed. It is final; the process should exit.
+	// ErrFailed is returned by Append, Trim and Close after a write or an fsync has failed. It is final; the process
+	// should exit.
 	ErrFailed = errors.New("wal: the log has failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("wal: the log is closed")
-	// ErrNotLeader is returned by Append of a log that several nodes share (package quorum) where another node leads. Nothing was done.
+	// ErrNotLeader is returned by Append of a log that several nodes share (package quorum) where another node leads.
+	// Nothing was done.
 	ErrNotLeader = errors.New("wal: another node leads this log")
 	// ErrRecordTooLarge is returned by Append for a record above MaxRecordBytes.
 	ErrRecordTooLarge = errors.New("wal: the record is too large")
@@ -67,32 +71,35 @@ type Options struct {
 	Dir string // made when absent; belongs to the log alone
 	// SegmentBytes: when a segment has passed it, the next record begins a new one. Default 128 MiB.
 	SegmentBytes int64
-	// MaxRecycled is how many trimmed segments are kept to be written over, which is cheaper to sync than a new file. Default 4;
-	// negative: none.
+	// MaxRecycled is how many trimmed segments are kept to be written over, which is cheaper to sync than a new file.
+	// Default 4; negative: none.
 	MaxRecycled int
-	// MaxPendingRecords and MaxPendingBytes bound what waits for the disk; beyond them, Append returns ErrBusy. Defaults 4096, 256 MiB.
+	// MaxPendingRecords and MaxPendingBytes bound what waits for the disk; beyond them, Append returns ErrBusy.
+	// Defaults 4096, 256 MiB.
 	MaxPendingRecords int
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 64 MiB.
 	MaxRecordBytes int
-	// Trusted: the caller holds the effects of records up to this position elsewhere, durably. Open looks only at the first record of
-	// segments that hold none but such; what else is in them is checked when it is read. Default 0: all is read.
+	// Trusted: the caller holds the effects of records up to this position elsewhere, durably. Open looks only at the
+	// first record of segments that hold none but such; what else is in them is checked when it is read. Default 0: all
+	// is read.
 	Trusted uint64
-	// HighWaterInterval is how often the high-water mark is synced, and so how much of the newest log a loss of power together with damage to
-	// the log could hide. Default 1 s.
+	// HighWaterInterval is how often the high-water mark is synced, and so how much of the newest log a loss of power
+	// together with damage to the log could hide. Default 1 s.
 	HighWaterInterval time.Duration
-	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull. Defaults 2 GB and 5; negative: no
-	// floor.
+	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull. Defaults 2 GB and
+	// 5; negative: no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
 	// StallAfter: Stalled reports true when the disk has been at one group for longer. Default 5 s.
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
-	// OnDurable gets records that have become durable, in position order, from one goroutine. The slice is lent for the call, the records
-	// are the caller's again. Nothing is written while it runs: it should hand over and return. It must not call Close. Required.
+	// OnDurable gets records that have become durable, in position order, from one goroutine. The slice is lent for the
+	// call, the records are the caller's again. Nothing is written while it runs: it should hand over and return. It
+	// must not call Close. Required.
 	OnDurable func([]*Record)
-	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has failed. It must
-	// not call Close.
+	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has
+	// failed. It must not call Close.
 	OnFailure func(error)
 
 	diskInterval time.Duration // how often free space is looked at; default 1 s
@@ -180,8 +187,8 @@ type Log struct {
 	started time.Time
 }
 
-// Open opens or makes the log in a directory. It reads and checks all of it, drops a torn tail, and replays nothing. Errors: ErrCorrupt,
-// ErrMissing, or what the file system says; the directory then stays as it was.
+// Open opens or makes the log in a directory. It reads and checks all of it, drops a torn tail, and replays nothing.
+// Errors: ErrCorrupt, ErrMissing, or what the file system says; the directory then stays as it was.
 func Open(opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -240,8 +247,9 @@ func (l *Log) open() (err error) {
 // maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.
 const maxPreallocate = 16 << 20
 
-// Append gives the record its position and queues it; it never waits for the disk. OnDurable hands the record back. With an error the
-// record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.
+// Append gives the record its position and queues it; it never waits for the disk. OnDurable hands the record back.
+// With an error the record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed,
+// ErrRecordTooLarge.
 func (l *Log) Append(r *Record) error {
 	size := len(r.Data)
 	if size < HeaderBytes || r.Count == 0 {
@@ -312,8 +320,8 @@ func (l *Log) Err() error {
 // DiskFull reports whether Append refuses records for want of free space.
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
-// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact high-water mark. It returns the
-// error of a log that has failed. A second Close returns nil.
+// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact
+// high-water mark. It returns the error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.closeMu.Lock()
 	defer l.closeMu.Unlock()
@@ -407,8 +415,8 @@ func (l *Log) checkDisk() {
 	l.room.Note(u.AvailBytes, u.TotalBytes)
 }
 
-// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take a file by its folder. A
-// nil fs is the operating system's.
+// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take
+// a file by its folder. A nil fs is the operating system's.
 func MakeDir(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default

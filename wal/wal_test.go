@@ -214,7 +214,8 @@ func TestReplayBounds(t *testing.T) {
 	h := mustOpen(t, fs, nil)
 	h.fill(t, 200, 2000)
 	require.NoError(t, h.Trim(150))
-	// Only the segment of record 150 may hold older ones. A group that begins just below SegmentBytes makes it twice as long.
+	// Only the segment of record 150 may hold older ones. A group that begins just below SegmentBytes makes it twice as
+	// long.
 	const perSegment = 2 * 64 << 10 / 2000
 	first := h.FirstPosition()
 	require.Greater(t, first, uint64(150-perSegment))
@@ -233,7 +234,8 @@ func TestReplayBounds(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// Small segments, trimmed all the time, over many processes: positions go on, segments are recycled, old files don't pile up.
+// Small segments, trimmed all the time, over many processes: positions go on, segments are recycled, old files don't
+// pile up.
 func TestRecycleAndReopen(t *testing.T) {
 	for _, recycled := range []int{-1, 3} {
 		fs := vfs.NewMem()

@@ -37,7 +37,8 @@ type BootstrapWorkspace struct {
 	Streams           []Stream           `yaml:"streams"`
 }
 
-// MadeKey is a key (or, without a workspace, the SCIM token) that the bootstrap file names without a token. Show it once; it can't be read again.
+// MadeKey is a key (or, without a workspace, the SCIM token) that the bootstrap file names without a token. Show it
+// once; it can't be read again.
 type MadeKey struct {
 	Workspace string `json:"workspace,omitempty"`
 	Name      string `json:"name"`
@@ -46,7 +47,8 @@ type MadeKey struct {
 
 var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*control\.\w+`)
 
-// ParseBootstrap reads the file strictly: an unknown field, a value of the wrong type or out of bounds is an error that names its place.
+// ParseBootstrap reads the file strictly: an unknown field, a value of the wrong type or out of bounds is an error that
+// names its place.
 func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	f := new(BootstrapFile)
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -167,11 +169,13 @@ func first(err error, then func() error) error {
 	return then()
 }
 
-// Bootstrap applies the file. What is missing is created, what the file says differently than last time is changed, nothing is removed; what the
-// file says as before is left alone, so it does not undo changes made through the API since. Applying it twice is applying it once.
+// Bootstrap applies the file. What is missing is created, what the file says differently than last time is changed,
+// nothing is removed; what the file says as before is left alone, so it does not undo changes made through the API
+// since. Applying it twice is applying it once.
 //
-// A key or SCIM token that was revoked stays revoked, a group that was archived stays archived. Another token under the same name makes a second key: the
-// first is valid until it is revoked. An app, a preference center, a campaign, a canvas or a stream that was removed comes back when the file says something new of it.
+// A key or SCIM token that was revoked stays revoked, a group that was archived stays archived. Another token under the
+// same name makes a second key: the first is valid until it is revoked. An app, a preference center, a campaign, a
+// canvas or a stream that was removed comes back when the file says something new of it.
 func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
 		keys, err := c.bootstrapWorkspace(by, &f.Workspaces[i])

@@ -33,9 +33,10 @@ type Change struct {
 
 // Store is what Control needs of the engine.
 type Store interface {
-	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing, durable, and applied (Apply has been called) when it
-	// returns nil. The error wraps ErrConflict when a document is not what a change takes it for; nothing was done then. It wraps ErrUnknown when the change
-	// may have been made, and what has been made until then is applied.
+	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing, durable, and
+	// applied (Apply has been called) when it returns nil. The error wraps ErrConflict when a document is not what a
+	// change takes it for; nothing was done then. It wraps ErrUnknown when the change may have been made, and what has
+	// been made until then is applied.
 	PutDocuments(actor uint32, changes []Change, audit []byte) error
 }
 
@@ -46,8 +47,8 @@ const (
 	maxAttempts  = 10 // at a change that others overtake
 )
 
-// A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition that it still is what the change was
-// judged by, and the entry of the audit log.
+// A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition
+// that it still is what the change was judged by, and the entry of the audit log.
 type draft struct {
 	c     *Control
 	by    Actor
@@ -57,9 +58,10 @@ type draft struct {
 	entry Entry
 }
 
-// do makes a change. judge reads documents by get, and says by set and replace what they shall be. When somebody else, on another node, has changed one of
-// them in between, the change is judged anew; ErrConflict after maxAttempts. So is one that was refused while anything changed: it may have been judged half by
-// what was before and half by what is. A change that changes nothing stores nothing.
+// do makes a change. judge reads documents by get, and says by set and replace what they shall be. When somebody else,
+// on another node, has changed one of them in between, the change is judged anew; ErrConflict after maxAttempts. So is
+// one that was refused while anything changed: it may have been judged half by what was before and half by what is. A
+// change that changes nothing stores nothing.
 func (c *Control) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -77,7 +79,8 @@ func (c *Control) do(by Actor, judge func(d *draft) error) error {
 	}
 }
 
-// get returns a document as it is, nil when there is none, and makes what is set under its key conditional on that. The bytes must not be changed.
+// get returns a document as it is, nil when there is none, and makes what is set under its key conditional on that. The
+// bytes must not be changed.
 func (d *draft) get(key string) []byte {
 	doc, seen := d.seen[key]
 	if !seen {
@@ -96,7 +99,8 @@ func (d *draft) set(key string, doc []byte) (was []byte) {
 	return was
 }
 
-// replace sets the document that the change is about; nil removes it. details are pairs of names and values for the audit log.
+// replace sets the document that the change is about; nil removes it. details are pairs of names and values for the
+// audit log.
 func (d *draft) replace(what, kind, workspace, id string, v any, details ...any) error {
 	var doc []byte
 	if v != nil {
@@ -121,8 +125,8 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	return nil
 }
 
-// number gives the next number of a sequence. Numbers are never given again, on whatever node: two changes that take the same one exclude each other. used
-// is the highest number that is known to be in use.
+// number gives the next number of a sequence. Numbers are never given again, on whatever node: two changes that take
+// the same one exclude each other. used is the highest number that is known to be in use.
 func (d *draft) number(sequence string, used func() uint32) uint32 {
 	key := joinKey(kindNumber, "", sequence)
 	was := d.get(key)
@@ -177,23 +181,24 @@ func (a Actor) number() uint32 {
 	return a.Number
 }
 
-// encode writes a document: members in the order of their fields, those of maps sorted, so that equal values are equal documents.
+// encode writes a document: members in the order of their fields, those of maps sorted, so that equal values are equal
+// documents.
 func encode(v any) ([]byte, error) { return json.Marshal(v) }
 
-// Audit writes an entry of the audit log about what is no document: events were exported, profiles imported. The entry is durable when it returns nil.
-// See Entry for the arguments.
+// Audit writes an entry of the audit log about what is no document: events were exported, profiles imported. The entry
+// is durable when it returns nil. See Entry for the arguments.
 func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
 	return c.record(by, nil, c.Entry(by, what, workspace, details...))
 }
 
-// Entry makes an entry for whoever writes it in a record of his own, and then logs it by Log. workspace is empty for the company; details are pairs of
-// names and values; no secrets, no personal data.
+// Entry makes an entry for whoever writes it in a record of his own, and then logs it by Log. workspace is empty for
+// the company; details are pairs of names and values; no secrets, no personal data.
 func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry {
 	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address, RequestID: by.RequestID}
 }
 
-// DocumentEntry makes an entry about a document that somebody else stores, with the entry in the same record; then it is logged by Log. before and after are
-// the document, empty when there is none.
+// DocumentEntry makes an entry about a document that somebody else stores, with the entry in the same record; then it
+// is logged by Log. before and after are the document, empty when there is none.
 func (c *Control) DocumentEntry(by Actor, what, kind, id string, before, after []byte, details ...any) Entry {
 	e := c.Entry(by, what, "", details...)
 	e.Kind, e.ID, e.Before, e.After, e.Changed = kind, id, sumOf(before), sumOf(after), changed(before, after)
@@ -214,8 +219,8 @@ func (c *Control) Log(e Entry) {
 	c.options.Logger.Info("audit: "+e.What, args...)
 }
 
-// Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to what, by whom, from where. It has
-// no secrets and no contents.
+// Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to
+// what, by whom, from where. It has no secrets and no contents.
 type Entry struct {
 	What      string `json:"what"`
 	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …

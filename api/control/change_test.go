@@ -295,7 +295,8 @@ func TestAuditEntries(t *testing.T) {
 	require.Equal(t, uint32(5), k.Number)
 }
 
-// A node is lost while a change is under way: when the change is there, it was made, with the key that the answer shows; when it isn't, it may still come.
+// A node is lost while a change is under way: when the change is there, it was made, with the key that the answer
+// shows; when it isn't, it may still come.
 func TestUnknownOutcomes(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	m.unknown = true

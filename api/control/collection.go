@@ -9,8 +9,8 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// Collection holds the decoded documents of one kind, of all workspaces ("" for the company), for readers without locks. What it gives is never
-// changed; a change of a document puts another value in its place.
+// Collection holds the decoded documents of one kind, of all workspaces ("" for the company), for readers without
+// locks. What it gives is never changed; a change of a document puts another value in its place.
 type Collection[T any] struct {
 	kind, noun string
 	c          *Control
@@ -19,7 +19,8 @@ type Collection[T any] struct {
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
 
-	// A second way to a document, when byOther is not nil: by what otherID says of it, which no two documents have alike.
+	// A second way to a document, when byOther is not nil: by what otherID says of it, which no two documents have
+	// alike.
 	otherID func(*T) string
 	byOther *xsync.MapOf[string, *T] // workspace/other id
 }
@@ -99,8 +100,9 @@ func (l *Collection[T]) Create(by Actor, workspace string, v T) (*T, error) {
 	})
 }
 
-// Change changes a document: edit gets the present one, which it may change (nil: there is none), and returns what it shall be (nil: removed). It is called
-// again when another node was faster. ErrNotFound when edit removes what isn't there, or the workspace isn't.
+// Change changes a document: edit gets the present one, which it may change (nil: there is none), and returns what it
+// shall be (nil: removed). It is called again when another node was faster. ErrNotFound when edit removes what isn't
+// there, or the workspace isn't.
 func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T) (*T, error)) (v *T, err error) {
 	err = l.c.do(by, func(d *draft) error {
 		v, err = l.change(d, workspace, id, edit)
@@ -109,9 +111,10 @@ func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T)
 	return v, err
 }
 
-// Edit changes a document as its owner has judged it: edit gets the present one, which it may change (nil: there is none), and returns what it shall be
-// (nil: removed), or an error, which is Edit's. Nothing is filled in and nothing is checked besides. It is called again when another node was faster. what
-// and details (pairs of names and values) are for the audit log: "translation put", "locale", "es-MX"; no secrets, no contents.
+// Edit changes a document as its owner has judged it: edit gets the present one, which it may change (nil: there is
+// none), and returns what it shall be (nil: removed), or an error, which is Edit's. Nothing is filled in and nothing is
+// checked besides. It is called again when another node was faster. what and details (pairs of names and values) are
+// for the audit log: "translation put", "locale", "es-MX"; no secrets, no contents.
 func (l *Collection[T]) Edit(by Actor, workspace, id, what string, edit func(old *T) (*T, error), details ...any) error {
 	return l.c.do(by, func(d *draft) error {
 		var old *T
@@ -132,7 +135,8 @@ func (l *Collection[T]) Edit(by Actor, workspace, id, what string, edit func(old
 	})
 }
 
-// Remove removes a document, or archives it when its kind is not removed. check, when it is not nil, may refuse that: it gets the present document.
+// Remove removes a document, or archives it when its kind is not removed. check, when it is not nil, may refuse that:
+// it gets the present document.
 func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T) error) error {
 	_, err := l.Change(by, workspace, id, func(old *T) (*T, error) {
 		if old == nil {
@@ -192,8 +196,8 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	return v, d.replace(what, l.kind, workspace, id, v)
 }
 
-// fit judges what is new, or has another name than before, by the others that are there. Two such changes at once exclude one another, by a number that both
-// take: each must see the other.
+// fit judges what is new, or has another name than before, by the others that are there. Two such changes at once
+// exclude one another, by a number that both take: each must see the other.
 func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
 	r, ok := any(v).(interface{ fits(others []*T) error })
 	if renamed, can := any(v).(interface{ renames(old *T) bool }); !ok || old != nil && !(can && renamed.renames(old)) {

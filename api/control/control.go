@@ -1,15 +1,19 @@
-// Package control keeps the control data: workspaces, apps, API keys, subscription groups and what later resources add (decisions.md D7).
+// Package control keeps the control data: workspaces, apps, API keys, subscription groups and what later resources add
+// (decisions.md D7).
 //
-// Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never reads the engine: the engine
-// hands it each document, at recovery and whenever one is applied (Apply), and Control makes of them one immutable Snapshot, swapped in one step, which
-// requests read without locks. Changes go the other way: they are judged here and put into the engine; they show once the engine has applied them. The
-// bootstrap file, the admin API and the command line use the same verbs.
+// Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never
+// reads the engine: the engine hands it each document, at recovery and whenever one is applied (Apply), and Control
+// makes of them one immutable Snapshot, swapped in one step, which requests read without locks. Changes go the other
+// way: they are judged here and put into the engine; they show once the engine has applied them. The bootstrap file,
+// the admin API and the command line use the same verbs.
 //
-// A change is one record: its documents, each on the condition that it is still what the change was judged by, and an entry of the audit log. So two who
-// change a document at once, on one node or on two, can't overwrite each other, and no change is without its entry.
+// A change is one record: its documents, each on the condition that it is still what the change was judged by, and an
+// entry of the audit log. So two who change a document at once, on one node or on two, can't overwrite each other, and
+// no change is without its entry.
 //
-// Keys of documents: "<kind>/<workspace>/<id>". Workspaces, keys and tokens are never removed, so their numbers are never used again; a counter document
-// keeps the last one of each sequence. Subscription groups are archived, not removed: users have states in them, which belong to their channel.
+// Keys of documents: "<kind>/<workspace>/<id>". Workspaces, keys and tokens are never removed, so their numbers are
+// never used again; a counter document keeps the last one of each sequence. Subscription groups are archived, not
+// removed: users have states in them, which belong to their channel.
 package control
 
 import (
@@ -58,7 +62,8 @@ const (
 
 // Options of a Control.
 type Options struct {
-	// Prepare makes of a workspace's settings what the track function needs, once per change; it is kept in Workspace.Prepared.
+	// Prepare makes of a workspace's settings what the track function needs, once per change; it is kept in
+	// Workspace.Prepared.
 	Prepare func(*Workspace) any
 	// Now is the clock, Unix milliseconds. Required.
 	Now func() int64
@@ -170,10 +175,12 @@ func (c *Control) Start(store Store) {
 // Snapshot is the present state.
 func (c *Control) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// clusterPrefix begins the keys of documents that are not control's: a cluster keeps its nodes and where its groups are in the same place.
+// clusterPrefix begins the keys of documents that are not control's: a cluster keeps its nodes and where its groups are
+// in the same place.
 const clusterPrefix = "cluster/"
 
-// Apply takes a document that the engine has applied; an empty one is gone. Called from one goroutine. The bytes are only read.
+// Apply takes a document that the engine has applied; an empty one is gone. Called from one goroutine. The bytes are
+// only read.
 func (c *Control) Apply(key string, doc []byte) {
 	if strings.HasPrefix(key, clusterPrefix) {
 		return
@@ -222,7 +229,8 @@ func splitKey(key string) (kind, slug, id string, ok bool) {
 
 func joinKey(kind, slug, id string) string { return kind + "/" + slug + "/" + id }
 
-// rebuild decodes the workspace with this slug anew into next. A document that can't be read is left out, loudly: the others go on.
+// rebuild decodes the workspace with this slug anew into next. A document that can't be read is left out, loudly: the
+// others go on.
 func (c *Control) rebuild(next *Snapshot, slug string) {
 	if slug == "" {
 		c.rebuildSCIM(next)
@@ -342,7 +350,8 @@ func (c *Control) count(kind, slug string) (n int) {
 	return n
 }
 
-// FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then, and at the end.
+// FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then,
+// and at the end.
 func (c *Control) FlushUsage() error {
 	var changes []Change
 	add := func(slug string, number uint32) {

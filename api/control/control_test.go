@@ -182,8 +182,8 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	require.Equal(t, entries+1, len(m.audit))
 	require.Equal(t, puts+2, m.puts)
 
-	// What was archived or removed through the API stays so, until the file says something new of it; then a group stays archived all the same: its states
-	// belong to the operator's decision, as a revoked key does.
+	// What was archived or removed through the API stays so, until the file says something new of it; then a group
+	// stays archived all the same: its states belong to the operator's decision, as a revoked key does.
 	const news, ios = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55", "11ae5b4b-2445-4440-a04f-bf537764c9ad"
 	require.NoError(t, c.Groups.Remove(by, "demo", news, nil))
 	require.NoError(t, c.Apps.Remove(by, "demo", ios, nil))

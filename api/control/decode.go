@@ -10,8 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// DecodeStrict reads an operator's JSON: names are compared exactly; unknown and duplicate members, values of the wrong type and trailing bytes are errors
-// that name the place: "steps[0].messages[1].chanel is no member".
+// DecodeStrict reads an operator's JSON: names are compared exactly; unknown and duplicate members, values of the wrong
+// type and trailing bytes are errors that name the place: "steps[0].messages[1].chanel is no member".
 func DecodeStrict(text []byte, into any) error {
 	err := json.Unmarshal(text, into, json.RejectUnknownMembers(true))
 	var syntactic *jsontext.SyntacticError
@@ -31,7 +31,8 @@ func DecodeStrict(text []byte, into any) error {
 	return invalid("malformed JSON")
 }
 
-// PatchStrict changes the members of into, a pointer to a struct, that text, a JSON object, names: each as a whole, null as if it had never been said.
+// PatchStrict changes the members of into, a pointer to a struct, that text, a JSON object, names: each as a whole,
+// null as if it had never been said.
 func PatchStrict[T any](text []byte, into *T) error {
 	var members map[string]jsontext.Value
 	if err := DecodeStrict(text, &members); err != nil {

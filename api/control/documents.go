@@ -18,8 +18,9 @@ import (
 // ErrInvalid is wrapped by every refusal of control data; the text is for the operator and names the field.
 var ErrInvalid = errors.New("invalid")
 
-// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that isn't, ErrConflict when a change can't be
-// made as things stand: others change the same document all the time, a key is revoked, a limit is reached.
+// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that
+// isn't, ErrConflict when a change can't be made as things stand: others change the same document all the time, a key
+// is revoked, a limit is reached.
 var (
 	ErrExists   = errors.New("already exists")
 	ErrNotFound = errors.New("not found")
@@ -52,7 +53,8 @@ type Settings struct {
 // Braze says whether answers call a user's id braze_id.
 func (s *Settings) Braze() bool { return s.ProfileIDName == "braze_id" }
 
-// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, null stands for the default.
+// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, null stands for
+// the default.
 func (s *Settings) Patch(text []byte) error { return PatchStrict(text, s) }
 
 // Decimal is a number kept as the text that was written.
@@ -297,7 +299,8 @@ type Message struct {
 	Name          string `json:"name,omitempty" yaml:"name"`
 	Channel       string `json:"channel" yaml:"channel"`
 	MultiLanguage bool   `json:"multi_language" yaml:"multi_language"`
-	// Source holds the texts to translate, by translation id. A message may leave it out: then nobody knows which ids it has.
+	// Source holds the texts to translate, by translation id. A message may leave it out: then nobody knows which ids
+	// it has.
 	Source       map[string]string `json:"source,omitempty" yaml:"source"`
 	Translations []Translation     `json:"translations,omitempty" yaml:"translations"`
 }

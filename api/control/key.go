@@ -66,7 +66,8 @@ func (d *draft) keyNumber() uint32 {
 	})
 }
 
-// UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes what it wants to. Effective at once.
+// UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes what it wants to. Effective
+// at once.
 func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
 	err = c.do(by, func(d *draft) error {
 		k, err = d.updateKey(workspace, id, edit)
@@ -91,7 +92,8 @@ func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k Ke
 	return k, d.replace("API key changed", kindKey, workspace, id, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
 }
 
-// RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old one is revoked; two at most.
+// RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old
+// one is revoked; two at most.
 func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		old, err := d.key(workspace, id)

@@ -4,14 +4,16 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Locale of a translation. Name is its code, such as es-MX; Country and Language are what the operator calls them, by default the parts of the code.
+// Locale of a translation. Name is its code, such as es-MX; Country and Language are what the operator calls them, by
+// default the parts of the code.
 type Locale struct {
 	Name     string `json:"name" yaml:"name"`
 	Country  string `json:"country" yaml:"country"`
 	Language string `json:"language" yaml:"language"`
 }
 
-// LocaleKey is the one spelling that all spellings of a locale code have in common (es_mx, es-MX: es-MX). ok is false for what is no code of BCP 47.
+// LocaleKey is the one spelling that all spellings of a locale code have in common (es_mx, es-MX: es-MX). ok is false
+// for what is no code of BCP 47.
 func LocaleKey(code string) (key string, ok bool) {
 	if code == "" || len(code) > maxLocaleBytes {
 		return "", false

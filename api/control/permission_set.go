@@ -11,11 +11,12 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// PermissionSet is a named set of permissions of the company; SCIM calls it a group. Its members, dashboard users, have its permissions besides their own.
+// PermissionSet is a named set of permissions of the company; SCIM calls it a group. Its members, dashboard users, have
+// its permissions besides their own.
 //
-// Who is a member is noted in the user's document, by the set's number. So one more member costs the same however many there are, and a set that is made
-// under the id of one that was removed has a number of its own, and no members. A change of members touches the set's document, too: two at once exclude one
-// another.
+// Who is a member is noted in the user's document, by the set's number. So one more member costs the same however many
+// there are, and a set that is made under the id of one that was removed has a number of its own, and no members. A
+// change of members touches the set's document, too: two at once exclude one another.
 type PermissionSet struct {
 	ID          string          `json:"id" yaml:"id"`
 	Name        string          `json:"name" yaml:"name"` // no two are alike, whatever their case
@@ -107,11 +108,12 @@ func (p *PermissionSet) stamp(old *PermissionSet, now int64) {
 	}
 }
 
-// MemberChange is who comes to a permission set and who leaves it, by the ids of the users' documents. Who isn't there is passed over.
+// MemberChange is who comes to a permission set and who leaves it, by the ids of the users' documents. Who isn't there
+// is passed over.
 type MemberChange struct{ Add, Remove []string }
 
-// EditPermissionSet changes a permission set and its members in one record. edit gets the present set, which it may change (nil: there is none), and returns
-// what it shall be. It is called again when another node was faster.
+// EditPermissionSet changes a permission set and its members in one record. edit gets the present set, which it may
+// change (nil: there is none), and returns what it shall be. It is called again when another node was faster.
 func (c *Control) EditPermissionSet(by Actor, id string, edit func(old *PermissionSet) (*PermissionSet, MemberChange, error)) (p *PermissionSet, err error) {
 	err = c.do(by, func(d *draft) error {
 		var members MemberChange

@@ -34,7 +34,8 @@ func addMembers(c *Control, id, name string, keys ...string) (*PermissionSet, er
 	})
 }
 
-// Two nodes change the members of one set, and make sets of one name, at the same time: none of it is lost, and no name is there twice.
+// Two nodes change the members of one set, and make sets of one name, at the same time: none of it is lost, and no name
+// is there twice.
 func TestPermissionSetsOnTwoNodes(t *testing.T) {
 	a, b, m := twoNodes(t)
 	keys := putUsers(m, 3)

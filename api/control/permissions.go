@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// SCIMPermissions are what a dashboard user may do, in the company and in its workspaces. The names are those of the protocol.
+// SCIMPermissions are what a dashboard user may do, in the company and in its workspaces. The names are those of the
+// protocol.
 type SCIMPermissions struct {
 	Company   []string       `json:"companyPermissions" yaml:"companyPermissions"`
 	Roles     []SCIMRole     `json:"roles,omitzero" yaml:"roles"`
@@ -43,7 +44,8 @@ type SCIMTeam struct {
 	Permissions []string `json:"teamPermissions" yaml:"teamPermissions"`
 }
 
-// resolve fills in what an operator leaves out: the id of a workspace that is named, the name of one whose id is given, empty lists.
+// resolve fills in what an operator leaves out: the id of a workspace that is named, the name of one whose id is given,
+// empty lists.
 func (p *SCIMPermissions) resolve(s *Snapshot) {
 	p.Company = orNone(p.Company)
 	p.AppGroups = slices.Clone(orNone(p.AppGroups))
@@ -91,7 +93,8 @@ func (s *Snapshot) named(name string) (list []*Workspace) {
 	return list
 }
 
-// resolved says whether all workspaces are ones that are there, or names of none that package scim has given an id: those begin with a capital letter.
+// resolved says whether all workspaces are ones that are there, or names of none that package scim has given an id:
+// those begin with a capital letter.
 func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
 	for i, g := range p.AppGroups {
 		if g.ID == "" {
@@ -223,7 +226,8 @@ func union[T comparable](a, b []T) []T {
 	return all
 }
 
-// PermissionsOf is what a dashboard user may do: nothing while inactive, else the user's own permissions and those of the permission sets that the user is in.
+// PermissionsOf is what a dashboard user may do: nothing while inactive, else the user's own permissions and those of
+// the permission sets that the user is in.
 func (c *Control) PermissionsOf(u *SCIMUser) SCIMPermissions {
 	p := SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
 	if u.Inactive {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// PreferenceCenter is a hosted subscription-preference page (service.md 2.14), as it is stored and as the bootstrap file gives it. The pages are the
-// customer's own HTML; package preference renders them.
+// PreferenceCenter is a hosted subscription-preference page (service.md 2.14), as it is stored and as the bootstrap
+// file gives it. The pages are the customer's own HTML; package preference renders them.
 type PreferenceCenter struct {
 	ID               string            `json:"id" yaml:"id"`                                           // in paths: letters, digits, and . _ - behind the first
 	Name             string            `json:"name" yaml:"name"`                                       // unique in its workspace, never changed; default: the id

@@ -79,8 +79,8 @@ func (s *SCIMSettings) validate() error {
 	return s.DefaultPermissions.validate("scim.default_permissions")
 }
 
-// AllowsOrigin says whether a request may come with these X-Request-Origin: one, that is the one that is set, to the letter. When none is set, as identity
-// providers can't send it (D6), they are not looked at.
+// AllowsOrigin says whether a request may come with these X-Request-Origin: one, that is the one that is set, to the
+// letter. When none is set, as identity providers can't send it (D6), they are not looked at.
 func (s *SCIM) AllowsOrigin(origins [][]byte) bool {
 	if s.RequestOrigin == "" {
 		return true
@@ -163,8 +163,8 @@ func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
 		"rate_limit", s.RateLimit, "default_department", s.DefaultDepartment)
 }
 
-// CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at once, so that one can be put in the
-// place of the other.
+// CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at
+// once, so that one can be put in the place of the other.
 func (c *Control) CreateSCIMToken(by Actor) (t SCIMToken, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		token = keys.Make(keys.SCIMPrefix)

@@ -1,6 +1,7 @@
 package control
 
-// SCIMUser is a dashboard user (service.md 2.13) as it is stored, under its userName in lower case. The ids in it are made by package scim.
+// SCIMUser is a dashboard user (service.md 2.13) as it is stored, under its userName in lower case. The ids in it are
+// made by package scim.
 type SCIMUser struct {
 	ID          string          `json:"id"` // Collection.Find finds it
 	UserName    string          `json:"userName"`
@@ -11,7 +12,8 @@ type SCIMUser struct {
 	// Inactive users are kept, and may do nothing.
 	Inactive   bool   `json:"inactive,omitempty"`
 	ExternalID string `json:"externalId,omitempty"` // the identity provider's id
-	// Emails are the addresses that were sent. nil: none ever was, so the userName is the one; empty: they were removed.
+	// Emails are the addresses that were sent. nil: none ever was, so the userName is the one; empty: they were
+	// removed.
 	Emails []SCIMEmail `json:"emails"`
 	// Attributes are those that are texts, by their path in the protocol.
 	Attributes     map[string]string `json:"attributes,omitempty"`

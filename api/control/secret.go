@@ -6,8 +6,9 @@ import (
 	"fmt"
 )
 
-// Secret returns the secret of this store with this name, and whether there is one. Secrets are documents, as hexadecimal digits in quotes, so they
-// survive restarts and are the same on every node. No listing, no answer, no log line and no entry of the audit log has them; a backup does.
+// Secret returns the secret of this store with this name, and whether there is one. Secrets are documents, as
+// hexadecimal digits in quotes, so they survive restarts and are the same on every node. No listing, no answer, no log
+// line and no entry of the audit log has them; a backup does.
 func (c *Control) Secret(name string) (secret [32]byte, ok bool) {
 	doc := c.document(kindSecret, "", name)
 	if len(doc) != 2+2*len(secret) {
@@ -17,7 +18,8 @@ func (c *Control) Secret(name string) (secret [32]byte, ok bool) {
 	return secret, err == nil
 }
 
-// EnsureSecret returns the secret of this store with this name. The first call makes it; from then on it is the same for ever.
+// EnsureSecret returns the secret of this store with this name. The first call makes it; from then on it is the same
+// for ever.
 func (c *Control) EnsureSecret(name string) (secret [32]byte, err error) {
 	if secret, ok := c.Secret(name); ok {
 		return secret, nil

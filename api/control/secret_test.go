@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A secret is made once, whoever asks for it first, and there after a restart; each name has its own. What is there and can't be read is not made anew: it
-// would make void what was signed with it.
+// A secret is made once, whoever asks for it first, and there after a restart; each name has its own. What is there and
+// can't be read is not made anew: it would make void what was signed with it.
 func TestSecret(t *testing.T) {
 	c, m, log := start(t, map[string]string{})
 	_, ok := c.Secret("a")

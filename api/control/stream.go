@@ -11,15 +11,16 @@ import (
 	"github.com/goccy/go-json"
 )
 
-// Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands in its cursors.
+// Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands
+// in its cursors.
 type Stream struct {
 	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
 	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase; default: both
 	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
 	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson; stays
 	Destination Destination `json:"destination" yaml:"destination"`
-	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept, or "now" (default), which becomes the
-	// time of its creation. To change it is to rewind.
+	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept,
+	// or "now" (default), which becomes the time of its creation. To change it is to rewind.
 	From   string `json:"from" yaml:"from"`
 	Paused bool   `json:"paused,omitempty" yaml:"-"`
 	// StartedAt is when the stream was made or rewound last, Unix ms. A cursor of another StartedAt is of no use.
@@ -29,7 +30,8 @@ type Stream struct {
 // Destination is where a stream goes. It stays.
 type Destination struct {
 	Type string `json:"type" yaml:"type"` // directory
-	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's id.
+	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
+	// id.
 	Path string `json:"path,omitempty" yaml:"path"`
 }
 
@@ -171,14 +173,15 @@ func (c *Control) RewindStream(by Actor, workspace, id, from string) (*Stream, e
 	})
 }
 
-// Cursors: how far a stream has come, a document for each event log that it reads. They are no news for operators, so their changes have no entries in the
-// audit log.
+// Cursors: how far a stream has come, a document for each event log that it reads. They are no news for operators, so
+// their changes have no entries in the audit log.
 
 func cursorKey(workspace, stream, group string) string {
 	return joinKey(kindStreamCursor, workspace, stream+"."+group)
 }
 
-// StreamCursor reads what MoveStream has stored last, nil when there is none. group is empty for a server that is alone. The bytes must not be changed.
+// StreamCursor reads what MoveStream has stored last, nil when there is none. group is empty for a server that is
+// alone. The bytes must not be changed.
 func (c *Control) StreamCursor(workspace, stream, group string) []byte {
 	kind, slug, id, _ := splitKey(cursorKey(workspace, stream, group))
 	return c.document(kind, slug, id)
@@ -197,7 +200,8 @@ func (c *Control) StreamCursors(workspace, stream string) map[string][]byte {
 	return all
 }
 
-// MoveStream stores a cursor, JSON, in the place of was. ErrConflict when was is not what is there any more: somebody else carries the stream.
+// MoveStream stores a cursor, JSON, in the place of was. ErrConflict when was is not what is there any more: somebody
+// else carries the stream.
 func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) error {
 	if !json.Valid(next) {
 		panic("BUG: a cursor that is no JSON")

@@ -15,7 +15,8 @@ workspaces:
       - {id: orders, kinds: [purchase], names: [sku-1], format: ndjson, from: beginning, destination: {type: directory, path: lake/orders}}
 `
 
-// The bootstrap file makes streams, with defaults for what it doesn't say, and leaves alone what was done to them since.
+// The bootstrap file makes streams, with defaults for what it doesn't say, and leaves alone what was done to them
+// since.
 func TestBootstrapStreams(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	bootstrap(t, c, streamsFile)
@@ -79,7 +80,8 @@ func TestStreamErrors(t *testing.T) {
 	require.ErrorIs(t, err, ErrConflict)
 }
 
-// A rewind, and another from, begin anew; no two beginnings are alike. Each is an entry of the audit log, a move of the cursor is none.
+// A rewind, and another from, begin anew; no two beginnings are alike. Each is an entry of the audit log, a move of the
+// cursor is none.
 func TestRewindAndCursors(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	bootstrap(t, c, streamsFile)

@@ -1,8 +1,10 @@
-// Package keys holds API keys as the server knows them: a SHA-256 of the token, never the token itself, with the rights that it carries.
+// Package keys holds API keys as the server knows them: a SHA-256 of the token, never the token itself, with the rights
+// that it carries.
 //
-// A token that we make is 190 bits of randomness and a checksum, so a plain SHA-256 is enough and cheap: a request's token is hashed, looked up in an
-// immutable Set, and compared in constant time. A Key and a Set never change after they were made, apart from a key's Usage; whoever
-// holds the documents (package control) builds a new Set and swaps it.
+// A token that we make is 190 bits of randomness and a checksum, so a plain SHA-256 is enough and cheap: a request's
+// token is hashed, looked up in an immutable Set, and compared in constant time. A Key and a Set never change after
+// they were made, apart from a key's Usage; whoever holds the documents (package control) builds a new Set and swaps
+// it.
 package keys
 
 import (
@@ -17,7 +19,8 @@ import (
 	"sync/atomic"
 )
 
-// A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, checksumDigits digits of base 62 that hold the CRC-32 of what stands before.
+// A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, checksumDigits digits of base 62 that
+// hold the CRC-32 of what stands before.
 const (
 	Prefix         = "millrace_live_"
 	SCIMPrefix     = "millrace_scim_"
@@ -45,8 +48,8 @@ func Make(prefix string) string {
 	return string(appendChecksum(token, token))
 }
 
-// WellFormed is false for a token that has a prefix of ours and not the right checksum: a typo, and no token of this server. Tokens of
-// another form (given in the bootstrap file) are all well-formed.
+// WellFormed is false for a token that has a prefix of ours and not the right checksum: a typo, and no token of this
+// server. Tokens of another form (given in the bootstrap file) are all well-formed.
 func WellFormed(token []byte) bool {
 	prefix := prefixOf(token)
 	if prefix == "" {
@@ -95,7 +98,8 @@ func Hint(token string) string {
 	return token[:first] + "…" + token[len(token)-4:]
 }
 
-// Usage is the part of a key that changes: when it was last used, in whole minutes. It outlives the Key, whose holder hands it to the next one.
+// Usage is the part of a key that changes: when it was last used, in whole minutes. It outlives the Key, whose holder
+// hands it to the next one.
 type Usage struct{ minute atomic.Int64 }
 
 // Minute is the Unix minute of the last use; 0 for never.
@@ -122,7 +126,8 @@ type Key struct {
 	networks    []netip.Prefix
 }
 
-// SetRights gives a new key its permissions (names of service.md 5, or "*" for all) and its allow-list (addresses and subnets; empty: from anywhere).
+// SetRights gives a new key its permissions (names of service.md 5, or "*" for all) and its allow-list (addresses and
+// subnets; empty: from anywhere).
 func (k *Key) SetRights(permissions, allowList []string) (err error) {
 	k.all = slices.Contains(permissions, "*")
 	k.permissions = permissions
@@ -178,8 +183,8 @@ var ErrDuplicate = errors.New("two API keys have the same token")
 // Set finds keys by their tokens. It is immutable; the nil Set is empty.
 type Set struct{ byDigest map[Digest]*Key }
 
-// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller. Of two with the same token it has the first, and says so: the
-// Set is there beside an error.
+// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller. Of two with the same token
+// it has the first, and says so: the Set is there beside an error.
 func NewSet(valid []*Key) (s *Set, err error) {
 	s = &Set{byDigest: make(map[Digest]*Key, len(valid))}
 	for _, k := range valid {

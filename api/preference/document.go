@@ -19,7 +19,8 @@ type Icon struct {
 	Rel, Type, Sizes, Color, Href string
 }
 
-// Render makes the page of one user: tags replaced, form filled in, a whole document. submitURL is where the form goes, a path.
+// Render makes the page of one user: tags replaced, form filled in, a whole document. submitURL is where the form goes,
+// a path.
 func (p Page) Render(text, submitURL string, s *Subscriber) []byte {
 	return p.document(fill(replaceTags(text, submitURL, s), s))
 }
@@ -29,8 +30,8 @@ func (p Page) RenderForNobody(text string) []byte {
 	return p.document(replaceTags(text, "", &Subscriber{}))
 }
 
-// document completes text to a document. Text that begins with a doctype, <html>, <head> or <body> is one already and gets what it lacks: the doctype,
-// a title, and the tags of p in its head. Anything else becomes the body of one.
+// document completes text to a document. Text that begins with a doctype, <html>, <head> or <body> is one already and
+// gets what it lacks: the doctype, a title, and the tags of p in its head. Anything else becomes the body of one.
 func (p Page) document(text string) []byte {
 	o := outlineOf(text)
 	if !o.whole {

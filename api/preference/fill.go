@@ -6,8 +6,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// fill sets the controls of the form to the present states, since no script can. It touches the tags of controls that are named by a form_field_name tag; the
-// rest of the HTML comes out byte for byte.
+// fill sets the controls of the form to the present states, since no script can. It touches the tags of controls that
+// are named by a form_field_name tag; the rest of the HTML comes out byte for byte.
 //
 //   - A radio button is checked, and an option selected, when its value is the state. When no option is, an empty one is, which changes nothing.
 //   - A checkbox is ticked when its value is the state (or it says subscribed and the state is opted_in, which it then keeps). A box that is not ticked

@@ -24,15 +24,17 @@ var (
 	ErrMediaType = errors.New("the form must be sent as application/x-www-form-urlencoded or multipart/form-data")
 	// ErrForm is returned for a body that can't be read.
 	ErrForm = errors.New("the form can't be read")
-	// ErrNoChoice is returned when there are fields of preferences, but none says anything: a page that needs a script to fill them in.
+	// ErrNoChoice is returned when there are fields of preferences, but none says anything: a page that needs a script
+	// to fill them in.
 	ErrNoChoice = errors.New("the form says nothing about preferences")
 )
 
 // maxFields bounds the fields of a form.
 const maxFields = 1000
 
-// ReadForm reads a form as browsers send it, and the request of RFC 8058. Fields that it does not know are ignored, those of groups that do not exist too; of
-// a field that stands more than once, the last counts (a hidden field before a checkbox). A field without a value says nothing.
+// ReadForm reads a form as browsers send it, and the request of RFC 8058. Fields that it does not know are ignored,
+// those of groups that do not exist too; of a field that stands more than once, the last counts (a hidden field before
+// a checkbox). A field without a value says nothing.
 func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err error) {
 	fields, err := readFields(contentType, body)
 	if err != nil {

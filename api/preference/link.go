@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Link is what a link to a page says. Whoever has the link may see and change the states of this one user, until it expires.
+// Link is what a link to a page says. Whoever has the link may see and change the states of this one user, until it
+// expires.
 type Link struct {
 	Workspace uint32 // number
 	User      uint64 // number of the profile
@@ -38,7 +39,8 @@ var linkEncoding = base64.RawURLEncoding.Strict()
 
 // Sign makes the text of a link, letters, digits, - and _.
 //
-// Layout: version u8 | workspace u32 | user u64 | expires u64 | length u8 | center | viewport | HMAC-SHA256 of all before it, with the domain of links.
+// Layout: version u8 | workspace u32 | user u64 | expires u64 | length u8 | center | viewport | HMAC-SHA256 of all
+// before it, with the domain of links.
 func Sign(secret *[32]byte, l Link) string {
 	b := make([]byte, 0, linkFixed+len(l.Center)+len(l.Viewport)+sha256.Size)
 	b = append(b, linkVersion)

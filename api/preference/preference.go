@@ -1,9 +1,10 @@
-// Package preference makes the hosted pages of preference centers: it signs and reads their links, renders the customer's HTML for one user, and reads the
-// form. It knows neither HTTP nor the store.
+// Package preference makes the hosted pages of preference centers: it signs and reads their links, renders the
+// customer's HTML for one user, and reads the form. It knows neither HTTP nor the store.
 //
-// The HTML is stored by whoever holds a key for it, and runs in visitors' browsers. Three things keep it harmless. The page is served under a policy (Policy)
-// without scripts, in an origin of its own. A link opens one user's page only: it carries its rights in itself (Link), so there is no session that a page
-// could borrow. And what is put into the HTML comes from closed alphabets (tags.go): no value can close an attribute or open a tag.
+// The HTML is stored by whoever holds a key for it, and runs in visitors' browsers. Three things keep it harmless. The
+// page is served under a policy (Policy) without scripts, in an origin of its own. A link opens one user's page only:
+// it carries its rights in itself (Link), so there is no session that a page could borrow. And what is put into the
+// HTML comes from closed alphabets (tags.go): no value can close an attribute or open a tag.
 package preference
 
 import "strings"
@@ -19,8 +20,8 @@ import "strings"
 const Policy = "sandbox allow-forms; default-src 'self'; script-src 'none'; object-src 'none'; frame-src 'none'; " +
 	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// States of the email subscription and of a subscription group, as forms and tags write them (reference.md 6). Unknown is a group without a state, and is
-// never written.
+// States of the email subscription and of a subscription group, as forms and tags write them (reference.md 6). Unknown
+// is a group without a state, and is never written.
 const (
 	OptedIn      = "opted_in"
 	Subscribed   = "subscribed"
@@ -41,7 +42,8 @@ const (
 	groupPrefix = "subscription_group_"
 )
 
-// stateOf is the state that a form field shows. ours is false for fields that are not of preferences, or of a group that does not exist.
+// stateOf is the state that a form field shows. ours is false for fields that are not of preferences, or of a group
+// that does not exist.
 func (s *Subscriber) stateOf(field string) (state string, ours bool) {
 	if field == emailField {
 		return s.Email, true

@@ -270,7 +270,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// The example that the public API's documentation gives needs a script for everything; without one its form says nothing, which must not look like success.
+// The example that the public API's documentation gives needs a script for everything; without one its form says
+// nothing, which must not look like success.
 func TestFormOfAScriptedPage(t *testing.T) {
 	fields := url.Values{"email_global_state": {""}, "subscription_group_" + news: {""}}
 	_, err := ReadForm("application/x-www-form-urlencoded", []byte(fields.Encode()), someone(Subscribed, Subscribed))

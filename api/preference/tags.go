@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// The tags of reference.md 6, with or without space inside. Everything else stays as it is: this is no template language, so there is nothing to inject into.
+// The tags of reference.md 6, with or without space inside. Everything else stays as it is: this is no template
+// language, so there is nothing to inject into.
 //
 //	{{subscribed_state.${email_global}}}             opted_in, subscribed or unsubscribed
 //	{{subscribed_state.${<group id>}}}               subscribed, unsubscribed or unknown; nothing for a group that does not exist
@@ -33,8 +34,9 @@ const (
 	tagGroupField
 )
 
-// replaceTags puts values in place of the tags, in one pass: what a value says is not read again. All values are of letters, digits and _ - . / ~ (see
-// plain), so they mean themselves in text, in attributes with quotes and without, in addresses and in style; the email address is encoded to that alphabet.
+// replaceTags puts values in place of the tags, in one pass: what a value says is not read again. All values are of
+// letters, digits and _ - . / ~ (see plain), so they mean themselves in text, in attributes with quotes and without, in
+// addresses and in style; the email address is encoded to that alphabet.
 func replaceTags(html, submitURL string, s *Subscriber) string {
 	var out strings.Builder
 	at := 0

@@ -1,6 +1,7 @@
 package scim
 
-// The documents that identity providers read to learn what the service can do (RFC 7643 5 to 7, RFC 7644 4). They are the same for everybody and are made once.
+// The documents that identity providers read to learn what the service can do (RFC 7643 5 to 7, RFC 7644 4). They are
+// the same for everybody and are made once.
 
 // ServiceProviderConfig is the answer to GET /scim/v2/ServiceProviderConfig.
 func ServiceProviderConfig() []byte { return configDocument }

@@ -11,13 +11,15 @@ import (
 	parser "github.com/scim2/filter-parser/v2"
 )
 
-// A filter is bounded, and so is what stands before its value: the library takes about a microsecond a byte, and backs up over names.
+// A filter is bounded, and so is what stands before its value: the library takes about a microsecond a byte, and backs
+// up over names.
 const (
 	maxFilterBytes    = 512
 	maxAttributeBytes = 128
 )
 
-// filter is a disjunction of conjunctions: identity providers send comparisons that are joined by "and", and testers a few with "or".
+// filter is a disjunction of conjunctions: identity providers send comparisons that are joined by "and", and testers a
+// few with "or".
 type filter [][]comparison
 
 // comparison is one condition on an attribute, or, when elements is not nil, on one of its elements.
@@ -31,10 +33,11 @@ type comparison struct {
 // elementSchemas has the attributes of an attribute's elements, for filters on these.
 func elementSchemas(a *attribute) []schemaJSON { return []schemaJSON{{Attributes: a.SubAttributes}} }
 
-// parseFilter reads a filter on what has these schemas. Attributes and operators may be in any case. There are no parentheses and no "not".
+// parseFilter reads a filter on what has these schemas. Attributes and operators may be in any case. There are no
+// parentheses and no "not".
 //
-// The library parses each comparison, which has no nesting, rather than the whole: its grammar goes back over parentheses again and again, and doesn't have
-// emails[type eq "work"].value eq "…", which Entra ID sends.
+// The library parses each comparison, which has no nesting, rather than the whole: its grammar goes back over
+// parentheses again and again, and doesn't have emails[type eq "work"].value eq "…", which Entra ID sends.
 func parseFilter(text string, schemas []schemaJSON) (f filter, err error) {
 	if len(text) > maxFilterBytes || !utf8.ValidString(text) {
 		return nil, errFilter
@@ -177,7 +180,8 @@ func (f filter) matches(tree map[string]any) bool {
 	return false
 }
 
-// equals returns what an attribute must be, where all that f describes have the same: a resource can be looked up by it then.
+// equals returns what an attribute must be, where all that f describes have the same: a resource can be looked up by it
+// then.
 func (f filter) equals(name string) (value string, ok bool) {
 	if len(f) != 1 {
 		return "", false

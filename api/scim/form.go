@@ -18,8 +18,9 @@ const (
 	maxTextBytes     = 255
 )
 
-// form reads a user or a group from a request. It goes on after a fault and keeps the first; missing members are reported together, before any other fault. Members
-// that a client can't set (id, meta, lastSignInAt, ids of teams) and unknown ones are passed over: nothing gets in that is not named here.
+// form reads a user or a group from a request. It goes on after a fault and keeps the first; missing members are
+// reported together, before any other fault. Members that a client can't set (id, meta, lastSignInAt, ids of teams) and
+// unknown ones are passed over: nothing gets in that is not named here.
 type form struct {
 	snapshot *control.Snapshot
 	missing  []string
@@ -36,7 +37,8 @@ func (f *form) fail(path, text string, args ...any) {
 	}
 }
 
-// members reads a body. What stands under the URN of the resource's own schema is the resource's (some clients nest it).
+// members reads a body. What stands under the URN of the resource's own schema is the resource's (some clients nest
+// it).
 func (f *form) members(body []byte, schema string) map[string]any {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -55,8 +57,8 @@ func (f *form) members(body []byte, schema string) map[string]any {
 	return members
 }
 
-// user reads a whole user. present is the user that there is, nil for a new one. What identity providers don't send, department, permissions and active, is as
-// it was, or what the operator has set for new users.
+// user reads a whole user. present is the user that there is, nil for a new one. What identity providers don't send,
+// department, permissions and active, is as it was, or what the operator has set for new users.
 func (f *form) user(members map[string]any, present *control.SCIMUser) *control.SCIMUser {
 	u := &control.SCIMUser{}
 	if present != nil {
@@ -117,8 +119,9 @@ func (f *form) schemas(v any, schema string) {
 	}
 }
 
-// isActive says whether name is that of the member active in any form that SCIM has for it: names are compared without regard to case (RFC 7643 2.1), and may
-// stand behind the name of their schema. Of the other members one form is known, since what is not understood of them is missing, or stays as it was.
+// isActive says whether name is that of the member active in any form that SCIM has for it: names are compared without
+// regard to case (RFC 7643 2.1), and may stand behind the name of their schema. Of the other members one form is known,
+// since what is not understood of them is missing, or stays as it was.
 func isActive(name string) bool {
 	if n := len(UserSchema) + 1; len(name) > n && strings.EqualFold(name[:n], UserSchema+":") {
 		name = name[n:]
@@ -126,7 +129,8 @@ func isActive(name string) bool {
 	return strings.EqualFold(name, "active")
 }
 
-// active reads whether the user is active, from whatever form of the name. Of several, false counts: who has left must not be taken for one who may sign in.
+// active reads whether the user is active, from whatever form of the name. Of several, false counts: who has left must
+// not be taken for one who may sign in.
 func (f *form) active(members map[string]any, u *control.SCIMUser) {
 	said := map[bool]bool{}
 	for name, v := range members {
@@ -234,7 +238,8 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 	return list
 }
 
-// group reads a whole group, apart from its members. Its permissions are as they were when it doesn't say: identity providers know nothing of them.
+// group reads a whole group, apart from its members. Its permissions are as they were when it doesn't say: identity
+// providers know nothing of them.
 func (f *form) group(members map[string]any, present *control.PermissionSet) *control.PermissionSet {
 	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{}, AppGroups: []control.SCIMAppGroup{}}}
 	if present != nil {

@@ -11,7 +11,8 @@ import (
 	"millrace/api/control"
 )
 
-// Groups are the permission sets of the company, and who is in them. Safe for concurrent use; reads take no lock. Errors are as those of Users.
+// Groups are the permission sets of the company, and who is in them. Safe for concurrent use; reads take no lock.
+// Errors are as those of Users.
 type Groups struct {
 	control *control.Control
 }
@@ -21,8 +22,8 @@ func NewGroups(c *control.Control) *Groups { return &Groups{control: c} }
 
 var groupSchemas = []schemaJSON{groupSchema}
 
-// Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions unless body says which: the operator
-// does, by the admin API.
+// Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions
+// unless body says which: the operator does, by the admin API.
 func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 	return g.change(by, newID(), "", true, func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
 		return g.read(f, body, nil, m)
@@ -71,7 +72,8 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 	})
 }
 
-// change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the form.
+// change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the
+// form.
 func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool, next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet) (*Resource, error) {
 	set, err := g.control.EditPermissionSet(by, id, func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
 		var change control.MemberChange
@@ -111,7 +113,8 @@ func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool, next f
 	return g.describe(set), nil
 }
 
-// difference is who comes and who leaves, by the ids of their documents. Ids of nobody are passed over: users go while a provider works through its list.
+// difference is who comes and who leaves, by the ids of their documents. Ids of nobody are passed over: users go while
+// a provider works through its list.
 func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c control.MemberChange) {
 	for _, u := range present {
 		if !m.ids[u.ID] {

@@ -12,11 +12,13 @@ import (
 	parser "github.com/scim2/filter-parser/v2"
 )
 
-// A PATCH is done to the resource as it is answered, in memory, operation by operation. What comes out is read and judged like the body of a PUT, so a PATCH
-// that is refused has changed nothing, and one can make nothing that a PUT couldn't.
+// A PATCH is done to the resource as it is answered, in memory, operation by operation. What comes out is read and
+// judged like the body of a PUT, so a PATCH that is refused has changed nothing, and one can make nothing that a PUT
+// couldn't.
 //
-// The dialects: op in any case; with a path, or without one and then with names, dotted names or paths as the members of the value; what nobody here knows and
-// what a client can't set is passed over, as it is in a PUT; null takes away; a filter that finds nothing makes the element that it describes.
+// The dialects: op in any case; with a path, or without one and then with names, dotted names or paths as the members
+// of the value; what nobody here knows and what a client can't set is passed over, as it is in a PUT; null takes away;
+// a filter that finds nothing makes the element that it describes.
 type patch struct {
 	schemas []schemaJSON
 	tree    map[string]any
@@ -126,7 +128,8 @@ func (p *patch) extension(o operation, t target) error {
 	return p.spread(o, t.schema+":")
 }
 
-// setComplex sets attributes of a single object; those that are not named stay. The manager may come as a list or as a bare id.
+// setComplex sets attributes of a single object; those that are not named stay. The manager may come as a list or as a
+// bare id.
 func (p *patch) setComplex(o operation, t target) error {
 	of := t.container(p.tree, true)
 	object, _ := of[t.attribute.Name].(map[string]any)
@@ -257,7 +260,8 @@ func readElements(v any, a *attribute) (list []any, err error) {
 	return list, nil
 }
 
-// Bounds of lists while a PATCH is done: each element is compared with those that are there. What a user may have is judged in the end.
+// Bounds of lists while a PATCH is done: each element is compared with those that are there. What a user may have is
+// judged in the end.
 const (
 	maxElements = 100  // objects
 	maxListed   = 1000 // names of permissions

@@ -251,7 +251,8 @@ func TestGroupPages(t *testing.T) {
 	require.Empty(t, l.resources)
 }
 
-// Whatever a PATCH holds: no panic; one that is refused changes nothing; what one makes can be read, patched again and sent back as it is.
+// Whatever a PATCH holds: no panic; one that is refused changes nothing; what one makes can be read, patched again and
+// sent back as it is.
 func FuzzPatch(f *testing.F) {
 	for _, operations := range []string{
 		`{"op":"Replace","path":"active","value":"False"}`,

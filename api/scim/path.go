@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// target is what a path names: an attribute, of the resource or of an extension; with a filter some of its elements; with sub an attribute of it. Without an
-// attribute it is a schema as a whole, or, when the path is a sound one, something that nobody here knows.
+// target is what a path names: an attribute, of the resource or of an extension; with a filter some of its elements;
+// with sub an attribute of it. Without an attribute it is a schema as a whole, or, when the path is a sound one,
+// something that nobody here knows.
 type target struct {
 	schema    string // of an extension; empty: the resource's own
 	attribute *attribute
@@ -21,7 +22,8 @@ func (t *target) isExtension() bool { return t.attribute == nil && t.schema != "
 // unknown says whether t is nothing that there is.
 func (t *target) unknown() bool { return t.attribute == nil && t.schema == "" && !t.core }
 
-// container is the object that has the attribute: the resource or an extension, which is made when it isn't there and make says so.
+// container is the object that has the attribute: the resource or an extension, which is made when it isn't there and
+// make says so.
 func (t *target) container(tree map[string]any, make bool) map[string]any {
 	if t.schema == "" {
 		return tree
@@ -34,8 +36,8 @@ func (t *target) container(tree map[string]any, make bool) map[string]any {
 	return extension
 }
 
-// parsePath reads a path of RFC 7644 3.5.2, by the schemas of a resource, its own first. An URN ends at its last colon: its version has a dot. Names that
-// are in an extension only are found without its URN: Entra ID sends "manager".
+// parsePath reads a path of RFC 7644 3.5.2, by the schemas of a resource, its own first. An URN ends at its last colon:
+// its version has a dot. Names that are in an extension only are found without its URN: Entra ID sends "manager".
 func parsePath(path string, schemas []schemaJSON) (t target, err error) {
 	if path == "" || len(path) > maxFilterBytes || !utf8.ValidString(path) {
 		return t, errPath

@@ -8,7 +8,8 @@ type Projection struct{ Attributes, ExcludedAttributes string }
 // maxProjected is how many names of a list of attributes are looked at.
 const maxProjected = 100
 
-// of is what the projection leaves. Where both lists are given, the first counts. id and schemas are always there; names that are unknown are passed over.
+// of is what the projection leaves. Where both lists are given, the first counts. id and schemas are always there;
+// names that are unknown are passed over.
 func (p Projection) of(r *Resource) any {
 	if p.Attributes == "" && p.ExcludedAttributes == "" {
 		return r.json

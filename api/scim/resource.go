@@ -36,7 +36,8 @@ func checkMatch(ifMatch, version string) error {
 	return errStale
 }
 
-// Matches says whether a list of ETags, as If-Match and If-None-Match have it, names this one. Whether they are weak doesn't matter: all are.
+// Matches says whether a list of ETags, as If-Match and If-None-Match have it, names this one. Whether they are weak
+// doesn't matter: all are.
 func Matches(list, version string) bool {
 	for tag := range strings.SplitSeq(list, ",") {
 		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(version, "W/") {
@@ -59,7 +60,8 @@ func metaOf(kind string, created, updated int64, location, version string) metaJ
 	return metaJSON{kind, form(created), form(updated), location, version}
 }
 
-// Forms of times: signInForm is that of lastSignInAt and createdAt, in UTC. Nobody signs in here yet, and the epoch stands for never.
+// Forms of times: signInForm is that of lastSignInAt and createdAt, in UTC. Nobody signs in here yet, and the epoch
+// stands for never.
 const signInForm = "Monday, January 2, 2006 3:04:05 PM"
 
 var neverSignedIn = time.UnixMilli(0).UTC().Format(signInForm)

@@ -87,8 +87,9 @@ func (f *form) team(path string, members map[string]any, appGroup string) contro
 	return control.SCIMTeam{ID: id, Name: name, Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
 }
 
-// workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so where both are given and the name is no
-// workspace's, the id decides. A name that no workspace has is kept with an id that no workspace can have: a workspace that is made later gives nobody permissions.
+// workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so
+// where both are given and the name is no workspace's, the id decides. A name that no workspace has is kept with an id
+// that no workspace can have: a workspace that is made later gives nobody permissions.
 func (f *form) workspace(path, id, name string) (string, string) {
 	var named []*control.Workspace
 	for _, w := range f.snapshot.Workspaces() {

@@ -7,7 +7,8 @@ import (
 	"millrace/api/control"
 )
 
-// The schemas (RFC 7643 7): which attributes there are. They are read by clients, and PATCH, filters and projections go by them.
+// The schemas (RFC 7643 7): which attributes there are. They are read by clients, and PATCH, filters and projections go
+// by them.
 
 type schemaJSON struct {
 	Schemas     []string    `json:"schemas"`

@@ -1,8 +1,10 @@
-// Package scim is the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC 7643 and RFC 7644, as far as the contract has it. It
-// reads and judges users, parses filters, says what the service can do, and keeps the users in the control data, one document each. Who may ask, how often, and
-// how HTTP carries it is the door's; a body comes here after the door has proven its grammar.
+// Package scim is the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC 7643 and
+// RFC 7644, as far as the contract has it. It reads and judges users, parses filters, says what the service can do, and
+// keeps the users in the control data, one document each. Who may ask, how often, and how HTTP carries it is the
+// door's; a body comes here after the door has proven its grammar.
 //
-// A user is kept under its userName in lower case, so a name can't be there twice, and found by its id through a second index.
+// A user is kept under its userName in lower case, so a name can't be there twice, and found by its id through a second
+// index.
 package scim
 
 import (
@@ -35,7 +37,8 @@ const (
 
 // Limits of requests and answers. Those on users and groups themselves are in package control.
 const (
-	// MaxBodyBytes bounds the body of a request about a user, decompressed: a user with all permissions in a hundred workspaces has a half of it.
+	// MaxBodyBytes bounds the body of a request about a user, decompressed: a user with all permissions in a hundred
+	// workspaces has a half of it.
 	MaxBodyBytes = 256 << 10
 	// MaxGroupBodyBytes bounds that of a request about a group: all users, as members.
 	MaxGroupBodyBytes = 2 << 20

@@ -53,7 +53,8 @@ func TestFilterOfTheContract(t *testing.T) {
 var strangeFilters = []string{`userName eq "ada@example.com"`, `userName eq "\ud800"`, `USERNAME EQ ""`, `emails[type eq "work" and value co "@"]`, strings.Repeat("(", 512), `not (a pr)`,
 	strings.Repeat(`a.`, 256), strings.Repeat(`a:`, 256), `userName eq ` + strings.Repeat(`"`, 400), `userName eq "` + strings.Repeat(`\u0000`, 80) + `"`, "userName eq -1e" + strings.Repeat("9", 400)}
 
-// Whatever stands in a filter: no panic, nor when it is asked, and what it looks up is a text that somebody could have asked for.
+// Whatever stands in a filter: no panic, nor when it is asked, and what it looks up is a text that somebody could have
+// asked for.
 func FuzzParseFilter(f *testing.F) {
 	for _, seed := range strangeFilters {
 		f.Add(seed)

@@ -15,7 +15,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Users are the dashboard users of the company. Safe for concurrent use; reads take no lock. An error that is an *Error is the answer; any other is the engine's.
+// Users are the dashboard users of the company. Safe for concurrent use; reads take no lock. An error that is an *Error
+// is the answer; any other is the engine's.
 type Users struct {
 	control *control.Control
 	now     func() int64
@@ -54,7 +55,8 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	return u.describe(user), err
 }
 
-// Replace gives a user what body says (service.md 4.19). The userName stays; a body may repeat it. ifMatch is that header, empty without one.
+// Replace gives a user what body says (service.md 4.19). The userName stays; a body may repeat it. ifMatch is that
+// header, empty without one.
 func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser {
 		members := f.members(body, UserSchema)
@@ -101,8 +103,8 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 	return next
 }
 
-// change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again only when somebody was faster. One that is
-// to be as it is stays, its time of change too.
+// change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again
+// only when somebody was faster. One that is to be as it is stays, its time of change too.
 func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser) (*Resource, error) {
 	present := u.control.SCIMUsers.Find("", id)
 	if present == nil {
@@ -172,8 +174,8 @@ func (u *Users) Get(id string) (*Resource, error) {
 	return nil, errNotFound
 }
 
-// Named returns the user with this userName in whatever case, nil when there is none, and what the user may do: nothing while inactive. It is what signing in
-// asks. The user is not to be changed.
+// Named returns the user with this userName in whatever case, nil when there is none, and what the user may do: nothing
+// while inactive. It is what signing in asks. The user is not to be changed.
 func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissions) {
 	user := u.control.SCIMUsers.Get("", key(userName))
 	if user == nil {
@@ -195,7 +197,8 @@ func (u *Users) List(p Page) (*List, error) {
 	return pageOf(users, p, u.describe), nil
 }
 
-// candidates are those that f may describe: it is asked of each, which costs some ten microseconds. One user is looked up.
+// candidates are those that f may describe: it is asked of each, which costs some ten microseconds. One user is looked
+// up.
 func (u *Users) candidates(f filter) []*control.SCIMUser {
 	users := u.control.SCIMUsers
 	one := func(user *control.SCIMUser) []*control.SCIMUser {
@@ -213,7 +216,8 @@ func (u *Users) candidates(f filter) []*control.SCIMUser {
 	return slices.DeleteFunc(users.List(""), func(user *control.SCIMUser) bool { return f.excludes(user) })
 }
 
-// excludes says that f doesn't describe user, as far as can be seen at once: by what identity providers ask for. What it doesn't exclude is looked at whole.
+// excludes says that f doesn't describe user, as far as can be seen at once: by what identity providers ask for. What
+// it doesn't exclude is looked at whole.
 func (f filter) excludes(user *control.SCIMUser) bool {
 	if len(f) != 1 {
 		return false

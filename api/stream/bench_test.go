@@ -12,8 +12,9 @@ import (
 	"millrace/shard/op"
 )
 
-// BenchmarkStream reads packed events out of the event log and writes the files of a stream, on one core with -cpu 1. The events have an external id, an app, and
-// four properties, as in bench. ns/event is all of it, cpu-ns/event what it has taken of processors, by which a busy machine is judged; B/event is what lies on the disk.
+// BenchmarkStream reads packed events out of the event log and writes the files of a stream, on one core with -cpu 1.
+// The events have an external id, an app, and four properties, as in bench. ns/event is all of it, cpu-ns/event what it
+// has taken of processors, by which a busy machine is judged; B/event is what lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
 	for _, format := range []string{"ndjson", "parquet"} {

@@ -104,7 +104,8 @@ func (k *carrier) run(ctx context.Context) {
 	}
 }
 
-// backoff is how long to wait after so many failures in a row, a quarter more or less, so that streams don't come all at once.
+// backoff is how long to wait after so many failures in a row, a quarter more or less, so that streams don't come all
+// at once.
 func (k *carrier) backoff(failures int) time.Duration {
 	d := min(k.o.RetryAfter<<min(failures-1, 20), k.o.MaxRetryAfter)
 	return time.Duration(float64(d) * (0.75 + rand.Float64()/2))
@@ -149,7 +150,8 @@ func (k *carrier) turn(ctx context.Context) error {
 	return k.next(ctx)
 }
 
-// load reads the stored cursor. A group of a cluster that was made of a server that was alone goes on where that was: events have kept their places.
+// load reads the stored cursor. A group of a cluster that was made of a server that was alone goes on where that was:
+// events have kept their places.
 func (k *carrier) load() error {
 	c := cursor{}
 	for _, group := range []string{k.part.Group, ""} {
@@ -296,7 +298,8 @@ func (k *carrier) deliver(b *delivery, again bool) error {
 	return nil
 }
 
-// skip goes on behind what has nothing for the stream. That is stored now and then only: the cursor itself is in the log that is read.
+// skip goes on behind what has nothing for the stream. That is stored now and then only: the cursor itself is in the
+// log that is read.
 func (k *carrier) skip(through uint64) error {
 	c := k.cursor
 	stored := cursor{}

@@ -20,7 +20,8 @@ import (
 //
 //	<root>/event_type=event/date=2026-01-31/<stream>.<started at>[.<group>].<first>-<last>.parquet
 //
-// first and last are the positions of the delivery, date is the day (UTC) when the events were accepted. Files that are not finished lie in <root>/.millrace.
+// first and last are the positions of the delivery, date is the day (UTC) when the events were accepted. Files that are
+// not finished lie in <root>/.millrace.
 type directory struct {
 	disk       disk
 	root       string
@@ -126,8 +127,8 @@ func (d *delivery) write(e *eventlog.Event) error {
 	return d.last.encoder.Write(e)
 }
 
-// publish ends the files and shows them under the names of the delivery's positions. Those that a former try has shown already stay as they are, when again is set.
-// When it returns nil, all are on disk.
+// publish ends the files and shows them under the names of the delivery's positions. Those that a former try has shown
+// already stay as they are, when again is set. When it returns nil, all are on disk.
 func (d *delivery) publish(first, last uint64, again bool) error {
 	for key, o := range d.open {
 		dir := filepath.Join(d.to.root, key.path())

@@ -1,5 +1,6 @@
-// Package stream carries events out (docs/streams.md): it reads the event log on from where it was, in the order in which the events were applied, and writes
-// what streams choose to where they go. What streams there are, and how far each has come, are control documents.
+// Package stream carries events out (docs/streams.md): it reads the event log on from where it was, in the order in
+// which the events were applied, and writes what streams choose to where they go. What streams there are, and how far
+// each has come, are control documents.
 //
 // Invariants:
 //   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its directory synced.
@@ -9,7 +10,8 @@
 //     the files of a pending delivery alike.
 //   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the event log, until they expire there.
 //
-// Who owns what: the Manager has a carrier, which is one goroutine, for each stream and each event log that it reads. Its fields are its own, but for its status.
+// Who owns what: the Manager has a carrier, which is one goroutine, for each stream and each event log that it reads.
+// Its fields are its own, but for its status.
 package stream
 
 import (
@@ -41,13 +43,14 @@ type Options struct {
 	Dir string
 	// Node tells the unfinished files of this node from those of others that write to the same directories.
 	Node string
-	// FileBytes and FileAfter: a file ends when its events have so many bytes before they are encoded, and what has come is written after so long. Defaults
-	// 256 MiB, 1 min.
+	// FileBytes and FileAfter: a file ends when its events have so many bytes before they are encoded, and what has
+	// come is written after so long. Defaults 256 MiB, 1 min.
 	FileBytes int64
 	FileAfter time.Duration
 	// Interval is how often a carrier looks whether there is something to do. Default 1 s.
 	Interval time.Duration
-	// RetryAfter is how long a carrier waits after a first failure, twice as long after each further one, up to MaxRetryAfter. Defaults 1 s, 1 min.
+	// RetryAfter is how long a carrier waits after a first failure, twice as long after each further one, up to
+	// MaxRetryAfter. Defaults 1 s, 1 min.
 	RetryAfter, MaxRetryAfter time.Duration
 	Logger                    *slog.Logger // default slog.Default()
 
@@ -119,7 +122,8 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends all carriers. What they have not finished is done again after the next start. It doesn't wait for long for one that a hanging file system holds.
+// Close ends all carriers. What they have not finished is done again after the next start. It doesn't wait for long for
+// one that a hanging file system holds.
 func (m *Manager) Close() error {
 	m.cancel()
 	select {
@@ -145,7 +149,8 @@ func (m *Manager) run(ctx context.Context) {
 	}
 }
 
-// adjust has carriers for what is to be done, and no others. A task whose stream or event log is another now gets another carrier, once the old one has ended.
+// adjust has carriers for what is to be done, and no others. A task whose stream or event log is another now gets
+// another carrier, once the old one has ended.
 func (m *Manager) adjust(ctx context.Context) {
 	wanted := m.wanted()
 	for t, w := range m.snapshot() {

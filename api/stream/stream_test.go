@@ -319,8 +319,9 @@ func (d faulty) Mkdir(dir string) error {
 
 func (d faulty) SyncDir(string) error { return d.ask() }
 
-// Whatever operation of the destination or change of the cursor fails, once or from there on (a crash), before or after it has had its effect: in the end each
-// event is there once, while more come, the log is packed, and files have other bounds.
+// Whatever operation of the destination or change of the cursor fails, once or from there on (a crash), before or after
+// it has had its effect: in the end each event is there once, while more come, the log is packed, and files have other
+// bounds.
 func TestEveryFault(t *testing.T) {
 	for _, mode := range []string{"once", "crash", "crash after"} {
 		t.Run(mode, func(t *testing.T) {
@@ -450,7 +451,8 @@ func TestDestinationThatFails(t *testing.T) {
 	require.Equal(t, "paused", m.Status("shop", w.c.Streams.Get("shop", "all")).State)
 }
 
-// Events that expire before a held-up stream could deliver them are noticed: the stream goes on behind them and says so.
+// Events that expire before a held-up stream could deliver them are noticed: the stream goes on behind them and says
+// so.
 func TestExpiredBeforeDelivered(t *testing.T) {
 	w := newWorld(t, 4<<10)
 	s := w.create(control.Stream{ID: "all", Format: "ndjson"})

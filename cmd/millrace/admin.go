@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// adminCommand is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell. What stands here calls its routes and prints
-// the answers; what is allowed, and what a mistake is called, the server says.
+// adminCommand is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell. What stands
+// here calls its routes and prints the answers; what is allowed, and what a mistake is called, the server says.
 type adminCommand struct {
 	adminTarget
 	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
@@ -47,7 +47,8 @@ type adminTarget struct {
 // adminTimeout bounds one call; bulk transfers have none.
 const adminTimeout = time.Minute
 
-// call returns the body of a good answer, which the caller closes; any other answer is an error that says what the server said.
+// call returns the body of a good answer, which the caller closes; any other answer is an error that says what the
+// server said.
 func (c *adminTarget) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
 	answer, err := c.request(ctx, method, path, body, nil)
 	if err != nil {
@@ -128,7 +129,8 @@ func inWorkspace(id string, more ...string) string {
 	return path(append([]string{"workspaces", id}, more...)...)
 }
 
-// do makes a call and returns the answer, without its message, with its ETag. body is nil, JSON text, or a value to be encoded.
+// do makes a call and returns the answer, without its message, with its ETag. body is nil, JSON text, or a value to be
+// encoded.
 func (s *session) do(method, path string, body any) (answer members, etag string, err error) {
 	return s.doMatching(method, path, body, "")
 }
@@ -167,7 +169,8 @@ func (s *session) list(path, name string, columns ...column) error {
 	return s.printList(answer, name, columns...)
 }
 
-// pages is list for a list that comes in pages, of which the next is asked for by the parameter follow; all of them, or the first. With --json one object a line.
+// pages is list for a list that comes in pages, of which the next is asked for by the parameter follow; all of them, or
+// the first. With --json one object a line.
 func (s *session) pages(path string, query url.Values, name, follow string, all bool, columns []column) error {
 	t := s.newTable(columns)
 	for next := "more"; next != ""; {

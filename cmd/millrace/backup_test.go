@@ -123,7 +123,8 @@ func (k *tracker) counts(t *testing.T, s *site) (counts []int64) {
 	return counts
 }
 
-// F21: a backup under full load. What was acknowledged before it is there, exactly once; what came meanwhile is there whole or not at all.
+// F21: a backup under full load. What was acknowledged before it is there, exactly once; what came meanwhile is there
+// whole or not at all.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	rounds := testsize.Of(100, 1, 1)
@@ -215,7 +216,8 @@ func TestBackupOfMerges(t *testing.T) {
 	}
 }
 
-// A restored server says what the other one said, byte by byte: users, events, control data, audit log, kept answers. Only the admin token is its own.
+// A restored server says what the other one said, byte by byte: users, events, control data, audit log, kept answers.
+// Only the admin token is its own.
 func TestRestoredIsEqual(t *testing.T) {
 	testsize.SkipSerial(t)
 	s := newAdminSite(t)
@@ -326,7 +328,8 @@ func (s *site) metrics(t *testing.T) string {
 	return a.body
 }
 
-// A backup that doesn't come to its end leaves nothing behind: its client goes, the server is stopped, or killed. One runs at a time.
+// A backup that doesn't come to its end leaves nothing behind: its client goes, the server is stopped, or killed. One
+// runs at a time.
 func TestBackupEndsEarly(t *testing.T) {
 	testsize.SkipSerial(t)
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The clients of other people work unchanged (decisions.md: that is the tie-breaker). MILLRACE_CLIENTS is the folder where `make test-clients` has installed
-// them; loadtest/clients has the drivers.
+// The clients of other people work unchanged (decisions.md: that is the tie-breaker). MILLRACE_CLIENTS is the folder
+// where `make test-clients` has installed them; loadtest/clients has the drivers.
 func TestClients(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {

@@ -20,8 +20,9 @@ import (
 	"millrace/shard/cluster/placement"
 )
 
-// FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is missing afterwards, on no node, and
-// nothing is there that was refused or twice. What each part has left is looked for once more when all of them are over.
+// FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is
+// missing afterwards, on no node, and nothing is there that was refused or twice. What each part has left is looked for
+// once more when all of them are over.
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -81,7 +82,8 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	l.verify()
 }
 
-// The same with five nodes, of which as many are killed at once as the groups of five replicas bear, and one more than those of three do.
+// The same with five nodes, of which as many are killed at once as the groups of five replicas bear, and one more than
+// those of three do.
 func TestClusterOfFiveKeepsWhatItAcknowledged(t *testing.T) {
 	if !testsize.Stress() {
 		t.Skip("five nodes are for the long versions")
@@ -123,7 +125,8 @@ type loads struct {
 	all []*load
 }
 
-// under does something to the cluster under load, so many times, and holds the cluster to what it acknowledged. With keys, requests without an answer are sent again.
+// under does something to the cluster under load, so many times, and holds the cluster to what it acknowledged. With
+// keys, requests without an answer are sent again.
 func (l *loads) under(name string, rounds int, keys bool, f func()) {
 	l.c.t.Helper()
 	for range rounds {
@@ -171,7 +174,8 @@ func (c *fleet) led(than *peer) time.Duration {
 	})
 }
 
-// cutMinorityOff cuts one node off. It refuses what it is asked, with Retry-After, and says that it is not ready, while the others go on.
+// cutMinorityOff cuts one node off. It refuses what it is asked, with Retry-After, and says that it is not ready, while
+// the others go on.
 func (c *fleet) cutMinorityOff(r *rand.Rand) {
 	c.t.Helper()
 	order := r.Perm(len(c.nodes))
@@ -197,7 +201,8 @@ func (c *fleet) cutMinorityOff(r *rand.Rand) {
 	require.NotContains(c.t, a.body, "custom_events", "what was refused was done")
 }
 
-// replaceDisk takes the disk of the last node away. Its number is refused with an empty one; a new node takes its place, and it is removed.
+// replaceDisk takes the disk of the last node away. Its number is refused with an empty one; a new node takes its
+// place, and it is removed.
 func (c *fleet) replaceDisk() {
 	c.t.Helper()
 	lost := c.nodes[len(c.nodes)-1]
@@ -241,8 +246,8 @@ func (c *fleet) replaceDisk() {
 	c.t.Logf("all replicas are there again %v after node %d was removed", time.Since(start).Round(time.Millisecond), lost.number)
 }
 
-// All nodes are restarted in order, one after the other, under load, each after its load balancer has sent it nothing more. Clients see nothing of it but
-// answers that tell them to try again, and everything is there once.
+// All nodes are restarted in order, one after the other, under load, each after its load balancer has sent it nothing
+// more. Clients see nothing of it but answers that tell them to try again, and everything is there once.
 func TestRollingRestartOfCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -299,8 +304,8 @@ func newBalancer(c *fleet, r *rand.Rand, clients, users int) *balancer {
 	return b
 }
 
-// request adds an event to some users, and is sent until it is acknowledged. Half of them have an Idempotency-Key; of the others, those whose outcome is unknown
-// are not sent again.
+// request adds an event to some users, and is sent until it is acknowledged. Half of them have an Idempotency-Key; of
+// the others, those whose outcome is unknown are not sent again.
 func (b *balancer) request(r *rand.Rand, key string) {
 	var events []string
 	users := r.Perm(b.users)[:5]

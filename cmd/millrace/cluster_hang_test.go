@@ -19,8 +19,9 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What a client waits for when a node is lost: by a kill, by a pause, or because nothing that it sends, or is sent, arrives. The figures are printed; how large
-// they may be is judged in the long versions, on a machine that does nothing else.
+// What a client waits for when a node is lost: by a kill, by a pause, or because nothing that it sends, or is sent,
+// arrives. The figures are printed; how large they may be is judged in the long versions, on a machine that does
+// nothing else.
 
 // hangLoad asks the nodes that are left, one request after the other on each connection.
 type hangLoad struct {
@@ -108,7 +109,8 @@ func (l *hangLoad) run() {
 	}
 }
 
-// ask asks until the end. A request with a key that is refused, or whose outcome is unknown, is sent again until it is done.
+// ask asks until the end. A request with a key that is refused, or whose outcome is unknown, is sent again until it is
+// done.
 func (l *hangLoad) ask(to *peer, kind string, first int) {
 	for n := 0; ; n++ {
 		select {
@@ -193,7 +195,8 @@ type hangFigures struct {
 	longest, p99      time.Duration
 }
 
-// What is wanted of every fault. slow is what tells requests that waited for the fault from those that a busy machine has kept waiting.
+// What is wanted of every fault. slow is what tells requests that waited for the fault from those that a busy machine
+// has kept waiting.
 const (
 	slow        = 500 * time.Millisecond
 	healthyP99  = 250 * time.Millisecond

@@ -27,7 +27,8 @@ import (
 // spareNodes can be added to each cluster later.
 const spareNodes = 1
 
-// fleet is the nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone, which is held to the same.
+// fleet is the nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone,
+// which is held to the same.
 type fleet struct {
 	t         *testing.T
 	net       network
@@ -91,8 +92,8 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 	return c
 }
 
-// newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time, otherwise fewer. disks nil: data are in
-// folders. More flags are for all nodes.
+// newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time,
+// otherwise fewer. disks nil: data are in folders. More flags are for all nodes.
 func newCluster(t *testing.T, nodes int, disks []*disk, more ...string) *fleet {
 	flags := []string{"--groups", "5", "--max-moves", "6"}
 	if testsize.Stress() {
@@ -249,7 +250,8 @@ func (m *peer) metric(name string) (sum float64, err error) {
 	return sum, nil
 }
 
-// settled waits until nothing is under way between users any more. The gauges are of up to a second ago, so it must stay like that for longer.
+// settled waits until nothing is under way between users any more. The gauges are of up to a second ago, so it must
+// stay like that for longer.
 func (c *fleet) settled() {
 	c.t.Helper()
 	var quiet time.Time
@@ -283,7 +285,8 @@ func (a reply) isUndone() bool {
 	return a.status == 429 || a.status == 503 && !strings.Contains(a.message(), "unknown")
 }
 
-// load is load on all nodes of a cluster, one after the other: so much that something is always under way, and not so much that nothing else is.
+// load is load on all nodes of a cluster, one after the other: so much that something is always under way, and not so
+// much that nothing else is.
 func (c *fleet) load(change func(*loadtest.Options)) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{cancel: cancel, ended: make(chan struct{})}

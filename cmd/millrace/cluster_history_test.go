@@ -19,8 +19,8 @@ import (
 	"millrace/loadtest/history"
 )
 
-// trial is concurrent clients of a cluster, each of one node, and what they are told. The users that they ask about are everybody's: so it shows when nodes
-// disagree, and while one node answers nobody, those of the others go on.
+// trial is concurrent clients of a cluster, each of one node, and what they are told. The users that they ask about are
+// everybody's: so it shows when nodes disagree, and while one node answers nobody, those of the others go on.
 type trial struct {
 	c     *fleet
 	began time.Time
@@ -79,7 +79,8 @@ func newTrial(c *fleet, r *rand.Rand, clients int) *trial {
 	return t
 }
 
-// family is one of those in service; a new one takes the place of one that has come to its end. nil: it could not be made.
+// family is one of those in service; a new one takes the place of one that has come to its end. nil: it could not be
+// made.
 func (t *trial) family(r *rand.Rand) *family {
 	t.mu.Lock()
 	place := r.IntN(len(t.serving))

@@ -12,8 +12,8 @@ import (
 	"millrace/loadtest/testaddr"
 )
 
-// The way of an operator: a server that was killed becomes a cluster, that is backed up, and the backup becomes another cluster. Users, events and keys are the
-// same all along.
+// The way of an operator: a server that was killed becomes a cluster, that is backed up, and the backup becomes another
+// cluster. Users, events and keys are the same all along.
 func TestFromOneNodeToClusters(t *testing.T) {
 	t.Parallel()
 	s := newAdminSite(t)

@@ -53,7 +53,8 @@ func (o clusterOperator) until(what string, f func(placement.Status) bool) (stat
 	}
 }
 
-// A fourth node is added from the shell, the first one drained and removed, while users are written on another. It is all in the audit log.
+// A fourth node is added from the shell, the first one drained and removed, while users are written on another. It is
+// all in the audit log.
 func TestClusterFromTheShell(t *testing.T) {
 	t.Parallel()
 	var sites []*site
@@ -142,7 +143,8 @@ func TestClusterFromTheShell(t *testing.T) {
 	require.NoError(t, err, text)
 }
 
-// Profiles are imported while a node that leads a part of the groups is killed: the import waits until they are led again, and all are there.
+// Profiles are imported while a node that leads a part of the groups is killed: the import waits until they are led
+// again, and all are there.
 func TestImportProfilesWhileLeadersDie(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

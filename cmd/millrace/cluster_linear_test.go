@@ -13,7 +13,8 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// One node alone, killed again and again, answers as if it did one request after the other. The checker sees a read that was bent.
+// One node alone, killed again and again, answers as if it did one request after the other. The checker sees a read
+// that was bent.
 func TestLinearizableAlone(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
@@ -35,8 +36,9 @@ func TestLinearizableAlone(t *testing.T) {
 	require.Positive(t, bent[textsFamily])
 }
 
-// requireBentIsFound is the negative control: in real histories, which were found good, one read gets the answer that the same read had earlier, before something
-// that was acknowledged in between changed it. It says how many were bent, by kind of family.
+// requireBentIsFound is the negative control: in real histories, which were found good, one read gets the answer that
+// the same read had earlier, before something that was acknowledged in between changed it. It says how many were bent,
+// by kind of family.
 func (t *trial) requireBentIsFound(r *rand.Rand) map[int]int {
 	t.c.t.Helper()
 	bent, undecided := map[int]int{}, 0
@@ -59,8 +61,9 @@ func (t *trial) requireBentIsFound(r *rand.Rand) map[int]int {
 	return bent
 }
 
-// bend makes a read at the end stale: it gets the answer that the same read had earlier, in spite of what was acknowledged in between. It says false when there
-// is no such read. Where an outcome is unknown there is another explanation of much, so such histories are left alone.
+// bend makes a read at the end stale: it gets the answer that the same read had earlier, in spite of what was
+// acknowledged in between. It says false when there is no such read. Where an outcome is unknown there is another
+// explanation of much, so such histories are left alone.
 func bend(entries []history.Entry) bool {
 	var lastSet *history.Entry
 	for i := range entries {
@@ -89,7 +92,8 @@ func bend(entries []history.Entry) bool {
 	return false
 }
 
-// isStale is whether an answer lacks something that another has: not the names, which can change in many ways, but events, or another value.
+// isStale is whether an answer lacks something that another has: not the names, which can change in many ways, but
+// events, or another value.
 func isStale(old, answer history.Answer) bool {
 	if !answer.Found {
 		return old.Value != answer.Value
@@ -103,8 +107,8 @@ func TestOutcomesAreToldApart(t *testing.T) {
 	require.False(t, reply{status: 500}.isUndone())
 }
 
-// Three nodes that are killed, paused and cut off from one another answer as if one server did one request after the other, whichever node is asked. Each run has
-// another seed; the runs share out the kinds of faults.
+// Three nodes that are killed, paused and cut off from one another answer as if one server did one request after the
+// other, whichever node is asked. Each run has another seed; the runs share out the kinds of faults.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -23,7 +23,8 @@ import (
 	"millrace/loadtest/testaddr"
 )
 
-// network is what lies between the nodes of a cluster under test, and between them and the test. Nodes are numbered from 1.
+// network is what lies between the nodes of a cluster under test, and between them and the test. Nodes are numbered
+// from 1.
 type network interface {
 	// raft, api and admin are where a node listens, for the others and for clients.
 	raft(node int) string
@@ -35,12 +36,14 @@ type network interface {
 	command(node int, program string, args ...string) (string, []string)
 	// canCut: whether there is cut.
 	canCut() bool
-	// cut loses everything that one node sends to another. The other direction, and clients, are left alone. mend undoes it.
+	// cut loses everything that one node sends to another. The other direction, and clients, are left alone. mend
+	// undoes it.
 	cut(from, to int)
 	mend(from, to int)
 }
 
-// newNetwork is made of namespaces where that is permitted. Elsewhere nothing can be cut; what else is tested is tested all the same.
+// newNetwork is made of namespaces where that is permitted. Elsewhere nothing can be cut; what else is tested is tested
+// all the same.
 func newNetwork(t *testing.T, nodes int) network {
 	t.Helper()
 	for range 3 { // another test may have taken the same addresses in the same moment
@@ -79,8 +82,9 @@ func (l loopback) command(_ int, program string, args ...string) (string, []stri
 	return program, args
 }
 
-// namespaces is a network namespace for each node, and one with the switch that they and the test are connected to. Who has which Ethernet address is written
-// down in each of them. A direction is cut by writing down one that nobody has: so packets are lost, as in a broken network, and nobody is told.
+// namespaces is a network namespace for each node, and one with the switch that they and the test are connected to. Who
+// has which Ethernet address is written down in each of them. A direction is cut by writing down one that nobody has:
+// so packets are lost, as in a broken network, and nobody is told.
 type namespaces struct {
 	t      *testing.T
 	name   string // of the namespaces, before what tells them apart

@@ -14,8 +14,8 @@ import (
 	"millrace/loadtest"
 )
 
-// cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, names of flags as keys) or from an environment
-// variable: --data is MILLRACE_DATA.
+// cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, names of flags as keys) or
+// from an environment variable: --data is MILLRACE_DATA.
 type cli struct {
 	Config kong.ConfigFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
 

@@ -134,8 +134,8 @@ func (c *crowd) identifier(r *rand.Rand) string {
 	return fmt.Sprintf(`{"external_id":%q}`, c.external(i))
 }
 
-// merge asks for some random merges: some cross one another, some make chains, some are of a user into itself. Without an answer it is not known
-// whether they will be done, and it doesn't matter: no sum may change.
+// merge asks for some random merges: some cross one another, some make chains, some are of a user into itself. Without
+// an answer it is not known whether they will be done, and it doesn't matter: no sum may change.
 func (c *crowd) merge(r *rand.Rand, n int) {
 	var updates []string
 	for range n {
@@ -157,7 +157,8 @@ func (c *crowd) merge(r *rand.Rand, n int) {
 	}
 }
 
-// track sends events and purchases to users who may be merged away at this very moment, until it is acknowledged. The Idempotency-Key makes that once.
+// track sends events and purchases to users who may be merged away at this very moment, until it is acknowledged. The
+// Idempotency-Key makes that once.
 func (c *crowd) track(r *rand.Rand) {
 	var events, purchases []string
 	cents := 0
@@ -263,7 +264,8 @@ func (c *crowd) check(t *testing.T) {
 	}
 }
 
-// mingle has so many clients merge and track until so many merges are accepted, and lets a fault happen now and then, evenly over the merges.
+// mingle has so many clients merge and track until so many merges are accepted, and lets a fault happen now and then,
+// evenly over the merges.
 func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, fault func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -290,8 +292,8 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 	}
 }
 
-// Whatever is merged into whatever, at once, in chains and in circles, with the server killed in between and users tracked meanwhile: the sums over all
-// users stay what was sent (issue of merges, FAULTS.md F19).
+// Whatever is merged into whatever, at once, in chains and in circles, with the server killed in between and users
+// tracked meanwhile: the sums over all users stay what was sent (issue of merges, FAULTS.md F19).
 func TestMergesConserve(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
@@ -316,7 +318,8 @@ func TestMergesConserve(t *testing.T) {
 	p.stop()
 }
 
-// The same on a cluster, whose nodes are killed: what one group hands to another is under way when either loses its leader.
+// The same on a cluster, whose nodes are killed: what one group hands to another is under way when either loses its
+// leader.
 func TestMergesConserveInCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -52,8 +52,9 @@ func readCorpus(t *testing.T) (list []recorded) {
 	return list
 }
 
-// Every recorded request gets an answer in the shape of the contract: what the router has no path for, 404; and where the real service's own answer is known
-// for what is served, its status and the members of its body. A new route is in this test by being in the router.
+// Every recorded request gets an answer in the shape of the contract: what the router has no path for, 404; and where
+// the real service's own answer is known for what is served, its status and the members of its body. A new route is in
+// this test by being in the router.
 func TestCorpus(t *testing.T) {
 	list := readCorpus(t)
 	s := newSite(t, "--max-bad-keys-per-minute", "100000")
@@ -111,7 +112,8 @@ func TestCorpus(t *testing.T) {
 	p.stop()
 }
 
-// superseded are recordings that later ones and the contract say otherwise about: an unknown address keeps its state (service.md 3.1).
+// superseded are recordings that later ones and the contract say otherwise about: an unknown address keeps its state
+// (service.md 3.1).
 var superseded = map[string]bool{
 	"jonallured/appboy:spec/fixtures/responses/email_status/unknown_email/responds_with_bad_request.yml": true,
 }

@@ -110,7 +110,8 @@ func TestKillUnderLoad(t *testing.T) {
 	t.Logf("%d kills, slowest start %v", kills, slowest)
 }
 
-// The same with Idempotency-Keys: requests without an answer are sent again, and every one of them has its effect exactly once.
+// The same with Idempotency-Keys: requests without an answer are sent again, and every one of them has its effect
+// exactly once.
 func TestKillUnderLoadWithIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
@@ -248,12 +249,12 @@ func TestDiskBelowTheFloor(t *testing.T) {
 	p.stop()
 }
 
-// A line of strace: pid, time, then the file of a sync that begins, or the end of the process; and the result, unless it stands in a later line
-// of the same pid.
+// A line of strace: pid, time, then the file of a sync that begins, or the end of the process; and the result, unless
+// it stands in a later line of the same pid.
 var straceLine = regexp.MustCompile(`^(\d+) +(\d+\.\d+) (?:f(?:data)?sync\(\d+<([^>]*)>|(<\.\.\. f(?:data)?sync resumed>)|(\+\+\+ exited with \d+))(?:.*\) += (-?\d+)(.*))?`)
 
-// F6: fsync fails with EIO, from the k-th of a thread on. No request is acknowledged that no good fsync of the log covers, and the server
-// ends with code 3 and its reason; what it had acknowledged is there when the disk works again.
+// F6: fsync fails with EIO, from the k-th of a thread on. No request is acknowledged that no good fsync of the log
+// covers, and the server ends with code 3 and its reason; what it had acknowledged is there when the disk works again.
 func TestSyncFails(t *testing.T) {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -300,7 +301,8 @@ func TestSyncFails(t *testing.T) {
 	require.True(t, tested > 0 || testing.Short())
 }
 
-// readTrace counts the syncs of the log that succeeded, and says how long after the first sync that failed the process ended.
+// readTrace counts the syncs of the log that succeeded, and says how long after the first sync that failed the process
+// ended.
 func readTrace(t *testing.T, name string) (good int, took time.Duration) {
 	f, err := os.Open(name)
 	require.NoError(t, err)

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is a real file system in a file, whose power can be cut: what was not synced is lost then, and what was is there.
+// disk is a real file system in a file, whose power can be cut: what was not synced is lost then, and what was is
+// there.
 type disk struct {
 	image string
 	dir   string // where it is mounted

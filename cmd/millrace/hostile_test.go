@@ -19,7 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Slow clients and garbage, while a good client works: its requests all succeed, the process lives, and its memory stays bounded.
+// Slow clients and garbage, while a good client works: its requests all succeed, the process lives, and its memory
+// stays bounded.
 func TestHostileClients(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newSite(t, "--read-timeout", "2s", "--max-bad-keys-per-minute", "1000000")
@@ -97,7 +98,8 @@ func (s *site) stranger() {
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// slowClient sends its request byte by byte, or stops in the middle, or never reads its answer, until the server has enough of it.
+// slowClient sends its request byte by byte, or stops in the middle, or never reads its answer, until the server has
+// enough of it.
 func (s *site) slowClient(kind int) {
 	c, err := net.Dial("tcp", s.addr)
 	if err != nil {

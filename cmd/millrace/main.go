@@ -1,4 +1,5 @@
-// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, backup, restore, cluster, admin, version.
+// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, backup, restore,
+// cluster, admin, version.
 package main
 
 import (

@@ -21,7 +21,8 @@ import (
 	"millrace/shard/op"
 )
 
-// node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied documents.
+// node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied
+// documents.
 type node struct {
 	engine  *shard.Coordinator // of a node of a cluster: its front
 	cluster *cluster.Node      // nil: alone
@@ -195,8 +196,8 @@ func (n *node) warnOfUsage(err error) {
 	n.log.Warn("last use of the API keys is not stored", "error", err)
 }
 
-// close ends everything in order. The last use of keys is a convenience: that it can't be stored, on a full disk or in half a cluster, doesn't make the stop
-// a failure.
+// close ends everything in order. The last use of keys is a convenience: that it can't be stored, on a full disk or in
+// half a cluster, doesn't make the stop a failure.
 func (n *node) close() error {
 	usage := n.control.FlushUsage()
 	for _, harmless := range []error{shard.ErrDiskFull, shard.ErrBusy, shard.ErrUnavailable, shard.ErrUnknown, shard.ErrNotLeader} {

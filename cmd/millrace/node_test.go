@@ -12,8 +12,8 @@ import (
 	"millrace/shard"
 )
 
-// A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is one in order; what else
-// goes wrong is an error.
+// A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is
+// one in order; what else goes wrong is an error.
 func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	var log buffer
 	c := &serveCommand{Data: t.TempDir(), StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute, StreamRetryMax: time.Minute}

@@ -32,7 +32,8 @@ import (
 //go:embed demo.yaml
 var demo []byte
 
-// gcPercent: profiles lie outside of the Go heap, so the heap is small and may grow fivefold between two collections. GOGC overrides it.
+// gcPercent: profiles lie outside of the Go heap, so the heap is small and may grow fivefold between two collections.
+// GOGC overrides it.
 const gcPercent = 400
 
 const demoKey = "millrace-demo-key"
@@ -114,7 +115,8 @@ type serveCommand struct {
 	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"${enum}."`
 }
 
-// Run serves until ctx ends (SIGINT, SIGTERM), then drains. It returns an exitError with exitDiskFailed when the disk has failed.
+// Run serves until ctx ends (SIGINT, SIGTERM), then drains. It returns an exitError with exitDiskFailed when the disk
+// has failed.
 func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	logger, err := c.logger()
 	if err != nil {
@@ -170,7 +172,8 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	hup := make(chan os.Signal, 1) // from before the first answer on: whoever has had one may send it
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is somebody to serve.
+	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is
+	// somebody to serve.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err
@@ -190,7 +193,8 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	return c.serve(ctx, n, listener, hup, reload, failed, logger, stdout)
 }
 
-// open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for long: whoever comes meanwhile is told.
+// open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
+// long: whoever comes meanwhile is told.
 func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, failed <-chan error, stdout io.Writer) (*node, error) {
 	if o.cluster == nil {
 		n, err := openNode(ctx, o)
@@ -273,7 +277,8 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 // reloads are the certificates in use; nil ones are none.
 type reloads []*api.TLS
 
-// reload is SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the old state stays.
+// reload is SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the old
+// state stays.
 func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger, stdout io.Writer) {
 	for _, certificate := range certificates {
 		if certificate == nil {

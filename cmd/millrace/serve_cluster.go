@@ -104,7 +104,8 @@ func (c *serveCommand) greets() bool {
 	return c.Node == 0 || c.Node == slices.Min(slices.AppendSeq([]uint32{c.Node}, maps.Keys(c.Members)))
 }
 
-// linkTLS is for both sides of a connection between nodes, nil for none. The certificate can be read again; the authority is that of the start.
+// linkTLS is for both sides of a connection between nodes, nil for none. The certificate can be read again; the
+// authority is that of the start.
 func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	if c.RaftInsecure {
 		return nil, nil, nil
@@ -216,7 +217,8 @@ func (p limitPeers) Call(ctx context.Context, node uint32, message []byte) ([]by
 	return p.Node.Call(ctx, quorum.Node(node), limitService, message)
 }
 
-// groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with the replicas.
+// groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with
+// the replicas.
 func (n *node) groupGauges() {
 	metrics.RegisterMetricsWriter(func(w io.Writer) {
 		type group struct {
@@ -240,7 +242,8 @@ func (n *node) groupGauges() {
 	})
 }
 
-// isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are missing.
+// isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are
+// missing.
 func isPassing(err error) bool {
 	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
 }

@@ -66,8 +66,8 @@ func (a *authority) issue(serial int64, certFile, keyFile string) {
 	require.NoError(a.t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}), 0o600))
 }
 
-// The whole of a cluster from the command line: mutual TLS between the nodes, one bootstrap file for all of them, keys and limits that hold everywhere, stops
-// and starts in order.
+// The whole of a cluster from the command line: mutual TLS between the nodes, one bootstrap file for all of them, keys
+// and limits that hold everywhere, stops and starts in order.
 func TestServeAsNodes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -359,7 +359,8 @@ func makeCertificate(t *testing.T, name, addr, certFile, keyFile string) *x509.C
 	return cert
 }
 
-// TLS serves, takes a new certificate on SIGHUP without a restart, keeps the old one when the new is broken, and refuses what is outdated.
+// TLS serves, takes a new certificate on SIGHUP without a restart, keeps the old one when the new is broken, and
+// refuses what is outdated.
 func TestTLS(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()

@@ -88,8 +88,9 @@ func (s *site) awaitStream(t *testing.T, stream string) (want []string) {
 	return want
 }
 
-// The server is killed again and again while requests come and files are written. In the end each stream has what the export has: nothing is missing, nothing is
-// there twice, and in each file the events are in the order in which they were applied.
+// The server is killed again and again while requests come and files are written. In the end each stream has what the
+// export has: nothing is missing, nothing is there twice, and in each file the events are in the order in which they
+// were applied.
 func TestStreamsOverKills(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
@@ -211,7 +212,8 @@ func TestStreamCommands(t *testing.T) {
 	p.stop()
 }
 
-// DuckDB, which nobody here has written, reads the files of streams by the queries of docs/streams.md, and finds in them what the export has.
+// DuckDB, which nobody here has written, reads the files of streams by the queries of docs/streams.md, and finds in
+// them what the export has.
 func TestClientsReadStreams(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {
@@ -290,8 +292,8 @@ func numberOf(v any) any {
 	return v
 }
 
-// Nodes of a cluster die one after the other, in the middle of files, while users are written. Whoever leads a group next goes on with its part of the stream, so that
-// in the directory that all share each event is once.
+// Nodes of a cluster die one after the other, in the middle of files, while users are written. Whoever leads a group
+// next goes on with its part of the stream, so that in the directory that all share each event is once.
 func TestStreamsOfACluster(t *testing.T) {
 	t.Parallel()
 	shared := t.TempDir()

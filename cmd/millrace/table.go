@@ -180,7 +180,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// cell is a JSON value as it stands in a table: strings without quotes, lists with commas, objects as name=value, no control characters.
+// cell is a JSON value as it stands in a table: strings without quotes, lists with commas, objects as name=value, no
+// control characters.
 func cell(value json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(value))

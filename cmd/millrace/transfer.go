@@ -37,8 +37,8 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// serveEvents is GET /admin/events?workspace=&since=&until=&name=&kind=&format=. The answer streams; should reading fail after it has begun,
-// the connection is cut, so that nobody takes a part for the whole.
+// serveEvents is GET /admin/events?workspace=&since=&until=&name=&kind=&format=. The answer streams; should reading
+// fail after it has begun, the connection is cut, so that nobody takes a part for the whole.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {
@@ -108,8 +108,9 @@ type importAnswer struct {
 	Errors   []importError `json:"errors,omitempty"` // the first ones
 }
 
-// importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export (decisions.md D9). A
-// line that is no user is refused, its siblings are not. A profile that is there already is replaced.
+// importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
+// (decisions.md D9). A line that is no user is refused, its siblings are not. A profile that is there already is
+// replaced.
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
@@ -205,7 +206,8 @@ func (n *node) replaceProfiles(ws *api.Workspace, blobs [][]byte) error {
 	})
 }
 
-// untilTaken does what may be done twice: for as long as the engine is busy, and for a while when nodes of the cluster are missing.
+// untilTaken does what may be done twice: for as long as the engine is busy, and for a while when nodes of the cluster
+// are missing.
 func untilTaken(do func() error) error {
 	for begun := time.Now(); ; {
 		err := do()

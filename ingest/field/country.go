@@ -62,7 +62,8 @@ var countries = sync.OnceValue(func() *countryTable {
 	return t
 })
 
-// appendNameKey reduces a name to its letters: lower case, no accents, no blanks and marks, & as "and", no "the" in front.
+// appendNameKey reduces a name to its letters: lower case, no accents, no blanks and marks, & as "and", no "the" in
+// front.
 func appendNameKey(dst, name []byte) []byte {
 	start := len(dst)
 	for i, c := range name {

@@ -19,8 +19,8 @@ const (
 )
 
 // Email reports whether b is an e-mail address by the syntax of reference.md 2.1: letters and digits of any script in
-// the local part; a host of ASCII labels that ends in a top-level domain of ICANN; Microsoft and Gmail addresses
-// judged more strictly. Nothing is trimmed. The compiled-in public suffix list stands for ICANN's list of top-level domains.
+// the local part; a host of ASCII labels that ends in a top-level domain of ICANN; Microsoft and Gmail addresses judged
+// more strictly. Nothing is trimmed. The compiled-in public suffix list stands for ICANN's list of top-level domains.
 func Email(b []byte) bool {
 	at := bytes.IndexByte(b, '@')
 	if at < 1 || at > MaxEmailLocalBytes || len(b) > MaxEmailBytes {

@@ -36,7 +36,8 @@ func Runes255(b []byte) bool {
 	return len(b) <= MaxStringChars*utf8.UTFMax && utf8.RuneCount(b) <= MaxStringChars
 }
 
-// Name reports whether b is good for the name of an event or the id of a product: 1 to 255 characters (reference.md 1.6, 1.7).
+// Name reports whether b is good for the name of an event or the id of a product: 1 to 255 characters (reference.md
+// 1.6, 1.7).
 func Name(b []byte) bool {
 	return len(b) > 0 && Runes255(b)
 }
@@ -104,7 +105,8 @@ func equalWords(b []byte, words string) bool {
 	return true
 }
 
-// UUID decodes the canonical form of a UUID, 8-4-4-4-12 hexadecimal digits of any case. Version and variant are not looked at.
+// UUID decodes the canonical form of a UUID, 8-4-4-4-12 hexadecimal digits of any case. Version and variant are not
+// looked at.
 func UUID(b []byte) (id [16]byte, ok bool) {
 	if len(b) != 36 || b[8] != '-' || b[13] != '-' || b[18] != '-' || b[23] != '-' {
 		return id, false

@@ -54,9 +54,9 @@ const MaxPriceBytes = 1024
 const maxPriceDigits = 64
 
 // MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
-// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact, of maxPriceDigits; the product is
-// rounded once, at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes, or a product that
-// 64 bits don't hold, is not ok.
+// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact, of maxPriceDigits; the
+// product is rounded once, at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes,
+// or a product that 64 bits don't hold, is not ok.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	if minor, ok = plainPrice(priceText, digits, quantity); ok {
 		return minor, true
@@ -84,7 +84,8 @@ func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok
 	return 0, false
 }
 
-// plainPrice is MinorUnits for a price of few digits without exponent, of which none is below the minor unit, and a small quantity.
+// plainPrice is MinorUnits for a price of few digits without exponent, of which none is below the minor unit, and a
+// small quantity.
 func plainPrice(text []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	const maxBytes, maxQuantity = 12, 1000 // the product, three more digits of the currency included, stays below 10^18
 	if len(text) == 0 || len(text) > maxBytes || digits > 3 || quantity < 0 || quantity > maxQuantity || !isDigit(text[0]) ||

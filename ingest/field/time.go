@@ -80,8 +80,8 @@ const (
 	afterYear3000 = 376565 * dayMillis    // 3001-01-01T00:00:00Z
 )
 
-// plainTime reads what most clients send, YYYY-MM-DDTHH:MM:SSZ with or without three digits of a fraction, eight bytes at a time. What it
-// does not take, a leap second among it, may still be a time.
+// plainTime reads what most clients send, YYYY-MM-DDTHH:MM:SSZ with or without three digits of a fraction, eight bytes
+// at a time. What it does not take, a leap second among it, may still be a time.
 func plainTime(b []byte) (unixMillis int64, ok bool) {
 	const shortZ, longZ = len("2026-11-21T04:23:01Z"), len("2026-11-21T04:23:01.123Z")
 	if len(b) != shortZ && len(b) != longZ {
@@ -119,7 +119,8 @@ var (
 	fractionPattern = newPattern(":00.000Z")
 )
 
-// newPattern has, for each byte, what carries a difference that may not be over into the highest bit: any difference, above 9 at a digit.
+// newPattern has, for each byte, what carries a difference that may not be over into the highest bit: any difference,
+// above 9 at a digit.
 func newPattern(text string) (p pattern) {
 	for i := range len(text) {
 		limit := uint64(0x7f)
@@ -132,7 +133,8 @@ func newPattern(text string) (p pattern) {
 	return p
 }
 
-// of has the digits of b in the low halves of its bytes, the first one lowest. A byte of b that does not fit has the highest bit set.
+// of has the digits of b in the low halves of its bytes, the first one lowest. A byte of b that does not fit has the
+// highest bit set.
 func (p *pattern) of(b []byte) uint64 {
 	v := binary.LittleEndian.Uint64(b) ^ p.text
 	return v | (v&^highBits+p.limit)&highBits

@@ -1,12 +1,12 @@
-// Package body writes bodies of POST /users/track (section 4.1 of the contract) as real clients send them, and says of each object
-// what it is and whether a server must refuse it.
+// Package body writes bodies of POST /users/track (section 4.1 of the contract) as real clients send them, and says of
+// each object what it is and whether a server must refuse it.
 //
-// Equal options, seed included, give equal bytes in equal order: a benchmark or a failing run is repeated by its seed. A body is
-// valid JSON within the limits of the contract, whatever the options.
+// Equal options, seed included, give equal bytes in equal order: a benchmark or a failing run is repeated by its seed.
+// A body is valid JSON within the limits of the contract, whatever the options.
 //
-// Writing a body of 225 objects costs some hundred microseconds. A load generator that shares its cores with the server takes templates
-// (Generator.Template) instead: finished bodies whose users and sequence are exchanged in place, a few nanoseconds an object.
-// That is why user numbers and sequences have a fixed number of digits.
+// Writing a body of 225 objects costs some hundred microseconds. A load generator that shares its cores with the server
+// takes templates (Generator.Template) instead: finished bodies whose users and sequence are exchanged in place, a few
+// nanoseconds an object. That is why user numbers and sequences have a fixed number of digits.
 //
 // A Generator, a Template and a Picker belong to one goroutine each.
 package body
@@ -104,7 +104,8 @@ const (
 	sequenceDigits = 10
 )
 
-// AppendIdentifier appends the identifier of a user: the external_id, the alias name (label AliasLabel), or the email address.
+// AppendIdentifier appends the identifier of a user: the external_id, the alias name (label AliasLabel), or the email
+// address.
 func AppendIdentifier(dst []byte, prefix string, kind IDKind, user int) []byte {
 	dst = append(dst, prefix...)
 	switch kind {
@@ -260,8 +261,8 @@ func (g *Generator) attributes(o *Object) {
 	g.marker(o)
 }
 
-// profileFields writes some of the reserved attributes. Email address and phone number are those of the user, so that one
-// user's stay the same from request to request; only users with an external_id have them.
+// profileFields writes some of the reserved attributes. Email address and phone number are those of the user, so that
+// one user's stay the same from request to request; only users with an external_id have them.
 func (g *Generator) profileFields(o *Object) {
 	switch o.Rule {
 	case "email invalid":
@@ -389,8 +390,8 @@ func (g *Generator) price(o *Object) {
 	}
 }
 
-// identify writes the identifier, the first member of the object. Alias objects say that they create, which the contract wants of
-// them (2.6), so that an accepted object always has an effect.
+// identify writes the identifier, the first member of the object. Alias objects say that they create, which the
+// contract wants of them (2.6), so that an accepted object always has an effect.
 func (g *Generator) identify(o *Object) {
 	switch o.Rule {
 	case "no identifier":
@@ -434,7 +435,8 @@ func (g *Generator) appID() {
 	}
 }
 
-// marker writes the member that SetSequence exchanges: within the object of an attribute, within the properties of the others.
+// marker writes the member that SetSequence exchanges: within the object of an attribute, within the properties of the
+// others.
 func (g *Generator) marker(o *Object) {
 	if g.o.Marker == "" {
 		return
@@ -455,7 +457,8 @@ func (g *Generator) time(o *Object) {
 	}
 }
 
-// properties writes the properties object; shape chooses which ones, the same for the same shape but for an occasional omission.
+// properties writes the properties object; shape chooses which ones, the same for the same shape but for an occasional
+// omission.
 func (g *Generator) properties(o *Object, shape int) {
 	if g.o.Properties < 1 && g.o.Marker == "" && o.Rule == "" {
 		return

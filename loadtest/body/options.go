@@ -25,8 +25,8 @@ const (
 	Hot Skew = "hot"
 )
 
-// Options say what the bodies look like. The zero value with EnsureDefaults is the typical request: 75 + 75 + 75 objects in
-// 55 to 60 KB.
+// Options say what the bodies look like. The zero value with EnsureDefaults is the typical request: 75 + 75 + 75
+// objects in 55 to 60 KB.
 type Options struct {
 	// Seed fixes everything that is random; equal options and seeds give equal bytes.
 	Seed uint64 `json:"seed"`
@@ -41,19 +41,21 @@ type Options struct {
 	// Exponent of Zipf, above 0. Default 0.99.
 	Exponent float64 `json:"exponent"`
 
-	// EmailShare and AliasShare are the shares of objects addressed by email and by user_alias instead of external_id. Default 0.
-	// Those users are others than the ones with an external_id, and there are Users × share of them.
+	// EmailShare and AliasShare are the shares of objects addressed by email and by user_alias instead of external_id.
+	// Default 0. Those users are others than the ones with an external_id, and there are Users × share of them.
 	EmailShare float64 `json:"email_share"`
 	AliasShare float64 `json:"alias_share"`
-	// JoinEmails makes objects addressed by email reach users that have an external_id and that address, once an attribute object
-	// gave it to them. Otherwise both kinds of users have different addresses.
+	// JoinEmails makes objects addressed by email reach users that have an external_id and that address, once an
+	// attribute object gave it to them. Otherwise both kinds of users have different addresses.
 	JoinEmails bool `json:"join_emails"`
 	// ErrorShare is the share of objects that a server must refuse. Default 0.
 	ErrorShare float64 `json:"error_share"`
 
-	// Properties is how many properties an event or purchase has, and how many custom attributes an attribute object. Default 4, none: -1.
+	// Properties is how many properties an event or purchase has, and how many custom attributes an attribute object.
+	// Default 4, none: -1.
 	Properties int `json:"properties"`
-	// UnicodeShare and EscapeShare are the shares of text values with characters outside ASCII and with JSON escapes. Default 0.
+	// UnicodeShare and EscapeShare are the shares of text values with characters outside ASCII and with JSON escapes.
+	// Default 0.
 	UnicodeShare float64 `json:"unicode_share"`
 	EscapeShare  float64 `json:"escape_share"`
 	// EventNames and Products are how many different names and product ids occur. Default 24 and 200.
@@ -65,11 +67,11 @@ type Options struct {
 	MaxQuantity int `json:"max_quantity"`
 	// AppID of events and purchases. Default the app of the bootstrap example; "-" leaves it out.
 	AppID string `json:"app_id"`
-	// Marker, when set, names an integer attribute (and property) that every object of a body carries, with a value that
-	// Template.SetSequence exchanges.
+	// Marker, when set, names an integer attribute (and property) that every object of a body carries, with a value
+	// that Template.SetSequence exchanges.
 	Marker string `json:"marker"`
-	// Now is the time of the newest event; the others lie within the hour before. Default 2026-11-01T00:00:00Z, a constant, so that
-	// bodies depend on nothing but the options.
+	// Now is the time of the newest event; the others lie within the hour before. Default 2026-11-01T00:00:00Z, a
+	// constant, so that bodies depend on nothing but the options.
 	Now time.Time `json:"now"`
 }
 
@@ -157,8 +159,8 @@ type Mix [numArrays]int
 func (m Mix) Total() int { return m[Attributes] + m[Events] + m[Purchases] }
 
 // ParseMix reads the names of the arrays that take part, "events" or "attributes,events", each with a weight if wanted
-// ("events=3,purchases=1"), and spreads objects over them. With 0 objects an unweighted mix fills its arrays (75 each) and a weighted
-// one gives its heaviest array 75.
+// ("events=3,purchases=1"), and spreads objects over them. With 0 objects an unweighted mix fills its arrays (75 each)
+// and a weighted one gives its heaviest array 75.
 func ParseMix(text string, objects int) (Mix, error) {
 	var weight, m Mix
 	total, heaviest := 0, 0

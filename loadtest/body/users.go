@@ -5,11 +5,12 @@ import (
 	"math/rand/v2"
 )
 
-// zipfDraws is how many draws a Picker of Zipf makes ahead: drawing costs some hundred nanoseconds, reading a draw one or two.
+// zipfDraws is how many draws a Picker of Zipf makes ahead: drawing costs some hundred nanoseconds, reading a draw one
+// or two.
 const zipfDraws = 1 << 17
 
-// Picker draws user numbers. Next costs a few nanoseconds whatever the skew, so that a load generator can draw each object's user
-// in its loop. Not for concurrent use.
+// Picker draws user numbers. Next costs a few nanoseconds whatever the skew, so that a load generator can draw each
+// object's user in its loop. Not for concurrent use.
 type Picker struct {
 	rng   *rand.Rand
 	users uint64
@@ -42,9 +43,9 @@ func (p *Picker) Next() int {
 	return int(p.rng.Uint64N(p.users))
 }
 
-// zipf draws k in [0, n) with a probability of 1/(k+1)^s, by inverting the integral of the density and rejecting where the
-// histogram lies below it (W. Hörmann, G. Derflinger, Rejection-inversion to generate variates from monotone discrete distributions,
-// 1996). The one in math/rand wants s > 1; access logs have it near 1, on either side.
+// zipf draws k in [0, n) with a probability of 1/(k+1)^s, by inverting the integral of the density and rejecting where
+// the histogram lies below it (W. Hörmann, G. Derflinger, Rejection-inversion to generate variates from monotone
+// discrete distributions, 1996). The one in math/rand wants s > 1; access logs have it near 1, on either side.
 type zipf struct {
 	s, n          float64
 	top, bottom   float64 // integral up to n + 1/2; integral up to 3/2, less the mass of the first

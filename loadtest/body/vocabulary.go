@@ -1,7 +1,7 @@
 package body
 
-// The words that bodies are made of. Each property and attribute has one kind of value, and each event name its own sequence of
-// properties, as in the traffic of real apps: a server sees few shapes, many times.
+// The words that bodies are made of. Each property and attribute has one kind of value, and each event name its own
+// sequence of properties, as in the traffic of real apps: a server sees few shapes, many times.
 
 type valueKind uint8
 

@@ -1,12 +1,15 @@
-// Package history records what concurrent clients asked of a server and what they were told, and judges whether one order of all requests, each at one
-// moment between its call and its return, explains every answer: linearizability, decided by porcupine. Tests import it, nothing else does.
+// Package history records what concurrent clients asked of a server and what they were told, and judges whether one
+// order of all requests, each at one moment between its call and its return, explains every answer: linearizability,
+// decided by porcupine. Tests import it, nothing else does.
 //
-// A history is cut into families. No request touches two families, so each is judged by itself, and one stays so small (some dozens of requests, few of unknown
-// outcome) that judging takes milliseconds. There are two models: Names of a family of users who get aliases and external ids, are tracked and merged, and
-// Register of a value that is set and read.
+// A history is cut into families. No request touches two families, so each is judged by itself, and one stays so small
+// (some dozens of requests, few of unknown outcome) that judging takes milliseconds. There are two models: Names of a
+// family of users who get aliases and external ids, are tracked and merged, and Register of a value that is set and
+// read.
 //
-// A request that was refused with "nothing was done" is left out of the history: so an effect that it has all the same shows, as one that nobody caused. One
-// whose outcome is unknown (no answer, or an answer that says so) may take effect at any time after its call, or never.
+// A request that was refused with "nothing was done" is left out of the history: so an effect that it has all the same
+// shows, as one that nobody caused. One whose outcome is unknown (no answer, or an answer that says so) may take effect
+// at any time after its call, or never.
 package history
 
 import (
@@ -95,7 +98,8 @@ func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outco
 
 func (r *Recorder) now() int64 { return int64(time.Since(r.Began)) }
 
-// Sent is how many requests there were, Recorded how many of them are in the history, Unknowns how many of these may have had an effect or not.
+// Sent is how many requests there were, Recorded how many of them are in the history, Unknowns how many of these may
+// have had an effect or not.
 func (r *Recorder) Sent() int { return r.locked(func() int { return r.sent }) }
 
 // Recorded is described at Sent.
@@ -173,8 +177,8 @@ func Check(m Model, entries []Entry, limit time.Duration) Verdict {
 	return Undecided
 }
 
-// Shortest cuts an illegal history down to the shortest beginning that is illegal, which is where to look for the fault: the last entry is the first answer
-// that nothing explains. Entries are in the order of their calls.
+// Shortest cuts an illegal history down to the shortest beginning that is illegal, which is where to look for the
+// fault: the last entry is the first answer that nothing explains. Entries are in the order of their calls.
 func Shortest(m Model, entries []Entry, limit time.Duration) []Entry {
 	returns := []int64{}
 	for i := range entries {

@@ -14,7 +14,8 @@ import (
 
 const limit = 10 * time.Second
 
-// script reads a history: a line is an entry, "call return op -> answer". A return of ? is unknown, one like 5/9 a merge that was over at 9.
+// script reads a history: a line is an entry, "call return op -> answer". A return of ? is unknown, one like 5/9 a
+// merge that was over at 9.
 func script(t *testing.T, text string) (entries []Entry) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -332,8 +333,8 @@ func TestRegister(t *testing.T) {
 		12 13 get x1 -> =none`)
 }
 
-// TestRandomHistories makes histories by a server that does one thing after the other: each request takes effect at a moment between call and return. They are
-// all linearizable, and what is bent in an answer is found.
+// TestRandomHistories makes histories by a server that does one thing after the other: each request takes effect at a
+// moment between call and return. They are all linearizable, and what is bent in an answer is found.
 func TestRandomHistories(t *testing.T) {
 	r := testseed.Rand(t)
 	bent, found := 0, 0
@@ -458,8 +459,8 @@ func simulate(r *rand.Rand, n, clients int) (entries []Entry) {
 	return entries
 }
 
-// stale looks for a read that begins after the event with its lowest bit was acknowledged to the same identifier, with nobody being merged from the one to the
-// other. -1: there is none.
+// stale looks for a read that begins after the event with its lowest bit was acknowledged to the same identifier, with
+// nobody being merged from the one to the other. -1: there is none.
 func stale(entries []Entry) int {
 	quiet := func(from, to int64) bool {
 		for i := range entries {
@@ -485,7 +486,8 @@ func stale(entries []Entry) int {
 	return -1
 }
 
-// TestUnknownsAreJudgedInTime: families end after a few requests of unknown outcome, because each doubles what is possible.
+// TestUnknownsAreJudgedInTime: families end after a few requests of unknown outcome, because each doubles what is
+// possible.
 func TestUnknownsAreJudgedInTime(t *testing.T) {
 	r := testseed.Rand(t)
 	for range 50 {

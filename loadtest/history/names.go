@@ -7,7 +7,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Names is a model of users with external ids and aliases (all of one label) who are tracked, exported, identified and merged.
+// Names is a model of users with external ids and aliases (all of one label) who are tracked, exported, identified and
+// merged.
 //
 // Not every request is one atomic change, and the model is as fine as the contract:
 //
@@ -38,8 +39,8 @@ func (Names) steps(number int, e *Entry) []step {
 	return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}}
 }
 
-// profile is a user, or what is left of one that was merged away. Its id is the number of the entry that made it, whatever order the checker tries, so that
-// equal states compare as equal.
+// profile is a user, or what is left of one that was merged away. Its id is the number of the entry that made it,
+// whatever order the checker tries, so that equal states compare as equal.
 type profile struct {
 	id       int32
 	into     int32 // merged into that one; 0: is there

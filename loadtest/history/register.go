@@ -4,9 +4,10 @@ import "github.com/anishathalye/porcupine"
 
 // Register is a model of a value that is Set and read with Get.
 //
-// When it is kept under several identifiers (the subscription state of an address and of the users who share it), a change reaches one after the other until it
-// is answered. What is promised is that each of them shows, through whatever it is read, what was acknowledged; so the reads through one identifier are judged
-// with all changes. Through names it.
+// When it is kept under several identifiers (the subscription state of an address and of the users who share it), a
+// change reaches one after the other until it is answered. What is promised is that each of them shows, through
+// whatever it is read, what was acknowledged; so the reads through one identifier are judged with all changes. Through
+// names it.
 type Register struct {
 	Initial string
 	Through *Ref // nil: one value, whatever it is read through

@@ -1,4 +1,5 @@
-// Package testseed gives tests their random input, so that a failure can be had again. Tests import it, nothing else does.
+// Package testseed gives tests their random input, so that a failure can be had again. Tests import it, nothing else
+// does.
 package testseed
 
 import (
@@ -29,7 +30,8 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Of(t), 0))
 }
 
-// folder is the package under test as `go test` takes it at the root of the module: tests run in the folder of their package.
+// folder is the package under test as `go test` takes it at the root of the module: tests run in the folder of their
+// package.
 func folder() string {
 	here, err := os.Getwd()
 	if err != nil {

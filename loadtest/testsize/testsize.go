@@ -1,5 +1,6 @@
-// Package testsize says how much a test does: what every run has time for, less under -short, and far more in the long versions. What is random has numbers of
-// its own in each run, so a few rounds of it do. Tests import it, nothing else does.
+// Package testsize says how much a test does: what every run has time for, less under -short, and far more in the long
+// versions. What is random has numbers of its own in each run, so a few rounds of it do. Tests import it, nothing else
+// does.
 package testsize
 
 import (
@@ -26,8 +27,8 @@ func Short[T any](usual, short T) T {
 	return usual
 }
 
-// SkipSerial leaves a test out of -short, which is the run under the race detector, because it does one thing after the other: requests, commands, or a sweep over
-// every byte or step. What servers do behind it others see as well.
+// SkipSerial leaves a test out of -short, which is the run under the race detector, because it does one thing after the
+// other: requests, commands, or a sweep over every byte or step. What servers do behind it others see as well.
 func SkipSerial(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -22,8 +22,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// An archive is a tar, perhaps compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its last is MANIFEST: a manifest as JSON in
-// one line, then a line with the SHA-256 of that one. Nothing but the end of a tar stands behind it.
+// An archive is a tar, perhaps compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its last is
+// MANIFEST: a manifest as JSON in one line, then a line with the SHA-256 of that one. Nothing but the end of a tar
+// stands behind it.
 const (
 	formatVersion = 1
 	aboutName     = "BACKUP"
@@ -42,9 +43,11 @@ var directories = []string{"log", "state", "events"}
 const groupsDir = "groups"
 
 var (
-	// ErrArchive is wrapped by errors of what is no whole archive: cut short, changed, or something else. The text names the file in it.
+	// ErrArchive is wrapped by errors of what is no whole archive: cut short, changed, or something else. The text
+	// names the file in it.
 	ErrArchive = errors.New("the archive is not as it was written")
-	// ErrFormat is wrapped by errors of an archive of another format than this program's. Restore it with the program that wrote it.
+	// ErrFormat is wrapped by errors of an archive of another format than this program's. Restore it with the program
+	// that wrote it.
 	ErrFormat = errors.New("the archive has another format")
 )
 
@@ -70,7 +73,8 @@ type AboutCluster struct {
 // manifest lists the files of an archive in order, BACKUP included.
 type manifest struct {
 	Files []entry `json:"files"`
-	// Before is the XXH3 (128 bits, hex) of all bytes of the archive before the manifest: for those that belong to no file.
+	// Before is the XXH3 (128 bits, hex) of all bytes of the archive before the manifest: for those that belong to no
+	// file.
 	Before string `json:"before"`
 }
 
@@ -196,8 +200,8 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// read reads an archive to its end, hands each file to create, and says at last whether it was as it was written. Until then, what create got may be
-// anything. A nil create only checks.
+// read reads an archive to its end, hands each file to create, and says at last whether it was as it was written. Until
+// then, what create got may be anything. A nil create only checks.
 func read(ctx context.Context, r io.Reader, create func(name string) (io.WriteCloser, error)) (about About, err error) {
 	src := &source{r: r, ctx: ctx}
 	defer func() {

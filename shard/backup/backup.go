@@ -32,8 +32,8 @@ type Image struct {
 	files []wal.File
 }
 
-// Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version of the program, for About. Errors:
-// those of shard.Replica.BeginImage.
+// Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version
+// of the program, for About. Errors: those of shard.Replica.BeginImage.
 func Take(ctx context.Context, e *shard.Replica, events *eventlog.Log, program string, now time.Time) (*Image, error) {
 	image, err := e.BeginImage(ctx)
 	if err != nil {
@@ -64,8 +64,8 @@ func (i *Image) take(events *eventlog.Log) error {
 	return nil
 }
 
-// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the node is better off without the image
-// (shard.Image.Err).
+// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the node is
+// better off without the image (shard.Image.Err).
 func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
 	a, err := newWriter(w, i.About)
 	if err != nil {

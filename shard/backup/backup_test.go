@@ -40,8 +40,8 @@ func starts(t *testing.T, archive []byte, moments []moment) {
 	require.NoError(t, n.close())
 }
 
-// F21: backups under load, with checkpoints, packing, deletions and trimming all the time. Each has what was acknowledged before it, once, in profiles
-// and event log, and no request by half.
+// F21: backups under load, with checkpoints, packing, deletions and trimming all the time. Each has what was
+// acknowledged before it, once, in profiles and event log, and no request by half.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	backups := testsize.Of(1000, 10, 2)
@@ -88,7 +88,8 @@ func (fs *hookFS) Link(from, to string) error {
 	return fs.FS.Link(from, to)
 }
 
-// Between any two steps of an image the node may checkpoint, pack, and rewrite what deleted users have left. Here it does all of it at every step.
+// Between any two steps of an image the node may checkpoint, pack, and rewrite what deleted users have left. Here it
+// does all of it at every step.
 func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := &hookFS{FS: vfs.NewMem()}
@@ -136,7 +137,8 @@ func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	require.NoError(t, n.close())
 }
 
-// One image at a time; what it takes is given back when it is released, cancelled, or left behind by a process that was killed.
+// One image at a time; what it takes is given back when it is released, cancelled, or left behind by a process that was
+// killed.
 func TestImageGoes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector, where TestBackupUnderLoad has images beside the same load")

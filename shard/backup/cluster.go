@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The backup of a cluster is an archive as any other: BACKUP says that it is one, and the files of each group lie under groups/<group>/. Who knows what a cluster
-// is writes and reads it (package cluster).
+// The backup of a cluster is an archive as any other: BACKUP says that it is one, and the files of each group lie under
+// groups/<group>/. Who knows what a cluster is writes and reads it (package cluster).
 
 // ErrCluster is returned by Restore for the backup of a cluster.
 var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
@@ -39,8 +39,9 @@ func (w *Writer) Close() error { return w.w.close() }
 // Written is how many bytes the archive has so far.
 func (w *Writer) Written() int64 { return w.w.written() }
 
-// ReadCluster writes the files of a cluster's backup into a directory, under the names that they have there. They are on disk and as they were written when it
-// returns nil; else they may be anything: call it in Make. Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.
+// ReadCluster writes the files of a cluster's backup into a directory, under the names that they have there. They are
+// on disk and as they were written when it returns nil; else they may be anything: call it in Make. Errors: ErrArchive,
+// ErrFormat, those of r and of the file system. A nil fs is the operating system's.
 func ReadCluster(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default

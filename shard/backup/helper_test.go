@@ -22,7 +22,8 @@ import (
 	"millrace/wal"
 )
 
-// node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and go all the time.
+// node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and
+// go all the time.
 type node struct {
 	e *engine
 	l *eventlog.Log
@@ -96,8 +97,9 @@ func compressed(t *testing.T, archive []byte) []byte {
 	return w.EncodeAll(archive, nil)
 }
 
-// client sends a request after the other. Each has an event for each of its users, who are addressed in different ways, one that has no effect, and now
-// and then a user who is tracked and then deleted. So n requests show as n events at each of the users, in profile and event log alike.
+// client sends a request after the other. Each has an event for each of its users, who are addressed in different ways,
+// one that has no effect, and now and then a user who is tracked and then deleted. So n requests show as n events at
+// each of the users, in profile and event log alike.
 type client struct {
 	name          string
 	sent, acked   atomic.Int64

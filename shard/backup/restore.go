@@ -17,7 +17,8 @@ import (
 // ErrNotEmpty is wrapped by Restore when there is something in the directory. Restore into an empty one.
 var ErrNotEmpty = errors.New("the directory is not empty")
 
-// tolerated are files that may be in the directory: the server's lock and token, and what is at the root of a file system.
+// tolerated are files that may be in the directory: the server's lock and token, and what is at the root of a file
+// system.
 var tolerated = []string{"LOCK", "admin-token", "lost+found"}
 
 // Verify reads an archive and checks every byte of it. Errors: ErrArchive, ErrFormat, and those of r.
@@ -25,12 +26,14 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 	return read(ctx, r, nil)
 }
 
-// Restore makes a data directory of an archive: all of it, synced, or nothing. The directory is made when it is absent; else it must be empty, or hold
-// what a restore has left that was killed. The caller keeps servers off it. A nil fs is the operating system's.
+// Restore makes a data directory of an archive: all of it, synced, or nothing. The directory is made when it is absent;
+// else it must be empty, or hold what a restore has left that was killed. The caller keeps servers off it. A nil fs is
+// the operating system's.
 //
-// It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that nothing could be renamed to it.
-// Instead a marker (shard.RestoreMarker) that is on disk before the first file and goes after the last keeps the engine from opening it meanwhile.
-// Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of r and of the file system; the directory is then as it was.
+// It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that
+// nothing could be renamed to it. Instead a marker (shard.RestoreMarker) that is on disk before the first file and goes
+// after the last keeps the engine from opening it meanwhile. Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of r and
+// of the file system; the directory is then as it was.
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -57,8 +60,9 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	return about, nil
 }
 
-// Make has fill make a data directory, as Restore does: all of it, or nothing. owns are the names that fill makes in the directory; what it returns nil for is on
-// disk, but for those names. Errors: ErrNotEmpty, that of fill, and those of the file system; the directory is then as it was.
+// Make has fill make a data directory, as Restore does: all of it, or nothing. owns are the names that fill makes in
+// the directory; what it returns nil for is on disk, but for those names. Errors: ErrNotEmpty, that of fill, and those
+// of the file system; the directory is then as it was.
 func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
 	if fs == nil {
 		fs = vfs.Default
@@ -191,7 +195,8 @@ func (s *restore) clear() error {
 	return s.sync(s.dir)
 }
 
-// undo leaves the directory as it was; the marker stays when it can't. It may be gone already, by an end that could not sync.
+// undo leaves the directory as it was; the marker stays when it can't. It may be gone already, by an end that could not
+// sync.
 func (s *restore) undo() error {
 	if s.filled {
 		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {

@@ -88,7 +88,8 @@ func TestFlips(t *testing.T) {
 		damaged[at]++
 		refuses(t, damaged, fmt.Sprintf("byte %d", at))
 	}
-	// Compressed, some bits mean nothing: how large a window the decoder should have, for one. Then all is there all the same.
+	// Compressed, some bits mean nothing: how large a window the decoder should have, for one. Then all is there all
+	// the same.
 	small := compressed(t, plain)
 	harmless := 0
 	for k := range flips {
@@ -288,7 +289,8 @@ func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, wh
 	return true
 }
 
-// The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and restoring again makes it whole.
+// The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and
+// restoring again makes it whole.
 func TestRestoreLosesPower(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -331,7 +333,8 @@ func TestRestoreLosesPower(t *testing.T) {
 	require.Less(t, whole, len(images)/2)
 }
 
-// Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when only its very end failed) whole.
+// Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when
+// only its very end failed) whole.
 func TestRestoreFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	archive, moments := someArchive(t)

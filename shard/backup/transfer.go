@@ -22,18 +22,19 @@ import (
 //	Receive  *.incoming written, checked, synced ▶ RECEIVED set
 //	Finish   old directories removed ▶ *.incoming renamed to their names ▶ RECEIVED off
 //
-// RECEIVED is the moment of truth: before it the old state counts, from then on the new one, of which nothing is missing. Who opens a replica calls Finish
-// first, so a crash at any point is nothing.
+// RECEIVED is the moment of truth: before it the old state counts, from then on the new one, of which nothing is
+// missing. Who opens a replica calls Finish first, so a crash at any point is nothing.
 
 const incoming = ".incoming"
 
 // moved are the directories that Send takes along, and Finish swaps.
 var moved = []string{"state", "events"}
 
-// Send writes the state of a replica, with the effects of at least all records up to position, as an archive for Receive. events may be nil: a control group
-// has none. All records up to position must have been dispatched. The replica goes on meanwhile; its log is held, so that the receiver finds there what comes
-// next. When another image of the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node is better off
-// without the image (shard.Image.Err).
+// Send writes the state of a replica, with the effects of at least all records up to position, as an archive for
+// Receive. events may be nil: a control group has none. All records up to position must have been dispatched. The
+// replica goes on meanwhile; its log is held, so that the receiver finds there what comes next. When another image of
+// the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node
+// is better off without the image (shard.Image.Err).
 func Send(ctx context.Context, e *shard.Replica, events *eventlog.Log, position uint64, w io.Writer) error {
 	e.Advance(position)
 	if err := e.WaitApplied(position); err != nil {
@@ -90,9 +91,10 @@ func beginImage(ctx context.Context, e *shard.Replica) (*shard.Image, error) {
 
 const imagePause = 100 * time.Millisecond
 
-// Receive reads what Send has written into a replica's directory (shard.Options.Dir, with the event log's in it under "events"), beside the state that is there
-// and may be in use. When it returns nil, all of it is on disk: then Finish puts it in the place of the old state. Errors: ErrArchive, ErrFormat, those of
-// r and of the file system; what is there stays as it was. A nil fs is the operating system's.
+// Receive reads what Send has written into a replica's directory (shard.Options.Dir, with the event log's in it under
+// "events"), beside the state that is there and may be in use. When it returns nil, all of it is on disk: then Finish
+// puts it in the place of the old state. Errors: ErrArchive, ErrFormat, those of r and of the file system; what is
+// there stays as it was. A nil fs is the operating system's.
 func Receive(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -154,8 +156,8 @@ func (s *restore) discard() error {
 	return s.sync(s.dir)
 }
 
-// Finish puts a state that Receive has taken in into its place, if there is one: nothing of the directory may be open. After a crash, or an error, it goes on
-// where it was when it is called again. Call it before a replica is opened.
+// Finish puts a state that Receive has taken in into its place, if there is one: nothing of the directory may be open.
+// After a crash, or an error, it goes on where it was when it is called again. Call it before a replica is opened.
 func Finish(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default

@@ -130,7 +130,8 @@ func (o *oneGroup) Local(uint8) *shard.Replica   { return o.r }
 func (o *oneGroup) Control() *shard.Replica      { return o.r }
 func (o *oneGroup) Deliver([]shard.Letter) error { return shard.ErrUnavailable }
 
-// openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone when it says by hand.
+// openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone
+// when it says by hand.
 func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, error) {
 	interval := time.Millisecond
 	if len(byHand) > 0 {
@@ -243,7 +244,8 @@ func (silent) Infof(string, ...any)      {}
 func (silent) Errorf(string, ...any)     {}
 func (silent) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
-// paperRecords are requests for users of the group: events, addresses, events without effect, and users who are tracked and then deleted.
+// paperRecords are requests for users of the group: events, addresses, events without effect, and users who are tracked
+// and then deleted.
 func paperRecords(r *rand.Rand, n int) (records []paperRecord) {
 	h := identity.NewHasher([32]byte{7})
 	user := func(prefix string) (key []byte, number uint64) {
@@ -302,7 +304,8 @@ func paperRecords(r *rand.Rand, n int) (records []paperRecord) {
 // endOf is the last position of a record's entry.
 func endOf(r paperRecord) uint64 { return r.position | 0xffff }
 
-// A replica that goes on all the time sends its state to one that has fallen behind, which goes on from there: both come to the same.
+// A replica that goes on all the time sends its state to one that has fallen behind, which goes on from there: both
+// come to the same.
 func TestSendUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, testsize.Short(3000, 600))
@@ -344,7 +347,8 @@ func TestSendUnderLoad(t *testing.T) {
 	alike(t, sender.store(t), receiver.store(t), "receiver")
 }
 
-// A crash at any step of receiving and putting in place leaves the old state or the new one, whole; and what is tried again then succeeds.
+// A crash at any step of receiving and putting in place leaves the old state or the new one, whole; and what is tried
+// again then succeeds.
 func TestReceiveCrashes(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -421,7 +425,8 @@ func TestReceiveCrashes(t *testing.T) {
 	require.Greater(t, outcomes[endOf(at)], 0)
 }
 
-// A state that is ahead of the log on its node: what comes again is skipped, and no event or deletion is lost or there twice.
+// A state that is ahead of the log on its node: what comes again is skipped, and no event or deletion is lost or there
+// twice.
 func TestReceivedAheadOfTheLog(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, 300)

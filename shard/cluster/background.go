@@ -2,7 +2,8 @@ package cluster
 
 import "sync"
 
-// background are goroutines that somebody waits for at the end. Unlike of a WaitGroup alone, more may be started while the end is waited for: they are not.
+// background are goroutines that somebody waits for at the end. Unlike of a WaitGroup alone, more may be started while
+// the end is waited for: they are not.
 type background struct {
 	mu      sync.Mutex
 	ended   bool

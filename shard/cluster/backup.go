@@ -29,8 +29,9 @@ type groupPart interface {
 	release() error
 }
 
-// Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, else on the node that leads the group. All that is
-// acknowledged before the call is in them. program is the version of the program, for About. Errors: shard.ErrUnavailable, shard.ErrImage, errors of the disks.
+// Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, else on the node
+// that leads the group. All that is acknowledged before the call is in them. program is the version of the program, for
+// About. Errors: shard.ErrUnavailable, shard.ErrImage, errors of the disks.
 func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Backup, error) {
 	f := n.facts.Load()
 	b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
@@ -92,7 +93,8 @@ func (n *Node) imageOf(ctx context.Context, group uint32) (groupPart, error) {
 	return n.remote(leader).beginImage(group)
 }
 
-// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when a node is better off without the image.
+// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when a node is
+// better off without the image.
 func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 	a, err := backup.NewWriter(w, b.About)
 	if err != nil {

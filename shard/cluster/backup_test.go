@@ -36,8 +36,9 @@ func (c *testCluster) takeBackup(node quorum.Node) []byte {
 	return out.Bytes()
 }
 
-// Backups that are made in the midst of merges across groups conserve: in the cluster that is made of one, each event of the event log is in exactly one profile,
-// and there are all that were acknowledged before, and none that were sent later.
+// Backups that are made in the midst of merges across groups conserve: in the cluster that is made of one, each event
+// of the event log is in exactly one profile, and there are all that were acknowledged before, and none that were sent
+// later.
 func TestBackupUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)

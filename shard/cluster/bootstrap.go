@@ -26,10 +26,11 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A cluster can be founded on data that are there already: those of a node that was alone (Import), or a backup of another cluster (RestoreBackup). Either makes the data
-// directory of one node. It has all groups, each with this node as its only voter, and their logs begin behind the positions that the data know. The others
-// begin with empty directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are added, and the
-// reconciler spreads the groups over them.
+// A cluster can be founded on data that are there already: those of a node that was alone (Import), or a backup of
+// another cluster (RestoreBackup). Either makes the data directory of one node. It has all groups, each with this node
+// as its only voter, and their logs begin behind the positions that the data know. The others begin with empty
+// directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are
+// added, and the reconciler spreads the groups over them.
 
 // Foundation is a cluster to be made.
 type Foundation struct {
@@ -157,10 +158,11 @@ func (x *founding) step(n int64) {
 // owned is what a founding makes in the directory.
 var owned = []string{groupsDir, clusterFile}
 
-// Import founds a cluster on the data directory of a node that was alone and has been stopped. The caller keeps servers off both directories. What was under way
-// there is finished first, so the old directory is written to; it stays that of a node that is alone, with all its data. When Import returns nil, the new one
-// has everything that was acknowledged, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, those of shard.Open and eventlog.Open;
-// eventlog.ErrCorrupt for a block of events that can't be read.
+// Import founds a cluster on the data directory of a node that was alone and has been stopped. The caller keeps servers
+// off both directories. What was under way there is finished first, so the old directory is written to; it stays that
+// of a node that is alone, with all its data. When Import returns nil, the new one has everything that was
+// acknowledged, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, those of shard.Open and
+// eventlog.Open; eventlog.ErrCorrupt for a block of events that can't be read.
 func Import(ctx context.Context, from string, f Foundation) (*Founded, error) {
 	f.EnsureDefaults()
 	if err := errors.Join(f.Validate(), checkSource(from)); err != nil {
@@ -274,9 +276,10 @@ func sortedNodes(members map[quorum.Node]string) []quorum.Node {
 	return nodes
 }
 
-// RestoreBackup founds a cluster on the backup of another one, which it reads from r. Groups and Replicas may be 0: those of the backup; the number of groups
-// can't be another one. When it returns nil, the new directory has everything that the backup has, on disk; with an error it is as it was. Errors:
-// backup.ErrNotEmpty, backup.ErrArchive, backup.ErrFormat, those of r and of the file system.
+// RestoreBackup founds a cluster on the backup of another one, which it reads from r. Groups and Replicas may be 0:
+// those of the backup; the number of groups can't be another one. When it returns nil, the new directory has everything
+// that the backup has, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, backup.ErrArchive,
+// backup.ErrFormat, those of r and of the file system.
 func RestoreBackup(ctx context.Context, r io.Reader, f Foundation) (*Founded, backup.About, error) {
 	groups, replicas := f.Groups, f.Replicas
 	f.EnsureDefaults()

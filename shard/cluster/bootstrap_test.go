@@ -253,7 +253,8 @@ func (c *crowd) known(e *shard.Coordinator) map[string]uint64 {
 	return all
 }
 
-// stillKnown asks a node for some of them, and fails the test when it says that it doesn't know one. It returns an error when the node can't say.
+// stillKnown asks a node for some of them, and fails the test when it says that it doesn't know one. It returns an
+// error when the node can't say.
 func (c *crowd) stillKnown(e *shard.Coordinator, known map[string]uint64) error {
 	if err := e.Fence(); err != nil {
 		return err
@@ -306,7 +307,8 @@ func (c *crowd) counted(e *shard.Coordinator) (n int) {
 	return n
 }
 
-// requireCounted says that a node has all that was acknowledged, perhaps what nobody knows of, and each event once, in profiles and event log.
+// requireCounted says that a node has all that was acknowledged, perhaps what nobody knows of, and each event once, in
+// profiles and event log.
 func (c *crowd) requireCounted(n *Node) {
 	c.t.Helper()
 	counted := c.counted(n.Front())
@@ -389,8 +391,9 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 	})
 }
 
-// A node that was alone and killed in the midst of merges becomes a cluster: everything that can be read is the same, first on the one node that has it, then on
-// those that have joined; and the new cluster does with it what the old node would have done.
+// A node that was alone and killed in the midst of merges becomes a cluster: everything that can be read is the same,
+// first on the one node that has it, then on those that have joined; and the new cluster does with it what the old node
+// would have done.
 func TestImport(t *testing.T) {
 	testsize.SkipSerial(t)
 	t.Parallel()
@@ -495,7 +498,8 @@ func countEvents(t *testing.T, x eventlog.Exporter) (n int) {
 	return n
 }
 
-// requireDeletions deletes everybody, one after the other: each time the events that the profile had are gone, and no others; in the end there are none.
+// requireDeletions deletes everybody, one after the other: each time the events that the profile had are gone, and no
+// others; in the end there are none.
 func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 	t.Helper()
 	e := c.node(1).Front()

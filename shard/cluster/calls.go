@@ -16,9 +16,10 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A call is an HTTP request over a connection of quorum.Host: POST, the path is its name, and bodies are bytes in the form that the two sides of the call have
-// in their file. Each body and each answer begins with the sender's clock (8 bytes); behind it an answer has a code (1 byte), and then what was asked for, or the
-// text of the error. All integers are little endian.
+// A call is an HTTP request over a connection of quorum.Host: POST, the path is its name, and bodies are bytes in the
+// form that the two sides of the call have in their file. Each body and each answer begins with the sender's clock (8
+// bytes); behind it an answer has a code (1 byte), and then what was asked for, or the text of the error. All integers
+// are little endian.
 const (
 	callFacts    = "/facts"    // what a node must know to be of the cluster (start.go)
 	callHello    = "/hello"    // how the node is (remote.go)
@@ -173,7 +174,8 @@ var (
 	appendU64 = binary.LittleEndian.AppendUint64
 )
 
-// appendEffects and effects: how many references u16, so many u64; how many outcomes u16, then for each: reference u16, outcome u8.
+// appendEffects and effects: how many references u16, so many u64; how many outcomes u16, then for each: reference u16,
+// outcome u8.
 func appendEffects(dst []byte, e shard.Effects) []byte {
 	dst = appendU16(dst, uint16(len(e.Deferred)))
 	for _, ref := range e.Deferred {
@@ -219,8 +221,9 @@ func (n *Node) serviceHandlers() map[string]handler {
 	return h
 }
 
-// newServer makes a server of calls. There are two, as there are two pools (remote.go): on this side, too, calls of requests must not keep the others out, however
-// many nodes there are and however many of each one's requests wait. MaxCallsServed bounds each.
+// newServer makes a server of calls. There are two, as there are two pools (remote.go): on this side, too, calls of
+// requests must not keep the others out, however many nodes there are and however many of each one's requests wait.
+// MaxCallsServed bounds each.
 func (n *Node) newServer(handlers map[string]handler) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler: func(x *fasthttp.RequestCtx) { n.serve(handlers, x) },

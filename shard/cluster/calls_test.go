@@ -291,7 +291,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// A leader that is not reached is no hindrance to whoever else is said to lead, though it be in the same term: who can't be asked can't say that it was a mistake.
+// A leader that is not reached is no hindrance to whoever else is said to lead, though it be in the same term: who
+// can't be asked can't say that it was a mistake.
 func TestLeaderThatIsNotReached(t *testing.T) {
 	n := &Node{self: 1, routes: newRoutes(1, 2), replicas: make([]atomic.Pointer[group], 3), remotes: xsync.NewMapOf[quorum.Node, *remote]()}
 	gone, there := &remote{n: n, node: 2}, &remote{n: n, node: 3}
@@ -306,7 +307,8 @@ func TestLeaderThatIsNotReached(t *testing.T) {
 	require.EqualValues(t, 3, n.reachable(1), "who is reached is believed")
 }
 
-// A call that was under way when a node was paused does not come through, but the node has been heard since: it is there. One that began later counts.
+// A call that was under way when a node was paused does not come through, but the node has been heard since: it is
+// there. One that began later counts.
 func TestCallsFromBeforeAPause(t *testing.T) {
 	n := &Node{self: 1, log: slog.New(slog.DiscardHandler)}
 	r := n.newRemote(2)

@@ -10,10 +10,12 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A stamp from a wrong time would stay in all logs for ever, and all later ones come after it. So a call that brings one is refused, and a node whose own clock
-// differs too much from those of most others doesn't take part: it ends, best before it has opened a replica.
+// A stamp from a wrong time would stay in all logs for ever, and all later ones come after it. So a call that brings
+// one is refused, and a node whose own clock differs too much from those of most others doesn't take part: it ends,
+// best before it has opened a replica.
 
-// observe takes in another node's stamps. shard.ErrClock: they are too far ahead, and nothing was done. Who is ahead by less is told of.
+// observe takes in another node's stamps. shard.ErrClock: they are too far ahead, and nothing was done. Who is ahead by
+// less is told of.
 func (n *Node) observe(stamp int64) error {
 	if stamp <= n.clock.Last() {
 		return nil
@@ -49,8 +51,8 @@ func (r *remote) compareClocks(begun, said, ended time.Time) {
 	}
 }
 
-// checkClock is shard.ErrClock when this node's clock is too far from those of most of the nodes that it reaches. When there is only one other, the one that is
-// ahead is taken for wrong: the other one refuses its calls as well.
+// checkClock is shard.ErrClock when this node's clock is too far from those of most of the nodes that it reaches. When
+// there is only one other, the one that is ahead is taken for wrong: the other one refuses its calls as well.
 func (n *Node) checkClock() error {
 	bound := int64(n.opts.Engine.MaxClockOffset)
 	reached, behind, far := 0, 0, int64(0) // behind: this node is ahead of them
@@ -79,7 +81,8 @@ func (n *Node) checkClock() error {
 		shard.ErrClock, time.Duration(far).Abs().Truncate(time.Millisecond), where, time.Duration(bound))
 }
 
-// greet asks each of the others once how it is, before this node takes part in any group: so one with a wrong clock never leads.
+// greet asks each of the others once how it is, before this node takes part in any group: so one with a wrong clock
+// never leads.
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
 	defer cancel()

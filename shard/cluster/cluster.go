@@ -4,9 +4,10 @@
 //	                                                                                            messages to other groups ─▶ mesh.Deliver ─▶ …
 //	read    ─▶ mesh.Fence: where do the leaders' logs end? wait until the own replicas have applied that far ─▶ read them
 //
-// A node has a coordinator (shard.Coordinator), a replica of the control group, which has the control documents, and a replica of each group of partitions that is
-// placed on it: its state (shard.Replica), its event log, and the group's log (package quorum). The reconciler, on the node that leads the control group, decides which
-// replica is where; all nodes carry it out.
+// A node has a coordinator (shard.Coordinator), a replica of the control group, which has the control documents, and a
+// replica of each group of partitions that is placed on it: its state (shard.Replica), its event log, and the group's
+// log (package quorum). The reconciler, on the node that leads the control group, decides which replica is where; all
+// nodes carry it out.
 //
 // Invariants:
 //   - A record is sent to a leader once. When it isn't known what became of it, the request gets shard.ErrUnknown and is not tried again: events would count

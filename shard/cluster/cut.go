@@ -12,15 +12,17 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A cut is a position in the log of each group, such that what the groups have up to there fits together: of every message between groups either both ends are
-// in it, or none, or its cause alone, and then the message waits in an outbox. Other positions would lose messages, or have them twice: a receiver knows by a
-// number what it has had of a sender.
+// A cut is a position in the log of each group, such that what the groups have up to there fits together: of every
+// message between groups either both ends are in it, or none, or its cause alone, and then the message waits in an
+// outbox. Other positions would lose messages, or have them twice: a receiver knows by a number what it has had of a
+// sender.
 //
 //	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied
 //	cut      each leader fences: that is the group's position
 //	confirm  each still leads, in the same term, and has held all the time; then it lets go
 //
-// Requests go on meanwhile; what they cause in other groups waits, for as long as three fences take. A leader holds no longer than holdTime, whatever happens.
+// Requests go on meanwhile; what they cause in other groups waits, for as long as three fences take. A leader holds no
+// longer than holdTime, whatever happens.
 
 // gate is where messages from other groups come into a group.
 type gate struct {

@@ -10,7 +10,8 @@ import (
 	"millrace/shard"
 )
 
-// While a group is held, no message of another group comes in; who holds it has waited for those inside; and a hold that has lapsed confirms nothing.
+// While a group is held, no message of another group comes in; who holds it has waited for those inside; and a hold
+// that has lapsed confirms nothing.
 func TestCutHolds(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.node(1)

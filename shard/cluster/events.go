@@ -21,8 +21,9 @@ import (
 
 var _ eventlog.Exporter = (*Node)(nil)
 
-// Export calls f with every event of the cluster that q chooses and that was acknowledged before the call, each once, group by group; see
-// eventlog.Log.Export. Groups without a replica here come from the nodes that lead them. An error in the middle leaves the rest out.
+// Export calls f with every event of the cluster that q chooses and that was acknowledged before the call, each once,
+// group by group; see eventlog.Log.Export. Groups without a replica here come from the nodes that lead them. An error
+// in the middle leaves the rest out.
 func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*eventlog.Event) error) error {
 	if err := n.front.Fence(); err != nil {
 		return err
@@ -83,8 +84,8 @@ func (n *Node) eventsBehindFence(group uint32) (*eventlog.Log, error) {
 	return events, nil
 }
 
-// The answer of callEvents is a stream. Behind the answer's header: events, each with its size in front (4 bytes); then endOfEvents, a code, and the text of
-// the error. A stream that ends without is not whole.
+// The answer of callEvents is a stream. Behind the answer's header: events, each with its size in front (4 bytes); then
+// endOfEvents, a code, and the text of the error. A stream that ends without is not whole.
 //
 //	body    group u32, the query as JSON
 const (

@@ -20,7 +20,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Leaderships go round under load: nothing acknowledged is missing, nothing is there twice, and no request is lost to them for good.
+// Leaderships go round under load: nothing acknowledged is missing, nothing is there twice, and no request is lost to
+// them for good.
 func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -47,7 +48,8 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
 
-// A leader that hands over answers the requests first that it has taken. Those that come meanwhile are for the next leader.
+// A leader that hands over answers the requests first that it has taken. Those that come meanwhile are for the next
+// leader.
 func TestHandOverAnswersFirst(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {

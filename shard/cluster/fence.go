@@ -15,9 +15,10 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A fence of a group is a position in its log: what was acknowledged before the fence was asked for stands at or before it. Only the group's leader knows, by
-// a round of the quorum. A read asks for fences of its groups, and waits until the replicas here have applied so far; then it reads them without a call.
-// Reads that come while a round is under way share the next one.
+// A fence of a group is a position in its log: what was acknowledged before the fence was asked for stands at or before
+// it. Only the group's leader knows, by a round of the quorum. A read asks for fences of its groups, and waits until
+// the replicas here have applied so far; then it reads them without a call. Reads that come while a round is under way
+// share the next one.
 //
 // A replica that lags would make all reads of its node wait. So each is in one of three phases:
 //
@@ -25,8 +26,8 @@ import (
 //	fenced   fences wait for it; reads still go to the leader
 //	current  fences wait for it, and reads find it here
 //
-// From behind it becomes fenced; then a fence is asked for, and when that is applied here the replica is current. A read whose own fence has passed it by had
-// that fence before, so the replica has what the read must see.
+// From behind it becomes fenced; then a fence is asked for, and when that is applied here the replica is current. A
+// read whose own fence has passed it by had that fence before, so the replica has what the read must see.
 const (
 	behind int32 = iota
 	fenced
@@ -56,8 +57,8 @@ func (m mesh) Fence() error {
 	})
 }
 
-// FenceOf is Fence for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others of the same group; one of many asks each
-// leader once.
+// FenceOf is Fence for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others of
+// the same group; one of many asks each leader once.
 func (m mesh) FenceOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
 	for _, p := range partitions {
@@ -167,7 +168,8 @@ func (n *Node) fence(groups ...uint32) (err error) {
 	return nil
 }
 
-// waitFor waits for the replica of a group here until lag; one that takes longer is passed by from now on. The control group's has until deadline.
+// waitFor waits for the replica of a group here until lag; one that takes longer is passed by from now on. The control
+// group's has until deadline.
 func (n *Node) waitFor(m *fenceMark, lag, deadline time.Time) error {
 	g := n.group(m.group)
 	if g == nil {

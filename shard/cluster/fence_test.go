@@ -125,8 +125,8 @@ func inTime(f func() error) error {
 	}
 }
 
-// While groups have no leader, requests that read of others, or look up who is there, are answered; those that concern the others wait, and are answered when there
-// is a leader again.
+// While groups have no leader, requests that read of others, or look up who is there, are answered; those that concern
+// the others wait, and are answered when there is a leader again.
 func TestHealthyGroupsDontWait(t *testing.T) {
 	t.Parallel()
 	const lost = 3
@@ -188,8 +188,8 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	require.NoError(t, <-all)
 }
 
-// What one node has acknowledged, reads on another one have, wherever it lies: behind the fence of the group that the identifier is in, those of the users whom it
-// leads to and of their addresses are fenced as well, foreseen or not.
+// What one node has acknowledged, reads on another one have, wherever it lies: behind the fence of the group that the
+// identifier is in, those of the users whom it leads to and of their addresses are fenced as well, foreseen or not.
 func TestReadsFollowWhatTheyFind(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

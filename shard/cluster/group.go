@@ -24,7 +24,8 @@ import (
 
 // group is this node's replica of a group: its log, the engine that applies it, and the events of it.
 //
-// The log lives as long as the replica. Engine and event log are closed and opened anew when the state of another node takes their place (Restore).
+// The log lives as long as the replica. Engine and event log are closed and opened anew when the state of another node
+// takes their place (Restore).
 type group struct {
 	n            *Node
 	id           uint32
@@ -61,7 +62,8 @@ func (n *Node) group(group uint32) *group {
 	return n.replicas[group].Load()
 }
 
-// openGroup opens this node's replica of a group, or makes it: of a new group with its voters, or an empty one that the group's leader takes in.
+// openGroup opens this node's replica of a group, or makes it: of a new group with its voters, or an empty one that the
+// group's leader takes in.
 func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 	g := &group{n: n, id: id, dir: n.groupDir(id)}
 	g.first, g.count = n.routes.partitions(id)
@@ -307,7 +309,8 @@ func (n *Node) closeGroup(id uint32) error {
 	return nil
 }
 
-// note keeps in mind whether this node has a replica of a group: one that has gone missing must not be taken for a new one.
+// note keeps in mind whether this node has a replica of a group: one that has gone missing must not be taken for a new
+// one.
 func (n *Node) note(group uint32, here bool) error {
 	n.factsMu.Lock()
 	defer n.factsMu.Unlock()
@@ -353,7 +356,8 @@ func (n *Node) openReplicas() error {
 	return errors.Join(errs...)
 }
 
-// clean removes what a crash has left of replicas that were about to be made, or removed. Those have promised nothing, or nothing that counts any more.
+// clean removes what a crash has left of replicas that were about to be made, or removed. Those have promised nothing,
+// or nothing that counts any more.
 func (n *Node) clean() error {
 	dirs, err := os.ReadDir(filepath.Join(n.opts.Dir, groupsDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -427,7 +431,8 @@ func (n *Node) toChange(d *placement.Directory) (open, shut []uint32) {
 	return open, shut
 }
 
-// changeReplicas does it, by documents that are not old: who makes an empty replica by an old one could put it in the place of one that has voted.
+// changeReplicas does it, by documents that are not old: who makes an empty replica by an old one could put it in the
+// place of one that has voted.
 func (n *Node) changeReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -513,7 +518,8 @@ func (g *group) handOver(deadline time.Time) {
 	}
 }
 
-// transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for the next leader.
+// transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for
+// the next leader.
 func (g *group) transfer(to quorum.Node) error {
 	e := g.replica.Load()
 	if e == nil {
@@ -556,7 +562,8 @@ func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) erro
 	return nil
 }
 
-// Restore takes in the state of another node (quorum.State). Until it is there whole and on disk, the replica stays as it is.
+// Restore takes in the state of another node (quorum.State). Until it is there whole and on disk, the replica stays as
+// it is.
 func (g *group) Restore(position uint64, r io.Reader) error {
 	g.n.log.Info("this node takes in the state of a group", "group", g.id)
 	if _, err := backup.Receive(g.context, nil, g.dir, r); err != nil {

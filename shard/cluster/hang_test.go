@@ -18,7 +18,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// fog lies between nodes: what a node that is in it sends, or is sent, doesn't arrive, and nobody is told. Each node has an address before it.
+// fog lies between nodes: what a node that is in it sends, or is sent, doesn't arrive, and nobody is told. Each node
+// has an address before it.
 type fog struct {
 	mu     sync.Mutex
 	hidden quorum.Node
@@ -168,8 +169,9 @@ func TestFenceOfOneGroup(t *testing.T) {
 	}
 }
 
-// A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one verdict, long before their own time is
-// over; requests with a key are done by who leads then, once; those without are done or unknown, and nothing that was acknowledged is lost.
+// A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one
+// verdict, long before their own time is over; requests with a key are done by who leads then, once; those without are
+// done or unknown, and nothing that was acknowledged is lost.
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c, f := startInFog(t, func(o *Options) {
@@ -217,7 +219,8 @@ func TestSilentLeader(t *testing.T) {
 	t.Logf("of %d requests without a key %d were acknowledged, %d done", len(all), acked, total)
 }
 
-// Of the voters that don't reach the leader, when they are a majority, the one with most of the log stands; of several the lowest.
+// Of the voters that don't reach the leader, when they are a majority, the one with most of the log stands; of several
+// the lowest.
 func TestWhoIsNext(t *testing.T) {
 	t.Parallel()
 	members := []quorum.Member{{Node: 1, Voter: true}, {Node: 2, Voter: true}, {Node: 3, Voter: true}, {Node: 4}}

@@ -20,8 +20,9 @@ import (
 	"millrace/wal/quorum"
 )
 
-// The image of a group is the state of one of its replicas at one position, as files, while the replica goes on (shard.Image): store and event log, which are
-// copied first, and what the log has behind them up to that position, which is chosen when all groups have theirs (cut.go):
+// The image of a group is the state of one of its replicas at one position, as files, while the replica goes on
+// (shard.Image): store and event log, which are copied first, and what the log has behind them up to that position,
+// which is chosen when all groups have theirs (cut.go):
 //
 //	state/…  events/…  log/TAIL
 //
@@ -162,7 +163,8 @@ func (i *groupImage) release() error {
 	return errors.Join(err, os.RemoveAll(i.dir()))
 }
 
-// tail is the log of a group that is not there any more, as far as an image has it: behind that, nothing comes. It is a shard.Log.
+// tail is the log of a group that is not there any more, as far as an image has it: behind that, nothing comes. It is a
+// shard.Log.
 type tail struct {
 	file        *os.File
 	first, last uint64

@@ -117,14 +117,15 @@ func (n *Node) serveLetters(from *quorum.Conn, dst, body []byte) ([]byte, error)
 	return own.give(appendU64(dst, n.epoch), promised), nil
 }
 
-// promises are what this node owes another one: what becomes of the effects of letters that it has delivered here. They are kept in memory; when either node
-// starts anew, or the other one is silent for long, they are void.
+// promises are what this node owes another one: what becomes of the effects of letters that it has delivered here. They
+// are kept in memory; when either node starts anew, or the other one is silent for long, they are void.
 type promises struct {
 	epoch uint64 // of the other node
 
 	mu   sync.Mutex
 	last uint64 // id
-	// given are those that the other node knows by an id. ready are ids of those that are kept and that it has not said that it was told of.
+	// given are those that the other node knows by an id. ready are ids of those that are kept and that it has not said
+	// that it was told of.
 	given map[uint64]*promise
 	ready []uint64
 	wake  chan struct{} // of capacity 1
@@ -240,8 +241,9 @@ func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error)
 	}
 }
 
-// effectsWait is how long a question for effects stays open; effectsPage how many an answer has; effectsPatience is how long a node may not be reached before
-// its promises are taken for lost, since another one leads its groups by then, or soon.
+// effectsWait is how long a question for effects stays open; effectsPage how many an answer has; effectsPatience is how
+// long a node may not be reached before its promises are taken for lost, since another one leads its groups by then, or
+// soon.
 const (
 	effectsWait     = 10 * time.Second
 	effectsPage     = 4096
@@ -268,8 +270,8 @@ func (o *promises) kept(dst []byte) ([]byte, bool) {
 	return dst, len(o.ready) > 0
 }
 
-// keepPromises waits until other nodes have said that they were told what has become of their letters: of those that are handed over nothing more will. After a
-// while it doesn't.
+// keepPromises waits until other nodes have said that they were told what has become of their letters: of those that
+// are handed over nothing more will. After a while it doesn't.
 func (n *Node) keepPromises() {
 	for deadline := time.Now().Add(byeTime); n.owes() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -291,7 +293,8 @@ type effects struct {
 	r       *remote
 	mu      sync.Mutex
 	waiting map[effectID]expected
-	// early are those that were kept before this node had read the answer that promises them: the two come over different connections.
+	// early are those that were kept before this node had read the answer that promises them: the two come over
+	// different connections.
 	early  map[effectID]kept
 	asking bool
 }

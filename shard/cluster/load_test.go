@@ -86,8 +86,8 @@ func (l *load) request(r *rand.Rand) {
 	}
 }
 
-// address makes a user with an email, which lies in another group most of the time: when that is acknowledged, every node finds the user by it, and so does the
-// next request.
+// address makes a user with an email, which lies in another group most of the time: when that is acknowledged, every
+// node finds the user by it, and so does the next request.
 func (l *load) address(r *rand.Rand, user string) {
 	nodes := l.c.all()
 	if len(nodes) == 0 {

@@ -32,7 +32,8 @@ func (c *testCluster) join(by, node quorum.Node) {
 	c.start(node)
 }
 
-// settled waits until a node's status shows that everything is as it should be: these nodes active, replicas and leaders even.
+// settled waits until a node's status shows that everything is as it should be: these nodes active, replicas and
+// leaders even.
 func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status placement.Status) {
 	c.t.Helper()
 	c.eventually(func() (err error) {
@@ -154,7 +155,8 @@ func (l *trickle) check(by quorum.Node) {
 	l.c.t.Logf("%d events acknowledged, %d unknown", l.acked["shared"], l.maybe["shared"])
 }
 
-// Under load three nodes become four and five, one is drained and removed, one vanishes and is replaced. Nothing that was acknowledged is missing.
+// Under load three nodes become four and five, one is drained and removed, one vanishes and is replaced. Nothing that
+// was acknowledged is missing.
 func TestNodesComeAndGo(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {

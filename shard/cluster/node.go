@@ -32,10 +32,12 @@ type Options struct {
 	TLS     *tls.Config
 	// Advertise are the addresses of the API and of the admin listener, for the others.
 	API, Admin string
-	// Services are calls of other nodes, by name, that something above this package answers (Node.Call): so rate limits hold for all nodes together. body and the
-	// answer are lent for the call. A service must not wait for long; it may make calls itself.
+	// Services are calls of other nodes, by name, that something above this package answers (Node.Call): so rate limits
+	// hold for all nodes together. body and the answer are lent for the call. A service must not wait for long; it may
+	// make calls itself.
 	Services map[string]func(from quorum.Node, body []byte) (answer []byte, err error)
-	// Groups and Replicas are fixed when the cluster is made. Defaults 16 (of 16 partitions each) and 3 (or as many as there are nodes).
+	// Groups and Replicas are fixed when the cluster is made. Defaults 16 (of 16 partitions each) and 3 (or as many as
+	// there are nodes).
 	Groups, Replicas int
 	Quorum           quorum.Options   // what is alike in all groups: times and bounds
 	Engine           shard.Options    // memory and bounds of the whole node: shared out among the replicas
@@ -47,28 +49,31 @@ type Options struct {
 	Audit func(placement.Entry) []byte
 	Pace  placement.Pace // of the reconciler
 
-	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default 2.5 s.
+	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default
+	// 2.5 s.
 	CommitTimeout time.Duration
 	// FenceTimeout is the same for reads. Default 2.5 s.
 	FenceTimeout time.Duration
 	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 2 s.
 	LeaderWait time.Duration
-	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has caught up. Default 1 s.
+	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has
+	// caught up. Default 1 s.
 	MaxReadLag time.Duration
-	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long one may say nothing before it is as good as dead (remote.go).
-	// Defaults 250 ms, and what groups give their leaders (Quorum.HeartbeatTimeout).
+	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long one may say nothing before
+	// it is as good as dead (remote.go). Defaults 250 ms, and what groups give their leaders (Quorum.HeartbeatTimeout).
 	HelloInterval, HelloTimeout time.Duration
 	// SpreadTimeout bounds Spread. Default 2 s.
 	SpreadTimeout time.Duration
 	// CloseTimeout is how long Close tries to hand leaderships over. Default 10 s.
 	CloseTimeout time.Duration
-	// YieldTimeout is how long a leader that hands over waits until the requests that it has taken are answered; those that aren't by then get ErrUnknown.
-	// Default 2 s.
+	// YieldTimeout is how long a leader that hands over waits until the requests that it has taken are answered; those
+	// that aren't by then get ErrUnknown. Default 2 s.
 	YieldTimeout time.Duration
 	// DialTimeout is for a connection to another node. Default 1 s.
 	DialTimeout time.Duration
-	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its own; further ones wait, then they are
-	// refused. MaxCallsServed bounds those of all nodes together, of each kind. Defaults 1024, 16384.
+	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its
+	// own; further ones wait, then they are refused. MaxCallsServed bounds those of all nodes together, of each kind.
+	// Defaults 1024, 16384.
 	MaxCalls, MaxCallsServed int
 
 	Logger *slog.Logger // default slog.Default()
@@ -187,7 +192,8 @@ type Node struct {
 	background  background
 }
 
-// Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are known here. ctx ends the wait.
+// Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are
+// known here. ctx ends the wait.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -326,7 +332,8 @@ func (n *Node) fail(err error) {
 // Front is the coordinator that requests go to.
 func (n *Node) Front() *shard.Coordinator { return n.front }
 
-// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says what is the matter.
+// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says
+// what is the matter.
 func (n *Node) Ready() error {
 	if n.closing.Load() {
 		return shard.ErrClosed
@@ -355,7 +362,8 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or after a while.
+// Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or
+// after a while.
 func (n *Node) Spread() {
 	deadline := time.Now().Add(n.opts.SpreadTimeout)
 	mark, err := n.fenceOne(controlGroup, deadline)

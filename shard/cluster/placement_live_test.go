@@ -114,7 +114,8 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	}
 }
 
-// A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has what everybody has.
+// A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has
+// what everybody has.
 func TestLaggingNodeGetsTheState(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)

@@ -39,8 +39,8 @@ func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, re
 	return n
 }
 
-// Of fifteen nodes, fourteen have as many requests under way at one as they may, and all of these wait. Messages and barriers come through all the same: the
-// requests wait for them.
+// Of fifteen nodes, fourteen have as many requests under way at one as they may, and all of these wait. Messages and
+// barriers come through all the same: the requests wait for them.
 func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	t.Parallel()
 	const nodes = 15
@@ -80,7 +80,8 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	calls.Wait()
 }
 
-// A node that answers nothing ends all calls of it that are under way, once a hello has been in vain, and further ones fail at once, until it answers.
+// A node that answers nothing ends all calls of it that are under way, once a hello has been in vain, and further ones
+// fail at once, until it answers.
 func TestSilentNodeEndsCalls(t *testing.T) {
 	t.Parallel()
 	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}

@@ -22,13 +22,15 @@ import (
 
 // remote is another node, as this one knows it.
 //
-// It has two pools of connections. Calls of requests (commit, release) may last until what they have caused on other groups is visible, and so wait for letters
-// of the node that is called, and for its reads. Those go through the second pool, whose calls wait for nobody but a group's own log. With one pool, two nodes
-// full of each other's requests would stand still. A third has the hello alone: it waits for nothing at all, so that it isn't answered means something.
+// It has two pools of connections. Calls of requests (commit, release) may last until what they have caused on other
+// groups is visible, and so wait for letters of the node that is called, and for its reads. Those go through the second
+// pool, whose calls wait for nobody but a group's own log. With one pool, two nodes full of each other's requests would
+// stand still. A third has the hello alone: it waits for nothing at all, so that it isn't answered means something.
 //
-// There is one verdict for all calls. A node that hasn't answered a hello, nor anything else since, in HelloTimeout, is silent: it is paused, or its link is
-// cut, perhaps in one direction. Then all calls of it that are under way end at once, and further ones are not made until it has answered a hello. Who called
-// turns to whoever leads now. A call that comes to its own, shorter end says nothing of the node.
+// There is one verdict for all calls. A node that hasn't answered a hello, nor anything else since, in HelloTimeout, is
+// silent: it is paused, or its link is cut, perhaps in one direction. Then all calls of it that are under way end at
+// once, and further ones are not made until it has answered a hello. Who called turns to whoever leads now. A call that
+// comes to its own, shorter end says nothing of the node.
 type remote struct {
 	n        *Node
 	node     quorum.Node
@@ -164,8 +166,8 @@ func (n *Node) remote(node quorum.Node) *remote {
 	return r
 }
 
-// post makes a call. body has room for the header (headerBytes) in front. answer gets what was asked for, lent for the call; it may be nil. Errors: what the
-// other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
+// post makes a call. body has room for the header (headerBytes) in front. answer gets what was asked for, lent for the
+// call; it may be nil. Errors: what the other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
 func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
 	begun := time.Now()
 	if pool != r.hellos && r.silent.Load() {
@@ -192,7 +194,8 @@ type answered struct{ error }
 
 func (e answered) Unwrap() error { return e.error }
 
-// exchange makes a call over some connection. Errors: answered, one for which wasNotSent, or one after which nobody knows.
+// exchange makes a call over some connection. Errors: answered, one for which wasNotSent, or one after which nobody
+// knows.
 func (n *Node) exchange(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
@@ -244,8 +247,9 @@ func (r *remote) heard() {
 	}
 }
 
-// lost: a call that began then did not come through. Connections that were open are not trusted any more. A call from before the last answer shows nothing:
-// those that a node was paused under come to their deadlines one by one, long after it goes on. Nor does one that had less time than a hello has.
+// lost: a call that began then did not come through. Connections that were open are not trusted any more. A call from
+// before the last answer shows nothing: those that a node was paused under come to their deadlines one by one, long
+// after it goes on. Nor does one that had less time than a hello has.
 func (r *remote) lost(begun time.Time, err error) {
 	if begun.UnixNano() < r.answer.Load() {
 		return
@@ -285,7 +289,8 @@ func (r *remote) ring() {
 	}
 }
 
-// keepInTouch says hello now and then: so each node knows which others can be reached, where leaders are, and what time it is.
+// keepInTouch says hello now and then: so each node knows which others can be reached, where leaders are, and what time
+// it is.
 func (r *remote) keepInTouch() {
 	tick := time.NewTicker(r.n.opts.HelloInterval)
 	defer tick.Stop()
@@ -330,7 +335,8 @@ func (n *Node) serveHello(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
 	return append(dst, text...), err
 }
 
-// sayBye tells the others that this node is about to close, so that they send it nothing any more over connections that it is closing.
+// sayBye tells the others that this node is about to close, so that they send it nothing any more over connections that
+// it is closing.
 func (n *Node) sayBye() {
 	deadline := time.Now().Add(byeTime)
 	var saying sync.WaitGroup

@@ -11,14 +11,17 @@ import (
 	"millrace/wal/quorum"
 )
 
-// routes says which node leads each group, as far as is known here: from the own replicas, from what others say (hello), and from who refused.
+// routes says which node leads each group, as far as is known here: from the own replicas, from what others say
+// (hello), and from who refused.
 type routes struct {
 	self quorum.Node
-	// leaders by group: term, 40 bits, and node, 24 bits. What is known of a later term counts; within a term there is one leader.
+	// leaders by group: term, 40 bits, and node, 24 bits. What is known of a later term counts; within a term there is
+	// one leader.
 	leaders []atomic.Uint64
 	// groupOf a partition is its user group.
 	groupOf [identity.Partitions]uint32
-	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is. looked is when the own replica was asked last.
+	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is. looked
+	// is when the own replica was asked last.
 	missing, looked []atomic.Int64
 }
 
@@ -136,8 +139,9 @@ func (n *Node) reachable(group uint32) quorum.Node {
 	return 0
 }
 
-// await is reachable, after a wait for an election that is under way. ErrUnavailable: there is none until the deadline, or the node is closing. When others have
-// waited for long in vain, it doesn't wait: what can't be served must not pile up.
+// await is reachable, after a wait for an election that is under way. ErrUnavailable: there is none until the deadline,
+// or the node is closing. When others have waited for long in vain, it doesn't wait: what can't be served must not pile
+// up.
 func (n *Node) await(group uint32, deadline time.Time) (quorum.Node, error) {
 	return n.awaitLeader(group, deadline, false)
 }

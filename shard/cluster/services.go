@@ -14,8 +14,8 @@ import (
 
 // What the rest of the process needs of a node besides its front.
 
-// Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means that nobody knows whether the service was
-// called; a service's own error comes as text.
+// Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means
+// that nobody knows whether the service was called; a service's own error comes as text.
 func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []byte) (answer []byte, err error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -35,7 +35,8 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 	return n.remote(to).ask(callService+service, body, deadline)
 }
 
-// Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the caller's.
+// Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the
+// caller's.
 func (n *Node) Nodes() []quorum.Node {
 	d, _ := n.documents.Get()
 	nodes := []quorum.Node{n.self}
@@ -48,7 +49,8 @@ func (n *Node) Nodes() []quorum.Node {
 	return nodes
 }
 
-// Leader is who leads the group of a partition, and the term that it leads in; 0: there is no leader, or this node doesn't reach it.
+// Leader is who leads the group of a partition, and the term that it leads in; 0: there is no leader, or this node
+// doesn't reach it.
 func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
 	group := n.routes.groupOf[partition]
 	if g := n.group(group); g != nil && g.log.Leads() {
@@ -72,7 +74,8 @@ type Replica struct {
 	Events *eventlog.Log // nil: the control group has no events
 }
 
-// Replicas are this node's, in order of their groups: for metrics. One that is just taking in the state of another node is left out.
+// Replicas are this node's, in order of their groups: for metrics. One that is just taking in the state of another node
+// is left out.
 func (n *Node) Replicas() (list []Replica) {
 	for i := range n.replicas {
 		g := n.group(uint32(i))

@@ -21,14 +21,16 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What a node must know to be of a cluster is the cluster's facts. They are made once, by the lowest of the nodes that are to make the cluster, when all of
-// them are there and none knows of a cluster yet. The others, and nodes that join later, ask for them. Each node keeps them in its data directory:
+// What a node must know to be of a cluster is the cluster's facts. They are made once, by the lowest of the nodes that
+// are to make the cluster, when all of them are there and none knows of a cluster yet. The others, and nodes that join
+// later, ask for them. Each node keeps them in its data directory:
 //
 //	DIR/CLUSTER                                        facts, and which disk this is
 //	DIR/groups/<group>/{log,state,events,incoming}     its replicas; group 0 is the control group
 //
-// A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a number that comes with another one is
-// refused (placement.ErrReplaced), since it may have voted for what its new disk doesn't know of. So is a node whose replicas are not all there.
+// A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a
+// number that comes with another one is refused (placement.ErrReplaced), since it may have voted for what its new disk
+// doesn't know of. So is a node whose replicas are not all there.
 
 const (
 	clusterFile    = "CLUSTER"

@@ -8,9 +8,10 @@ import (
 	"millrace/wal/quorum"
 )
 
-// The groups that a node led need other leaders when it is not reached any more. Raft's timers see to that, each by itself, and a follower that still waits refuses
-// its vote: so it takes one to two timeouts more. Here followers tell one another: when a majority of a group's voters doesn't reach the leader, the one of them with
-// most of the log stands for election at once. Should that fail, the timers go on.
+// The groups that a node led need other leaders when it is not reached any more. Raft's timers see to that, each by
+// itself, and a follower that still waits refuses its vote: so it takes one to two timeouts more. Here followers tell
+// one another: when a majority of a group's voters doesn't reach the leader, the one of them with most of the log
+// stands for election at once. Should that fail, the timers go on.
 //
 //	body    node u32, groups u32 each
 //	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here
@@ -102,7 +103,8 @@ func (n *Node) standFor(lost quorum.Node, groups []uint32) {
 	}
 }
 
-// isNext says whether the voters that don't reach the leader are a majority, and none of them is to stand rather than this node.
+// isNext says whether the voters that don't reach the leader are a majority, and none of them is to stand rather than
+// this node.
 func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) bool {
 	voters, agree := 0, 0
 	mine := indexes[n.self]

@@ -18,9 +18,10 @@ import (
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
-// Its rows are sorted by time and cut into groups; a group is read as a whole. A chunk is one column of a group (group.go), by itself
-// compressed with zstd, or plain where that is shorter. The footer has a checksum of each chunk as it lies in the file, so every byte
-// stands under one, and what it says of the whole: all numbers are uvarints, signed ones zigzag.
+// Its rows are sorted by time and cut into groups; a group is read as a whole. A chunk is one column of a group
+// (group.go), by itself compressed with zstd, or plain where that is shorter. The footer has a checksum of each chunk
+// as it lies in the file, so every byte stands under one, and what it says of the whole: all numbers are uvarints,
+// signed ones zigzag.
 //
 //	first, last position | workspaces: n, (number, events) … | groups: n, group …
 //	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
@@ -212,7 +213,8 @@ func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 	return b, !c.bad && len(c.b) == 0 && len(b.groups) > 0
 }
 
-// blockReader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one goroutine.
+// blockReader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one
+// goroutine.
 type blockReader struct {
 	file  vfs.File
 	path  string

@@ -300,8 +300,8 @@ func TestDamagedState(t *testing.T) {
 	require.ErrorContains(t, err, "STATE")
 }
 
-// What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed kinds, a random
-// time within the hour.
+// What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed
+// kinds, a random time within the hour.
 func TestBlockSize(t *testing.T) {
 	testsize.SkipSerial(t)
 	const n = 100_000

@@ -70,8 +70,8 @@ func (c *cursor) index(n int) uint32 {
 	return uint32(v)
 }
 
-// planesOf splits numbers into their bytes, all lowest ones first: the higher bytes of small numbers compress to nothing, and don't spoil
-// the statistics of the others.
+// planesOf splits numbers into their bytes, all lowest ones first: the higher bytes of small numbers compress to
+// nothing, and don't spoil the statistics of the others.
 func planesOf(v []uint32, emit func(plane int, b []byte)) {
 	var all uint32
 	for _, x := range v {
@@ -116,8 +116,8 @@ var powers = [...]float64{1, 10, 100, 1000, 10000}
 // Tags of values in a block beside op.Tag: a Float as a decimal of this scale.
 const tagDecimal = 0x40
 
-// valueColumns are property values, those of one name after another, each kind of content in a stream of its own: what is alike stands
-// together, and a name costs nothing.
+// valueColumns are property values, those of one name after another, each kind of content in a stream of its own: what
+// is alike stands together, and a name costs nothing.
 type valueColumns struct {
 	tags  []byte // one for each value
 	modes []byte // for each name that has values with bytes: how those are written

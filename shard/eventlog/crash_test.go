@@ -67,7 +67,8 @@ func (f stepFile) Sync() error {
 	return f.File.Sync()
 }
 
-// filled is a world with packed blocks, an unpacked tail, and deleted users with events in both. The worker does nothing by itself.
+// filled is a world with packed blocks, an unpacked tail, and deleted users with events in both. The worker does
+// nothing by itself.
 func filled(t *testing.T, step func(w *world, what string) error) *world {
 	o := manual()
 	fs := vfs.NewCrashableMem()
@@ -159,7 +160,8 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	}
 }
 
-// Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart, all is packed.
+// Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart,
+// all is packed.
 func TestEveryStepFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")

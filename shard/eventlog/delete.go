@@ -15,7 +15,8 @@ type deletion struct {
 	ordinal   uint32
 	workspace uint32
 	accepted  int64 // Unix µs
-	// erased are those of the profile and of all that were merged into it. Their ends are set: at the deletion itself where the op sets none.
+	// erased are those of the profile and of all that were merged into it. Their ends are set: at the deletion itself
+	// where the op sets none.
 	erased []shard.Erased
 }
 
@@ -79,7 +80,8 @@ func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
 	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}], func(x shard.Erased) bool { return x.Until.Position >= first })
 }
 
-// learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller holds mu.
+// learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller
+// holds mu.
 func (l *Log) learn(found []deletion, last uint64) {
 	n := len(l.ledger)
 	for _, d := range found {

@@ -22,9 +22,10 @@ type Division struct {
 	Progress func(bytes int64)
 }
 
-// Divide makes several event logs of this one. Each event keeps its place, its position and ordinal, so that deletions find it; those of deleted users are left
-// out. All that the engine has applied must be packed, and nothing happens meanwhile. The new ones are on disk when Divide returns nil. Errors: ErrCorrupt for a
-// block that can't be read; it names the file.
+// Divide makes several event logs of this one. Each event keeps its place, its position and ordinal, so that deletions
+// find it; those of deleted users are left out. All that the engine has applied must be packed, and nothing happens
+// meanwhile. The new ones are on disk when Divide returns nil. Errors: ErrCorrupt for a block that can't be read; it
+// names the file.
 func (l *Log) Divide(ctx context.Context, d Division) error {
 	l.work.Lock()
 	defer l.work.Unlock()

@@ -37,7 +37,8 @@ func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {
 	return l
 }
 
-// An event log is divided by users: each event is in one part, the one of its number, at its own place; those of deleted users are in none.
+// An event log is divided by users: each event is in one part, the one of its number, at its own place; those of
+// deleted users are in none.
 func TestDivide(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	w := newWorld(t, fs, manual())

@@ -1,12 +1,12 @@
-// Package eventlog keeps every accepted event and purchase for a retention time (decisions.md D3) and gives them out. The hot path writes
-// nothing for it: the write-ahead log holds every event already. A packer turns what the engine has checkpointed into compressed blocks
-// and then lets the log go.
+// Package eventlog keeps every accepted event and purchase for a retention time (decisions.md D3) and gives them out.
+// The hot path writes nothing for it: the write-ahead log holds every event already. A packer turns what the engine has
+// checkpointed into compressed blocks and then lets the log go.
 //
 //	log: … | packed, let go | unpacked tail ──────────────────────▶ applied
 //	         blocks on disk   the log itself, held by HoldLog
 //
-// Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as dropped. What stands in
-// a Deferred or Resume is sent on as a message and counts there.
+// Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
+// dropped. What stands in a Deferred or Resume is sent on as a message and counts there.
 //
 // Invariants:
 //   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash
@@ -19,9 +19,9 @@
 //   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is packed until the next
 //     Open finds out; the engine's log keeps what is not packed.
 //
-// Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites: one at a time. tail
-// is held for reading by those who read the unpacked tail, and for writing by the packer while it lets the log go. Order: work, scan,
-// tail, mu.
+// Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites:
+// one at a time. tail is held for reading by those who read the unpacked tail, and for writing by the packer while it
+// lets the log go. Order: work, scan, tail, mu.
 package eventlog
 
 import (
@@ -47,8 +47,8 @@ import (
 )
 
 var (
-	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is affected. Restore the
-	// file, or wait until it expires.
+	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is
+	// affected. Restore the file, or wait until it expires.
 	ErrCorrupt = errors.New("event log: damaged file")
 	// ErrFailed is returned by Pack after the disk has failed. Reads go on; the next Open packs on.
 	ErrFailed = errors.New("event log: the disk has failed")
@@ -74,13 +74,15 @@ const HoldName = "eventlog"
 type Options struct {
 	FS  vfs.FS // default vfs.Default
 	Dir string // the event log's own; made when absent
-	// Group is the name of the group in a cluster whose replica the engine is. It stands in the ids of events. Other than that of an engine that is alone, a
-	// replica's event log may be ahead of the engine, when both came from another node. Default: alone.
+	// Group is the name of the group in a cluster whose replica the engine is. It stands in the ids of events. Other
+	// than that of an engine that is alone, a replica's event log may be ahead of the engine, when both came from
+	// another node. Default: alone.
 	Group string
-	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. They go block by block.
+	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. They go block by
+	// block.
 	Retention time.Duration
-	// BlockBytes: a block is packed when so many bytes of events, as they are in the log, have come together. Default 32 MiB. Packing
-	// and rewriting take about four times as much memory.
+	// BlockBytes: a block is packed when so many bytes of events, as they are in the log, have come together. Default
+	// 32 MiB. Packing and rewriting take about four times as much memory.
 	BlockBytes int64
 	// PackAfter: less than a block is packed when the oldest record that is not packed is older. Default 10 min.
 	PackAfter time.Duration
@@ -179,9 +181,10 @@ func (b *block) newest() time.Time {
 	return time.UnixMicro(b.info.maxAccepted)
 }
 
-// Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from the first record
-// that isn't packed; until then the engine must hold it (HoldName among shard.Options.Readers). Close it before the engine. Errors:
-// ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block is no error here.
+// Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
+// the first record that isn't packed; until then the engine must hold it (HoldName among shard.Options.Readers). Close
+// it before the engine. Errors: ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block is no
+// error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -242,7 +245,8 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// loadBlocks finds the blocks, and removes what a crash has left: unfinished files, and blocks that STATE does not include.
+// loadBlocks finds the blocks, and removes what a crash has left: unfinished files, and blocks that STATE does not
+// include.
 func (l *Log) loadBlocks(s state, known bool) error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	names, err := fs.List(dir)
@@ -352,7 +356,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Verify reads every block in full and checks it. It returns all that is damaged, joined; each error wraps ErrCorrupt and names the file.
+// Verify reads every block in full and checks it. It returns all that is damaged, joined; each error wraps ErrCorrupt
+// and names the file.
 func (l *Log) Verify(ctx context.Context) error {
 	var errs []error
 	for from := uint64(0); ; {
@@ -467,7 +472,8 @@ func (l *Log) countBlocks(sign int) {
 	}
 }
 
-// countBacklog brings the gauges, which all logs of the process share, up to date. It is called under work, or when no one works any more.
+// countBacklog brings the gauges, which all logs of the process share, up to date. It is called under work, or when no
+// one works any more.
 func (l *Log) countBacklog(s *Stats) {
 	c := &l.counted
 	backlogPositions.Add(float64(s.BacklogPositions) - c.positions)

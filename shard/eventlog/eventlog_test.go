@@ -59,7 +59,8 @@ func TestLogIsLetGo(t *testing.T) {
 	w.requireExact()
 }
 
-// Events that reach their user by another partition's message count once, where they took effect; those without effect never.
+// Events that reach their user by another partition's message count once, where they took effect; those without effect
+// never.
 func TestDroppedEventsAreLeftOut(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	// In one request, events follow the attribute that makes their address: they are deferred and come as messages.
@@ -159,7 +160,8 @@ func TestExportWhilePacking(t *testing.T) {
 	w.requireExact()
 }
 
-// What an export has read from the log is packed while it goes on, into a block that reaches from before to beyond where it is.
+// What an export has read from the log is packed while it goes on, into a block that reaches from before to beyond
+// where it is.
 func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 	o := manual()
 	o.BlockBytes, o.tailBytes = 1<<20, 4<<10
@@ -183,7 +185,8 @@ func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 	w.requireExact()
 }
 
-// laggard is an engine one of whose workers is behind, as long as some calls take: what it hasn't applied isn't known as dropped either.
+// laggard is an engine one of whose workers is behind, as long as some calls take: what it hasn't applied isn't known
+// as dropped either.
 type laggard struct {
 	Source
 	ahead, behind int // how many calls are answered as if all were applied, and then how many as if it weren't

@@ -14,7 +14,8 @@ import (
 
 // Event is one event or purchase. Its bytes are lent for the call that it is passed to.
 type Event struct {
-	// Group, Position and Ordinal are its place: in whose log (Options.Group), and where in it. Together its id, the same for ever.
+	// Group, Position and Ordinal are its place: in whose log (Options.Group), and where in it. Together its id, the
+	// same for ever.
 	Group    string
 	Position uint64
 	Ordinal  uint32
@@ -27,8 +28,9 @@ type Event struct {
 	// ID says by which identifier the object was addressed, Key is that identifier in canonical form (op.Op.Key).
 	ID  op.IDKind
 	Key []byte
-	// Number is the number of the user's profile when Resolved; else the home number of Key, under which the engine found or made the
-	// profile. For an external id the two are the same, but for a user that was deleted and came again.
+	// Number is the number of the user's profile when Resolved; else the home number of Key, under which the engine
+	// found or made the profile. For an external id the two are the same, but for a user that was deleted and came
+	// again.
 	Number   uint64
 	Resolved bool
 
@@ -45,7 +47,8 @@ type Event struct {
 	Properties []byte
 }
 
-// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and - in front.
+// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and
+// - in front.
 func (e *Event) AppendID(dst []byte) []byte {
 	if e.Group != "" {
 		dst = append(append(dst, e.Group...), '-')
@@ -135,10 +138,11 @@ func (f *filter) wants(r *row, n *names) bool {
 	return true
 }
 
-// Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server runs: first from
-// the blocks, then from the log. They come in the order of acceptance from block to block, and of time within a block (or 16 MiB of the
-// log); not sorted as a whole. Events of users deleted before the call are left out; what is deleted or expires meanwhile may be. An error
-// of f, or of ctx, ends it and is returned. A block that can't be read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
+// Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server
+// runs: first from the blocks, then from the log. They come in the order of acceptance from block to block, and of time
+// within a block (or 16 MiB of the log); not sorted as a whole. Events of users deleted before the call are left out;
+// what is deleted or expires meanwhile may be. An error of f, or of ctx, ends it and is returned. A block that can't be
+// read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
 func (l *Log) Export(ctx context.Context, q Query, f func(*Event) error) error {
 	end, err := l.settled(ctx)
 	if err != nil {
@@ -162,8 +166,8 @@ func (l *Log) Export(ctx context.Context, q Query, f func(*Event) error) error {
 	return errors.Join(x.damaged...)
 }
 
-// settled is a position up to which all is applied, and that nothing acknowledged by now lies behind. Usually that is where the engine is;
-// while one of its workers lags, what was acknowledged by another may lie further.
+// settled is a position up to which all is applied, and that nothing acknowledged by now lies behind. Usually that is
+// where the engine is; while one of its workers lags, what was acknowledged by another may lie further.
 func (l *Log) settled(ctx context.Context) (uint64, error) {
 	end := l.src.AppliedPosition()
 	err := l.src.ReadLog(end+1, math.MaxUint64, func(position uint64, _ uint32, _ []byte) error {
@@ -213,7 +217,8 @@ type exporter struct {
 // step passes a block on, or a stretch of the log.
 func (x *exporter) step() error {
 	l := x.log
-	// Before the block is opened, or the end of the blocks is looked at: what this doesn't know any more has left the files and is packed.
+	// Before the block is opened, or the end of the blocks is looked at: what this doesn't know any more has left the
+	// files and is packed.
 	deleted := l.deleted.Load()
 	b := l.blockFrom(x.next)
 	switch {

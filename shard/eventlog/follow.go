@@ -12,8 +12,8 @@ import (
 // Stop, returned by who reads, ends a Follower's Read without an error.
 var Stop = errors.New("stop")
 
-// Follower passes events on in the order in which they were applied, call by call, while more are added: what a stream reads. It keeps what it has read ahead.
-// It belongs to one goroutine and needs no closing.
+// Follower passes events on in the order in which they were applied, call by call, while more are added: what a stream
+// reads. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
 type Follower struct {
 	x       exporter // all before its next is read ahead, or passed on
 	since   int64    // Unix µs, of the acceptance
@@ -32,7 +32,8 @@ type place struct {
 	row      uint32
 }
 
-// Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since or later is passed on.
+// Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since
+// or later is passed on.
 func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64, deleted: l.deleted.Load()}
 	if !since.IsZero() {
@@ -41,9 +42,10 @@ func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 	return f
 }
 
-// Read calls pass with each event behind those that were passed on before, up to the position to, or as far as the engine has applied when that is less. It
-// returns the position up to which all has been passed on. Events of deleted users are left out. When pass returns an error, Read ends with it, or with nil for
-// Stop; all events of that position come again with the next Read. Errors: as those of Export, and then a new Follower is needed.
+// Read calls pass with each event behind those that were passed on before, up to the position to, or as far as the
+// engine has applied when that is less. It returns the position up to which all has been passed on. Events of deleted
+// users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that position
+// come again with the next Read. Errors: as those of Export, and then a new Follower is needed.
 func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error) (through uint64, err error) {
 	f.x.ctx, f.x.end = ctx, min(to, f.x.log.Applied())
 	if err := f.begin(); err != nil {
@@ -77,8 +79,8 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error)
 	}
 }
 
-// begin learns who was deleted. What is read ahead may have events of users who are gone since: it is read again then, because by the time that it is passed on
-// the log may have forgotten the deletion.
+// begin learns who was deleted. What is read ahead may have events of users who are gone since: it is read again then,
+// because by the time that it is passed on the log may have forgotten the deletion.
 func (f *Follower) begin() error {
 	l := f.x.log
 	if err := l.findDeletions(f.x.end); err != nil {
@@ -159,7 +161,8 @@ func (f *Follower) readTail() error {
 	return nil
 }
 
-// part is memory for the rows of a group. All groups of a block are read before the first event is passed on: they are in the order of time.
+// part is memory for the rows of a group. All groups of a block are read before the first event is passed on: they are
+// in the order of time.
 func (f *Follower) part() *rows {
 	n := len(f.parts)
 	if n == len(f.pool) {
@@ -199,8 +202,8 @@ func (l *Log) Expired() uint64 { return l.expired.Load() }
 // noteExpired is called under work.
 func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
 
-// Behind is about how many events of a workspace there are behind a position: those of whole blocks, of a block that the position lies in a share, and of what
-// isn't packed what the records of the log have on average.
+// Behind is about how many events of a workspace there are behind a position: those of whole blocks, of a block that
+// the position lies in a share, and of what isn't packed what the records of the log have on average.
 func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 	applied := l.Applied()
 	l.mu.Lock()

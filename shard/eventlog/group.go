@@ -10,8 +10,8 @@ import (
 	"millrace/shard/op"
 )
 
-// The columns of a group. Those marked * are planes (column.go): 256 × plane is added to the column's number. Empty columns are left out.
-// Columns are part of the file format: they are never given anew.
+// The columns of a group. Those marked * are planes (column.go): 256 × plane is added to the column's number. Empty
+// columns are left out. Columns are part of the file format: they are never given anew.
 const (
 	colTime     = 1  // first time, then how much each is later; ms
 	colRecords  = 2  // the records that events came in: n, (position as a difference, stamp as a difference) …
@@ -281,8 +281,8 @@ func (w *groupWriter) namesAndKinds(list []row, n *names) {
 	w.put(colKind, w.buf)
 }
 
-// How a purchase's price and total are written: the lowest 3 bits are the price's scale when it is a decimal; the next 3 the power of ten
-// by which mantissa × quantity is the total.
+// How a purchase's price and total are written: the lowest 3 bits are the price's scale when it is a decimal; the next
+// 3 the power of ten by which mantissa × quantity is the total.
 const (
 	moneyRaw      = 0x80 // price is 8 bytes
 	moneyTotal    = 0x40 // total is written
@@ -394,8 +394,8 @@ func (w *groupWriter) properties(list []row) {
 	}
 }
 
-// groupReader turns columns back into rows. What it reads is checked against checksums before; here nothing panics and what makes no
-// sense is refused.
+// groupReader turns columns back into rows. What it reads is checked against checksums before; here nothing panics and
+// what makes no sense is refused.
 type groupReader struct {
 	columns [numCols][4][]byte
 	ok      bool

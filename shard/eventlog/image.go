@@ -9,12 +9,14 @@ import (
 	"millrace/wal"
 )
 
-// Image copies the event log into a directory, by hard links where the file system has them, and returns up to which position it is packed there. With
-// the engine's log from the next position on, it is what Open would find after a crash (shard.Image).
+// Image copies the event log into a directory, by hard links where the file system has them, and returns up to which
+// position it is packed there. With the engine's log from the next position on, it is what Open would find after a
+// crash (shard.Image).
 //
-// It waits for nobody. STATE is copied first: what happens to the blocks after that, the copied STATE allows for. A block that is packed since is left
-// out, and packed again from the log. One that is rewritten has lost events of users whose deletion that STATE, or the log behind it, still tells of.
-// One that has gone had expired, or nothing but such events.
+// It waits for nobody. STATE is copied first: what happens to the blocks after that, the copied STATE allows for. A
+// block that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users
+// whose deletion that STATE, or the log behind it, still tells of. One that has gone had expired, or nothing but such
+// events.
 func (l *Log) Image(dir string) (packed uint64, err error) {
 	fs := l.opts.FS
 	if err := wal.MakeDir(fs, dir); err != nil {

@@ -74,7 +74,8 @@ func appendValue(dst []byte, v op.Value) []byte {
 	return append(dst, "null"...)
 }
 
-// appendTime writes a time as 2006-01-02T15:04:05.000Z. It is a good part of what an event costs, so it goes without the layouts of package time.
+// appendTime writes a time as 2006-01-02T15:04:05.000Z. It is a good part of what an event costs, so it goes without
+// the layouts of package time.
 func appendTime(dst []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()

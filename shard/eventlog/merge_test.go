@@ -124,8 +124,8 @@ func stages(t *testing.T, f func(t *testing.T, w *world, pack func())) {
 	}
 }
 
-// A deleted user's events are gone with those of all that were merged into it, under whatever identifier they came. Those of who got such an
-// identifier later stay.
+// A deleted user's events are gone with those of all that were merged into it, under whatever identifier they came.
+// Those of who got such an identifier later stay.
 func TestDeletionOfMergedUsers(t *testing.T) {
 	testsize.SkipSerial(t)
 	alias := string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))

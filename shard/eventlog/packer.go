@@ -325,7 +325,8 @@ func (l *Log) replaceFile(path string, data []byte) error {
 	return err
 }
 
-// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due, with now set also what is not.
+// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due, with
+// now set also what is not.
 func (l *Log) maintain(now bool) error {
 	l.work.Lock()
 	defer l.work.Unlock()
@@ -388,8 +389,9 @@ func (l *Log) remove(old []*block) error {
 	return durable.SyncDir(l.opts.FS, l.opts.Dir)
 }
 
-// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed meanwhile are clean:
-// a deletion concerns what comes before it, and what comes before it in its own stretch is left out when that is packed.
+// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed
+// meanwhile are clean: a deletion concerns what comes before it, and what comes before it in its own stretch is left
+// out when that is packed.
 func (l *Log) rewrite() error {
 	l.mu.Lock()
 	blocks, until, deleted := slices.Clone(l.blocks), l.packed, l.deleted.Load()

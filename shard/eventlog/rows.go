@@ -10,8 +10,8 @@ import (
 	"millrace/shard/op"
 )
 
-// rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives in pages that
-// stay until reset.
+// rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives
+// in pages that stay until reset.
 type rows struct {
 	list  []row
 	names names

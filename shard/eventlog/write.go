@@ -45,9 +45,9 @@ func (l *Log) Write(ctx context.Context, w io.Writer, format Format, q Query, sv
 	return Write(ctx, l, w, format, q, svcID)
 }
 
-// Write writes what x yields to w. svcID may be nil: then no svc_id is written. With an error, what was written so far is not the
-// whole: a caller that has sent it on must make that known. The Parquet file is completed all the same when a block was skipped
-// (Query.SkipDamaged).
+// Write writes what x yields to w. svcID may be nil: then no svc_id is written. With an error, what was written so far
+// is not the whole: a caller that has sent it on must make that known. The Parquet file is completed all the same when
+// a block was skipped (Query.SkipDamaged).
 func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
 	if _, err := ParseFormat(string(format)); err != nil {
 		return err
@@ -97,7 +97,8 @@ func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 //	{"id":…,"type":"event","external_id":…,"name":…,"time":…,"accepted_at":…,"app_id":…,"properties":{…}}
 //	{"id":…,"type":"purchase","external_id":…,"product_id":…,"currency":…,"price":…,"quantity":…,"total_minor":…,"time":…,…}
 //
-// The identifier is the one that the object was sent with; svc_id stands beside it when the profile is known by its number.
+// The identifier is the one that the object was sent with; svc_id stands beside it when the profile is known by its
+// number.
 func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 	dst = append(e.AppendID(append(dst, `{"id":"`...)), '"')
 	if workspace {

@@ -1,8 +1,10 @@
-// Package identity turns identifiers into numbers. A number is 64 bits: the keyed hash of the identifier, or, when that place is taken,
-// the next free one; its highest byte is the partition (DESIGN.md 2). The seed is made once per store and kept in it: numbers and
-// partitions are fixed for ever, and a client who does not know the seed can't aim at one partition (FAULTS.md B23).
+// Package identity turns identifiers into numbers. A number is 64 bits: the keyed hash of the identifier, or, when that
+// place is taken, the next free one; its highest byte is the partition (DESIGN.md 2). The seed is made once per store
+// and kept in it: numbers and partitions are fixed for ever, and a client who does not know the seed can't aim at one
+// partition (FAULTS.md B23).
 //
-// A profile's number is that of its first identifier, so an external id, the bulk of all traffic, finds its profile without a directory.
+// A profile's number is that of its first identifier, so an external id, the bulk of all traffic, finds its profile
+// without a directory.
 package identity
 
 import (
@@ -50,8 +52,8 @@ func Next(n uint64) uint64 {
 	return m
 }
 
-// Profile is the home number of a profile whose first identifier has a directory row of its own (alias, email, phone): in the partition
-// of the row's number.
+// Profile is the home number of a profile whose first identifier has a directory row of its own (alias, email, phone):
+// in the partition of the row's number.
 func (h *Hasher) Profile(row uint64) uint64 {
 	m := (row ^ h.seed ^ 0xD1B54A32D192ED03) * 0x9E3779B97F4A7C15
 	return Next(row&^numberMask | m>>8)
@@ -63,8 +65,8 @@ func Partition(n uint64) uint8 { return uint8(n >> 56) }
 // SvcIDBytes is the length of a svc_id: hexadecimal digits.
 const SvcIDBytes = 24
 
-// AppendSvcID appends the public form of a profile's number: 16 digits of number and 8 of a tag that proves that this store has made it
-// for this workspace.
+// AppendSvcID appends the public form of a profile's number: 16 digits of number and 8 of a tag that proves that this
+// store has made it for this workspace.
 func (h *Hasher) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
 	var raw [12]byte
 	binary.BigEndian.PutUint64(raw[:], number)

@@ -38,7 +38,8 @@ const (
 	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, of the email that the user has
 )
 
-// Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known (decisions.md D7).
+// Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known
+// (decisions.md D7).
 const (
 	ChannelEmail    = 1
 	ChannelSMS      = 2

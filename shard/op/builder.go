@@ -7,8 +7,9 @@ import (
 
 // Builder writes one record. It keeps its memory from record to record; the zero value is ready for Reset.
 //
-// Ops are written in place: Begin reserves the op's header in Buf, the caller appends body and key to Buf, End fills the header in.
-// Abort takes the op back, for an object that is refused after it was begun (names it has introduced stay, unused).
+// Ops are written in place: Begin reserves the op's header in Buf, the caller appends body and key to Buf, End fills
+// the header in. Abort takes the op back, for an object that is refused after it was begun (names it has introduced
+// stay, unused).
 type Builder struct {
 	Buf      []byte
 	MaxArray uint16 // see Record
@@ -69,7 +70,8 @@ func (b *Builder) AppendOp(o Op) {
 	b.count++
 }
 
-// Name adds a name to the dictionary and returns its index. It does not look whether the name is there already; see Intern.
+// Name adds a name to the dictionary and returns its index. It does not look whether the name is there already; see
+// Intern.
 func (b *Builder) Name(name []byte) uint32 {
 	b.names = binary.AppendUvarint(b.names, uint64(len(name)))
 	b.names = append(b.names, name...)

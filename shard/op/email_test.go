@@ -58,7 +58,8 @@ func asciiLower(s string) string {
 	return string(b)
 }
 
-// Each letter has a key of its own before the @, but for those of ASCII, and whatever stands behind it, a key is its own key.
+// Each letter has a key of its own before the @, but for those of ASCII, and whatever stands behind it, a key is its
+// own key.
 func TestEmailKeyOfEachRune(t *testing.T) {
 	var key, again []byte
 	for r := rune(0); r <= unicode.MaxRune; r++ {

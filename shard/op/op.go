@@ -1,5 +1,5 @@
-// Package op is the form in which a change is logged, replicated and applied. JSON is turned into ops once, by ingest; the same bytes
-// are the log record, the raft entry and the input of apply (DESIGN.md: encode once).
+// Package op is the form in which a change is logged, replicated and applied. JSON is turned into ops once, by ingest;
+// the same bytes are the log record, the raft entry and the input of apply (DESIGN.md: encode once).
 //
 // A record holds all ops of one request, in the request's order, so that after a crash it is there whole or not at all:
 //
@@ -13,8 +13,9 @@
 //
 //	size u32 | kind u8 | flags u8 | key length u16 | number u64 | body … | key …
 //
-// The key (the identifier as the client sent it, in canonical form) stands last because clients may send it last. All integers are
-// little endian. Reading never copies and never panics on a well-formed record; ParseRecord checks what the log's checksum can't.
+// The key (the identifier as the client sent it, in canonical form) stands last because clients may send it last. All
+// integers are little endian. Reading never copies and never panics on a well-formed record; ParseRecord checks what
+// the log's checksum can't.
 package op
 
 import (
@@ -37,7 +38,8 @@ const (
 // Kind says what an op does.
 type Kind uint8
 
-// Kinds. The first three are the objects of /users/track; their bodies are described at AttributesBody, EventBody and PurchaseBody.
+// Kinds. The first three are the objects of /users/track; their bodies are described at AttributesBody, EventBody and
+// PurchaseBody.
 const (
 	Attributes  Kind = 1
 	Event       Kind = 2
@@ -106,15 +108,16 @@ type Flags uint8
 const (
 	// UpdateOnly: without an existing profile the op has no effect (service.md 2.6).
 	UpdateOnly Flags = 1 << iota
-	// Resolved: number is the number of a profile that the key named when the op was made; without it number is the hash of the key.
+	// Resolved: number is the number of a profile that the key named when the op was made; without it number is the
+	// hash of the key.
 	Resolved
 	// MergeObjects: nested objects are merged instead of replaced (`_merge_objects`).
 	MergeObjects
 	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions, or the
 	// spam mark, which is compared with what is there.
 	Contact
-	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which ones had none, the
-	// engine says itself (shard.Replica.Dropped).
+	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which
+	// ones had none, the engine says itself (shard.Replica.Dropped).
 	Conditional
 )
 
@@ -197,8 +200,8 @@ const (
 	purchaseFixed = 40
 )
 
-// EventBody is the body of an Event: time i64 (Unix ms), name u32, app u32, then properties. name is an index into Names; app is an index
-// plus one, 0 for none. A property is a uvarint index and a value (value.go).
+// EventBody is the body of an Event: time i64 (Unix ms), name u32, app u32, then properties. name is an index into
+// Names; app is an index plus one, 0 for none. A property is a uvarint index and a value (value.go).
 type EventBody []byte
 
 func (b EventBody) Time() int64        { return int64(binary.LittleEndian.Uint64(b)) }
@@ -216,8 +219,9 @@ func PutEvent(body []byte, timeMillis int64, name, app uint32) {
 	binary.LittleEndian.PutUint32(body[12:], app)
 }
 
-// PurchaseBody is the body of a Purchase: time i64 (Unix ms), total i64 (price × quantity in minor units of the currency), price f64 (as
-// sent, per unit), quantity u32, product u32 (index), app u32 (index plus one), currency 3 bytes, 1 byte of zero, then properties.
+// PurchaseBody is the body of a Purchase: time i64 (Unix ms), total i64 (price × quantity in minor units of the
+// currency), price f64 (as sent, per unit), quantity u32, product u32 (index), app u32 (index plus one), currency 3
+// bytes, 1 byte of zero, then properties.
 type PurchaseBody []byte
 
 func (b PurchaseBody) Time() int64           { return int64(binary.LittleEndian.Uint64(b)) }
@@ -243,8 +247,9 @@ func PutPurchase(body []byte, timeMillis, total int64, priceBits uint64, quantit
 	copy(body[36:39], currency[:])
 }
 
-// The body of an Attributes op is a list of fields: uvarint code, value. A code below ReservedCodes is a reserved attribute (attr.go);
-// any other is index + ReservedCodes of a custom attribute's name. A null value removes the attribute.
+// The body of an Attributes op is a list of fields: uvarint code, value. A code below ReservedCodes is a reserved
+// attribute (attr.go); any other is index + ReservedCodes of a custom attribute's name. A null value removes the
+// attribute.
 
 // Record is a parsed record: views of the log's bytes, valid as long as those are.
 type Record struct {
@@ -256,8 +261,8 @@ type Record struct {
 	Ops       []byte // walk with Next
 	Count     int
 	Names     Names
-	// Gaps is of a part of a record (Split): for each op, by uvarint, how many ops of other parts stand before it, since the last one of this part. So op
-	// number i has the stamp Stamp + i + the gaps up to it. nil: there are none.
+	// Gaps is of a part of a record (Split): for each op, by uvarint, how many ops of other parts stand before it,
+	// since the last one of this part. So op number i has the stamp Stamp + i + the gaps up to it. nil: there are none.
 	Gaps []byte
 }
 
@@ -280,11 +285,12 @@ func (r *Record) Span() int64 {
 	return n
 }
 
-// ErrMalformed is wrapped by ParseRecord when bytes that passed the log's checksum are not a record of this version: a newer file format
-// or a fault of ours. The server must not start on it.
+// ErrMalformed is wrapped by ParseRecord when bytes that passed the log's checksum are not a record of this version: a
+// newer file format or a fault of ours. The server must not start on it.
 var ErrMalformed = errors.New("malformed record")
 
-// ParseRecord reads the record in data (without the log's headroom). names lends its memory to the dictionary and may be nil.
+// ParseRecord reads the record in data (without the log's headroom). names lends its memory to the dictionary and may
+// be nil.
 func ParseRecord(data []byte, names Names) (Record, error) {
 	if len(data) < HeaderBytes {
 		return Record{}, fmt.Errorf("%w: %d bytes", ErrMalformed, len(data))

@@ -11,9 +11,10 @@ type Part struct {
 	Record []byte
 }
 
-// Split splits a record by the groups that its ops are for. Parts come in the order of their first ops. Each has the header of the whole, its own ops in
-// their order, the names that they use under the indices that they use, and the gaps that the others leave: so every op keeps the stamp that it had in
-// the whole. A record whose ops are all for one group is that part itself; other parts have memory of their own.
+// Split splits a record by the groups that its ops are for. Parts come in the order of their first ops. Each has the
+// header of the whole, its own ops in their order, the names that they use under the indices that they use, and the
+// gaps that the others leave: so every op keeps the stamp that it had in the whole. A record whose ops are all for one
+// group is that part itself; other parts have memory of their own.
 func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 	rec, err := ParseRecord(record, nil)
 	if err != nil {
@@ -121,7 +122,8 @@ func (p *splitPart) finish(names Names) []byte {
 	return p.record
 }
 
-// EachName calls f with the indices of the names that an op of this kind and with this body refers to, some of them repeatedly.
+// EachName calls f with the indices of the names that an op of this kind and with this body refers to, some of them
+// repeatedly.
 func EachName(kind Kind, body []byte, f func(index uint32)) {
 	var fields []byte
 	app := uint32(0)

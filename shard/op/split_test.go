@@ -41,8 +41,8 @@ func describe(t *testing.T, record []byte) (lines []string) {
 	return lines
 }
 
-// Parts have every op once, in order, with its stamp and its names, and none of a name that only others use; splitting a part goes on where the
-// first split ended.
+// Parts have every op once, in order, with its stamp and its names, and none of a name that only others use; splitting
+// a part goes on where the first split ended.
 func TestSplit(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range 200 {

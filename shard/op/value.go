@@ -66,7 +66,8 @@ func AppendBool(dst []byte, v bool) []byte {
 	return append(dst, byte(False))
 }
 
-// AppendBlock appends a value of one of the kinds that carry a length and bytes: String, JSON, Array, Object, Update, ArrayEdit.
+// AppendBlock appends a value of one of the kinds that carry a length and bytes: String, JSON, Array, Object, Update,
+// ArrayEdit.
 func AppendBlock(dst []byte, tag Tag, content []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, byte(tag)), uint64(len(content)))
 	return append(dst, content...)

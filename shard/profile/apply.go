@@ -33,12 +33,13 @@ const (
 	NotArray                         // what is to be removed from, or updated, is no array; it stays as it was
 )
 
-// Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's stamp. lim has its
-// defaults (EnsureDefaults); nil means all defaults.
+// Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's
+// stamp. lim has its defaults (EnsureDefaults); nil means all defaults.
 //
 // What was not possible of it is in e.Unmet, until the next Apply.
 //
-// A blocked profile is changed like any other: what is in the log has been acknowledged. Refusing is the door's part (see Blocked).
+// A blocked profile is changed like any other: what is in the log has been acknowledged. Refusing is the door's part
+// (see Blocked).
 func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
 	if lim == nil {
 		lim = &defaultLimits
@@ -307,8 +308,8 @@ func noArray(old op.Value) Impossible {
 	return NotArray
 }
 
-// increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value begins, and what
-// replaces a value that is no number.
+// increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value
+// begins, and what replaces a value that is no number.
 func (e *Editor) increment(old op.Value, n int64) (made op.Value, why Impossible) {
 	switch {
 	case len(old) > 0 && old.Tag() == op.Int:
@@ -353,9 +354,10 @@ func skipOldest(elements []byte, limit int) []byte {
 	return elements
 }
 
-// updateArray does {"add": […], "remove": […]}: what is added leaves its place and stands at the end, in the order of its last naming;
-// what is removed is gone, also when it is added too; only then the oldest beyond MaxArray go. Elements that are named nowhere stay as
-// they are, repetitions included. Equal means the same type and value: 1 is not 1.0.
+// updateArray does {"add": […], "remove": […]}: what is added leaves its place and stands at the end, in the order of
+// its last naming; what is removed is gone, also when it is added too; only then the oldest beyond MaxArray go.
+// Elements that are named nowhere stay as they are, repetitions included. Equal means the same type and value: 1 is not
+// 1.0.
 func (e *Editor) updateArray(old op.Value, operands []byte, lim *Limits) bool {
 	add, rest, ok := op.NextValue(operands)
 	if !ok {
@@ -396,8 +398,9 @@ func (e *Editor) pushValues(elements []byte) {
 	}
 }
 
-// keepNewest marks the last refs of [from, to) as used, at most room of them, and returns how much room is left. A ref is passed over
-// when its key is among skip or equals one that was kept before: before the call, or, when distinct is true, at all.
+// keepNewest marks the last refs of [from, to) as used, at most room of them, and returns how much room is left. A ref
+// is passed over when its key is among skip or equals one that was kept before: before the call, or, when distinct is
+// true, at all.
 func (e *Editor) keepNewest(from, to, room int, skip []ref, distinct bool) int {
 	before := len(e.kept)
 next:
@@ -429,8 +432,8 @@ func findKey(sorted []ref, key []byte) bool {
 	return ok
 }
 
-// editArray does $remove, $update and $add on an array of objects. Removals and updates meet the elements that were there before, each
-// element in the order of the edits; what is added stands at the end.
+// editArray does $remove, $update and $add on an array of objects. Removals and updates meet the elements that were
+// there before, each element in the order of the edits; what is added stands at the end.
 func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) bool {
 	adds := false
 	for len(edits) > 0 && edits[0] <= op.EditRemove {
@@ -522,7 +525,8 @@ func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge b
 	return append(dst, element...)
 }
 
-// mergeTokens merges push tokens by app and token: one that comes again stands at the end, as it came last. The newest MaxPushTokens stay.
+// mergeTokens merges push tokens by app and token: one that comes again stands at the end, as it came last. The newest
+// MaxPushTokens stay.
 func (e *Editor) mergeTokens(old, add []byte, lim *Limits) op.Value {
 	e.refs = e.refs[:0]
 	e.pushTokens(old)
@@ -568,8 +572,8 @@ const (
 // maxDepth is how deep values may nest. The door allows 32.
 const maxDepth = 64
 
-// mergeObject appends the object that has old's members, in their order, as changed by add's, and then add's others. Objects in both are
-// merged in turn. Null members are never stored.
+// mergeObject appends the object that has old's members, in their order, as changed by add's, and then add's others.
+// Objects in both are merged in turn. Null members are never stored.
 func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []byte {
 	mark, base := len(dst), len(e.refs)
 	if len(old) > 0 {

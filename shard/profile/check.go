@@ -8,12 +8,12 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from damage, or from a fault
-// of ours; don't serve them.
+// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from
+// damage, or from a fault of ours; don't serve them.
 var ErrInvalid = errors.New("invalid profile")
 
-// Check reads a profile from end to end and says whether every function of this package may be used on it. It never panics, allocates
-// only to report, and takes one pass; whether a name stands there twice it doesn't look.
+// Check reads a profile from end to end and says whether every function of this package may be used on it. It never
+// panics, allocates only to report, and takes one pass; whether a name stands there twice it doesn't look.
 func Check(blob []byte) error {
 	if len(blob) < HeaderBytes {
 		return fmt.Errorf("%w: %d bytes", ErrInvalid, len(blob))

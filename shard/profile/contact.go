@@ -74,8 +74,8 @@ func (e *Editor) SetExternalID(blob, id []byte) []byte {
 	return blob
 }
 
-// RemoveDeprecatedID takes a deprecated id away; ok is false when the profile has no such one. wasHome: it was the home identifier, which the
-// profile has none of now. The directory is the caller's.
+// RemoveDeprecatedID takes a deprecated id away; ok is false when the profile has no such one. wasHome: it was the home
+// identifier, which the profile has none of now. The directory is the caller's.
 func (e *Editor) RemoveDeprecatedID(blob, id []byte) (out []byte, wasHome, ok bool) {
 	if s := findDeprecated(blob, id); !s.none() {
 		return e.remove(blob, s), false, true
@@ -96,7 +96,8 @@ func (e *Editor) rehome(blob []byte, id op.IDKind, key []byte) []byte {
 	return blob
 }
 
-// Reimport gives an imported profile the identity of the one that it replaces: home, external ids, and where its events are in the log.
+// Reimport gives an imported profile the identity of the one that it replaces: home, external ids, and where its events
+// are in the log.
 func (e *Editor) Reimport(imported, replaced []byte) []byte {
 	for _, tag := range [...]byte{tagExternalID, tagDeprecated, tagBorn, tagFormer} {
 		imported = e.removeAll(imported, tag)

@@ -408,8 +408,8 @@ func appendAmount(dst []byte, minor int64, digits int) []byte {
 	return append(dst, text...)
 }
 
-// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent, text that was kept
-// as JSON as that JSON.
+// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
+// text that was kept as JSON as that JSON.
 func appendJSONValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:

@@ -6,10 +6,10 @@ import (
 	"millrace/shard/op"
 )
 
-// A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64 KiB need it.
-// Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones (custom attributes, summaries)
-// begin with name length u16 and name, so that one loop finds them all. Fields stand in the order of their coming, except for
-// tagBlocked, which stands first so that it is found without a search.
+// A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64
+// KiB need it. Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones
+// (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Fields stand in
+// the order of their coming, except for tagBlocked, which stands first so that it is found without a search.
 const (
 	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
 	tagExternalID = 2  // the id; only in a profile whose home is another identifier, or an external id that is deprecated
@@ -84,8 +84,8 @@ func find(b []byte, tag byte) span {
 	return span{}
 }
 
-// findNamed finds the named field with tag and name. It is where apply spends its time, so that it takes tag, size and the low byte of the
-// name's length in one load and looks closer only when tag and length agree.
+// findNamed finds the named field with tag and name. It is where apply spends its time, so that it takes tag, size and
+// the low byte of the name's length in one load and looks closer only when tag and length agree.
 func findNamed(b []byte, tag byte, name []byte) span {
 	want := uint32(tag) | uint32(byte(len(name)))<<24
 	for i := fieldsStart(b); i+fieldHeader < len(b); {
@@ -195,8 +195,8 @@ func (e *Editor) splice(b []byte, at, delta int) []byte {
 	return out
 }
 
-// resize gives the field at s (or a new one at the end, when s is none) size bytes of payload and returns where they start. As much of
-// the old payload as fits stays.
+// resize gives the field at s (or a new one at the end, when s is none) size bytes of payload and returns where they
+// start. As much of the old payload as fits stays.
 func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
 	header := headerFor(size)
 	if s.none() {
@@ -263,7 +263,8 @@ func Blocked(blob []byte) bool {
 	return at < len(blob) && blob[at] == tagBlocked
 }
 
-// Attr is the reserved attribute with code (op.AttrFirstName, …). Subscription groups are not kept as an attribute: see Groups.
+// Attr is the reserved attribute with code (op.AttrFirstName, …). Subscription groups are not kept as an attribute: see
+// Groups.
 func Attr(blob []byte, code uint32) (op.Value, bool) {
 	s := find(blob, reservedTag(code))
 	return blob[s.start:s.end:s.end], !s.none()
@@ -302,7 +303,8 @@ func each(b []byte, tag byte, f func(payload []byte)) {
 	}
 }
 
-// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see SetState.
+// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see
+// SetState.
 func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
 		return e.RemoveAttr(blob, code)

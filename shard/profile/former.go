@@ -2,11 +2,13 @@ package profile
 
 import "encoding/binary"
 
-// The event log keeps events as they were logged: under the number of a profile, or under the home number of the identifier that the client
-// sent. Numbers are never given again, but identifiers are: after a merge or a removal another profile may have the same one. So a profile
-// remembers which stretches of the log are its own, that deleting it erases its events, all of them and nobody else's.
+// The event log keeps events as they were logged: under the number of a profile, or under the home number of the
+// identifier that the client sent. Numbers are never given again, but identifiers are: after a merge or a removal
+// another profile may have the same one. So a profile remembers which stretches of the log are its own, that deleting
+// it erases its events, all of them and nobody else's.
 
-// Place is a place in the log: an op by its record's position and its ordinal there. The zero Place is the log's beginning.
+// Place is a place in the log: an op by its record's position and its ordinal there. The zero Place is the log's
+// beginning.
 type Place struct {
 	Position uint64
 	Ordinal  uint32
@@ -15,7 +17,8 @@ type Place struct {
 // Next is the place behind p.
 func (p Place) Next() Place { return Place{p.Position, p.Ordinal + 1} }
 
-// Former says where the log has events that became the profile's by a merge, or came under an identifier that it has no more.
+// Former says where the log has events that became the profile's by a merge, or came under an identifier that it has no
+// more.
 type Former struct {
 	Number uint64 // of the merged profile; 0 when it was this one's own identifier
 	// Home is the home number of the identifier: events under it from Since up to before Until are meant.
@@ -30,8 +33,8 @@ func Formers(blob []byte, f func(Former)) {
 	})
 }
 
-// Merged calls f for each profile that was merged into this one, directly or through others: its number and the home number of the
-// identifier that it was made with.
+// Merged calls f for each profile that was merged into this one, directly or through others: its number and the home
+// number of the identifier that it was made with.
 func Merged(blob []byte, f func(number, home uint64)) {
 	Formers(blob, func(x Former) {
 		if x.Number != 0 {
@@ -50,7 +53,8 @@ func (e *Editor) AddFormer(blob []byte, x Former) []byte {
 	return b
 }
 
-// Born is where in the log the profile was made; ok is false when that was not worth remembering: its identifier was nobody's before.
+// Born is where in the log the profile was made; ok is false when that was not worth remembering: its identifier was
+// nobody's before.
 func Born(blob []byte) (at Place, ok bool) {
 	s := find(blob, tagBorn)
 	if s.none() {

@@ -154,7 +154,8 @@ func purchaseOp(t testing.TB, product string, millis, total int64, quantity uint
 
 func user(id string) []byte { return New(nil, 3, op.ExternalID, []byte(id), testStamp-1000) }
 
-// apply applies an op to copies without room, with a little and with plenty, and checks that the results are well-formed and equal.
+// apply applies an op to copies without room, with a little and with plenty, and checks that the results are
+// well-formed and equal.
 func apply(t testing.TB, e *Editor, blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
 	t.Helper()
 	for i, room := range []int{0, 20, 100_000} {
@@ -222,7 +223,8 @@ func occurrences(s Summary) (list []int64) {
 	return append(list, int64(seconds(s.Last)))
 }
 
-// purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is none).
+// purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is
+// none).
 func purchases(blob []byte) (count uint64, first, last int64) {
 	Products(blob, func(_ []byte, s Summary) {
 		if count == 0 || s.First < first {

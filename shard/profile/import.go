@@ -16,7 +16,8 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member and why.
+// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member and
+// why.
 var ErrImport = errors.New("not an exported user")
 
 // ImportOptions is what Import needs to know.
@@ -37,10 +38,10 @@ type Importer struct {
 	err    error
 }
 
-// Import appends the profile that line (one JSON object) describes. Its home is the external id, else the first alias, else the email,
-// else the phone; without any of them it is an error. stamp (Unix µs) stands for the time of every change that the shape does not carry.
-// Exporting the result gives line again, except that members which belong to the store (svc_id, random_bucket, names of groups and apps)
-// are ignored. Unknown members are ignored too.
+// Import appends the profile that line (one JSON object) describes. Its home is the external id, else the first alias,
+// else the email, else the phone; without any of them it is an error. stamp (Unix µs) stands for the time of every
+// change that the shape does not carry. Exporting the result gives line again, except that members which belong to the
+// store (svc_id, random_bucket, names of groups and apps) are ignored. Unknown members are ignored too.
 //
 // An event's recent occurrences are not in the shape: its last and, when it counts two, its first are taken for such.
 func (im *Importer) Import(dst []byte, workspace uint32, line []byte, stamp int64, opt ImportOptions) (out []byte, err error) {

@@ -21,9 +21,10 @@ const (
 	MergeNone
 )
 
-// Merge merges profile gone into keep, which stays who it is: home, external id and time of creation are keep's. out is scratch, whatever
-// room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is the caller's: gone's aliases are
-// keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
+// Merge merges profile gone into keep, which stays who it is: home, external id and time of creation are keep's. out is
+// scratch, whatever room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is
+// the caller's: gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had
+// none.
 //
 //   - Attributes: gone's where keep has none. What belongs to an email (the tracking switches) comes only together with the email itself.
 //   - Subscription states and the spam mark: none of gone's is taken (decisions.md D5; service.md 4.2 and 4.10 don't list them); what an
@@ -150,7 +151,8 @@ func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last 
 
 func saturatingSum(a, b uint64) uint64 { return min(a+b, maxCount) }
 
-// indexFields fills e.fields with the fields of a profile, sorted by tag and key, so that merging two dummy users takes no quadratic time.
+// indexFields fills e.fields with the fields of a profile, sorted by tag and key, so that merging two dummy users takes
+// no quadratic time.
 func (e *Editor) indexFields(b []byte) {
 	e.fields = e.fields[:0]
 	for i := fieldsStart(b); i < len(b); {

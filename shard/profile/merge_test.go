@@ -249,7 +249,8 @@ func TestMergeBlocks(t *testing.T) {
 	require.True(t, Blocked(merge(t, blocked, blocked, MergeUsers)))
 }
 
-// Totals of three random profiles are the same whoever is merged into whom, and nothing is lost: counts, revenue, sessions, aliases.
+// Totals of three random profiles are the same whoever is merged into whom, and nothing is lost: counts, revenue,
+// sessions, aliases.
 func TestMergeConserves(t *testing.T) {
 	rng := testseed.Rand(t)
 	for range 60 {

@@ -309,8 +309,8 @@ func randomValue(rng *rand.Rand) any {
 	return randomScalar(rng)
 }
 
-// TestModel applies random ops to a profile, which has now much and now little room, and to a model. Exports and recent occurrences must
-// be equal at every step.
+// TestModel applies random ops to a profile, which has now much and now little room, and to a model. Exports and recent
+// occurrences must be equal at every step.
 func TestModel(t *testing.T) {
 	rng := testseed.Rand(t)
 	for range 40 {

@@ -1,5 +1,6 @@
-// Package profile is the noun: all that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in the arena and in the
-// store, so that a profile is loaded, kept and written without being decoded, and the garbage collector sees nothing of it.
+// Package profile is the noun: all that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in
+// the arena and in the store, so that a profile is loaded, kept and written without being decoded, and the garbage
+// collector sees nothing of it.
 //
 //	header 24 bytes   kind u8 | home kind u8 | home key length u16 | workspace u32 | created i64 µs | updated i64 µs
 //	home key          the first identifier the profile was made with (op.IDKind tells which)
@@ -7,11 +8,12 @@
 //
 // The header is common to all entries of a partition; those of other kinds than KindUser belong to shard.
 //
-// Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the same bytes.
+// Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the
+// same bytes.
 //
-// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, or Check has accepted it. They panic or return
-// nonsense on other bytes. Slices they return are views, valid until the blob is edited or its memory is reused. Whoever owns the blob
-// (one worker per partition) serialises readers and edits.
+// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, or Check has accepted it. They
+// panic or return nonsense on other bytes. Slices they return are views, valid until the blob is edited or its memory
+// is reused. Whoever owns the blob (one worker per partition) serialises readers and edits.
 package profile
 
 import (
@@ -52,7 +54,8 @@ func Updated(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[16:])) 
 // SetUpdated sets the time of the last update, in place.
 func SetUpdated(b []byte, stamp int64) { binary.LittleEndian.PutUint64(b[16:], uint64(stamp)) }
 
-// touch moves the time of the last update forward. Stamps rise per node; after a change of leader one may be older than the last.
+// touch moves the time of the last update forward. Stamps rise per node; after a change of leader one may be older than
+// the last.
 func touch(b []byte, stamp int64) {
 	if stamp > Updated(b) {
 		SetUpdated(b, stamp)
@@ -122,12 +125,13 @@ func DefaultLimits() *Limits {
 	return l
 }
 
-// Editor changes profiles. It holds only scratch memory: one per worker, the zero value is ready, not safe for concurrent use.
+// Editor changes profiles. It holds only scratch memory: one per worker, the zero value is ready, not safe for
+// concurrent use.
 //
-// All methods that take a blob and return one have append semantics: len(blob) bytes are the profile, cap(blob) is how far it may grow in
-// place. What fits is done in blob's memory and out shares it; else out lies in the Editor's scratch until the Editor's next call, and the
-// caller copies it. Either way blob's old content is gone. out may be given to the next call as it is. Names, keys and values that are
-// passed in must not be views of blob.
+// All methods that take a blob and return one have append semantics: len(blob) bytes are the profile, cap(blob) is how
+// far it may grow in place. What fits is done in blob's memory and out shares it; else out lies in the Editor's scratch
+// until the Editor's next call, and the caller copies it. Either way blob's old content is gone. out may be given to
+// the next call as it is. Names, keys and values that are passed in must not be views of blob.
 type Editor struct {
 	// Unmet are the operators that the last Apply found impossible.
 	Unmet []Unmet

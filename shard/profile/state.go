@@ -7,8 +7,9 @@ import (
 	"millrace/shard/op"
 )
 
-// Subscription states (decisions.md D5): each is a register with its last change. The same fields stand in a profile, for what its user has said
-// himself, and in the directory row of an address; what holds for a user is joined of both when it is read (stay.go). Marks are the address's alone.
+// Subscription states (decisions.md D5): each is a register with its last change. The same fields stand in a profile,
+// for what its user has said himself, and in the directory row of an address; what holds for a user is joined of both
+// when it is read (stay.go). Marks are the address's alone.
 
 // State is one of these states and its value. Fields that its Kind has no use for are zero.
 type State struct {
@@ -37,8 +38,8 @@ type StateChange struct {
 	Source  op.Source // the endpoint
 }
 
-// Later says whether c is later than another change of the same thing. Changes that nodes have made in the same µs have an order, too, any that is the same
-// everywhere.
+// Later says whether c is later than another change of the same thing. Changes that nodes have made in the same µs have
+// an order, too, any that is the same everywhere.
 func (c StateChange) Later(than StateChange) bool {
 	on := func(s State) int {
 		if s.On {
@@ -56,8 +57,8 @@ func (s State) Is(other State) bool { return s.Kind == other.Kind && s.Group == 
 // Same says whether two states of the same thing have the same value.
 func (s State) Same(other State) bool { return s.Value == other.Value && s.On == other.On }
 
-// ForAddress says whether the state concerns addresses of a kind: an email has the email state, the marks and email groups, a phone the other
-// groups. A group whose channel is not known concerns both.
+// ForAddress says whether the state concerns addresses of a kind: an email has the email state, the marks and email
+// groups, a phone the other groups. A group whose channel is not known concerns both.
 func (s State) ForAddress(id op.IDKind) bool {
 	switch {
 	case s.Kind == StateGroup && s.Channel == 0:
@@ -118,7 +119,8 @@ func HasStates(blob []byte) bool {
 	return false
 }
 
-// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known. Updated is the caller's to set.
+// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known. Updated is the
+// caller's to set.
 func (e *Editor) SetState(blob []byte, c StateChange) []byte {
 	switch c.Kind {
 	case StateEmail:
@@ -167,8 +169,8 @@ func (e *Editor) ForgetState(blob []byte, s State) []byte {
 	return e.remove(blob, find(blob, markTag(s.Kind)))
 }
 
-// GroupState is the state in a subscription group: when it was set (Unix µs) and by whom (op.Record.Actor). ok is false when it was never
-// set, which reads as Unknown.
+// GroupState is the state in a subscription group: when it was set (Unix µs) and by whom (op.Record.Actor). ok is false
+// when it was never set, which reads as Unknown.
 func GroupState(blob []byte, id [16]byte) (subscribed bool, changed int64, actor uint32, ok bool) {
 	s := findPrefix(blob, tagGroup, id[:])
 	if s.none() {
@@ -186,8 +188,8 @@ func Groups(blob []byte, f func(id [16]byte, subscribed bool, changed int64, act
 	})
 }
 
-// ContactState is the state of op.AttrEmailSubscribe or op.AttrPushSubscribe (opted_in, subscribed, unsubscribed; empty after a removal),
-// when it was set (Unix µs) and by whom. ok is false when it was never set.
+// ContactState is the state of op.AttrEmailSubscribe or op.AttrPushSubscribe (opted_in, subscribed, unsubscribed; empty
+// after a removal), when it was set (Unix µs) and by whom. ok is false when it was never set.
 func ContactState(blob []byte, code uint32) (state []byte, changed int64, actor uint32, ok bool) {
 	if v, has := Attr(blob, code); has && v.Tag() == op.String {
 		state = v.Bytes()
@@ -199,7 +201,8 @@ func ContactState(blob []byte, code uint32) (state []byte, changed int64, actor 
 	return state, changed, actor, state != nil || !s.none()
 }
 
-// HardBounce is when the address was marked as a hard bounce (Unix µs): of a row, or of a profile that is joined with its address.
+// HardBounce is when the address was marked as a hard bounce (Unix µs): of a row, or of a profile that is joined with
+// its address.
 func HardBounce(blob []byte) (at int64, ok bool) {
 	s := find(blob, tagHardBounce)
 	if s.none() || blob[s.start] == 0 {

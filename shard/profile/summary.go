@@ -9,8 +9,8 @@ import (
 //
 //	count u48 | first i48 ms | last i48 ms | n u8 | n × u32 Unix seconds, ascending | unused room for more: zeros
 //
-// The u32s are recent occurrences without the newest, which is last. Times outside of 48 bits (year -2490 to 6429), counts beyond 2^48-1
-// and seconds outside of 32 bits are kept as the nearest that fit.
+// The u32s are recent occurrences without the newest, which is last. Times outside of 48 bits (year -2490 to 6429),
+// counts beyond 2^48-1 and seconds outside of 32 bits are kept as the nearest that fit.
 const (
 	summaryFixed = 6 + 6 + 6 + 1
 	recentStep   = 2 // a field grows by room for so many occurrences, so that not every event moves what follows
@@ -23,7 +23,8 @@ const (
 	daySeconds = 24 * 60 * 60
 )
 
-// Summary is a custom event (service.md 4.2), a product or, with sessions for count, an app of a profile. First and Last are Unix ms.
+// Summary is a custom event (service.md 4.2), a product or, with sessions for count, an app of a profile. First and
+// Last are Unix ms.
 type Summary struct {
 	Count       uint64
 	First, Last int64
@@ -65,8 +66,8 @@ func Revenue(blob []byte, f func(currency [3]byte, minor int64)) {
 	each(blob, tagRevenue, func(p []byte) { f([3]byte(p), int64(binary.LittleEndian.Uint64(p[3:]))) })
 }
 
-// Sessions is the number of sessions over all apps. It is a sum of its own: a merge adds both profiles' (decisions.md D4) although it
-// merges the data of an app only when both profiles have it (service.md 4.2).
+// Sessions is the number of sessions over all apps. It is a sum of its own: a merge adds both profiles' (decisions.md
+// D4) although it merges the data of an app only when both profiles have it (service.md 4.2).
 func Sessions(blob []byte) uint64 {
 	s := find(blob, tagSessions)
 	if s.none() {

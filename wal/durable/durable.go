@@ -1,5 +1,5 @@
-// Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of one (ReplaceFile), and writes over small ones
-// so that nothing that was there is lost (Slots).
+// Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of
+// one (ReplaceFile), and writes over small ones so that nothing that was there is lost (Slots).
 package durable
 
 import (
@@ -12,13 +12,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Temporary is the end of the name of an unfinished file: an interrupted ReplaceFile leaves it behind, and the next one of the same file writes over it.
+// Temporary is the end of the name of an unfinished file: an interrupted ReplaceFile leaves it behind, and the next one
+// of the same file writes over it.
 const Temporary = ".tmp"
 
 // ErrUncertain is wrapped by errors of ReplaceFile after which a crash may leave either file.
 var ErrUncertain = errors.New("whether it was kept is unknown")
 
-// ReplaceFile makes path a file with this text and mode, or leaves it as it was. When it returns nil the file is on disk under its name.
+// ReplaceFile makes path a file with this text and mode, or leaves it as it was. When it returns nil the file is on
+// disk under its name.
 func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
 	return replace(vfs.Default, path, text, func(path string) (file, error) {
 		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)

@@ -11,7 +11,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// SealText is v as JSON, and a line with its CRC-32C in hex, so that damage isn't taken for a value. It panics when v has no JSON.
+// SealText is v as JSON, and a line with its CRC-32C in hex, so that damage isn't taken for a value. It panics when v
+// has no JSON.
 func SealText(v any) []byte {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -26,7 +27,8 @@ const sealBytes = 9
 
 func seal(b []byte) []byte { return fmt.Appendf(nil, "%08x\n", crc32.Checksum(b, castagnoli)) }
 
-// UnsealText reads what SealText has made into v. Errors: io.ErrUnexpectedEOF when it is too short, and others when anything in it was changed.
+// UnsealText reads what SealText has made into v. Errors: io.ErrUnexpectedEOF when it is too short, and others when
+// anything in it was changed.
 func UnsealText(b []byte, v any) error {
 	n := len(b) - sealBytes
 	if n < 0 {

@@ -11,11 +11,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Slots is a small file that holds a state of a few bytes, which changes often. What is written is there after a kill at once; after a loss of power, what was
-// there at the last sync, or something newer.
+// Slots is a small file that holds a state of a few bytes, which changes often. What is written is there after a kill
+// at once; after a loss of power, what was there at the last sync, or something newer.
 //
-// It has three slots in pages of their own. One holds the last synced state and is left alone, one takes the writes, and the third lets writes go on while a sync
-// runs. A torn write therefore never touches the only good copy.
+// It has three slots in pages of their own. One holds the last synced state and is left alone, one takes the writes,
+// and the third lets writes go on while a sync runs. A torn write therefore never touches the only good copy.
 //
 //	magic, 8 bytes, the last of which is the format | generation u64 | the state | CRC-32C of all before it
 type Slots struct {
@@ -69,7 +69,8 @@ func ReadSlot(b []byte, magic string, size int) (state []byte, generation uint64
 	return b[slotHead:end:end], binary.LittleEndian.Uint64(b[8:]), true
 }
 
-// CreateSlots makes the file. It is there completely or not at all. A nil file system is the operating system's, here as elsewhere.
+// CreateSlots makes the file. It is there completely or not at all. A nil file system is the operating system's, here
+// as elsewhere.
 func CreateSlots(on vfs.FS, path, magic string, state []byte) (*Slots, error) {
 	if err := ReplaceFileOn(on, path, SlotsText(magic, state)); err != nil {
 		return nil, err
@@ -107,7 +108,8 @@ func (s *Slots) load(size int) (state []byte, err error) {
 		return nil, s.unreadable()
 	}
 	s.active = (s.synced + 1) % SlotCount
-	// What was read may be in the page cache alone, and an older slot the one on disk. Both are, before one is written over.
+	// What was read may be in the page cache alone, and an older slot the one on disk. Both are, before one is written
+	// over.
 	return state, s.file.SyncData()
 }
 

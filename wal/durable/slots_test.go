@@ -28,7 +28,8 @@ type hookFile struct {
 
 func (f hookFile) SyncData() error { f.before(); return f.File.SyncData() }
 
-// Whatever a loss of power makes of the writes since the last sync, what was synced is still known, and nothing is made up.
+// Whatever a loss of power makes of the writes since the last sync, what was synced is still known, and nothing is made
+// up.
 func TestSlotsTornWrites(t *testing.T) {
 	rng := testseed.Rand(t)
 	fs, path := vfs.NewMem(), "slots"
@@ -78,7 +79,8 @@ func TestSlotsTornWrites(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves what it has written to the page cache. The next one may not write over what is on disk before that is, too.
+// A process that is killed leaves what it has written to the page cache. The next one may not write over what is on
+// disk before that is, too.
 func TestSlotsAfterAKill(t *testing.T) {
 	fs, path := vfs.NewCrashableMem(), "slots"
 	s, err := CreateSlots(fs, path, testMagic, stateOf(1))

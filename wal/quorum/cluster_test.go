@@ -31,7 +31,8 @@ type line struct {
 	Text     string
 }
 
-// owner is what an engine is to a log: it applies records in order, checkpoints its state, and skips what it has. One lives as long as the node's process.
+// owner is what an engine is to a log: it applies records in order, checkpoints its state, and skips what it has. One
+// lives as long as the node's process.
 type owner struct {
 	path string // of the checkpoint
 	log  *Log
@@ -343,7 +344,8 @@ func (m *member) stop() {
 	m.log = nil
 }
 
-// kill ends the node as a crash would, for the others: its connections end first, and nothing it does from then on is kept by its owner.
+// kill ends the node as a crash would, for the others: its connections end first, and nothing it does from then on is
+// kept by its owner.
 func (m *member) kill() {
 	m.owner.mu.Lock()
 	m.owner.gone = true
@@ -424,8 +426,8 @@ func (g *group) follower(but ...Node) *member {
 	return nil
 }
 
-// write appends records at the leader, whoever that is, until n are acknowledged, and returns them. Of those that were lost on the way (the machine is busy, and
-// another one leads), nobody knows whether they are in the log.
+// write appends records at the leader, whoever that is, until n are acknowledged, and returns them. Of those that were
+// lost on the way (the machine is busy, and another one leads), nobody knows whether they are in the log.
 func (g *group) write(n int) (texts []string) {
 	g.t.Helper()
 	for len(texts) < n {

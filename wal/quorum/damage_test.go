@@ -14,7 +14,8 @@ import (
 	"millrace/wal/durable"
 )
 
-// A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter one.
+// A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter
+// one.
 func TestOpenFindsDamage(t *testing.T) { simulated(t, testOpenFindsDamage) }
 
 func testOpenFindsDamage(t *testing.T) {

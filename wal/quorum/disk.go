@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A disk that hangs says nothing. Raft waits for it, and its heartbeats go on meanwhile: a leader whose disk hangs would lead for ever and do nothing. So each
-// write has DiskTimeout. When one takes longer, all groups that this node leads stand down:
+// A disk that hangs says nothing. Raft waits for it, and its heartbeats go on meanwhile: a leader whose disk hangs
+// would lead for ever and do nothing. So each write has DiskTimeout. When one takes longer, all groups that this node
+// leads stand down:
 //
 //   - they tell the owner that this node does not lead (OnFollow), and refuse fences that wait; records that are on their way may or may not come to be in the log;
 //   - they send nothing to their followers any more, which would choose another leader because of that;
 //   - and they tell the voter that has most of the log to stand for election at once.
 //
-// Raft itself, once the disk goes on, finds that there is another leader, or that it has not heard of its followers for too long. Should it still lead, the
-// owner is told.
+// Raft itself, once the disk goes on, finds that there is another leader, or that it has not heard of its followers for
+// too long. Should it still lead, the owner is told.
 
 // errDiskHangs is what followers' requests get while the disk hangs.
 var errDiskHangs = errors.New("quorum: the disk hangs")

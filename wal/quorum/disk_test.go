@@ -42,8 +42,9 @@ func (d *hangingDisk) hang(hung bool) {
 	d.cond.Broadcast()
 }
 
-// A leader whose disk hangs goes on with its heartbeats, as far as raft is concerned. It gives the leadership up, and what is asked of it fails at once; the
-// others go on. When the disk goes on, it follows, and nothing is there that the others don't have.
+// A leader whose disk hangs goes on with its heartbeats, as far as raft is concerned. It gives the leadership up, and
+// what is asked of it fails at once; the others go on. When the disk goes on, it follows, and nothing is there that the
+// others don't have.
 func TestLeaderWhoseDiskHangs(t *testing.T) { simulated(t, testLeaderWhoseDiskHangs) }
 
 func testLeaderWhoseDiskHangs(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"millrace/wal"
 )
 
-// machine is what raft takes for the state machine. All it does is to hand back what is committed. Raft calls it from one goroutine.
+// machine is what raft takes for the state machine. All it does is to hand back what is committed. Raft calls it from
+// one goroutine.
 type machine struct {
 	l       *Log
 	records []*wal.Record // of one batch
@@ -136,7 +137,8 @@ func (l *Log) pass(e entryID) {
 	p.waiters = rest
 }
 
-// Wait returns when OnDurable on this node has had everything up to position, which is one that Fence has returned on any node.
+// Wait returns when OnDurable on this node has had everything up to position, which is one that Fence has returned on
+// any node.
 func (l *Log) Wait(ctx context.Context, position uint64) error {
 	index := indexOf(position)
 	p := &l.passed

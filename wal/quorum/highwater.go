@@ -8,11 +8,13 @@ import (
 	"millrace/wal/durable"
 )
 
-// highWater is the high-water mark, the file WITNESS: up to which index the log must at least be there. It is written (not synced) after each write of the log and
-// before the node tells anybody, so it is exact after a kill; it is synced now and then, so it is a little behind after a loss of power. It is never ahead of the
-// log: before the log gets shorter, it is synced with the lower index.
+// highWater is the high-water mark, the file WITNESS: up to which index the log must at least be there. It is written
+// (not synced) after each write of the log and before the node tells anybody, so it is exact after a kill; it is synced
+// now and then, so it is a little behind after a loss of power. It is never ahead of the log: before the log gets
+// shorter, it is synced with the lower index.
 //
-// Without it, damage in the newest segment would look like the torn end of a crash, and the node would vote as if it had never had what it has promised.
+// Without it, damage in the newest segment would look like the torn end of a crash, and the node would vote as if it
+// had never had what it has promised.
 type highWater struct {
 	slots *durable.Slots
 

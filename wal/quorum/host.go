@@ -20,8 +20,9 @@ import (
 type HostOptions struct {
 	Node   Node
 	Listen string // HOST:PORT, for all groups and for calls between nodes
-	// TLS has the node's certificate, and the authority (RootCAs, and ClientCAs when it differs) that those of all nodes come from. Names in certificates don't
-	// count unless ServerName is set. nil: plain TCP, for loopback and networks that are trusted as much.
+	// TLS has the node's certificate, and the authority (RootCAs, and ClientCAs when it differs) that those of all
+	// nodes come from. Names in certificates don't count unless ServerName is set. nil: plain TCP, for loopback and
+	// networks that are trusted as much.
 	TLS *tls.Config
 	// Resolve says where a node is. It is asked whenever a connection is made.
 	Resolve func(Node) (address string, ok bool)
@@ -30,8 +31,9 @@ type HostOptions struct {
 	sockets *sockets // nil: TCP
 }
 
-// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each connection begins with a handshake, which says
-// which cluster and node it comes from and what it is for; one of another cluster is closed.
+// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each
+// connection begins with a handshake, which says which cluster and node it comes from and what it is for; one of
+// another cluster is closed.
 type Host struct {
 	opts     HostOptions
 	server   *tls.Config
@@ -149,8 +151,8 @@ func (h *Host) setTLS(c *tls.Config) {
 	}
 }
 
-// SetCluster says which cluster this is. Until then, and from nodes that don't know it yet, only connections for calls are let through, and marked
-// (Conn.Cluster is empty).
+// SetCluster says which cluster this is. Until then, and from nodes that don't know it yet, only connections for calls
+// are let through, and marked (Conn.Cluster is empty).
 func (h *Host) SetCluster(id string) {
 	if len(id) > maxClusterBytes {
 		panic(fmt.Sprintf("BUG: quorum: a cluster id of %d bytes", len(id)))
@@ -169,7 +171,8 @@ func (h *Host) clusterID() string {
 // Calls is where connections for calls come in; each is a *Conn.
 func (h *Host) Calls() net.Listener { return h.calls }
 
-// Requests is where connections for calls of a second kind come in (DialRequests): who serves them can keep them from filling up what the first kind needs.
+// Requests is where connections for calls of a second kind come in (DialRequests): who serves them can keep them from
+// filling up what the first kind needs.
 func (h *Host) Requests() net.Listener { return h.requests }
 
 // DialRequests opens a connection for calls of the second kind. Errors as those of DialCalls.
@@ -214,7 +217,8 @@ func (h *Host) Close() error {
 	return err
 }
 
-// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: of those that come then, each is closed at once.
+// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: of those that
+// come then, each is closed at once.
 func (h *Host) accept() {
 	defer h.loops.Done()
 	for {

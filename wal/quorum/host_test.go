@@ -137,7 +137,8 @@ func TestUnauthenticatedPeers(t *testing.T) {
 	talk(t, friend, one)
 }
 
-// Whoever says nothing is cut off in the end, and no more than so many of them are waited for; others come through when there is room again.
+// Whoever says nothing is cut off in the end, and no more than so many of them are waited for; others come through when
+// there is room again.
 func TestSilentPeers(t *testing.T) { simulated(t, testSilentPeers) }
 
 func testSilentPeers(t *testing.T) {

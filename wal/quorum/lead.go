@@ -48,9 +48,10 @@ func (l *Log) listen(n *instance) {
 	}
 }
 
-// leaderPace is by how much a leader's timers are slower. Raft's heartbeats come after a tenth to two tenths of HeartbeatTimeout, for which it has no other use
-// while it leads; in an idle cluster of many groups they are most of what there is to do. Twice as slow, a follower still hears of its leader twice in its shortest
-// timeout (docs/decisions/2026-11-23-heartbeats.md).
+// leaderPace is by how much a leader's timers are slower. Raft's heartbeats come after a tenth to two tenths of
+// HeartbeatTimeout, for which it has no other use while it leads; in an idle cluster of many groups they are most of
+// what there is to do. Twice as slow, a follower still hears of its leader twice in its shortest timeout
+// (docs/decisions/2026-11-23-heartbeats.md).
 const leaderPace = 2
 
 func (l *Log) pace(n *instance, leads bool) {
@@ -122,7 +123,8 @@ func (l *Log) nextEvent() (e leadEvent, ok bool) {
 	}
 }
 
-// caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows, and opens Append.
+// caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows, and opens
+// Append.
 func (l *Log) caughtUp(e leadEvent) bool {
 	barrier := make(chan error, 1)
 	go func() { barrier <- l.node.Load().raft.Barrier(0).Error() }()

@@ -2,12 +2,14 @@ package quorum
 
 import "github.com/hashicorp/raft"
 
-// A leader knows at once what is committed; its followers hear of it with the next entry, or after CommitTimeout. Who reads on a follower can't wait for that. But
-// such a reader has just been told by the leader (Fence) how far it must come, and so brings the news along: Learn tells it to this node's raft, as the leader's
-// next request would. Nothing of that goes over the network.
+// A leader knows at once what is committed; its followers hear of it with the next entry, or after CommitTimeout. Who
+// reads on a follower can't wait for that. But such a reader has just been told by the leader (Fence) how far it must
+// come, and so brings the news along: Learn tells it to this node's raft, as the leader's next request would. Nothing
+// of that goes over the network.
 //
-// It is safe because an entry that is committed anywhere is the group's for ever: the follower that has it, of the same term, has all before it, too. The request
-// repeats the header of the leader's last one. Should that leader be one no more, raft finds the term old and ignores it, as it does when the entry differs.
+// It is safe because an entry that is committed anywhere is the group's for ever: the follower that has it, of the same
+// term, has all before it, too. The request repeats the header of the leader's last one. Should that leader be one no
+// more, raft finds the term old and ignores it, as it does when the entry differs.
 
 // Committed is the last entry that OnDurable has had the records of, for Learn on another node.
 func (l *Log) Committed() (index, term uint64) {
@@ -15,7 +17,8 @@ func (l *Log) Committed() (index, term uint64) {
 	return e.index, e.term
 }
 
-// Learn says that an entry is committed, which Committed has said on another node. It doesn't wait. Before the entry is here, it is remembered.
+// Learn says that an entry is committed, which Committed has said on another node. It doesn't wait. Before the entry is
+// here, it is remembered.
 func (l *Log) Learn(index, term uint64) {
 	if n := l.node.Load(); n != nil && n.raft.State() != raft.Leader && index > l.passed.index.Load() {
 		n.trans.learn(entryID{index, term})
@@ -45,7 +48,8 @@ func (t *transport) note(a *raft.AppendEntriesRequest) {
 	}
 }
 
-// commitNotification is a request by which raft gets to know what is committed, once it has the entry or was given it; nil when there is nothing to say.
+// commitNotification is a request by which raft gets to know what is committed, once it has the entry or was given it;
+// nil when there is nothing to say.
 func (t *transport) commitNotification() *raft.AppendEntriesRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()

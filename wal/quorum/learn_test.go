@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reader on a follower who has been told by the leader what is committed waits for no further word of it: here there would be none for an hour.
+// A reader on a follower who has been told by the leader what is committed waits for no further word of it: here there
+// would be none for an hour.
 func TestLearn(t *testing.T) { simulated(t, testLearn) }
 
 func testLearn(t *testing.T) {
@@ -44,7 +45,8 @@ func testLearn(t *testing.T) {
 	soon(t, "all is there again", func() bool { i, _ := f.log.Committed(); return i >= index })
 }
 
-// What is learned before the entry is there holds when it comes, although the leader didn't know yet that it would be committed when it sent it.
+// What is learned before the entry is there holds when it comes, although the leader didn't know yet that it would be
+// committed when it sent it.
 func TestLearnEarly(t *testing.T) { simulated(t, testLearnEarly) }
 
 func testLearnEarly(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"millrace/wal/durable"
 )
 
-// Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the record's number in the entry. Its methods
-// are safe for concurrent use.
+// Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the
+// record's number in the entry. Its methods are safe for concurrent use.
 type Log struct {
 	opts      Options
 	host      *Host
@@ -65,12 +65,14 @@ type Log struct {
 	closed     bool
 }
 
-// identity is the file GROUP: whose log it is. It is there from when the log was made; a log without its parts is damaged, not new.
+// identity is the file GROUP: whose log it is. It is there from when the log was made; a log without its parts is
+// damaged, not new.
 type identity struct {
 	Version int    `json:"version"`
 	Group   uint32 `json:"group"`
 	Node    Node   `json:"node"`
-	// Base is the index that the group began behind: there never was an entry up to it. 0: unknown, the node came later.
+	// Base is the index that the group began behind: there never was an entry up to it. 0: unknown, the node came
+	// later.
 	Base uint64 `json:"base"`
 }
 
@@ -80,13 +82,13 @@ const (
 	logDir          = "log"
 	metaName        = "wal-meta.db" // of raft-wal
 
-	// firstBase is the base of a new group without a state from elsewhere; with one, it is above. It leaves room for an entry before the first: raft takes index 0
-	// for "none", and 1 for "without any before it".
+	// firstBase is the base of a new group without a state from elsewhere; with one, it is above. It leaves room for an
+	// entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
 	firstBase = 2
 )
 
-// Open opens or makes the log and serves nothing yet: the caller replays (Replay), then calls Start. Errors: wal.ErrCorrupt when something is damaged or
-// missing, or what the file system says.
+// Open opens or makes the log and serves nothing yet: the caller replays (Replay), then calls Start. Errors:
+// wal.ErrCorrupt when something is damaged or missing, or what the file system says.
 func Open(o Options) (*Log, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -146,7 +148,8 @@ func (l *Log) lockDir() error {
 	return nil
 }
 
-// create makes a new log. What a crash has left of an earlier try goes: nobody has heard of it before the file GROUP is there.
+// create makes a new log. What a crash has left of an earlier try goes: nobody has heard of it before the file GROUP is
+// there.
 func (l *Log) create() (err error) {
 	if err := os.RemoveAll(l.path(logDir)); err != nil {
 		return err
@@ -172,7 +175,8 @@ func (l *Log) create() (err error) {
 	if err := l.openStore(); err != nil {
 		return err
 	}
-	// A group begins as if it had a snapshot of what there was before: of nothing, or of the state that was made elsewhere.
+	// A group begins as if it had a snapshot of what there was before: of nothing, or of the state that was made
+	// elsewhere.
 	if m.Index > 0 {
 		if err := l.store.SetUint64([]byte("CurrentTerm"), m.Term); err != nil {
 			return err
@@ -259,8 +263,9 @@ func (l *Log) check() error {
 	return nil
 }
 
-// findLast finds the last record that Replay gives, so that DurablePosition is a record's. When there is none, but there is a state that stands for what came
-// before the log, DurablePosition is the end of that: a fence must not say to a node which lacks the state that it has everything.
+// findLast finds the last record that Replay gives, so that DurablePosition is a record's. When there is none, but
+// there is a state that stands for what came before the log, DurablePosition is the end of that: a fence must not say
+// to a node which lacks the state that it has everything.
 func (l *Log) findLast() error {
 	m := l.markers.cur
 	first, err := l.store.FirstIndex()
@@ -365,7 +370,8 @@ func (n *instance) leave() {
 	close(n.done)
 }
 
-// rejoin removes the entries from index on, which are known to contradict what the group has committed, and makes a new raft of the rest.
+// rejoin removes the entries from index on, which are known to contradict what the group has committed, and makes a new
+// raft of the rest.
 func (l *Log) rejoin(index uint64) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
@@ -424,8 +430,8 @@ func (l *Log) failed() error {
 // closeTimeout is how long Close waits for the group to decide on what is on its way.
 const closeTimeout = 5 * time.Second
 
-// Close hands leadership on, waits until what was taken is handed back or lost, and takes no further part. It returns the error of a log that has failed. A
-// second Close returns nil.
+// Close hands leadership on, waits until what was taken is handed back or lost, and takes no further part. It returns
+// the error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -502,7 +508,8 @@ func (l *Log) DiskFull() bool { return l.room.IsFull() }
 // Err is what the log has failed with, wrapping wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }
 
-// keepInterval is how often the high-water mark is synced, the free space looked at, and log that nobody needs is let go.
+// keepInterval is how often the high-water mark is synced, the free space looked at, and log that nobody needs is let
+// go.
 const keepInterval = time.Second
 
 func (l *Log) keep() {

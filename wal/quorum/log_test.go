@@ -91,7 +91,8 @@ func testLeaderIsKilled(t *testing.T) {
 	g.same()
 }
 
-// A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have is kept by all.
+// A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have
+// is kept by all.
 func TestLeaderIsCutOff(t *testing.T) { simulated(t, testLeaderIsCutOff) }
 
 func testLeaderIsCutOff(t *testing.T) {
@@ -146,8 +147,8 @@ func others(g *group, but Node) (nodes []Node) {
 	return nodes
 }
 
-// A leader that does not know yet that there is another one must not fence: its process was paused, or the network was. Here its raft is told nothing (the
-// lease is long), while the others go on.
+// A leader that does not know yet that there is another one must not fence: its process was paused, or the network was.
+// Here its raft is told nothing (the lease is long), while the others go on.
 func TestDeposedLeaderFencesNothing(t *testing.T) { simulated(t, testDeposedLeaderFencesNothing) }
 
 func testDeposedLeaderFencesNothing(t *testing.T) {
@@ -223,7 +224,8 @@ func testFence(t *testing.T) {
 	require.ErrorIs(t, <-closed, wal.ErrClosed)
 }
 
-// A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with checkpoints and markers in between.
+// A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with
+// checkpoints and markers in between.
 func TestRestart(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) { simulated(t, func(t *testing.T) { testRestart(t, nodes) }) })
@@ -538,7 +540,8 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 	}
 }
 
-// A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and all is there for the next one.
+// A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and
+// all is there for the next one.
 func TestCloseHandsOn(t *testing.T) { simulated(t, testCloseHandsOn) }
 
 func testCloseHandsOn(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"millrace/wal/durable"
 )
 
-// markers is raft's store of snapshots. There is one snapshot, and it is a marker: entry, term and members, no state. The state is the owner's, and it has, or
-// can read again from the log, everything up to the marker.
+// markers is raft's store of snapshots. There is one snapshot, and it is a marker: entry, term and members, no state.
+// The state is the owner's, and it has, or can read again from the log, everything up to the marker.
 type markers struct {
 	l    *Log
 	path string
@@ -82,13 +82,15 @@ func (s *markers) List() ([]*raft.SnapshotMeta, error) {
 	return []*raft.SnapshotMeta{s.cur.meta(s.cur.id())}, nil
 }
 
-// Create begins a marker: this node's own, when the state machine says so (marking.Persist), or one that comes from the leader.
+// Create begins a marker: this node's own, when the state machine says so (marking.Persist), or one that comes from the
+// leader.
 func (s *markers) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
 	return &sink{s: s, m: marker{Version: markerVersion, Index: index, Term: term, Configuration: c, ConfigurationIndex: configurationIndex}}, nil
 }
 
-// Open gives what is sent to a node that lacks too much: a locator, with which it fetches the state from this node (restore.go). Until it is closed, the log
-// keeps what the receiver will need then. On the receiver, it gives the locator to the state machine.
+// Open gives what is sent to a node that lacks too much: a locator, with which it fetches the state from this node
+// (restore.go). Until it is closed, the log keeps what the receiver will need then. On the receiver, it gives the
+// locator to the state machine.
 func (s *markers) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +192,8 @@ func (k *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close completes the marker. One of this node's own is durable then; one from the leader only after the state was restored.
+// Close completes the marker. One of this node's own is durable then; one from the leader only after the state was
+// restored.
 func (k *sink) Close() error {
 	if k.closed {
 		return nil
@@ -229,9 +232,10 @@ func (s *markers) done() {
 	s.mu.Unlock()
 }
 
-// admit judges a snapshot that the leader wants this node to take in. Raft would take any: it would go back behind what was handed back when a message comes
-// late, and it would keep the end of a log that contradicts the snapshot for what it has, and then neither accept the leader's next entries nor vote as it
-// should. Raft calls it from its main goroutine, so nothing changes meanwhile.
+// admit judges a snapshot that the leader wants this node to take in. Raft would take any: it would go back behind what
+// was handed back when a message comes late, and it would keep the end of a log that contradicts the snapshot for what
+// it has, and then neither accept the leader's next entries nor vote as it should. Raft calls it from its main
+// goroutine, so nothing changes meanwhile.
 func (s *markers) admit(m *marker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

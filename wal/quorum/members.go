@@ -11,8 +11,9 @@ import (
 // changeTimeout is how long a change of the members waits for the one before it.
 const changeTimeout = 10 * time.Second
 
-// AddLearner takes a node in that gets the log and has no vote. Like all changes of the members: only the leader does it, and it returns when the change is
-// committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or what raft says.
+// AddLearner takes a node in that gets the log and has no vote. Like all changes of the members: only the leader does
+// it, and it returns when the change is committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or what raft
+// says.
 func (l *Log) AddLearner(n Node) error {
 	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.AddNonvoter(n.id(), n.address(), 0, changeTimeout) })
 }
@@ -49,8 +50,8 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	return nil
 }
 
-// Transfer hands leadership to a voter, once what is on its way is handed back; 0: to the one that has most of the log. Append and Fence return ErrNotLeader
-// meanwhile. After an error this node still leads, if it did.
+// Transfer hands leadership to a voter, once what is on its way is handed back; 0: to the one that has most of the log.
+// Append and Fence return ErrNotLeader meanwhile. After an error this node still leads, if it did.
 func (l *Log) Transfer(to Node) error {
 	n := l.node.Load()
 	if n == nil || n.raft.State() != raft.Leader {
@@ -101,7 +102,8 @@ func (l *Log) settle(timeout time.Duration) {
 	}
 }
 
-// Progress is how far a member has the log, as it has told this leader not longer ago than ElectionTimeout; ok is false when it hasn't.
+// Progress is how far a member has the log, as it has told this leader not longer ago than ElectionTimeout; ok is false
+// when it hasn't.
 func (l *Log) Progress(n Node) (index uint64, ok bool) {
 	node := l.node.Load()
 	if node == nil || node.raft.State() != raft.Leader {
@@ -161,8 +163,9 @@ func (l *Log) Status() Status {
 	return s
 }
 
-// leaderOf is the leader that a raft knows, and in which term: of one moment, as far as raft is. (A heartbeat that it takes while it goes to another term may
-// still leave it with the leader of the one before, until it hears of the next.)
+// leaderOf is the leader that a raft knows, and in which term: of one moment, as far as raft is. (A heartbeat that it
+// takes while it goes to another term may still leave it with the leader of the one before, until it hears of the
+// next.)
 func leaderOf(r *raft.Raft) (leader Node, term uint64) {
 	for {
 		term = r.CurrentTerm()
@@ -198,7 +201,8 @@ func (l *Log) Leader() Node {
 	return nodeOf(id)
 }
 
-// Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a majority is known to have lost it.
+// Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a
+// majority is known to have lost it.
 func (l *Log) Stand() {
 	if n := l.node.Load(); n != nil && n.raft.State() == raft.Follower {
 		n.trans.stand()

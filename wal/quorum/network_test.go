@@ -12,14 +12,16 @@ import (
 	"time"
 )
 
-// simulated runs a test on a clock of its own, which goes on whenever all of its goroutines wait: so no test depends on how busy the machine is, and timeouts cost
-// nothing. All connections of its nodes are in memory, since the clock would not know who waits for a socket.
+// simulated runs a test on a clock of its own, which goes on whenever all of its goroutines wait: so no test depends on
+// how busy the machine is, and timeouts cost nothing. All connections of its nodes are in memory, since the clock would
+// not know who waits for a socket.
 func simulated(t *testing.T, f func(t *testing.T)) {
 	t.Parallel()
 	synctest.Test(t, f)
 }
 
-// network carries what nodes send one another, unless a partition is between them, or what one sends the other is held back.
+// network carries what nodes send one another, unless a partition is between them, or what one sends the other is held
+// back.
 type network struct {
 	mu    sync.Mutex     // guards all below
 	ports map[Node]*port // nil: of one that is down

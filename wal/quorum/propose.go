@@ -38,24 +38,26 @@ type fenced struct {
 	err      error
 }
 
-// One entry is on its way at a time. What comes meanwhile is the next one, so that the size of entries follows from the load: small entries cost by far more than
-// large ones. When a whole entry waits, more may go.
+// One entry is on its way at a time. What comes meanwhile is the next one, so that the size of entries follows from the
+// load: small entries cost by far more than large ones. When a whole entry waits, more may go.
 const (
 	smallFlight = 1
 	largeFlight = 16
 )
 
-// An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then the proposer rests in between, restFactor
-// times as long as the entry took beyond that and longestRest at most, for fewer and larger entries. A whole entry that waits ends the rest. A fence goes with
-// the records that wait: a cluster that is so busy always has readers who wait, and an entry for each of them would undo the rest.
+// An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then
+// the proposer rests in between, restFactor times as long as the entry took beyond that and longestRest at most, for
+// fewer and larger entries. A whole entry that waits ends the rest. A fence goes with the records that wait: a cluster
+// that is so busy always has readers who wait, and an entry for each of them would undo the rest.
 const (
 	fastFlight  = 5 * time.Millisecond
 	restFactor  = 2
 	longestRest = 50 * time.Millisecond
 )
 
-// Append queues a record; it never waits. OnDurable hands it back, with its position, or OnLost does. With an error the record stays the caller's and nothing
-// was done: ErrNotLeader, ErrBusy, ErrDiskFull, ErrRecordTooLarge, ErrFailed, ErrClosed of package wal.
+// Append queues a record; it never waits. OnDurable hands it back, with its position, or OnLost does. With an error the
+// record stays the caller's and nothing was done: ErrNotLeader, ErrBusy, ErrDiskFull, ErrRecordTooLarge, ErrFailed,
+// ErrClosed of package wal.
 func (l *Log) Append(r *wal.Record) error {
 	size := len(r.Data)
 	if size < wal.HeaderBytes || r.Count == 0 {
@@ -106,9 +108,10 @@ func (l *Log) wakeProposer() {
 	}
 }
 
-// Fence returns a position: everything in the group that was acknowledged before the call stands at or before it, and OnDurable has had it on this node. On
-// another node, Wait says when it has had it there. Only the leader fences: ErrNotLeader, also when leadership was lost meanwhile. Fences that wait share one
-// entry of the log, with records if there are any; so a leader that was paused and is none any more can't fence.
+// Fence returns a position: everything in the group that was acknowledged before the call stands at or before it, and
+// OnDurable has had it on this node. On another node, Wait says when it has had it there. Only the leader fences:
+// ErrNotLeader, also when leadership was lost meanwhile. Fences that wait share one entry of the log, with records if
+// there are any; so a leader that was paused and is none any more can't fence.
 func (l *Log) Fence(ctx context.Context) (position uint64, err error) {
 	done := make(chan fenced, 1)
 	l.mu.Lock()

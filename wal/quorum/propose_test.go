@@ -9,7 +9,8 @@ import (
 	"millrace/wal"
 )
 
-// When entries take long, the proposer rests between them: until its time, or a whole entry. A fence goes with the next entry, or at once when there is nothing to go with.
+// When entries take long, the proposer rests between them: until its time, or a whole entry. A fence goes with the next
+// entry, or at once when there is nothing to go with.
 func TestRest(t *testing.T) {
 	const long = fastFlight + longestRest // rests as long as it may
 	for name, test := range map[string]struct {

@@ -1,5 +1,6 @@
-// Package quorum is the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each Log, any number of groups on one port (Host).
-// It knows bytes and positions, nothing of what the records mean. Consensus is the library's; what is here is the glue around it.
+// Package quorum is the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each Log,
+// any number of groups on one port (Host). It knows bytes and positions, nothing of what the records mean. Consensus is
+// the library's; what is here is the glue around it.
 //
 // What always holds:
 //   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one goroutine, and the same records at the
@@ -10,11 +11,13 @@
 //     must not vote.
 //   - What waits is bounded. Append never waits for a disk or a node.
 //
-// Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to raft. Raft's goroutine of the state machine
-// hands back what is committed (handback.go). The log store (store.go) is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A
-// snapshot of raft is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go). lead.go tells the
-// owner whether this node leads. Everything else goes by the library's transport, a few connections for each group and node (transport.go, host.go). Readers on followers
-// bring along what the leader has told them of commits (learn.go).
+// Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to
+// raft. Raft's goroutine of the state machine hands back what is committed (handback.go). The log store (store.go) is
+// hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft is a
+// marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
+// lead.go tells the owner whether this node leads. Everything else goes by the library's transport, a few connections
+// for each group and node (transport.go, host.go). Readers on followers bring along what the leader has told them of
+// commits (learn.go).
 package quorum
 
 import (
@@ -32,7 +35,8 @@ import (
 	"millrace/wal"
 )
 
-// Node is a node's number in its cluster: 1, 2, 3, … A number is never given again: a node whose disk was replaced is a new node.
+// Node is a node's number in its cluster: 1, 2, 3, … A number is never given again: a node whose disk was replaced is a
+// new node.
 type Node uint32
 
 // id is what raft knows a node by, as its id and as its address: where the node is, Resolve says when it is dialed.
@@ -53,18 +57,21 @@ var (
 	ErrNotLeader = wal.ErrNotLeader
 	// ErrUnauthenticated is returned by connections to or from what is not of this cluster.
 	ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
-	// ErrUncertain is returned by Fence and by changes of the members when leadership was lost meanwhile: what was asked for may be done, or not.
+	// ErrUncertain is returned by Fence and by changes of the members when leadership was lost meanwhile: what was
+	// asked for may be done, or not.
 	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
 )
 
 // State is what a group's log is about, for a node that lacks so much of the log that it needs the state instead.
 type State interface {
-	// Snapshot writes the state with the effects of at least all records up to position to w; more is fine. Called on the leader, for one receiver. position
-	// has been handed to OnDurable; Snapshot waits until it is applied, if need be.
+	// Snapshot writes the state with the effects of at least all records up to position to w; more is fine. Called on
+	// the leader, for one receiver. position has been handed to OnDurable; Snapshot waits until it is applied, if need
+	// be.
 	Snapshot(ctx context.Context, position uint64, w io.Writer) error
-	// Restore puts what Snapshot has written in the place of the state, whole or not at all, also when the process ends in the middle. Records up to position
-	// don't come any more; after a crash, some may. Nothing is handed back while it runs. r ends with io.EOF only when all is there and unharmed; after any
-	// other error the state stays as it was. When Restore returns nil, the new state is on disk.
+	// Restore puts what Snapshot has written in the place of the state, whole or not at all, also when the process ends
+	// in the middle. Records up to position don't come any more; after a crash, some may. Nothing is handed back while
+	// it runs. r ends with io.EOF only when all is there and unharmed; after any other error the state stays as it was.
+	// When Restore returns nil, the new state is on disk.
 	Restore(position uint64, r io.Reader) error
 }
 
@@ -73,49 +80,59 @@ type Options struct {
 	Host  *Host
 	Group uint32
 	Dir   string // the log's own; made when absent
-	// Voters make a new group, the same on each of them; empty: the log waits until the group's leader takes this node in. Ignored when Dir has a log.
+	// Voters make a new group, the same on each of them; empty: the log waits until the group's leader takes this node
+	// in. Ignored when Dir has a log.
 	Voters []Node
-	// Base is for a new group whose state was made elsewhere (imported, or restored from a backup): its records come behind this position. The same on all
-	// voters. Default 0.
+	// Base is for a new group whose state was made elsewhere (imported, or restored from a backup): its records come
+	// behind this position. The same on all voters. Default 0.
 	Base  uint64
 	State State
-	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others without one. The slice is lent for the
-	// call, the records are the caller's. Nothing is handed back while it runs: it should hand over and return. Required.
+	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others
+	// without one. The slice is lent for the call, the records are the caller's. Nothing is handed back while it runs:
+	// it should hand over and return. Required.
 	OnDurable func([]*wal.Record)
-	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost, or the log was closed or has failed. They
-	// are the caller's again; should they be in the log, OnDurable gets them as others'.
+	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost,
+	// or the log was closed or has failed. They are the caller's again; should they be in the log, OnDurable gets them
+	// as others'.
 	OnLost func([]*wal.Record)
-	// OnLead: this node leads, and OnDurable has had all records of earlier leaders. OnFollow: it does not any more. From one goroutine, in turns. Append takes
-	// records before OnLead returns, and may refuse them before OnFollow is called.
+	// OnLead: this node leads, and OnDurable has had all records of earlier leaders. OnFollow: it does not any more.
+	// From one goroutine, in turns. Append takes records before OnLead returns, and may refuse them before OnFollow is
+	// called.
 	OnLead, OnFollow func()
-	// OnFailure is called once when the log's disk has failed, or what is on it is damaged. It is final; the process should exit. It must not call Close.
+	// OnFailure is called once when the log's disk has failed, or what is on it is damaged. It is final; the process
+	// should exit. It must not call Close.
 	OnFailure func(error)
-	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, HeartbeatTimeout: a leader that is gone is replaced in 1 to 2.5 s.
+	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, HeartbeatTimeout:
+	// a leader that is gone is replaced in 1 to 2.5 s.
 	HeartbeatTimeout, ElectionTimeout, LeaseTimeout time.Duration
-	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed. They learn of commits by the
-	// next entry, too, and from those who read there (Learn). Default 2 s.
+	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed.
+	// They learn of commits by the next entry, too, and from those who read there (Learn). Default 2 s.
 	CommitTimeout time.Duration
-	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; beyond them, Append returns ErrBusy. Defaults 4096, 64 MiB.
+	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; beyond them, Append returns ErrBusy.
+	// Defaults 4096, 64 MiB.
 	MaxPendingRecords int
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 16 MiB, at most 32 MiB.
 	MaxRecordBytes int
-	// MaxEntryBytes: records are put together into one entry of raft up to this size; a larger record is an entry of its own. A follower that catches up gets up
-	// to 64 entries at once. Default 256 KiB.
+	// MaxEntryBytes: records are put together into one entry of raft up to this size; a larger record is an entry of
+	// its own. A follower that catches up gets up to 64 entries at once. Default 256 KiB.
 	MaxEntryBytes int
-	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull for records that are not urgent. Defaults 2 GB and 5;
-	// negative: no floor.
+	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull for records that
+	// are not urgent. Defaults 2 GB and 5; negative: no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
 	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
 	StallAfter time.Duration
-	// DiskTimeout: when a write takes longer, all groups that are led on this Host give their leadership up (disk.go). Default 1.5 s; negative: never.
+	// DiskTimeout: when a write takes longer, all groups that are led on this Host give their leadership up (disk.go).
+	// Default 1.5 s; negative: never.
 	DiskTimeout time.Duration
 	// SegmentBytes: the log's files are allocated in this size, and go when nothing in them is needed. Default 16 MiB.
 	SegmentBytes int
-	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as much for a while. Default 32 MiB.
+	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as
+	// much for a while. Default 32 MiB.
 	KeepBytes int64
-	// FollowerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets the state. Default 512 MiB.
+	// FollowerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets
+	// the state. Default 512 MiB.
 	FollowerBytes int64
 	Logger        *slog.Logger // default slog.Default()
 

@@ -14,8 +14,9 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints, transfers, learners, fences. In the end all nodes
-// have the same records at the same positions, among them all that were acknowledged, and no node ever had anything else before.
+// TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints,
+// transfers, learners, fences. In the end all nodes have the same records at the same positions, among them all that
+// were acknowledged, and no node ever had anything else before.
 func TestRandom(t *testing.T) { simulated(t, testRandom) }
 
 func testRandom(t *testing.T) {

@@ -13,12 +13,13 @@ import (
 	"time"
 )
 
-// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a locator; with it, it fetches the state from the leader over a
-// connection of its own. Raft would want to know the size of the state first, and give the stream a deadline by it.
+// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a locator; with it, it
+// fetches the state from the leader over a connection of its own. Raft would want to know the size of the state first,
+// and give the stream a deadline by it.
 //
-// The order makes a crash harmless: the state is taken in by its owner, whole or not at all; then the marker is put in place; then the log before it goes. After
-// a crash in between, the state is newer than the marker says: some records come again, and the owner skips them; or the log before the marker is still there,
-// and Open removes it.
+// The order makes a crash harmless: the state is taken in by its owner, whole or not at all; then the marker is put in
+// place; then the log before it goes. After a crash in between, the state is newer than the marker says: some records
+// come again, and the owner skips them; or the log before the marker is still there, and Open removes it.
 
 // locator is the content of a snapshot: where the state is to be had.
 type locator struct {
@@ -193,8 +194,9 @@ func (l *Log) serveState(conn net.Conn) {
 	l.opts.Logger.Info("the group's state was sent", "group", l.opts.Group, "to", to, "index", index, "bytes", w.total)
 }
 
-// The state travels in frames: length u32 and as many bytes. A length of frameEnd is followed by the number of bytes (u64) and their CRC-32C, frameFailed by the
-// length of a text (u32) and the text, frameAlive by nothing: the sender is at it.
+// The state travels in frames: length u32 and as many bytes. A length of frameEnd is followed by the number of bytes
+// (u64) and their CRC-32C, frameFailed by the length of a text (u32) and the text, frameAlive by nothing: the sender is
+// at it.
 const (
 	frameEnd    = 1<<32 - 1
 	frameFailed = 1<<32 - 2

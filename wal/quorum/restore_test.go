@@ -77,7 +77,8 @@ func testFollowerComesBack(t *testing.T) {
 	g.same()
 }
 
-// A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step, and the node goes on from the copy.
+// A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step,
+// and the node goes on from the copy.
 func TestCrashInRestore(t *testing.T) {
 	for _, step := range []string{"fetching", "half", "restored", "marked"} {
 		t.Run(step, func(t *testing.T) { simulated(t, func(t *testing.T) { testCrashInRestore(t, step) }) })
@@ -230,8 +231,9 @@ func TestStateStream(t *testing.T) {
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
-// The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within that end. The library alone keeps the
-// end for what it has, and leader and follower go round for ever (hashicorp/raft#697).
+// The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within
+// that end. The library alone keeps the end for what it has, and leader and follower go round for ever
+// (hashicorp/raft#697).
 func TestSnapshotWithinContradictingEnd(t *testing.T) {
 	simulated(t, testSnapshotWithinContradictingEnd)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A log that was made before there was a node is that of a group with one voter, which begins behind what was there, and takes others in.
+// A log that was made before there was a node is that of a group with one voter, which begins behind what was there,
+// and takes others in.
 func TestSeed(t *testing.T) { simulated(t, testSeed) }
 
 func testSeed(t *testing.T) {

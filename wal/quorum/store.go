@@ -215,8 +215,8 @@ func (s *store) remember(logs []*raft.Log) {
 
 func (s *store) forgetCache() { s.cache, s.cached = nil, 0 }
 
-// DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored snapshot. Other deletions at the front are
-// the owner's (release), and wait for it.
+// DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored
+// snapshot. Other deletions at the front are the owner's (release), and wait for it.
 func (s *store) DeleteRange(from, to uint64) error {
 	s.mu.Lock()
 	marker, all := s.marker.index, s.all
@@ -250,7 +250,8 @@ func (s *store) cutFront(index uint64) error {
 	return nil
 }
 
-// cutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log has more than it says.
+// cutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log
+// has more than it says.
 func (s *store) cutEnd(index uint64) error {
 	if err := s.broken(); err != nil {
 		return err
@@ -274,7 +275,8 @@ func (s *store) cutEnd(index uint64) error {
 	return nil
 }
 
-// setMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is needed.
+// setMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is
+// needed.
 func (s *store) setMarker(m entryID, restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +335,8 @@ func (s *store) size() int64 {
 	return int64(s.bytes - s.marks[0].before)
 }
 
-// raft writes a vote in two steps, the term and then the candidate. With a crash in between, it would take the candidate of an earlier term for this one's.
+// raft writes a vote in two steps, the term and then the candidate. With a crash in between, it would take the
+// candidate of an earlier term for this one's.
 var keyVoteTerm, keyVoteCandidate, keyVote = []byte("LastVoteTerm"), []byte("LastVoteCand"), []byte("Vote")
 
 // Set keeps a value, durably.
@@ -392,8 +395,9 @@ func (s *store) vote() (term uint64, candidate []byte, err error) {
 	return binary.LittleEndian.Uint64(b), b[8:], nil
 }
 
-// sealLog gives an entry a checksum, which stands behind its extensions: the library checks what it wrote last before a crash, and nothing that it reads later.
-// It would take another codec, too, but does not open again what it has written with one.
+// sealLog gives an entry a checksum, which stands behind its extensions: the library checks what it wrote last before a
+// crash, and nothing that it reads later. It would take another codec, too, but does not open again what it has written
+// with one.
 func sealLog(l *raft.Log) *raft.Log {
 	sealed := *l
 	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)], checksum(l))
@@ -442,7 +446,8 @@ func (s *store) read(index uint64, log *raft.Log) (err error) {
 	return openLog(log)
 }
 
-// logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its goroutine ends instead.
+// logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its
+// goroutine ends instead.
 type logs struct{ *store }
 
 // GetLog reads an entry.

@@ -110,8 +110,8 @@ func TestEndIsCut(t *testing.T) {
 	}
 }
 
-// A crash may come when the newest segment has its index at its end and the list of segments does not know yet, or with a part of the index only. The next
-// process has all entries that were written, and goes on.
+// A crash may come when the newest segment has its index at its end and the list of segments does not know yet, or with
+// a part of the index only. The next process has all entries that were written, and goes on.
 func TestCrashWhileSegmentIsSealed(t *testing.T) {
 	r := testseed.Rand(t)
 	segments := func(d *logOnDisk) []string {

@@ -11,9 +11,10 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// repairTail mends what a crash leaves when it comes while the library seals its newest segment: the segment ends with its index, or a part of it, and the list
-// of segments does not say so yet. The library would open it and refuse every further entry (raft-wal v0.4.1, ErrSealed). Here its entries are written to a new
-// segment, which takes its place in the list; a crash meanwhile leaves the old one there.
+// repairTail mends what a crash leaves when it comes while the library seals its newest segment: the segment ends with
+// its index, or a part of it, and the list of segments does not say so yet. The library would open it and refuse every
+// further entry (raft-wal v0.4.1, ErrSealed). Here its entries are written to a new segment, which takes its place in
+// the list; a crash meanwhile leaves the old one there.
 func repairTail(dir string, meta *metadb.BoltMetaDB) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
@@ -63,7 +64,8 @@ func entriesOf(tail types.SegmentWriter, from uint64) (entries []types.LogEntry,
 	return entries, size, nil
 }
 
-// segmentFrameBytes is what an entry takes in a segment besides its data, at most: the frame's header, padding, its place in the index.
+// segmentFrameBytes is what an entry takes in a segment besides its data, at most: the frame's header, padding, its
+// place in the index.
 const segmentFrameBytes = 8 + 7 + 4
 
 // writeSegment makes a segment with these entries, synced. What an earlier try has left under its name goes.

@@ -20,16 +20,18 @@ const (
 	rpcTimeout = 10 * time.Second
 	// poolConns per node and group are kept open for calls: one for heartbeats, one for entries.
 	poolConns = 2
-	// rpcsInFlight per follower and group is one: no pipeline. The library's pipeline hangs when a follower refuses entries, or says that there is a newer term,
-	// while more are sent: that follower gets no entries any more as long as this node leads, though it gets heartbeats, and Shutdown waits for ever
-	// (hashicorp/raft#612). What comes while a request is on its way goes with the next one.
+	// rpcsInFlight per follower and group is one: no pipeline. The library's pipeline hangs when a follower refuses
+	// entries, or says that there is a newer term, while more are sent: that follower gets no entries any more as long
+	// as this node leads, though it gets heartbeats, and Shutdown waits for ever (hashicorp/raft#612). What comes while
+	// a request is on its way goes with the next one.
 	rpcsInFlight = 1
-	// snapshotSize is what raft believes a snapshot to have. It gives rpcTimeout for each byte, so that a restore may take eleven hours.
+	// snapshotSize is what raft believes a snapshot to have. It gives rpcTimeout for each byte, so that a restore may
+	// take eleven hours.
 	snapshotSize = 4096
 )
 
-// transport is the library's, over the host's connections. It hears how far the others have the log from what they answer, and puts what this node itself has to
-// say to its raft (stand, learn) among the requests of other nodes.
+// transport is the library's, over the host's connections. It hears how far the others have the log from what they
+// answer, and puts what this node itself has to say to its raft (stand, learn) among the requests of other nodes.
 type transport struct {
 	*raft.NetworkTransport
 	host    *Host
@@ -70,7 +72,8 @@ func newTransport(h *Host, group uint32, l *listener, logger hclog.Logger) *tran
 	return t
 }
 
-// forward brings requests of other nodes to where all requests are, and behind them what they allow to be told of commits.
+// forward brings requests of other nodes to where all requests are, and behind them what they allow to be told of
+// commits.
 func (t *transport) forward() {
 	for {
 		select {
@@ -218,8 +221,8 @@ func (s *streams) Close() error {
 	return nil
 }
 
-// logger gives the library's messages to slog: what it says of a node that is gone many times a second, once in a while, and what it does in the course of
-// things at debug. Changes of leadership are told by this package (lead.go).
+// logger gives the library's messages to slog: what it says of a node that is gone many times a second, once in a
+// while, and what it does in the course of things at debug. Changes of leadership are told by this package (lead.go).
 type logger struct {
 	to   *slog.Logger
 	name string

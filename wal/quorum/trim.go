@@ -9,9 +9,9 @@ import (
 	"millrace/wal"
 )
 
-// Replay calls f for the records from position from on that are known to be decided, and that OnDurable will not get: those up to the marker. To be called
-// between Open and Start. from 0: from the first that is there. Errors: wal.ErrMissing when records from there on are gone, wal.ErrCorrupt, or what f returns.
-// payload is lent for the call.
+// Replay calls f for the records from position from on that are known to be decided, and that OnDurable will not get:
+// those up to the marker. To be called between Open and Start. from 0: from the first that is there. Errors:
+// wal.ErrMissing when records from there on are gone, wal.ErrCorrupt, or what f returns. payload is lent for the call.
 func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	if from == 0 {
 		from = l.FirstPosition()
@@ -19,7 +19,8 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	return l.walk(from, endOf(l.markers.current().Index), f)
 }
 
-// Read calls f for the records from position from to to that OnDurable has had. Errors as for Replay. payload is lent for the call.
+// Read calls f for the records from position from to to that OnDurable has had. Errors as for Replay. payload is lent
+// for the call.
 func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	return l.walk(from, min(to, l.DurablePosition()), f)
 }
@@ -56,7 +57,8 @@ func (l *Log) walk(from, to uint64, f func(position uint64, count uint32, payloa
 	return nil
 }
 
-// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends it.
+// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends
+// it.
 func (l *Log) Hold(name string, from uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +69,8 @@ func (l *Log) Hold(name string, from uint64) {
 	l.holds[name] = from
 }
 
-// Trim says that records before this position are not needed any more. They go some time later, apart from what is kept for other nodes.
+// Trim says that records before this position are not needed any more. They go some time later, apart from what is kept
+// for other nodes.
 func (l *Log) Trim(before uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +117,8 @@ func (l *Log) compact() {
 	_ = l.store.release(keep - 1) // a failure is reported by the store
 }
 
-// keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is there and not too far behind.
+// keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is
+// there and not too far behind.
 func (l *Log) keptForOthers(keep uint64) uint64 {
 	if index, ok := l.markers.inTransit(); ok {
 		keep = min(keep, index+1)
@@ -144,8 +148,8 @@ func (l *Log) LastPosition() uint64 {
 	return endOf(last)
 }
 
-// DurablePosition is the last record that was handed back, or that Replay gives, or the end of the state that stands before the log; 0 when there is none of
-// them.
+// DurablePosition is the last record that was handed back, or that Replay gives, or the end of the state that stands
+// before the log; 0 when there is none of them.
 func (l *Log) DurablePosition() uint64 { return l.passed.position.Load() }
 
 // Bytes is about how large the log is.
