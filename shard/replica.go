@@ -196,7 +196,7 @@ func (e *Replica) Close() error {
 	for _, w := range e.workers {
 		w.retire()
 	}
-	return errors.Join(err, e.release0())
+	return errors.Join(err, e.letGo())
 }
 
 // abandon ends what a failed Open has begun.
@@ -212,12 +212,12 @@ func (e *Replica) abandon() {
 	if e.log != nil {
 		_ = e.log.Close() // nothing was appended
 	}
-	_ = e.release0()
+	_ = e.letGo()
 }
 
-// release0 gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
+// letGo gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
 // middle of it.
-func (e *Replica) release0() error {
+func (e *Replica) letGo() error {
 	if e.store != nil && e.store.isDead() {
 		return nil
 	}
