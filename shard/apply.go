@@ -22,7 +22,7 @@ type applying struct {
 	ordinal  uint32     // of the op within its record
 	rec      *op.Record // its Stamp is the op's
 	live     bool       // not a replay: messages are sent
-	ticket   *ticket    // who waits for the op and its effects; may be nobody
+	future   *future    // who waits for the op and its effects; may be nobody
 	dropped  bool       // the op at hand had no effect
 	noted    uint32     // changes of states that the op at hand has made
 }
@@ -31,7 +31,7 @@ type applying struct {
 func (w *worker) apply(c *commit) error {
 	a := &w.applying
 	w.rec = c.rec
-	*a = applying{position: c.Position, rec: &w.rec, live: w.lead != nil, ticket: c.ticket}
+	*a = applying{position: c.Position, rec: &w.rec, live: w.lead != nil, future: c.future}
 	stamp, gaps := c.rec.Stamp, c.rec.Gaps
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
@@ -46,7 +46,7 @@ func (w *worker) apply(c *commit) error {
 		a.dropped, a.noted = false, 0
 		w.rec.Stamp = stamp + int64(a.ordinal)
 		if c.messages != nil {
-			a.ticket = c.messages[a.ordinal].ticket
+			a.future = c.messages[a.ordinal].future
 		}
 		if err := w.applyOp(p, o); err != nil {
 			return fmt.Errorf("apply position %d op %d: %w", c.Position, a.ordinal, err)
@@ -56,7 +56,7 @@ func (w *worker) apply(c *commit) error {
 		}
 		if c.messages != nil {
 			c.messages[a.ordinal].applied.Store(true)
-			c.messages[a.ordinal].ticket.finish()
+			c.messages[a.ordinal].future.finish()
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 // freeProfile is the number for a profile beside the directory row with number row.
 func (w *worker) freeProfile(p *partition, row uint64) (uint64, error) {
 	for n := w.e.hasher.Profile(row); ; n = identity.Next(n) {
-		s, at, err := w.passMarks(p, n)
+		s, at, err := w.passTombstones(p, n)
 		if s == nil || err != nil {
 			return at, err
 		}
@@ -327,7 +327,7 @@ const profileSlack = 64 << 10
 // judge takes note of what the editor says about the op that it has applied.
 func (w *worker) judge(number uint64, v profile.Verdict) {
 	for _, u := range w.ed.Unmet {
-		w.applying.ticket.report(u.Ref, OutOfRange+Outcome(u.Why-profile.OutOfRange))
+		w.applying.future.report(u.Ref, OutOfRange+Outcome(u.Why-profile.OutOfRange))
 	}
 	switch v {
 	case profile.JustBlocked:
@@ -337,7 +337,8 @@ func (w *worker) judge(number uint64, v profile.Verdict) {
 	}
 }
 
-// deleteUser removes a profile and leaves a mark, so that its number is never given again; its directory rows are told.
+// deleteUser removes a profile and leaves a tombstone, so that its number is never given again; its directory rows are
+// told.
 func (w *worker) deleteUser(p *partition, o op.Op) error {
 	s, err := w.lookup(p, o.Number())
 	if s == nil || err != nil {
@@ -358,7 +359,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	w.eachRow(b, func(id op.IDKind, key []byte) {
 		w.tellRow(p, op.RowRemove, 0, id, key, s.number, nil)
 	})
-	w.fresh = appendMark(w.fresh[:0], rec.Workspace, rec.Stamp)
+	w.fresh = appendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
 		return err
 	}
@@ -517,14 +518,14 @@ func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64,
 		p.tokens.Add(1)
 	}
 	if !w.applying.live {
-		if t := w.applying.ticket; t != nil { // of a leader that is none any more: another one sends it
+		if t := w.applying.future; t != nil { // of a leader that is none any more: another one sends it
 			t.spoil(ErrUnknown)
 		}
 		return
 	}
 	w.sent = append(w.sent, m)
-	if t := w.applying.ticket; t != nil {
-		m.ticket = t
+	if t := w.applying.future; t != nil {
+		m.future = t
 		t.pending.Add(1)
 	}
 }
@@ -535,7 +536,7 @@ func (w *worker) receive(p *partition, o op.Op) error {
 	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 	if seq <= p.inbox[sender] {
 		w.applying.dropped = true
-		if t := w.applying.ticket; t != nil { // what it has caused, who came first with it knows
+		if t := w.applying.future; t != nil { // what it has caused, who came first with it knows
 			t.spoil(ErrUnknown)
 		}
 		return nil
@@ -558,7 +559,7 @@ func (w *worker) wait(p *partition, record []byte, owner uint64) {
 	p.nextDeferred++
 	d := &deferred{seq: p.nextDeferred, owner: owner, record: append([]byte{}, record...)}
 	p.deferred = append(p.deferred, d)
-	switch t := w.applying.ticket; {
+	switch t := w.applying.future; {
 	case t != nil && t.lead == w.lead:
 		t.deferTo(p.id, d.seq)
 	case w.lead != nil: // who would release it is gone

@@ -19,7 +19,7 @@ import (
 // asks it (isNamed). A profile tells the row of each name that it loses, once, so a row that leads to a profile without
 // the name is about to hear of it.
 //
-// What became of a claim is known where it ends, and reported through the ticket.
+// What became of a claim is known where it ends, and reported through the future.
 
 // Outcome says what became of an element of a request whose fate is known only where it is applied.
 type Outcome uint8
@@ -105,7 +105,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 	}
 	switch {
 	case c.profile == 0 && c.kind != claimAlias:
-		w.applying.ticket.report(c.ref, Nobody)
+		w.applying.future.report(c.ref, Nobody)
 		return nil
 	case holder == 0 && c.profile == 0:
 		return w.createNamed(p, row, o, c)
@@ -119,7 +119,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 		w.mergeInto(p, o, c, holder)
 		return nil
 	default:
-		w.applying.ticket.report(c.ref, Taken)
+		w.applying.future.report(c.ref, Taken)
 		return nil
 	}
 	w.send(p, op.Grant, op.MakeFlags(0, id), c.profile, c.append(nil), o.Key(), false)
@@ -139,7 +139,7 @@ func (w *worker) createNamed(p *partition, row uint64, o op.Op, c claim) error {
 		return err
 	}
 	profilesCreated.Inc()
-	w.applying.ticket.report(c.ref, Done)
+	w.applying.future.report(c.ref, Done)
 	return w.addToRow(p, row, id, o.Key(), number)
 }
 
@@ -175,7 +175,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 			return err
 		}
 	}
-	w.applying.ticket.report(c.ref, outcome)
+	w.applying.future.report(c.ref, outcome)
 	switch {
 	case c.confirm:
 	case outcome != Done && !has:
@@ -274,7 +274,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 			}
 		}
 	}
-	w.applying.ticket.report(ref, outcome)
+	w.applying.future.report(ref, outcome)
 	return nil
 }
 

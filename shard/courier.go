@@ -73,8 +73,8 @@ func (c *courier) deliver(messages []*message) (n int) {
 	var letters []Letter
 	for _, m := range messages {
 		letter := Letter{Number: m.number, Body: m.body}
-		if m.ticket != nil {
-			letter.Done = m.ticket.expectReply()
+		if m.future != nil {
+			letter.Done = m.future.expectReply()
 		}
 		letters = append(letters, letter)
 		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
@@ -101,8 +101,8 @@ func (c *courier) deliver(messages []*message) (n int) {
 // anything.
 const maxDeliveryPause = 100 * time.Millisecond
 
-// expectReply is the Done of a letter that the ticket counts: the first call is what counts.
-func (t *ticket) expectReply() func(Effects, error) {
+// expectReply is the Done of a letter that the future counts: the first call is what counts.
+func (t *future) expectReply() func(Effects, error) {
 	var called atomic.Bool
 	return func(x Effects, err error) {
 		if called.Swap(true) {

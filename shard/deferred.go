@@ -121,8 +121,8 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	}
 	p := &Pending{wanted: math.MaxInt}
 	p.init(e)
-	p.ticket.begin(l)
-	p.ticket.pending.Add(1)
+	p.future.begin(l)
+	p.future.pending.Add(1)
 	p.commit.Urgent, p.commit.lead = true, l
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		var data []byte
@@ -132,7 +132,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		}
 		switch {
 		case err == nil:
-			p.ticket.finish()
+			p.future.finish()
 			return p.Wait(end)
 		case errors.Is(err, ErrStore):
 			e.fail(err)

@@ -94,7 +94,7 @@ func (e *Replica) Lost(records []*wal.Record) {
 		if c.left.Swap(0) > 0 && c.finished != nil {
 			c.finished()
 		}
-		c.ticket.lose(int32(popcount(c.workers)))
+		c.future.lose(int32(popcount(c.workers)))
 	}
 }
 

@@ -107,7 +107,7 @@ func (w *worker) putDocuments(o op.Op) error {
 	}
 	e := w.e
 	if !e.documentsAre(changes) {
-		w.applying.ticket.report(0, Taken)
+		w.applying.future.report(0, Taken)
 		return nil
 	}
 	e.documentsMu.Lock()
@@ -129,7 +129,7 @@ func (w *worker) putDocuments(o op.Op) error {
 		e.opts.OnDocument(string(c.key), c.doc)
 	}
 	if len(changes) > 0 { // the entry of Batch.Audit stands in a record with ops that have their own outcomes
-		w.applying.ticket.report(0, Done)
+		w.applying.future.report(0, Done)
 	}
 	return nil
 }

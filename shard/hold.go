@@ -23,7 +23,7 @@ type held struct {
 // turn.
 type waiter struct {
 	record []byte
-	ticket *ticket // nil for /users/merge and after a restart
+	future *future // nil for /users/merge and after a restart
 }
 
 func (p *partition) isPinned(number uint64) bool {
@@ -107,8 +107,8 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m merging, key 
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source
 	b.Append(kind, op.MakeFlags(0, op.SvcID), number, m.append(nil), key)
 	x := &waiter{record: b.Finish(rec.Workspace, rec.Actor, rec.Stamp)}
-	if t := w.applying.ticket; t != nil {
-		x.ticket = t
+	if t := w.applying.future; t != nil {
+		x.future = t
 		t.pending.Add(1)
 	}
 	h := p.holdOf(number)

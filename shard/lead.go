@@ -34,7 +34,7 @@ type leadership struct {
 	mu       sync.Mutex // guards what follows
 	couriers map[int]*courier
 	debts    debts
-	letters  map[*ticket]struct{}      // of letters that are applied, with effects on their way
+	letters  map[*future]struct{}      // of letters that are applied, with effects on their way
 	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
 	senders  [identity.Partitions]sender
 	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
@@ -50,7 +50,7 @@ type sender struct {
 
 func newLeadership(e *Replica) *leadership {
 	l := &leadership{
-		e: e, ended: make(chan struct{}), couriers: make(map[int]*courier), letters: make(map[*ticket]struct{}),
+		e: e, ended: make(chan struct{}), couriers: make(map[int]*courier), letters: make(map[*future]struct{}),
 		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
 	}
 	l.pump.init()
@@ -72,7 +72,7 @@ func (e *Replica) Lead() { e.begin(nil) }
 // Resume is Lead where no coordinator outlives its process, so that nobody will ask: what is deferred is released as
 // soon as all is visible that was sent before. Then resumed is closed.
 func (e *Replica) Resume() (resumed <-chan struct{}) {
-	t, done := &ticket{}, make(chan struct{})
+	t, done := &future{}, make(chan struct{})
 	l := e.begin(t)
 	e.background.Go(func() {
 		select {
@@ -90,7 +90,7 @@ func (e *Replica) Resume() (resumed <-chan struct{}) {
 
 // begin begins a leadership. t, when it isn't nil, counts what is sent on, but merges, which may have to wait for one
 // another.
-func (e *Replica) begin(t *ticket) *leadership {
+func (e *Replica) begin(t *future) *leadership {
 	e.leading.Lock()
 	defer e.leading.Unlock()
 	l := newLeadership(e)
@@ -132,7 +132,7 @@ func (e *Replica) begin(t *ticket) *leadership {
 }
 
 // resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
-func (l *leadership) resend(p *partition, t *ticket) (resent int) {
+func (l *leadership) resend(p *partition, t *future) (resent int) {
 	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
 		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token, last: m.last}
 		if p.outbox[i].applied.Load() {
@@ -142,7 +142,7 @@ func (l *leadership) resend(p *partition, t *ticket) (resent int) {
 			}
 		} else {
 			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); t != nil && !m.token && o.Kind() != op.Unpin {
-				m.ticket = t
+				m.future = t
 				t.pending.Add(1)
 			}
 			l.send([]*message{m})
@@ -203,16 +203,16 @@ func (l *leadership) end() {
 	})
 }
 
-// newTicket is a ticket of a replica.
-func (l *leadership) newTicket() *ticket {
-	t := &ticket{}
+// newFuture is a future of a replica.
+func (l *leadership) newFuture() *future {
+	t := &future{}
 	t.begin(l)
 	return t
 }
 
-// complete: all that the ticket has counted is visible. After the end nothing is: what is applied then has effects that
-// no ticket counts.
-func (l *leadership) complete(t *ticket) {
+// complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
+// no future counts.
+func (l *leadership) complete(t *future) {
 	if l.hasEnded() {
 		return
 	}

@@ -155,19 +155,19 @@ func testAppliedAfterTheEnd(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.leader(1)
 	l := e.lead.Load()
-	var tickets [3]*ticket
-	for i := range tickets {
-		tickets[i] = l.newTicket()
-		tickets[i].pending.Add(1)
+	var futures [3]*future
+	for i := range futures {
+		futures[i] = l.newFuture()
+		futures[i].pending.Add(1)
 	}
-	tickets[1].isLetter = true
-	tickets[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the letter") } // it is not among l.letters yet
-	tickets[2].finish()
-	require.Len(t, tickets[2].done, 1)
+	futures[1].isLetter = true
+	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the letter") } // it is not among l.letters yet
+	futures[2].finish()
+	require.Len(t, futures[2].done, 1)
 	e.Follow()
-	tickets[0].finish()
-	tickets[1].finish()
-	require.Empty(t, tickets[0].done)
+	futures[0].finish()
+	futures[1].finish()
+	require.Empty(t, futures[0].done)
 	w.close()
 }
 
@@ -255,7 +255,7 @@ func testYieldWaitsForLetters(t *testing.T) {
 	e := w.leader(1)
 	l := e.lead.Load()
 	told := make(chan struct{})
-	letter := l.newTicket()
+	letter := l.newFuture()
 	letter.pending.Add(1)
 	letter.isLetter = true
 	letter.reply = func(Effects, error) { <-told }

@@ -16,7 +16,7 @@ import (
 //
 //	Merge   to gone    asks keep to stay where it is
 //	Pin     to keep    keep is pinned: it doesn't leave for anybody else, and keeps room, until gone has come, or doesn't come
-//	Seal    to gone    gone leaves: its entry becomes a mark that leads to keep, all it has goes along
+//	Seal    to gone    gone leaves: its entry becomes a tombstone that leads to keep, all it has goes along
 //	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
 //	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
 //
@@ -25,8 +25,8 @@ import (
 // anew when the profile is free. So no cycle of merges stands still, and the one with the smallest number always goes
 // on.
 //
-// What reaches a mark that leads on (an op by svc_id or by a look-up that is older, a name that was granted) follows
-// it, behind all that the profile had sent before it left.
+// What reaches a tombstone that leads on (an op by svc_id or by a look-up that is older, a name that was granted)
+// follows it, behind all that the profile had sent before it left.
 
 // merging is the body of Merge, Pin, Seal, Absorb and Unpin; the key is the external id that an identify wants, empty
 // for /users/merge.
@@ -66,7 +66,7 @@ func (w *worker) ended(m *merging, outcome Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
-	w.applying.ticket.report(m.ref, outcome) // nobody waits for /users/merge: there is no ticket
+	w.applying.future.report(m.ref, outcome) // nobody waits for /users/merge: there is no future
 }
 
 // sendMerge sends the token on.
@@ -116,9 +116,9 @@ func (w *worker) merge(p *partition, o op.Op) error {
 		return err
 	}
 	gone, identify := o.Number(), len(o.Key()) > 0
-	if ticket := w.applying.ticket; !identify && ticket != nil { // nobody waits for it
-		w.applying.ticket = nil
-		defer func() { w.applying.ticket = ticket }()
+	if future := w.applying.future; !identify && future != nil { // nobody waits for it
+		w.applying.future = nil
+		defer func() { w.applying.future = future }()
 	}
 	s, isUser, err := w.entryAt(p, gone)
 	if err != nil {
@@ -227,8 +227,8 @@ func (w *worker) seal(p *partition, o op.Op) error {
 	return nil
 }
 
-// depart makes the profile in s a mark that leads to keep, where all that it has goes. keep tells the directory, all
-// but the external ids: those are free from now on.
+// depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
+// all but the external ids: those are free from now on.
 func (w *worker) depart(p *partition, s *slot, m merging, key []byte) error {
 	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.number, m.other
 	var keys rowKeys
@@ -337,8 +337,8 @@ func (w *worker) unpin(p *partition, o op.Op) error {
 // follow.
 func (w *worker) proceed(p *partition, number uint64) error {
 	list := p.takeWaiting(number)
-	outer, ticket := w.applying.rec, w.applying.ticket
-	defer func() { w.applying.rec, w.applying.ticket = outer, ticket }()
+	outer, future := w.applying.rec, w.applying.future
+	defer func() { w.applying.rec, w.applying.future = outer, future }()
 	for _, kind := range [...]op.Kind{op.Seal, op.Merge, op.Pin} {
 		for _, x := range list {
 			rec, err := op.ParseRecord(x.record, nil)
@@ -349,11 +349,11 @@ func (w *worker) proceed(p *partition, number uint64) error {
 			if o.Kind() != kind {
 				continue
 			}
-			w.applying.rec, w.applying.ticket = &rec, x.ticket
+			w.applying.rec, w.applying.future = &rec, x.future
 			if err := w.applyOp(p, o); err != nil {
 				return err
 			}
-			x.ticket.finish()
+			x.future.finish()
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ type message struct {
 	token   bool   // it is a merge on its way
 	last    bool   // it goes when all that its partition has sent before is applied; see leadership
 	applied atomic.Bool
-	ticket  *ticket // who waits for it; nil after a restart
+	future  *future // who waits for it; nil after a restart
 }
 
 const messageHeadroom = 9 // sender u8, seq u64

@@ -16,9 +16,9 @@ import (
 
 // Kinds of entries besides profile.KindUser; all begin with the profile package's header.
 const (
-	kindRow    = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
-	kindMark   = 3 // where a profile was: deleted, or merged into another one, to which the mark leads
-	kindAnswer = 4 // the answer to a request with an Idempotency-Key
+	kindRow       = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
+	kindTombstone = 3 // where a profile was: deleted, or merged into another one, to which the mark leads
+	kindAnswer    = 4 // the answer to a request with an Idempotency-Key
 )
 
 // attrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
@@ -151,7 +151,7 @@ func (w *worker) update(s *slot, blob []byte) error {
 }
 
 // erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of
-// findHome: then a mark fills the gap.
+// findHome: then a tombstone fills the gap.
 func (w *worker) erase(p *partition, s *slot) error {
 	number := s.number
 	behind, err := w.lookup(p, identity.Next(number))
@@ -159,7 +159,7 @@ func (w *worker) erase(p *partition, s *slot) error {
 		return err
 	}
 	if s = p.find(number); behind != nil { // reading back may have moved it
-		w.fresh = appendMark(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
+		w.fresh = appendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
 		return w.update(s, w.fresh)
 	}
 	w.arena.release(s.off, s.class())
@@ -214,7 +214,7 @@ func (w *worker) evict(want int64) (freed int64, err error) {
 // row. Without one, s is nil and free the number where it would go.
 func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *slot, free uint64, err error) {
 	for n := home; ; n = identity.Next(n) {
-		if s, n, err = w.passMarks(p, n); s == nil || err != nil {
+		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
 			return nil, n, err
 		}
 		if isOf(w.entryOf(s), workspace, id, key) {
@@ -225,7 +225,7 @@ func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDK
 
 // isOf says whether an entry carries an identifier.
 func isOf(entry []byte, workspace uint32, id op.IDKind, key []byte) bool {
-	if profile.Kind(entry) == kindMark || profile.Workspace(entry) != workspace {
+	if profile.Kind(entry) == kindTombstone || profile.Workspace(entry) != workspace {
 		return false
 	}
 	kind, k := profile.HomeID(entry)

@@ -48,7 +48,7 @@ func (e *Replica) Receive(letters []Letter) error {
 	}
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
-	c := &commit{lead: l, ticket: l.newTicket()}
+	c := &commit{lead: l, future: l.newFuture()}
 	c.Context, c.Urgent = c, true
 	var again []Letter
 	latest := int64(0)
@@ -71,9 +71,9 @@ func (e *Replica) Receive(letters []Letter) error {
 		}
 		b.Append(op.Message, 0, m.number, m.body, nil)
 		if letter.Done != nil {
-			m.ticket = l.newTicket()
-			m.ticket.isLetter, m.ticket.reply = true, letter.Done
-			m.ticket.pending.Add(1)
+			m.future = l.newFuture()
+			m.future.isLetter, m.future.reply = true, letter.Done
+			m.future.pending.Add(1)
 		}
 		c.messages = append(c.messages, m)
 	}
@@ -99,8 +99,8 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {
 		select {
-		case <-c.ticket.done:
-			_, err = c.ticket.effects()
+		case <-c.future.done:
+			_, err = c.future.effects()
 		case <-l.ended:
 			if err = e.Failed(); err == nil {
 				err = ErrUnknown
@@ -110,7 +110,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	var replies []func(Effects, error)
 	l.mu.Lock()
 	for _, m := range c.messages {
-		switch t := m.ticket; {
+		switch t := m.future; {
 		case t == nil || t.reply == nil:
 		case err != nil:
 			t.reply = nil

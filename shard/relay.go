@@ -54,13 +54,13 @@ func (w *worker) relay(p *partition, o op.Op) error {
 		return err
 	}
 	if s != nil && profile.Kind(w.entryOf(s)) == kindAnswer && profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
-		w.applying.ticket.report(ref, Taken)
+		w.applying.future.report(ref, Taken)
 		return nil
 	}
 	if err := w.putAnswer(p, s, number, o.Key(), answer); err != nil {
 		return err
 	}
-	w.applying.ticket.report(ref, Done)
+	w.applying.future.report(ref, Done)
 	inner.Stamp = rec.Stamp // the leader may have given a later one
 	w.sendAll(p, &inner)
 	return nil

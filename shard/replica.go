@@ -4,7 +4,7 @@
 // It has two sides, and arrows between them go down (sides_test.go):
 //
 //	Coordinator  makes a batch of a request, looks up whom it names, carries its parts to who leads, waits, answers (commit.go tells the way)
-//	Replica      a range of partitions on one node: Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ ticket. Aside, a checkpoint:
+//	Replica      a range of partitions on one node: Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future. Aside, a checkpoint:
 //	             what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
 //
 // Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a

@@ -2,7 +2,7 @@ package shard
 
 // Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
 type Stats struct {
-	Entries              int   // resident: profiles, directory rows, marks, kept answers
+	Entries              int   // resident: profiles, directory rows, tombstones, kept answers
 	EntryBytes           int64 // their blocks
 	EntryMemoryBytes     int64 // what the memory takes that the blocks lie in, free ones included
 	TableBytes           int64 // the tables that find them

@@ -23,7 +23,7 @@ import (
 //
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record
 //	c<document key>                control documents, owned by partition 0
-//	e<number, big endian>          entries: profiles, directory rows, marks, kept answers
+//	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
 //	                               events
 //

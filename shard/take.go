@@ -15,7 +15,7 @@ import (
 type Pending struct {
 	engine *Replica
 	commit commit
-	ticket ticket
+	future future
 	wanted int // outcomes that the batch waits for
 	// What is given back when the record is applied, or lost.
 	bytes, merges int64
@@ -25,7 +25,7 @@ type Pending struct {
 
 func (p *Pending) init(e *Replica) {
 	p.engine = e
-	p.commit.Context, p.commit.ticket, p.commit.finished = &p.commit, &p.ticket, p.applied
+	p.commit.Context, p.commit.future, p.commit.finished = &p.commit, &p.future, p.applied
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and
@@ -67,7 +67,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 	if err == nil {
 		p.bytes, p.merges, p.owed = int64(len(data)), int64(merges), true
 		p.stamp(data)
-		p.ticket.begin(l)
+		p.future.begin(l)
 		p.commit.lead = l
 		if err = translate(e.give(&p.commit, data)); err != nil {
 			p.giveBack()
@@ -132,8 +132,8 @@ func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 		defer p.commit.lead.answered()
 	}
 	select {
-	case <-p.ticket.done:
-		effects, err = p.ticket.effects()
+	case <-p.future.done:
+		effects, err = p.future.effects()
 		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.wanted })
 		return effects, err
 	case <-p.commit.lead.ended:
@@ -156,7 +156,7 @@ func translate(err error) error {
 	return err
 }
 
-// submit gives a finished record to the log. c.ticket (when set) gets one count for each worker that the record
+// submit gives a finished record to the log. c.future (when set) gets one count for each worker that the record
 // concerns.
 func (e *Replica) submit(c *commit, data []byte) error {
 	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names)
@@ -172,13 +172,13 @@ func (e *Replica) give(c *commit, data []byte) error {
 	c.Data, c.Count, c.workers = data, uint32(c.rec.Count), e.concerned(&c.rec)
 	n := int32(popcount(c.workers))
 	c.left.Store(n)
-	if c.ticket != nil {
-		c.ticket.pending.Add(n)
+	if c.future != nil {
+		c.future.pending.Add(n)
 	}
 	if err := e.log.Append(&c.Record); err != nil {
 		c.left.Store(0)
-		if c.ticket != nil {
-			c.ticket.pending.Add(-n)
+		if c.future != nil {
+			c.future.pending.Add(-n)
 		}
 		return err
 	}

@@ -177,7 +177,7 @@ func (c *Coordinator) lendHome(home uint64, workspace uint32, id op.IDKind, key 
 			return n, l, err
 		}
 		next := identity.Next(n)
-		if profile.Kind(l.blob) == kindMark {
+		if profile.Kind(l.blob) == kindTombstone {
 			next = behind(l.blob, n)
 		}
 		l.back()

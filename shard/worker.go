@@ -20,7 +20,7 @@ type commit struct {
 	rec      op.Record
 	workers  uint64 // bit i: worker i has ops in it
 	left     atomic.Int32
-	ticket   *ticket
+	future   *future
 	messages []*message  // of a record that the pump has sent, or of letters: one for each op
 	lead     *leadership // of a replica's own record: in which it was appended
 	finished func()      // called once by the last worker; may be nil
@@ -192,12 +192,12 @@ func (w *worker) do(items []*commit) error {
 		lead.send(sent)
 	}
 	for _, c := range items {
-		ticket, finished := c.ticket, c.finished // c is its owner's again as soon as it is counted down
+		future, finished := c.future, c.finished // c is its owner's again as soon as it is counted down
 		if c.left.Add(-1) == 0 && finished != nil {
 			finished()
 		}
-		if ticket != nil {
-			ticket.finish()
+		if future != nil {
+			future.finish()
 		}
 	}
 	if isCrowded {
@@ -243,7 +243,7 @@ const (
 )
 
 // prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds
-// them in memory and knows which the store doesn't have. Where it finds marks, it goes on behind them.
+// them in memory and knows which the store doesn't have. Where it finds tombstones, it goes on behind them.
 func (w *worker) prefetch(items []*commit) error {
 	w.absent = w.absent[:0]
 	for range prefetchRounds {
@@ -254,8 +254,8 @@ func (w *worker) prefetch(items []*commit) error {
 		if len(w.missing) < 2 { // one is as well read by lookup
 			return nil
 		}
-		marks, err := w.readMissing()
-		if err != nil || marks == 0 {
+		tombstones, err := w.readMissing()
+		if err != nil || tombstones == 0 {
 			return err
 		}
 	}
@@ -281,7 +281,7 @@ func (w *worker) findMissing(items []*commit) {
 	w.missing = slices.Compact(w.missing)
 }
 
-// addMissing lists a number, or where the marks lead that are there, unless it is known what the store has of it.
+// addMissing lists a number, or where the tombstones lead that are there, unless it is known what the store has of it.
 func (w *worker) addMissing(p *partition, number uint64) {
 	for range prefetchRounds {
 		s := p.find(number)
@@ -291,15 +291,15 @@ func (w *worker) addMissing(p *partition, number uint64) {
 			}
 			return
 		}
-		if profile.Kind(w.entryOf(s)) != kindMark {
+		if profile.Kind(w.entryOf(s)) != kindTombstone {
 			return
 		}
 		number = behind(w.entryOf(s), number)
 	}
 }
 
-// readMissing reads back what is listed, and says how many marks were among it.
-func (w *worker) readMissing() (marks int, err error) {
+// readMissing reads back what is listed, and says how many tombstones were among it.
+func (w *worker) readMissing() (tombstones int, err error) {
 	blobs := make([][]byte, len(w.missing))
 	var reading errgroup.Group
 	readers := min(maxReaders, (len(blobs)+7)/8)
@@ -322,21 +322,21 @@ func (w *worker) readMissing() (marks int, err error) {
 			continue
 		}
 		readBacks.Inc()
-		if profile.Kind(blobs[i]) == kindMark {
-			marks++
+		if profile.Kind(blobs[i]) == kindTombstone {
+			tombstones++
 		}
 		if p := w.e.partitions[number>>56]; p.find(number) == nil && !p.isDeleted(number) {
 			if _, err := w.admit(p, number, blobs[i]); err != nil {
-				return marks, err
+				return tombstones, err
 			}
 		}
 	}
 	slices.Sort(w.absent)
-	return marks, nil
+	return tombstones, nil
 }
 
-// prefetchRounds is how many marks behind one another are read ahead; more are between an identifier and its user only
-// when others have the numbers in between.
+// prefetchRounds is how many tombstones behind one another are read ahead; more are between an identifier and its user
+// only when others have the numbers in between.
 const prefetchRounds = 3
 
 // maxReaders is how many reads of one worker the disk gets at once.

@@ -22,7 +22,7 @@ func walked(t *testing.T, e *Engine, n uint64) (numbers []uint64) {
 		numbers = append(numbers, n)
 		blob, err := e.Entry(n)
 		require.NoError(t, err)
-		if blob == nil || profile.Kind(blob) != kindMark {
+		if blob == nil || profile.Kind(blob) != kindTombstone {
 			return numbers
 		}
 		n = behind(blob, n)
@@ -91,13 +91,13 @@ func TestDeletedAgainAndAgain(t *testing.T) {
 	check(openTest(t, o))
 }
 
-// A mark remembers no more than what is behind it: identifiers of others in between are found.
-func TestMarksOfManyNames(t *testing.T) {
+// A tombstone remembers no more than what is behind it: identifiers of others in between are found.
+func TestTombstonesOfManyNames(t *testing.T) {
 	r := testseed.Rand(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	w, p := e.workers[0], e.workers[0].parts[0]
 	base := uint64(p.id)<<56 | 1000
-	const homes = 5 // next to one another, so that the rows of marks cross
+	const homes = 5 // next to one another, so that the rows of tombstones cross
 	users := map[string]uint64{}
 	seen := map[uint64]bool{}
 	w.mu.Lock()
@@ -112,7 +112,7 @@ func TestMarksOfManyNames(t *testing.T) {
 			require.NotNil(t, s, "step %d: %s", step, name)
 			require.Equal(t, number, s.number)
 			if r.IntN(2) == 0 {
-				require.NoError(t, w.update(s, appendMark(nil, 1, 1)))
+				require.NoError(t, w.update(s, appendTombstone(nil, 1, 1)))
 				delete(users, name)
 			}
 			continue
@@ -130,9 +130,9 @@ func TestMarksOfManyNames(t *testing.T) {
 			require.Less(t, steps, 200, "steps over %d numbers", len(seen))
 			break
 		}
-		if b := w.entryOf(s); profile.Kind(b) == kindMark {
+		if b := w.entryOf(s); profile.Kind(b) == kindTombstone {
 			for between := identity.Next(n); between < behind(b, n); between++ {
-				require.EqualValues(t, kindMark, profile.Kind(w.entryOf(p.find(between))))
+				require.EqualValues(t, kindTombstone, profile.Kind(w.entryOf(p.find(between))))
 			}
 			n = behind(b, n)
 		} else {
@@ -141,8 +141,8 @@ func TestMarksOfManyNames(t *testing.T) {
 	}
 }
 
-// What many requests need from behind marks is read together, not one by one while others wait.
-func TestPrefetchGoesBehindMarks(t *testing.T) {
+// What many requests need from behind tombstones is read together, not one by one while others wait.
+func TestPrefetchGoesBehindTombstones(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1
 	e := openTest(t, o)
@@ -180,7 +180,7 @@ func TestPrefetchGoesBehindMarks(t *testing.T) {
 		}
 		for s := p.find(n); ; s = p.find(n) {
 			require.NotNil(t, s, "%x", n)
-			if profile.Kind(w.entryOf(s)) != kindMark {
+			if profile.Kind(w.entryOf(s)) != kindTombstone {
 				break
 			}
 			n = behind(w.entryOf(s), n)

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// ticket counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
+// future counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
 // for each message on its way. At zero it is visible everywhere, apart from what was deferred; then whoever waits in
 // its leadership is told, and sees to the rest.
-type ticket struct {
+type future struct {
 	lead *leadership // in which it was made
 
 	pending  atomic.Int32
@@ -22,15 +22,15 @@ type ticket struct {
 	reply    func(x Effects, e error) // of a letter: its Done, until it was called
 }
 
-// begin makes a ticket of a record, whose owner may have used it before, one of a leadership.
-func (t *ticket) begin(l *leadership) {
+// begin makes a future of a record, whose owner may have used it before, one of a leadership.
+func (t *future) begin(l *leadership) {
 	if t.done == nil {
 		t.done = make(chan struct{}, 1)
 	}
 	t.lead, t.err, t.deferred, t.reported = l, nil, t.deferred[:0], t.reported[:0]
 }
 
-func (t *ticket) deferTo(partition uint8, seq uint64) {
+func (t *future) deferTo(partition uint8, seq uint64) {
 	t.mu.Lock()
 	t.deferred = append(t.deferred, deferredRef{partition, seq})
 	t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *ticket) deferTo(partition uint8, seq uint64) {
 
 // report says what became of an element. In replay, and of a request that is older than the process, nobody wants to
 // know.
-func (t *ticket) report(ref uint16, o Outcome) {
+func (t *future) report(ref uint16, o Outcome) {
 	if t == nil {
 		return
 	}
@@ -48,7 +48,7 @@ func (t *ticket) report(ref uint16, o Outcome) {
 }
 
 // spoil says that something that is waited for was lost from sight.
-func (t *ticket) spoil(err error) {
+func (t *future) spoil(err error) {
 	t.mu.Lock()
 	if t.err == nil {
 		t.err = err
@@ -57,7 +57,7 @@ func (t *ticket) spoil(err error) {
 }
 
 // add takes over what has come of an effect.
-func (t *ticket) add(x Effects) {
+func (t *future) add(x Effects) {
 	t.mu.Lock()
 	t.reported = append(t.reported, x.Outcomes...)
 	for _, number := range x.Deferred {
@@ -66,8 +66,8 @@ func (t *ticket) add(x Effects) {
 	t.mu.Unlock()
 }
 
-// effects are what has come of all that the ticket has counted.
-func (t *ticket) effects() (x Effects, err error) {
+// effects are what has come of all that the future has counted.
+func (t *future) effects() (x Effects, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
@@ -81,7 +81,7 @@ func (t *ticket) effects() (x Effects, err error) {
 }
 
 // lose takes n off that nobody will finish: what becomes of them is unknown here.
-func (t *ticket) lose(n int32) {
+func (t *future) lose(n int32) {
 	if t == nil {
 		return
 	}
@@ -93,8 +93,8 @@ func (t *ticket) lose(n int32) {
 	t.finish()
 }
 
-// finish takes one off; the last one wakes who waits. A nil ticket is that of an effect that nobody waits for.
-func (t *ticket) finish() {
+// finish takes one off; the last one wakes who waits. A nil future is that of an effect that nobody waits for.
+func (t *future) finish() {
 	if t != nil && t.pending.Add(-1) == 0 {
 		t.lead.complete(t)
 	}
