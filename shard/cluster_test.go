@@ -560,23 +560,25 @@ func (c *testCluster) replicas() (all []*Engine) {
 	return all
 }
 
-// logged is how many records there are, and a number of its own while not all of them are applied everywhere.
+// logged is how many records there are.
 func (c *testCluster) logged() (n int) {
 	for _, g := range c.groups {
 		g.mu.Lock()
 		n += len(g.records) + len(g.pending)
 		g.mu.Unlock()
 	}
-	for _, e := range c.replicas() {
-		r := e.log.(*testReplica)
-		r.g.mu.Lock()
-		last := r.g.position
-		r.g.mu.Unlock()
-		if e.AppliedPosition() < last {
-			return -int(time.Now().UnixNano())
-		}
-	}
 	return n
+}
+
+// lags says whether some replica has not applied yet all that is decided.
+func (c *testCluster) lags() bool {
+	return slices.ContainsFunc(c.replicas(), func(e *Engine) bool {
+		g := e.log.(*testReplica).g
+		g.mu.Lock()
+		decided := g.position
+		g.mu.Unlock()
+		return e.AppliedPosition() < decided
+	})
 }
 
 // holders are the engines that have the state which e reads: each entry once.
