@@ -16,7 +16,7 @@ type naming struct {
 	number     uint64 // of the profile, 0: nobody has it, as things stand
 	several    bool   // users share the address; number is the one who is meant
 	identified bool   // of several: that one has an external id
-	merged     bool   // number is of the user into whom the one with the identifier was merged
+	via        uint64 // not 0: who was merged into that user, who has not heard of the alias yet; ops go there
 }
 
 // named is a user whom ops of the batch are for.

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -328,5 +330,72 @@ func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	settle(t, front)
 	require.Equal(t, -1, eventCountBehindFence(t, front, user, "early"))
 	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	w.close()
+}
+
+// An alias that is promised to a user who was merged is on its way to whom he is now, who may have no use for it: what
+// is sent to it in the meantime is not that one's, though the request names him, too.
+func TestPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
+	synctest.Test(t, testPromisedAliasOfAUserWhoWasMerged)
+}
+
+func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
+	w := smallCluster(t, nil)
+	e := w.nodes[0].front
+	gone, kept := makeUser(t, e, userIn(1, 0)), makeUser(t, e, userIn(2, 0))
+	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
+	m := e.NewBatch(1, 0)
+	m.Merge(gone, kept)
+	require.NoError(t, m.Commit())
+	m.Release()
+	settle(t, e)
+	alias := aliasKey("crm", "0")
+	home := func() uint64 { return e.hasher.Number(1, op.Alias, []byte(alias)) }
+	for n := 1; e.nodes.GroupOf(identity.Partition(home())) != 1; n++ {
+		alias = aliasKey("crm", fmt.Sprint(n))
+	}
+
+	w.groups[2].frozen.Store(true)
+	defer w.groups[2].frozen.Store(false)
+	added := make(chan Outcome, 1)
+	go func() {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		_, name, _ := op.SplitAliasKey([]byte(alias))
+		ref := b.AddAlias(gone, []byte("crm"), name)
+		assert.NoError(t, b.Commit())
+		added <- b.Outcome(ref)
+	}()
+	eventually(t, "the alias is promised", func() bool {
+		numbers, err := e.numbers(nil, home(), 1, op.Alias, []byte(alias))
+		require.NoError(t, err)
+		return len(numbers) == 1 && numbers[0] == gone
+	})
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	eventNumber(b, kept, "his")
+	addEvent(b, op.Alias, alias, "not his", 0)
+	eventNumber(b, kept, "his")
+	require.NoError(t, b.route())
+	w.groups[2].frozen.Store(false)
+	require.Equal(t, LabelTaken, <-added)
+	settle(t, e)
+
+	parts, err := split(finished(b), &testMesh{w.nodes[0]})
+	require.NoError(t, err)
+	for _, p := range parts {
+		pending, err := w.leader(p.Group).Take(p.Record, 0)
+		require.NoError(t, err)
+		x, err := pending.Wait(nil)
+		require.NoError(t, err)
+		for refs := x.Deferred; len(refs) > 0; refs = append(refs[1:], x.Deferred...) {
+			x, err = e.release(refs[0], time.Now().Add(patient))
+			require.NoError(t, err)
+		}
+	}
+	settle(t, e)
+	require.Equal(t, 2, eventCountBehindFence(t, e, userIn(2, 0), "his"))
+	require.Equal(t, -1, eventCountBehindFence(t, e, userIn(2, 0), "not his"))
+	require.Equal(t, 1, eventCount(t, e, op.Alias, alias, "not his"))
 	w.close()
 }

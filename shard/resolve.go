@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/wal"
 )
 
@@ -28,6 +29,9 @@ type routing struct {
 	asked  map[uint64]struct{} // … that ops are sent to, since nobody has the address; in a cluster
 	left   map[uint64]uint64   // by directory row: who has lost the address
 	told   map[uint64]uint64   // … who has changed its groups' states
+	ways   map[uint64]uint64   // naming.via of the last op, by naming.number; only if there are detours
+	// detours: some op goes to somebody who was merged.
+	detours bool
 }
 
 // contactField is what an op says of an address, or of states.
@@ -107,6 +111,7 @@ func (b *Batch) routeSurveyed() error {
 func (b *Batch) nameUsers() (err error) {
 	r := &b.routing
 	r.names.reset()
+	r.detours = false
 	r.starts, r.places = r.starts[:0], r.places[:0]
 	mixed, several := false, false
 	var first op.Op
@@ -151,9 +156,17 @@ func (b *Batch) nameTogether(several bool) error {
 		if err != nil {
 			return err
 		}
-		if u.number != 0 && u.number != x.number {
-			x.number, x.merged = u.number, true
+		if u.number == 0 || u.number == x.number {
+			continue
 		}
+		known, err := b.isKnown(x.start, u.number)
+		if err != nil {
+			return err
+		}
+		if !known {
+			x.via, r.detours = x.number, true
+		}
+		x.number = u.number
 	}
 	all := several || b.coordinator.hasRenamed(b.workspace)
 	contacts := r.gives && (r.asks || r.tells)
@@ -182,6 +195,20 @@ func (b *Batch) nameTogether(several bool) error {
 		}
 	}
 	return nil
+}
+
+// isKnown says whether a user who has taken another one in has heard of the identifier of the op at start by now. If it
+// is an alias, that may be on its way with what the other one had, or granted to the other one later, and then the user
+// may have no use for it.
+func (b *Batch) isKnown(start int, number uint64) (known bool, err error) {
+	o, _ := op.Next(b.Buf[start:])
+	if o.Flags().ID() != op.Alias {
+		return true, nil
+	}
+	err = b.coordinator.view(number, func(blob []byte) {
+		known = profile.Kind(blob) == profile.KindUser && isNamed(blob, op.Alias, o.Key())
+	})
+	return known, err
 }
 
 // order goes through the batch as it will take effect, and addresses its ops. It stops at the first one that has to
@@ -224,12 +251,13 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 func (r *routing) begin() {
 	if r.moved == nil {
 		r.moved, r.asked = make(map[uint64]struct{}), make(map[uint64]struct{})
-		r.left, r.told = make(map[uint64]uint64), make(map[uint64]uint64)
+		r.left, r.told, r.ways = make(map[uint64]uint64), make(map[uint64]uint64), make(map[uint64]uint64)
 	}
 	clear(r.moved)
 	clear(r.asked)
 	clear(r.left)
 	clear(r.told)
+	clear(r.ways)
 }
 
 // place addresses an op, whose identifier is at this place of the list of names, and notes what it changes; or it says
@@ -247,6 +275,8 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 		x := &r.names.list[place]
 		if key = x.number; key == 0 {
 			key = ^home // not home: that may be the number of somebody who was merged, or has left the name
+		} else if r.detours && r.parts(key, x.via) {
+			return home, true
 		} else {
 			readdressTo(o, x)
 		}
@@ -271,12 +301,20 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 // readdressTo addresses an op to the user whom its identifier names. That his number is the external id's home says not
 // that the op comes there by itself: an id that was removed and is his again leads there by a row.
 func readdressTo(o op.Op, x *naming) {
-	flags := o.Flags()
-	if x.merged && flags.ID() == op.Alias { // the user has not heard of the alias yet
-		flags = op.MakeFlags(flags, op.SvcID)
+	number := x.number
+	if x.via != 0 {
+		number = x.via
 	}
-	o[5] = byte(flags | op.Resolved)
-	binary.LittleEndian.PutUint64(o[8:], x.number)
+	o[5] = byte(o.Flags() | op.Resolved)
+	binary.LittleEndian.PutUint64(o[8:], number)
+}
+
+// parts says whether an op goes another way to the user with this key than the ops before it: then it might overtake
+// them. The mark of who was merged sends ops on behind what the user is about to hear.
+func (r *routing) parts(key, via uint64) bool {
+	before, known := r.ways[key]
+	r.ways[key] = via
+	return known && before != via
 }
 
 // waits says whether an op of a user has to wait for an op of somebody else before it, and which directory row it is
