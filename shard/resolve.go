@@ -310,7 +310,7 @@ func readdressTo(o op.Op, x *naming) {
 }
 
 // parts says whether an op goes another way to the user with this key than the ops before it: then it might overtake
-// them. The mark of who was merged sends ops on behind what the user is about to hear.
+// them. The tombstone of who was merged sends ops on behind what the user is about to hear.
 func (r *routing) parts(key, via uint64) bool {
 	before, known := r.ways[key]
 	r.ways[key] = via
