@@ -243,6 +243,9 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 		s = find(b, tag)
 	}
 	b = e.set(b, s, tag, v)
+	if s.none() && rankOf(tag) < behindFront {
+		s = find(b, tag)
+	}
 	return b, behind(b, s)
 }
 

@@ -32,14 +32,16 @@ func Check(blob []byte) error {
 		return fmt.Errorf("%w: home is no alias", ErrInvalid)
 	}
 	var seen [2]uint64
+	rank := 0 // of the field before
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end, ok := checkHeader(blob, i)
 		if !ok {
 			return fmt.Errorf("%w: field at %d is cut short", ErrInvalid, i)
 		}
-		if tag == tagBlocked && i != fieldsStart(blob) {
-			return fmt.Errorf("%w: field at %d: the mark of a dummy user must stand first", ErrInvalid, i)
+		if rankOf(tag) < rank {
+			return fmt.Errorf("%w: field at %d: tag %d must stand in front", ErrInvalid, i, tag)
 		}
+		rank = rankOf(tag)
 		if !repeats(tag) {
 			if seen[tag>>6]&(1<<(tag&63)) != 0 {
 				return fmt.Errorf("%w: field at %d: tag %d stands there twice", ErrInvalid, i, tag)

@@ -9,7 +9,7 @@ import (
 // A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64
 // KiB need it. Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones
 // (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Fields stand in
-// the order of their coming, except for tagBlocked, which stands first so that it is found without a search.
+// the order of their coming, behind those that are asked for most and stand in front (rankOf).
 const (
 	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
 	tagExternalID = 2  // the id; only in a profile whose home is another identifier, or an external id that is deprecated
@@ -53,6 +53,44 @@ const (
 	leaveBytes   = 1 + 8 + 8 + 1 // and groups
 )
 
+const (
+	tagEmail = tagReserved | op.AttrEmail
+	tagPhone = tagReserved | op.AttrPhone
+
+	behindFront = 3 // rank of fields that don't stand in front
+)
+
+// rankOf is the place of a field among those that stand in front of all others, in this order, so that whether a
+// profile has them is seen by its first few fields, however many there are.
+func rankOf(tag byte) int {
+	switch tag {
+	case tagBlocked:
+		return 0
+	case tagEmail:
+		return 1
+	case tagPhone:
+		return 2
+	}
+	return behindFront
+}
+
+// placeOf is where a new field with tag goes.
+func placeOf(b []byte, tag byte) int {
+	rank := rankOf(tag)
+	if rank == behindFront {
+		return len(b)
+	}
+	i := fieldsStart(b)
+	for i < len(b) {
+		t, _, end := fieldAt(b, i)
+		if rankOf(t) > rank {
+			break
+		}
+		i = end
+	}
+	return i
+}
+
 func reservedTag(code uint32) byte { return tagReserved | byte(code) }
 
 func fieldsStart(b []byte) int { return HeaderBytes + int(binary.LittleEndian.Uint16(b[2:])) }
@@ -74,10 +112,27 @@ func (s span) none() bool { return s.at == 0 }
 
 // find finds the first field with tag.
 func find(b []byte, tag byte) span {
+	if rankOf(tag) < behindFront {
+		return findInFront(b, tag)
+	}
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
 		if t == tag {
 			return span{i, start, end}
+		}
+		i = end
+	}
+	return span{}
+}
+
+func findInFront(b []byte, tag byte) span {
+	for i := fieldsStart(b); i < len(b); {
+		t, start, end := fieldAt(b, i)
+		if t == tag {
+			return span{i, start, end}
+		}
+		if rankOf(t) == behindFront {
+			break
 		}
 		i = end
 	}
@@ -195,12 +250,12 @@ func (e *Editor) splice(b []byte, at, delta int) []byte {
 	return out
 }
 
-// resize gives the field at s (or a new one at the end, when s is none) size bytes of payload and returns where they
+// resize gives the field at s (or a new one in its place, when s is none) size bytes of payload and returns where they
 // start. As much of the old payload as fits stays.
 func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
 	header := headerFor(size)
 	if s.none() {
-		at := len(b)
+		at := placeOf(b, tag)
 		b = e.splice(b, at, header+size)
 		putFieldHeader(b[at:], tag, size)
 		return b, at + header
@@ -251,9 +306,7 @@ func (e *Editor) block(b []byte) []byte {
 	if Blocked(b) {
 		return b
 	}
-	at := fieldsStart(b)
-	b = e.splice(b, at, fieldHeader)
-	putFieldHeader(b[at:], tagBlocked, 0)
+	b, _ = e.resize(b, span{}, tagBlocked, 0)
 	return b
 }
 
@@ -270,19 +323,23 @@ func Attr(blob []byte, code uint32) (op.Value, bool) {
 	return blob[s.start:s.end:s.end], !s.none()
 }
 
-// Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look.
+// Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look at what stands
+// in front.
 func Addresses(blob []byte) (email, phone op.Value) {
-	for i := fieldsStart(blob); i < len(blob) && (email == nil || phone == nil); {
+	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end := fieldAt(blob, i)
 		switch tag {
-		case tagReserved | op.AttrEmail:
+		case tagBlocked:
+		case tagEmail:
 			email = blob[start:end:end]
-		case tagReserved | op.AttrPhone:
-			phone = blob[start:end:end]
+		case tagPhone:
+			return email, blob[start:end:end]
+		default:
+			return email, nil
 		}
 		i = end
 	}
-	return email, phone
+	return email, nil
 }
 
 // Customs calls f for each custom attribute.

@@ -124,7 +124,7 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 			b = im.attribute(b, code, v, stamp)
 		}
 	}
-	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, reservedTag(op.AttrEmail)).none() { // a mark of the email
+	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // a mark of the email
 		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0, op.SourceImport})
 	}
 	for _, v := range im.array(o, "subscription_groups") {

@@ -47,14 +47,16 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	if Blocked(keep) || Blocked(gone) && mode != MergeNone {
 		out = appendFieldHeader(out, tagBlocked, 0)
 	}
+	email := mode == MergeIdentify && find(keep, tagEmail).none()
+	out = mergeAddress(out, keep, gone, tagEmail, email)
+	out = mergeAddress(out, keep, gone, tagPhone, mode != MergeNone)
 	for i := head; i < len(keep); {
 		tag, start, end := fieldAt(keep, i)
-		if tag != tagBlocked {
+		if rankOf(tag) == behindFront {
 			out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode, lim)
 		}
 		i = end
 	}
-	email := mode == MergeIdentify && find(keep, reservedTag(op.AttrEmail)).none()
 	for i := fieldsStart(gone); i < len(gone); {
 		tag, start, end := fieldAt(gone, i)
 		if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, keep, mode, email) {
@@ -72,12 +74,23 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	return out
 }
 
-// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's.
+// mergeAddress appends the field with tag, which stands in front: keep's or, when it may move, gone's.
+func mergeAddress(out, keep, gone []byte, tag byte, moves bool) []byte {
+	if s := find(keep, tag); !s.none() {
+		return append(out, keep[s.at:s.end]...)
+	}
+	if s := find(gone, tag); !s.none() && moves {
+		return append(out, gone[s.at:s.end]...)
+	}
+	return out
+}
+
+// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's, behind those in front.
 func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
+	case tagBlocked, tagEmail, tagPhone, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
 		tagSpamSet, reservedTag(op.AttrMarkedEmailAsSpamAt):
 		return false
 	}
@@ -87,7 +100,7 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case reservedTag(op.AttrPushSubscribe), tagPushState:
 		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
-	case reservedTag(op.AttrEmail), reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
+	case reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
 		return email
 	}
 	return true

@@ -69,9 +69,9 @@ func New(dst []byte, workspace uint32, id op.IDKind, key []byte, stamp int64) []
 	case op.Alias:
 		dst = appendField(dst, tagAlias, key)
 	case op.Email:
-		dst = appendString(dst, reservedTag(op.AttrEmail), key)
+		dst = appendString(dst, tagEmail, key)
 	case op.Phone:
-		dst = appendString(dst, reservedTag(op.AttrPhone), key)
+		dst = appendString(dst, tagPhone, key)
 	}
 	return dst
 }
