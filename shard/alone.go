@@ -35,6 +35,7 @@ func Open(o Options) (*Coordinator, error) {
 	if err := ro.findLog(); err != nil {
 		return nil, err
 	}
+	ro.appliesAtOnce = true
 	r, err := OpenReplica(ro)
 	if err != nil {
 		return nil, err

@@ -2,9 +2,12 @@ package shard
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"runtime/debug"
 	"sync"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/op"
 	"millrace/wal"
@@ -53,6 +56,101 @@ func (e *Replica) Dispatch(records []*wal.Record) {
 	}
 	if len(ready) > 0 && !e.window.hasEnded() {
 		e.dispatch(ready, records[len(records)-1].Position)
+	}
+}
+
+// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last.
+// It sorts them all before the first worker gets any: a record that has been applied may be its owner's again.
+func (e *Replica) dispatch(records []*wal.Record, last uint64) {
+	for _, r := range records {
+		c := r.Context.(*commit)
+		for set := c.workers; set != 0; set &= set - 1 {
+			w := e.workers[bits.TrailingZeros64(set)]
+			w.sorted = append(w.sorted, c)
+		}
+	}
+	for _, w := range e.workers {
+		if !e.opts.appliesAtOnce || !w.takeOver(last) {
+			w.enqueue(last)
+		}
+		clear(w.sorted)
+		w.sorted = w.sorted[:0]
+	}
+}
+
+// enqueue gives the worker's goroutine what was sorted for it.
+func (w *worker) enqueue(last uint64) {
+	q := &w.queue
+	q.mu.Lock()
+	wake := len(q.items) == 0 && len(w.sorted) > 0 || q.waiters > 0
+	q.items = append(q.items, w.sorted...)
+	q.upTo = max(q.upTo, last)
+	q.mu.Unlock()
+	if wake {
+		q.cond.Broadcast()
+	}
+}
+
+// atOnceOps is how many ops are applied by the log's goroutine at most: as long as that takes, nothing is written.
+const atOnceOps = 64
+
+// takeOver applies what was sorted for the worker in the caller's goroutine, the log's, when that is little and the
+// worker has nothing else to do: small requests then wait for one switch of goroutines less. It says false, with
+// nothing done, when the worker's goroutine is to do it. It never waits, neither for the store nor for a lock.
+func (w *worker) takeOver(last uint64) bool {
+	if ops := opsOf(w.sorted); ops == 0 || ops > atOnceOps || !w.complete.Load() || !w.claimQueue() {
+		return false
+	}
+	if !w.mu.TryLock() {
+		w.releaseQueue(0)
+		return false
+	}
+	if w.isCrowded() {
+		w.mu.Unlock()
+		w.releaseQueue(0)
+		return false
+	}
+	w.absent = w.absent[:0] // nothing was read ahead
+	appliedAtOnce.Add(len(w.sorted))
+	if _, err := w.doLocked(w.sorted); err != nil {
+		w.e.fail(err)
+		return true // and the queue stays busy, as when the worker's goroutine fails
+	}
+	w.releaseQueue(last)
+	return true
+}
+
+var appliedAtOnce = metrics.NewCounter("millrace_records_applied_at_once_total")
+
+func opsOf(items []*commit) (n int) {
+	for _, c := range items {
+		n += c.rec.Count
+	}
+	return n
+}
+
+// claimQueue makes the caller the one who applies, unless there is somebody or something before it.
+func (w *worker) claimQueue() bool {
+	q := &w.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy || q.closed || len(q.items) > 0 {
+		return false
+	}
+	q.busy = true
+	return true
+}
+
+// releaseQueue ends what claimQueue began; all up to position last is applied.
+func (w *worker) releaseQueue(last uint64) {
+	q := &w.queue
+	q.mu.Lock()
+	q.busy = false
+	q.done, q.upTo = max(q.done, last), max(q.upTo, last)
+	wake := q.waiters > 0
+	q.mu.Unlock()
+	if wake {
+		q.cond.Broadcast()
 	}
 }
 

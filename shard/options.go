@@ -160,6 +160,9 @@ type ReplicaOptions struct {
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
 	// they can be released (Coordinator.Readdress).
 	Readdress func(record []byte, owner uint64) (routed []byte, err error)
+
+	// appliesAtOnce: Dispatch may apply records itself. Its caller has nothing more urgent to do, as a group's log has.
+	appliesAtOnce bool
 }
 
 // Validate reports the first setting that cannot work.

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -74,7 +73,7 @@ type queue struct {
 	done   uint64 // up to here all is applied; it may be further while the queue is empty
 	busy   bool
 	closed bool
-	// waiters are those of WaitApplied.
+	// waiters are those of WaitApplied and drain.
 	waiters int
 }
 
@@ -84,31 +83,6 @@ func newWorker(e *Replica, id int) *worker {
 	w.arena.plain = e.opts.MemoryBytes/int64(e.opts.Workers) < minHuge
 	w.queue.cond.L = &w.queue.mu
 	return w
-}
-
-// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last.
-// It sorts them all before the first worker gets any: a record that has been applied may be its owner's again.
-func (e *Replica) dispatch(records []*wal.Record, last uint64) {
-	for _, r := range records {
-		c := r.Context.(*commit)
-		for set := c.workers; set != 0; set &= set - 1 {
-			w := e.workers[bits.TrailingZeros64(set)]
-			w.sorted = append(w.sorted, c)
-		}
-	}
-	for _, w := range e.workers {
-		q := &w.queue
-		q.mu.Lock()
-		wake := len(q.items) == 0 && len(w.sorted) > 0 || q.waiters > 0
-		q.items = append(q.items, w.sorted...)
-		q.upTo = max(q.upTo, last)
-		q.mu.Unlock()
-		if wake {
-			q.cond.Broadcast()
-		}
-		clear(w.sorted)
-		w.sorted = w.sorted[:0]
-	}
 }
 
 // run is the worker's goroutine.
@@ -168,8 +142,16 @@ func (w *worker) do(items []*commit) error {
 		return err
 	}
 	w.mu.Lock()
+	isCrowded, err := w.doLocked(items)
+	if err == nil && isCrowded {
+		return w.makeRoom()
+	}
+	return err
+}
+
+// doLocked is do for a caller that holds w.mu, which it gives back. isCrowded: the worker has to make room.
+func (w *worker) doLocked(items []*commit) (isCrowded bool, err error) {
 	w.touch(items)
-	var err error
 	for _, c := range items {
 		if c.size == 0 {
 			err = w.apply(c)
@@ -181,12 +163,12 @@ func (w *worker) do(items []*commit) error {
 		}
 		w.applied = max(w.applied, c.Position)
 	}
-	isCrowded := w.isCrowded()
+	isCrowded = w.isCrowded()
 	sent, lead := w.sent, w.lead
 	w.sent = nil
 	w.mu.Unlock()
 	if err != nil {
-		return err
+		return isCrowded, err
 	}
 	if len(sent) > 0 {
 		lead.send(sent)
@@ -200,10 +182,7 @@ func (w *worker) do(items []*commit) error {
 			future.finish()
 		}
 	}
-	if isCrowded {
-		return w.makeRoom()
-	}
-	return nil
+	return isCrowded, nil
 }
 
 // touch loads what apply will need, first all slots, then all entries, so that the loads overlap instead of each
@@ -357,9 +336,11 @@ func (w *worker) catchUp() {
 func (w *worker) drain() {
 	q := &w.queue
 	q.mu.Lock()
+	q.waiters++
 	for (len(q.items) > 0 || q.busy) && w.e.Failed() == nil {
 		q.cond.Wait()
 	}
+	q.waiters--
 	upTo := q.upTo
 	q.mu.Unlock()
 	w.mu.Lock()

@@ -2,26 +2,20 @@ package wal
 
 import (
 	"fmt"
-	"log/slog"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
-	pebblewal "github.com/cockroachdb/pebble/v2/wal"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // committer is the state of the commit loop. Only that goroutine touches it.
 type committer struct {
-	writer  pebblewal.Writer // nil: the next record begins a segment
-	segment *segment         // what writer writes to
-	offset  int64            // its logical end
-	group   []*Record        // what is being made durable
-	// groupBytes bounds a group, and so the memory of Pebble's blocks and how far a segment passes SegmentBytes.
+	writer  *writer   // nil: the next record begins a segment
+	segment *segment  // what writer writes to
+	buf     []byte    // writer's, kept from segment to segment
+	group   []*Record // what is being made durable
+	// groupBytes bounds a group, and so how far a segment passes SegmentBytes.
 	groupBytes int64
-	synced     sync.WaitGroup
-	syncErr    error
 }
 
 const maxGroupBytes = 8 << 20
@@ -54,7 +48,7 @@ func (l *Log) commitLoop() {
 		l.opts.OnDurable(c.group)
 		clear(c.group)
 		c.group = c.group[:0]
-		if c.offset >= l.opts.SegmentBytes {
+		if c.writer.end() >= l.opts.SegmentBytes {
 			if err := l.finishSegment(); err != nil {
 				l.fail(err)
 				return
@@ -103,7 +97,7 @@ func (l *Log) take() bool {
 	return len(c.group) > 0
 }
 
-// write gives the group to Pebble, which copies it, and asks for a sync with the last record.
+// write copies the group to the writer.
 func (l *Log) write() error {
 	c := &l.commit
 	l.ioStart.Store(max(int64(time.Since(l.started)), 1))
@@ -113,36 +107,28 @@ func (l *Log) write() error {
 		}
 	}
 	durable := l.durable.Load()
-	before := c.offset
-	for i, r := range c.group {
+	before := c.writer.end()
+	for _, r := range c.group {
 		sealHeader(r.Data, r.Position, r.Count, durable, l.salt)
-		if n := len(c.segment.marks); n == 0 || c.offset-c.segment.marks[n-1].offset >= markInterval {
+		if at := c.writer.end(); c.segment.wantsMark(at) {
 			l.segMu.Lock()
-			c.segment.note(r.Position, c.offset)
+			c.segment.note(r.Position, at)
 			l.segMu.Unlock()
 		}
-		var opts pebblewal.SyncOptions
-		if i == len(c.group)-1 {
-			c.synced.Add(1)
-			opts = pebblewal.SyncOptions{Done: &c.synced, Err: &c.syncErr}
-		}
-		offset, err := c.writer.WriteRecord(r.Data, opts, nil)
-		if err != nil {
+		if err := c.writer.append(r.Data); err != nil {
 			return fmt.Errorf("write segment %q: %w", c.segment.path, err)
 		}
-		c.offset = offset
 	}
 	recordsTotal.Add(len(c.group))
-	bytesTotal.Add(int(c.offset - before))
+	bytesTotal.Add(int(c.writer.end() - before))
 	return nil
 }
 
-// sync waits until the group is durable, and has the high-water mark say so before anybody acknowledges it.
+// sync makes the group durable, and has the high-water mark say so before anybody acknowledges it.
 func (l *Log) sync() error {
 	c := &l.commit
-	c.synced.Wait()
-	if c.syncErr != nil {
-		return fmt.Errorf("sync segment %q: %w", c.segment.path, c.syncErr)
+	if err := c.writer.sync(); err != nil {
+		return fmt.Errorf("sync segment %q: %w", c.segment.path, err)
 	}
 	position := c.group[len(c.group)-1].Position
 	if err := l.highWater.advance(position); err != nil {
@@ -150,7 +136,7 @@ func (l *Log) sync() error {
 	}
 	l.segMu.Lock()
 	c.segment.last = position
-	c.segment.bytes = max(c.segment.bytes, c.offset)
+	c.segment.bytes = max(c.segment.bytes, c.writer.end())
 	l.segMu.Unlock()
 	l.durable.Store(position)
 
@@ -166,28 +152,16 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// latency gets the duration of each fsync from Pebble's flush loop; of the histogram, only Observe is ever called.
-type latency struct{ prometheus.Histogram }
-
-// Observe takes nanoseconds.
-func (latency) Observe(ns float64) {
-	syncsTotal.Inc()
-	syncSeconds.Update(ns / 1e9)
-}
-
 // beginSegment makes the segment whose first record has that position. Its name is durable when it returns.
 func (l *Log) beginSegment(position uint64) error {
 	c := &l.commit
 	num := l.nextNum
-	writer, err := l.manager.Create(pebblewal.NumWAL(num), int(num))
+	writer, path, size, err := l.create(num)
 	if err != nil {
 		return fmt.Errorf("create segment %d: %w", num, err)
 	}
-	c.writer, c.offset = writer, 0
-	c.segment = &segment{num: num, path: l.events.path, first: position, last: position - 1, open: true, own: true}
-	if info, err := l.opts.FS.Stat(c.segment.path); err == nil { // a recycled file has its size already
-		c.segment.bytes = info.Size()
-	}
+	c.writer = writer
+	c.segment = &segment{num: num, path: path, first: position, last: position - 1, bytes: size, open: true, own: true}
 	l.segMu.Lock()
 	l.nextNum++
 	l.segments = append(l.segments, c.segment)
@@ -204,8 +178,8 @@ func (l *Log) finishSegment() error {
 	}
 	l.ioStart.Store(max(int64(time.Since(l.started)), 1))
 	defer l.ioStart.Store(0)
-	_, err := c.writer.Close()
-	c.writer = nil
+	err := c.writer.close()
+	c.buf, c.writer = c.writer.buf[:0], nil
 	if err != nil {
 		return fmt.Errorf("close segment %q: %w", c.segment.path, err)
 	}
@@ -214,32 +188,6 @@ func (l *Log) finishSegment() error {
 	l.segMu.Unlock()
 	c.segment = nil
 	return l.highWater.sync()
-}
-
-// segmentEvents is what Pebble's log package tells. Its Fatalf must not end the process: the error comes back from
-// Create as well.
-type segmentEvents struct {
-	logger *slog.Logger
-	path   string // of the segment made last
-}
-
-func (e *segmentEvents) LogCreated(info pebblewal.CreateInfo) {
-	e.path = info.Path
-	if info.Err == nil {
-		e.logger.Debug("wal: segment begun", "path", info.Path, "recycled", uint64(info.RecycledFileNum))
-	}
-}
-
-func (e *segmentEvents) Infof(format string, args ...any) {
-	e.logger.Debug("wal: " + fmt.Sprintf(format, args...))
-}
-
-func (e *segmentEvents) Errorf(format string, args ...any) {
-	e.logger.Error("wal: " + fmt.Sprintf(format, args...))
-}
-
-func (e *segmentEvents) Fatalf(format string, args ...any) {
-	e.logger.Error("wal: " + fmt.Sprintf(format, args...))
 }
 
 var (

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-
-	pebblewal "github.com/cockroachdb/pebble/v2/wal"
 )
 
 // FirstPosition is the position of the oldest record that the log still holds, or would hold if it were not empty.
@@ -27,7 +25,10 @@ func (l *Log) firstLocked() uint64 {
 func (l *Log) Bytes() int64 {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
-	n := int64(l.manager.Stats().ObsoleteFileSize)
+	n := int64(0)
+	for _, f := range l.recycled {
+		n += f.size
+	}
 	for _, s := range l.segments {
 		n += s.bytes
 	}
@@ -166,15 +167,8 @@ func (l *Log) Trim(before uint64) error {
 		l.fail(err)
 		return l.Err()
 	}
-	deletable, err := l.manager.Obsolete(pebblewal.NumWAL(state.segment), false)
-	if err != nil {
-		return fmt.Errorf("trim segments before %d: %w", state.segment, err)
-	}
-	for _, d := range deletable {
-		l.remove(d.Path)
-	}
 	for _, s := range trimmed {
-		if !s.own {
+		if !l.recycle(s) {
 			l.remove(s.path)
 		}
 	}

@@ -24,7 +24,7 @@ type segment struct {
 	bytes int64  // on disk
 	open  bool   // the committer still writes to it
 	pins  int    // readers that have it open
-	own   bool   // made by this process, so that Pebble's manager knows it
+	own   bool   // made by this process: only such are recycled
 	marks []mark // where reading may begin, rising
 }
 
@@ -41,9 +41,14 @@ const (
 
 // note remembers where a record begins, once per markInterval.
 func (s *segment) note(position uint64, offset int64) {
-	if n := len(s.marks); n == 0 || offset-s.marks[n-1].offset >= markInterval {
+	if s.wantsMark(offset) {
 		s.marks = append(s.marks, mark{position, offset})
 	}
+}
+
+func (s *segment) wantsMark(offset int64) bool {
+	n := len(s.marks)
+	return n == 0 || offset-s.marks[n-1].offset >= markInterval
 }
 
 // startOf is the offset of a block at or before the record of a position.
@@ -210,6 +215,7 @@ const (
 	chunkHeaderBytes = 11
 	chunkFull        = 5
 	chunkFirst       = 6
+	chunkMiddle      = 7
 	chunkLast        = 8
 )
 

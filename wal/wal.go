@@ -1,4 +1,4 @@
-// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, over the log package of Pebble.
+// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, in the record format of Pebble.
 // It knows bytes and positions, nothing of what the records mean.
 //
 // What always holds:
@@ -36,7 +36,6 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	pebblewal "github.com/cockroachdb/pebble/v2/wal"
 
 	"millrace/wal/durable"
 )
@@ -148,8 +147,7 @@ func (o *Options) Validate() error {
 // Log is an open log. Its methods are safe for concurrent use unless they say otherwise.
 type Log struct {
 	opts      Options
-	manager   pebblewal.Manager
-	events    *segmentEvents
+	dir       vfs.File // synced after a segment was made
 	highWater *highWater
 	salt      salt // as the high-water mark has it
 	lock      io.Closer
@@ -175,6 +173,7 @@ type Log struct {
 	segMu    sync.Mutex // guards the list and the segments in it
 	segments []*segment // by number, without a gap
 	nextNum  uint64
+	recycled []recycledFile
 	holds    map[string]uint64
 	trimMu   sync.Mutex // one Trim at a time; before segMu
 
@@ -227,25 +226,12 @@ func (l *Log) open() (err error) {
 	if err := l.load(); err != nil {
 		return fmt.Errorf("recover log in %q: %w", dir, err)
 	}
-	l.events = &segmentEvents{logger: l.opts.Logger}
-	l.manager, err = pebblewal.Init(pebblewal.Options{
-		Primary:              pebblewal.Dir{FS: fs, Dirname: dir},
-		MaxNumRecyclableLogs: max(l.opts.MaxRecycled, 0),
-		PreallocateSize:      func() int { return int(min(l.opts.SegmentBytes, maxPreallocate)) },
-		FsyncLatency:         latency{},
-		Logger:               l.events,
-		EventListener:        l.events,
-		WriteWALSyncOffsets:  func() bool { return false }, // our lag does it, across segments too
-	}, nil) // nil: older segments are ours to remove
-	if err != nil {
-		return fmt.Errorf("open log in %q: %w", dir, err)
+	if l.dir, err = fs.OpenDir(dir); err != nil {
+		return fmt.Errorf("open log directory %q: %w", dir, err)
 	}
 	l.commit.init(l)
 	return nil
 }
-
-// maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.
-const maxPreallocate = 16 << 20
 
 // Append gives the record its position and queues it; it never waits for the disk. OnDurable hands the record back.
 // With an error the record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed,
@@ -354,10 +340,11 @@ func (l *Log) Close() error {
 
 // release frees what Open has taken, as far as it got.
 func (l *Log) release() {
-	if l.manager != nil {
-		if err := l.manager.Close(); err != nil {
-			l.opts.Logger.Debug("wal: close", "error", err) // known already: a failed log
-		}
+	if w := l.commit.writer; w != nil {
+		_ = w.file.Close() // of a log that has failed
+	}
+	if l.dir != nil {
+		_ = l.dir.Close()
 	}
 	if l.highWater != nil {
 		_ = l.highWater.slots.Close() // synced, or the log has failed

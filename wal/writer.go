@@ -1,0 +1,168 @@
+package wal
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// writer writes the segment that is open, in the recyclable chunks of Pebble's record format, so that Pebble's reader
+// reads them. Only the committer touches it.
+//
+// Pebble's own writer copies into blocks of 32 KiB, and hands each, and each sync, to a goroutine of its own. A group
+// here is one or a few writes and one sync by the goroutine that waits for them: two switches fewer, and less than half
+// of the CPU for a large record (docs/decisions/2026-11-23-log-writer.md).
+type writer struct {
+	file    vfs.File
+	num     uint32 // of the segment; stands in each chunk
+	buf     []byte // what is not written yet; the committer's, for one segment after the other
+	written int64  // bytes of the segment before buf
+}
+
+// writeBytes is what is gathered at most before it is written.
+const writeBytes = 1 << 20
+
+// end is the offset behind what was appended.
+func (w *writer) end() int64 { return w.written + int64(len(w.buf)) }
+
+// append adds a record, cut where blocks end. What is appended is durable after the next sync.
+func (w *writer) append(record []byte) error {
+	for isFirst := true; ; isFirst = false {
+		n := min(len(record), w.room()-chunkHeaderBytes)
+		isLast := n == len(record)
+		w.chunk(chunkKind(isFirst, isLast), record[:n])
+		if len(w.buf) > writeBytes-2*blockBytes {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+		if isLast {
+			return nil
+		}
+		record = record[n:]
+	}
+}
+
+func chunkKind(isFirst, isLast bool) byte {
+	switch {
+	case isFirst && isLast:
+		return chunkFull
+	case isFirst:
+		return chunkFirst
+	case isLast:
+		return chunkLast
+	}
+	return chunkMiddle
+}
+
+// room is what is left of the block, at least a chunk's header.
+func (w *writer) room() int { return blockBytes - int(w.end()%blockBytes) }
+
+func (w *writer) chunk(kind byte, payload []byte) {
+	at := len(w.buf)
+	w.buf = append(w.buf, 0, 0, 0, 0)
+	w.buf = binary.LittleEndian.AppendUint16(w.buf, uint16(len(payload)))
+	w.buf = append(w.buf, kind)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, w.num)
+	w.buf = append(w.buf, payload...)
+	binary.LittleEndian.PutUint32(w.buf[at:], chunkSum(w.buf[at+6:]))
+	if room := w.room(); room < chunkHeaderBytes { // no chunk begins there
+		w.buf = append(w.buf, make([]byte, room)...)
+	}
+}
+
+func (w *writer) flush() error {
+	n, err := w.file.Write(w.buf)
+	if err != nil {
+		return err
+	}
+	w.written += int64(n)
+	w.buf = w.buf[:0]
+	return nil
+}
+
+// sync makes all that was appended durable.
+func (w *writer) sync() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := w.file.Sync(); err != nil {
+		return err
+	}
+	syncsTotal.Inc()
+	syncSeconds.UpdateDuration(start)
+	return nil
+}
+
+// close ends the segment with a chunk's header of the next one, by which a reader tells the end from what a recycled
+// file held before.
+func (w *writer) close() error {
+	w.buf = append(w.buf, 0, 0, 0, 0, 0, 0, chunkFull)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, w.num+1)
+	err := w.sync()
+	if closeErr := w.file.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// recycledFile is a trimmed segment that is kept to be written over: syncing what is allocated already is cheaper.
+type recycledFile struct {
+	path string
+	size int64
+}
+
+// create makes the file of a segment, or takes a recycled one, and syncs the directory, so that its name is durable.
+func (l *Log) create(num uint64) (w *writer, path string, size int64, err error) {
+	fs := l.opts.FS
+	path = fs.PathJoin(l.opts.Dir, fmt.Sprintf("%06d.log", num))
+	old, ok := l.takeRecycled()
+	var file vfs.File
+	if ok {
+		file, err = fs.ReuseForWrite(old.path, path, writeCategory)
+	} else {
+		file, err = fs.Create(path, writeCategory)
+	}
+	if err != nil {
+		return nil, path, 0, err
+	}
+	if err := l.dir.Sync(); err != nil {
+		_ = file.Close()
+		return nil, path, 0, err
+	}
+	l.opts.Logger.Debug("wal: segment begun", "path", path, "recycled", old.path)
+	file = vfs.NewSyncingFile(file, vfs.SyncingFileOptions{PreallocateSize: int(min(l.opts.SegmentBytes, maxPreallocate))})
+	if l.commit.buf == nil {
+		l.commit.buf = make([]byte, 0, writeBytes)
+	}
+	return &writer{file: file, num: uint32(num), buf: l.commit.buf}, path, old.size, nil
+}
+
+// maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.
+const maxPreallocate = 16 << 20
+
+const writeCategory vfs.DiskWriteCategory = "millrace-wal"
+
+func (l *Log) takeRecycled() (f recycledFile, ok bool) {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	if len(l.recycled) == 0 {
+		return f, false
+	}
+	f, l.recycled = l.recycled[0], l.recycled[1:]
+	return f, true
+}
+
+// recycle keeps a trimmed segment, unless there are enough of them.
+func (l *Log) recycle(s *segment) bool {
+	l.segMu.Lock()
+	defer l.segMu.Unlock()
+	if !s.own || len(l.recycled) >= l.opts.MaxRecycled {
+		return false
+	}
+	l.recycled = append(l.recycled, recycledFile{s.path, s.bytes})
+	return true
+}

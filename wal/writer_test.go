@@ -1,0 +1,50 @@
+package wal
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/record"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+)
+
+// TestWriterAgainstPebble: a segment is the same bytes as Pebble's writer makes of the same records, whatever their
+// sizes and whenever they are synced.
+func TestWriterAgainstPebble(t *testing.T) {
+	rng := testseed.Rand(t)
+	for range 20 {
+		fs := vfs.NewMem()
+		file, err := fs.Create("segment", writeCategory)
+		require.NoError(t, err)
+		ours := &writer{file: file, num: 7}
+		theirs := &bytes.Buffer{}
+		pebble := record.NewLogWriter(theirs, 7, record.LogWriterConfig{WriteWALSyncOffsets: func() bool { return false }})
+		for range 100 {
+			data := make([]byte, 1+rng.IntN([]int{40, 300, 40_000, 400_000}[rng.IntN(4)]))
+			if left := blockBytes - int(ours.end()%blockBytes) - 2*chunkHeaderBytes; left > 0 && rng.IntN(3) == 0 {
+				data = make([]byte, left+rng.IntN(2*chunkHeaderBytes)) // ends about where the block does
+			}
+			for i := range data {
+				data[i] = byte(rng.Uint32())
+			}
+			require.NoError(t, ours.append(data))
+			at, err := pebble.WriteRecord(data)
+			require.NoError(t, err)
+			require.Equal(t, at, ours.end())
+			if rng.IntN(4) == 0 {
+				require.NoError(t, ours.sync())
+			}
+		}
+		require.NoError(t, ours.close())
+		require.NoError(t, pebble.Close())
+		file, err = fs.Open("segment")
+		require.NoError(t, err)
+		text, err := io.ReadAll(file)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(theirs.Bytes(), text), "%d bytes of Pebble's, %d of ours", theirs.Len(), len(text))
+	}
+}
