@@ -16,7 +16,7 @@ import (
 // sizes and whenever they are synced.
 func TestWriterAgainstPebble(t *testing.T) {
 	rng := testseed.Rand(t)
-	for range 20 {
+	for range 6 {
 		fs := vfs.NewMem()
 		file, err := fs.Create("segment", writeCategory)
 		require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestWriterAgainstPebble(t *testing.T) {
 		theirs := &bytes.Buffer{}
 		pebble := record.NewLogWriter(theirs, 7, record.LogWriterConfig{WriteWALSyncOffsets: func() bool { return false }})
 		for range 100 {
-			data := make([]byte, 1+rng.IntN([]int{40, 300, 40_000, 400_000}[rng.IntN(4)]))
+			data := make([]byte, 1+rng.IntN([]int{40, 300, 40_000, 200_000}[rng.IntN(4)]))
 			if left := blockBytes - int(ours.end()%blockBytes) - 2*chunkHeaderBytes; left > 0 && rng.IntN(3) == 0 {
 				data = make([]byte, left+rng.IntN(2*chunkHeaderBytes)) // ends about where the block does
 			}
