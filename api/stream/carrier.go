@@ -44,6 +44,9 @@ type carrier struct {
 	noticed  time.Time // when there was something behind the cursor first; zero: there is nothing
 	rest     bool      // the last delivery has left something
 	perEvent float64   // bytes, of the last delivery
+	before   uint64    // up to here events had expired when the carrier began
+	expired  uint64    // up to here it is noted that events have expired
+	behind   time.Time // since when the log has ended before the cursor; zero: it doesn't
 
 	mu     sync.Mutex
 	cursor cursor
@@ -53,8 +56,8 @@ type carrier struct {
 }
 
 func newCarrier(o *Options, ws *control.Workspace, s *control.Stream, p Part) *carrier {
-	k := &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{})}
-	k.to = &directory{disk: o.disk, root: filepath.Join(o.Dir, ws.ID, filepath.FromSlash(s.Destination.Path)), format: eventlog.Format(s.Format), svcID: o.SvcID,
+	k := &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{}), before: p.Events.Expired()}
+	k.to = &directory{disk: o.disk, base: filepath.Clean(o.Dir), root: filepath.Join(o.Dir, ws.ID, filepath.FromSlash(s.Destination.Path)), format: eventlog.Format(s.Format), svcID: o.SvcID,
 		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", limit: o.FileBytes}
 	k.to.name = s.ID + "." + time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z")
 	if p.Group != "" {
@@ -141,8 +144,12 @@ func (k *carrier) turn(ctx context.Context) error {
 			return err
 		}
 	}
+	k.noteExpired()
 	if k.cursor.Pending > k.cursor.Position {
 		return k.resume(ctx)
+	}
+	if err := k.ahead(); err != nil {
+		return err
 	}
 	if !k.due() {
 		return nil
@@ -181,6 +188,7 @@ func (k *carrier) load() error {
 		return err
 	}
 	k.mu.Lock()
+	c.ExpiredAt = max(c.ExpiredAt, k.cursor.ExpiredAt)
 	k.cursor = c
 	k.mu.Unlock()
 	k.rest = true // what there is is due
@@ -220,7 +228,6 @@ func (k *carrier) notice(at time.Time) {
 
 // next delivers what there is, up to a file's worth.
 func (k *carrier) next(ctx context.Context) error {
-	k.noteExpired()
 	b := k.to.begin()
 	defer b.abort()
 	through, err := k.read(ctx, b, math.MaxUint64)
@@ -335,16 +342,40 @@ func (k *carrier) move(c cursor) error {
 	return nil
 }
 
-// noteExpired notices events that have expired before they were delivered.
+// noteExpired notices events that have expired before they were delivered. To a stream that has delivered nothing,
+// those that had gone before are not missing.
 func (k *carrier) noteExpired() {
-	expired := k.part.Events.Expired()
-	if k.cursor.Position == 0 || expired <= k.cursor.Position {
+	expired, known := k.part.Events.Expired(), max(k.cursor.Position, k.expired)
+	if k.cursor.Position == 0 {
+		known = max(known, k.before)
+	}
+	if expired <= known {
 		return
 	}
 	k.counter("gaps").Inc()
 	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group,
-		"from", k.cursor.Position+1, "to", expired)
+		"from", known+1, "to", expired)
+	k.expired = expired
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.cursor.ExpiredAt = time.Now().UnixMilli()
+}
+
+// aheadPatience is how long a log may end before the cursor: a leader that is new may have to apply what the one before
+// has applied.
+const aheadPatience = time.Minute
+
+// ahead is an error when the log stays behind the cursor: then it is an older one, of a backup, and the events that it
+// gets up to there are others than those that were delivered. That it grows beyond the cursor makes nothing good.
+func (k *carrier) ahead() error {
+	applied := k.part.Events.Applied()
+	switch {
+	case !k.behind.IsZero() && time.Since(k.behind) >= aheadPatience:
+		return fmt.Errorf("the stream was at position %d, where the log had not come: it is that of a backup. millrace streams rewind has the stream begin anew", k.cursor.Position)
+	case applied >= k.cursor.Position:
+		k.behind = time.Time{}
+	case k.behind.IsZero():
+		k.behind = time.Now()
+	}
+	return nil
 }

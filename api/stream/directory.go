@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,9 +25,11 @@ import (
 // not finished lie in <root>/.millrace.
 type directory struct {
 	disk       disk
+	base       string // the server's; root lies in it
 	root       string
-	name       string // begins the names of files
-	unfinished string // begins the names of unfinished ones
+	durable    map[string]bool // directories below base that are on disk for sure
+	name       string          // begins the names of files
+	unfinished string          // begins the names of unfinished ones
 	format     eventlog.Format
 	svcID      eventlog.SvcIDFunc
 	limit      int64
@@ -36,8 +39,9 @@ const unfinishedDir = ".millrace"
 
 // clean removes what a crash has left unfinished.
 func (d *directory) clean() error {
+	d.durable = map[string]bool{}
 	dir := filepath.Join(d.root, unfinishedDir)
-	if err := makeDir(d.disk, dir); err != nil {
+	if err := d.makeDir(dir); err != nil {
 		return err
 	}
 	names, err := d.disk.List(dir)
@@ -51,6 +55,29 @@ func (d *directory) clean() error {
 			}
 		}
 	}
+	return nil
+}
+
+// makeDir makes a directory and those that it lies in, durably. One that is there may be of somebody who was killed
+// before it was on disk.
+func (d *directory) makeDir(dir string) error {
+	switch {
+	case dir == d.base:
+		return makeDir(d.disk, dir)
+	case d.durable[dir]:
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := d.makeDir(parent); err != nil {
+		return err
+	}
+	if err := d.disk.Mkdir(dir); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := d.disk.SyncDir(parent); err != nil {
+		return err
+	}
+	d.durable[dir] = true
 	return nil
 }
 
@@ -132,7 +159,7 @@ func (d *delivery) write(e *eventlog.Event) error {
 func (d *delivery) publish(first, last uint64, again bool) error {
 	for key, o := range d.open {
 		dir := filepath.Join(d.to.root, key.path())
-		if err := makeDir(d.to.disk, dir); err != nil {
+		if err := d.to.makeDir(dir); err != nil {
 			return err
 		}
 		path := filepath.Join(dir, fmt.Sprintf("%s.%016x-%016x%s", d.to.name, first, last, d.to.suffix()))

@@ -21,7 +21,7 @@ type disk interface {
 	SyncDir(dir string) error
 }
 
-// makeDir makes a directory and those that it lies in, durably.
+// makeDir makes a directory and those that it lies in, durably. One that is there is taken to be on disk.
 func makeDir(d disk, dir string) error {
 	if d.Exists(dir) {
 		return nil
