@@ -3,10 +3,10 @@ package stream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -40,7 +40,8 @@ type carrier struct {
 
 	follower *eventlog.Follower // nil: all begins anew from the stored cursor
 	stored   []byte             // the cursor as it is stored
-	to       *directory
+	to       destination        // nil: not made yet
+	pace     pace
 	noticed  time.Time // when there was something behind the cursor first; zero: there is nothing
 	rest     bool      // the last delivery has left something
 	perEvent float64   // bytes, of the last delivery
@@ -56,14 +57,22 @@ type carrier struct {
 }
 
 func newCarrier(o *Options, ws *control.Workspace, s *control.Stream, p Part) *carrier {
-	k := &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{}), before: p.Events.Expired()}
-	k.to = &directory{disk: o.disk, base: filepath.Clean(o.Dir), root: filepath.Join(o.Dir, ws.ID, filepath.FromSlash(s.Destination.Path)), format: eventlog.Format(s.Format), svcID: o.SvcID,
-		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", limit: o.FileBytes}
-	k.to.name = s.ID + "." + time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z")
-	if p.Group != "" {
-		k.to.name += "." + p.Group
+	return &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{}), before: p.Events.Expired()}
+}
+
+// open makes the destination ready.
+func (k *carrier) open(ctx context.Context) error {
+	if k.to == nil {
+		k.to = newDestination(k.o, k.ws, k.stream, k.part)
+		k.pace = k.to.pace()
 	}
-	return k
+	return k.to.open(ctx)
+}
+
+func (k *carrier) close() {
+	if k.to != nil {
+		k.to.close()
+	}
 }
 
 func (k *carrier) start(ctx context.Context) {
@@ -85,13 +94,14 @@ func (k *carrier) hasEnded() bool {
 func (k *carrier) run(ctx context.Context) {
 	defer close(k.ended)
 	defer k.cancel()
+	defer k.close()
 	failures := 0
 	for {
 		err := k.turn(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		pause := k.o.Interval
+		pause := k.pace.interval
 		if failures++; err == nil {
 			failures = 0
 			if k.rest {
@@ -140,7 +150,7 @@ func (k *carrier) note(err error) {
 func (k *carrier) turn(ctx context.Context) error {
 	k.rest = false
 	if k.follower == nil {
-		if err := k.load(); err != nil {
+		if err := k.load(ctx); err != nil {
 			return err
 		}
 	}
@@ -159,7 +169,7 @@ func (k *carrier) turn(ctx context.Context) error {
 
 // load reads the stored cursor. A group of a cluster that was made of a server that was alone goes on where that was:
 // events have kept their places.
-func (k *carrier) load() error {
+func (k *carrier) load(ctx context.Context) error {
 	c := cursor{}
 	for _, group := range []string{k.part.Group, ""} {
 		doc := k.o.Control.StreamCursor(k.ws.ID, k.stream.ID, group)
@@ -184,7 +194,7 @@ func (k *carrier) load() error {
 	if err != nil {
 		return err
 	}
-	if err := k.to.clean(); err != nil {
+	if err := k.open(ctx); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -214,8 +224,8 @@ func (k *carrier) due() bool {
 	if k.noticed.IsZero() {
 		k.notice(time.Now())
 	}
-	return k.rest || time.Since(k.noticed) >= k.o.FileAfter ||
-		k.perEvent > 0 && k.perEvent*float64(k.part.Events.Behind(c.Position, k.ws.Number)) >= float64(k.o.FileBytes)
+	return k.rest || time.Since(k.noticed) >= k.pace.after ||
+		k.perEvent > 0 && k.perEvent*float64(k.part.Events.Behind(c.Position, k.ws.Number)) >= float64(k.pace.bytes)
 }
 
 // notice notes since when there has been something that is not delivered.
@@ -226,32 +236,33 @@ func (k *carrier) notice(at time.Time) {
 	k.oldest = at
 }
 
-// next delivers what there is, up to a file's worth.
+// next delivers what there is, up to what goes out at a time.
 func (k *carrier) next(ctx context.Context) error {
-	b := k.to.begin()
-	defer b.abort()
-	through, err := k.read(ctx, b, math.MaxUint64)
+	d := k.to.begin(false)
+	defer d.abort()
+	through, t, full, err := k.read(ctx, d, math.MaxUint64, false)
 	if err != nil {
-		return err
+		return errors.Join(err, k.keep(d))
 	}
-	k.rest = b.full
-	if b.events == 0 {
+	k.rest = full
+	if t.events == 0 {
 		return k.skip(through)
 	}
 	c := k.cursor
 	c.Pending = through
-	if err := k.move(c); err != nil {
-		return err
+	if k.to.notes() {
+		if err := k.move(c); err != nil {
+			return err
+		}
 	}
-	return k.deliver(b, false)
+	return k.deliver(ctx, d, c, t)
 }
 
 // resume does a delivery that was begun before once more: the same positions, so the same files.
 func (k *carrier) resume(ctx context.Context) error {
-	b := k.to.begin()
-	defer b.abort()
-	b.endless = true
-	through, err := k.read(ctx, b, k.cursor.Pending)
+	d := k.to.begin(true)
+	defer d.abort()
+	through, t, _, err := k.read(ctx, d, k.cursor.Pending, true)
 	if err != nil {
 		return err
 	}
@@ -259,49 +270,70 @@ func (k *carrier) resume(ctx context.Context) error {
 		return fmt.Errorf("the log ends at position %d, before %d, where it was when the stream was here last", through, k.cursor.Pending)
 	}
 	k.rest = true
-	return k.deliver(b, true)
+	return k.deliver(ctx, d, k.cursor, t)
 }
 
-// read writes the events behind the cursor into a delivery.
-func (k *carrier) read(ctx context.Context, b *delivery, to uint64) (through uint64, err error) {
+// read writes the events behind the cursor into a delivery. full: it has ended before all there was.
+func (k *carrier) read(ctx context.Context, d delivery, to uint64, again bool) (through uint64, t tally, full bool, err error) {
 	last := uint64(0)
-	return k.follower.Read(ctx, to, func(e *eventlog.Event) error {
+	through, err = k.follower.Read(ctx, to, func(e *eventlog.Event) error {
 		if e.Position != last {
-			if b.ends(e) {
+			if full = !again && t.events > 0 && (t.size >= k.pace.bytes || d.ends(e)); full {
 				return eventlog.Stop
 			}
 			last = e.Position
 		}
-		if b.events == 0 {
+		if t.events == 0 {
 			k.mu.Lock()
 			k.oldest = e.AcceptedAt
 			k.mu.Unlock()
 		}
-		return b.write(e)
+		t.add(e)
+		return d.write(ctx, e)
 	})
+	return through, t, full, err
 }
 
-// deliver shows the files of a delivery, and moves the cursor behind it.
-func (k *carrier) deliver(b *delivery, again bool) error {
-	c := k.cursor
-	if err := b.publish(c.Position+1, c.Pending, again); err != nil {
-		return err
+// deliver brings a delivery to where it goes, and moves the cursor, which says where it ends, behind it.
+func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) error {
+	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
+		return errors.Join(err, k.keep(d))
 	}
 	c.Position, c.Pending = c.Pending, 0
-	c.Events += b.events
-	c.Files += int64(b.files)
-	c.Bytes += b.bytes
-	c.LastEventAt = max(c.LastEventAt, b.newest)
+	if err := k.advance(d, c, t); err != nil {
+		return err
+	}
+	if t.events > 0 {
+		k.perEvent = float64(t.size) / float64(t.events)
+	}
+	k.notice(time.Time{})
+	return nil
+}
+
+// keep moves the cursor behind that part of a delivery that is there for good, though the rest has failed.
+func (k *carrier) keep(d delivery) error {
+	through, t := d.confirmed()
+	c := k.cursor
+	if through <= c.Position {
+		return nil
+	}
+	c.Position = through
+	return k.advance(d, c, t)
+}
+
+// advance stores the cursor behind what is there for good, and counts that.
+func (k *carrier) advance(d delivery, c cursor, t tally) error {
+	files, bytes := d.sent()
+	c.Events += t.events
+	c.Files += files
+	c.Bytes += bytes
+	c.LastEventAt = max(c.LastEventAt, t.newest)
 	if err := k.move(c); err != nil {
 		return err
 	}
-	if b.events > 0 {
-		k.perEvent = float64(b.size) / float64(b.events)
-	}
-	k.counter("events").Add(int(b.events))
-	k.counter("files").Add(b.files)
-	k.counter("bytes").Add(int(b.bytes))
-	k.notice(time.Time{})
+	k.counter("events").Add(int(t.events))
+	k.counter("files").Add(int(files))
+	k.counter("bytes").Add(int(bytes))
 	return nil
 }
 

@@ -133,7 +133,7 @@ func TestCursorAheadOfTheLog(t *testing.T) {
 	w.commit(w.ws.Number, 2, 5)
 	o := w.options()
 	k := newCarrier(&o, w.ws, s, o.Parts()[0])
-	require.NoError(t, k.load())
+	require.NoError(t, k.load(context.Background()))
 	k.cursor.Position = k.part.Events.Applied() + 3
 	require.NoError(t, k.turn(context.Background()), "a new leader may not be there yet")
 	k.behind = k.behind.Add(-aheadPatience)
@@ -143,7 +143,7 @@ func TestCursorAheadOfTheLog(t *testing.T) {
 
 	// One that is late, but comes, is none.
 	k = newCarrier(&o, w.ws, s, o.Parts()[0])
-	require.NoError(t, k.load())
+	require.NoError(t, k.load(context.Background()))
 	k.cursor.Position = k.part.Events.Applied() + 1
 	require.NoError(t, k.turn(context.Background()))
 	w.commit(w.ws.Number, 2, 5)

@@ -379,9 +379,11 @@ func TestTwoCarryOneStream(t *testing.T) {
 	w.commit(w.ws.Number, 20, 7)
 	o := w.options()
 	first, second := newCarrier(&o, w.ws, s, o.Parts()[0]), newCarrier(&o, w.ws, s, o.Parts()[0])
-	second.to.unfinished += "second."
-	require.NoError(t, first.load())
-	require.NoError(t, second.load())
+	require.NoError(t, first.load(context.Background()))
+	second.to = newDestination(&o, w.ws, s, second.part)
+	second.to.(*files).unfinished += "second."
+	second.pace = second.to.pace()
+	require.NoError(t, second.load(context.Background()))
 	require.NoError(t, first.turn(context.Background()))
 	require.ErrorIs(t, second.turn(context.Background()), control.ErrConflict)
 	second.note(control.ErrConflict)

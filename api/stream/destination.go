@@ -1,0 +1,81 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// destination is where a stream goes with the events of one event log. It belongs to a carrier.
+type destination interface {
+	// open makes it ready, and removes what a crash has left unfinished. It is called before the first delivery, and
+	// again after each failure.
+	open(ctx context.Context) error
+	// begin begins a delivery; again: a former try may have shown a part of it already.
+	begin(again bool) delivery
+	// notes says whether the cursor must know where a delivery ends before anything of it shows.
+	notes() bool
+	pace() pace
+	// close gives back what open has taken.
+	close()
+}
+
+// delivery is a run of positions on its way to a destination. It belongs to one goroutine.
+type delivery interface {
+	// ends says whether the delivery must end before an event, which is the first of its position and not the first of
+	// the delivery.
+	ends(e *eventlog.Event) bool
+	// write takes an event, whose bytes are lent for the call.
+	write(ctx context.Context, e *eventlog.Event) error
+	// confirm brings all that was written to where it goes. When it returns nil, that is there for good.
+	confirm(ctx context.Context, first, last uint64) error
+	// confirmed is the position up to which all is there for good, and what that was, when confirm or write has failed;
+	// 0: nothing is.
+	confirmed() (through uint64, t tally)
+	// sent is what has left, once it is confirmed.
+	sent() (files, bytes int64)
+	// abort removes what is not confirmed.
+	abort()
+}
+
+// tally counts events of a delivery.
+type tally struct {
+	events int64
+	size   int64 // about, before they are encoded
+	newest int64 // when the newest was accepted, Unix µs
+}
+
+// eventOverhead is about what an event has besides its texts.
+const eventOverhead = 64
+
+func (t *tally) add(e *eventlog.Event) {
+	t.events++
+	t.size += int64(eventOverhead + len(e.Key) + len(e.Name) + len(e.App) + len(e.Properties))
+	t.newest = max(t.newest, e.AcceptedAt.UnixMicro())
+}
+
+// pace is how much goes out at a time, and how often.
+type pace struct {
+	bytes    int64         // a delivery ends when its events have so many
+	after    time.Duration // what has come goes out after so long
+	interval time.Duration // how often to look
+}
+
+// newDestination makes what a stream's document says.
+func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
+	own := filepath.Join(o.Dir, ws.ID)
+	f := &files{folders: folders{disk: o.disk, base: filepath.Clean(o.Dir)}, format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(s, p),
+		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
+	switch d := &s.Destination; d.Type {
+	case control.DestinationDirectory:
+		root := filepath.Join(own, filepath.FromSlash(d.Path))
+		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: &f.folders, root: root}
+	default:
+		panic(fmt.Sprintf("BUG: stream %q has a destination of type %q", s.ID, d.Type))
+	}
+	return f
+}

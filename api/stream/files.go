@@ -1,0 +1,184 @@
+package stream
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"millrace/shard/eventlog"
+)
+
+// files is a destination that gets files: those of a delivery are written into a directory of unfinished ones, and go
+// on the shelf when they are whole.
+type files struct {
+	folders    folders
+	spool      string // the directory of unfinished files
+	unfinished string // begins their names
+	format     eventlog.Format
+	layout     layout
+	svcID      eventlog.SvcIDFunc
+	every      pace
+	to         shelf
+}
+
+// shelf is where finished files are seen.
+type shelf interface {
+	// open makes it ready.
+	open(ctx context.Context) error
+	// put shows the file at path under a name, as a whole, and may take it away from path. again: a former try may have
+	// shown it.
+	put(ctx context.Context, path, name string, again bool) error
+	// settle returns when all that was put is there for good.
+	settle() error
+}
+
+const unfinishedDir = ".millrace"
+
+func (f *files) pace() pace  { return f.every }
+func (f *files) notes() bool { return true }
+func (f *files) close()      {}
+
+// open removes what a crash has left unfinished.
+func (f *files) open(ctx context.Context) error {
+	f.folders.forget()
+	if err := f.folders.make(f.spool); err != nil {
+		return err
+	}
+	names, err := f.folders.disk.List(f.spool)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, f.unfinished) {
+			if err := f.folders.disk.Remove(filepath.Join(f.spool, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return f.to.open(ctx)
+}
+
+func (f *files) begin(again bool) delivery {
+	return &filesDelivery{to: f, again: again, open: map[fileKey]*output{}}
+}
+
+// filesDelivery is a delivery on its way into files.
+type filesDelivery struct {
+	to    *files
+	again bool
+	slot  int64 // the latest so far
+	files int64
+	bytes int64 // of finished files
+
+	open    map[fileKey]*output
+	last    *output // of the event before
+	lastKey fileKey
+}
+
+func (d *filesDelivery) sent() (files, bytes int64)     { return d.files, d.bytes }
+func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} } // the whole is done again, under the same names
+func (d *filesDelivery) ends(e *eventlog.Event) bool    { return d.to.layout.key(e).slot > d.slot }
+
+func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {
+	key := d.to.layout.key(e)
+	if d.last == nil || d.lastKey != key {
+		o := d.open[key]
+		if o == nil {
+			var err error
+			if o, err = d.to.create(key); err != nil {
+				return err
+			}
+			d.open[key] = o
+		}
+		d.last, d.lastKey = o, key
+	}
+	d.slot = max(d.slot, key.slot)
+	return d.last.encoder.Write(e)
+}
+
+// confirm ends the files and shows them under the names of the delivery's positions.
+func (d *filesDelivery) confirm(ctx context.Context, first, last uint64) error {
+	for key, o := range d.open {
+		size, err := o.finish()
+		if err != nil {
+			return err
+		}
+		d.files++
+		d.bytes += size
+		if err := d.to.to.put(ctx, o.path, d.to.layout.name(key, first, last), d.again); err != nil {
+			return err
+		}
+		delete(d.open, key)
+	}
+	return d.to.to.settle()
+}
+
+// abort removes what is not finished.
+func (d *filesDelivery) abort() {
+	for _, o := range d.open {
+		_ = o.file.Close() // it may have been closed
+		_ = d.to.folders.disk.Remove(o.path)
+	}
+	d.open = nil
+}
+
+// output is a file that is being written.
+type output struct {
+	path    string
+	file    io.WriteCloser
+	buffer  *bufio.Writer
+	counter *counter
+	zstd    *zstd.Encoder // nil: the format compresses by itself
+	encoder eventlog.Encoder
+}
+
+func (f *files) create(key fileKey) (*output, error) {
+	o := &output{path: filepath.Join(f.spool, f.unfinished+strings.ReplaceAll(f.layout.folder(key), "/", "."))}
+	var err error
+	if o.file, err = f.folders.disk.Create(o.path); err != nil {
+		return nil, err
+	}
+	o.counter = &counter{w: o.file}
+	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
+	w := io.Writer(o.buffer)
+	if f.format == eventlog.NDJSON {
+		if o.zstd, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
+			panic("BUG: zstd options: " + err.Error())
+		}
+		w = o.zstd
+	}
+	o.encoder = eventlog.NewEncoder(w, f.format, false, f.svcID)
+	return o, nil
+}
+
+// finish ends the file and brings it to disk, under its unfinished name.
+func (o *output) finish() (size int64, err error) {
+	err = o.encoder.Close()
+	if err == nil && o.zstd != nil {
+		err = o.zstd.Close()
+	}
+	if err == nil {
+		err = o.buffer.Flush()
+	}
+	if f, ok := o.file.(interface{ Sync() error }); err == nil && ok {
+		err = f.Sync()
+	}
+	return o.counter.n, errors.Join(err, o.file.Close())
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+// Write counts what was written.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
