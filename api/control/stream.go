@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -27,18 +26,9 @@ type Stream struct {
 	StartedAt int64 `json:"started_at" yaml:"-"`
 }
 
-// Destination is where a stream goes. It stays.
-type Destination struct {
-	Type string `json:"type" yaml:"type"` // directory
-	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
-	// id.
-	Path string `json:"path,omitempty" yaml:"path"`
-}
-
 // Names of what a Stream may say.
 const (
-	StreamBeginning      = "beginning"
-	DestinationDirectory = "directory"
+	StreamBeginning = "beginning"
 
 	streamNow = "now"
 )
@@ -62,12 +52,7 @@ func (s *Stream) ensureDefaults() {
 	if s.Format == "" {
 		s.Format = "parquet"
 	}
-	if s.Destination.Type == "" {
-		s.Destination.Type = DestinationDirectory
-	}
-	if s.Destination.Path == "" {
-		s.Destination.Path = s.ID
-	}
+	s.Destination.ensureDefaults(s.ID)
 }
 
 func (s *Stream) validate() error {
@@ -99,22 +84,14 @@ func (s *Stream) validate() error {
 	return s.Destination.validate()
 }
 
-func (d *Destination) validate() error {
-	if d.Type != DestinationDirectory {
-		return invalid("destination.type %q: want %s", d.Type, DestinationDirectory)
-	}
-	if d.Path != path.Clean(d.Path) || path.IsAbs(d.Path) || d.Path == ".." || strings.HasPrefix(d.Path, "../") || len(d.Path) > maxIDBytes || !printable(d.Path) {
-		return invalid("destination.path %q: want a relative path without .., such as lake/events: it lies in the workspace's directory below --stream-dir", d.Path)
-	}
-	return nil
-}
-
 // replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.
 func (s *Stream) replaces(old *Stream) error {
+	destination := old.Destination
+	destination.ensureDefaults(old.ID) // there may be fields that it was stored without
 	switch {
 	case s.Format != old.Format:
 		return invalid("format: it is %s and can't be changed; make another stream", old.Format)
-	case s.Destination != old.Destination:
+	case s.Destination != destination:
 		return invalid("destination: it can't be changed; make another stream")
 	}
 	return nil

@@ -23,7 +23,7 @@ func TestBootstrapStreams(t *testing.T) {
 	lake, orders := c.Streams.Get("shop", "lake"), c.Streams.Get("shop", "orders")
 	require.Equal(t, []string{"event", "purchase"}, lake.Kinds)
 	require.Equal(t, "parquet", lake.Format)
-	require.Equal(t, Destination{Type: DestinationDirectory, Path: "lake"}, lake.Destination)
+	require.Equal(t, Destination{Type: DestinationDirectory, Path: "lake", Layout: LayoutHive}, lake.Destination)
 	since, err := lake.Since()
 	require.NoError(t, err)
 	require.EqualValues(t, lake.StartedAt, since.UnixMilli(), "now is when it was made")
@@ -60,6 +60,21 @@ func TestStreamErrors(t *testing.T) {
 		"destination.path \"../x\"": {ID: "a", Destination: Destination{Path: "../x"}},
 		"destination.path \"a/../b": {ID: "a", Destination: Destination{Path: "a/../b"}},
 		"destination.path \"..\"":   {ID: "a", Destination: Destination{Path: ".."}},
+		"destination.bucket: a destination of type directory": {ID: "a", Destination: Destination{Bucket: "b"}},
+		"destination.layout":                      {ID: "a", Destination: Destination{Layout: "flat"}},
+		"destination.bucket is required":          {ID: "a", Destination: Destination{Type: DestinationS3}},
+		"destination.bucket \"a/b\"":              {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "a/b"}},
+		"destination.path: a destination":         {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Path: "p"}},
+		"destination.endpoint \"https://u:p@h\"":  {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Endpoint: "https://u:p@h"}},
+		"destination.endpoint \"s3.example.com\"": {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Endpoint: "s3.example.com"}},
+		"destination.prefix \"/a\"":               {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: "/a"}},
+		"destination.prefix \"a/../..\"":          {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: "a/../.."}},
+		"destination.credentials":                 {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Credentials: "../secret"}},
+		"destination.addressing":                  {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Addressing: "dns"}},
+		"destination.encryption":                  {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Encryption: "rot13"}},
+		"destination.kms_key":                     {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Encryption: EncryptionKMS}},
+		"destination.region: want printable":      {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Region: "a\n"}},
+		"destination.prefix: want printable":      {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: strings.Repeat("a", 1025)}},
 	} {
 		_, err := c.Streams.Create(Actor{Name: "test"}, "shop", s)
 		require.ErrorIs(t, err, ErrInvalid, field)

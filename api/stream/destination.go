@@ -68,12 +68,14 @@ type pace struct {
 // newDestination makes what a stream's document says.
 func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
 	own := filepath.Join(o.Dir, ws.ID)
-	f := &files{folders: folders{disk: o.disk, base: filepath.Clean(o.Dir)}, format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(s, p),
+	f := &files{folders: folders{disk: o.disk, base: filepath.Clean(o.Dir)}, format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
 	switch d := &s.Destination; d.Type {
 	case control.DestinationDirectory:
 		root := filepath.Join(own, filepath.FromSlash(d.Path))
 		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: &f.folders, root: root}
+	case control.DestinationS3:
+		f.spool, f.to = filepath.Join(own, unfinishedDir), newBucket(o, ws.ID, s.ID, d)
 	default:
 		panic(fmt.Sprintf("BUG: stream %q has a destination of type %q", s.ID, d.Type))
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -138,7 +139,7 @@ type output struct {
 }
 
 func (f *files) create(key fileKey) (*output, error) {
-	o := &output{path: filepath.Join(f.spool, f.unfinished+strings.ReplaceAll(f.layout.folder(key), "/", "."))}
+	o := &output{path: filepath.Join(f.spool, f.unfinished+fmt.Sprintf("%d.%d", key.kind, key.slot))}
 	var err error
 	if o.file, err = f.folders.disk.Create(o.path); err != nil {
 		return nil, err

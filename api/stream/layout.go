@@ -13,17 +13,19 @@ import (
 // layout names the files of a stream. A name says which positions a file has, so a delivery that is done again has the
 // same names.
 //
-//	event_type=event/date=2026-01-31/<stream>.<started at>[.<group>].<first>-<last>.parquet
+//	hive      event_type=event/date=2026-01-31/<stream>.<started at>[.<group>].<first>-<last>.parquet
+//	currents  dataexport.millrace.S3.integration.<workspace>.<stream>/event_type=users.behaviors.CustomEvent/date=2026-01-31-09/1/<started at>/
+//	          dataexport.millrace.S3.integration.<workspace>.<stream>+<group>+<first>.parquet
+//
+// In the latter first is decimal, and what Braze calls the zone says when the stream began.
 type layout struct {
-	stream, started, group, suffix string
-	slot                           int64 // seconds that a folder has, of the time of acceptance
+	workspace, stream, started, group, suffix string
+	currents                                  bool
 }
 
-const secondsOfDay = 24 * 60 * 60
-
-func newLayout(s *control.Stream, p Part) layout {
-	return layout{stream: s.ID, started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
-		suffix: suffixOf(eventlog.Format(s.Format)), slot: secondsOfDay}
+func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
+	return layout{workspace: ws.ID, stream: s.ID, started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
+		suffix: suffixOf(eventlog.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents}
 }
 
 func suffixOf(f eventlog.Format) string {
@@ -36,24 +38,61 @@ func suffixOf(f eventlog.Format) string {
 // fileKey says which file of a delivery an event goes to.
 type fileKey struct {
 	kind op.Kind
-	slot int64 // since 1970
+	slot int64 // days since 1970, or hours
 }
 
-func (l *layout) key(e *eventlog.Event) fileKey { return fileKey{e.Kind, e.AcceptedAt.Unix() / l.slot} }
+func (l *layout) key(e *eventlog.Event) fileKey {
+	return fileKey{e.Kind, e.AcceptedAt.Unix() / l.slotSeconds()}
+}
+
+// slotSeconds is for how long events are accepted into one folder.
+func (l *layout) slotSeconds() int64 {
+	if l.currents {
+		return 60 * 60
+	}
+	return 24 * 60 * 60
+}
 
 // name is the path of a file, with slashes.
 func (l *layout) name(k fileKey, first, last uint64) string {
+	group := l.group
+	if l.currents {
+		if group == "" {
+			group = "0"
+		}
+		return path.Join(l.folder(k), fmt.Sprintf("%s+%s+%d%s", l.integration(), group, first, l.suffix))
+	}
 	name := l.stream + "." + l.started
-	if l.group != "" {
-		name += "." + l.group
+	if group != "" {
+		name += "." + group
 	}
 	return path.Join(l.folder(k), fmt.Sprintf("%s.%016x-%016x%s", name, first, last, l.suffix))
 }
 
 func (l *layout) folder(k fileKey) string {
+	at := time.Unix(k.slot*l.slotSeconds(), 0).UTC()
+	if l.currents {
+		return path.Join(l.integration(), "event_type="+currentsType(k.kind), "date="+at.Format("2006-01-02-15"), schemaID, l.started)
+	}
 	kind := "event"
 	if k.kind == op.Purchase {
 		kind = "purchase"
 	}
-	return path.Join("event_type="+kind, "date="+time.Unix(k.slot*l.slot, 0).UTC().Format(time.DateOnly))
+	return path.Join("event_type="+kind, "date="+at.Format(time.DateOnly))
+}
+
+// integration is what Braze has in the place of a stream's name.
+func (l *layout) integration() string {
+	return "dataexport.millrace.S3.integration." + l.workspace + "." + l.stream
+}
+
+// schemaID rises with every change of a schema.
+const schemaID = "1"
+
+// currentsType is what Braze calls a kind of event.
+func currentsType(k op.Kind) string {
+	if k == op.Purchase {
+		return "users.behaviors.Purchase"
+	}
+	return "users.behaviors.CustomEvent"
 }

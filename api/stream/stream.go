@@ -3,9 +3,9 @@
 // each has come, are control documents.
 //
 // Invariants:
-//   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its directory synced.
+//   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its directory synced, or the service has answered.
 //   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash interrupts is done again with the same positions, so
-//     its files have the same names, and one that is there already is left alone: in a directory each event is once.
+//     its files have the same names: in a directory or bucket each event is once.
 //   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a group's leader one is refused, and both name
 //     the files of a pending delivery alike.
 //   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the event log, until they expire there.
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -41,6 +42,9 @@ type Options struct {
 	SvcID eventlog.SvcIDFunc
 	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
 	Dir string
+	// CredentialsDir has a directory for each workspace, with what its streams use at their destinations. Default:
+	// credentials come from the environment alone.
+	CredentialsDir string
 	// Node tells the unfinished files of this node from those of others that write to the same directories.
 	Node string
 	// FileBytes and FileAfter: a file ends when its events have so many bytes before they are encoded, and what has
@@ -54,7 +58,9 @@ type Options struct {
 	RetryAfter, MaxRetryAfter time.Duration
 	Logger                    *slog.Logger // default slog.Default()
 
-	disk disk // default: the machine's
+	disk      disk              // default: the machine's
+	transport http.RoundTripper // default: of each destination its own
+	partBytes uint64            // of uploads to S3; default: by the size of the file
 }
 
 // EnsureDefaults fills in what is not set.

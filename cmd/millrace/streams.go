@@ -28,7 +28,8 @@ func (c *serveCommand) streamOptions(logger *slog.Logger) (stream.Options, error
 	case c.StreamRetryMax < time.Second:
 		return stream.Options{}, errors.New("--stream-retry-max: want at least 1s")
 	}
-	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")), FileBytes: int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
+	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
+		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")), FileBytes: int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
 		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax, Logger: logger}, nil
 }
 
@@ -91,14 +92,34 @@ type streamsCreate struct {
 	Kind   []string `env:"-" help:"event, purchase; default: both."`
 	Name   []string `env:"-" help:"Only these events and products."`
 	Format string   `env:"-" default:"parquet" enum:"parquet,ndjson" help:"${enum}."`
-	Path   string   `env:"-" help:"Where its files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
+	destinationFlags
+}
+
+// destinationFlags are the fields of a destination. The server says which of them belong to one another.
+type destinationFlags struct {
+	To          string `env:"-" default:"directory" enum:"directory,s3" help:"Where it goes: ${enum}."`
+	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
+	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
+	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
+	Endpoint    string `env:"-" help:"s3: URL of the service; default: that of AWS." placeholder:"URL"`
+	Bucket      string `env:"-" help:"s3: bucket."`
+	Prefix      string `env:"-" help:"s3: names of objects begin so; default: WORKSPACE/ID; .: nothing."`
+	Region      string `env:"-" help:"s3: region; default: the service is asked."`
+	Addressing  string `env:"-" help:"s3: where the bucket stands in URLs: auto (default), path, host."`
+	Encryption  string `env:"-" help:"s3: at the server: AES256, or aws:kms with --kms-key; default: as the bucket has it."`
+	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
+}
+
+func (f *destinationFlags) destination() control.Destination {
+	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials, Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
+		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey}
 }
 
 // Run makes a stream.
 func (c *streamsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"), control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Format: c.Format,
-		Destination: control.Destination{Type: control.DestinationDirectory, Path: c.Path}, From: c.From})
+		Destination: c.destination(), From: c.From})
 }
 
 type streamsList struct{ inOne }

@@ -172,6 +172,10 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--kind", "click")...), "kinds[0]")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--from", "yesterday")...), "from")
 	require.Contains(t, refused(t, nil, s.target("streams", "pause", "test", "nothing")...), "not found")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "s3")...), "destination.bucket is required")
+	require.Contains(t, tool(t, s.target("streams", "create", "test", "bucket", "--to", "s3", "--bucket", "b", "--credentials", "c-1", "--prefix", "a/b", "--layout", "currents")...), "a/b")
+	require.Eventually(t, func() bool { return s.streamStatus(t, "bucket").State == "failing" }, time.Minute, 20*time.Millisecond)
+	require.Contains(t, tool(t, s.target("streams", "show", "test", "bucket")...), "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")
 	count := func() (n int) {
 		for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
 			n += len(ndjsonOf(t, f))

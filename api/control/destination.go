@@ -1,0 +1,174 @@
+package control
+
+import (
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Destination is where a stream goes. It stays. Which fields it has depends on its type.
+type Destination struct {
+	Type string `json:"type" yaml:"type"` // directory (default) | s3
+	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
+	// id.
+	Path string `json:"path,omitempty" yaml:"path"`
+	// Layout is how files are named: hive (default), or currents for the paths of Braze's Currents.
+	Layout string `json:"layout,omitempty" yaml:"layout"`
+	// Credentials is the name of those that the operator has given the server; they themselves never stand here.
+	Credentials string `json:"credentials,omitempty" yaml:"credentials"`
+
+	// Of s3. Endpoint is the URL of a service that speaks S3; default: that of AWS. Names of objects begin with Prefix;
+	// default: the workspace, / and the stream; ".": nothing.
+	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint"`
+	Bucket   string `json:"bucket,omitempty" yaml:"bucket"`
+	Prefix   string `json:"prefix,omitempty" yaml:"prefix"`
+	Region   string `json:"region,omitempty" yaml:"region"`
+	// Addressing says where the bucket stands in URLs: in the path, in the host, or auto (default): as the endpoint is
+	// known to have it.
+	Addressing string `json:"addressing,omitempty" yaml:"addressing"`
+	// Encryption at the server: none (default: as the bucket has it), AES256, or aws:kms with KMSKey.
+	Encryption string `json:"encryption,omitempty" yaml:"encryption"`
+	KMSKey     string `json:"kms_key,omitempty" yaml:"kms_key"`
+}
+
+// Types of a Destination, and values of its fields.
+const (
+	DestinationDirectory = "directory"
+	DestinationS3        = "s3"
+
+	LayoutHive     = "hive"
+	LayoutCurrents = "currents"
+
+	AddressingAuto = "auto"
+	AddressingPath = "path"
+	AddressingHost = "host"
+
+	EncryptionS3  = "AES256"
+	EncryptionKMS = "aws:kms"
+)
+
+const maxDestinationBytes = 1024 // of a field
+
+func (d *Destination) ensureDefaults(stream string) {
+	setDefault(&d.Type, DestinationDirectory)
+	if d.Type == DestinationDirectory {
+		setDefault(&d.Path, stream)
+	}
+	if d.Type == DestinationDirectory || d.Type == DestinationS3 {
+		setDefault(&d.Layout, LayoutHive)
+	}
+	if d.Type == DestinationS3 {
+		setDefault(&d.Endpoint, "https://s3.amazonaws.com")
+		setDefault(&d.Addressing, AddressingAuto)
+	}
+}
+
+func setDefault(field *string, value string) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+// destinationField says which types have a field, and what may stand in it.
+type destinationField struct {
+	name  string
+	value func(*Destination) string
+	of    []string
+	check func(field, value string) error // of what isn't empty
+}
+
+var destinationFields = []destinationField{
+	{"path", func(d *Destination) string { return d.Path }, []string{DestinationDirectory}, checkDirectory},
+	{"layout", func(d *Destination) string { return d.Layout }, []string{DestinationDirectory, DestinationS3}, oneOf(LayoutHive, LayoutCurrents)},
+	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3}, checkSlug},
+	{"endpoint", func(d *Destination) string { return d.Endpoint }, []string{DestinationS3}, checkHost},
+	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkWord},
+	{"prefix", func(d *Destination) string { return d.Prefix }, []string{DestinationS3}, checkPrefix},
+	{"region", func(d *Destination) string { return d.Region }, []string{DestinationS3}, checkWord},
+	{"addressing", func(d *Destination) string { return d.Addressing }, []string{DestinationS3}, oneOf(AddressingAuto, AddressingPath, AddressingHost)},
+	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3}, oneOf(EncryptionS3, EncryptionKMS)},
+	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkWord},
+}
+
+// destinationNeeds are the fields that a type must have.
+var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}}
+
+func (d *Destination) validate() error {
+	needs, known := destinationNeeds[d.Type]
+	if !known {
+		return invalid("destination.type %q: want %s or %s", d.Type, DestinationDirectory, DestinationS3)
+	}
+	for _, f := range destinationFields {
+		field, value := "destination."+f.name, f.value(d)
+		switch {
+		case value == "" && slices.Contains(needs, f.name):
+			return invalid("%s is required", field)
+		case value == "":
+			continue
+		case !slices.Contains(f.of, d.Type):
+			return invalid("%s: a destination of type %s has none", field, d.Type)
+		case len(value) > maxDestinationBytes || !printable(value):
+			return invalid("%s: want printable text of at most %d bytes", field, maxDestinationBytes)
+		}
+		if err := f.check(field, value); err != nil {
+			return err
+		}
+	}
+	if (d.Encryption == EncryptionKMS) != (d.KMSKey != "") {
+		return invalid("destination.kms_key: encryption %s has one, and nothing else", EncryptionKMS)
+	}
+	return nil
+}
+
+func oneOf(values ...string) func(field, value string) error {
+	return func(field, value string) error {
+		if !slices.Contains(values, value) {
+			return invalid("%s %q: want %s", field, value, strings.Join(values, " or "))
+		}
+		return nil
+	}
+}
+
+func checkDirectory(field, value string) error {
+	if !isBelow(value) || len(value) > maxIDBytes {
+		return invalid("%s %q: want a relative path without .., such as lake/events: it lies in the workspace's directory below --stream-dir", field, value)
+	}
+	return nil
+}
+
+func checkPrefix(field, value string) error {
+	if !isBelow(value) {
+		return invalid("%s %q: want a prefix such as lake/events, without / around it and without ..", field, value)
+	}
+	return nil
+}
+
+// isBelow says whether a path leads nowhere but below.
+func isBelow(p string) bool {
+	return p == path.Clean(p) && !path.IsAbs(p) && p != ".." && !strings.HasPrefix(p, "../")
+}
+
+func checkSlug(field, value string) error {
+	if !slugForm.MatchString(value) {
+		return invalid("%s %q: want a name in lower-case letters, digits, - and _, at most 63", field, value)
+	}
+	return nil
+}
+
+func checkWord(field, value string) error {
+	if strings.ContainsAny(value, " /\\") {
+		return invalid("%s %q: want a name without spaces and slashes", field, value)
+	}
+	return nil
+}
+
+// checkHost wants a URL that is no more than a scheme and a host. One with a password would show it to whoever reads
+// the stream.
+func checkHost(field, value string) error {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return invalid("%s %q: want a URL such as https://s3.example.com", field, value)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
+
+	"millrace/api/control"
+)
+
+// bucket is a shelf at a service that speaks S3. An object is there as a whole or not at all, whatever its size: by one
+// request, or by parts that a last request joins. A delivery that is done again puts the same objects in the place of
+// themselves.
+type bucket struct {
+	o         *Options
+	disk      disk
+	to        *control.Destination
+	workspace string
+	prefix    string
+	client    *minio.Client
+	uploads   minio.PutObjectOptions
+}
+
+// s3Credentials is what credentials for S3 look like.
+type s3Credentials struct {
+	AccessKeyID     string `json:"access_key_id"`
+	SecretAccessKey string `json:"secret_access_key"`
+	SessionToken    string `json:"session_token,omitempty"`
+}
+
+// s3Tries is how often a request is tried before the stream is held up, and waits as all do.
+const s3Tries = 3
+
+func newBucket(o *Options, workspace, stream string, d *control.Destination) *bucket {
+	b := &bucket{o: o, disk: o.disk, to: d, workspace: workspace, prefix: d.Prefix}
+	if b.prefix == "" {
+		b.prefix = workspace + "/" + stream
+	}
+	return b
+}
+
+// open reads the credentials: they may be others since the last failure.
+func (b *bucket) open(context.Context) error {
+	u, err := url.Parse(b.to.Endpoint)
+	if err != nil {
+		return err
+	}
+	transport := b.o.transport
+	if transport == nil {
+		if transport, err = minio.DefaultTransport(u.Scheme == "https"); err != nil {
+			return err
+		}
+	}
+	creds, err := b.credentials()
+	if err != nil {
+		return err
+	}
+	lookup := map[string]minio.BucketLookupType{control.AddressingPath: minio.BucketLookupPath, control.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
+	b.client, err = minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup, Transport: transport,
+		MaxRetries: s3Tries})
+	if err != nil {
+		return err
+	}
+	b.uploads = minio.PutObjectOptions{ContentType: "application/octet-stream", PartSize: b.o.partBytes}
+	switch b.to.Encryption {
+	case control.EncryptionS3:
+		b.uploads.ServerSideEncryption = encrypt.NewSSE()
+	case control.EncryptionKMS:
+		b.uploads.ServerSideEncryption, err = encrypt.NewSSEKMS(b.to.KMSKey, nil)
+	}
+	return err
+}
+
+// credentials are those that the stream names; else what the machine has for AWS: environment, file, role.
+func (b *bucket) credentials() (*credentials.Credentials, error) {
+	if b.to.Credentials == "" {
+		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}}}), nil
+	}
+	var c s3Credentials
+	if err := b.o.credentials(b.workspace, b.to.Credentials, &c); err != nil {
+		return nil, err
+	}
+	return credentials.NewStaticV4(c.AccessKeyID, c.SecretAccessKey, c.SessionToken), nil
+}
+
+func (b *bucket) put(ctx context.Context, file, name string, again bool) error {
+	object := path.Join(b.prefix, name)
+	if again { // parts of a try that was killed would stay, unseen and paid for
+		_ = b.client.RemoveIncompleteUpload(ctx, b.to.Bucket, object) // it may not be permitted
+	}
+	if _, err := b.client.FPutObject(ctx, b.to.Bucket, object, file, b.uploads); err != nil {
+		return fmt.Errorf("put %s/%s: %w", b.to.Bucket, object, err)
+	}
+	return b.disk.Remove(file)
+}
+
+// settle has nothing to wait for: what is answered is there for good.
+func (b *bucket) settle() error { return nil }

@@ -1,0 +1,289 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minio-go/v7"
+	"github.com/rclone/gofakes3"
+	"github.com/rclone/gofakes3/s3mem"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/loadtest/testseed"
+	"millrace/shard/eventlog"
+)
+
+// service is a server that speaks S3, the library of `rclone serve s3`, with a bucket and a key.
+type service struct {
+	*httptest.Server
+	t       testing.TB
+	backend gofakes3.Backend
+
+	mu     sync.Mutex
+	heads  []http.Header // of requests that put something
+	hosts  map[string]bool
+	before func(w http.ResponseWriter, r *http.Request) (answered bool)
+}
+
+const (
+	testBucket = "lake"
+	testKey    = "AKIDEXAMPLE"
+	testSecret = "wJalrXUtnFEMI"
+)
+
+func init() { minio.DefaultRetryUnit = time.Microsecond }
+
+func newService(t testing.TB) *service {
+	s := &service{t: t, backend: s3mem.New(), hosts: map[string]bool{}}
+	require.NoError(t, s.backend.CreateBucket(context.Background(), testBucket))
+	server := func(hosts bool) http.Handler {
+		return gofakes3.New(s.backend, gofakes3.WithV4Auth(map[string]string{testKey: testSecret}), gofakes3.WithHostBucket(hosts)).Server()
+	}
+	byPath, byHost := server(false), server(true)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		if r.Method == http.MethodPut || r.Method == http.MethodPost {
+			s.heads = append(s.heads, r.Header.Clone())
+		}
+		host, _, _ := strings.Cut(r.Host, ":")
+		s.hosts[host] = true
+		before := s.before
+		s.mu.Unlock()
+		if before != nil && before(w, r) {
+			return
+		}
+		if strings.HasSuffix(host, ".s3.test") {
+			byHost.ServeHTTP(w, r)
+		} else {
+			byPath.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// options have the credentials that the service knows under the name "lake", and reach it under any name.
+func (s *service) options(w *world) Options {
+	o := w.options()
+	o.CredentialsDir = filepath.Join(w.dir, "credentials")
+	folder := filepath.Join(o.CredentialsDir, "shop")
+	require.NoError(s.t, os.MkdirAll(folder, 0o700))
+	require.NoError(s.t, os.WriteFile(filepath.Join(folder, "lake.json"), fmt.Appendf(nil, `{"access_key_id":%q,"secret_access_key":%q}`, testKey, testSecret), 0o600))
+	o.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}}
+	return o
+}
+
+func (s *service) destination() control.Destination {
+	return control.Destination{Type: control.DestinationS3, Endpoint: s.URL, Bucket: testBucket, Region: "us-east-1", Credentials: "lake"}
+}
+
+// objects are what lies in the bucket, by name.
+func (s *service) objects() map[string][]byte {
+	all := map[string][]byte{}
+	list, err := s.backend.ListBucket(context.Background(), testBucket, nil, gofakes3.ListBucketPage{})
+	require.NoError(s.t, err)
+	for _, c := range list.Contents {
+		o, err := s.backend.GetObject(context.Background(), testBucket, c.Key, nil)
+		require.NoError(s.t, err)
+		text, err := io.ReadAll(o.Contents)
+		require.NoError(s.t, err)
+		require.NoError(s.t, o.Contents.Close())
+		all[c.Key] = text
+	}
+	return all
+}
+
+// lines are those of all objects that are NDJSON, sorted.
+func (s *service) lines(prefix string) (lines []string) {
+	for name, text := range s.objects() {
+		if strings.HasPrefix(name, prefix) {
+			z, err := zstd.NewReader(bytes.NewReader(text))
+			require.NoError(s.t, err)
+			lines = append(lines, linesOf(s.t, z)...)
+			z.Close()
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// A bucket has what the export has, each event once, whichever requests the service refuses or cuts off, and while it
+// lets a request have its effect and loses the answer.
+func TestS3IsTheExport(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	o := s.options(w)
+	r := testseed.Rand(t)
+	for round := range 8 {
+		stream := w.create(control.Stream{ID: fmt.Sprint("s", round), Format: "ndjson", Destination: s.destination()})
+		w.commit(w.ws.Number, 12, 7)
+		fail := func(w http.ResponseWriter, req *http.Request) bool {
+			if req.Method != http.MethodPut || r.IntN(3) > 0 {
+				return false
+			}
+			switch r.IntN(3) {
+			case 0:
+				http.Error(w, "slow down", http.StatusServiceUnavailable)
+			case 1: // a part of the body is read, then the connection ends
+				_, _ = io.CopyN(io.Discard, req.Body, 10)
+				panic(http.ErrAbortHandler)
+			case 2: // it is done, and nobody hears of it
+				rec := httptest.NewRecorder()
+				inner := gofakes3.New(s.backend).Server()
+				inner.ServeHTTP(rec, req)
+				panic(http.ErrAbortHandler)
+			}
+			return true
+		}
+		s.before = fail
+		if round%2 == 1 {
+			failures := 0
+			w.puts = func() error { // and cursors fail
+				if failures++; failures%4 == 0 {
+					return io.ErrUnexpectedEOF
+				}
+				return nil
+			}
+		}
+		for range 100 {
+			if w.turns(o, stream) == nil {
+				break
+			}
+			w.commit(w.ws.Number, 1, 3)
+		}
+		s.mu.Lock()
+		s.before = nil
+		s.mu.Unlock()
+		w.puts = nil
+		require.NoError(t, w.turns(o, stream))
+		require.Equal(t, w.exported(eventlog.Query{}), s.lines("shop/"+stream.ID+"/event_type="))
+		left, err := os.ReadDir(filepath.Join(w.dir, "shop", unfinishedDir))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	for name := range s.objects() {
+		require.Regexp(t, `^shop/s\d/event_type=(event|purchase)/date=\d{4}-\d\d-\d\d/s\d\.\d{8}T\d{6}\.\d{3}Z\.[0-9a-f]{16}-[0-9a-f]{16}\.ndjson\.zst$`, name)
+	}
+}
+
+// A large file goes up in parts, and shows when the last of them is there.
+func TestS3InParts(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	o := s.options(w)
+	o.partBytes = 5 << 20
+	d := s.destination()
+	b := newBucket(&o, "shop", "parts", &d)
+	require.NoError(t, b.open(context.Background()))
+	text := make([]byte, 11<<20)
+	for i := range text {
+		text[i] = byte(rand.N(256))
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	parts := 0
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") == "" {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		parts++
+		assert.Empty(t, s.objects())
+		if parts <= s3Tries && r.URL.Query().Get("partNumber") == "2" {
+			http.Error(w, "<Error><Code>AccessDenied</Code></Error>", http.StatusForbidden)
+			return true
+		}
+		return false
+	}
+	require.ErrorContains(t, b.put(context.Background(), file, "x", false), "put lake/shop/parts/x")
+	require.Empty(t, s.objects())
+	require.FileExists(t, file)
+	s.before = nil
+	require.NoError(t, b.put(context.Background(), file, "x", true))
+	require.Equal(t, map[string][]byte{"shop/parts/x": text}, s.objects())
+	require.NoFileExists(t, file)
+}
+
+// What a destination says decides where objects lie and how they are asked for.
+func TestS3Settings(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	w.commit(w.ws.Number, 2, 5)
+	o := s.options(w)
+	for name, c := range map[string]struct {
+		edit func(*control.Destination)
+		want string // of each object
+		host string
+		head string
+	}{
+		"path": {func(d *control.Destination) { d.Addressing, d.Prefix = control.AddressingPath, "a/b" }, `^a/b/event_type=`, "127.0.0.1", ""},
+		"host": {func(d *control.Destination) { d.Endpoint, d.Addressing = "http://s3.test", control.AddressingHost }, `^shop/host/event_type=`, "lake.s3.test", ""},
+		"none": {func(d *control.Destination) { d.Prefix, d.Encryption = ".", control.EncryptionS3 }, `^event_type=`, "127.0.0.1", "AES256"},
+		"layout": {func(d *control.Destination) { d.Prefix, d.Layout = "currents", control.LayoutCurrents },
+			`^currents/dataexport\.millrace\.S3\.integration\.shop\.layout/event_type=users\.behaviors\.(CustomEvent|Purchase)/date=\d{4}-\d\d-\d\d-\d\d/1/[0-9TZ.]+/` +
+				`dataexport\.millrace\.S3\.integration\.shop\.layout\+0\+\d+\.ndjson\.zst$`, "127.0.0.1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := s.destination()
+			c.edit(&d)
+			before := s.objects()
+			s.heads, s.hosts = nil, map[string]bool{}
+			require.NoError(t, w.turns(o, w.create(control.Stream{ID: name, Format: "ndjson", Destination: d})))
+			made := 0
+			for object := range s.objects() {
+				if _, was := before[object]; !was {
+					made++
+					require.Regexp(t, c.want, object)
+				}
+			}
+			require.Equal(t, 2, made)
+			require.Equal(t, map[string]bool{c.host: true}, s.hosts)
+			for _, h := range s.heads {
+				require.Equal(t, c.head, h.Get("X-Amz-Server-Side-Encryption"))
+			}
+		})
+	}
+}
+
+// Credentials are read anew after each failure; what is wrong with them is said without them.
+func TestCredentials(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	stream := w.create(control.Stream{ID: "all", Format: "ndjson", Destination: s.destination()})
+	w.commit(w.ws.Number, 2, 5)
+	o := s.options(w)
+	file := filepath.Join(o.CredentialsDir, "shop", "lake.json")
+	good, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(file))
+	require.ErrorContains(t, w.turns(o, stream), "MILLRACE_STREAM_CREDENTIALS_SHOP_LAKE")
+	for _, bad := range []string{`{"access_key_id":"x"`, `{"password":"hidden"}`, `{} {"x":"hidden"}`, `"hidden"`} {
+		require.NoError(t, os.WriteFile(file, []byte(bad), 0o600))
+		err := w.turns(o, stream)
+		require.ErrorContains(t, err, `credentials "lake"`)
+		require.NotContains(t, err.Error(), "hidden")
+	}
+	require.NoError(t, os.WriteFile(file, []byte(`{"access_key_id":"AKIDEXAMPLE","secret_access_key":"hidden"}`), 0o600))
+	err = w.turns(o, stream)
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "hidden")
+	require.NoError(t, os.Remove(file))
+	t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_LAKE", string(good))
+	require.NoError(t, w.turns(o, stream))
+	require.Equal(t, w.exported(eventlog.Query{}), s.lines("shop/all/"))
+}
