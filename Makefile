@@ -7,7 +7,7 @@ BIN     := bin/millrace
 AT_ONCE := -p 3 -parallel 4
 
 # The packages where goroutines meet.
-RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/cluster ./api ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
+RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/cluster ./api ./api/console ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 10m
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
@@ -103,14 +103,14 @@ test-clients: ## the clients from npm, unchanged, against the real server (needs
 	fi
 
 .PHONY: test-browser
-test-browser: ## the hosted pages in Chromium, which apt-get installs where it is missing
+test-browser: ## the hosted pages and the console in Chromium, which apt-get installs where it is missing
 	@found() { command -v chromium || command -v chromium-browser || command -v google-chrome; }; \
 	if [ -z "$$MILLRACE_BROWSER" ] && ! found >/dev/null; then \
 		echo 'apt-get install chromium'; sudo=; [ "$$(id -u)" = 0 ] || sudo='sudo -n'; \
 		{ $$sudo apt-get -q update && $$sudo apt-get -q -y install --no-install-recommends chromium; } >/dev/null 2>&1 || true; \
 	fi; \
 	if [ -n "$$MILLRACE_BROWSER" ] || found >/dev/null; then \
-		echo '$(GO) test -count 1 -run ^TestBrowser ./api'; MILLRACE_REQUIRE_BROWSER=1 $(GO) test -count 1 -run '^TestBrowser' ./api; \
+		echo '$(GO) test -count 1 -run ^TestBrowser ./api ./api/console'; MILLRACE_REQUIRE_BROWSER=1 $(GO) test -count 1 -run '^TestBrowser' ./api ./api/console; \
 	else \
 		echo 'test-browser: SKIPPED, there is no Chromium, and apt-get could not install one'; \
 	fi

@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"api":            {"api/...", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
+	"api/console":    {"api/control", "api/scim"},
 	"api/control":    {"api/keys", "api/ratelimit"},
 	"api/keys":       {},
 	"api/openapi":    {},
@@ -60,6 +61,7 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and
 // loadtest/testsize.
 var testArrows = map[string][]string{
+	"api/console":    {"api", "api/keys", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":     {"shard", "shard/identity", "wal"},
 	"ingest":         {"loadtest/body"},
@@ -78,6 +80,7 @@ var libraries = map[string][]string{
 	"github.com/alecthomas/kong":        {"cmd/..."},
 	"github.com/minio/minio-go/v7":      {"api/stream"},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},
+	"github.com/coreos/go-oidc/v3":      {"api/console"},
 }
 
 func TestArrows(t *testing.T) {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -59,8 +60,9 @@ func makeAdminToken(path string) (string, string, error) {
 
 // AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
 // who reaches it, pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
-// Basic). Serve and shut it down like any http.Server.
-func (s *Server) AdminServer() *http.Server {
+// Basic), and the console, which has its own way of finding out who asks; nil: there is none. Serve and shut it down
+// like any http.Server.
+func (s *Server) AdminServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { adminAnswer(w, http.StatusOK, success{}) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -75,25 +77,27 @@ func (s *Server) AdminServer() *http.Server {
 		metrics.WritePrometheus(w, true)
 	})
 	mux.HandleFunc("GET /docs", documentPage)
-	mux.HandleFunc("GET /{$}", adminIndex)
+	if console != nil {
+		mux.Handle("GET /{$}", console)
+		mux.Handle("/console/", console)
+	}
 	closed := http.NewServeMux()
 	closed.HandleFunc("/debug/pprof/", pprof.Index)
 	closed.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	closed.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	closed.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	closed.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	for _, rt := range s.adminRoutes() {
-		closed.HandleFunc(rt.pattern, s.serveAdmin(s.fenced(rt.handler)))
-	}
-	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
-		closed.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
-	}
-	for pattern, handler := range s.options.AdminHandlers {
-		closed.HandleFunc(pattern, handler)
-	}
-	mux.Handle("/", s.requireToken(withoutSlash(closed)))
+	closed.Handle("/", s.AdminAPI())
+	mux.Handle("/", s.requireToken(closed))
+	return s.httpServer(mux)
+}
+
+// ConsoleServer makes the HTTP server of a listener that has nothing but the console.
+func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.httpServer(console) }
+
+func (s *Server) httpServer(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           http.NewCrossOriginProtection().Handler(mux),
+		Handler:           http.NewCrossOriginProtection().Handler(handler),
 		ReadHeaderTimeout: s.options.ReadTimeout,
 		ReadTimeout:       s.options.ReadTimeout,
 		WriteTimeout:      5 * time.Minute, // a CPU profile takes its time
@@ -102,30 +106,21 @@ func (s *Server) AdminServer() *http.Server {
 	}
 }
 
-// adminIndex serves GET / of the admin listener: what there is.
-func adminIndex(w http.ResponseWriter, _ *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = io.WriteString(w, adminIndexPage)
+// AdminAPI serves the admin API without asking for the token: for who has found out otherwise who asks, and says so by
+// As.
+func (s *Server) AdminAPI() http.Handler {
+	mux := http.NewServeMux()
+	for _, rt := range s.adminRoutes() {
+		mux.HandleFunc(rt.pattern, s.serveAdmin(s.fenced(rt.handler)))
+	}
+	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
+		mux.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
+	}
+	for pattern, handler := range s.options.AdminHandlers {
+		mux.HandleFunc(pattern, handler)
+	}
+	return withoutSlash(mux)
 }
-
-const adminIndexPage = `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Millrace</title>
-<h1>Millrace</h1>
-<ul>
-<li><a href="/docs">The API of the public listener</a></li>
-<li><a href="/metrics">Metrics</a></li>
-<li><a href="/livez">Does the process live?</a></li>
-<li><a href="/readyz">Are requests served?</a></li>
-<li><a href="/debug/pprof/">Profiles</a>, with the admin token as the password</li>
-</ul>
-</html>
-`
 
 // withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no
 // pattern for: 405 when another method of the path has one.
@@ -238,8 +233,18 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 	})
 }
 
-// AdminActor is who makes a request of the admin listener that has come with the token.
+// As is the request as one of by, who is known otherwise than by the token.
+func As(r *http.Request, by control.Actor) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), actorKey{}, by))
+}
+
+type actorKey struct{}
+
+// AdminActor is who makes a request of the admin API: whom As has named, or else the holder of the token.
 func AdminActor(r *http.Request) control.Actor {
+	if by, ok := r.Context().Value(actorKey{}).(control.Actor); ok {
+		return by
+	}
 	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: r.Header.Get("X-Request-Id")}
 }
 

@@ -136,7 +136,7 @@ func TestAdminClusterAlone(t *testing.T) {
 		require.Contains(t, a.v["message"], "this server is alone")
 	}
 	w := httptest.NewRecorder()
-	d.AdminServer().Handler.ServeHTTP(w, httptest.NewRequest("DELETE", "http://admin/admin/cluster/nodes/4", nil))
+	d.AdminServer(nil).Handler.ServeHTTP(w, httptest.NewRequest("DELETE", "http://admin/admin/cluster/nodes/4", nil))
 	require.Equal(t, 401, w.Code)
 	require.True(t, json.Valid(w.Body.Bytes()))
 }

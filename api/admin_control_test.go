@@ -36,7 +36,7 @@ func (d *door) administer(t *testing.T, method, path, body string, headers ...st
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	d.any().AdminServer().Handler.ServeHTTP(w, r)
+	d.any().AdminServer(nil).Handler.ServeHTTP(w, r)
 	a = answered{status: w.Code, etag: w.Header().Get("ETag"), allow: w.Header().Get("Allow"), body: w.Body.String()}
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a.v), a.body)
 	require.NotEmpty(t, a.v["message"], a.body)

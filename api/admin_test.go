@@ -27,7 +27,7 @@ func (d *door) admin(method, path, token, body string) (int, map[string]any, str
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	w := httptest.NewRecorder()
-	d.any().AdminServer().Handler.ServeHTTP(w, r)
+	d.any().AdminServer(nil).Handler.ServeHTTP(w, r)
 	var v map[string]any
 	_ = json.Unmarshal(w.Body.Bytes(), &v)
 	return w.Code, v, w.Body.String()
@@ -86,14 +86,14 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://admin/admin/workspaces", nil)
 	r.SetBasicAuth("x", "admin-token") // how go tool pprof sends it
 	w := httptest.NewRecorder()
-	d.AdminServer().Handler.ServeHTTP(w, r)
+	d.AdminServer(nil).Handler.ServeHTTP(w, r)
 	require.Equal(t, 200, w.Code)
 
 	r = httptest.NewRequest("POST", "http://admin/admin/workspaces", strings.NewReader(`{"id":"x"}`)) // another site's page
 	r.SetBasicAuth("x", "admin-token")
 	r.Header.Set("Origin", "https://evil.example")
 	w = httptest.NewRecorder()
-	d.AdminServer().Handler.ServeHTTP(w, r)
+	d.AdminServer(nil).Handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusForbidden, w.Code)
 }
 

@@ -41,7 +41,9 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	defer batch.Release()
 	var status int
 	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now)
+	accepted := batch.Count()
 	if status != fasthttp.StatusCreated { // nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body
+		countsOf(x.ws).count(0, x.reply)
 		x.send(status, x.reply)
 		return true
 	}
@@ -59,6 +61,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 			x.warnOfUnmet(unmet, key, bodyHash, status)
 		}
 	}
+	countsOf(x.ws).count(accepted, x.reply)
 	x.send(status, x.reply)
 	return true
 }

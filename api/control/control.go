@@ -58,6 +58,7 @@ const (
 	kindStreamCursor     = "stream_cursor"  // by stream, a dot and the group: how far it is
 	kindSCIMUser         = "scim_user"      // of the company; by user name in lower case, so that a name can't be there twice
 	kindPermissionSet    = "permission_set" // of the company
+	kindSession          = "session"        // of the company; by the digest of its token
 )
 
 // Options of a Control.
@@ -116,6 +117,7 @@ type Control struct {
 	Streams           *Collection[Stream]
 	SCIMUsers         *Collection[SCIMUser]      // of the company; by Edit only
 	PermissionSets    *Collection[PermissionSet] // of the company
+	sessions          *Collection[Session]       // of the company
 	collections       map[string]collection
 
 	options  Options
@@ -151,9 +153,10 @@ func New(options Options) *Control {
 	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.PermissionSets = newPermissionSets(c)
+	c.sessions = &Collection[Session]{kind: kindSession, noun: "session", c: c, docs: xsync.NewMapOf[string, *Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
 		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
-		kindPermissionSet: c.PermissionSets}
+		kindPermissionSet: c.PermissionSets, kindSession: c.sessions}
 	return c
 }
 

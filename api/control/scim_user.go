@@ -10,7 +10,10 @@ type SCIMUser struct {
 	Department  string          `json:"department,omitempty"` // one of Departments; empty: none
 	Permissions SCIMPermissions `json:"permissions"`          // the user's own; Control.PermissionsOf has those of permission sets besides
 	// Inactive users are kept, and may do nothing.
-	Inactive   bool   `json:"inactive,omitempty"`
+	Inactive bool `json:"inactive,omitempty"`
+	// DeactivatedAt is when the user became inactive last, Unix ms; 0: never. What was begun before is over for good.
+	DeactivatedAt int64 `json:"deactivated_at,omitempty"`
+
 	ExternalID string `json:"externalId,omitempty"` // the identity provider's id
 	// Emails are the addresses that were sent. nil: none ever was, so the userName is the one; empty: they were
 	// removed.

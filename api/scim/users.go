@@ -43,6 +43,9 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 		return nil, f.err
 	}
 	user.ID, user.CreatedAt, user.UpdatedAt = newID(), u.now(), u.now()
+	if user.Inactive {
+		user.DeactivatedAt = user.CreatedAt
+	}
 	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f, func(old *control.SCIMUser) (*control.SCIMUser, error) {
 		switch {
 		case old != nil:
@@ -138,6 +141,9 @@ func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *
 			}
 		}
 		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt, user.PermissionSets = id, old.UserName, old.CreatedAt, old.UpdatedAt, old.PermissionSets
+		if user.DeactivatedAt = old.DeactivatedAt; user.Inactive && !old.Inactive {
+			user.DeactivatedAt = u.now()
+		}
 		if !reflect.DeepEqual(user, old) {
 			user.UpdatedAt = max(u.now(), old.UpdatedAt)
 		}

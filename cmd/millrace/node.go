@@ -11,6 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api"
+	"millrace/api/console"
 	"millrace/api/control"
 	"millrace/api/stream"
 	"millrace/ingest"
@@ -30,9 +31,12 @@ type node struct {
 	control *control.Control
 	server  *api.Server
 	streams *stream.Manager
-	backups *backups
-	log     *slog.Logger
-	ends    []func() error // in order
+	console *console.Console
+	// consoleAddress is where it is found; empty: nowhere.
+	consoleAddress string
+	backups        *backups
+	log            *slog.Logger
+	ends           []func() error // in order
 }
 
 // nodeOptions are those of the rooms.
@@ -42,6 +46,7 @@ type nodeOptions struct {
 	door    api.Options
 	decoder ingest.Options
 	streams stream.Options
+	console console.Options
 	cluster *cluster.Options // nil: alone
 }
 
@@ -82,6 +87,9 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	door.AdminHandlers = n.adminHandlers(o.decoder.Phones)
 	var err error
 	if n.server, err = api.New(door); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	if err := n.openConsole(o.console, door.AdminToken); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -108,6 +110,18 @@ type serveCommand struct {
 	MaxPagesPerMinute   int           `default:"600" help:"Hosted pages and forms from one address a minute before it gets 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
+	Console     string        `help:"Address of a listener for the console alone, with the certificate of --tls-cert; the admin listener has it, too." placeholder:"HOST:PORT"`
+	ConsoleURL  string        `name:"console-url" help:"Where browsers find the console; the identity provider leads back there." placeholder:"URL"`
+	ConsoleIdle time.Duration `default:"30m" help:"A session of the console that is not used for so long is over."`
+	ConsoleLife time.Duration `default:"12h" help:"A session of the console that is so old is over."`
+	MaxSessions int           `default:"1000" help:"Sessions of the console at a time."`
+
+	OIDCIssuer           string `name:"oidc-issuer" help:"Identity provider that signs dashboard users in to the console (OpenID Connect)." placeholder:"URL"`
+	OIDCClientID         string `name:"oidc-client-id" help:"What the identity provider calls this console." placeholder:"ID"`
+	OIDCClientSecret     string `name:"oidc-client-secret" help:"Its secret; better by the environment or a file." placeholder:"SECRET"`
+	OIDCClientSecretFile string `name:"oidc-client-secret-file" help:"File with its secret." placeholder:"FILE" type:"path"`
+	OIDCClaim            string `name:"oidc-claim" default:"email" help:"Claim of the ID token that is the userName of the dashboard user; email must be verified."`
+
 	MaxProperties      int `default:"256" help:"Properties of an event that are kept."`
 	MaxPropertiesBytes int `default:"51200" help:"Properties with arrays or objects, as JSON."`
 	MaxDepth           int `default:"32" help:"Nesting inside an object."`
@@ -159,6 +173,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if o.door, err = c.doorOptions(logger); err != nil {
 		return err
 	}
+	if o.console, err = c.consoleOptions(logger); err != nil {
+		return err
+	}
 	reload := reloads{certificate}
 	if c.Node != 0 {
 		link, config, err := c.linkTLS()
@@ -191,7 +208,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if certificate != nil {
 		listener = certificate.Listener(listener)
 	}
-	return c.serve(ctx, n, listener, hup, reload, failed, logger, stdout)
+	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
 }
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
@@ -223,24 +240,17 @@ func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Lis
 }
 
 // serve runs the listeners until the end and closes everything in order.
-func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, hup <-chan os.Signal, reload reloads, failed <-chan error, logger *slog.Logger,
-	stdout io.Writer) error {
-	ended := make(chan error, 2)
-	var admin *http.Server // first: who sees that the API is ready finds it there
-	if c.Admin != "off" {
-		l, err := net.Listen("tcp", c.Admin)
-		if err != nil {
-			return errors.Join(err, n.close())
-		}
-		admin = n.server.AdminServer()
-		admin.RegisterOnShutdown(n.backups.end) // one may take hours
-		go func() { ended <- admin.Serve(l) }()
-		logger.Info("admin listener", "address", l.Addr().String())
+func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS, hup <-chan os.Signal, reload reloads, failed <-chan error,
+	logger *slog.Logger, stdout io.Writer) error {
+	ended := make(chan error, 3)
+	inner, err := c.serveInner(n, certificate, ended, logger) // first: who sees that the API is ready finds it there
+	if err != nil {
+		return errors.Join(err, n.close())
 	}
 	go func() { ended <- n.server.Serve(listener) }()
 	logger.Info("serving", "address", listener.Addr().String(), "data", c.Data)
 	if c.Demo && c.greets() {
-		c.greet(stdout, listener.Addr())
+		c.greet(stdout, listener.Addr(), n.consoleAddress)
 	}
 	stop := make(chan struct{})
 	defer close(stop)
@@ -261,9 +271,9 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	logger.Info("stopping")
 	drain, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
-	err := n.server.Shutdown(drain)
-	if admin != nil {
-		err = errors.Join(err, admin.Shutdown(drain))
+	err = n.server.Shutdown(drain)
+	for _, server := range inner {
+		err = errors.Join(err, server.Shutdown(drain))
 	}
 	if err != nil {
 		logger.Warn("not all requests have ended in time", "error", err)
@@ -273,6 +283,37 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	}
 	logger.Info("stopped")
 	return nil
+}
+
+// serveInner runs the listeners of those who look after the server: the admin listener, and the console's own.
+func (c *serveCommand) serveInner(n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger) (servers []*http.Server, err error) {
+	serve := func(name, address string, server *http.Server, secure bool) error {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		scheme := "http"
+		if secure {
+			l, scheme = tls.NewListener(l, certificate.Config()), "https"
+		}
+		servers, n.consoleAddress = append(servers, server), scheme+"://"+l.Addr().String()+"/"
+		go func() { ended <- server.Serve(l) }()
+		logger.Info(name+" listener", "address", l.Addr().String())
+		return nil
+	}
+	if c.Admin != "off" {
+		admin := n.server.AdminServer(n.console)
+		admin.RegisterOnShutdown(n.backups.end) // one may take hours
+		if err := serve("admin", c.Admin, admin, false); err != nil {
+			return nil, err
+		}
+	}
+	if c.Console != "" {
+		if err := serve("console", c.Console, n.server.ConsoleServer(n.console), certificate != nil); err != nil {
+			return servers, err
+		}
+	}
+	return servers, nil
 }
 
 // reloads are the certificates in use; nil ones are none.
@@ -332,7 +373,7 @@ func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
 	return err
 }
 
-func (c *serveCommand) greet(stdout io.Writer, address net.Addr) {
+func (c *serveCommand) greet(stdout io.Writer, address net.Addr, console string) {
 	fmt.Fprintf(stdout, `
 Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
 
@@ -342,8 +383,14 @@ Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
   curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'
 
 The last one answers with a link: Ada's preference page, to open in a browser.
-
 `, address, demoKey)
+	if console != "" {
+		fmt.Fprintf(stdout, `
+The console, with all of it to see: %s
+It asks for the admin token, which is in %s.
+`, console, filepath.Join(c.Data, "admin-token"))
+	}
+	fmt.Fprintln(stdout)
 }
 
 // check refuses settings that would surprise.
@@ -375,7 +422,7 @@ func (c *serveCommand) check() error {
 	if c.MaxClockOffset <= 0 {
 		return errors.New("--max-clock-offset: want more than 0")
 	}
-	return c.checkCluster()
+	return cmp.Or(c.checkConsole(), c.checkCluster())
 }
 
 func isLoopback(address string) (bool, error) {
@@ -456,7 +503,7 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		}
 		o.TrustedProxies = append(o.TrustedProxies, prefix)
 	}
-	if c.Admin == "off" {
+	if c.Admin == "off" && c.Console == "" {
 		return o, nil
 	}
 	token, path, err := api.AdminToken(c.Data)

@@ -62,6 +62,14 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--listen", "example.com:80"), "--insecure-http"},
 		{with("--listen", "0.0.0.0:0", "--insecure-http", "--demo"), "--demo"},
 		{with("--admin", "0.0.0.0:0"), "--admin"},
+		{with("--console", "0.0.0.0:0"), "--console"},
+		{with("--console", "8082"), "--console"},
+		{with("--oidc-client-id", "x"), "--oidc-issuer"},
+		{with("--oidc-issuer", "https://idp.example"), "--console-url"},
+		{with("--oidc-issuer", "http://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example"), "want https"},
+		{with("--oidc-issuer", "https://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example", "--oidc-client-secret-file", filepath.Join(dir, "none")), "--oidc-client-secret-file"},
+		{with("--console-idle", "1s"), "idle"},
+		{with("--max-sessions", "-1"), "sessions"},
 		{with("--tls-cert", "cert.pem"), "--tls-key"},
 		{with("--tls-cert", broken, "--tls-key", broken), "certificate"},
 		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
@@ -375,7 +383,8 @@ func TestTLS(t *testing.T) {
 		}
 		return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
 	}
-	p := startProcess(t, binary, s.args("--tls-cert", certFile, "--tls-key", keyFile)...)
+	console := testaddr.Free(t)
+	p := startProcess(t, binary, s.args("--tls-cert", certFile, "--tls-key", keyFile, "--console", console)...)
 	body := `{"events":[{"external_id":"ann","name":"e","time":"2026-01-31T09:30:00Z"}]}`
 	post := func(c *http.Client) (reply, error) {
 		return call(c, http.MethodPost, "https://"+s.addr+"/users/track", allKey, body)
@@ -385,6 +394,18 @@ func TestTLS(t *testing.T) {
 	require.Error(t, err)
 	if plain, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, body); err == nil {
 		require.NotEqual(t, 201, plain.status, "served without TLS")
+	}
+
+	signIn, err := client(first, nil).Get("https://" + console + "/")
+	require.NoError(t, err)
+	signIn.Body.Close()
+	require.Equal(t, "/console/sign-in?next=%2Fconsole%2F", signIn.Request.URL.RequestURI())
+	require.NotEmpty(t, signIn.Header.Get("Strict-Transport-Security"))
+	for _, path := range []string{"/metrics", "/admin/workspaces", "/debug/pprof/"} {
+		other, err := client(first, nil).Get("https://" + console + path)
+		require.NoError(t, err)
+		other.Body.Close()
+		require.Equal(t, 404, other.StatusCode, "this listener has the console alone")
 	}
 
 	second := makeCertificate(t, "second", s.addr, certFile, keyFile)

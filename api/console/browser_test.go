@@ -1,0 +1,166 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+// tab is a tab of a headless Chromium.
+type tab struct {
+	t   testing.TB
+	ctx context.Context
+}
+
+// openBrowser starts one with a profile of its own, or skips the test where there is none; see the tests of package
+// api. MILLRACE_SCREENSHOTS names a folder for pictures.
+func openBrowser(t *testing.T, flags ...string) tab {
+	path := os.Getenv("MILLRACE_BROWSER")
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil && path == "" {
+			path = found
+		}
+	}
+	switch {
+	case path == "" && os.Getenv("MILLRACE_REQUIRE_BROWSER") != "":
+		t.Fatal("there is no Chromium")
+	case path == "":
+		t.Skip("there is no Chromium; make test-browser gets one")
+	case testing.Short():
+		t.Skip("a browser takes its time")
+	}
+	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 900)}
+	for _, flag := range append([]string{"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+		"disable-component-update", "disable-sync", "disable-dev-shm-usage", "mute-audio", "hide-scrollbars"}, flags...) {
+		name, value, has := strings.Cut(flag, "=")
+		if has {
+			options = append(options, chromedp.Flag(name, value))
+		} else {
+			options = append(options, chromedp.Flag(name, true))
+		}
+	}
+	// A browser that hangs fails the test after three minutes; nothing else depends on the time.
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	require.NoError(t, chromedp.Do(ctx))
+	t.Cleanup(func() { require.NoError(t, chromedp.Cancel(ctx)) }) // before its profile is removed
+	return tab{t, ctx}
+}
+
+func run[T any](b tab, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	v, err := chromedp.Run(ctx, action)
+	require.NoError(b.t, err)
+	return v
+}
+
+func (b tab) open(url string) { b.t.Helper(); run(b, chromedp.Navigate(url)) }
+
+func (b tab) fill(selector, text string) {
+	b.t.Helper()
+	run(b, chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// submit clicks, and waits for the page that comes of it.
+func (b tab) submit(selector string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	_, err := chromedp.RunResponse(ctx, chromedp.Click(chromedp.CSS(selector)))
+	require.NoError(b.t, err)
+}
+
+func (b tab) text(selector string) string {
+	b.t.Helper()
+	return strings.TrimSpace(run(b, chromedp.TextContent(chromedp.CSS(selector))))
+}
+
+func (b tab) shoot(name string) {
+	if dir := os.Getenv("MILLRACE_SCREENSHOTS"); dir != "" {
+		require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), run(b, chromedp.FullScreenshot(100)), 0o644))
+	}
+}
+
+// emulate sets the colour scheme and the width of the window.
+func (b tab) emulate(scheme string, width int64) {
+	b.t.Helper()
+	run(b, chromedp.EmulateViewport(width, 900))
+	run(b, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+		return err
+	}))
+}
+
+// pictures takes pictures of a page: light, dark, narrow.
+func (b tab) pictures(name string) {
+	if os.Getenv("MILLRACE_SCREENSHOTS") == "" {
+		return
+	}
+	b.shoot(name + "-light")
+	b.emulate("dark", 1280)
+	b.shoot(name + "-dark")
+	b.emulate("light", 420)
+	b.shoot(name + "-narrow")
+	b.emulate("light", 1280)
+}
+
+// pretend has the overview show an hour of traffic.
+func (h *house) pretend() {
+	h.console.ring.kept = nil
+	accepted, refused := 0.0, 0.0
+	buckets := [3]float64{}
+	for i := range maxSamples {
+		x := float64(i) / float64(maxSamples)
+		accepted += 10 * (900 + 500*math.Sin(9*x) + 60*math.Sin(140*x))
+		refused += 10 * max(0, 40*math.Sin(5*x))
+		for j, n := range []float64{400, 60, 4 + 10*max(0, math.Sin(12*x))} {
+			buckets[j] += n
+		}
+		text := fmt.Sprintf("millrace_objects_total{workspace=\"demo\",result=\"accepted\"} %f\nmillrace_objects_total{workspace=\"demo\",result=\"refused\"} %f\n", accepted, refused)
+		for j, seconds := range []string{"1.0e-3...2.1e-3", "2.1e-3...6.2e-3", "6.2e-3...1.2e-2"} {
+			text += fmt.Sprintf("millrace_http_request_seconds_bucket{route=\"/users/track\",vmrange=%q} %f\n", seconds, buckets[j])
+		}
+		text += "millrace_ready 1\nmillrace_entries 1204311\nmillrace_log_bytes 734003200\nmillrace_eventlog_bytes 9234003200\nprocess_resident_memory_bytes 1834003200\nmillrace_inflight_bytes 90112\n"
+		h.console.ring.add(readSample(h.now.Load()-int64(maxSamples-1-i)*sampleInterval.Milliseconds(), []byte(text)))
+	}
+}
+
+// The way of a person, as he goes it: what is shown, what is clicked, what comes of it.
+func TestBrowser(t *testing.T) {
+	b := openBrowser(t)
+	h := openHouse(t)
+	h.pretend()
+	b.emulate("light", 1280)
+	b.open(h.url + "/")
+	require.Equal(t, "Sign in · Millrace", run(b, chromedp.Title()))
+	b.pictures("sign-in")
+	b.fill(`input[name=token]`, "wrong")
+	b.submit("button")
+	require.Contains(t, b.text(".problem"), "That is not the admin token")
+	b.fill(`input[name=token]`, adminToken)
+	b.submit("button")
+	require.Equal(t, h.url+home, run(b, chromedp.Location()))
+	require.Equal(t, "Overview · Millrace", run(b, chromedp.Title()))
+	b.pictures("overview")
+	b.open(h.url + "/console/account")
+	b.pictures("account")
+	b.open(h.url + "/console/w/nowhere/users")
+	b.pictures("fault")
+}

@@ -1,0 +1,170 @@
+// Package console is what people see of a running server in a browser: pages that Go renders on the server, with what
+// they may do there.
+//
+// The console has no way of its own to anything: its pages read by the admin API, in this process, and its verbs are
+// the admin API's, with the person's name in the entry of the audit log. What is its own is who the person is (sign-in,
+// sessions) and what the person may do (rights): the table of routes says which right each page and each verb needs,
+// and nothing is served that isn't in it.
+//
+// Names, attributes and HTML come from tracked clients, and must not run in a page: html/template escapes whatever is
+// shown, no page has inline code, and the policy of every answer forbids code that isn't the console's own. Each request
+// that changes something carries a token that is derived from the session's.
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"time"
+
+	"millrace/api/control"
+	"millrace/api/scim"
+)
+
+// Options of a Console.
+type Options struct {
+	// API is the admin API, which serves whoever comes; As says who makes a request. Required.
+	API http.Handler
+	As  func(*http.Request, control.Actor) *http.Request
+	// Control has dashboard users, their permissions, and sessions. Required.
+	Control *control.Control
+	// Figures appends the metrics of this process, as Prometheus reads them. Required.
+	Figures func(dst []byte) []byte
+	// Document is the page that describes the public API. Required.
+	Document http.Handler
+	// AdminToken signs in from loopback. Empty: it doesn't.
+	AdminToken string
+	// Provider signs dashboard users in; without an Issuer nobody but the admin token does.
+	Provider Provider
+	// Idle ends a session that was not used for so long, Life one that is so old. Defaults 30 minutes, 12 hours.
+	Idle, Life time.Duration
+	// MaxSessions is how many sessions there may be at a time, MaxSessionsOfUser how many of one person. Defaults 1000,
+	// 20.
+	MaxSessions, MaxSessionsOfUser int
+	// MaxSignInsPerMinute is how many wrong admin tokens are looked at. Default 10.
+	MaxSignInsPerMinute int
+	// Now is the clock, Unix milliseconds. Default: the system's.
+	Now func() int64
+	// Logger. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	o.Idle, o.Life = cmp.Or(o.Idle, 30*time.Minute), cmp.Or(o.Life, 12*time.Hour)
+	o.MaxSessions, o.MaxSessionsOfUser = cmp.Or(o.MaxSessions, 1000), cmp.Or(o.MaxSessionsOfUser, 20)
+	o.MaxSignInsPerMinute = cmp.Or(o.MaxSignInsPerMinute, 10)
+	if o.Now == nil {
+		o.Now = func() int64 { return time.Now().UnixMilli() }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+// Validate says which option is wrong.
+func (o *Options) Validate() error {
+	switch {
+	case o.API == nil || o.As == nil || o.Control == nil || o.Figures == nil || o.Document == nil:
+		return errors.New("console: API, As, Control, Figures or Document is not set")
+	case o.Idle < time.Minute || o.Life < o.Idle || o.Life > 30*24*time.Hour:
+		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at most 30 days")
+	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 || o.MaxSignInsPerMinute < 1:
+		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute", control.MaxDocuments)
+	}
+	return o.Provider.validate()
+}
+
+// Console serves the pages. Make it with New, end it with Close.
+type Console struct {
+	options Options
+	users   *scim.Users
+	mux     *http.ServeMux
+	ring    ring
+	tries   tries
+	oidc    provider
+	stop    context.CancelFunc
+	done    chan struct{}
+}
+
+// New makes a Console, which looks at the figures from now on.
+func New(options Options) (*Console, error) {
+	options.EnsureDefaults()
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Console{options: options, users: scim.NewUsers(options.Control, options.Now), done: make(chan struct{})}
+	c.oidc.Provider = options.Provider
+	c.mux = http.NewServeMux()
+	for _, rt := range c.routes() {
+		c.mux.HandleFunc(rt.method+" "+rt.path, c.serve(rt))
+	}
+	c.mux.HandleFunc("GET /console/static/{file}", serveStatic)
+	c.mux.Handle("GET /{$}", http.RedirectHandler(home, http.StatusSeeOther))
+	c.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.fail(c.stranger(w, r), notFound()) })
+	c.look()
+	ctx, cancel := context.WithCancel(context.Background())
+	c.stop = cancel
+	go c.watch(ctx)
+	return c, nil
+}
+
+// Close ends it.
+func (c *Console) Close() error {
+	c.stop()
+	<-c.done
+	return nil
+}
+
+// home is the page behind /.
+const home = "/console/"
+
+// policy lets a page load the console's own style and code, nothing inline and nothing foreign; it shows previews in
+// frames, and is shown in none.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP serves one request.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+	h.Set("X-Robots-Tag", "noindex")
+	h.Set("Cache-Control", "no-store")
+	if isSecure(r, c.options.Provider.URL) {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler { //nolint:errorlint // it is never wrapped
+				panic(p)
+			}
+			c.options.Logger.Error("panic in the console", "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			http.Error(w, "The console has failed at this page.", http.StatusInternalServerError)
+		}
+	}()
+	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
+	c.mux.ServeHTTP(w, r)
+}
+
+// maxFormBytes bounds a form: the largest has the three texts of a preference center, 256 KiB each, percent-encoded.
+const maxFormBytes = 3 << 20
+
+// isSecure says whether the browser has come by https: to this process, or to the proxy that publicURL names.
+func isSecure(r *http.Request, publicURL string) bool {
+	if r.TLS != nil {
+		return true
+	}
+	u, err := url.Parse(publicURL)
+	return err == nil && u.Scheme == "https" && u.Host == r.Host
+}

@@ -1,0 +1,270 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/stretchr/testify/require"
+
+	"millrace/api"
+	"millrace/api/control"
+	"millrace/api/scim"
+	"millrace/ingest"
+	"millrace/ingest/field"
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+const (
+	adminToken = "the-admin-token-of-the-tests"
+	demoKey    = "demo-key"
+	demoYAML   = `
+workspaces:
+  - id: demo
+    name: Demo shop
+    apps: [{id: web, name: Web}]
+    api_keys: [{name: server, key: demo-key, permissions: ["*"]}]
+    subscription_groups: [{id: 11111111-2222-3333-4444-555555555555, name: News, channel: email}]
+    preference_centers: [{id: choose, name: choose, preference_center_title: Choose, preference_center_page_html: "<p>Hello <b>you</b></p>", confirmation_page_html: "<p>Saved</p>"}]
+  - id: other
+    name: Other
+`
+	newsGroup = "11111111-2222-3333-4444-555555555555"
+)
+
+// house is a whole server with a console: engine, door, control data, console, each real.
+type house struct {
+	t       testing.TB
+	control *control.Control
+	engine  *shard.Coordinator
+	api     *api.Server
+	console *Console
+	users   *scim.Users
+	now     atomic.Int64 // Unix ms
+	url     string
+	log     lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// openHouse starts one, on loopback.
+func openHouse(t testing.TB, edit ...func(*Options)) *house {
+	h := &house{t: t}
+	h.now.Store(time.Now().UnixMilli())
+	logger := slog.New(slog.NewTextHandler(&h.log, nil))
+	h.control = control.New(control.Options{Now: h.now.Load, Logger: logger, Prepare: prepare})
+	engine, err := shard.Open(shard.Options{Dir: t.TempDir(), MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20,
+		OnDocument: h.control.Apply, Logger: logger})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	h.engine = engine
+	h.control.Start(api.ControlStore(engine, nil))
+	h.bootstrap(demoYAML)
+	h.openAPI(api.Engine(engine), logger)
+	h.users = scim.NewUsers(h.control, h.now.Load)
+	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: api.DocumentPage, Now: h.now.Load, Logger: logger,
+		Figures: func(dst []byte) []byte {
+			b := bytes.NewBuffer(dst)
+			metrics.WritePrometheus(b, true)
+			return b.Bytes()
+		}}
+	server := httptest.NewUnstartedServer(nil)
+	h.url = "http://" + server.Listener.Addr().String()
+	options.Provider.URL = h.url
+	for _, e := range edit {
+		e(&options)
+	}
+	h.console, err = New(options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.console.Close()) })
+	server.Config.Handler = h.api.AdminServer(h.console).Handler
+	server.Start()
+	t.Cleanup(server.Close)
+	return h
+}
+
+func (h *house) bootstrap(text string) {
+	file, err := control.ParseBootstrap([]byte(text))
+	require.NoError(h.t, err)
+	_, err = h.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+	require.NoError(h.t, err)
+}
+
+// openAPI serves the public API on a port of its own.
+func (h *house) openAPI(store api.Store, logger *slog.Logger) {
+	decoders := ingest.NewPool(ingest.Options{})
+	var err error
+	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
+		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
+			decoder := decoders.Get()
+			defer decoders.Put(decoder)
+			b := batch.(*shard.Batch)
+			b.SetSource(op.SourceTrack)
+			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+		}})
+	require.NoError(h.t, err)
+}
+
+// prepare is what the decoder has to know of a workspace.
+func prepare(w *control.Workspace) any {
+	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
+	for id := range w.Apps {
+		prepared.Apps[id] = struct{}{}
+	}
+	for id := range w.Groups {
+		raw, _ := field.UUID([]byte(id))
+		prepared.Groups[raw] = ingest.ChannelEmail
+	}
+	return prepared
+}
+
+// track sends objects to the public API, which listens for this request only.
+func (h *house) track(body string) {
+	h.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(h.t, err)
+	go func() { _ = h.api.Serve(ln) }()
+	defer ln.Close()
+	r, err := http.NewRequest(http.MethodPost, "http://"+ln.Addr().String()+"/users/track", strings.NewReader(body))
+	require.NoError(h.t, err)
+	r.Header.Set("Authorization", "Bearer "+demoKey)
+	r.Header.Set("Content-Type", "application/json")
+	r.Close = true
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(h.t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(h.t, err)
+	require.Equal(h.t, 201, answer.StatusCode, string(text))
+}
+
+// provision makes a dashboard user, as an identity provider does.
+func (h *house) provision(userName, permissions string) (id string) {
+	h.t.Helper()
+	body := fmt.Sprintf(`{"schemas":["urn:ietf:params:scim:schemas:core:2.0:User"],"userName":%q,"name":{"givenName":"Ada","familyName":"Lovelace"},"department":"bi","permissions":%s}`,
+		userName, permissions)
+	_, err := h.users.Create(control.Actor{Name: "SCIM token"}, []byte(body))
+	require.NoError(h.t, err)
+	user, _ := h.users.Named(userName)
+	return user.ID
+}
+
+// browser is a client with cookies, as a person has one.
+type browser struct {
+	*http.Client
+	h *house
+}
+
+// page is an answer.
+type page struct {
+	status int
+	header http.Header
+	text   string
+	path   string // where it was found, after redirects
+}
+
+func (h *house) browser() *browser {
+	jar, err := cookiejar.New(nil)
+	require.NoError(h.t, err)
+	return &browser{&http.Client{Jar: &looseJar{jar}}, h}
+}
+
+// looseJar takes Secure cookies over http on loopback, as browsers do.
+type looseJar struct{ http.CookieJar }
+
+func (j *looseJar) Cookies(u *url.URL) []*http.Cookie {
+	secure := *u
+	secure.Scheme = "https"
+	return j.CookieJar.Cookies(&secure)
+}
+
+// signedIn is a browser in which the admin token has signed in.
+func (h *house) signedIn() *browser {
+	h.t.Helper()
+	b := h.browser()
+	b.get(signInPath)
+	p := b.post(signInPath, "token", adminToken)
+	require.Equal(h.t, 200, p.status, p.text)
+	require.Equal(h.t, home, p.path)
+	return b
+}
+
+// signedInAs is a browser in which a dashboard user is signed in, without the identity provider.
+func (h *house) signedInAs(userName string) *browser {
+	h.t.Helper()
+	user, _ := h.users.Named(userName)
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, h.url, nil)
+	require.NoError(h.t, h.console.begin(w, r, user))
+	b := h.browser()
+	u, err := url.Parse(h.url)
+	require.NoError(h.t, err)
+	u.Scheme = "https"
+	b.Jar.SetCookies(u, w.Result().Cookies())
+	return b
+}
+
+func (b *browser) get(path string) page {
+	b.h.t.Helper()
+	answer, err := b.Get(b.h.url + path)
+	require.NoError(b.h.t, err)
+	return b.read(answer)
+}
+
+// post sends a form as a page of the session has it.
+func (b *browser) post(path string, fields ...string) page {
+	b.h.t.Helper()
+	return b.send(path, append([]string{"form", b.token()}, fields...)...)
+}
+
+// send sends these fields alone.
+func (b *browser) send(path string, fields ...string) page {
+	b.h.t.Helper()
+	form := url.Values{}
+	for i := 0; i < len(fields); i += 2 {
+		form.Add(fields[i], fields[i+1])
+	}
+	answer, err := b.PostForm(b.h.url+path, form)
+	require.NoError(b.h.t, err)
+	return b.read(answer)
+}
+
+func (b *browser) read(answer *http.Response) page {
+	b.h.t.Helper()
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(b.h.t, err)
+	return page{answer.StatusCode, answer.Header, string(text), answer.Request.URL.RequestURI()}
+}
+
+var formField = regexp.MustCompile(`name="form" value="([0-9a-f]{64})"`)
+
+// token is what the forms of this browser carry: the account's page has one, and so has the sign-in.
+func (b *browser) token() string {
+	b.h.t.Helper()
+	m := formField.FindStringSubmatch(b.get("/console/account").text)
+	require.NotNil(b.h.t, m)
+	return m[1]
+}

@@ -1,0 +1,193 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed static/*
+var staticFiles embed.FS
+
+// pages are the templates by their names, each within the frame.
+var pages = parsePages()
+
+func parsePages() map[string]*template.Template {
+	frame := template.Must(template.New("frame.html").Funcs(helpers).ParseFS(templateFiles, "templates/frame.html", "templates/parts.html"))
+	all := map[string]*template.Template{}
+	names, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	for _, file := range names {
+		name := strings.TrimSuffix(strings.TrimPrefix(file, "templates/"), ".html")
+		all[name] = template.Must(template.Must(frame.Clone()).ParseFS(templateFiles, file))
+	}
+	return all
+}
+
+// helpers are what templates call besides the methods of a visit.
+var helpers = template.FuncMap{
+	"path":   path,
+	"number": number,
+	"size":   size,
+	"ago":    func(now, then int64) string { return ago(time.Duration(now-then) * time.Millisecond) },
+	"time":   func(millis int64) string { return time.UnixMilli(millis).UTC().Format("2006-01-02 15:04:05") },
+	"short":  short,
+	"join":   strings.Join,
+}
+
+// render sends a page.
+func (v *visit) render(name, title string, data any) error {
+	v.Title, v.Data = title, data
+	if v.Done == "" {
+		v.Done = doneTexts[v.r.URL.Query().Get("done")]
+	}
+	if v.Person == nil && v.formToken == "" {
+		v.giveForm()
+	}
+	var b bytes.Buffer
+	if err := pages[name].ExecuteTemplate(&b, "frame.html", v); err != nil {
+		return fmt.Errorf("render %s: %w", name, err)
+	}
+	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	v.w.WriteHeader(v.status)
+	_, _ = v.w.Write(b.Bytes())
+	return nil
+}
+
+// doneTexts are what pages say after a form has done something.
+var doneTexts = map[string]string{
+	"out":        "You are signed out.",
+	"everywhere": "You are signed out everywhere.",
+
+	"node-added":   "The node is added.",
+	"node-drains":  "The node gives its groups away.",
+	"node-removed": "The node is removed.",
+}
+
+// giveForm has the forms of a stranger carry what a cookie has, too.
+func (v *visit) giveForm() {
+	token := randomText()
+	if cookie, err := v.r.Cookie(formCookie); err == nil && len(cookie.Value) == len(token) {
+		token = cookie.Value
+	} else {
+		setCookie(v.w, formCookie, token, http.SameSiteStrictMode, 0)
+	}
+	v.formToken = formToken(token)
+}
+
+// fail answers with a page that says what went wrong. Strangers are led to the sign-in, and from there back.
+func (c *Console) fail(v *visit, err error) {
+	var f *fault
+	switch {
+	case errors.Is(err, errStranger) && v.r.Method == http.MethodGet:
+		http.Redirect(v.w, v.r, signInPath+"?next="+url.QueryEscape(v.r.URL.RequestURI()), http.StatusSeeOther)
+		return
+	case !errors.As(err, &f):
+		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
+		f = &fault{http.StatusInternalServerError, "Something went wrong. The log of the server says what."}
+	}
+	v.status = f.status
+	if err := v.render("fault", http.StatusText(f.status), f.text); err != nil {
+		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
+		http.Error(v.w, f.text, f.status)
+	}
+}
+
+// stranger is a visit outside of the table of routes.
+func (c *Console) stranger(w http.ResponseWriter, r *http.Request) *visit {
+	return &visit{c: c, w: w, r: r, Person: c.whoIs(r), status: http.StatusOK}
+}
+
+// serveStatic serves style, code and icon. They change with the program only, whose pages name them with their version.
+func serveStatic(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "public, max-age=86400")
+	http.ServeFileFS(w, r, staticFiles, "static/"+r.PathValue("file"))
+}
+
+// Static is the path of a file with its version.
+func (v *visit) Static(name string) string { return "/console/static/" + name + "?" + staticVersion }
+
+var staticVersion = func() string {
+	var b bytes.Buffer
+	_ = fs.WalkDir(staticFiles, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			text, _ := staticFiles.ReadFile(name)
+			b.Write(text)
+		}
+		return err
+	})
+	return digest(b.String())[:12]
+}()
+
+// Now is the time of the page, Unix ms.
+func (v *visit) Now() int64 { return v.c.options.Now() }
+
+// number writes a number with spaces between thousands, of 100 and more without decimals.
+func number(n any) string {
+	var f float64
+	switch n := n.(type) {
+	case int:
+		f = float64(n)
+	case int64:
+		f = float64(n)
+	case uint64:
+		f = float64(n)
+	case float64:
+		f = n
+	}
+	digits := 0
+	if f != float64(int64(f)) && f < 100 {
+		digits = 1
+	}
+	whole, rest, _ := strings.Cut(strconv.FormatFloat(f, 'f', digits, 64), ".")
+	for i := len(whole) - 3; i > 0 && whole[i-1] != '-'; i -= 3 {
+		whole = whole[:i] + "\u202f" + whole[i:]
+	}
+	if rest != "" && rest != "0" {
+		whole += "." + rest
+	}
+	return whole
+}
+
+// size writes a number of bytes.
+func size(bytes float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for len(units) > 1 && bytes >= 1024 {
+		bytes, units = bytes/1024, units[1:]
+	}
+	return number(bytes) + " " + units[0]
+}
+
+// ago writes a time that has passed, in one unit.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return "just now"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + " min ago"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + " h ago"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + " days ago"
+}
+
+// short cuts a long text.
+func short(most int, text string) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}

@@ -1,0 +1,260 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"millrace/api/control"
+)
+
+// visit is one request of the console while it is served. Templates read it.
+type visit struct {
+	c      *Console
+	w      http.ResponseWriter
+	r      *http.Request
+	route  *route
+	Person *person            // nil: a stranger
+	At     *control.Workspace // of the path; nil: the page is of the company, or of nobody
+	Title  string
+	// Problem is what was wrong with a form, Done what one has done.
+	Problem, Done string
+	Data          any
+	formToken     string
+	status        int
+}
+
+// handler serves a route. What it returns becomes a page that says what went wrong.
+type handler func(v *visit) error
+
+// serve is what stands before a route's handler: who makes the request, the right that the route needs, and, when it
+// changes something, the token of the form.
+func (c *Console) serve(rt *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := &visit{c: c, w: w, r: r, route: rt, status: http.StatusOK, Person: c.whoIs(r)}
+		err := v.admit()
+		if err == nil {
+			err = rt.handler(v)
+		}
+		if err != nil {
+			c.fail(v, err)
+		}
+	}
+}
+
+// admit says whether the request may go on.
+func (v *visit) admit() error {
+	if v.route.needs != anybody && v.Person == nil {
+		return errStranger
+	}
+	if v.route.method == http.MethodPost {
+		if err := v.checkForm(); err != nil {
+			return err
+		}
+	}
+	if v.route.needs == anybody || v.route.needs == anyPerson {
+		return nil
+	}
+	slug := v.r.PathValue("workspace")
+	have := v.Person.rights.in(slug)
+	if slug != "" {
+		v.At = v.c.options.Control.Snapshot().Lookup(slug)
+		if v.At == nil || !have.has(See) { // who may not see a workspace isn't told that there is one
+			return notFound()
+		}
+	}
+	if !have.has(v.route.needs) {
+		return &fault{http.StatusForbidden, "You may not do this here. It needs the right to " + strings.Join((v.route.needs&^have).names(), " and to ") + "."}
+	}
+	return nil
+}
+
+// checkForm refuses a form that no page of this session has shown.
+func (v *visit) checkForm() error {
+	want := ""
+	if v.Person != nil {
+		want = v.Person.form
+	} else if cookie, err := v.r.Cookie(formCookie); err == nil {
+		want = formToken(cookie.Value)
+	}
+	if err := v.r.ParseForm(); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return &fault{http.StatusRequestEntityTooLarge, "The form is too large."}
+		}
+		return &fault{http.StatusBadRequest, "The form can't be read."}
+	}
+	if !same(v.r.PostForm.Get("form"), want) {
+		return &fault{http.StatusForbidden, "This form is not one of your present session. Go back, load the page anew, and try again."}
+	}
+	return nil
+}
+
+// May says whether the person may do what needs these rights, in the workspace of the page.
+func (v *visit) may(needs Right) bool {
+	slug := ""
+	if v.At != nil {
+		slug = v.At.ID
+	}
+	return v.Person != nil && v.Person.rights.in(slug).has(needs)
+}
+
+// May says for templates whether the person may send a form or open a page, by its route's path.
+func (v *visit) May(method, path string) bool {
+	for _, rt := range v.c.routes() {
+		if rt.method == method && rt.path == path {
+			return rt.needs == anybody || v.Person != nil && (rt.needs == anyPerson || v.may(rt.needs))
+		}
+	}
+	panic("BUG: there is no route " + method + " " + path)
+}
+
+// Form is the hidden field that every form has.
+func (v *visit) Form() string {
+	if v.Person != nil {
+		return v.Person.form
+	}
+	return v.formToken
+}
+
+// Sent is what a form has sent that was refused, so that nobody has to write it again.
+func (v *visit) Sent(name string) string { return v.r.PostForm.Get(name) }
+
+// form is a field of a form, without spaces around it.
+func (v *visit) form(name string) string { return strings.TrimSpace(v.r.PostForm.Get(name)) }
+
+// redirect leads to a page, which then says what was done: a key of doneTexts, or nothing.
+func (v *visit) redirect(path, done string) error {
+	if done != "" {
+		path += "?done=" + url.QueryEscape(done)
+	}
+	http.Redirect(v.w, v.r, path, http.StatusSeeOther)
+	return nil
+}
+
+// retry shows the page that a form stands on once more, with what was wrong.
+func (v *visit) retry(err error, page handler) error {
+	var f *fault
+	if !errors.As(err, &f) || f.status >= http.StatusInternalServerError {
+		return err
+	}
+	v.Problem, v.status = f.text, f.status
+	return page(v)
+}
+
+// fault is what goes wrong with a request: it is shown to the person.
+type fault struct {
+	status int
+	text   string
+}
+
+func (f *fault) Error() string { return f.text }
+
+func notFound() error { return &fault{http.StatusNotFound, "There is no such page."} }
+
+var errStranger = &fault{http.StatusUnauthorized, "Please sign in."}
+
+func bad(format string, args ...any) error {
+	return &fault{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// call makes a request of the admin API as the person of the visit: body and answer are JSON. nil is no body, or an
+// answer that isn't looked at.
+func (v *visit) call(method, path string, body, into any) error {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("encode a request: %w", err)
+		}
+	}
+	w := &answer{header: http.Header{}}
+	if err := v.pass(w, method, path, text); err != nil {
+		return err
+	}
+	if w.status >= http.StatusBadRequest {
+		return w.fault()
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(w.body.Bytes(), into); err != nil {
+		return fmt.Errorf("the answer of %s %s can't be read: %w", method, path, err)
+	}
+	return nil
+}
+
+// pass has the admin API answer to w.
+func (v *visit) pass(w http.ResponseWriter, method, path string, body []byte) error {
+	r, err := http.NewRequestWithContext(v.r.Context(), method, path, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("make a request: %w", err)
+	}
+	r.RemoteAddr = v.r.RemoteAddr
+	by := v.c.actor(v.r, v.Person)
+	r.Header.Set("X-Request-Id", by.RequestID)
+	v.c.options.API.ServeHTTP(w, v.c.options.As(r, by))
+	return nil
+}
+
+// answer is an answer of the admin API.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(p)
+}
+
+// fault is what the answer says is wrong.
+func (a *answer) fault() error {
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(a.body.Bytes(), &said) != nil || said.Message == "" {
+		said.Message = http.StatusText(a.status)
+	}
+	return &fault{a.status, sentence(said.Message)}
+}
+
+// sentence begins with a capital letter and ends with a full stop.
+func sentence(text string) string {
+	text = strings.TrimPrefix(text, "invalid: ")
+	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
+		text = string(text[0]-'a'+'A') + text[1:]
+	}
+	if !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return text
+}
+
+// path joins segments to a path; each is escaped.
+func path(segments ...string) string {
+	var b strings.Builder
+	for _, s := range segments {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(s))
+	}
+	return b.String()
+}
+
+// of is a path of the admin API below the workspace of the visit.
+func (v *visit) of(segments ...string) string {
+	return path(append([]string{"admin", "workspaces", v.At.ID}, segments...)...)
+}

@@ -1,0 +1,110 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/goccy/go-json"
+)
+
+// Session is one of the console: a person who has signed in, on one browser. It is a control document, so it is the
+// same on every node and survives a restart; of its token there is a digest only, which is its id.
+type Session struct {
+	ID       string `json:"id"`                // SHA-256 of the token, hexadecimal
+	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: by the admin token
+	UserName string `json:"user_name"`
+	// Secret is of what it was opened by, when that is the admin token: with another token it is over.
+	Secret  string `json:"secret,omitempty"`
+	Address string `json:"address,omitempty"`
+	BeganAt int64  `json:"began_at"` // Unix ms
+	SeenAt  int64  `json:"seen_at"`  // Unix ms; behind the last request by no more than SessionLimits.Step
+}
+
+// SessionLimits bound sessions.
+type SessionLimits struct {
+	Idle, Life int64 // ms without a request, and in all
+	Max        int   // sessions at a time
+	MaxOfUser  int   // of one person; the one that was not used for the longest time makes room
+}
+
+// Step is how far SeenAt may be behind: not each request is worth a record.
+func (l SessionLimits) Step() int64 { return l.Idle / 8 }
+
+// IsOver says whether a session has come to its end.
+func (l SessionLimits) IsOver(s *Session, now int64) bool {
+	return now-s.SeenAt >= l.Idle || now-s.BeganAt >= l.Life
+}
+
+// Session returns the session with this id, nil when there is none.
+func (c *Control) Session(id string) *Session { return c.sessions.Get("", id) }
+
+// Sessions lists those of a person, the latest first.
+func (c *Control) Sessions(userName string) []*Session {
+	list := slices.DeleteFunc(c.sessions.List(""), func(s *Session) bool { return s.UserName != userName })
+	slices.SortFunc(list, func(a, b *Session) int { return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID, b.ID)) })
+	return list
+}
+
+// BeginSession stores a new session; those that are over make room.
+func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
+	return c.do(by, func(d *draft) error {
+		var live []*Session
+		for _, old := range c.sessions.List("") {
+			if !l.IsOver(old, s.BeganAt) {
+				live = append(live, old)
+			} else if len(d.put) < maxSwept {
+				d.set(joinKey(kindSession, "", old.ID), nil)
+			}
+		}
+		if own := c.Sessions(s.UserName); len(own) >= l.MaxOfUser {
+			if oldest := own[len(own)-1]; !l.IsOver(oldest, s.BeganAt) {
+				d.set(joinKey(kindSession, "", oldest.ID), nil)
+			}
+		}
+		if len(live) >= l.Max {
+			return fmt.Errorf("%w: %d sessions are open, the most that there may be at a time", ErrConflict, len(live))
+		}
+		return d.replace("signed in", kindSession, "", s.ID, s)
+	})
+}
+
+// maxSwept is how many sessions that are over one change removes.
+const maxSwept = 100
+
+// TouchSession notes that a session is in use. It has no entry in the audit log.
+func (c *Control) TouchSession(id string, now int64) error {
+	return c.do(Actor{}, func(d *draft) error {
+		key := joinKey(kindSession, "", id)
+		var s Session
+		if text := d.get(key); text == nil || json.Unmarshal(text, &s) != nil {
+			return nil // it has ended
+		}
+		s.SeenAt = max(s.SeenAt, now)
+		doc, err := encode(s)
+		if err == nil {
+			d.set(key, doc)
+		}
+		return err
+	})
+}
+
+// EndSession ends a session. One that isn't there is no error.
+func (c *Control) EndSession(by Actor, id string) error {
+	return c.do(by, func(d *draft) error { return d.replace("signed out", kindSession, "", id, nil) })
+}
+
+// EndSessions ends all sessions of a person and returns how many there were.
+func (c *Control) EndSessions(by Actor, userName string) (n int, err error) {
+	err = c.do(by, func(d *draft) error {
+		own := c.Sessions(userName)
+		n = len(own)
+		for _, s := range own {
+			if err := d.replace("signed out everywhere", kindSession, "", s.ID, nil, "sessions", n, "user", userName); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/api"
+	"millrace/api/console"
+)
+
+// checkConsole refuses settings that would surprise.
+func (c *serveCommand) checkConsole() error {
+	switch {
+	case c.OIDCIssuer == "" && (c.OIDCClientID != "" || c.OIDCClientSecret != "" || c.OIDCClientSecretFile != ""):
+		return errors.New("--oidc-client-id and its secret go with --oidc-issuer")
+	case c.OIDCIssuer != "" && (c.OIDCClientID == "" || c.ConsoleURL == ""):
+		return errors.New("--oidc-issuer needs --oidc-client-id and --console-url")
+	case c.OIDCClientSecret != "" && c.OIDCClientSecretFile != "":
+		return errors.New("--oidc-client-secret and --oidc-client-secret-file: want one of them")
+	case c.Console == "":
+		return nil
+	}
+	loopback, err := isLoopback(c.Console)
+	if err != nil {
+		return fmt.Errorf("--console: %w", err)
+	}
+	if !loopback && c.TLSCert == "" && !c.InsecureHTTP {
+		return errors.New("--console: another address than loopback needs --tls-cert and --tls-key; or --insecure-http, and a proxy with TLS before it")
+	}
+	return nil
+}
+
+// consoleOptions are those of the flags; what is of the node comes later.
+func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, error) {
+	o := console.Options{Idle: c.ConsoleIdle, Life: c.ConsoleLife, MaxSessions: c.MaxSessions, Logger: logger,
+		Provider: console.Provider{Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, ClientSecret: c.OIDCClientSecret, Claim: c.OIDCClaim,
+			URL: strings.TrimSuffix(c.ConsoleURL, "/")}}
+	if c.OIDCClientSecretFile != "" {
+		text, err := os.ReadFile(c.OIDCClientSecretFile)
+		if err != nil {
+			return o, fmt.Errorf("--oidc-client-secret-file: %w", err)
+		}
+		o.Provider.ClientSecret = strings.TrimSpace(string(text))
+	}
+	return o, nil
+}
+
+// openConsole makes the console of a node.
+func (n *node) openConsole(o console.Options, adminToken string) (err error) {
+	o.API, o.As, o.Control, o.AdminToken, o.Document = n.server.AdminAPI(), api.As, n.control, adminToken, api.DocumentPage
+	o.Figures = func(dst []byte) []byte {
+		b := bytes.NewBuffer(dst)
+		metrics.WritePrometheus(b, true)
+		return b.Bytes()
+	}
+	if n.console, err = console.New(o); err != nil {
+		return err
+	}
+	n.ends = append([]func() error{n.console.Close}, n.ends...)
+	return nil
+}
