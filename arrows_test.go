@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"api/preference": {},
 	"api/ratelimit":  {},
 	"api/scim":       {"api/control", "shard/op"},
-	"api/stream":     {"api/control", "shard/eventlog", "shard/op", "wal/durable"},
+	"api/stream":     {"api/control", "shard", "shard/eventlog", "shard/op", "shard/profile", "wal/durable"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
@@ -63,7 +63,7 @@ var arrows = map[string][]string{
 var testArrows = map[string][]string{
 	"api/console":    {"api", "api/keys", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
-	"api/stream":     {"shard", "shard/identity", "wal"},
+	"api/stream":     {"ingest", "shard/identity", "wal"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},
 	"shard/backup":   {"shard/identity", "shard/op", "shard/profile"},

@@ -1,15 +1,17 @@
 package control
 
 import (
+	"maps"
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // Destination is where a stream goes. It stays. Which fields it has depends on its type.
 type Destination struct {
-	Type string `json:"type" yaml:"type"` // directory (default) | s3
+	Type string `json:"type" yaml:"type"` // directory (default) | s3 | http
 	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
 	// id.
 	Path string `json:"path,omitempty" yaml:"path"`
@@ -30,12 +32,17 @@ type Destination struct {
 	// Encryption at the server: none (default: as the bucket has it), AES256, or aws:kms with KMSKey.
 	Encryption string `json:"encryption,omitempty" yaml:"encryption"`
 	KMSKey     string `json:"kms_key,omitempty" yaml:"kms_key"`
+
+	// Of http. URL gets POST requests of up to Batch events, default 100.
+	URL   string `json:"url,omitempty" yaml:"url"`
+	Batch int    `json:"batch,omitempty" yaml:"batch"`
 }
 
 // Types of a Destination, and values of its fields.
 const (
 	DestinationDirectory = "directory"
 	DestinationS3        = "s3"
+	DestinationHTTP      = "http"
 
 	LayoutHive     = "hive"
 	LayoutCurrents = "currents"
@@ -44,11 +51,18 @@ const (
 	AddressingPath = "path"
 	AddressingHost = "host"
 
+	// Formats of messages: the bodies of Currents, or the rows of files.
+	FormatCurrents = "currents"
+	FormatJSON     = "json"
+
 	EncryptionS3  = "AES256"
 	EncryptionKMS = "aws:kms"
 )
 
-const maxDestinationBytes = 1024 // of a field
+const (
+	maxDestinationBytes = 1024 // of a field
+	maxBatch            = 1000
+)
 
 func (d *Destination) ensureDefaults(stream string) {
 	setDefault(&d.Type, DestinationDirectory)
@@ -61,6 +75,9 @@ func (d *Destination) ensureDefaults(stream string) {
 	if d.Type == DestinationS3 {
 		setDefault(&d.Endpoint, "https://s3.amazonaws.com")
 		setDefault(&d.Addressing, AddressingAuto)
+	}
+	if d.Type == DestinationHTTP && d.Batch == 0 {
+		d.Batch = 100
 	}
 }
 
@@ -81,7 +98,7 @@ type destinationField struct {
 var destinationFields = []destinationField{
 	{"path", func(d *Destination) string { return d.Path }, []string{DestinationDirectory}, checkDirectory},
 	{"layout", func(d *Destination) string { return d.Layout }, []string{DestinationDirectory, DestinationS3}, oneOf(LayoutHive, LayoutCurrents)},
-	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3}, checkSlug},
+	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3, DestinationHTTP}, checkSlug},
 	{"endpoint", func(d *Destination) string { return d.Endpoint }, []string{DestinationS3}, checkHost},
 	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkWord},
 	{"prefix", func(d *Destination) string { return d.Prefix }, []string{DestinationS3}, checkPrefix},
@@ -89,15 +106,24 @@ var destinationFields = []destinationField{
 	{"addressing", func(d *Destination) string { return d.Addressing }, []string{DestinationS3}, oneOf(AddressingAuto, AddressingPath, AddressingHost)},
 	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3}, oneOf(EncryptionS3, EncryptionKMS)},
 	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkWord},
+	{"url", func(d *Destination) string { return d.URL }, []string{DestinationHTTP}, checkURL},
+	{"batch", func(d *Destination) string { return number(d.Batch) }, []string{DestinationHTTP}, checkBatch},
 }
 
 // destinationNeeds are the fields that a type must have.
-var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}}
+var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}, DestinationHTTP: {"url"}}
+
+// destinationFormats are what a type's events can be written as; the first is the default.
+var destinationFormats = map[string][]string{
+	DestinationDirectory: {"parquet", "ndjson"},
+	DestinationS3:        {"parquet", "ndjson"},
+	DestinationHTTP:      {FormatCurrents, FormatJSON},
+}
 
 func (d *Destination) validate() error {
 	needs, known := destinationNeeds[d.Type]
 	if !known {
-		return invalid("destination.type %q: want %s or %s", d.Type, DestinationDirectory, DestinationS3)
+		return invalid("destination.type %q: want %s", d.Type, strings.Join(slices.Sorted(maps.Keys(destinationNeeds)), " or "))
 	}
 	for _, f := range destinationFields {
 		field, value := "destination."+f.name, f.value(d)
@@ -159,6 +185,29 @@ func checkSlug(field, value string) error {
 func checkWord(field, value string) error {
 	if strings.ContainsAny(value, " /\\") {
 		return invalid("%s %q: want a name without spaces and slashes", field, value)
+	}
+	return nil
+}
+
+func checkURL(field, value string) error {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return invalid("%s %q: want a URL such as https://example.com/events", field, value)
+	}
+	return nil
+}
+
+// number is a number as the table has it; empty for 0, which stands for the default.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func checkBatch(field, value string) error {
+	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > maxBatch {
+		return invalid("%s %s: want 1 to %d", field, value, maxBatch)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ type Stream struct {
 	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
 	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase; default: both
 	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
-	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson; stays
+	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson, of files; currents (default) | json, of messages; stays
 	Destination Destination `json:"destination" yaml:"destination"`
 	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept,
 	// or "now" (default), which becomes the time of its creation. To change it is to rewind.
@@ -49,10 +49,10 @@ func (s *Stream) ensureDefaults() {
 	if len(s.Kinds) == 0 {
 		s.Kinds = []string{"event", "purchase"}
 	}
-	if s.Format == "" {
-		s.Format = "parquet"
-	}
 	s.Destination.ensureDefaults(s.ID)
+	if formats := destinationFormats[s.Destination.Type]; s.Format == "" && len(formats) > 0 {
+		s.Format = formats[0]
+	}
 }
 
 func (s *Stream) validate() error {
@@ -75,13 +75,13 @@ func (s *Stream) validate() error {
 			return err
 		}
 	}
-	if s.Format != "parquet" && s.Format != "ndjson" {
-		return invalid("format %q: want parquet or ndjson", s.Format)
-	}
 	if _, err := s.Since(); err != nil {
 		return err
 	}
-	return s.Destination.validate()
+	if err := s.Destination.validate(); err != nil {
+		return err
+	}
+	return oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format)
 }
 
 // replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.

@@ -24,6 +24,7 @@ type cursor struct {
 	Events      int64  `json:"events"`
 	Files       int64  `json:"files"`
 	Bytes       int64  `json:"bytes"`
+	Refused     int64  `json:"refused,omitempty"`       // of the events, by the destination, for good
 	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
 	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
 	ExpiredAt   int64  `json:"expired_at,omitempty"`    // when events were last found to have expired before they were delivered, Unix ms
@@ -108,7 +109,7 @@ func (k *carrier) run(ctx context.Context) {
 				pause = 0
 			}
 		} else {
-			pause = k.backoff(failures)
+			pause = max(k.backoff(failures), later(err))
 		}
 		k.note(err)
 		if sleep(ctx, pause) != nil {
@@ -323,17 +324,19 @@ func (k *carrier) keep(d delivery) error {
 
 // advance stores the cursor behind what is there for good, and counts that.
 func (k *carrier) advance(d delivery, c cursor, t tally) error {
-	files, bytes := d.sent()
+	done := d.sent()
 	c.Events += t.events
-	c.Files += files
-	c.Bytes += bytes
+	c.Files += done.files
+	c.Bytes += done.bytes
+	c.Refused += done.refused
 	c.LastEventAt = max(c.LastEventAt, t.newest)
 	if err := k.move(c); err != nil {
 		return err
 	}
 	k.counter("events").Add(int(t.events))
-	k.counter("files").Add(int(files))
-	k.counter("bytes").Add(int(bytes))
+	k.counter("files").Add(int(done.files))
+	k.counter("bytes").Add(int(done.bytes))
+	k.counter("refused").Add(int(done.refused))
 	return nil
 }
 

@@ -36,11 +36,14 @@ type delivery interface {
 	// confirmed is the position up to which all is there for good, and what that was, when confirm or write has failed;
 	// 0: nothing is.
 	confirmed() (through uint64, t tally)
-	// sent is what has left, once it is confirmed.
-	sent() (files, bytes int64)
+	// sent is what has left, of what is there for good.
+	sent() sum
 	// abort removes what is not confirmed.
 	abort()
 }
+
+// sum is what a delivery was made of.
+type sum struct{ files, bytes, refused int64 }
 
 // tally counts events of a delivery.
 type tally struct {
@@ -68,16 +71,24 @@ type pace struct {
 // newDestination makes what a stream's document says.
 func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
 	own := filepath.Join(o.Dir, ws.ID)
-	f := &files{folders: folders{disk: o.disk, base: filepath.Clean(o.Dir)}, format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
-		unfinished: s.ID + "." + p.Group + "." + o.Node + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
+	if s.Destination.Type == control.DestinationHTTP {
+		return newEndpoint(o, ws, s, refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"), limit: o.RefusedBytes})
+	}
+	f := &files{folders: newFolders(o), format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
+		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
 	switch d := &s.Destination; d.Type {
 	case control.DestinationDirectory:
 		root := filepath.Join(own, filepath.FromSlash(d.Path))
-		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: &f.folders, root: root}
+		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: f.folders, root: root}
 	case control.DestinationS3:
 		f.spool, f.to = filepath.Join(own, unfinishedDir), newBucket(o, ws.ID, s.ID, d)
 	default:
 		panic(fmt.Sprintf("BUG: stream %q has a destination of type %q", s.ID, d.Type))
 	}
 	return f
+}
+
+// ownName is the name of what is a stream's, out of one event log, on one node: it has no other's in front.
+func ownName(s *control.Stream, p Part, o *Options) string {
+	return s.ID + "." + p.Group + "." + o.Node
 }

@@ -51,6 +51,10 @@ type folders struct {
 	durable map[string]bool // those that are on disk for sure
 }
 
+func newFolders(o *Options) *folders {
+	return &folders{disk: o.disk, base: filepath.Clean(o.Dir), durable: map[string]bool{}}
+}
+
 // forget has directories looked at anew: somebody may have removed them.
 func (f *folders) forget() { f.durable = map[string]bool{} }
 

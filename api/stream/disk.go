@@ -13,6 +13,8 @@ import (
 type disk interface {
 	// Create begins a file, in the place of one that is there. What it returns may have Sync() error.
 	Create(path string) (io.WriteCloser, error)
+	// Append opens a file, which is made when there is none, to write behind its last line, and says how long it is.
+	Append(path string) (f io.WriteCloser, size int64, err error)
 	Rename(from, to string) error
 	Remove(path string) error
 	Exists(path string) bool
@@ -42,6 +44,25 @@ type machine struct{}
 
 func (machine) Create(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+}
+
+func (machine) Append(path string) (io.WriteCloser, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	last := []byte{'\n'}
+	if err == nil && size > 0 {
+		_, err = f.ReadAt(last, size-1)
+	}
+	if err == nil && last[0] != '\n' { // a crash has left a part of a line
+		_, err = f.Write([]byte{'\n'})
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, size, nil
 }
 
 func (machine) Rename(from, to string) error { return os.Rename(from, to) }

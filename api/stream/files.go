@@ -17,7 +17,7 @@ import (
 // files is a destination that gets files: those of a delivery are written into a directory of unfinished ones, and go
 // on the shelf when they are whole.
 type files struct {
-	folders    folders
+	folders    *folders
 	spool      string // the directory of unfinished files
 	unfinished string // begins their names
 	format     eventlog.Format
@@ -73,15 +73,14 @@ type filesDelivery struct {
 	to    *files
 	again bool
 	slot  int64 // the latest so far
-	files int64
-	bytes int64 // of finished files
+	done  sum
 
 	open    map[fileKey]*output
 	last    *output // of the event before
 	lastKey fileKey
 }
 
-func (d *filesDelivery) sent() (files, bytes int64)     { return d.files, d.bytes }
+func (d *filesDelivery) sent() sum                      { return d.done }
 func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} } // the whole is done again, under the same names
 func (d *filesDelivery) ends(e *eventlog.Event) bool    { return d.to.layout.key(e).slot > d.slot }
 
@@ -109,8 +108,8 @@ func (d *filesDelivery) confirm(ctx context.Context, first, last uint64) error {
 		if err != nil {
 			return err
 		}
-		d.files++
-		d.bytes += size
+		d.done.files++
+		d.done.bytes += size
 		if err := d.to.to.put(ctx, o.path, d.to.layout.name(key, first, last), d.again); err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ type PartStatus struct {
 	Events      int64      `json:"events"`
 	Files       int64      `json:"files"`
 	Bytes       int64      `json:"bytes"`
+	Refused     int64      `json:"refused,omitempty"`       // of the events
 	LastEventAt *time.Time `json:"last_event_at,omitempty"` // when the last event delivered was accepted
 	MovedAt     *time.Time `json:"moved_at,omitempty"`
 	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // events were found to have expired before they were delivered
@@ -37,6 +38,8 @@ type Status struct {
 	Events int64  `json:"events"`
 	Files  int64  `json:"files"`
 	Bytes  int64  `json:"bytes"`
+	// Refused is how many of the events the destination has refused for good.
+	Refused int64 `json:"refused,omitempty"`
 	// LagEvents is about how many events wait, of all kinds and names; LagSeconds how long the first of them has.
 	LagEvents  int64        `json:"lag_events"`
 	LagSeconds float64      `json:"lag_seconds"`
@@ -64,6 +67,7 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 		status.Events += p.Events
 		status.Files += p.Files
 		status.Bytes += p.Bytes
+		status.Refused += p.Refused
 		status.LagEvents += p.LagEvents
 		status.LagSeconds = max(status.LagSeconds, p.LagSeconds)
 		if p.Error != "" {
@@ -77,7 +81,7 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 }
 
 func describe(group string, c *cursor) PartStatus {
-	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files, Bytes: c.Bytes,
+	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files, Bytes: c.Bytes, Refused: c.Refused,
 		LastEventAt: timeOf(time.UnixMicro(c.LastEventAt), c.LastEventAt), MovedAt: timeOf(time.UnixMilli(c.MovedAt), c.MovedAt),
 		ExpiredAt: timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
 }
@@ -112,7 +116,8 @@ func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t
 // counter counts what a stream does on this node.
 func (k *carrier) counter(what string) *metrics.Counter {
 	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total", "bytes": "millrace_stream_bytes_total",
-		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total"}[what]
+		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total",
+		"refused": "millrace_stream_refused_total"}[what]
 	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())
 }
 

@@ -38,8 +38,9 @@ type Options struct {
 	Control *control.Control // required, and started before
 	// Parts are the event logs to be read by this node, now. Required.
 	Parts func() []Part
-	// SvcID is what events are written with. Required.
+	// SvcID is what events are written with, and Users tells whose they are. Required.
 	SvcID eventlog.SvcIDFunc
+	Users Users
 	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
 	Dir string
 	// CredentialsDir has a directory for each workspace, with what its streams use at their destinations. Default:
@@ -51,6 +52,15 @@ type Options struct {
 	// come is written after so long. Defaults 256 MiB, 1 min.
 	FileBytes int64
 	FileAfter time.Duration
+	// MessageBytes of events go out in a delivery of messages, and what has come goes out every MessageInterval. Defaults
+	// 1 MiB, 100 ms.
+	MessageBytes    int64
+	MessageInterval time.Duration
+	// RequestTimeout bounds a request to an HTTP endpoint. Default 30 s.
+	RequestTimeout time.Duration
+	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds it up. Default 64
+	// MiB.
+	RefusedBytes int64
 	// Interval is how often a carrier looks whether there is something to do. Default 1 s.
 	Interval time.Duration
 	// RetryAfter is how long a carrier waits after a first failure, twice as long after each further one, up to
@@ -67,6 +77,10 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	preset(&o.FileBytes, 256<<20)
 	preset(&o.FileAfter, time.Minute)
+	preset(&o.MessageBytes, 1<<20)
+	preset(&o.MessageInterval, 100*time.Millisecond)
+	preset(&o.RequestTimeout, 30*time.Second)
+	preset(&o.RefusedBytes, 64<<20)
 	preset(&o.Interval, time.Second)
 	preset(&o.RetryAfter, time.Second)
 	preset(&o.MaxRetryAfter, time.Minute)
@@ -84,11 +98,13 @@ func (o *Options) EnsureDefaults() {
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
 func (o *Options) Validate() error {
 	switch {
-	case o.Control == nil || o.Parts == nil || o.SvcID == nil || o.Dir == "":
-		return errors.New("stream: Control, Parts, SvcID or Dir is not set")
+	case o.Control == nil || o.Parts == nil || o.SvcID == nil || o.Users == nil || o.Dir == "":
+		return errors.New("stream: Control, Parts, SvcID, Users or Dir is not set")
+	case o.MessageBytes < 1<<10 || o.MessageBytes > 1<<30 || o.RefusedBytes < 1<<10:
+		return fmt.Errorf("stream: MessageBytes %d, RefusedBytes %d: want 1 KiB and more, and at most 1 GiB of the first", o.MessageBytes, o.RefusedBytes)
 	case o.FileBytes < 1<<10 || o.FileBytes > 16<<30:
 		return fmt.Errorf("stream: FileBytes %d: want 1 KiB to 16 GiB", o.FileBytes)
-	case o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 || o.MaxRetryAfter < o.RetryAfter:
+	case o.MessageInterval < 0 || o.RequestTimeout < 0 || o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 || o.MaxRetryAfter < o.RetryAfter:
 		return errors.New("stream: a time is negative, or MaxRetryAfter is less than RetryAfter")
 	}
 	return nil

@@ -138,7 +138,7 @@ func (w *world) create(s control.Stream) *control.Stream {
 }
 
 func (w *world) options() Options {
-	o := Options{Control: w.c, Parts: func() []Part { return []Part{{Events: w.events}} }, SvcID: w.e.AppendSvcID, Dir: w.dir, FileBytes: 2 << 10,
+	o := Options{Control: w.c, Parts: func() []Part { return []Part{{Events: w.events}} }, SvcID: w.e.AppendSvcID, Users: w.e, Dir: w.dir, FileBytes: 2 << 10,
 		FileAfter: time.Nanosecond, Logger: slog.New(slog.DiscardHandler), disk: faulty{ask: func() error { return nil }}}
 	o.EnsureDefaults()
 	require.NoError(w.t, o.Validate())
@@ -294,6 +294,17 @@ func (d faulty) Create(path string) (io.WriteCloser, error) {
 		return nil, err
 	}
 	return faultyFile{f.(*os.File), d.ask}, nil
+}
+
+func (d faulty) Append(path string) (io.WriteCloser, int64, error) {
+	if err := d.ask(); err != nil {
+		return nil, 0, err
+	}
+	f, size, err := d.machine.Append(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	return faultyFile{f.(*os.File), d.ask}, size, nil
 }
 
 func (d faulty) Rename(from, to string) error {

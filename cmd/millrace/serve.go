@@ -90,11 +90,15 @@ type serveCommand struct {
 	EventDuty       float64       `default:"0.2" help:"Share of one core for packing."`
 	EventDeleteTime time.Duration `default:"24h" help:"How soon the events of a deleted user are off the disk."`
 
-	StreamDir         string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
-	StreamCredentials string        `help:"Directory with what streams use at their destinations: WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
-	StreamFileBytes   byteSize      `default:"256MiB" help:"Events in a file of a stream, before they are encoded."`
-	StreamFileAfter   time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
-	StreamRetryMax    time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
+	StreamDir            string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
+	StreamCredentials    string        `help:"Directory with what streams use at their destinations: WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
+	StreamMessageBytes   byteSize      `default:"1MiB" help:"Events in a delivery of messages: a stream that is interrupted repeats no more than that."`
+	StreamMessageEvery   time.Duration `default:"100ms" help:"How often what has come goes out as messages."`
+	StreamRequestTimeout time.Duration `default:"30s" help:"Longest request of a stream to an HTTP endpoint."`
+	StreamRefusedBytes   byteSize      `default:"64MiB" help:"How much a stream keeps of what its destination refuses for good; more holds it up."`
+	StreamFileBytes      byteSize      `default:"256MiB" help:"Events in a file of a stream, before they are encoded."`
+	StreamFileAfter      time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
+	StreamRetryMax       time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
 
 	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
 	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`

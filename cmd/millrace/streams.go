@@ -25,17 +25,27 @@ func (c *serveCommand) streamOptions(logger *slog.Logger) (stream.Options, error
 		return stream.Options{}, errors.New("--stream-file-bytes: want 1KiB to 16GiB")
 	case c.StreamFileAfter <= 0:
 		return stream.Options{}, errors.New("--stream-file-after: want more than 0")
+	case c.StreamMessageBytes < 1<<10 || c.StreamMessageBytes > 1<<30:
+		return stream.Options{}, errors.New("--stream-message-bytes: want 1KiB to 1GiB")
+	case c.StreamMessageEvery <= 0:
+		return stream.Options{}, errors.New("--stream-message-every: want more than 0")
+	case c.StreamRequestTimeout < time.Second:
+		return stream.Options{}, errors.New("--stream-request-timeout: want at least 1s")
+	case c.StreamRefusedBytes < 1<<10:
+		return stream.Options{}, errors.New("--stream-refused-bytes: want at least 1KiB")
 	case c.StreamRetryMax < time.Second:
 		return stream.Options{}, errors.New("--stream-retry-max: want at least 1s")
 	}
 	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
 		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")), FileBytes: int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
-		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax, Logger: logger}, nil
+		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax,
+		MessageBytes: int64(c.StreamMessageBytes), MessageInterval: c.StreamMessageEvery, RequestTimeout: c.StreamRequestTimeout, RefusedBytes: int64(c.StreamRefusedBytes), Logger: logger}, nil
 }
 
 // openStreams begins to carry the streams of this node; they end before anything else does.
 func (n *node) openStreams(o stream.Options) (err error) {
 	o.Control, o.SvcID = n.control, n.engine.AppendSvcID
+	o.Users = n.engine
 	if n.streams, err = stream.New(o); err != nil {
 		return err
 	}
@@ -91,14 +101,14 @@ type streamsCreate struct {
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
 	Kind   []string `env:"-" help:"event, purchase; default: both."`
 	Name   []string `env:"-" help:"Only these events and products."`
-	Format string   `env:"-" default:"parquet" enum:"parquet,ndjson" help:"${enum}."`
+	Format string   `env:"-" help:"Of files: parquet (default), ndjson. Of messages: currents (default), json."`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
 	destinationFlags
 }
 
 // destinationFlags are the fields of a destination. The server says which of them belong to one another.
 type destinationFlags struct {
-	To          string `env:"-" default:"directory" enum:"directory,s3" help:"Where it goes: ${enum}."`
+	To          string `env:"-" default:"directory" enum:"directory,s3,http" help:"Where it goes: ${enum}."`
 	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
 	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
 	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
@@ -109,11 +119,14 @@ type destinationFlags struct {
 	Addressing  string `env:"-" help:"s3: where the bucket stands in URLs: auto (default), path, host."`
 	Encryption  string `env:"-" help:"s3: at the server: AES256, or aws:kms with --kms-key; default: as the bucket has it."`
 	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
+	URL         string `env:"-" help:"http: what gets POST requests." placeholder:"URL"`
+	Batch       int    `env:"-" help:"http: events in a request, at most; default: 100."`
 }
 
 func (f *destinationFlags) destination() control.Destination {
 	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials, Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
-		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey}
+		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
+		URL: f.URL, Batch: f.Batch}
 }
 
 // Run makes a stream.

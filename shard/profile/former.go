@@ -17,6 +17,11 @@ type Place struct {
 // Next is the place behind p.
 func (p Place) Next() Place { return Place{p.Position, p.Ordinal + 1} }
 
+// Before orders places.
+func (p Place) Before(other Place) bool {
+	return p.Position < other.Position || p.Position == other.Position && p.Ordinal < other.Ordinal
+}
+
 // Former says where the log has events that became the profile's by a merge, or came under an identifier that it has no
 // more.
 type Former struct {

@@ -1,0 +1,58 @@
+package stream
+
+import (
+	"strconv"
+
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// appendCurrents appends an event as the HTTP connector of Braze's Currents sends it. What there isn't is left out.
+//
+//	{"event_type":"users.behaviors.CustomEvent","id":"<uuid>","time":1700000000,
+//	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
+//	 "properties":{"app_group_id":"<workspace>","app_id":"…","name":"viewed","custom_properties":{"k":1}}}
+//
+// A purchase has product_id, price, currency and purchase_properties, and no time zone.
+func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) []byte {
+	dst = append(append(dst, `{"event_type":"`...), currentsType(e.Kind)...)
+	dst = append(append(append(dst, `","id":"`...), r.id(e).String()...), `","time":`...)
+	dst = strconv.AppendInt(dst, e.Time.Unix(), 10)
+	dst = append(append(append(dst, `,"user":{"user_id":"`...), r.svcID...), '"')
+	if len(r.externalID) > 0 {
+		dst = profile.AppendJSONString(append(dst, `,"external_user_id":`...), r.externalID)
+	}
+	if len(r.timeZone) > 0 && e.Kind == op.Event {
+		dst = profile.AppendJSONString(append(dst, `,"timezone":`...), r.timeZone)
+	}
+	dst = profile.AppendJSONString(append(dst, `},"properties":{"app_group_id":`...), workspace)
+	if len(e.App) > 0 {
+		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
+	}
+	if e.Kind == op.Event {
+		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
+		return append(appendProperties(append(dst, `,"custom_properties":`...), e), "}}"...)
+	}
+	dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
+	dst = profile.AppendJSONString(append(dst, `,"currency":`...), e.Currency[:])
+	dst = strconv.AppendFloat(append(dst, `,"price":`...), e.Price, 'f', -1, 64)
+	return append(appendProperties(append(dst, `,"purchase_properties":`...), e), "}}"...)
+}
+
+// appendProperties appends the properties of an event as Currents has them. Its purchases have no quantity: one of more
+// than 1 becomes a property, of a name that properties of purchases can't have.
+func appendProperties(dst []byte, e *eventlog.Event) []byte {
+	properties := e.Properties
+	if properties == nil {
+		properties = []byte("{}")
+	}
+	if e.Kind != op.Purchase || e.Quantity <= 1 {
+		return append(dst, properties...)
+	}
+	dst = append(dst, properties[:len(properties)-1]...)
+	if len(properties) > len("{}") {
+		dst = append(dst, ',')
+	}
+	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
+}

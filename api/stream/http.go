@@ -1,0 +1,251 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// endpoint is a destination that gets events by POST, some at a time, one request after the other: what Braze calls a
+// Custom HTTP connector, or a webhook. When a request fails, it is sent again, and all behind it waits; what the
+// endpoint refuses for good goes into a file instead.
+type endpoint struct {
+	o       *Options
+	to      *control.Destination
+	ws      *control.Workspace
+	writer  *writer
+	client  *http.Client
+	known   httpCredentials
+	secret  []byte
+	refused refusedFile
+}
+
+// httpCredentials is what credentials for HTTP look like: a bearer token, a secret to sign with, or both.
+type httpCredentials struct {
+	Token  string `json:"token,omitempty"`
+	Secret string `json:"secret,omitempty"` // base64, with or without whsec_ in front
+}
+
+const maxAnswerBytes = 1 << 10 // that are kept of an answer
+
+func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *endpoint {
+	transport := o.transport
+	if transport == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxIdleConnsPerHost = 1
+		transport = t
+	}
+	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused, client: &http.Client{Transport: transport, Timeout: o.RequestTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+func (h *endpoint) notes() bool         { return false }
+func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
+func (h *endpoint) close()              { h.client.CloseIdleConnections() }
+func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
+
+// open reads the credentials: they may be others since the last failure.
+func (h *endpoint) open(context.Context) (err error) {
+	h.refused.folders.forget()
+	h.known, h.secret = httpCredentials{}, nil
+	if h.to.Credentials == "" {
+		return nil
+	}
+	if err := h.o.credentials(h.ws.ID, h.to.Credentials, &h.known); err != nil {
+		return err
+	}
+	if h.secret, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(h.known.Secret, "whsec_")); err != nil {
+		return fmt.Errorf("credentials %q: the secret is not base64", h.to.Credentials)
+	}
+	if strings.ContainsFunc(h.known.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("credentials %q: the token has characters that no header can have", h.to.Credentials)
+	}
+	return nil
+}
+
+// posts is a delivery on its way through requests.
+type posts struct {
+	to      *endpoint
+	batch   []post
+	whole   mark // behind the last position that was written as a whole
+	there   mark // the same of what was answered, or refused for good
+	current mark
+	done    sum
+}
+
+// post is an event of a request.
+type post struct {
+	id   string
+	text []byte
+}
+
+// mark is how far a delivery is.
+type mark struct {
+	position uint64
+	tally    tally
+}
+
+func (d *posts) ends(*eventlog.Event) bool  { return false }
+func (d *posts) abort()                     {}
+func (d *posts) sent() sum                  { return d.done }
+func (d *posts) confirmed() (uint64, tally) { return d.there.position, d.there.tally }
+
+func (d *posts) write(ctx context.Context, e *eventlog.Event) error {
+	if e.Position != d.current.position {
+		d.whole = d.current
+		d.current.position = e.Position
+	}
+	if len(d.batch) >= d.to.to.Batch {
+		if err := d.flush(ctx); err != nil {
+			return err
+		}
+		d.there = d.whole
+	}
+	w := d.to.writer
+	if err := w.read(e); err != nil {
+		return err
+	}
+	d.batch = append(d.batch, post{w.id(e).String(), w.append(nil, e)})
+	d.current.tally.add(e)
+	return nil
+}
+
+func (d *posts) confirm(ctx context.Context, _, _ uint64) error { return d.flush(ctx) }
+
+func (d *posts) flush(ctx context.Context) error {
+	if err := d.send(ctx, d.batch); err != nil {
+		return err
+	}
+	d.batch = d.batch[:0]
+	return nil
+}
+
+// send returns when the endpoint has taken the events, or refused them for good.
+func (d *posts) send(ctx context.Context, batch []post) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	body := bodyOf(batch)
+	status, answer, err := d.to.post(ctx, batch, body)
+	switch {
+	case err != nil:
+		return err
+	case status < 300:
+		d.done.bytes += int64(len(body))
+		return nil
+	case !isFinal(status):
+		return fmt.Errorf("%s answers %d: %s", d.to.to.URL, status, answer)
+	case len(batch) == 1:
+		d.done.refused++
+		return d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Status: status, Answer: answer, Event: batch[0].text})
+	}
+	part := 1 // of a batch that was refused as a whole, it is asked which event is at fault
+	if status == http.StatusRequestEntityTooLarge {
+		part = (len(batch) + 1) / 2
+	}
+	for ; len(batch) > 0; batch = batch[min(part, len(batch)):] {
+		if err := d.send(ctx, batch[:min(part, len(batch))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bodyOf(batch []post) []byte {
+	body := []byte(`{"events":[`)
+	for i, p := range batch {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, p.text...)
+	}
+	return append(body, "]}"...)
+}
+
+// post makes a request. An answer that asks to wait is an error that says how long.
+func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status int, answer string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.to.URL, bytes.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "millrace")
+	if h.writer.currents {
+		req.Header.Set("Braze-Currents-Version", "1")
+	}
+	if h.known.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.known.Token)
+	}
+	if len(h.secret) > 0 {
+		sign(req.Header, h.secret, batch[0].id+"."+strconv.Itoa(len(batch)), time.Now(), body)
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // what it says is for operators
+	answer = string(bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
+	if after := retryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {
+		return 0, "", &laterError{fmt.Errorf("%s answers %d: %s", h.to.URL, resp.StatusCode, answer), after}
+	}
+	return resp.StatusCode, answer, nil
+}
+
+// isFinal says whether to send the same once more would change nothing: it is taken, or wrong, or too large.
+func isFinal(status int) bool {
+	return status/100 == 2 || status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
+}
+
+// sign adds the headers of Standard Webhooks: an HMAC over the id, the time and the body.
+func sign(h http.Header, secret []byte, id string, at time.Time, body []byte) {
+	stamp := strconv.FormatInt(at.Unix(), 10)
+	mac := hmac.New(sha256.New, secret)
+	fmt.Fprintf(mac, "%s.%s.%s", id, stamp, body)
+	h.Set("webhook-id", id)
+	h.Set("webhook-timestamp", stamp)
+	h.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+}
+
+// laterError is a failure of a destination that has said when to come again.
+type laterError struct {
+	error
+	after time.Duration
+}
+
+func (e *laterError) Unwrap() error { return e.error }
+
+// maxLater bounds what a destination may ask for.
+const maxLater = time.Hour
+
+// retryAfter reads the header of that name: seconds, or a time.
+func retryAfter(text string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxLater)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(at.Sub(now), 0), maxLater)
+	}
+	return 0
+}
+
+// later is how long a failed destination has asked to be left alone.
+func later(err error) time.Duration {
+	var e *laterError
+	if errors.As(err, &e) {
+		return e.after
+	}
+	return 0
+}

@@ -1,0 +1,405 @@
+package stream
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/ingest"
+	"millrace/loadtest/testseed"
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+)
+
+// sink is a real server that takes what streams send.
+type sink struct {
+	*httptest.Server
+	mu     sync.Mutex
+	posts  [][]json.RawMessage          // the events of each request that was taken
+	heads  []http.Header                // of all
+	judge  func(n int, body []byte) int // the status of a request of n events; nil: 200
+	header http.Header                  // of answers
+	check  func(h http.Header, body []byte)
+}
+
+func newSink(t testing.TB) *sink {
+	s := &sink{header: http.Header{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		var v struct{ Events []json.RawMessage }
+		_ = json.Unmarshal(body, &v)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.heads = append(s.heads, r.Header)
+		maps.Copy(w.Header(), s.header)
+		if s.check != nil {
+			s.check(r.Header, body)
+		}
+		status := http.StatusOK
+		if s.judge != nil {
+			status = s.judge(len(v.Events), body)
+		}
+		if status < 300 {
+			s.posts = append(s.posts, v.Events)
+		}
+		if status == http.StatusNoContent+1000 { // it is done, and nobody hears of it
+			s.posts = append(s.posts, v.Events)
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "status %d", status)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// events are those that were taken, each once, in the order of their first coming.
+func (s *sink) events(t testing.TB) (all []string) {
+	seen := map[string]string{}
+	for _, p := range s.posts {
+		for _, e := range p {
+			var v struct{ ID string }
+			require.NoError(t, json.Unmarshal(e, &v))
+			require.NotEmpty(t, v.ID)
+			if before, was := seen[v.ID]; was {
+				require.Equal(t, before, string(e), "what comes again is the same")
+				continue
+			}
+			seen[v.ID] = string(e)
+			all = append(all, string(e))
+		}
+	}
+	return all
+}
+
+// track commits a body of /users/track.
+func (w *world) track(body string) {
+	w.t.Helper()
+	b := w.e.NewBatch(w.ws.Number, 0)
+	defer b.Release()
+	answer, status := ingest.NewDecoder(ingest.Options{}).Track(nil, []byte(body), &ingest.Workspace{ID: w.ws.Number}, &b.Builder, b, time.Now().UnixMilli())
+	require.Equal(w.t, 201, status, "%s", answer)
+	require.NotContains(w.t, string(answer), "errors")
+	require.NoError(w.t, b.Commit())
+}
+
+func (w *world) hook(id string, s *sink, edit func(*control.Stream)) *control.Stream {
+	v := control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: s.URL + "/in?of=shop"}}
+	if edit != nil {
+		edit(&v)
+	}
+	return w.create(v)
+}
+
+// An endpoint gets each event of the export, in its order, whatever it answers in between.
+func TestHTTPIsTheExport(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	r := testseed.Rand(t)
+	stream := w.hook("all", s, func(s *control.Stream) { s.Format, s.Destination.Batch = control.FormatJSON, 9 })
+	s.judge = func(int, []byte) int {
+		return []int{200, 200, 200, 204, 500, 429, 503, 302, 404, 401, 1204}[r.IntN(11)]
+	}
+	w.commit(w.ws.Number, 10, 7)
+	w.pack()
+	w.commit(w.ws.Number, 10, 7)
+	o := w.options()
+	o.MessageBytes = 1 << 10
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	for k.rest = true; k.rest || k.err != nil; {
+		k.note(k.turn(context.Background()))
+	}
+	want := w.exported(eventlog.Query{})
+	got := s.events(t)
+	require.Equal(t, len(want), len(got))
+	for i, line := range got {
+		var g, x map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &g))
+		require.NoError(t, json.Unmarshal([]byte(want[i]), &x))
+		require.Len(t, g["svc_id"], 24)
+		delete(g, "svc_id")
+		require.Equal(t, x, g)
+	}
+	require.EqualValues(t, len(want), k.status().Events)
+	require.Positive(t, k.status().Bytes)
+}
+
+// What was answered before a failure is not sent again.
+func TestHTTPGoesOnWhereItWas(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, func(s *control.Stream) { s.Destination.Batch = 5 })
+	w.commit(w.ws.Number, 10, 5)
+	count := 0
+	s.judge = func(int, []byte) int {
+		if count++; count == 7 {
+			return 500
+		}
+		return 200
+	}
+	o := w.options()
+	require.ErrorContains(t, w.turns(o, stream), "answers 500: status 500")
+	require.NoError(t, w.turns(o, stream))
+	require.Len(t, s.posts, 10)
+	require.Len(t, s.events(t), 50)
+}
+
+// The bodies of Currents, field by field: users with and without external id, time zone, app; a purchase of several.
+func TestCurrentsBodies(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, nil)
+	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin"}]}`)
+	w.track(`{"events":[{"external_id":"u1","name":"viewed \"x\"","time":"2026-01-31T09:30:00.750Z","properties":{"k":1,"n":{"a":[true,null]}}}]}`)
+	w.track(`{"events":[{"email":"a@example.com","name":"opened","time":"2026-01-31T09:30:01Z","_update_existing_only":false}]}`)
+	w.track(`{"purchases":[{"external_id":"u1","product_id":"sku","currency":"EUR","price":16777217.25,"quantity":3,"time":"2026-01-31T09:30:02Z","properties":{"x":{"quantity":1}}}]}`)
+	w.track(`{"purchases":[{"external_id":"u1","product_id":"sku","currency":"EUR","price":1,"quantity":2,"time":"2026-01-31T09:30:04Z"}]}`)
+	require.NoError(t, w.turns(w.options(), stream))
+	svcID := func(id op.IDKind, key string) string {
+		users, err := w.e.Find(w.ws.Number, id, []byte(key))
+		require.NoError(t, err)
+		require.Len(t, users, 1)
+		return string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
+	}
+	u1 := `"user_id":"` + svcID(op.ExternalID, "u1") + `","external_user_id":"u1"`
+	want := []string{
+		`{"event_type":"users.behaviors.CustomEvent","id":"%s","time":1769851800,"user":{` + u1 + `,"timezone":"Europe/Berlin"},` +
+			`"properties":{"app_group_id":"shop","name":"viewed \"x\"","custom_properties":{"k":1,"n":{"a":[true,null]}}}}`,
+		`{"event_type":"users.behaviors.CustomEvent","id":"%s","time":1769851801,"user":{"user_id":"` + svcID(op.Email, "a@example.com") + `"},` +
+			`"properties":{"app_group_id":"shop","name":"opened","custom_properties":{}}}`,
+		`{"event_type":"users.behaviors.Purchase","id":"%s","time":1769851802,"user":{` + u1 + `},` +
+			`"properties":{"app_group_id":"shop","product_id":"sku","currency":"EUR","price":16777217.25,"purchase_properties":{"x":{"quantity":1},"quantity":3}}}`,
+		`{"event_type":"users.behaviors.Purchase","id":"%s","time":1769851804,"user":{` + u1 + `},` +
+			`"properties":{"app_group_id":"shop","product_id":"sku","currency":"EUR","price":1,"purchase_properties":{"quantity":2}}}`,
+	}
+	got := s.events(t)
+	require.Len(t, got, len(want))
+	for i, line := range got {
+		var v struct{ ID string }
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, v.ID)
+		require.Equal(t, fmt.Sprintf(want[i], v.ID), line)
+	}
+	require.Equal(t, "1", s.heads[0].Get("Braze-Currents-Version"))
+	require.Equal(t, "application/json", s.heads[0].Get("Content-Type"))
+	require.Empty(t, s.heads[0].Get("Authorization"))
+}
+
+// A message says whose an event is by the time that it is sent: of somebody who was merged, who was deleted and came
+// again, or who got an external id later.
+func TestWhoseAnEventIs(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	find := func(id op.IDKind, key string) uint64 {
+		users, err := w.e.Find(w.ws.Number, id, []byte(key))
+		require.NoError(t, err)
+		require.Len(t, users, 1)
+		return users[0].Number
+	}
+	change := func(f func(b *shard.Batch)) {
+		b := w.e.NewBatch(w.ws.Number, 0)
+		f(b)
+		require.NoError(t, b.Commit())
+		b.Release()
+	}
+	w.track(`{"events":[{"external_id":"again","name":"gone","time":"2026-01-31T09:30:00Z"}]}`)
+	again := find(op.ExternalID, "again")
+	change(func(b *shard.Batch) { b.Delete(again) })
+	w.track(`{"events":[{"external_id":"again","name":"second life","time":"2026-01-31T09:30:00Z"}]}`)
+	w.track(`{"events":[{"external_id":"merged","name":"before","time":"2026-01-31T09:30:00Z"},{"external_id":"stays","name":"own","time":"2026-01-31T09:30:00Z"}]}`)
+	merged, stays := find(op.ExternalID, "merged"), find(op.ExternalID, "stays")
+	change(func(b *shard.Batch) { b.Merge(merged, stays) })
+	require.Eventually(t, func() bool {
+		users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("merged"))
+		return err == nil && len(users) == 0
+	}, time.Minute, time.Millisecond)
+	w.track(`{"events":[{"external_id":"merged","name":"somebody else","time":"2026-01-31T09:30:00Z"}]}`)
+	w.track(`{"events":[{"email":"a@example.com","name":"by email","time":"2026-01-31T09:30:00Z"}]}`)
+	w.track(`{"events":[{"email":"a@example.com","name":"by email again","time":"2026-01-31T09:30:00Z"}]}`)
+	byEmail := find(op.Email, "a@example.com")
+	change(func(b *shard.Batch) { b.Merge(byEmail, stays) })
+	require.Eventually(t, func() bool {
+		users, err := w.e.FindNumber(w.ws.Number, byEmail)
+		return err == nil && len(users) == 0
+	}, time.Minute, time.Millisecond)
+	w.track(`{"attributes":[{"external_id":"stays","email":"b@example.com"}]}`)
+	w.track(`{"events":[{"email":"a@example.com","name":"new owner","time":"2026-01-31T09:30:00Z"}]}`)
+	w.track(`{"events":[{"user_alias":{"alias_label":"l","alias_name":"n"},"name":"by alias","time":"2026-01-31T09:30:00Z","_update_existing_only":false}]}`)
+	require.NoError(t, w.turns(w.options(), w.hook("all", s, nil)))
+
+	got := map[string]string{}
+	for _, line := range s.events(t) {
+		var v struct {
+			User       struct{ UserID, ExternalUserID string }
+			Properties struct{ Name string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(strings.NewReplacer("user_id", "userid", "external_user_id", "externaluserid").Replace(line)), &v))
+		got[v.Properties.Name] = v.User.UserID
+	}
+	id := func(number uint64) string { return string(w.e.AppendSvcID(nil, w.ws.Number, number)) }
+	require.Equal(t, map[string]string{"second life": id(find(op.ExternalID, "again")), "before": id(stays), "own": id(stays),
+		"by email": id(stays), "by email again": id(stays), "new owner": id(find(op.Email, "a@example.com")), "by alias": id(find(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))))),
+		"somebody else": id(find(op.ExternalID, "merged"))}, got)
+	require.NotEqual(t, again, find(op.ExternalID, "again"))
+}
+
+// What is refused for good goes into a file, alone; nothing waits for it. Too much of it holds the stream up.
+func TestRefusedForGood(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, nil)
+	w.commit(w.ws.Number, 10, 9)
+	s.judge = func(n int, body []byte) int {
+		switch {
+		case n > 20:
+			return http.StatusRequestEntityTooLarge
+		case strings.Contains(string(body), `"n":33}`) || strings.Contains(string(body), `"n":77}`):
+			return http.StatusBadRequest
+		}
+		return http.StatusAccepted
+	}
+	o := w.options()
+	path := filepath.Join(w.dir, "shop", refusedDir, "all..0.ndjson")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte(`{"refused_at":"2026`), 0o600)) // a crash
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	refused := k.counter("refused").Get()
+	for k.rest = true; k.rest; {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	require.Len(t, s.events(t), 88)
+	require.EqualValues(t, 2, k.status().Refused)
+	require.EqualValues(t, 90, k.status().Events)
+	require.Equal(t, refused+2, k.counter("refused").Get())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	require.Len(t, lines, 3)
+	for i, n := range []string{`"n":33`, `"n":77`} {
+		var v refusedLine
+		require.NoError(t, json.Unmarshal([]byte(lines[i+1]), &v))
+		require.Equal(t, []any{400, "status 400"}, []any{v.Status, v.Answer})
+		require.Contains(t, string(v.Event), n)
+	}
+
+	s.judge = func(int, []byte) int { return http.StatusBadRequest }
+	o.RefusedBytes = int64(len(text)) + 1000
+	w.commit(w.ws.Number, 2, 20)
+	require.ErrorContains(t, w.turns(o, stream), "is full of events that were refused")
+	s.judge = nil
+	require.NoError(t, w.turns(o, stream))
+	lost := w.lostOf(t, s, path)
+	require.Empty(t, lost)
+}
+
+// lostOf are events of the export that are neither at the endpoint nor in the file.
+func (w *world) lostOf(t *testing.T, s *sink, path string) (lost []string) {
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	there := strings.Join(s.events(t), "\n") + string(text)
+	for _, line := range w.exported(eventlog.Query{}) {
+		var v struct{ Properties struct{ N int } }
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		if !strings.Contains(there, fmt.Sprintf(`"n":%d}`, v.Properties.N)) && !strings.Contains(there, fmt.Sprintf(`"n":%d,`, v.Properties.N)) {
+			lost = append(lost, line)
+		}
+	}
+	return lost
+}
+
+// Requests bear the token, and are signed as Standard Webhooks has it; credentials are read anew after a failure.
+func TestHTTPCredentials(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, func(s *control.Stream) { s.Destination.Credentials = "hook" })
+	w.commit(w.ws.Number, 1, 5)
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	set := func(text string) { t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_HOOK", text) }
+	set(`{"token":"a b"}`)
+	require.ErrorContains(t, w.turns(w.options(), stream), "no header can have")
+	set(`{"secret":"?"}`)
+	require.ErrorContains(t, w.turns(w.options(), stream), "not base64")
+	require.Empty(t, s.heads)
+	good := ""
+	s.check = func(h http.Header, body []byte) {
+		good = h.Get("Authorization")
+		mac := hmac.New(sha256.New, secret)
+		_, _ = mac.Write([]byte(h.Get("webhook-id") + "." + h.Get("webhook-timestamp") + "." + string(body)))
+		if h.Get("webhook-signature") != "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) {
+			good = "badly signed"
+		}
+	}
+	s.judge = func(int, []byte) int {
+		if good != "Bearer abc.def" {
+			return http.StatusUnauthorized
+		}
+		return http.StatusOK
+	}
+	set(`{"token":"wrong","secret":"` + base64.StdEncoding.EncodeToString(secret) + `"}`)
+	err := w.turns(w.options(), stream)
+	require.ErrorContains(t, err, "answers 401")
+	require.NotContains(t, err.Error(), "wrong")
+	set(`{"token":"abc.def","secret":"whsec_` + base64.StdEncoding.EncodeToString(secret) + `"}`)
+	require.NoError(t, w.turns(w.options(), stream))
+	require.Len(t, s.events(t), 5)
+	ids := map[string]bool{}
+	for _, h := range s.heads {
+		ids[h.Get("webhook-id")] = true
+	}
+	require.Len(t, ids, 1, "what is sent again has the same id: %v", slices.Collect(maps.Keys(ids)))
+}
+
+// An endpoint that says when to come again is left alone until then, and others longer with each failure, up to a bound;
+// no two streams come at the same time.
+func TestBackoff(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, nil)
+	w.commit(w.ws.Number, 1, 5)
+	for _, c := range []struct {
+		status int
+		after  string
+		least  time.Duration
+	}{
+		{429, "120", 2 * time.Minute},
+		{503, time.Now().Add(30 * time.Minute).UTC().Format(http.TimeFormat), 28 * time.Minute},
+		{503, "999999", maxLater},
+		{500, "soon", 0},
+		{500, "-1", 0},
+		{500, time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat), 0},
+	} {
+		s.judge = func(int, []byte) int { return c.status }
+		s.header.Set("Retry-After", c.after)
+		err := w.turns(w.options(), stream)
+		require.ErrorContains(t, err, fmt.Sprint("answers ", c.status))
+		require.GreaterOrEqual(t, later(err), c.least, c.after)
+		require.LessOrEqual(t, later(err), max(c.least+2*time.Minute, 0), c.after)
+		if c.least == 0 {
+			require.Zero(t, later(err))
+		}
+	}
+	o := w.options()
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	pauses := map[time.Duration]bool{}
+	for failures := 1; failures < 100; failures++ {
+		d, middle := k.backoff(failures), min(time.Second<<min(failures-1, 20), time.Minute)
+		require.GreaterOrEqual(t, d, middle*3/4)
+		require.LessOrEqual(t, d, middle*5/4)
+		pauses[d] = true
+	}
+	require.Greater(t, len(pauses), 90)
+}

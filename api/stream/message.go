@@ -1,0 +1,28 @@
+package stream
+
+import (
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// writer writes events as messages: as Currents has them, or as rows of `millrace export events` that all have their
+// svc_id.
+type writer struct {
+	*reader
+	workspace string
+	currents  bool
+}
+
+func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
+	return &writer{reader: newReader(o, ws.Number), workspace: ws.ID, currents: s.Format == control.FormatCurrents}
+}
+
+// append appends the event that was read last.
+func (w *writer) append(dst []byte, e *eventlog.Event) []byte {
+	if w.currents {
+		return appendCurrents(dst, e, w.reader, w.workspace)
+	}
+	row := *e
+	row.Resolved = true
+	return eventlog.AppendJSON(dst, &row, false, func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
+}

@@ -1,0 +1,76 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+)
+
+// refusedFile keeps what a destination has refused for good, one JSON object a line, so that the stream goes on without
+// it:
+//
+//	{"refused_at":"…","status":400,"answer":"…","event":{…}}
+//
+// When it is full the stream is held up, for then it isn't single events that are wrong.
+type refusedFile struct {
+	folders *folders
+	path    string
+	limit   int64
+	durable bool // its name is on disk
+}
+
+// refusedDir is where they lie, in the directory of a workspace.
+const refusedDir = ".refused"
+
+// refusedLine is a line of the file.
+type refusedLine struct {
+	RefusedAt time.Time       `json:"refused_at"`
+	Status    int             `json:"status"`
+	Answer    string          `json:"answer,omitempty"`
+	Event     json.RawMessage `json:"event"`
+}
+
+// add returns when a line is on disk. What a crash has left of one before is ended by a line break.
+func (f *refusedFile) add(line refusedLine) (err error) {
+	if err := f.folders.make(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	file, size, err := f.folders.disk.Append(f.path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closing := file.Close(); err == nil {
+			err = closing
+		}
+	}()
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	if size+int64(len(text)) > f.limit {
+		return fmt.Errorf("%s is full of events that were refused: see why, and move it away", f.path)
+	}
+	if err := write(file, append(text, '\n')); err != nil {
+		return err
+	}
+	if !f.durable {
+		if err := f.folders.disk.SyncDir(filepath.Dir(f.path)); err != nil {
+			return err
+		}
+		f.durable = true
+	}
+	return nil
+}
+
+func write(file io.Writer, text []byte) error {
+	if _, err := file.Write(text); err != nil {
+		return err
+	}
+	if f, ok := file.(interface{ Sync() error }); ok {
+		return f.Sync()
+	}
+	return nil
+}

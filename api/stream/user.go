@@ -1,0 +1,59 @@
+package stream
+
+import (
+	"github.com/google/uuid"
+
+	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Users finds users; *shard.Coordinator is one.
+type Users interface {
+	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) error
+}
+
+// reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
+type reader struct {
+	o         *Options
+	workspace uint32
+	space     uuid.UUID // that the ids of events are names in; it differs from store to store
+
+	// Of the event that was read last.
+	svcID      []byte
+	externalID []byte // empty: there is none
+	timeZone   []byte // the same
+	scratch    []byte
+}
+
+func newReader(o *Options, workspace uint32) *reader {
+	return &reader{o: o, workspace: workspace, space: uuid.NewSHA1(uuid.NameSpaceOID, o.SvcID(nil, workspace, 0))}
+}
+
+// read finds the user of an event. Of one who is gone, what the event says is told.
+func (r *reader) read(e *eventlog.Event) error {
+	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
+	of := shard.Logged{Workspace: e.Workspace, At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number, Resolved: e.Resolved}
+	err := r.o.Users.ViewOwner(of, func(number uint64, blob []byte) {
+		r.svcID = r.o.SvcID(r.svcID, e.Workspace, number)
+		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
+		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
+			r.timeZone = append(r.timeZone, v.Bytes()...)
+		}
+	})
+	if err != nil || len(r.svcID) > 0 {
+		return err
+	}
+	r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
+	if e.ID == op.ExternalID {
+		r.externalID = append(r.externalID, e.Key...)
+	}
+	return nil
+}
+
+// id is an event's id as a UUID, the same for ever.
+func (r *reader) id(e *eventlog.Event) uuid.UUID {
+	r.scratch = e.AppendID(r.scratch[:0])
+	return uuid.NewSHA1(r.space, r.scratch)
+}

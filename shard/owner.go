@@ -1,0 +1,103 @@
+package shard
+
+import (
+	"bytes"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Logged is what the log says of whom an event is, as the event log has it: the identifier that it was sent with, in
+// canonical form, and a number, which is that of a profile when Resolved, else the home number of the identifier.
+type Logged struct {
+	Workspace uint32
+	At        profile.Place
+	ID        op.IDKind
+	Key       []byte
+	Number    uint64
+	Resolved  bool
+}
+
+// ViewOwner calls f, as View does, with the user whose a logged event is now: the one who had its identifier then, or
+// whom that one was merged into. It isn't called when that user is gone.
+func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) error {
+	if e.Resolved {
+		return c.viewMerged(e.Workspace, e.Number, f)
+	}
+	n := e.Number
+	if e.ID != op.ExternalID { // there is the row; the profile that the op has made lies behind it
+		n = c.hasher.Profile(n)
+	}
+	for {
+		l, err := c.lend(n)
+		if err != nil || l.blob == nil {
+			return err
+		}
+		if e.made(l.blob) {
+			l.show(n, f)
+			return nil
+		}
+		next, merged := identity.Next(n), false
+		if profile.Kind(l.blob) == kindTombstone {
+			next = behind(l.blob, n)
+			_, merged = forward(l.blob)
+		}
+		l.back()
+		if merged {
+			shown := false
+			err := c.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
+				if shown = e.became(n, blob); shown {
+					f(number, blob)
+				}
+			})
+			if shown || err != nil {
+				return err
+			}
+		}
+		n = next
+	}
+}
+
+// made says whether an entry is the user who had the identifier then: of an external id the one who was made with it
+// before, of others the one whom the op itself has made, since all that came later is resolved.
+func (e *Logged) made(blob []byte) bool {
+	if profile.Kind(blob) != profile.KindUser || profile.Workspace(blob) != e.Workspace {
+		return false
+	}
+	born, ok := profile.Born(blob)
+	if e.ID != op.ExternalID {
+		return ok && born == e.At
+	}
+	id, key := profile.HomeID(blob)
+	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born))
+}
+
+// became says whether the user who had the identifier then, at number, was merged into the one of the entry.
+func (e *Logged) became(number uint64, blob []byte) (did bool) {
+	profile.Formers(blob, func(x profile.Former) {
+		did = did || x.Number == number && x.Home == e.Number && !e.At.Before(x.Since) && e.At.Before(x.Until)
+	})
+	return did
+}
+
+// viewMerged calls f with the user with this number, or else with the one whom that user was merged into.
+func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+	for {
+		l, err := c.lend(number)
+		if err != nil || l.blob == nil {
+			return err
+		}
+		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser {
+			l.show(number, f)
+			return nil
+		}
+		next, ok := forward(l.blob)
+		ok = ok && profile.Workspace(l.blob) == workspace
+		l.back()
+		if !ok {
+			return nil
+		}
+		number = next
+	}
+}
