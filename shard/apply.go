@@ -23,6 +23,7 @@ type applying struct {
 	rec      *op.Record // its Stamp is the op's
 	live     bool       // not a replay: messages are sent
 	future   *future    // who waits for the op and its effects; may be nobody
+	owner    uint64     // of a request with an Idempotency-Key, in a cluster: the key's home number; else 0
 	dropped  bool       // the op at hand had no effect
 	noted    uint32     // changes of states that the op at hand has made
 }
@@ -43,7 +44,7 @@ func (w *worker) apply(c *commit) error {
 		if w.e.owner[o.Partition()] != w || c.Position <= p.applied {
 			continue
 		}
-		a.dropped, a.noted = false, 0
+		a.dropped, a.noted, a.owner = false, 0, 0
 		w.rec.Stamp = stamp + int64(a.ordinal)
 		if c.messages != nil {
 			a.future = c.messages[a.ordinal].future
@@ -77,7 +78,7 @@ func (w *worker) applyOp(p *partition, o op.Op) error {
 	case op.Message:
 		return w.receive(p, o)
 	case op.Deferred:
-		w.wait(p, o.Body(), ownerOf(o))
+		w.wait(p, o.Body())
 		return nil
 	case op.Resume:
 		return w.resume(p, o.Body())
@@ -161,7 +162,7 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
 	// server as a whole has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
 	w.applying.dropped = true
-	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()), stray)
+	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))
 	return nil
 }
 
@@ -512,7 +513,7 @@ func (r *rowKeys) has(k rowKey) bool {
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.nextMessage++
 	p.forgetApplied()
-	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.rec, kind, flags, number, body, key, names)
+	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key, names)
 	p.outbox = append(p.outbox, m)
 	if m.token {
 		p.tokens.Add(1)
@@ -548,6 +549,7 @@ func (w *worker) receive(p *partition, o op.Op) error {
 	}
 	outer := w.applying.rec
 	w.applying.rec = &rec
+	w.applying.owner = binary.LittleEndian.Uint64(body[9:])
 	inner, _ := op.Next(rec.Ops)
 	err = w.applyOp(p, inner)
 	w.applying.rec = outer
@@ -555,9 +557,9 @@ func (w *worker) receive(p *partition, o op.Op) error {
 }
 
 // wait keeps a record until all effects of the ops before it are visible.
-func (w *worker) wait(p *partition, record []byte, owner uint64) {
+func (w *worker) wait(p *partition, record []byte) {
 	p.nextDeferred++
-	d := &deferred{seq: p.nextDeferred, owner: owner, record: append([]byte{}, record...)}
+	d := &deferred{seq: p.nextDeferred, owner: w.applying.owner, record: append([]byte{}, record...)}
 	p.deferred = append(p.deferred, d)
 	switch t := w.applying.future; {
 	case t != nil && t.lead == w.lead:
@@ -582,6 +584,7 @@ func (w *worker) resume(p *partition, body []byte) error {
 		if err != nil {
 			return err
 		}
+		w.applying.owner = d.owner
 		w.sendAll(p, &rec)
 		return nil
 	}

@@ -29,7 +29,6 @@ type Batch struct {
 	renames     bool // it has a new external id for somebody who has one
 	answer      kept
 	operators   operators
-	owner       uint64 // of what is deferred of it; see deferred
 	routing     routing
 
 	// On the way (commit.go).
@@ -45,7 +44,7 @@ type Batch struct {
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
 func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
-	b.workspace, b.actor, b.deletes, b.merges, b.owner, b.renames = workspace, actor, 0, 0, 0, false
+	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
 	b.outcomes = b.outcomes[:0]
 	b.addressed = false
 	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]

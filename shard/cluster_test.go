@@ -186,8 +186,8 @@ func (r *testReplica) open() {
 	o := replicaOptions(r.fs, r, g.first, g.count)
 	o.Now = r.node.clock.Now
 	o.Clock, o.Carrier = r.node.clock, &testMesh{r.node}
-	o.Readdress = func(record []byte, owner uint64) ([]byte, error) {
-		return r.node.coordinator.Load().Readdress(record, owner)
+	o.Readdress = func(record []byte) ([]byte, error) {
+		return r.node.coordinator.Load().Readdress(record)
 	}
 	o.OnDocument = func(key string, doc []byte) {
 		if c := r.node.coordinator.Load(); c != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -119,7 +120,9 @@ func conserve(t *testing.T, seed, round uint64) {
 
 // The same in a cluster, while leaders move, replicas crash, and calls fail before or after they had their effect: then
 // the client sends its request again, under the same Idempotency-Key.
-func TestMergesConserveInCluster(t *testing.T) {
+func TestMergesConserveInCluster(t *testing.T) { synctest.Test(t, testMergesConserveInCluster) }
+
+func testMergesConserveInCluster(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(100, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))

@@ -31,11 +31,7 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	}
 	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
-	var owner []byte
-	if b.owner != 0 {
-		owner = binary.LittleEndian.AppendUint64(nil, b.owner)
-	}
-	b.Append(op.Deferred, 0, number, record, owner)
+	b.Append(op.Deferred, 0, number, record, nil)
 	for _, o := range first {
 		b.AppendOp(o)
 	}
@@ -64,8 +60,8 @@ func (b *Batch) readdress(o op.Op) {
 
 var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
-// Readdress addresses the ops of a deferred record as things stand, behind a fence of its own. owner: see deferred.
-func (c *Coordinator) Readdress(record []byte, owner uint64) (routed []byte, err error) {
+// Readdress addresses the ops of a deferred record as things stand, behind a fence of its own.
+func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
 	if err := c.Fence(); err != nil { // what it looks up may lie in other groups
 		return nil, err
 	}
@@ -74,7 +70,7 @@ func (c *Coordinator) Readdress(record []byte, owner uint64) (routed []byte, err
 		return nil, err
 	}
 	b := newBatch(c)
-	b.workspace, b.actor, b.owner = rec.Workspace, rec.Actor, owner
+	b.workspace, b.actor = rec.Workspace, rec.Actor
 	b.Reset(wal.HeaderBytes)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source
 	for _, n := range rec.Names {

@@ -20,21 +20,9 @@ import (
 // leader releases it all the same.
 type deferred struct {
 	seq    uint64
-	owner  uint64 // of a request with a kept answer: the key's home number; stray; else 0
+	owner  uint64 // see applying
 	record []byte
 	stored bool
-}
-
-// stray is the owner of an op that apply itself has deferred, since its look-up was out of date: whose it is isn't
-// known there. Nobody's number is so small.
-const stray = 1
-
-// ownerOf is the owner of what a Deferred op brings, which stands in its key.
-func ownerOf(o op.Op) (owner uint64) {
-	if key := o.Key(); len(key) == 8 {
-		owner = binary.LittleEndian.Uint64(key)
-	}
-	return owner
 }
 
 // encode is the row in the book of deferred records: owner u64, record.
@@ -81,7 +69,7 @@ func (e *Replica) resumption(ref deferredRef, d *deferred) (data []byte, err err
 	if err != nil {
 		return nil, err
 	}
-	routed, err := e.opts.Readdress(d.record, d.owner)
+	routed, err := e.opts.Readdress(d.record)
 	if err != nil {
 		return nil, err
 	}

@@ -1,47 +1,26 @@
 package shard
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
-// which may wait for one another, and when no stray waits that did. waiting are references to the deferred records of
-// an owner. Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed
-// before.
+// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner). Only the
+// leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed before.
 func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {
 		return nil, ErrNotLeader
 	}
-	under, deferred := e.inFlight()
-	var strays []deferredRef
-	for ref, of := range deferred {
-		switch of {
-		case owner:
-			waiting = append(waiting, ref.number())
-		case stray:
-			strays = append(strays, ref)
-		}
-	}
-	slices.Sort(waiting)
+	under, waiting := e.underWay(owner)
 	for _, m := range under {
 		if err := l.awaits(m.applied.Load, end); err != nil {
-			return nil, err
-		}
-	}
-	for _, ref := range strays { // whoever it is that waits for it releases it, or the leader does
-		if err := l.awaits(func() bool { return e.deferredAt(ref) == nil }, end); err != nil {
 			return nil, err
 		}
 	}
 	return waiting, nil
 }
 
-// underWay are the messages that nobody is known to have applied, but those of merges, and the deferred records with
-// their owners.
-func (e *Replica) inFlight() (messages []*message, owners map[deferredRef]uint64) {
-	owners = make(map[deferredRef]uint64)
+// underWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
+func (e *Replica) underWay(owner uint64) (messages []*message, waiting []uint64) {
 	for _, p := range e.held {
 		w := e.owner[p.id]
 		w.mu.Lock()
@@ -51,11 +30,13 @@ func (e *Replica) inFlight() (messages []*message, owners map[deferredRef]uint64
 			}
 		}
 		for _, d := range p.deferred {
-			owners[deferredRef{p.id, d.seq}] = d.owner
+			if d.owner == owner {
+				waiting = append(waiting, deferredRef{p.id, d.seq}.number())
+			}
 		}
 		w.mu.Unlock()
 	}
-	return messages, owners
+	return messages, waiting
 }
 
 // awaits returns when something is done. Errors: as those of Flush.

@@ -35,7 +35,6 @@ type kept struct {
 func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	home := b.encodeAnswer(key, bodyHash, status, answer)
 	b.answer = kept{home: home, key: bytes.Clone(key), text: bytes.Clone(b.keep), ref: b.expect(), isSet: true}
-	b.owner = home
 }
 
 // ReplaceAnswer keeps another answer in the place of one that a batch before has kept.

@@ -111,7 +111,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 		_, err := pending.Wait(nil)
 		waited <- err
 	}()
-	letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
+	letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
 	done := make(chan error, 1)
 	letter.Done = func(_ Effects, err error) { done <- err }
 	go func() { waited <- e.Receive([]Letter{letter}) }()
@@ -213,7 +213,7 @@ func testYield(t *testing.T) {
 	told, seq := make(chan error, 1), uint64(0)
 	receive := func() error {
 		seq++
-		letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
+		letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
 		letter.Done = func(_ Effects, err error) { told <- err }
 		return e.Receive([]Letter{letter})
 	}
@@ -297,7 +297,7 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 		require.ErrorIs(t, err, op.ErrMalformed, name)
 	}
 	message := func(sender uint8, number uint64) Letter {
-		return Letter{Number: number, Body: newMessage(&op.Builder{}, sender, 1, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
+		return Letter{Number: number, Body: newMessage(&op.Builder{}, sender, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
 	}
 	for name, l := range map[string]Letter{
 		"empty": {Number: 5}, "cut short": {Number: 5, Body: message(200, 5).Body[:30]}, "to another group": message(200, 201<<56|5), "of this group": message(3, 5),
@@ -317,7 +317,7 @@ func TestLetterThatComesTwice(t *testing.T) { synctest.Test(t, testLetterThatCom
 func testLetterThatComesTwice(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
-	body := newMessage(&op.Builder{}, 200, 1, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
+	body := newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
 	g.frozen.Store(true)
 	results, effects := make(chan error, 2), make(chan error, 2)
 	for n := 1; n <= 2; n++ {

@@ -16,7 +16,7 @@ type message struct {
 	sender  uint8
 	seq     uint64
 	number  uint64 // where it goes
-	body    []byte // sender, seq, a record of one op; the body of the Message op that delivers it
+	body    []byte // sender, seq, owner, a record of one op; the body of the Message op that delivers it
 	stored  bool   // a checkpoint has written it
 	token   bool   // it is a merge on its way
 	last    bool   // it goes when all that its partition has sent before is applied; see leadership
@@ -24,11 +24,11 @@ type message struct {
 	future  *future // who waits for it; nil after a restart
 }
 
-const messageHeadroom = 9 // sender u8, seq u64
+const messageHeadroom = 17 // sender u8, seq u64, owner u64 (applying.owner)
 
 // newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of
 // rec's names in it.
-func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
+func newMessage(scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
 	scratch.Reset(messageHeadroom)
 	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
 	if withNames {
@@ -38,6 +38,7 @@ func newMessage(scratch *op.Builder, sender uint8, seq uint64, rec *op.Record, k
 	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
+	binary.LittleEndian.PutUint64(data[9:], owner)
 	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind), last: kind == op.Absorb}
 }
 

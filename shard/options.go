@@ -159,7 +159,7 @@ type ReplicaOptions struct {
 	Carrier Carrier
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
 	// they can be released (Coordinator.Readdress).
-	Readdress func(record []byte, owner uint64) (routed []byte, err error)
+	Readdress func(record []byte) (routed []byte, err error)
 
 	// appliesAtOnce: Dispatch may apply records itself. Its caller has nothing more urgent to do, as a group's log has.
 	appliesAtOnce bool

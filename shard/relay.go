@@ -62,6 +62,7 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	}
 	w.applying.future.report(ref, Done)
 	inner.Stamp = rec.Stamp // the leader may have given a later one
+	w.applying.owner = o.Number()
 	w.sendAll(p, &inner)
 	return nil
 }

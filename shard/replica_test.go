@@ -149,7 +149,7 @@ func replicaOptions(fs vfs.FS, log Log, first, count int) ReplicaOptions {
 	o := ReplicaOptions{
 		Options: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &Clock{}, Carrier: &testMesh{},
 		OpenLog:   func(*Replica) (Log, error) { return log, nil },
-		Readdress: func([]byte, uint64) ([]byte, error) { return nil, errors.New("nobody is there") },
+		Readdress: func([]byte) ([]byte, error) { return nil, errors.New("nobody is there") },
 	}
 	o.Workers = 1
 	return o

@@ -352,7 +352,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	p := &partition{id: 77, books: books{applied: 5, nextMessage: 6, nextDeferred: 7}, inboxNew: true}
 	p.inbox[3] = 9
 	rec := op.Record{Workspace: 1, Stamp: 2}
-	p.outbox = []*message{newMessage(new(op.Builder), p.id, 6, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
+	p.outbox = []*message{newMessage(new(op.Builder), p.id, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
 	p.deferred = []*deferred{{seq: 7, record: []byte("record")}}
 	p.dropped = []dropped{{1, 2}}
 	p.blocked.changes = []blockChange{{number: 1, on: true}}

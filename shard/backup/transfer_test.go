@@ -147,7 +147,7 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 		},
 		Count: replicaPartitions, Secret: secret, MayMake: true, Clock: clock, Carrier: nodes,
 		OpenLog:   func(*shard.Replica) (shard.Log, error) { return log, nil },
-		Readdress: func([]byte, uint64) ([]byte, error) { return nil, shard.ErrUnavailable },
+		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
 	})
 	if err != nil {
 		return nil, err

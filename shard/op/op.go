@@ -26,7 +26,7 @@ import (
 )
 
 // Version of the record format; a reader refuses any other.
-const Version = 4
+const Version = 5
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
 const (
@@ -46,7 +46,7 @@ const (
 	Purchase    Kind = 3
 	Delete      Kind = 4  // removes the profile; no body
 	Idempotency Kind = 5  // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
-	Message     Kind = 6  // delivers an effect of another partition; body: see AppendMessage
+	Message     Kind = 6  // delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
 	Deferred    Kind = 7  // ops of a request that wait for the ops before them; body: a record
 	Resume      Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
 	Document    Kind = 9  // changes control documents and adds to the audit log; body: see shard
