@@ -158,6 +158,45 @@ func TestTimeAgreesOnDamagedText(t *testing.T) {
 	}
 }
 
+// What Times remembers of a day changes no answer, whatever comes next.
+func TestTimesAgreesWithTime(t *testing.T) {
+	random := testseed.Rand(t)
+	layouts := []string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05-07:00", "2006-01-02"}
+	var times Times
+	agree := func(text string) {
+		t.Helper()
+		want, wantOK := Time([]byte(text))
+		got, ok := times.Time([]byte(text))
+		require.Equal(t, wantOK, ok, text)
+		if ok {
+			require.Equal(t, want, got, text)
+		}
+		want, wantOK = AttributeTime([]byte(text))
+		got, ok = times.AttributeTime([]byte(text))
+		require.Equal(t, wantOK, ok, text)
+		if ok {
+			require.Equal(t, want, got, text)
+		}
+	}
+	// No day is remembered before there was one.
+	agree(strings.Repeat("\x00", 11) + "04:23:01.123Z")
+	for range 20_000 {
+		day := minUnixMillis + dayMillis*random.Int64N((maxUnixMillis-minUnixMillis)/dayMillis)
+		for range 4 {
+			text := []byte(time.UnixMilli(day + random.Int64N(dayMillis)).UTC().Format(layouts[random.IntN(len(layouts))]))
+			agree(string(text))
+			for range random.IntN(3) {
+				text[random.IntN(len(text))] = "0123456789-:T./ aZ6"[random.IntN(19)]
+			}
+			agree(string(text))
+		}
+	}
+	for _, text := range []string{"2026-11-21T23:59:59.999Z", "2026-11-21T23:59:60.123Z", "2026-11-21T24:00:00.000Z", "2026-11-21T23:60:00Z",
+		"2026-11-21T23:59:59.999z", "2026-11-21T23:59:59.99Z", "2026-11-21T23:59:5912Z", "1969-12-31T23:59:59.999Z", "1969-12-31T00:00:00Z"} {
+		agree(text)
+	}
+}
+
 // Whatever the standard library writes is read as what was written, up to both ends of the calendar.
 func TestTimesOfTheStandardLibrary(t *testing.T) {
 	random := testseed.Rand(t)
