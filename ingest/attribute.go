@@ -11,8 +11,8 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 	i, more := d.openObject(i)
 	p := d.newPath(shapeAttributes)
 	for more {
-		if i = d.member(&p, i); i < 0 {
-			return -1, 0
+		if i, more = d.members(&p, i); !more {
+			break
 		}
 		d.owner = d.key
 		switch c := d.key.class(); {
@@ -32,11 +32,7 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 		if i < 0 {
 			return -1, 0
 		}
-		if d.another(i) {
-			i++
-			continue
-		}
-		i, more = d.nextMemberSlow(i)
+		i, more = d.nextMember(i)
 	}
 	if i < 0 {
 		return -1, 0
@@ -77,29 +73,29 @@ func (d *Decoder) identifyAttributes() (flags op.Flags) {
 	if id.pushImport && (!id.hasTokens || id.resolved == op.ExternalID || id.resolved == op.SvcID) {
 		d.refuse(rankIdentifier, 0, reasonPushImport)
 	}
-	if id.email.at != 0 && id.resolved != op.Email {
+	if d.aside[asideEmail].at != 0 && id.resolved != op.Email {
 		flags = op.Contact
 		switch {
-		case id.email.kind == slotNull:
+		case d.aside[asideEmail].kind == slotNull:
 			d.putField(op.AttrEmail)
 			d.putTag(op.Null)
-		case id.email.kind == slotString && field.Email(d.content(&id.email)):
+		case d.aside[asideEmail].kind == slotString && field.Email(d.content(&d.aside[asideEmail])):
 			d.putField(op.AttrEmail)
-			d.putString(int(id.email.start), int(id.email.end))
+			d.putString(int(d.aside[asideEmail].start), int(d.aside[asideEmail].end))
 		default:
-			d.refuseText(rankValue, int(id.email.at), reasonEmail, "email")
+			d.refuseText(rankValue, int(d.aside[asideEmail].at), reasonEmail, "email")
 		}
 	}
-	if id.phone.at != 0 && id.resolved != op.Phone {
+	if d.aside[asidePhone].at != 0 && id.resolved != op.Phone {
 		flags = op.Contact
-		if id.phone.kind == slotNull {
+		if d.aside[asidePhone].kind == slotNull {
 			d.putField(op.AttrPhone)
 			d.putTag(op.Null)
 			return flags
 		}
-		ok := id.phone.kind == slotString
+		ok := d.aside[asidePhone].kind == slotString
 		if ok {
-			d.scratch, ok = d.Phones.Parse(d.scratch[:0], d.content(&id.phone))
+			d.scratch, ok = d.Phones.Parse(d.scratch[:0], d.content(&d.aside[asidePhone]))
 		}
 		if ok {
 			d.putField(op.AttrPhone)
@@ -130,8 +126,7 @@ func (d *Decoder) customAttribute(i int) int {
 		d.refuse(rankValue, i, d.key.rule())
 	}
 	undo := d.o
-	d.need(8)
-	d.putUvarint(uint64(d.nameIndex(shapeAttributes)) + op.ReservedCodes)
+	d.putFieldName(shapeAttributes)
 	switch d.in[i] {
 	case '"':
 		return d.attributeString(i)
@@ -160,7 +155,7 @@ func (d *Decoder) attributeString(i int) int {
 	}
 	s := d.in[i+1 : end]
 	if mayBeTime(s) {
-		if t, ok := field.AttributeTime(s); ok {
+		if t, ok := d.times.AttributeTime(s); ok {
 			d.putFixed(op.Time, uint64(t))
 			return next
 		}
@@ -187,6 +182,11 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 		d.putField(uint32(c))
 		d.putTag(op.Null)
 		return i + len("null")
+	}
+	if d.in[i] == '"' {
+		if next := d.recentField(c, i+1); next > 0 {
+			return next
+		}
 	}
 	switch uint32(c) {
 	case op.AttrCurrentLocation:
@@ -224,8 +224,54 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 		d.refuseNamed(rankValue, i, why, d.owner)
 		return next
 	}
+	start, warned := d.o, len(d.warnings)
 	d.reservedString(uint32(c), &s)
+	if d.o > start && len(d.warnings) == warned {
+		d.rememberField(c, &s, start)
+	}
 	return next
+}
+
+// recentField is a string of at most 16 bytes that was good as the value of a reserved attribute, and the field that
+// came of it. Few of the countries, languages and states in a request differ.
+type recentField struct {
+	nameWords // of the string, the class in the place of a shape
+	size      uint8
+	bytes     [24]byte
+}
+
+// recentFields is how many of them are remembered, a power of two.
+const recentFields = 128
+
+func (d *Decoder) recentFieldAt(w nameWords) *recentField {
+	return &d.fields[w.hash()>>(64-7)%recentFields]
+}
+
+// recentField writes the field of a reserved attribute with the string that begins at i, when it was there before;
+// 0: it has to be judged.
+func (d *Decoder) recentField(c class, i int) (next int) {
+	end := d.stopAt(i)
+	w := d.wordsAt(i, end-i, shape(c))
+	f := d.recentFieldAt(w)
+	if f.nameWords != w || at(d.in, end) != '"' {
+		return 0
+	}
+	d.need(len(f.bytes))
+	*(*[len(f.bytes)]byte)(d.out[d.o:]) = f.bytes
+	d.o += int(f.size)
+	return end + 1
+}
+
+// rememberField notes that s became the field that begins at start.
+func (d *Decoder) rememberField(c class, s *slot, start int) {
+	begin, end, f := int(s.start), int(s.end), d.out[start:d.o]
+	if end-begin > 16 || d.stopAt(begin) != end || len(f) > len(recentField{}.bytes) {
+		return
+	}
+	w := d.wordsAt(begin, end-begin, shape(c))
+	r := d.recentFieldAt(w)
+	r.nameWords, r.size = w, uint8(len(f))
+	copy(r.bytes[:], f)
 }
 
 func boolBit(v bool) (bit byte) {

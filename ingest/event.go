@@ -9,22 +9,22 @@ import (
 
 // event reads an event object (service.md 2.5) and writes its op's body at body.
 func (d *Decoder) event(i, body int) int {
-	var app, name, time slot
+	app, name, time := &d.aside[asideApp], &d.aside[asideName], &d.aside[asideTime]
 	d.adopt(op.AppendEventBody(d.out[:d.o]))
 	i, more := d.openObject(i)
 	p := d.newPath(shapeEvent)
 	for more {
-		if i = d.member(&p, i); i < 0 {
-			return -1
+		if i, more = d.members(&p, i); !more {
+			break
 		}
 		d.owner = d.key
 		switch d.key.class() {
 		case className:
-			i = d.requiredString(i, &name)
+			i = d.requiredString(i, name)
 		case classTime:
-			i = d.slotValue(i, &time)
+			i = d.slotValue(i, time)
 		case classAppID:
-			i = d.optionalString(i, &app)
+			i = d.optionalString(i, app)
 		case classProperties:
 			i = d.properties(i, shapeEventProperties)
 		default:
@@ -33,50 +33,47 @@ func (d *Decoder) event(i, body int) int {
 		if i < 0 {
 			return -1
 		}
-		if d.another(i) {
-			i++
-			continue
-		}
-		i, more = d.nextMemberSlow(i)
+		i, more = d.nextMember(i)
 	}
 	if i < 0 {
 		return -1
 	}
 	d.identify()
-	d.require(&name, "name")
-	unixMillis := d.requireTime(&time)
+	d.require(name, "name")
+	unixMillis := d.requireTime(time)
 	if d.refusal.rank == rankNone {
-		op.PutEvent(d.out[body:], unixMillis, d.intern(&name), d.app(&app))
+		op.PutEvent(d.out[body:], unixMillis, d.intern(name), d.app(app))
 	}
 	return i
 }
 
 // purchase reads a purchase object (service.md 2.8, reference.md 1.7) and writes its op's body at body.
 func (d *Decoder) purchase(i, body int) int {
-	var app, product, currency, price, time slot
-	var priceValue float64
+	app, product, time := &d.aside[asideApp], &d.aside[asideName], &d.aside[asideTime]
+	currency := &d.aside[asideCurrency]
+	var price price
 	quantity := int64(1)
 	d.adopt(op.AppendPurchaseBody(d.out[:d.o]))
 	i, more := d.openObject(i)
 	p := d.newPath(shapePurchase)
 	for more {
-		if i = d.member(&p, i); i < 0 {
-			return -1
+		if i, more = d.members(&p, i); !more {
+			break
 		}
 		d.owner = d.key
 		switch d.key.class() {
 		case classProductID:
-			i = d.requiredString(i, &product)
+			i = d.requiredString(i, product)
 		case classCurrency:
-			i = d.slotValue(i, &currency)
+			i = d.slotValue(i, currency)
 		case classPrice:
-			i, priceValue = d.price(i, &price)
+			i = d.price(i, &price)
 		case classQuantity:
 			i, quantity = d.quantity(i)
 		case classTime:
-			i = d.slotValue(i, &time)
+			i = d.slotValue(i, time)
 		case classAppID:
-			i = d.optionalString(i, &app)
+			i = d.optionalString(i, app)
 		case classProperties:
 			i = d.properties(i, shapePurchaseProperties)
 		default:
@@ -85,24 +82,20 @@ func (d *Decoder) purchase(i, body int) int {
 		if i < 0 {
 			return -1
 		}
-		if d.another(i) {
-			i++
-			continue
-		}
-		i, more = d.nextMemberSlow(i)
+		i, more = d.nextMember(i)
 	}
 	if i < 0 {
 		return -1
 	}
 	d.identify()
-	d.require(&product, "product_id")
-	d.require(&currency, "currency")
-	d.require(&price, "price")
-	unixMillis := d.requireTime(&time)
-	code, total := d.money(&currency, &price, quantity)
+	d.require(product, "product_id")
+	d.require(currency, "currency")
+	d.require(&price.slot, "price")
+	unixMillis := d.requireTime(time)
+	code, total := d.money(currency, &price, quantity)
 	if d.refusal.rank == rankNone {
-		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(priceValue), uint32(quantity), d.intern(&product),
-			d.app(&app), code)
+		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(price.value), uint32(quantity), d.intern(product),
+			d.app(app), code)
 	}
 	return i
 }
@@ -146,21 +139,48 @@ func (d *Decoder) optionalString(i int, s *slot) int {
 	return next
 }
 
-func (d *Decoder) price(i int, s *slot) (next int, price float64) {
+// price is the price of a purchase.
+type price struct {
+	slot    // start and end of the number
+	value   float64
+	short   decimal // the number, when isShort
+	isShort bool
+}
+
+func (d *Decoder) price(i int, p *price) (next int) {
 	if c := d.in[i]; c != '-' && c-'0' > 9 {
-		if next = d.slotValue(i, s); s.kind != slotNull {
+		if next = d.slotValue(i, &p.slot); p.kind != slotNull {
 			d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 		}
-		return next, 0
+		return next
 	}
-	next, price = d.float(i)
-	*s = slot{at: int32(i), start: int32(i), end: int32(next)}
-	return next, price
+	p.short, next = d.shortDecimal(i)
+	if p.isShort = next > 0; p.isShort {
+		p.value = p.short.float()
+	} else {
+		next, p.value = d.float(i)
+	}
+	p.slot = slot{at: int32(i), start: int32(i), end: int32(next)}
+	return next
 }
+
+// minorUnits is price × quantity in minor units of a currency with the digits.
+func (d *Decoder) minorUnits(p *price, digits uint8, quantity int64) (minor int64, ok bool) {
+	if p.isShort && p.short.places <= int(digits) && digits <= maxDigits {
+		return int64(p.short.digits*tens[int(digits)-p.short.places]) * quantity, true
+	}
+	return field.MinorUnits(d.in[p.start:p.end], digits, quantity)
+}
+
+// maxDigits is how many digits a currency may have so that the total of a decimal is less than 10^15.
+const maxDigits = 3
 
 const maxQuantity = 100
 
 func (d *Decoder) quantity(i int) (next int, quantity int64) {
+	if c, behind := d.in[i]-'1', d.in[i+1]; c < 9 && (behind == ',' || behind == '}') { // nearly always
+		return i + 1, int64(c) + 1
+	}
 	switch c := d.in[i]; {
 	case c == 'n':
 		return d.literal(i, "null"), 1
@@ -196,7 +216,7 @@ func (d *Decoder) requireTime(s *slot) int64 {
 }
 
 // money is the currency and the sum in its minor units.
-func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, total int64) {
+func (d *Decoder) money(currency *slot, price *price, quantity int64) (code [3]byte, total int64) {
 	if d.refusal.rank <= rankRequired {
 		return code, 0
 	}
@@ -211,7 +231,7 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 	if d.refusal.rank <= rankValue {
 		return code, 0
 	}
-	if total, ok = field.MinorUnits(d.in[price.start:price.end], digits, quantity); !ok {
+	if total, ok = d.minorUnits(price, digits, quantity); !ok {
 		d.refuseText(rankValue, int(price.at), reasonNotValid, "price")
 	}
 	return code, total
@@ -220,8 +240,7 @@ func (d *Decoder) money(currency, price *slot, quantity int64) (code [3]byte, to
 // recentText is a name of an event or a product, of at most 16 bytes, and its index in the dictionary of the request
 // numbered gen.
 type recentText struct {
-	low, high  uint64
-	size       uint32
+	nameWords
 	gen, index uint32
 }
 
@@ -231,15 +250,14 @@ const recentTexts = 128
 
 // intern is the dictionary's index of the content of s. Few of the names in a request differ.
 func (d *Decoder) intern(s *slot) uint32 {
-	size := s.end - s.start
+	size := int(s.end - s.start)
 	if size > 16 || s.kind != slotString {
 		return d.b.Intern(d.content(s))
 	}
-	low := word(d.in, int(s.start)) & byteMask(int(size))
-	high := word(d.in, int(s.start)+8) & byteMask(int(size)-8)
-	e := &d.recent[nameHash(0, int(size), low, high)>>40%recentTexts]
-	if e.low != low || e.high != high || e.size != uint32(size) || e.gen != d.gen {
-		*e = recentText{low: low, high: high, size: uint32(size), gen: d.gen, index: d.b.Intern(d.content(s))}
+	w := d.wordsAt(int(s.start), size, shapeUnknown)
+	e := &d.recent[w.hash()>>(64-7)%recentTexts]
+	if e.nameWords != w || e.gen != d.gen {
+		*e = recentText{nameWords: w, gen: d.gen, index: d.b.Intern(d.content(s))}
 	}
 	return e.index
 }

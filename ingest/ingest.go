@@ -145,6 +145,8 @@ const keepBytes = 1 << 20
 
 // Decoder reads one request after another.
 type Decoder struct {
+	names nameTable // first, so that its nodes are aligned
+
 	Options // as given to NewDecoder; not to be changed
 
 	// The request.
@@ -155,6 +157,7 @@ type Decoder struct {
 	gen    uint32 // number of the request
 	body   []byte // as sent
 	in     []byte // a copy with padding; strings with escapes are decoded in place
+	stops  []byte // a bit for each byte of in: a string stops there
 	size   int    // of the body
 	badAt  int
 	badWhy reason // 0: not JSON
@@ -186,14 +189,16 @@ type Decoder struct {
 	key          memberKey // the member that was read last
 	owner        memberKey // the attribute or property that is being read
 	id           identity
+	aside        [asides]slot
 	nested       nestedState
 	composites   int        // of an attributes object: values that apply makes of what is stored
 	operators    []operator // among them, those that may not be possible
 
 	// Kept from request to request.
-	shapes   shapes
-	names    nameSet
+	others   nameSet
 	recent   [recentTexts]recentText
+	fields   [recentFields]recentField
+	times    field.Times
 	objects  uint32 // the number of the last object
 	nesting  []byte
 	scratch  []byte
@@ -205,8 +210,8 @@ type Decoder struct {
 func NewDecoder(o Options) *Decoder {
 	o.EnsureDefaults()
 	d := &Decoder{Options: o, maxDepth: o.MaxDepth, learning: learnBudget}
-	d.shapes.reset()
-	d.names.init()
+	d.names.reset()
+	d.others.init()
 	return d
 }
 
@@ -258,23 +263,18 @@ func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router
 
 func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) {
 	d.ws, d.b, d.r, d.now, d.body, d.size = ws, b, r, nowMillis, body, len(body)
-	if need := len(body) + padding; cap(d.in) < need {
-		d.in = make([]byte, need, need+need/4)
-	} else {
-		d.in = d.in[:need]
-	}
-	clear(d.in[copy(d.in, body):])
+	d.load(body)
 	d.badWhy, d.total, d.placed, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
 	d.errors, d.warnings, d.texts = d.errors[:0], d.warnings[:0], d.texts[:0]
 	d.pending, d.deferred = d.pending[:0], d.deferred[:0]
 	d.out, d.o = b.Buf[:cap(b.Buf)], len(b.Buf)
 	d.inObject, d.inProperties, d.lastAppField = false, false, 0
 
-	d.shapes.budget = d.learning
+	d.names.budget = d.learning
 	// Before the numbers wrap, too: old ones would look like new ones.
-	if d.shapes.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
-		d.shapes.reset()
-		d.names.forget()
+	if d.names.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
+		d.names.reset()
+		d.others.forget()
 		d.gen, d.objects, d.recent = 0, 0, [recentTexts]recentText{}
 	}
 	d.gen++
@@ -288,7 +288,7 @@ func (d *Decoder) end() {
 		d.b.Buf = d.out[:d.o]
 	}
 	d.ws, d.b, d.r, d.body, d.out = nil, nil, nil, nil, nil
-	for _, buf := range []*[]byte{&d.in, &d.texts, &d.deferred, &d.nesting, &d.scratch} {
+	for _, buf := range []*[]byte{&d.in, &d.stops, &d.texts, &d.deferred, &d.nesting, &d.scratch} {
 		if cap(*buf) > keepBytes {
 			*buf = nil
 		}
@@ -298,7 +298,7 @@ func (d *Decoder) end() {
 			*list = nil
 		}
 	}
-	d.names.rest()
+	d.others.rest()
 }
 
 // request reads the body; -1: the request is refused.

@@ -18,6 +18,10 @@ type nestedState struct {
 func (d *Decoder) attributeObject(i, undo int) int {
 	d.nested = nestedState{}
 	at := d.o
+	if next := d.shortIncrement(i); next > 0 {
+		d.judgeNested(at, next-i, undo)
+		return next
+	}
 	next := d.nestedObject(i, 0)
 	if next < 0 {
 		return -1
@@ -28,6 +32,23 @@ func (d *Decoder) attributeObject(i, undo int) int {
 	d.operator(at, i)
 	d.judgeNested(at, next-i, undo)
 	return next
+}
+
+// shortIncrement reads and writes the object at i when it is {"inc":…} with an integer of few digits; 0: it is not.
+func (d *Decoder) shortIncrement(i int) (next int) {
+	const start = `{"inc":`
+	if string(d.in[i:i+len(start)]) != start {
+		return 0
+	}
+	n, next := d.shortDecimal(i + len(start))
+	if next == 0 || n.places > 0 || d.in[next] != '}' {
+		return 0
+	}
+	d.need(11)
+	at := d.o
+	d.o = d.putInt(at, int64(n.digits))
+	d.out[at] = byte(op.Increment)
+	return next + 1
 }
 
 // judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or
@@ -176,7 +197,7 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 		} else if i = d.nestedValue(i, level+1, inObject); i < 0 {
 			return -1
 		}
-		if v := d.out[element:d.o]; !inObject && op.Tag(v[0]) != op.Object && !d.names.add(set, d.names.hash(v)) {
+		if v := d.out[element:d.o]; !inObject && op.Tag(v[0]) != op.Object && !d.others.add(set, d.others.hash(v)) {
 			d.o = element
 		}
 		i, more = d.nextElement(i)

@@ -16,37 +16,33 @@ func (d *Decoder) properties(i int, root shape) int {
 		d.refuse(rankProperty, i, reasonProperties)
 		return d.skip(i, 0)
 	}
-	begin, kept, complex := i, 0, false
+	begin, complex := i, false
 	d.inProperties = true
 	i, more := d.openObject(i)
 	p := d.newPath(root)
+	p.room = d.MaxProperties
 	for more {
-		if i = d.member(&p, i); i < 0 {
-			return -1
+		if i, more = d.members(&p, i); !more {
+			break
 		}
 		d.owner = d.key
 		if d.key.rule() != 0 {
 			d.refuse(rankProperty, i, d.key.rule())
 		}
 		undo := d.o
-		d.need(8)
-		d.putUvarint(uint64(d.nameIndex(root)))
+		d.putFieldName(root)
 		c := d.in[i]
 		complex = complex || c == '{' || c == '['
 		if i = d.property(i, c); i < 0 {
 			return -1
 		}
-		if kept++; kept > d.MaxProperties {
-			d.o = undo
+		if p.room--; p.room < 0 {
+			d.o, p.room = undo, 0
 		}
-		if d.another(i) {
-			i++
-			continue
-		}
-		i, more = d.nextMemberSlow(i)
+		i, more = d.nextMember(i)
 	}
 	d.inProperties = false
-	if complex && i-begin > d.MaxPropertiesBytes {
+	if i >= 0 && complex && i-begin > d.MaxPropertiesBytes {
 		d.refuse(rankProperty, begin, reasonPropertiesBytes)
 	}
 	return i

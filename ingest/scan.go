@@ -2,9 +2,6 @@ package ingest
 
 import (
 	"encoding/binary"
-	"math"
-	"math/bits"
-	"strconv"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -13,37 +10,13 @@ import (
 //
 // Every function takes the index where its token begins and returns the index behind it, or -1 when the JSON is bad;
 // d.badAt is then where. The text ends with padding bytes of zero. Zero is no part of any token, so that a scan ends
-// there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Nothing is read twice: a string
-// with escapes is decoded in its place.
-
-// padding is how many zero bytes follow the text; as many as the widest load at the last index needs.
-const padding = 64
+// there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Where strings stop is known before
+// (stops.go). Nothing is read twice: a string with escapes is decoded in its place.
 
 const (
 	lowBits  = 0x0101010101010101
 	highBits = 0x8080808080808080
 )
-
-// span returns the index of the first byte from i on that is a quote, a backslash, a control character or not ASCII.
-func span(b []byte, i int) int {
-	for {
-		// Two words a turn, and no choice between them: most strings end in the first turn, and what can't be predicted
-		// costs more than the second word.
-		first, second := stops(word(b, i)), stops(word(b, i+8))
-		if first|second != 0 {
-			n, more := bits.TrailingZeros64(first)>>3, bits.TrailingZeros64(second)>>3 // 8 for zero
-			return i + n + more&-(n>>3)
-		}
-		i += 16
-	}
-}
-
-// stops has the highest bit of the first byte of v that is a quote, a backslash, a control character or not ASCII; bits
-// above mean nothing.
-func stops(v uint64) uint64 {
-	quote, slash := v^lowBits*'"', v^lowBits*'\\'
-	return ((quote - lowBits) | (slash - lowBits) | (v - lowBits*0x20) | v) & highBits
-}
 
 // word is the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to padding-8
 // behind its end.
@@ -51,14 +24,14 @@ func word(b []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i))[:])
 }
 
-// spanWide is span over text in any script: it goes on behind what is not ASCII.
-func spanWide(b []byte, i int) int {
+// farStopWide is farStop over text in any script: it goes on behind what is not ASCII.
+func (d *Decoder) farStopWide(i int) int {
 	for {
-		i = span(b, i)
-		if b[i] < utf8.RuneSelf {
+		i = d.farStop(i)
+		if d.in[i] < utf8.RuneSelf {
 			return i
 		}
-		for b[i] >= utf8.RuneSelf {
+		for d.in[i] >= utf8.RuneSelf {
 			i++
 		}
 	}
@@ -94,27 +67,16 @@ func (d *Decoder) spaces(i int) int {
 
 // text reads a string; i is behind its opening quote. Its content is d.in[i:end], next is behind the closing quote.
 func (d *Decoder) text(i int) (end, next int) {
-	in := d.in
-	end = i
-	for {
-		first, second := stops(word(in, end)), stops(word(in, end+8)) // as in span, which is too long to be inlined
-		if first|second != 0 {
-			n, more := bits.TrailingZeros64(first)>>3, bits.TrailingZeros64(second)>>3
-			end += n + more&-(n>>3)
-			break
-		}
-		end += 16
-	}
-	if at(in, end) == '"' {
+	if end = d.stopAt(i); at(d.in, end) == '"' {
 		return end, end + 1
 	}
 	return d.textSlow(i, end)
 }
 
-// textSlow goes on at i, a byte that span does not know, in the string that began at start.
+// textSlow goes on at i, behind which text has not looked, in the string that began at start.
 func (d *Decoder) textSlow(start, i int) (end, next int) {
 	in := d.in
-	i = spanWide(in, i)
+	i = d.farStopWide(i)
 	if in[i] == '\\' {
 		return d.textEscaped(start, i)
 	}
@@ -137,7 +99,7 @@ func (d *Decoder) textEscaped(start, i int) (end, next int) {
 	out := i
 	for in[i] != '"' {
 		if in[i] != '\\' {
-			j := spanWide(in, i)
+			j := d.farStopWide(i)
 			if at := invalidUTF8(in[i:j]); at >= 0 {
 				return 0, d.fail(i + at)
 			}
@@ -213,152 +175,6 @@ func invalidUTF8(b []byte) int {
 		i += n
 	}
 	return -1
-}
-
-// numberKind says what a number's bits are.
-type numberKind uint8
-
-const (
-	numberInt     numberKind = iota // an int64
-	numberFloat                     // a float64
-	numberOutside                   // neither an int64 nor a finite float64 (decisions.md D9)
-	numberLong                      // more than maxNumberBytes long, and no integer
-)
-
-// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 has more than
-// maxIntBytes.
-const (
-	maxNumberBytes = 1024
-	maxIntBytes    = 20
-)
-
-var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
-	1e19, 1e20, 1e21, 1e22}
-
-var tens = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
-
-// eightDigits is the number of the digits that v begins with, and how many there are.
-func eightDigits(v uint64) (number uint64, n int) {
-	v ^= lowBits * '0'
-	other := (v + lowBits*0x76 | v) & highBits // right up to the lowest
-	n = bits.TrailingZeros64(other) >> 3
-	if n == 0 {
-		return 0, 0
-	}
-	v <<= 64 - 8*uint(n) // zeros in front
-	v = v*10 + v>>8      // pairs of digits in every other byte
-	const pairs = 0x000000ff000000ff
-	return ((v&pairs)*(100+1_000_000<<32) + (v>>16&pairs)*(1+10_000<<32)) >> 32, n
-}
-
-// number reads a number. Digits without point and exponent are an int64, anything else a float64.
-func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
-	in, start := d.in, i
-	negative := at(in, i) == '-'
-	if negative {
-		i++
-	}
-	digits := i
-	mantissa, n := eightDigits(word(in, i))
-	if n == 0 {
-		return d.fail(i), 0, 0
-	}
-	if at(in, i) == '0' {
-		mantissa, n = 0, 1
-	}
-	if i += n; n == 8 {
-		for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
-			mantissa = mantissa*10 + uint64(c)
-			i++
-		}
-	}
-	significant, exponent := i-digits, 0
-	if at(in, i) != '.' && at(in, i)|0x20 != 'e' {
-		if significant <= 18 {
-			if negative {
-				mantissa = -mantissa
-			}
-			return i, numberInt, mantissa
-		}
-		return i, d.wideInt(start, i, &value), value
-	}
-	if at(in, i) == '.' {
-		i++
-		point := i
-		fraction, n := eightDigits(word(in, i))
-		if n == 0 {
-			return d.fail(i), 0, 0
-		}
-		mantissa = mantissa*tens[n] + fraction
-		if i += n; n == 8 {
-			for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
-				mantissa = mantissa*10 + uint64(c)
-				i++
-			}
-		}
-		significant, exponent = significant+i-point, point-i
-	}
-	if at(in, i)|0x20 == 'e' {
-		i++
-		sign := 1
-		if at(in, i) == '-' {
-			sign = -1
-			i++
-		} else if at(in, i) == '+' {
-			i++
-		}
-		first, e := i, 0
-		for c := at(in, i) - '0'; c <= 9; c = at(in, i) - '0' {
-			if e < 10000 {
-				e = e*10 + int(c)
-			}
-			i++
-		}
-		if i == first {
-			return d.fail(i), 0, 0
-		}
-		exponent += sign * e
-	}
-	if i-start > maxNumberBytes {
-		return i, numberLong, 0
-	}
-	// Both factors are exact, so one rounding makes the nearest float64.
-	if significant <= 18 && mantissa < 1<<53 && exponent >= -22 && exponent <= 22 {
-		f := float64(mantissa)
-		if exponent < 0 {
-			f /= powersOfTen[-exponent]
-		} else {
-			f *= powersOfTen[exponent]
-		}
-		if negative {
-			f = -f
-		}
-		return i, numberFloat, math.Float64bits(f)
-	}
-	f, err := strconv.ParseFloat(d.borrow(start, i), 64)
-	if err != nil {
-		return i, numberOutside, 0
-	}
-	return i, numberFloat, math.Float64bits(f)
-}
-
-// wideInt reads an integer of more than 18 digits.
-func (d *Decoder) wideInt(start, end int, value *uint64) numberKind {
-	if end-start > maxIntBytes {
-		return numberOutside
-	}
-	n, err := strconv.ParseInt(d.borrow(start, end), 10, 64)
-	if err != nil {
-		return numberOutside
-	}
-	*value = uint64(n)
-	return numberInt
-}
-
-// borrow lends a piece of the text as a string for the length of one call: strconv keeps nothing of it, its errors hold
-// a copy.
-func (d *Decoder) borrow(start, end int) string {
-	return unsafe.String(&d.in[start], end-start)
 }
 
 // literal reads true, false or null; i is at its first letter.

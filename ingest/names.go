@@ -1,0 +1,204 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+
+	"millrace/ingest/field"
+)
+
+// Clients send the same few names of members over and over. The names seen so far are kept in a table: a node for each
+// name in each place where objects stand, which knows what the name means there, its code in the record that is being
+// written, and which object had it last. So one look-up answers everything about a member: what its name means, and
+// that the object has not had it yet. The hash of a name of up to 16 bytes is made of the two words that are compared.
+//
+// (To try the name first that came behind the last one the time before is a little faster where the order is always the
+// same, as in events, and slower where members come and go, as in attributes; all in all it was no gain.)
+//
+// Names that are not in the table are judged each time, and kept apart by a set of hashes. The table has a fixed size,
+// learns a bounded number of names a request, and is emptied when it is full: hostile names cost their sender's
+// requests a little, and others nothing but learning anew. Which way a name takes changes no op.
+
+// shape is a place where objects stand; a name means something else in each, and in each at most one object is open at
+// a time. Those that can stand in one another are numbered by their level.
+type shape uint8
+
+const (
+	shapeUnknown shape = iota // names are not learned
+	shapeAttributes
+	shapeEvent
+	shapePurchase
+	shapeEventProperties
+	shapePurchaseProperties
+	shapeObject                             // + level: in the value of a custom attribute
+	shapeNested = shapeObject + shapeLevels // + level: any other object
+	shapeEnd    = shapeNested + shapeLevels
+	shapeLevels = 40
+)
+
+// atLevel is the shape s for an object that has level arrays and objects around its members, itself included.
+func (s shape) atLevel(level int) shape { return s + shape(level) }
+
+const (
+	maxNames    = 4096 // a power of two; 64 bytes each
+	placeBits   = 13
+	namePlaces  = 1 << placeBits // twice maxNames
+	maxProbes   = 8
+	maxNameSize = 64  // bytes
+	learnBudget = 256 // new names a request
+)
+
+// nameWords are what nearly all names are told apart by.
+type nameWords struct {
+	first, second uint64 // the first 16 bytes, zeros where the name is shorter
+	tag           uint32 // shape and size
+}
+
+func makeTag(s shape, size int) uint32 { return uint32(s)<<8 | uint32(size) }
+
+// noTag is the tag of no name; longTag is in that of a name which the words are not all of.
+const (
+	noTag   = 1<<32 - 1
+	longTag = 1 << 31
+)
+
+// hash has its best bits highest. It is not seeded: maxProbes bounds what collisions cost.
+func (w nameWords) hash() uint64 {
+	return (w.first ^ w.second*hashSecond ^ uint64(w.tag)<<tagShift) * 0x9e3779b97f4a7c15
+}
+
+const (
+	hashSecond = 0xe7037ed1a0b428db
+	tagShift   = 40
+)
+
+// wordsOf are the words of a name of any size, and its hash.
+func wordsOf(s shape, name []byte) (w nameWords, hash uint64) {
+	var first [16]byte
+	copy(first[:], name)
+	w = nameWords{binary.LittleEndian.Uint64(first[:]), binary.LittleEndian.Uint64(first[8:]), makeTag(s, len(name))}
+	hash = w.hash()
+	if len(name) > 16 {
+		w.tag |= longTag
+	}
+	for rest := 16; rest < len(name); rest += 8 {
+		// The last word may have some bytes of the one before.
+		hash = (hash ^ binary.LittleEndian.Uint64(name[min(rest, len(name)-8):])) * 0x9e3779b97f4a7c15
+		hash ^= hash >> 29
+	}
+	return w, hash
+}
+
+// masks has, at n, ones in the n lowest bytes of two words.
+var masks = func() (m [maxNear + 8][2]uint64) {
+	for n := range m {
+		m[n] = [2]uint64{byteMask(n), byteMask(n - 8)}
+	}
+	return m
+}()
+
+// byteMask has ones in the n lowest bytes.
+func byteMask(n int) uint64 {
+	switch {
+	case n <= 0:
+		return 0
+	case n >= 8:
+		return ^uint64(0)
+	}
+	return 1<<(8*n) - 1
+}
+
+// nameNode is a name in a place. It fills a cache line.
+type nameNode struct {
+	nameWords
+	object          uint32 // number of the object that had the name last
+	at              uint32 // of the name in nameTable.bytes
+	gen, index      uint32 // index in the dictionary of the request numbered gen
+	codeGen         uint32 // number of the last request that code is for; 0: none
+	code            uint16 // of the name's fields, codeSize bytes
+	meaning         meaning
+	codeSize        uint8
+	trimmed, stored uint8 // where in the name begins what is stored of it, and the size of that
+	usual           usual
+	_               [8]byte
+}
+
+// nameTable is the table. Node 0 is nobody's.
+type nameTable struct {
+	nodes  [maxNames]nameNode
+	places [namePlaces]uint16 // nodes by their hash, open addressing; 0: free
+	count  int
+	budget int
+	bytes  []byte
+}
+
+func (s *nameTable) reset() {
+	clear(s.places[:])
+	s.nodes[0].tag = noTag
+	s.count, s.bytes = 1, s.bytes[:0]
+}
+
+func (s *nameTable) full() bool { return s.count == maxNames }
+
+// firstAt is the node where the search for w begins; mostly it is the one that is looked for.
+func (s *nameTable) firstAt(w nameWords) (k uint16) { return s.places[w.hash()>>(64-placeBits)] }
+
+// find returns the node of the name, 0 when it is not and can't be in the table.
+func (s *nameTable) find(shape shape, name []byte) (k uint16) {
+	w, hash := wordsOf(shape, name)
+	place := hash >> (64 - placeBits)
+	for range maxProbes {
+		if k = s.places[place%namePlaces]; k == 0 {
+			return s.learn(place, w, shape, name)
+		}
+		if n := &s.nodes[k%maxNames]; n.nameWords == w && string(s.bytes[n.at:n.at+uint32(len(name))]) == string(name) {
+			return k
+		}
+		place++
+	}
+	return 0
+}
+
+func (s *nameTable) learn(place uint64, w nameWords, shape shape, name []byte) (k uint16) {
+	if len(name) > maxNameSize || s.budget == 0 || s.full() {
+		return 0
+	}
+	k = uint16(s.count)
+	s.count++
+	s.budget--
+	s.places[place%namePlaces] = k
+	class, rule := classify(shape, name)
+	stored := storedName(shape, name)
+	n := &s.nodes[k]
+	*n = nameNode{nameWords: w, at: uint32(len(s.bytes)), meaning: mean(class, rule), trimmed: uint8(bytes.Index(name, stored)),
+		stored: uint8(len(stored))}
+	if n.usual = usualOf(shape, class); n.usual.texts {
+		n.setCode(uint32(class), everyGen)
+	}
+	s.bytes = append(s.bytes, name...)
+	return k
+}
+
+// everyGen is no less than the number of any request.
+const everyGen = math.MaxUint32
+
+// setCode notes the code of the name's fields, when it is short, for requests up to the one numbered gen.
+func (n *nameNode) setCode(code, gen uint32) {
+	switch {
+	case code < 0x80:
+		n.code, n.codeSize, n.codeGen = uint16(code), 1, gen
+	case code < 0x4000:
+		n.code, n.codeSize, n.codeGen = uint16(code&0x7f|0x80|code>>7<<8), 2, gen
+	}
+}
+
+// storedName is the name without the blanks around it that the name of an attribute may have.
+func storedName(s shape, name []byte) []byte {
+	if s == shapeAttributes {
+		if trimmed, ok := field.AttributeName(name); ok {
+			return trimmed
+		}
+	}
+	return name
+}

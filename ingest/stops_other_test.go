@@ -1,0 +1,8 @@
+//go:build !amd64
+
+package ingest
+
+// waysToMark are all that there are on this machine.
+func waysToMark() map[string]func(dst, src, stops *byte, blocks int) {
+	return map[string]func(dst, src, stops *byte, blocks int){"by word": markStopsByWord}
+}

@@ -1,0 +1,87 @@
+package ingest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+)
+
+func isStop(c byte) bool { return c < ' ' || c >= 0x80 || c == '"' || c == '\\' }
+
+// All ways to mark stops agree on every byte in every place, and write nothing but what they should.
+func TestMarkStops(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 1))
+	const maxBlocks, fence = 5, 64
+	for name, mark := range waysToMark() {
+		for n := range 3000 {
+			blocks := 1 + n%maxBlocks
+			src := make([]byte, blocks*blockBytes)
+			want := bytes.Repeat([]byte{0xa5}, len(src)/8+fence)
+			clear(want[:len(src)/8])
+			for i := range src {
+				if src[i] = byte(r.Uint32()); n < 256 {
+					src[i] = byte(n)
+				}
+				if isStop(src[i]) {
+					want[i/8] |= 1 << (i % 8)
+				}
+			}
+			dst, stops := bytes.Repeat([]byte{0xa5}, len(src)+fence), bytes.Repeat([]byte{0xa5}, len(src)/8+fence)
+			mark(&dst[0], &src[0], &stops[0], blocks)
+			require.Equal(t, want, stops, name)
+			require.Equal(t, append(bytes.Clone(src), bytes.Repeat([]byte{0xa5}, fence)...), dst, name)
+			mark(&src[0], &src[0], &stops[0], blocks) // in place
+			require.Equal(t, want, stops, name)
+		}
+		mark(nil, nil, nil, 0)
+	}
+}
+
+// Wherever a string begins its end is found, near or far, also in what a shorter body left of a longer one.
+func TestStopAt(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 1))
+	d := testDecoder()
+	for range 300 {
+		body := make([]byte, r.IntN(600))
+		for i := range body {
+			if body[i] = 'a' + byte(r.IntN(26)); r.IntN(60) == 0 {
+				body[i] = "\"\\\x1f\xff\x80"[r.IntN(5)]
+			}
+		}
+		d.load(body)
+		require.Equal(t, body, d.in[:len(body)])
+		require.Equal(t, make([]byte, padding), d.in[len(body):len(body)+padding])
+		next := len(body) // the zero behind the end
+		for i := len(body); i >= 0; i-- {
+			if i < len(body) && isStop(body[i]) {
+				next = i
+			}
+			require.Equal(t, next, d.farStop(i))
+			require.Equal(t, min(next, i+maxNear+1), d.stopAt(i))
+		}
+	}
+}
+
+// Short bodies, whose end is within the first block or at the edge of one, are read alike.
+func TestBodiesOfEverySize(t *testing.T) {
+	d := testDecoder()
+	for n := range 300 {
+		text := string(bytes.Repeat([]byte("x"), n))
+		agree(t, `{"events":[{"external_id":"`+text+`","name":"n","time":"2026-11-21"}]}`, d)
+		agree(t, `{"events":[{"external_id":"u","name":"n","time":"2026-11-21","properties":{"`+text+`":"`+text+`"}}]}`, d)
+		agree(t, `{"events":[{"external_id":"`+text, d)
+	}
+}
+
+// A node is read as a whole, and most of a request's time goes into reading nodes.
+func TestNodesFillCacheLines(t *testing.T) {
+	require.EqualValues(t, 64, unsafe.Sizeof(nameNode{}))
+	require.Zero(t, unsafe.Offsetof(Decoder{}.names))
+	require.Zero(t, unsafe.Offsetof(nameTable{}.nodes))
+	require.Zero(t, uintptr(unsafe.Pointer(testDecoder()))%64)
+}
