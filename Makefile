@@ -10,6 +10,9 @@ AT_ONCE := -p 3 -parallel 4
 RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/cluster ./api ./api/console ./api/control ./api/keys ./api/ratelimit ./loadtest ./loadtest/history ./cmd/...
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 10m
+# What go build takes for what matters, when it is there: it builds everything anew for that, so that tests go without.
+PGO := cmd/millrace/default.pgo
+unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 3000x
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
@@ -127,6 +130,11 @@ stress: ## the long versions of the tests that have one (hours)
 .PHONY: bench
 bench: ## measure on this machine and print the figures of the README
 	$(GO) run ./bench
+
+.PHONY: pgo
+pgo: ## profile the server under load for half a minute, into the file that go build takes for what matters
+	$(GO) run ./bench -profile $(PGO)
+	@ls -l $(PGO)
 
 .PHONY: loadtest
 loadtest: build ## send load to the server of `make run`, and check what it acknowledged

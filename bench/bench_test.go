@@ -132,13 +132,22 @@ func TestSmoke(t *testing.T) {
 	if !testsize.Stress() {
 		parts = slices.DeleteFunc(parts, func(p string) bool { return p == "cluster" }) // nodes that join and are killed: half a minute
 	}
-	require.NoError(t, run(t.Context(), []string{"-part", strings.Join(parts, ","), "-duration", "50ms", "-rounds", "1", "-profiles", "20000", "-cold-profiles", "2000", "-replay-bytes", "2000000",
+	server, err := build(t.Context(), dir)
+	require.NoError(t, err)
+	profile := filepath.Join(dir, "profile")
+	require.NoError(t, run(t.Context(), []string{"-profile", profile, "-duration", "300ms", "-server", server, "-dir", dir}, &table))
+	text, err := os.ReadFile(profile)
+	require.NoError(t, err)
+	require.Equal(t, "\x1f\x8b", string(text[:2]), "a profile is gzip")
+	require.Empty(t, table.String())
+
+	require.NoError(t, run(t.Context(), []string{"-server", server, "-part", strings.Join(parts, ","), "-duration", "50ms", "-rounds", "1", "-profiles", "20000", "-cold-profiles", "2000", "-replay-bytes", "2000000",
 		"-json", path, "-dir", dir}, &table))
 	left, err := filepath.Glob(filepath.Join(dir, "millrace-bench-*"))
 	require.NoError(t, err)
 	require.Empty(t, left, "nothing stays behind")
 
-	text, err := os.ReadFile(path)
+	text, err = os.ReadFile(path)
 	require.NoError(t, err)
 	var r Results
 	require.NoError(t, json.Unmarshal(text, &r))

@@ -194,11 +194,7 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var next atomic.Int64
-	reads := &traffic{server: server, connections: 32, status: fasthttp.StatusOK, fill: func(r *fasthttp.Request) error {
-		r.SetRequestURI(uris[next.Add(1)%int64(len(uris))])
-		return nil
-	}}
+	reads := &traffic{server: server, connections: 32, status: fasthttp.StatusOK, fill: inTurn(uris)}
 	var rates, p50, p99, tracked []float64
 	perRequest := float64(mix225[body.Attributes] + mix225[body.Events] + mix225[body.Purchases])
 	for range s.Rounds {
@@ -239,6 +235,15 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 		}
 	}
 	return uris, nil
+}
+
+// inTurn fills requests with the URIs.
+func inTurn(uris []string) func(*fasthttp.Request) error {
+	var next atomic.Int64
+	return func(r *fasthttp.Request) error {
+		r.SetRequestURI(uris[next.Add(1)%int64(len(uris))])
+		return nil
+	}
 }
 
 // traffic is requests to the server over some connections, one after the other on each: as fast as they are answered,

@@ -132,6 +132,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	jsonPath := flags.String("json", "", "write the results to this `file` too")
 	flags.StringVar(&s.dir, "dir", "", "where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
 	flags.StringVar(&s.server, "server", "", "measure this `binary` instead of building one")
+	profilePath := flags.String("profile", "", "measure nothing: write a CPU profile of the server, under load for three times -duration, to this `file`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -159,6 +160,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		if s.server, err = build(ctx, s.dir); err != nil {
 			return err
 		}
+	}
+	if *profilePath != "" {
+		return profile(ctx, &s, *profilePath)
 	}
 	results := Results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: inspect(s.dir), Settings: s}
 	results.Machine.warn(os.Stderr)

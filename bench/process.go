@@ -145,7 +145,7 @@ func (p *process) stop() error {
 
 // metric is a counter of the server's /metrics.
 func (p *process) metric(ctx context.Context, name string) (float64, error) {
-	text, err := get(ctx, "http://"+p.admin+"/metrics")
+	text, err := get(ctx, "http://"+p.admin+"/metrics", "")
 	if err != nil {
 		return 0, err
 	}
@@ -157,10 +157,14 @@ func (p *process) metric(ctx context.Context, name string) (float64, error) {
 	return 0, fmt.Errorf("the server has no metric %s", name)
 }
 
-func get(ctx context.Context, url string) (string, error) {
+// get returns the body of a good answer; token may be empty.
+func get(ctx context.Context, url, token string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	a, err := http.DefaultClient.Do(r)
 	if err != nil {

@@ -37,7 +37,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "millrace")
-	build := exec.Command("go", "build", "-o", binary)
+	build := exec.Command("go", "build", "-pgo=off", "-o", binary) // a profile would have everything built anew
 	if underRace {
 		build.Args = append(build.Args, "-race")
 		if os.Getenv("GORACE") == "" { // a program with the race detector sleeps for a second before it ends, and many are started here
