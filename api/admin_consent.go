@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -62,43 +61,23 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
 	}{show}, nil
 }
 
-// trailOf finds whom the query is about; exactly one identifier must be there.
-func (s *Server) trailOf(w *Workspace, query url.Values) (changes []shard.StateChange, err error) {
-	var sent []string
-	for _, name := range []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"} {
-		if query.Get(name) != "" {
-			sent = append(sent, name)
-		}
+// trailOf finds whom the query is about.
+func (s *Server) trailOf(w *Workspace, query url.Values) ([]shard.StateChange, error) {
+	id, key, err := s.identifierOf(query)
+	if err != nil {
+		return nil, err
 	}
-	store := s.options.Store
-	var users []User
-	switch strings.Join(sent, " ") {
-	case "external_id":
-		users, err = store.Find(w.Number, op.ExternalID, []byte(query.Get("external_id")))
-	case "svc_id", "braze_id":
-		if number, ok := store.ParseSvcID(w.Number, []byte(query.Get(sent[0]))); ok {
-			users, err = store.FindNumber(w.Number, number)
-		}
-	case "alias_label alias_name":
-		users, err = store.Find(w.Number, op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name"))))
-	case "email":
-		return store.AddressTrail(w.Number, op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email")))))
-	case "phone":
-		key, ok := s.appendE164(nil, plusForSpace([]byte(query.Get("phone"))))
-		if !ok {
-			return nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
-		}
-		return store.AddressTrail(w.Number, op.Phone, key)
-	default:
-		return nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone", control.ErrInvalid)
+	if id == op.Email || id == op.Phone {
+		return s.options.Store.AddressTrail(w.Number, id, key)
 	}
-	if err == nil && len(users) == 0 {
+	numbers, err := s.numbersOf(w, id, key)
+	if err == nil && len(numbers) == 0 {
 		err = fmt.Errorf("user %w", control.ErrNotFound)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return store.Trail(w.Number, users[0].Number)
+	return s.options.Store.Trail(w.Number, numbers[0])
 }
 
 func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {
@@ -196,11 +175,5 @@ func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
-	entry := s.options.Control.Entry(by, "block of an email address lifted", w.ID) // whose, the trail of the address knows
-	batch.Audit(entry.Encode())
-	if err := batch.Commit(); err != nil {
-		return nil, err
-	}
-	s.options.Control.Log(entry)
-	return success{}, nil
+	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "block of an email address lifted", w.ID)) // whose, the trail of the address knows
 }

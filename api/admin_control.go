@@ -26,6 +26,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.streamRoutes(),
 		documentRoutes(s, ofCompany, "permission_sets", c.PermissionSets, summariseSet),
 		s.scimRoutes(),
+		s.userRoutes(),
 		s.consentRoutes(),
 		s.auditRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},

@@ -196,7 +196,7 @@ func TestAdminRoutes(t *testing.T) {
 		require.Contains(t, string(manual), "`"+documented+"`", "docs/operations.md lacks it")
 		method, path, ok := strings.Cut(rt.pattern, " ")
 		require.True(t, ok, rt.pattern)
-		path = strings.TrimPrefix(strings.NewReplacer("{workspace}", "demo", "{id}", "x", "{key}", "1", "{token}", "1", "{email}", "a@example.com", "{node}", "7").Replace(path), "/admin")
+		path = strings.TrimPrefix(strings.NewReplacer("{workspace}", "demo", "{id}", "x", "{key}", "1", "{token}", "1", "{email}", "a@example.com", "{node}", "7", "{user}", "u").Replace(path), "/admin")
 		require.NotContains(t, path, "{", rt.pattern)
 		a := d.administer(t, "TRACE", path, "")
 		require.Equal(t, 405, a.status, rt.pattern)

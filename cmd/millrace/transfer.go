@@ -37,7 +37,7 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// serveEvents is GET /admin/events?workspace=&since=&until=&name=&kind=&format=. The answer streams; should reading
+// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; should reading
 // fail after it has begun, the connection is cut, so that nobody takes a part for the whole.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
@@ -64,6 +64,13 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format eventlog.Forma
 			return q, "", fmt.Errorf("'workspace' %q does not exist", slug)
 		}
 		q.Workspace = w.Number
+	}
+	if svcID := v.Get("user"); svcID != "" {
+		number, ok := n.engine.ParseSvcID(q.Workspace, []byte(svcID))
+		if !ok {
+			return q, "", fmt.Errorf("'user' is not the svc_id of a user of 'workspace'")
+		}
+		q.Numbers = []uint64{number}
 	}
 	for name, into := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if s := v.Get(name); s != "" {

@@ -1,0 +1,264 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-json"
+	"github.com/google/uuid"
+
+	"millrace/api/control"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// What an operator may ask about users, on the admin listener, and do with one of them; and who the dashboard users
+// are.
+
+func (s *Server) userRoutes() []adminRoute {
+	const all, one = "/admin/workspaces/{workspace}/users", "/admin/workspaces/{workspace}/users/{user}"
+	return []adminRoute{
+		{"GET " + all, s.findUsers},
+		{"GET " + one, s.showUser},
+		{"DELETE " + one, s.deleteUser},
+		{"PATCH " + one + "/states", s.changeStates},
+		{"GET /admin/dashboard_users", s.listDashboardUsers},
+	}
+}
+
+// identifierOf reads what a query names a user by: exactly one of external_id, svc_id (or braze_id), alias_label with
+// alias_name, email, phone.
+func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err error) {
+	var sent []string
+	for _, name := range []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"} {
+		if query.Get(name) != "" {
+			sent = append(sent, name)
+		}
+	}
+	switch strings.Join(sent, " ") {
+	case "external_id":
+		id, key = op.ExternalID, []byte(query.Get("external_id"))
+	case "svc_id", "braze_id":
+		id, key = op.SvcID, []byte(query.Get(sent[0]))
+	case "alias_label alias_name":
+		id, key = op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name")))
+	case "email":
+		id, key = op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email"))))
+	case "phone":
+		var ok bool
+		if key, ok = s.appendE164(nil, plusForSpace([]byte(query.Get("phone")))); !ok {
+			return 0, nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
+		}
+		id = op.Phone
+	default:
+		return 0, nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone", control.ErrInvalid)
+	}
+	if len(key) > op.MaxKeyBytes {
+		return 0, nil, fmt.Errorf("%w: %s is too long", control.ErrInvalid, sent[0])
+	}
+	return id, key, nil
+}
+
+// numbersOf are those of the users whom an identifier names, the best candidate first.
+func (s *Server) numbersOf(w *Workspace, id op.IDKind, key []byte) (numbers []uint64, err error) {
+	if id == op.SvcID {
+		number, ok := s.options.Store.ParseSvcID(w.Number, key)
+		if !ok {
+			return nil, nil
+		}
+		users, err := s.options.Store.FindNumber(w.Number, number)
+		if len(users) == 0 {
+			return nil, err
+		}
+		return []uint64{number}, err
+	}
+	err = s.options.Store.View(w.Number, id, key, func(number uint64, _ []byte) { numbers = append(numbers, number) })
+	return numbers, err
+}
+
+// Paging of users: an address may be that of thousands.
+const (
+	defaultUserLimit = 20
+	maxUserLimit     = 100
+)
+
+// findUsers answers with the users whom an identifier names, as an export shows them, and with how many there are.
+func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	query := r.URL.Query()
+	limit, err := queryNumber(query, "limit", defaultUserLimit, maxUserLimit)
+	if err != nil {
+		return nil, err
+	}
+	id, key, err := s.identifierOf(query)
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := s.numbersOf(w, id, key)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Users []json.RawMessage `json:"users"`
+		Count int               `json:"count"`
+	}{Users: []json.RawMessage{}, Count: len(numbers)}
+	for _, number := range numbers[:min(uint64(len(numbers)), limit)] {
+		users, err := s.options.Store.FindMerged(w.Number, number)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range users {
+			answer.Users = append(answer.Users, s.describeUser(w, u))
+		}
+	}
+	return answer, nil
+}
+
+// describeUser is a profile as an export shows it.
+func (s *Server) describeUser(w *Workspace, u User) json.RawMessage {
+	show := exportOf(w)
+	show.Number, show.SvcID = u.Number, s.options.Store.AppendSvcID(nil, w.Number, u.Number)
+	return profile.AppendJSON(nil, u.Blob, 0, show)
+}
+
+// userAt is the user whom the request's path names by svc_id.
+func (s *Server) userAt(w *Workspace, r *http.Request) (u User, err error) {
+	var users []User
+	if number, ok := s.options.Store.ParseSvcID(w.Number, []byte(r.PathValue("user"))); ok {
+		users, err = s.options.Store.FindNumber(w.Number, number)
+	}
+	if err == nil && len(users) == 0 {
+		err = fmt.Errorf("user %w", control.ErrNotFound)
+	}
+	if err != nil {
+		return u, err
+	}
+	return users[0], nil
+}
+
+func (s *Server) showUser(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.userAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		User json.RawMessage `json:"user"`
+	}{s.describeUser(w, u)}, nil
+}
+
+// deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
+// is nobody's from now on.
+func (s *Server) deleteUser(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.userAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	defer batch.Release()
+	batch.Delete(u.Number)
+	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id", r.PathValue("user")))
+}
+
+// commitAudited commits a batch with an entry of the audit log, and logs it.
+func (s *Server) commitAudited(batch Batch, entry control.Entry) error {
+	batch.Audit(entry.Encode())
+	if err := batch.Commit(); err != nil {
+		return err
+	}
+	s.options.Control.Log(entry)
+	return nil
+}
+
+// statesChange is what an operator sets of a user's states; what isn't there stays.
+type statesChange struct {
+	Email  string            `json:"email_subscribe"`     // opted_in, subscribed, unsubscribed
+	Groups map[string]string `json:"subscription_groups"` // id → subscribed, unsubscribed
+}
+
+// changeStates sets states of a user.
+func (s *Server) changeStates(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	change, err := readAdmin[statesChange](s, r)
+	if err != nil {
+		return nil, err
+	}
+	states, err := change.states(w)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.userAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	defer batch.Release()
+	batch.SetSource(op.SourceAdmin)
+	batch.SetUserStates(op.SvcID, nil, u.Number, states...)
+	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "states of a user changed", w.ID, "svc_id", r.PathValue("user"), "states", len(states)))
+}
+
+func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
+	switch c.Email {
+	case "":
+	case "opted_in", "subscribed", "unsubscribed":
+		states = append(states, shard.State{Kind: shard.EmailState, Value: c.Email})
+	default:
+		return nil, fmt.Errorf("%w: email_subscribe %q: want opted_in, subscribed or unsubscribed", control.ErrInvalid, c.Email)
+	}
+	for id, state := range c.Groups {
+		g := w.Groups[strings.ToLower(id)]
+		if g == nil {
+			return nil, fmt.Errorf("%w: subscription_groups: there is no group %q", control.ErrInvalid, id)
+		}
+		if state != "subscribed" && state != "unsubscribed" {
+			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed", control.ErrInvalid, id, state)
+		}
+		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: channelOf(g), On: state == "subscribed"})
+	}
+	if len(states) == 0 {
+		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", control.ErrInvalid)
+	}
+	slices.SortFunc(states, func(a, b shard.State) int { return strings.Compare(string(a.Group[:]), string(b.Group[:])) })
+	return states, nil
+}
+
+// dashboardUser is one as operators see him: with what he may do all in all.
+type dashboardUser struct {
+	ID             string                  `json:"id"`
+	UserName       string                  `json:"user_name"`
+	Name           string                  `json:"name"`
+	Department     string                  `json:"department,omitempty"`
+	IsActive       bool                    `json:"active"`
+	PermissionSets []string                `json:"permission_sets"`
+	Permissions    control.SCIMPermissions `json:"permissions"`
+}
+
+// listDashboardUsers answers with those that SCIM has provisioned.
+func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
+	c := s.options.Control
+	return struct {
+		Users []dashboardUser `json:"dashboard_users"`
+	}{mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
+		return dashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName), Department: u.Department, IsActive: !u.Inactive,
+			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
+			Permissions:    c.PermissionsOf(u)}
+	})}, nil
+}
