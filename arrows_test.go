@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"api":            {"api/...", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
-	"api/console":    {"api/control", "api/scim"},
+	"api/console":    {"api/control", "api/preference", "api/scim"},
 	"api/control":    {"api/keys", "api/ratelimit"},
 	"api/keys":       {},
 	"api/openapi":    {},

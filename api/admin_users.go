@@ -27,6 +27,7 @@ func (s *Server) userRoutes() []adminRoute {
 		{"DELETE " + one, s.deleteUser},
 		{"PATCH " + one + "/states", s.changeStates},
 		{"GET /admin/dashboard_users", s.listDashboardUsers},
+		{"DELETE /admin/dashboard_users/{user}/sessions", s.endSessions},
 	}
 }
 
@@ -261,4 +262,12 @@ func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
 			Permissions:    c.PermissionsOf(u)}
 	})}, nil
+}
+
+// endSessions signs somebody out of the console, everywhere.
+func (s *Server) endSessions(by control.Actor, r *http.Request) (any, error) {
+	n, err := s.options.Control.EndSessions(by, r.PathValue("user"))
+	return struct {
+		Ended int `json:"ended"`
+	}{n}, err
 }

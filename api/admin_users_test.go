@@ -53,7 +53,7 @@ func TestAdminUsers(t *testing.T) {
 		require.Contains(t, a.v["message"], says)
 	}
 	require.Equal(t, 200, d.administer(t, "PATCH", states, `{"email_subscribe":"unsubscribed","subscription_groups":{"`+strings.ToUpper(newsGroup)+`":"subscribed"}}`).status)
-	require.Equal(t, "unsubscribed", find("svc_id="+id)[0].(map[string]any)["email_subscribe"])
+	require.Equal(t, "unsubscribed", find("svc_id=" + id)[0].(map[string]any)["email_subscribe"])
 	trail := d.administer(t, "GET", "/workspaces/demo/trail?svc_id="+id, "").v["changes"].([]any)
 	require.Equal(t, "admin", trail[len(trail)-1].(map[string]any)["actor"])
 

@@ -218,6 +218,17 @@ func isParam(text string, slashes bool) bool {
 	return true
 }
 
+// Permissions are all that an API key may have: those of the routes.
+func (s *Server) Permissions() (names []string) {
+	for _, rt := range s.routes() {
+		if rt.permission != "" {
+			names = append(names, rt.permission)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // method returns the route of a method, or nil. HEAD is served as GET; fasthttp leaves the body out.
 func (res *resource) method(method []byte) *route {
 	for _, rt := range res.methods {

@@ -37,6 +37,8 @@ type Options struct {
 	Figures func(dst []byte) []byte
 	// Document is the page that describes the public API. Required.
 	Document http.Handler
+	// Permissions are all that an API key may have.
+	Permissions []string
 	// AdminToken signs in from loopback. Empty: it doesn't.
 	AdminToken string
 	// Provider signs dashboard users in; without an Issuer nobody but the admin token does.

@@ -15,9 +15,11 @@ type link struct {
 // page doesn't see its entry.
 var (
 	companyMenu = []struct{ name, path string }{
-		{"Overview", "/console/{$}"}, {"Cluster", clusterPath}, {"API", "/console/api"},
+		{"Overview", "/console/{$}"}, {"People", companyPath}, {"Audit log", auditPath}, {"Cluster", clusterPath}, {"API", "/console/api"},
 	}
-	workspaceMenu = []struct{ name, path string }{}
+	workspaceMenu = []struct{ name, path string }{
+		{"Users", usersPath}, {"Consent", consentPath}, {"API keys", keysPath}, {"Settings", settingsPath},
+	}
 )
 
 // Nav is the navigation of the company.

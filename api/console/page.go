@@ -72,9 +72,24 @@ var doneTexts = map[string]string{
 	"out":        "You are signed out.",
 	"everywhere": "You are signed out everywhere.",
 
-	"node-added":   "The node is added.",
-	"node-drains":  "The node gives its groups away.",
-	"node-removed": "The node is removed.",
+	"consent":         "The consent is changed.",
+	"settings":        "The settings are changed.",
+	"app-added":       "The app is added.",
+	"app-removed":     "The app is removed. Profiles keep what they have of it.",
+	"workspace-added": "The workspace is added.",
+	"key-revoked":     "The key is revoked: requests with it are refused from now on.",
+	"group-added":     "The group is added.",
+	"group-changed":   "The group is changed.",
+	"group-archived":  "The group is archived. Users keep their states in it.",
+	"group-restored":  "The group is there again, with all states.",
+	"block-lifted":    "The block is lifted. The address stays unsubscribed.",
+	"center-added":    "The preference center is added, as a draft.",
+	"center-changed":  "The preference center is changed.",
+	"other-out":       "Signed out everywhere.",
+	"token-revoked":   "The token is revoked.",
+	"node-added":      "The node is added.",
+	"node-drains":     "The node gives its groups away.",
+	"node-removed":    "The node is removed.",
 }
 
 // giveForm has the forms of a stranger carry what a cookie has, too.

@@ -56,7 +56,7 @@ func (c *Console) signIn(v *visit) error {
 
 // signOut serves POST /console/sign-out.
 func (c *Console) signOut(v *visit) error {
-	if err := c.options.Control.EndSession(c.actor(v.r, v.Person), v.Person.session.ID); err != nil {
+	if err := c.options.Control.EndSession(v.by(), v.Person.session.ID); err != nil {
 		return faultOf(err)
 	}
 	setCookie(v.w, sessionCookie, "", http.SameSiteStrictMode, -1)
@@ -65,7 +65,7 @@ func (c *Console) signOut(v *visit) error {
 
 // signOutEverywhere serves POST /console/sign-out-everywhere.
 func (c *Console) signOutEverywhere(v *visit) error {
-	if _, err := c.options.Control.EndSessions(c.actor(v.r, v.Person), v.Person.session.UserName); err != nil {
+	if _, err := c.options.Control.EndSessions(v.by(), v.Person.session.UserName); err != nil {
 		return faultOf(err)
 	}
 	setCookie(v.w, sessionCookie, "", http.SameSiteStrictMode, -1)

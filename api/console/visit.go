@@ -26,6 +26,18 @@ type visit struct {
 	Data          any
 	formToken     string
 	status        int
+	actor         *control.Actor
+	etag          string // of what the last call has read
+	ifMatch       string // what the next calls change must be that still
+}
+
+// by is who makes the request, for the audit log: always the same.
+func (v *visit) by() control.Actor {
+	if v.actor == nil {
+		by := v.c.actor(v.r, v.Person)
+		v.actor = &by
+	}
+	return *v.actor
 }
 
 // handler serves a route. What it returns becomes a page that says what went wrong.
@@ -179,6 +191,7 @@ func (v *visit) call(method, path string, body, into any) error {
 	if w.status >= http.StatusBadRequest {
 		return w.fault()
 	}
+	v.etag = w.header.Get("ETag")
 	if into == nil {
 		return nil
 	}
@@ -195,8 +208,11 @@ func (v *visit) pass(w http.ResponseWriter, method, path string, body []byte) er
 		return fmt.Errorf("make a request: %w", err)
 	}
 	r.RemoteAddr = v.r.RemoteAddr
-	by := v.c.actor(v.r, v.Person)
+	by := v.by()
 	r.Header.Set("X-Request-Id", by.RequestID)
+	if v.ifMatch != "" && method != http.MethodGet {
+		r.Header.Set("If-Match", v.ifMatch)
+	}
 	v.c.options.API.ServeHTTP(w, v.c.options.As(r, by))
 	return nil
 }

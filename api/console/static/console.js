@@ -45,3 +45,12 @@ for (const b of document.querySelectorAll("button[data-copy]")) {
     b.textContent = "Copied";
   });
 }
+
+// The search shows the field that an alias alone has when it is one.
+document.documentElement.classList.add("js");
+const find = document.querySelector(".find");
+if (find) {
+  const show = () => find.classList.toggle("alias", find.elements.by.value === "alias");
+  find.elements.by.addEventListener("change", show);
+  show();
+}

@@ -1,0 +1,143 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// auditEntry is an entry of the audit log.
+type auditEntry struct {
+	Seq       uint64         `json:"seq"`
+	Time      string         `json:"time"`
+	What      string         `json:"what"`
+	Kind      string         `json:"kind"`
+	Workspace string         `json:"workspace"`
+	ID        string         `json:"id"`
+	By        string         `json:"by"`
+	Address   string         `json:"address"`
+	RequestID string         `json:"request_id"`
+	Changed   []string       `json:"changed"`
+	Details   map[string]any `json:"details"`
+	Hash      string         `json:"hash"`
+}
+
+// Says is what the entry says besides, in a line.
+func (e *auditEntry) Says() string {
+	text := ""
+	if len(e.Changed) > 0 {
+		text = "changed " + strings.Join(e.Changed, ", ")
+	}
+	if len(e.Details) > 0 {
+		details, err := json.Marshal(e.Details)
+		if err == nil {
+			text = strings.TrimSpace(text + " " + string(details))
+		}
+	}
+	return text
+}
+
+type auditPage struct {
+	Entries []auditEntry `json:"entries"`
+	Next    uint64       `json:"next"`
+}
+
+// ownEntry is the entry of what this request has done; it is among the latest.
+func (v *visit) ownEntry() (*auditEntry, error) {
+	var page auditPage
+	if err := v.call(http.MethodGet, "/admin/audit?limit=1000", nil, &page); err != nil {
+		return nil, err
+	}
+	for i := range page.Entries {
+		if e := &page.Entries[len(page.Entries)-1-i]; e.RequestID == v.by().RequestID {
+			return e, nil
+		}
+	}
+	return &auditEntry{}, nil // so much has happened meanwhile that one has to look for it
+}
+
+const auditPath = "/console/audit"
+
+// auditData is what the page of the audit log shows, the newest entry first.
+type auditData struct {
+	auditPage
+	Workspace, Kind string
+	Older           uint64 // where the page before begins
+	Check           *auditCheck
+}
+
+// auditCheck is whether the chain of hashes holds.
+type auditCheck struct {
+	IsIntact bool   `json:"intact"`
+	Problem  string `json:"problem"`
+	Seq      uint64 `json:"seq"`
+	Hash     string `json:"hash"`
+}
+
+// auditPageSize is how many entries a page has.
+const auditPageSize = 100
+
+// showAudit serves GET /console/audit.
+func (c *Console) showAudit(v *visit) error { return v.showAudit(nil) }
+
+func (v *visit) showAudit(check *auditCheck) error {
+	query := v.r.URL.Query()
+	data := auditData{Workspace: query.Get("workspace"), Kind: query.Get("kind"), Check: check}
+	ask := url.Values{"limit": {strconv.Itoa(auditPageSize)}}
+	for _, name := range []string{"workspace", "kind", "id", "from"} {
+		if query.Get(name) != "" {
+			ask.Set(name, query.Get(name))
+		}
+	}
+	if err := v.call(http.MethodGet, "/admin/audit?"+ask.Encode(), nil, &data.auditPage); err != nil {
+		return err
+	}
+	for i, j := 0, len(data.Entries)-1; i < j; i, j = i+1, j-1 {
+		data.Entries[i], data.Entries[j] = data.Entries[j], data.Entries[i]
+	}
+	if n := len(data.Entries); n > 0 && data.Entries[n-1].Seq > 1 && data.Workspace == "" && data.Kind == "" {
+		data.Older = max(data.Entries[n-1].Seq, auditPageSize+1) - auditPageSize
+	}
+	return v.render("audit", "Audit log", data)
+}
+
+// checkAudit serves POST /console/audit/check: with what was noted elsewhere it also finds a log that was written anew.
+func (c *Console) checkAudit(v *visit) error {
+	ask := url.Values{}
+	if v.form("seq") != "" || v.form("hash") != "" {
+		ask = url.Values{"seq": {v.form("seq")}, "hash": {v.form("hash")}}
+	}
+	check := new(auditCheck)
+	if err := v.call(http.MethodGet, "/admin/audit/verify?"+ask.Encode(), nil, check); err != nil {
+		return v.retry(err, c.showAudit)
+	}
+	return v.showAudit(check)
+}
+
+// downloadAudit serves GET /console/audit/download: all entries, one JSON object a line.
+func (c *Console) downloadAudit(v *visit) error {
+	for from := uint64(1); from != 0; {
+		var page struct {
+			Entries []json.RawMessage `json:"entries"`
+			Next    uint64            `json:"next"`
+		}
+		if err := v.call(http.MethodGet, "/admin/audit?limit=1000&from="+strconv.FormatUint(from, 10), nil, &page); err != nil {
+			if from == 1 {
+				return err
+			}
+			panic(http.ErrAbortHandler) // nobody takes a part for the whole
+		}
+		if from == 1 {
+			v.download("application/x-ndjson", "audit.ndjson")
+		}
+		for _, e := range page.Entries {
+			if _, err := v.w.Write(append(e, '\n')); err != nil {
+				return nil // the browser has gone
+			}
+		}
+		from = page.Next
+	}
+	return nil
+}

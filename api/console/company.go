@@ -1,0 +1,94 @@
+package console
+
+import (
+	"net/http"
+
+	"millrace/api/control"
+)
+
+const companyPath = "/console/company"
+
+// dashboardUser is one as the admin API shows him.
+type dashboardUser struct {
+	UserName       string                  `json:"user_name"`
+	Name           string                  `json:"name"`
+	Department     string                  `json:"department"`
+	IsActive       bool                    `json:"active"`
+	PermissionSets []string                `json:"permission_sets"`
+	Permissions    control.SCIMPermissions `json:"permissions"`
+	Company        []string                `json:"-"` // rights in the company
+	Workspaces     []string                `json:"-"` // where he has any
+}
+
+// scimAccess is how identity providers come in.
+type scimAccess struct {
+	RequestOrigin string      `json:"request_origin"`
+	IPAllowList   []string    `json:"ip_allowlist"`
+	Tokens        []scimToken `json:"tokens"`
+}
+
+type scimToken struct {
+	ID         string `json:"id"`
+	Hint       string `json:"hint"`
+	CreatedAt  string `json:"created_at"`
+	LastUsedAt string `json:"last_used_at"`
+	RevokedAt  string `json:"revoked_at"`
+	Token      string `json:"token"` // when it is made, this once
+}
+
+type companyData struct {
+	Users []dashboardUser
+	SCIM  scimAccess
+	Made  *scimToken
+}
+
+// showCompany serves GET /console/company: dashboard users, and how they are provisioned.
+func (c *Console) showCompany(v *visit) error { return v.showCompany(nil) }
+
+func (v *visit) showCompany(made *scimToken) error {
+	data := companyData{Made: made}
+	var list struct {
+		Users []dashboardUser `json:"dashboard_users"`
+	}
+	if err := v.call(http.MethodGet, "/admin/dashboard_users", nil, &list); err != nil {
+		return err
+	}
+	for i := range list.Users {
+		u := &list.Users[i]
+		r := rightsOf(u.Permissions)
+		u.Company = (r.company &^ inWorkspace).names()
+		for _, w := range v.c.workspacesOf(r) {
+			u.Workspaces = append(u.Workspaces, w.Name)
+		}
+	}
+	data.Users = list.Users
+	if err := v.call(http.MethodGet, "/admin/scim", nil, &data.SCIM); err != nil {
+		return err
+	}
+	return v.render("company", "People", data)
+}
+
+// signOtherOut serves POST /console/people/sign-out.
+func (c *Console) signOtherOut(v *visit) error {
+	if err := v.call(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil, nil); err != nil {
+		return v.retry(err, c.showCompany)
+	}
+	return v.redirect(companyPath, "other-out")
+}
+
+// makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, this once.
+func (c *Console) makeSCIMToken(v *visit) error {
+	made := new(scimToken)
+	if err := v.call(http.MethodPost, "/admin/scim/tokens", nil, made); err != nil {
+		return v.retry(err, c.showCompany)
+	}
+	return v.showCompany(made)
+}
+
+// revokeSCIMToken serves POST /console/scim/tokens/{token}/revoke.
+func (c *Console) revokeSCIMToken(v *visit) error {
+	if err := v.call(http.MethodDelete, path("admin", "scim", "tokens", v.r.PathValue("token")), nil, nil); err != nil {
+		return v.retry(err, c.showCompany)
+	}
+	return v.redirect(companyPath, "token-revoked")
+}

@@ -1,0 +1,194 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+
+	"millrace/api/preference"
+)
+
+const (
+	consentPath = workspacePath + "/consent"
+	groupsPath  = workspacePath + "/groups"
+	centersPath = workspacePath + "/centers"
+	centerPath  = centersPath + "/{center}"
+)
+
+type consentData struct {
+	Groups   []subscriptionGroup
+	Centers  []center
+	Blocked  []blocked
+	Next     string // where the next page of the block list begins
+	Channels []string
+}
+
+// blocked is an entry of the block list.
+type blocked struct {
+	Email  string `json:"email"`
+	Since  string `json:"since"`
+	Source string `json:"source"`
+	Actor  string `json:"actor"`
+	Key    string `json:"key_name"`
+}
+
+// center is a preference center.
+type center struct {
+	ID           string `json:"id"`
+	Name         string `json:"name"`
+	Title        string `json:"preference_center_title"`
+	Page         string `json:"preference_center_page_html"`
+	Confirmation string `json:"confirmation_page_html"`
+	State        string `json:"state"`
+}
+
+// showConsent serves GET …/consent: groups, preference centers, block list.
+func (c *Console) showConsent(v *visit) error {
+	data := consentData{Channels: []string{"email", "sms", "whatsapp"}}
+	var err error
+	if data.Groups, err = v.groups(); err != nil {
+		return err
+	}
+	var centers struct {
+		Centers []center `json:"preference_centers"`
+	}
+	if err := v.call(http.MethodGet, v.of("preference_centers"), nil, &centers); err != nil {
+		return err
+	}
+	var list struct {
+		Blocked []blocked `json:"blocklist"`
+		Next    string    `json:"next"`
+	}
+	if err := v.call(http.MethodGet, v.of("blocklist")+"?"+url.Values{"limit": {"50"}, "cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {
+		return err
+	}
+	data.Centers, data.Blocked, data.Next = centers.Centers, list.Blocked, list.Next
+	if !v.may(SeePersonal) {
+		for i := range data.Blocked {
+			data.Blocked[i].Email = mask
+		}
+	}
+	return v.render("consent", "Consent", data)
+}
+
+// addGroup serves POST …/groups.
+func (c *Console) addGroup(v *visit) error {
+	if err := v.call(http.MethodPost, v.of("subscription_groups"), map[string]string{"name": v.form("name"), "channel": v.form("channel")}, nil); err != nil {
+		return v.retry(err, c.showConsent)
+	}
+	return v.redirect(v.at("consent"), "group-added")
+}
+
+// patchGroup changes the group of the path.
+func (c *Console) patchGroup(v *visit, change map[string]any, done string) error {
+	if err := v.call(http.MethodPatch, v.of("subscription_groups", v.r.PathValue("group")), change, nil); err != nil {
+		return v.retry(err, c.showConsent)
+	}
+	return v.redirect(v.at("consent"), done)
+}
+
+// renameGroup serves POST …/groups/{group}.
+func (c *Console) renameGroup(v *visit) error {
+	return c.patchGroup(v, map[string]any{"name": v.form("name")}, "group-changed")
+}
+
+// archiveGroup serves POST …/groups/{group}/archive.
+func (c *Console) archiveGroup(v *visit) error {
+	return c.patchGroup(v, map[string]any{"archived": true}, "group-archived")
+}
+
+// restoreGroup serves POST …/groups/{group}/restore.
+func (c *Console) restoreGroup(v *visit) error {
+	return c.patchGroup(v, map[string]any{"archived": false}, "group-restored")
+}
+
+// liftBlock serves POST …/blocklist/lift.
+func (c *Console) liftBlock(v *visit) error {
+	if err := v.call(http.MethodDelete, v.of("blocklist", v.form("email")), nil, nil); err != nil {
+		return v.retry(err, c.showConsent)
+	}
+	return v.redirect(v.at("consent"), "block-lifted")
+}
+
+type centerData struct {
+	center
+	Tag string
+}
+
+// readCenter reads the preference center of the path.
+func (v *visit) readCenter() (data centerData, err error) {
+	err = v.call(http.MethodGet, v.of("preference_centers", v.r.PathValue("center")), nil, &data.center)
+	data.Tag = v.etag
+	return data, err
+}
+
+// showCenter serves GET …/centers/{center}: an editor of its HTML, and a preview.
+func (c *Console) showCenter(v *visit) error {
+	data, err := v.readCenter()
+	if err != nil {
+		return err
+	}
+	if v.Problem != "" { // what was written is not lost
+		data.Title, data.Page, data.Confirmation = v.Sent("title"), v.Sent("page"), v.Sent("confirmation")
+	}
+	return v.render("center", data.Name, data)
+}
+
+// previewPolicy keeps the customer's HTML from running, loading from the console, sending forms, and being shown
+// elsewhere.
+const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+
+// previewCenter serves GET …/centers/{center}/preview: a page of the center as a user would see it who has nobody's
+// address.
+func (c *Console) previewCenter(v *visit) error {
+	data, err := v.readCenter()
+	if err != nil {
+		return err
+	}
+	html := data.Page
+	if v.r.URL.Query().Has("saved") {
+		html = data.Confirmation
+	}
+	groups, err := v.groups()
+	if err != nil {
+		return err
+	}
+	s := &preference.Subscriber{Address: "someone@example.com", Email: preference.Subscribed, Groups: map[string]string{}}
+	for _, g := range groups {
+		if !g.IsArchived {
+			s.Groups[g.ID] = preference.Unknown
+		}
+	}
+	h := v.w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", previewPolicy)
+	h.Set("X-Frame-Options", "SAMEORIGIN")
+	_, _ = v.w.Write(preference.Page{Title: data.Title}.Render(html, "#", s))
+	return nil
+}
+
+// addCenter serves POST …/centers.
+func (c *Console) addCenter(v *visit) error {
+	body := map[string]string{"id": v.form("id"), "name": v.form("id"), "state": "draft", "preference_center_page_html": firstPage, "confirmation_page_html": firstConfirmation}
+	if err := v.call(http.MethodPost, v.of("preference_centers"), body, nil); err != nil {
+		return v.retry(err, c.showConsent)
+	}
+	return v.redirect(v.at("centers", v.form("id")), "center-added")
+}
+
+// What a new preference center begins with.
+const (
+	firstPage = "<h1>Your mail from us</h1>\n<form method=\"post\">\n<label><input type=\"radio\" name=\"email_global_state\" value=\"subscribed\"> Send me mail</label>\n" +
+		"<label><input type=\"radio\" name=\"email_global_state\" value=\"unsubscribed\"> Send me none</label>\n<button>Save</button>\n</form>\n"
+	firstConfirmation = "<h1>Saved</h1>\n"
+)
+
+// changeCenter serves POST …/centers/{center}.
+func (c *Console) changeCenter(v *visit) error {
+	v.ifMatch = v.form("tag")
+	err := v.call(http.MethodPatch, v.of("preference_centers", v.r.PathValue("center")), map[string]string{"preference_center_title": v.form("title"), "state": v.form("state"),
+		"preference_center_page_html": v.Sent("page"), "confirmation_page_html": v.Sent("confirmation")}, nil)
+	if err != nil {
+		return v.retry(err, c.showCenter)
+	}
+	return v.redirect(v.at("centers", v.r.PathValue("center")), "center-changed")
+}

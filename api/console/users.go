@@ -1,0 +1,306 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	usersPath = "/console/w/{workspace}/users"
+	userPath  = usersPath + "/{user}"
+)
+
+// identifiers are what users are found by, with the words for them.
+var identifiers = []struct{ Name, Words string }{
+	{"external_id", "External id"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"}, {"svc_id", "Service id"},
+}
+
+type usersData struct {
+	Identifiers      any
+	By, Value, Label string
+	IsAsked          bool
+	Users            []*profile
+	Count            int
+}
+
+// showUsers serves GET …/users: finds users by any of their identifiers.
+func (c *Console) showUsers(v *visit) error {
+	query := v.r.URL.Query()
+	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: strings.TrimSpace(query.Get("value")), Label: strings.TrimSpace(query.Get("label"))}
+	if data.Value != "" {
+		data.IsAsked = true
+		ask := url.Values{data.By: {data.Value}}
+		if data.By == "alias" {
+			ask = url.Values{"alias_label": {data.Label}, "alias_name": {data.Value}}
+		}
+		var found struct {
+			Users []json.RawMessage `json:"users"`
+			Count int               `json:"count"`
+		}
+		if err := v.call(http.MethodGet, v.of("users")+"?"+ask.Encode(), nil, &found); err != nil {
+			data.IsAsked = false
+			return v.retry(err, func(v *visit) error { return v.render("users", "Users", data) })
+		}
+		data.Count = found.Count
+		for _, text := range found.Users {
+			p, err := readProfile(text, v.may(SeePersonal))
+			if err != nil {
+				return err
+			}
+			data.Users = append(data.Users, p)
+		}
+		if len(data.Users) == 1 && data.Count == 1 {
+			return v.redirect(v.pathOf(data.Users[0].SvcID), "")
+		}
+	}
+	return v.render("users", "Users", data)
+}
+
+// pathOf is the page of a user.
+func (v *visit) pathOf(svcID string) string { return path("console", "w", v.At.ID, "users", svcID) }
+
+// userData is what the page of a user shows.
+type userData struct {
+	*profile
+	Groups []groupState
+	Trail  []consentChange
+	Path   string
+}
+
+// groupState is a subscription group with the state of a user in it.
+type groupState struct {
+	subscriptionGroup
+	State string // subscribed, unsubscribed, unknown
+}
+
+type subscriptionGroup struct {
+	ID         string `json:"id"`
+	Name       string `json:"name"`
+	Channel    string `json:"channel"`
+	IsArchived bool   `json:"archived"`
+}
+
+// consentChange is an entry of a trail.
+type consentChange struct {
+	ChangedAt string `json:"changed_at"`
+	State     string `json:"state"`
+	Value     string `json:"value"`
+	GroupName string `json:"subscription_group_name"`
+	GroupID   string `json:"subscription_group_id"`
+	Source    string `json:"source"`
+	Actor     string `json:"actor"`
+	KeyName   string `json:"key_name"`
+}
+
+// What are the words for whose state it is.
+func (c consentChange) What() string {
+	switch {
+	case c.GroupName != "":
+		return c.GroupName
+	case c.GroupID != "":
+		return c.GroupID
+	}
+	return strings.ReplaceAll(c.State, "_", " ")
+}
+
+// readUser reads the user whom the path names.
+func (v *visit) readUser(personal bool) (*profile, error) {
+	var found struct {
+		User json.RawMessage `json:"user"`
+	}
+	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
+		return nil, err
+	}
+	return readProfile(found.User, personal)
+}
+
+// showUser serves GET …/users/{user}.
+func (c *Console) showUser(v *visit) error {
+	p, err := v.readUser(v.may(SeePersonal))
+	if err != nil {
+		return err
+	}
+	data := userData{profile: p, Path: v.pathOf(p.SvcID)}
+	groups, err := v.groups()
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		state := strings.ToLower(p.groups[g.ID])
+		if state == "" {
+			state = "unknown"
+		}
+		if !g.IsArchived || state != "unknown" {
+			data.Groups = append(data.Groups, groupState{g, state})
+		}
+	}
+	var trail struct {
+		Changes []consentChange `json:"changes"`
+	}
+	if err := v.call(http.MethodGet, v.of("trail")+"?"+url.Values{"svc_id": {p.SvcID}}.Encode(), nil, &trail); err != nil {
+		return err
+	}
+	for i := range trail.Changes { // the newest first
+		data.Trail = append(data.Trail, trail.Changes[len(trail.Changes)-1-i])
+	}
+	return v.render("user", p.Title(), data)
+}
+
+// groups lists the subscription groups of the workspace.
+func (v *visit) groups() ([]subscriptionGroup, error) {
+	var list struct {
+		Groups []subscriptionGroup `json:"subscription_groups"`
+	}
+	err := v.call(http.MethodGet, v.of("subscription_groups"), nil, &list)
+	return list.Groups, err
+}
+
+// downloadUser serves GET …/users/{user}/download: the profile as an export has it.
+func (c *Console) downloadUser(v *visit) error {
+	var found struct {
+		User json.RawMessage `json:"user"`
+	}
+	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, found.User, "", "  "); err != nil {
+		return fmt.Errorf("show a profile: %w", err)
+	}
+	v.download("application/json", "user-"+v.r.PathValue("user")+".json")
+	_, _ = v.w.Write(append(b.Bytes(), '\n'))
+	return nil
+}
+
+// download has the browser save what follows, and never show it. The name's strange characters are replaced.
+func (v *visit) download(contentType, name string) {
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '_'
+	}, name)
+	h := v.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+}
+
+// changeConsent serves POST …/users/{user}/consent.
+func (c *Console) changeConsent(v *visit) error {
+	change := struct {
+		Email  string            `json:"email_subscribe,omitempty"`
+		Groups map[string]string `json:"subscription_groups"`
+	}{Email: v.form("email_subscribe"), Groups: map[string]string{}}
+	for name := range v.r.PostForm {
+		if id, ok := strings.CutPrefix(name, "group-"); ok && v.form(name) != "" {
+			change.Groups[id] = v.form(name)
+		}
+	}
+	if err := v.call(http.MethodPatch, v.of("users", v.r.PathValue("user"), "states"), change, nil); err != nil {
+		return v.retry(err, c.showUser)
+	}
+	return v.redirect(v.pathOf(v.r.PathValue("user")), "consent")
+}
+
+// deleteUser serves POST …/users/{user}/delete, and shows the proof: the entry of the audit log that stands in the same
+// record.
+func (c *Console) deleteUser(v *visit) error {
+	if err := v.call(http.MethodDelete, v.of("users", v.r.PathValue("user")), nil, nil); err != nil {
+		return v.retry(err, c.showUser)
+	}
+	entry, err := v.ownEntry()
+	if err != nil {
+		return err
+	}
+	return v.render("deleted", "Deleted", entry)
+}
+
+// showEvents serves GET …/users/{user}/events: the latest that are kept.
+func (c *Console) showEvents(v *visit) error {
+	days := map[string]int{"1": 1, "30": 30}[v.r.URL.Query().Get("days")]
+	if days == 0 {
+		days = 7
+	}
+	since := time.UnixMilli(c.options.Now()).Add(-time.Duration(days) * 24 * time.Hour)
+	query := url.Values{"workspace": {v.At.ID}, "user": {v.r.PathValue("user")}, "since": {since.UTC().Format(time.RFC3339)}}
+	w := &lastLines{answer: answer{header: http.Header{}}}
+	if err := v.pass(w, http.MethodGet, "/admin/events?"+query.Encode(), nil); err != nil {
+		return err
+	}
+	if w.status >= http.StatusBadRequest {
+		return w.fault()
+	}
+	data := struct {
+		User, Path string
+		Days       int
+		Events     []*event
+		IsCut      bool
+	}{v.r.PathValue("user"), v.pathOf(v.r.PathValue("user")), days, nil, w.isCut}
+	for i := range w.lines {
+		e := new(event)
+		if err := json.Unmarshal(w.lines[len(w.lines)-1-i], e); err != nil {
+			return fmt.Errorf("read an event: %w", err)
+		}
+		data.Events = append(data.Events, e)
+	}
+	return v.render("events", "Events", data)
+}
+
+// event is one as the event log shows it.
+type event struct {
+	Type       string          `json:"type"`
+	Name       string          `json:"name"`
+	Product    string          `json:"product_id"`
+	Time       time.Time       `json:"time"`
+	App        string          `json:"app_id"`
+	Price      json.Number     `json:"price"`
+	Quantity   json.Number     `json:"quantity"`
+	Currency   string          `json:"currency"`
+	Properties json.RawMessage `json:"properties"`
+}
+
+// Details are its properties as a person reads them.
+func (e *event) Details() string {
+	if e.Properties == nil {
+		return ""
+	}
+	return plain(e.Properties)
+}
+
+// lastLines keeps the last lines of a long answer.
+type lastLines struct {
+	answer
+	lines [][]byte
+	rest  []byte
+	isCut bool // there were more
+}
+
+// maxLines is how many events a page shows.
+const maxLines = 200
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	if l.WriteHeader(http.StatusOK); l.status >= http.StatusBadRequest {
+		return l.answer.Write(p)
+	}
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
+		if !ok {
+			l.rest = bytes.Clone(l.rest)
+			return len(p), nil
+		}
+		if l.lines = append(l.lines, bytes.Clone(line)); len(l.lines) > maxLines {
+			l.lines, l.isCut = l.lines[1:], true
+		}
+		l.rest = rest
+	}
+}
+
+// Days are the times that the page of events offers.
+func (v *visit) Days() []int { return []int{1, 7, 30} }

@@ -1,0 +1,235 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	workspacePath = "/console/w/{workspace}"
+	settingsPath  = workspacePath + "/settings"
+	appsPath      = workspacePath + "/apps"
+)
+
+// showWorkspace serves GET /console/w/{workspace}: it leads to the first page that the person may open.
+func (c *Console) showWorkspace(v *visit) error { return v.redirect(v.Tabs()[0].Path, "") }
+
+// at is a path of the workspace's pages.
+func (v *visit) at(segments ...string) string {
+	return path(append([]string{"console", "w", v.At.ID}, segments...)...)
+}
+
+// Here is a path of the workspace's pages, for templates.
+func (v *visit) Here(segments ...string) string { return v.at(segments...) }
+
+// settingsData is what the settings show.
+type settingsData struct {
+	settings
+	Effective []limit
+	Apps      []app
+	Plans     []string
+	Tag       string
+}
+
+// settings are those of a workspace, as the admin API has them.
+type settings struct {
+	ID             string            `json:"id"`
+	Name           string            `json:"name"`
+	Plan           string            `json:"plan"`
+	MultiLanguage  bool              `json:"multi_language"`
+	RateLimits     map[string]string `json:"rate_limits"`
+	Currency       string            `json:"currency"`
+	MaxArrayLength int               `json:"max_custom_array_length"`
+	Blocked        []string          `json:"blocked_external_ids"`
+	ProfileIDName  string            `json:"profile_id_name"`
+	Effective      map[string]string `json:"effective_rate_limits"`
+}
+
+// limit is a rate limit: of which bucket, and whether the workspace has one of its own.
+type limit struct {
+	Bucket, Limit string
+	IsOwn         bool
+}
+
+type app struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// Own are the limits of the workspace's own, a line each, as the form has them.
+func (d settingsData) Own() string {
+	var lines []string
+	for bucket, limit := range d.RateLimits {
+		lines = append(lines, bucket+"="+limit)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// showSettings serves GET …/settings.
+func (c *Console) showSettings(v *visit) error {
+	data := settingsData{Plans: []string{"base", "mau"}}
+	if err := v.call(http.MethodGet, v.of(), nil, &data.settings); err != nil {
+		return err
+	}
+	data.Tag = v.etag
+	for bucket, text := range data.settings.Effective {
+		_, isOwn := data.RateLimits[bucket]
+		data.Effective = append(data.Effective, limit{bucket, text, isOwn})
+	}
+	slices.SortFunc(data.Effective, func(a, b limit) int { return strings.Compare(a.Bucket, b.Bucket) })
+	var apps struct {
+		Apps []app `json:"apps"`
+	}
+	if err := v.call(http.MethodGet, v.of("apps"), nil, &apps); err != nil {
+		return err
+	}
+	data.Apps = apps.Apps
+	return v.render("settings", "Settings", data)
+}
+
+// changeSettings serves POST …/settings. When somebody else has changed them since the form was shown, nothing is done.
+func (c *Console) changeSettings(v *visit) error {
+	limits, err := limitsOf(v.form("rate_limits"))
+	if err != nil {
+		return v.retry(err, c.showSettings)
+	}
+	length, err := strconv.Atoi(v.form("max_custom_array_length"))
+	if err != nil {
+		return v.retry(bad("The longest array must be a number."), c.showSettings)
+	}
+	v.ifMatch = v.form("tag")
+	err = v.call(http.MethodPatch, v.of(), map[string]any{"name": v.form("name"), "plan": v.form("plan"), "multi_language": v.form("multi_language") != "", "rate_limits": limits,
+		"currency": v.form("currency"), "max_custom_array_length": length}, nil)
+	if err != nil {
+		return v.retry(err, c.showSettings)
+	}
+	return v.redirect(v.at("settings"), "settings")
+}
+
+// limitsOf reads lines such as users.track=3000/3s.
+func limitsOf(text string) (map[string]string, error) {
+	limits := map[string]string{}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		bucket, limit, ok := strings.Cut(line, "=")
+		if !ok {
+			return nil, bad("Rate limits: %q: want a line such as users.track=3000/3s.", line)
+		}
+		limits[strings.TrimSpace(bucket)] = strings.TrimSpace(limit)
+	}
+	return limits, nil
+}
+
+// addApp serves POST …/apps.
+func (c *Console) addApp(v *visit) error {
+	body := map[string]string{"name": v.form("name")}
+	if id := v.form("id"); id != "" {
+		body["id"] = id
+	}
+	if err := v.call(http.MethodPost, v.of("apps"), body, nil); err != nil {
+		return v.retry(err, c.showSettings)
+	}
+	return v.redirect(v.at("settings"), "app-added")
+}
+
+// removeApp serves POST …/apps/{app}/remove.
+func (c *Console) removeApp(v *visit) error {
+	if err := v.call(http.MethodDelete, v.of("apps", v.r.PathValue("app")), nil, nil); err != nil {
+		return v.retry(err, c.showSettings)
+	}
+	return v.redirect(v.at("settings"), "app-removed")
+}
+
+// addWorkspace serves POST /console/workspaces.
+func (c *Console) addWorkspace(v *visit) error {
+	if err := v.call(http.MethodPost, "/admin/workspaces", map[string]string{"id": v.form("id"), "name": v.form("name")}, nil); err != nil {
+		return v.retry(err, c.showOverview)
+	}
+	return v.redirect(home, "workspace-added")
+}
+
+const keysPath = workspacePath + "/keys"
+
+// key is an API key as the admin API shows one.
+type key struct {
+	ID          string   `json:"id"`
+	Name        string   `json:"name"`
+	Hint        string   `json:"hint"`
+	Permissions []string `json:"permissions"`
+	IPAllowList []string `json:"ip_allowlist"`
+	CreatedAt   string   `json:"created_at"`
+	LastUsedAt  string   `json:"last_used_at"`
+	RevokedAt   string   `json:"revoked_at"`
+	Token       string   `json:"key"` // when it is made, this once
+}
+
+type keysData struct {
+	Keys        []key
+	Permissions []string
+	Made        *key
+}
+
+// showKeys serves GET …/keys.
+func (c *Console) showKeys(v *visit) error { return v.showKeys(nil) }
+
+func (v *visit) showKeys(made *key) error {
+	var list struct {
+		Keys []key `json:"api_keys"`
+	}
+	if err := v.call(http.MethodGet, v.of("api_keys"), nil, &list); err != nil {
+		return err
+	}
+	slices.SortStableFunc(list.Keys, func(a, b key) int { // those that are valid first
+		return strings.Compare(b.CreatedAt, a.CreatedAt) + 2*(len(a.RevokedAt)-len(b.RevokedAt))
+	})
+	return v.render("keys", "API keys", keysData{list.Keys, v.c.options.Permissions, made})
+}
+
+// makeKey serves POST …/keys. Its answer shows the key, this once.
+func (c *Console) makeKey(v *visit) error {
+	permissions := v.r.PostForm["permission"]
+	if len(permissions) == 0 {
+		return v.retry(bad("Choose what the key may do."), c.showKeys)
+	}
+	networks := strings.FieldsFunc(v.form("ip_allowlist"), func(r rune) bool { return strings.ContainsRune(" ,\r\n\t", r) })
+	made := new(key)
+	err := v.call(http.MethodPost, v.of("api_keys"), map[string]any{"name": v.form("name"), "permissions": permissions, "ip_allowlist": networks}, made)
+	if err != nil {
+		return v.retry(err, c.showKeys)
+	}
+	return v.showKeys(made)
+}
+
+// rotateKey serves POST …/keys/{key}/rotate.
+func (c *Console) rotateKey(v *visit) error {
+	made := new(key)
+	if err := v.call(http.MethodPost, v.of("api_keys", v.r.PathValue("key"), "rotate"), nil, made); err != nil {
+		return v.retry(err, c.showKeys)
+	}
+	return v.showKeys(made)
+}
+
+// revokeKey serves POST …/keys/{key}/revoke.
+func (c *Console) revokeKey(v *visit) error {
+	if err := v.call(http.MethodDelete, v.of("api_keys", v.r.PathValue("key")), nil, nil); err != nil {
+		return v.retry(err, c.showKeys)
+	}
+	return v.redirect(v.at("keys"), "key-revoked")
+}
+
+// Sentence is what a key may do, in short.
+func (k key) Sentence() string {
+	if slices.Contains(k.Permissions, "*") {
+		return "everything"
+	}
+	if n := len(k.Permissions); n > 6 {
+		return fmt.Sprintf("%s and %d more", strings.Join(k.Permissions[:5], ", "), n-5)
+	}
+	return strings.Join(k.Permissions, ", ")
+}
