@@ -106,7 +106,10 @@ func (v *visit) showAudit(check *auditCheck) error {
 // checkAudit serves POST /console/audit/check: with what was noted elsewhere it also finds a log that was written anew.
 func (c *Console) checkAudit(v *visit) error {
 	ask := url.Values{}
-	if v.form("seq") != "" || v.form("hash") != "" {
+	switch {
+	case (v.form("seq") == "") != (v.form("hash") == ""):
+		return v.retry(bad("The number of an entry and its hash go together."), c.showAudit)
+	case v.form("seq") != "":
 		ask = url.Values{"seq": {v.form("seq")}, "hash": {v.form("hash")}}
 	}
 	check := new(auditCheck)

@@ -93,6 +93,7 @@ func (b tab) text(selector string) string {
 }
 
 func (b tab) shoot(name string) {
+	run(b, chromedp.Sleep(300*time.Millisecond))
 	if dir := os.Getenv("MILLRACE_SCREENSHOTS"); dir != "" {
 		require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), run(b, chromedp.FullScreenshot(100)), 0o644))
 	}
@@ -163,4 +164,30 @@ func TestBrowser(t *testing.T) {
 	b.pictures("account")
 	b.open(h.url + "/console/w/nowhere/users")
 	b.pictures("fault")
+	h.furnish()
+	for name, path := range map[string]string{"users": "w/demo/users", "found": "w/demo/users?by=email&value=ada%40example.com", "user": "w/demo/users?by=external_id&value=ada",
+		"consent": "w/demo/consent", "center": "w/demo/centers/choose", "keys": "w/demo/keys", "settings": "w/demo/settings", "company": "company", "audit": "audit",
+		"cluster": "cluster", "api": "api"} {
+		b.open(h.url + home + path)
+		b.pictures(name)
+	}
+}
+
+// furnish fills the house with what pages show: common things and long ones.
+func (h *house) furnish() {
+	long := strings.Repeat("a-name-that-does-not-end-", 8)
+	h.bootstrap(`
+workspaces:
+  - id: demo
+    name: Demo shop
+    apps: [{id: web, name: Web}, {id: ` + long + `, name: ` + long + `}]
+    api_keys: [{name: reader, permissions: [users.export.ids, email.status]}, {name: ` + long + `, permissions: [users.track], ip_allowlist: [10.0.0.0/8]}]
+    subscription_groups: [{id: 22222222-2222-3333-4444-555555555555, name: ` + long + `, channel: sms}]
+`)
+	h.track(`{"attributes":[{"external_id":"ada","first_name":"Ada","last_name":"Lovelace","dob":"1815-12-10","email":"ada@example.com","phone":"+14155552671","country":"GB","home_city":"London","plan":"pro","score":7,
+		"tags":["a","b"],"home":{"city":"London","floors":3},"` + long + `":"` + long + `"},{"external_id":"` + long + `","email":"ada@example.com"}],
+		"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z","app_id":"web"},{"external_id":"ada","name":"read","time":"2026-02-01T09:30:00Z"},{"external_id":"ada","name":"` + long + `","time":"2026-02-01T09:30:00Z"}],
+		"purchases":[{"external_id":"ada","product_id":"book","currency":"EUR","price":12.5,"quantity":2,"time":"2026-10-22T09:30:00Z","app_id":"web"}]}`)
+	h.provision("ada@example.com", everything)
+	h.provision("someone-with-a-long-name@department.of.a.large.company.example.com", inDemo("view_user_profile"))
 }

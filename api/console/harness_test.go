@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -56,6 +57,8 @@ type house struct {
 	users   *scim.Users
 	now     atomic.Int64 // Unix ms
 	url     string
+	public  string // address of the public API
+	client  *http.Client
 	log     lockedBuffer
 }
 
@@ -68,6 +71,12 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // openHouse starts one, on loopback.
@@ -126,6 +135,16 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
 		}})
 	require.NoError(h.t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(h.t, err)
+	h.public, h.client = ln.Addr().String(), &http.Client{Transport: &http.Transport{}}
+	served := make(chan error, 1)
+	go func() { served <- h.api.Serve(ln) }()
+	h.t.Cleanup(func() {
+		h.client.CloseIdleConnections()
+		require.NoError(h.t, h.api.Shutdown(context.Background()))
+		require.NoError(h.t, <-served)
+	})
 }
 
 // prepare is what the decoder has to know of a workspace.
@@ -141,24 +160,26 @@ func prepare(w *control.Workspace) any {
 	return prepared
 }
 
-// track sends objects to the public API, which listens for this request only.
+// track sends objects to the public API; none may be refused.
 func (h *house) track(body string) {
 	h.t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(h.t, err)
-	go func() { _ = h.api.Serve(ln) }()
-	defer ln.Close()
-	r, err := http.NewRequest(http.MethodPost, "http://"+ln.Addr().String()+"/users/track", strings.NewReader(body))
+	require.NotContains(h.t, h.call(http.MethodPost, "/users/track", body), `"errors"`)
+}
+
+// call makes a request of the public API, which succeeds.
+func (h *house) call(method, path, body string) string {
+	h.t.Helper()
+	r, err := http.NewRequest(method, "http://"+h.public+path, strings.NewReader(body))
 	require.NoError(h.t, err)
 	r.Header.Set("Authorization", "Bearer "+demoKey)
 	r.Header.Set("Content-Type", "application/json")
-	r.Close = true
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := h.client.Do(r)
 	require.NoError(h.t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(h.t, err)
 	require.Equal(h.t, 201, answer.StatusCode, string(text))
+	return string(text)
 }
 
 // provision makes a dashboard user, as an identity provider does.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -11,14 +12,20 @@ type link struct {
 	Here       bool
 }
 
+// entry is one of a menu: also are the paths of pages that belong to it.
+type entry struct {
+	name, path string
+	also       []string
+}
+
 // menus are the pages that the navigation leads to: those of the company, and those of a workspace. Who may not open a
 // page doesn't see its entry.
 var (
-	companyMenu = []struct{ name, path string }{
-		{"Overview", "/console/{$}"}, {"People", companyPath}, {"Audit log", auditPath}, {"Cluster", clusterPath}, {"API", "/console/api"},
+	companyMenu = []entry{
+		{name: "Overview", path: "/console/{$}"}, {name: "People", path: companyPath}, {name: "Audit log", path: auditPath}, {name: "Cluster", path: clusterPath}, {name: "API", path: "/console/api"},
 	}
-	workspaceMenu = []struct{ name, path string }{
-		{"Users", usersPath}, {"Consent", consentPath}, {"API keys", keysPath}, {"Settings", settingsPath},
+	workspaceMenu = []entry{
+		{name: "Users", path: usersPath}, {name: "Consent", path: consentPath, also: []string{centersPath}}, {name: "API keys", path: keysPath}, {name: "Settings", path: settingsPath},
 	}
 )
 
@@ -29,7 +36,7 @@ func (v *visit) Nav() (list []link) {
 	defer func() { v.At = at }()
 	for _, m := range companyMenu {
 		if v.May(http.MethodGet, m.path) {
-			list = append(list, link{m.name, strings.TrimSuffix(m.path, "{$}"), v.isAt(m.path)})
+			list = append(list, link{m.name, strings.TrimSuffix(m.path, "{$}"), v.isAt(m)})
 		}
 	}
 	return list
@@ -42,15 +49,19 @@ func (v *visit) Tabs() (list []link) {
 	}
 	for _, m := range workspaceMenu {
 		if v.May(http.MethodGet, m.path) {
-			list = append(list, link{m.name, strings.Replace(m.path, "/{workspace}", path(v.At.ID), 1), v.isAt(m.path)})
+			list = append(list, link{m.name, strings.Replace(m.path, "/{workspace}", path(v.At.ID), 1), v.isAt(m)})
 		}
 	}
 	return list
 }
 
-// isAt says whether the page is one of these.
-func (v *visit) isAt(pattern string) bool {
-	return v.route != nil && (v.route.path == pattern || !strings.HasSuffix(pattern, "$}") && strings.HasPrefix(v.route.path, pattern+"/"))
+// isAt says whether the page belongs to an entry.
+func (v *visit) isAt(m entry) bool {
+	if v.route == nil {
+		return false
+	}
+	below := func(path string) bool { return v.route.path == path || strings.HasPrefix(v.route.path, path+"/") }
+	return below(m.path) || slices.ContainsFunc(m.also, below)
 }
 
 // Others are the workspaces that the person may go to.

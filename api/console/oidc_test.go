@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -31,8 +32,10 @@ func (p people) ExampleClientID() string                     { return "none" }
 
 // openProvider starts an identity provider, and a house that it signs people in to.
 func openProvider(t *testing.T) *house {
-	provider := httptest.NewUnstartedServer(nil)
-	provider.Start()
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // it logs each request
+	t.Cleanup(func() { slog.SetDefault(before) })
+	provider := httptest.NewServer(nil)
 	t.Cleanup(provider.Close)
 	users := people{}
 	for _, name := range []string{"ada", "bob", "eve", "ivy"} {

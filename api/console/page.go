@@ -44,6 +44,7 @@ var helpers = template.FuncMap{
 	"size":   size,
 	"ago":    func(now, then int64) string { return ago(time.Duration(now-then) * time.Millisecond) },
 	"time":   func(millis int64) string { return time.UnixMilli(millis).UTC().Format("2006-01-02 15:04:05") },
+	"millis": millis,
 	"short":  short,
 	"join":   strings.Join,
 }
@@ -149,6 +150,23 @@ var staticVersion = func() string {
 
 // Now is the time of the page, Unix ms.
 func (v *visit) Now() int64 { return v.c.options.Now() }
+
+// millis are the Unix ms of a time, however it comes; 0: none.
+func millis(when any) int64 {
+	switch when := when.(type) {
+	case int64:
+		return when
+	case time.Time:
+		if !when.IsZero() {
+			return when.UnixMilli()
+		}
+	case string:
+		if t, err := time.Parse(time.RFC3339, when); err == nil {
+			return t.UnixMilli()
+		}
+	}
+	return 0
+}
 
 // number writes a number with spaces between thousands, of 100 and more without decimals.
 func number(n any) string {

@@ -119,10 +119,13 @@ func plain(raw json.RawMessage) string {
 		return text
 	}
 	var b bytes.Buffer
-	if json.Indent(&b, raw, "", "  ") != nil {
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false) // the page escapes
+	encoder.SetIndent("", "  ")
+	if encoder.Encode(raw) != nil {
 		return string(raw)
 	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // Title is what the page of the user is called.

@@ -1,0 +1,315 @@
+package console
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+const demo = "/console/w/demo"
+
+// find searches as the page does and returns the path of the one user.
+func (b *browser) find(by, value, label string) string {
+	b.h.t.Helper()
+	p := b.get(demo + "/users?" + url.Values{"by": {by}, "value": {value}, "label": {label}}.Encode())
+	require.Equal(b.h.t, 200, p.status, p.text)
+	require.Regexp(b.h.t, `^/console/w/demo/users/[0-9a-f]+$`, p.path, "one user is shown at once")
+	return p.path
+}
+
+// A user is found by each identifier, seen, his consent changed, and deleted with the proof of it.
+func TestUsers(t *testing.T) {
+	h := openHouse(t)
+	h.track(`{"attributes":[{"external_id":"ada","first_name":"Ada","last_name":"Lovelace","email":"ada+x@example.com","phone":"+14155552671","plan":"pro","home":{"city":"London"}},
+		{"user_alias":{"alias_label":"crm","alias_name":"7/8"},"_update_existing_only":false,"x":1},{"external_id":"b","email":"two@example.com"},{"external_id":"c","email":"two@example.com"}],
+		"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z"}],
+		"purchases":[{"external_id":"ada","product_id":"book","currency":"EUR","price":12.5,"quantity":2,"time":"2026-10-22T09:30:00Z"}]}`)
+	b := h.signedIn()
+	ada := b.find("external_id", "ada", "")
+	id := ada[strings.LastIndexByte(ada, '/')+1:]
+	for by, value := range map[string]string{"email": "ADA+x@example.com", "phone": "+14155552671", "svc_id": id} {
+		require.Equal(t, ada, b.find(by, value, ""), by)
+	}
+	require.NotEqual(t, ada, b.find("alias", "7/8", "crm"))
+	require.Contains(t, b.get(demo+"/users?by=external_id&value=nobody").text, "Nobody is found")
+	require.Contains(t, b.get(demo+"/users?by=email&value=two@example.com").text, "2 users")
+	p := b.get(demo + "/users?by=phone&value=x")
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, "E.164")
+	require.Equal(t, 404, b.get(demo+"/users/nobody").status)
+
+	p = b.get(ada)
+	for _, text := range []string{"Ada Lovelace", "ada&#43;x@example.com", "&#43;14155552671", "pro", "London", "signed_up", "book", "25.00 EUR", "News"} {
+		require.Contains(t, p.text, text)
+	}
+	p = b.post(ada+"/consent", "email_subscribe", "unsubscribed", "group-"+newsGroup, "subscribed")
+	require.Contains(t, p.text, "The consent is changed.")
+	require.Contains(t, p.text, `<span class="tag good">subscribed</span>`)
+	require.Regexp(t, `(?s)Trail.*News.*admin`, p.text)
+	require.Equal(t, 400, b.post(ada+"/consent").status, "nothing chosen")
+
+	p = b.get(ada + "/download")
+	require.Equal(t, `attachment; filename="user-`+id+`.json"`, p.header.Get("Content-Disposition"))
+	require.Equal(t, "sandbox; default-src 'none'", p.header.Get("Content-Security-Policy"))
+	var downloaded map[string]any
+	require.NoError(t, json.Unmarshal([]byte(p.text), &downloaded))
+	require.Equal(t, "Ada", downloaded["first_name"])
+
+	p = b.post(ada + "/delete")
+	require.Equal(t, 200, p.status)
+	require.Contains(t, p.text, "The user is deleted")
+	hash := regexp.MustCompile(`[0-9a-f]{64}`).FindString(p.text[strings.Index(p.text, "Hash"):])
+	require.Contains(t, p.text, id)
+	seq := regexp.MustCompile(`<dt>Entry</dt><dd>(\d+)</dd>`).FindStringSubmatch(p.text)[1]
+	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", hash).text, "The chain holds")
+	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", strings.Repeat("0", 64)).text, "The chain is broken")
+	require.Contains(t, b.get(demo+"/users?by=external_id&value=ada").text, "Nobody is found")
+	require.Equal(t, 404, b.post(ada+"/delete").status)
+}
+
+// Who may not see personal data sees that there is a user, what names his data have, and his consent.
+func TestMasks(t *testing.T) {
+	h := openHouse(t)
+	h.track(`{"attributes":[{"external_id":"secret-id","first_name":"Secretname","dob":"1815-12-10","email":"secret@example.com","phone":"+14155552671","plan":"secret-plan","n":424242,"home":{"city":"secret-city"}}],
+		"events":[{"external_id":"secret-id","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}`)
+	h.provision("ada@example.com", inDemo("view_user_profile"))
+	b := h.signedInAs("ada@example.com")
+	user := b.find("external_id", "secret-id", "")
+	p := b.get(user)
+	for _, secret := range []string{"secret", "Secret", "1815", "4155552671", "424242"} {
+		require.NotContains(t, p.text, secret)
+	}
+	for _, open := range []string{"first_name", "plan", "signed_up", "subscribed", mask} {
+		require.Contains(t, p.text, open)
+	}
+	require.NotContains(t, p.text, "/download", "what one may not do isn't offered")
+	require.NotContains(t, p.text, "/delete")
+	require.NotContains(t, p.text, "<select")
+	h.track(`{"attributes":[{"external_id":"other","email":"secret@example.com"}]}`)
+	p = b.get(demo + "/users?by=email&value=secret@example.com")
+	require.Equal(t, 1, strings.Count(p.text, "secret@example.com"), "what was asked for")
+}
+
+// events pretends the admin route of events, which the program adds.
+func pretendEvents(text string) func(*Options) {
+	return func(o *Options) {
+		real := o.API
+		o.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/admin/events" {
+				_, _ = io.WriteString(w, text)
+				return
+			}
+			real.ServeHTTP(w, r)
+		})
+	}
+}
+
+func TestEventsOfAUser(t *testing.T) {
+	line := `{"id":"1","type":"event","external_id":"ada","name":"old","time":"2026-01-31T09:30:00.000Z","accepted_at":"2026-01-31T09:30:00.000Z","properties":{"a":"<b>"}}` + "\n"
+	h := openHouse(t, pretendEvents(strings.Repeat(line, maxLines)+`{"type":"purchase","product_id":"new","price":1.5,"quantity":2,"currency":"EUR","time":"2026-02-01T09:30:00.000Z"}`+"\n"))
+	p := h.signedIn().get(demo + "/users/any/events?days=30")
+	require.Equal(t, 200, p.status)
+	require.Equal(t, maxLines-1, strings.Count(p.text, ">old<"))
+	require.Less(t, strings.Index(p.text, "new"), strings.Index(p.text, "old"), "the newest first")
+	require.Contains(t, p.text, "2 × 1.5 EUR")
+	require.Contains(t, p.text, "The latest 200.")
+	require.NotContains(t, p.text, "<b>\"")
+}
+
+func TestConsentPages(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	p := b.post(demo+"/groups", "name", "Offers", "channel", "sms")
+	require.Contains(t, p.text, "The group is added.")
+	require.Contains(t, p.text, "Offers")
+	p = b.post(demo+"/groups", "name", "", "channel", "sms")
+	require.Equal(t, 400, p.status)
+	require.Contains(t, b.post(demo+"/groups/"+newsGroup, "name", "Weekly").text, "Weekly")
+	require.Contains(t, b.post(demo+"/groups/"+newsGroup+"/archive").text, "archived</span>")
+	require.NotContains(t, b.post(demo+"/groups/"+newsGroup+"/restore").text, "archived</span>")
+
+	p = b.post(demo+"/centers", "id", "more")
+	require.Equal(t, demo+"/centers/more?done=center-added", p.path)
+	tag := regexp.MustCompile(`name="tag" value="([^"]+)"`).FindStringSubmatch(p.text)[1]
+	tag = strings.ReplaceAll(tag, "&#34;", `"`)
+	change := []string{"tag", tag, "title", "T", "state", "active", "page", "<h1>Mine</h1>", "confirmation", "<p>Done</p>"}
+	require.Contains(t, b.post(demo+"/centers/more", change...).text, "The preference center is changed.")
+	change[7] = "<h1>Another</h1>"
+	p = b.post(demo+"/centers/more", change...)
+	require.Equal(t, 412, p.status, "somebody has changed it since the page was read")
+	require.Contains(t, p.text, "&lt;h1&gt;Another&lt;/h1&gt;", "what was written is not lost")
+	p = b.get(demo + "/centers/more/preview")
+	require.Contains(t, p.text, "<h1>Mine</h1>")
+	require.Equal(t, previewPolicy, p.header.Get("Content-Security-Policy"))
+	require.Equal(t, 400, b.post(demo+"/centers", "id", "a b").status)
+}
+
+func TestBlockList(t *testing.T) {
+	h := openHouse(t)
+	h.call("POST", "/email/blocklist", `{"email":["wrong+1@example.com"]}`)
+	h.provision("ada@example.com", inDemo("manage_email_settings"))
+	masked := h.signedInAs("ada@example.com").get(demo + "/consent")
+	require.NotContains(t, masked.text, "wrong")
+	require.Contains(t, masked.text, mask)
+	b := h.signedIn()
+	require.Contains(t, b.get(demo+"/consent").text, "wrong&#43;1@example.com")
+	require.Contains(t, b.post(demo+"/blocklist/lift", "email", "wrong+1@example.com").text, "The block is lifted.")
+	require.Contains(t, b.get(demo+"/consent").text, "No address is blocked.")
+}
+
+// A key is made, shown once, rotated, revoked.
+func TestKeys(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	p := b.post(demo+"/keys", "name", "backend", "permission", "users.track", "permission", "users.merge", "ip_allowlist", "10.0.0.0/8, 192.0.2.1")
+	require.Equal(t, 200, p.status, p.text)
+	secret := regexp.MustCompile(`id="secret">(millrace_live_[^<]+)<`).FindStringSubmatch(p.text)
+	require.NotNil(t, secret)
+	p = b.get(demo + "/keys")
+	require.NotContains(t, p.text, secret[1])
+	for _, text := range []string{"backend", "users.track, users.merge", "10.0.0.0/8, 192.0.2.1", "everything"} {
+		require.Contains(t, p.text, text)
+	}
+	require.Contains(t, b.post(demo+"/keys/2/rotate").text, `id="secret"`)
+	require.Equal(t, 409, b.post(demo+"/keys/2/rotate").status, "there are two already")
+	require.Contains(t, b.post(demo+"/keys/2/revoke").text, "The key is revoked")
+	require.NotZero(t, h.control.Snapshot().Lookup("demo").Keys[1].RevokedAt)
+	p = b.post(demo+"/keys", "name", "none")
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, `value="none"`)
+	require.Equal(t, 400, b.post(demo+"/keys", "name", "x", "permission", "users.track", "ip_allowlist", "nowhere").status)
+	require.NotContains(t, h.log.text(), secret[1])
+}
+
+func TestSettingsPage(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	p := b.get(demo + "/settings")
+	tag := strings.ReplaceAll(regexp.MustCompile(`name="tag" value="([^"]+)"`).FindStringSubmatch(p.text)[1], "&#34;", `"`)
+	change := []string{"tag", tag, "name", "Shop", "plan", "mau", "currency", "EUR", "max_custom_array_length", "30", "rate_limits", "users.track=7/1h\n"}
+	p = b.post(demo+"/settings", change...)
+	require.Contains(t, p.text, "The settings are changed.")
+	require.Contains(t, p.text, "7/1h")
+	require.Equal(t, 412, b.post(demo+"/settings", change...).status, "somebody has changed them since")
+	for field, value := range map[string]string{"rate_limits": "users.track", "max_custom_array_length": "many", "currency": "eur"} {
+		require.Equal(t, 400, b.post(demo+"/settings", field, value, "name", "Shop", "plan", "mau", "currency", "EUR", "max_custom_array_length", "30").status, field)
+	}
+	require.Contains(t, b.post(demo+"/apps", "name", "a/b c", "id", "a/b c%").text, "The app is added.")
+	require.Contains(t, b.post(demo+"/apps/a%2Fb%20c%25/remove").text, "The app is removed.")
+	require.Contains(t, b.post("/console/workspaces", "id", "new", "name", "New").text, "The workspace is added.")
+	require.Equal(t, 409, b.post("/console/workspaces", "id", "new").status)
+	require.Equal(t, "/console/w/new/users", b.get("/console/w/new").path)
+}
+
+func TestPeople(t *testing.T) {
+	h := openHouse(t)
+	h.provision("bob@example.com", inDemo("view_pii"))
+	bob, b := h.signedInAs("bob@example.com"), h.signedIn()
+	require.Equal(t, demo+"/consent", bob.get(demo).path, "the first page that one may open")
+	p := b.post("/console/scim/tokens")
+	require.Regexp(t, `id="secret">[^<]{20,}<`, p.text)
+	p = b.get(companyPath)
+	require.NotContains(t, p.text, `id="secret"`)
+	require.Contains(t, p.text, "bob@example.com")
+	require.Equal(t, home, bob.get(home).path)
+	require.Contains(t, b.post("/console/people/sign-out", "user", "bob@example.com").text, "Signed out everywhere.")
+	require.Contains(t, bob.get(home).path, signInPath)
+	require.Contains(t, b.post("/console/scim/tokens/2/revoke").text, "The token is revoked.")
+	require.Equal(t, 404, b.post("/console/scim/tokens/9/revoke").status)
+}
+
+// The log is shown, paged, downloaded; what is done in the console stands in it with the person's name.
+func TestAuditPage(t *testing.T) {
+	h := openHouse(t)
+	h.provision("ada@example.com", everything)
+	b := h.signedInAs("ada@example.com")
+	b.post(demo+"/groups", "name", "Offers", "channel", "sms")
+	p := b.get(auditPath)
+	require.Regexp(t, `(?s)subscription group created.*?dashboard user ada@example.com`, p.text)
+	p = b.get(auditPath + "/download")
+	require.Equal(t, "application/x-ndjson", p.header.Get("Content-Type"))
+	require.Greater(t, strings.Count(p.text, "\n"), 5)
+	for line := range strings.Lines(p.text) {
+		require.True(t, json.Valid([]byte(line)))
+	}
+	require.Equal(t, 400, b.get(auditPath+"?from=x").status)
+	require.Contains(t, b.get(auditPath+"?from=1").text, "workspace created")
+	require.Equal(t, 400, b.post("/console/audit/check", "seq", "1").status)
+}
+
+// Whatever clients send stays text: in pages, attributes, addresses, headers and downloads.
+func TestHostileInput(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	for i, text := range hostile() {
+		object := map[string]any{"external_id": text, "first_name": text, "last_name": text, "home_city": text, "custom": text, "list": []string{text}, "object": map[string]string{"k": text}}
+		body, err := json.Marshal(map[string]any{"attributes": []any{object}, "events": []any{map[string]any{"external_id": text, "name": text, "time": "2026-01-31T09:30:00Z"}},
+			"purchases": []any{map[string]any{"external_id": text, "product_id": text, "currency": "EUR", "price": 1, "time": "2026-01-31T09:30:00Z"}}})
+		require.NoError(t, err)
+		h.track(string(body))
+		p := b.get(demo + "/users?" + url.Values{"by": {"external_id"}, "value": {text}}.Encode())
+		require.Less(t, p.status, 500, text)
+		requireHarmless(t, p.text, text)
+		require.Equal(t, policy, p.header.Get("Content-Security-Policy"))
+		if i%10 == 0 { // what operators write, too
+			for _, form := range [][]string{{"/groups", "name", text, "channel", "sms"}, {"/apps", "name", text}, {"/keys", "name", text, "permission", "users.track"}} {
+				require.Less(t, b.post(demo+form[0], form[1:]...).status, 500)
+			}
+		}
+	}
+	for _, page := range []string{home, demo + "/consent", demo + "/settings", demo + "/keys", auditPath} {
+		requireHarmless(t, b.get(page).text, page)
+	}
+	p := b.get("/console/w/demo/users/%22%3E%3Cscript%3EHOSTILE%3C%2Fscript%3E%0D%0AX-Evil:1/download")
+	require.Empty(t, p.header.Get("X-Evil"))
+	requireHarmless(t, p.text, "path")
+	for _, query := range []string{"?done=%3Cscript%3EHOSTILE", "?by=%22%3E%3Cscript%3EHOSTILE&value=%22%20onfocus%3DHOSTILE", "?by=alias&value=a&label=%22%3E%3Cimg%20src%3Dx%20onerror%3DHOSTILE%3E"} {
+		requireHarmless(t, b.get(demo+"/users"+query).text, query)
+	}
+}
+
+// requireHarmless reads a page as a browser does. What a stranger has sent may be text, or the value of a field, and
+// nothing else: no element, no handler, no address.
+func requireHarmless(t *testing.T, text, of string) {
+	t.Helper()
+	root, err := html.Parse(strings.NewReader(text))
+	require.NoError(t, err)
+	for n := range root.Descendants() {
+		switch n.Type {
+		case html.CommentNode:
+			require.NotContains(t, n.Data, "HOSTILE", of)
+		case html.TextNode:
+			require.False(t, strings.Contains(n.Data, "HOSTILE") && (n.Parent.Data == "script" || n.Parent.Data == "style"), of)
+		case html.ElementNode:
+			require.NotContains(t, []string{"img", "base", "iframe", "object", "embed", "style"}, n.Data, of)
+			for _, a := range n.Attr {
+				require.False(t, strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "srcdoc", "%s: <%s %s>", of, n.Data, a.Key)
+				switch a.Key {
+				case "href", "src", "action", "content", "formaction":
+					require.NotContains(t, a.Val, "javascript:", of)
+					require.NotContains(t, a.Val, "//HOSTILE", of)
+				}
+			}
+		}
+	}
+}
+
+// hostile are texts that break out of HTML, attributes, URLs and scripts where they are let: 200 of them.
+func hostile() (list []string) {
+	breaks := []string{"", `"`, `'`, "`", ">", `">`, `'>`, "-->", "]]>", "</title>", "</textarea>", "</script>", "</style>", `\"`, "\u2028", "&quot;>", "&#34;>", "%22%3E", "{{", "\u00a0\"x="}
+	payloads := []string{"<script>HOSTILE</script>", "<img src=x onerror=HOSTILE>", "<svg/onload=HOSTILE>", " onfocus=HOSTILE autofocus x=", "javascript:HOSTILE", "<iframe srcdoc=HOSTILE>",
+		"<meta http-equiv=refresh content=HOSTILE>", "<base href=//HOSTILE>", "{{.Person.HOSTILE}}", "<style>@import'//HOSTILE'</style>"}
+	for _, b := range breaks {
+		for _, p := range payloads {
+			list = append(list, b+p)
+		}
+	}
+	return list
+}
