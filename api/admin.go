@@ -116,6 +116,7 @@ func (s *Server) AdminAPI() http.Handler {
 	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
 		mux.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
 	}
+	mux.HandleFunc("GET /admin/live", s.serveLive)
 	for pattern, handler := range s.options.AdminHandlers {
 		mux.HandleFunc(pattern, handler)
 	}

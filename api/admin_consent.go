@@ -81,14 +81,14 @@ func (s *Server) trailOf(w *Workspace, query url.Values) ([]shard.StateChange, e
 }
 
 func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {
-	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), changedBy: describeActor(w, c.Actor, c.Source)}
+	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(), changedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
-		if out.State, out.Value = "email_subscribe", c.Value; c.Value == "" {
+		if out.Value = c.Value; c.Value == "" {
 			out.Value = "removed"
 		}
 	case shard.GroupState:
-		out.State, out.Value, out.GroupID = "subscription_group", "unsubscribed", uuid.UUID(c.Group).String()
+		out.Value, out.GroupID = "unsubscribed", uuid.UUID(c.Group).String()
 		if c.On {
 			out.Value = "subscribed"
 		}
@@ -96,9 +96,6 @@ func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange
 			out.GroupName, out.Channel = g.Name, g.Channel
 		}
 	case shard.Bounce, shard.Spam:
-		if out.State = "hard_bounce"; c.Kind == shard.Spam {
-			out.State = "email_spam"
-		}
 		if out.Value = "removed"; c.On {
 			out.Value = "marked"
 		}

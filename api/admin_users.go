@@ -35,7 +35,7 @@ func (s *Server) userRoutes() []adminRoute {
 // alias_name, email, phone.
 func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err error) {
 	var sent []string
-	for _, name := range []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"} {
+	for _, name := range userParameters {
 		if query.Get(name) != "" {
 			sent = append(sent, name)
 		}
@@ -63,6 +63,9 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 	}
 	return id, key, nil
 }
+
+// userParameters are those of a query that name a user.
+var userParameters = []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"}
 
 // numbersOf are those of the users whom an identifier names, the best candidate first.
 func (s *Server) numbersOf(w *Workspace, id op.IDKind, key []byte) (numbers []uint64, err error) {

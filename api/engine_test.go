@@ -26,6 +26,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/live"
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -39,7 +40,8 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		return openCluster(t, dir, edit)
 	}
 	d = newDoor(t)
-	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Logger: d.logger()})
+	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Tap: d.live,
+		Logger: d.logger()})
 	require.NoError(t, err)
 	d.control.Start(ControlStore(engine, nil))
 	require.NoError(t, d.bootstrap())
@@ -53,7 +55,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 
 // newDoor is a door with nothing behind it.
 func newDoor(t *testing.T) *door {
-	d := &door{log: new(bytes.Buffer), t: t}
+	d := &door{log: new(bytes.Buffer), live: live.NewHub(live.Options{MaxViewers: 4}), t: t}
 	d.control = control.New(control.Options{Now: systemClock, Logger: d.logger(), Prepare: prepare})
 	return d
 }
@@ -88,7 +90,7 @@ func (d *door) bootstrap() error {
 // openDoor serves store on a port of its own.
 func (d *door) openDoor(store Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
-	options := Options{Store: store, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
+	options := Options{Store: store, Control: d.control, Live: d.live, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
 		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)

@@ -111,7 +111,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
 			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
-			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20}, HelloInterval: 100 * time.Millisecond,
+			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20, Tap: d.live}, HelloInterval: 100 * time.Millisecond,
 			// A busy machine is no reason to give up.
 			HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
 			OnDocument: d.control.Apply, Logger: d.logger(),

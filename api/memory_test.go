@@ -99,6 +99,8 @@ func (m *memoryStore) AppendSvcID(dst []byte, workspace uint32, number uint64) [
 	return fmt.Appendf(dst, "svc-%d-%d", workspace, number)
 }
 
+func (m *memoryStore) HomeNumber(uint32, op.IDKind, []byte) uint64 { return 0 }
+
 func (m *memoryStore) Answer(workspace uint32, key []byte) (Answer, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/live"
 	"millrace/api/ratelimit"
 )
 
@@ -81,6 +82,9 @@ type Options struct {
 	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like
 	// the admin API.
 	AdminHandlers map[string]http.HandlerFunc
+
+	// Live shows what is applied to those who watch; the engine has it as its Tap. nil: nobody can watch.
+	Live *live.Hub
 
 	// Cluster is what this server is a node of; nil: it is alone.
 	Cluster Cluster

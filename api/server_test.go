@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/live"
 )
 
 const demoYAML = `
@@ -92,6 +93,7 @@ type door struct {
 	*Server
 	store   *memoryStore
 	control *control.Control
+	live    *live.Hub
 	addr    string
 	log     *bytes.Buffer
 	t       testing.TB

@@ -46,6 +46,8 @@ type Store interface {
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.
 	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
+	// HomeNumber is the number that objects are sent to which name an identifier; see shard.Coordinator.
+	HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64
 	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
 	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone

@@ -26,6 +26,9 @@ type applying struct {
 	owner    uint64     // of a request with an Idempotency-Key, in a cluster: the key's home number; else 0
 	dropped  bool       // the op at hand had no effect
 	noted    uint32     // changes of states that the op at hand has made
+	watcher  Watcher    // who looks on; nil: nobody
+	user     uint64     // of the object at hand, when it was there or made
+	echoes   bool       // the op at hand brings states to an address that were shown of its user
 }
 
 // apply does all ops of a record that are addressed to this worker's partitions. The caller holds w.mu.
@@ -33,6 +36,7 @@ func (w *worker) apply(c *commit) error {
 	a := &w.applying
 	w.rec = c.rec
 	*a = applying{position: c.Position, rec: &w.rec, live: w.lead != nil, future: c.future}
+	w.watch(c)
 	stamp, gaps := c.rec.Stamp, c.rec.Gaps
 	for rest := c.rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
@@ -74,7 +78,7 @@ func isEvent(o op.Op) bool {
 func (w *worker) applyOp(p *partition, o op.Op) error {
 	switch o.Kind() {
 	case op.Attributes, op.Event, op.Purchase:
-		return w.applyToUser(p, o)
+		return w.applyObject(p, o)
 	case op.Message:
 		return w.receive(p, o)
 	case op.Deferred:
@@ -244,6 +248,7 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 		return err
 	}
 	profilesCreated.Inc()
+	w.applying.user = number
 	if plain {
 		return nil
 	}
@@ -301,6 +306,7 @@ func (w *worker) change(p *partition, s *slot, o op.Op) error {
 		w.applying.dropped = true
 		return nil
 	}
+	w.applying.user = s.number
 	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
 		return w.changeContact(p, s, o)
 	}

@@ -174,6 +174,12 @@ func (c *Coordinator) AppendSvcID(dst []byte, workspace uint32, number uint64) [
 	return c.hasher.AppendSvcID(dst, workspace, number)
 }
 
+// HomeNumber is the number that objects have which are addressed by an identifier, unless the directory has sent them on;
+// of an external id it is mostly that of the user, too.
+func (c *Coordinator) HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64 {
+	return c.hasher.Number(workspace, id, key)
+}
+
 // Fence returns when everything that was acknowledged anywhere before the call is visible to reads here. Alone there is
 // nothing to wait for.
 func (c *Coordinator) Fence() error { return c.nodes.Fence() }

@@ -236,7 +236,10 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 			c.Changed, c.Actor, c.Source = rec.Stamp, rec.Actor, rec.Source
 		}
 	}
-	return w.setStates(p, s, changes)
+	w.applying.echoes = number != 0
+	err = w.setStates(p, s, changes)
+	w.applying.echoes = false
+	return err
 }
 
 // isAlone says whether a profile is the only one that a row leads to.

@@ -73,6 +73,8 @@ type Options struct {
 	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty:
 	// removed), from one goroutine at a time. It must not call the engine.
 	OnDocument func(key string, doc []byte)
+	// Tap looks on at what is applied. Default: nobody.
+	Tap Tap
 	// OnFailure is called once, when the engine has failed. It must not call Close.
 	OnFailure func(error)
 	Logger    *slog.Logger     // default slog.Default()

@@ -134,6 +134,9 @@ func (w *worker) note(p *partition, number uint64, c stateChange) {
 	p.trail.values = appendTrail(p.trail.values, c, w.rec.Stamp)
 	w.noteValue(p, number, at)
 	trailEntries.Inc()
+	if w.applying.watcher != nil {
+		w.showChange(p, number, c)
+	}
 }
 
 // noteStay adds that the profile at number has left an address.

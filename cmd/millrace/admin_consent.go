@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
-	"strings"
 )
 
 // millrace admin blocklist and trail: what an operator may ask about consent.
@@ -52,13 +50,8 @@ func (c *trailCommand) Run(s *session) error {
 			query.Set(name, value)
 		}
 	}
-	if c.Alias != "" {
-		label, name, ok := strings.Cut(c.Alias, ":")
-		if !ok {
-			return errors.New("--alias: want LABEL:NAME")
-		}
-		query.Set("alias_label", label)
-		query.Set("alias_name", name)
+	if err := setAlias(query, c.Alias); err != nil {
+		return err
 	}
 	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
 		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})

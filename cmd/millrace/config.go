@@ -23,6 +23,7 @@ type cli struct {
 	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
 	Export   exportCommand    `cmd:"" help:"Write the events and purchases of a running server."`
 	Streams  streamsCommand   `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
+	Live     liveCommand      `cmd:"" help:"Show what a running server applies, as it applies it."`
 	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
 	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
 	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`

@@ -13,6 +13,7 @@ import (
 	"millrace/api"
 	"millrace/api/console"
 	"millrace/api/control"
+	"millrace/api/live"
 	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -31,6 +32,7 @@ type node struct {
 	control *control.Control
 	server  *api.Server
 	streams *stream.Manager
+	live    *live.Hub
 	console *console.Console
 	// consoleAddress is where it is found; empty: nowhere.
 	consoleAddress string
@@ -46,6 +48,7 @@ type nodeOptions struct {
 	door    api.Options
 	decoder ingest.Options
 	streams stream.Options
+	live    live.Options
 	console console.Options
 	cluster *cluster.Options // nil: alone
 }
@@ -57,6 +60,7 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 		return nil, err
 	}
 	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger}
+	n.openLive(&o)
 	n.control = control.New(control.Options{
 		Prepare: func(w *control.Workspace) any { return forIngest(w) },
 		Now:     nowMillis,
@@ -74,7 +78,7 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
-	door.Control = n.control
+	door.Control, door.Live = n.control, n.live
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)

@@ -100,6 +100,9 @@ type serveCommand struct {
 	StreamFileAfter      time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
 	StreamRetryMax       time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
 
+	LiveViewers   int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
+	LivePerSecond int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
+
 	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
 	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
 	WriteTimeout        time.Duration `default:"10s" help:"For an answer to leave."`
@@ -170,6 +173,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
 		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes}}
 	if o.streams, err = c.streamOptions(logger); err != nil {
+		return err
+	}
+	if o.live, err = c.liveOptions(); err != nil {
 		return err
 	}
 	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
@@ -308,12 +314,15 @@ func (c *serveCommand) serveInner(n *node, certificate *api.TLS, ended chan<- er
 	if c.Admin != "off" {
 		admin := n.server.AdminServer(n.console)
 		admin.RegisterOnShutdown(n.backups.end) // one may take hours
+		admin.RegisterOnShutdown(n.endLive)
 		if err := serve("admin", c.Admin, admin, false); err != nil {
 			return nil, err
 		}
 	}
 	if c.Console != "" {
-		if err := serve("console", c.Console, n.server.ConsoleServer(n.console), certificate != nil); err != nil {
+		server := n.server.ConsoleServer(n.console)
+		server.RegisterOnShutdown(n.endLive)
+		if err := serve("console", c.Console, server, certificate != nil); err != nil {
 			return servers, err
 		}
 	}

@@ -207,7 +207,7 @@ func cell(value json.RawMessage) string {
 		_ = json.Unmarshal(value, &object)
 		parts := make([]string, len(object))
 		for i, m := range object {
-			parts[i] = m.Name + "=" + cell(m.Value)
+			parts[i] = printable(m.Name) + "=" + cell(m.Value)
 		}
 		return strings.Join(parts, " ")
 	}

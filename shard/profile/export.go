@@ -221,7 +221,7 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields) {
 			continue
 		}
 		w.key(name)
-		if w.dst = appendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
+		if w.dst = AppendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
 			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
 		}
 	}
@@ -238,8 +238,8 @@ func (w *jsonWriter) coordinates(location op.Value) {
 		return
 	}
 	w.key("last_coordinates")
-	w.dst = append(appendJSONValue(append(w.dst, '['), longitude), ',')
-	w.dst = append(appendJSONValue(w.dst, latitude), ']')
+	w.dst = append(AppendJSONValue(append(w.dst, '['), longitude), ',')
+	w.dst = append(AppendJSONValue(w.dst, latitude), ']')
 }
 
 var memberLongitude, memberLatitude = []byte("longitude"), []byte("latitude")
@@ -276,7 +276,7 @@ func (w *jsonWriter) customs(blob []byte) {
 		}
 		w.separate()
 		w.dst = append(AppendJSONString(w.dst, name), ':')
-		w.dst = appendJSONValue(w.dst, v)
+		w.dst = AppendJSONValue(w.dst, v)
 	})
 	if !first {
 		w.dst = append(w.dst, '}')
@@ -408,9 +408,9 @@ func appendAmount(dst []byte, minor int64, digits int) []byte {
 	return append(dst, text...)
 }
 
-// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
+// AppendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
 // text that was kept as JSON as that JSON.
-func appendJSONValue(dst []byte, v op.Value) []byte {
+func AppendJSONValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:
 		return append(dst, "false"...)
@@ -442,7 +442,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 				break
 			}
 			w.separate()
-			w.dst = appendJSONValue(w.dst, element)
+			w.dst = AppendJSONValue(w.dst, element)
 			rest = tail
 		}
 		return append(w.dst, ']')
@@ -455,7 +455,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 			}
 			w.separate()
 			w.dst = append(AppendJSONString(w.dst, name), ':')
-			w.dst = appendJSONValue(w.dst, member)
+			w.dst = AppendJSONValue(w.dst, member)
 			rest = tail
 		}
 		return append(w.dst, '}')

@@ -163,7 +163,7 @@ func TestJSONStrings(t *testing.T) {
 func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
-		require.Equal(t, want, string(appendJSONValue(nil, val(jsonText(text)))))
+		require.Equal(t, want, string(AppendJSONValue(nil, val(jsonText(text)))))
 	}
 	f("[1,\r\n\t 2]", `[1, 2]`)
 	f("[1,", `"[1,"`)

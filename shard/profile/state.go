@@ -30,6 +30,10 @@ const (
 	StateSpam                        // marked_email_as_spam_at
 )
 
+var stateNames = [...]string{StateEmail: "email_subscribe", StateGroup: "subscription_group", StateBounce: "hard_bounce", StateSpam: "email_spam"}
+
+func (k StateKind) String() string { return stateNames[k] }
+
 // StateChange is a State with the change that made it.
 type StateChange struct {
 	State

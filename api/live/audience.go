@@ -1,0 +1,149 @@
+package live
+
+import (
+	"bytes"
+	"slices"
+
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// audience are the viewers as the workers see them: a snapshot that nobody changes. It is the shard.Watcher of a record
+// that all of them look at.
+type audience struct {
+	hub        *Hub
+	viewers    []*Viewer
+	workspaces []uint32  // that anybody wants; nil: all
+	narrow     []*Viewer // those who look for something narrow
+	names      [][]byte  // that they look for
+	users      numberSet // whom they look for
+	hasUsers   bool
+	consent    bool // somebody wants changes of consent, of which there are few
+}
+
+func newAudience(h *Hub, viewers []*Viewer) *audience {
+	a := &audience{hub: h, viewers: slices.Clone(viewers)}
+	for _, v := range viewers {
+		if v.filter.Workspace != 0 {
+			a.workspaces = append(a.workspaces, v.filter.Workspace)
+		}
+		a.consent = a.consent || v.filter.Kinds.Has(Consent)
+		if !v.filter.isNarrow() {
+			continue
+		}
+		a.narrow = append(a.narrow, v)
+		if !v.filter.ByUser {
+			a.names = append(a.names, []byte(v.filter.Name))
+			continue
+		}
+		a.hasUsers = true
+		for _, number := range v.users {
+			a.users.add(number)
+		}
+	}
+	if len(a.workspaces) < len(viewers) {
+		a.workspaces = nil
+	}
+	return a
+}
+
+// of says who looks at a record. Beyond the budget it is those alone who look for something narrow that may be in it.
+func (a *audience) of(rec *op.Record, objects int) shard.Watcher {
+	// What messages bring has its workspace in it.
+	if rec.Workspace != 0 && a.workspaces != nil && !slices.Contains(a.workspaces, rec.Workspace) {
+		return nil
+	}
+	if a.hub.looks.Add(-int64(objects*len(a.viewers))) >= 0 {
+		return a
+	}
+	a.hub.unseen.Add(uint64(objects))
+	switch {
+	case a.hasName(rec):
+		return (*byName)(a)
+	case a.hasUsers || a.consent:
+		return (*byUser)(a)
+	}
+	return nil
+}
+
+// hasName says whether a record has a name that somebody looks for.
+func (a *audience) hasName(rec *op.Record) bool {
+	for _, want := range a.names {
+		for _, name := range rec.Names {
+			if len(name) == len(want) && bytes.Equal(name, want) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Applied is of shard.Watcher.
+func (a *audience) Applied(rec *op.Record, o op.Op, user uint64) { show(a.viewers, rec, o, user) }
+
+// Changed is of shard.Watcher.
+func (a *audience) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
+	var item *Item
+	for _, v := range a.viewers {
+		if !v.wantsChange(rec, number, c) || !v.take() {
+			continue
+		}
+		if item == nil {
+			item = newChange(rec, isUser, number, id, key, c)
+		}
+		v.push(item)
+	}
+}
+
+// byName is an audience beyond its budget, at a record that has a name which somebody looks for.
+type byName audience
+
+// Applied is of shard.Watcher.
+func (a *byName) Applied(rec *op.Record, o op.Op, user uint64) {
+	if a.hub.narrow.Add(-int64(len(a.narrow))) < 0 {
+		a.hub.missed.Add(1)
+		return
+	}
+	show(a.narrow, rec, o, user)
+}
+
+// Changed is of shard.Watcher.
+func (a *byName) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
+	(*audience)(a).Changed(rec, isUser, number, id, key, c)
+}
+
+// byUser is an audience beyond its budget, at any other record.
+type byUser audience
+
+// Applied is of shard.Watcher.
+func (a *byUser) Applied(rec *op.Record, o op.Op, user uint64) {
+	if a.hasUsers && (a.users.mayHave(user) || a.users.mayHave(o.Number())) {
+		(*byName)(a).Applied(rec, o, user)
+	}
+}
+
+// Changed is of shard.Watcher.
+func (a *byUser) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
+	(*audience)(a).Changed(rec, isUser, number, id, key, c)
+}
+
+// show shows an object to those who want it.
+func show(viewers []*Viewer, rec *op.Record, o op.Op, user uint64) {
+	var item *Item
+	for _, v := range viewers {
+		if !v.wants(rec, o, user) || !v.take() {
+			continue
+		}
+		if item == nil {
+			item = newItem(rec, o, user)
+		}
+		v.push(item)
+	}
+}
+
+// numberSet says quickly of most numbers that they are not in it. Numbers are hashes, so any of their bits will do.
+type numberSet [64]uint64
+
+func (s *numberSet) add(number uint64)          { s[number>>6&63] |= 1 << (number & 63) }
+func (s *numberSet) mayHave(number uint64) bool { return s[number>>6&63]>>(number&63)&1 != 0 }

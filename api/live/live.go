@@ -1,0 +1,191 @@
+// Package live shows people what is applied, as it is applied: attributes, events, purchases and changes of consent
+// (shard.Tap). It is made to look at, not to count: when more comes than can be looked at or shown, it is a sample, and
+// says of how much.
+//
+// Invariants
+//   - While nobody watches, a record costs one atomic load.
+//   - While somebody does, the workers look at so many objects in a second and no more, whatever comes and whoever
+//     watches (Options.Looks): a fixed share of their time. What is narrow, the objects of one user or of one name, has
+//     looks of its own, so that one who waits for an event sees it on a busy server.
+//   - Nobody who reads slowly holds anything: what finds no place in his buffer is left out, and counted.
+//
+// A Hub is safe for concurrent use. A Viewer belongs to one goroutine.
+package live
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+var (
+	// ErrFull is returned when as many watch as may; try again when one has gone.
+	ErrFull = errors.New("as many watch as may")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("the live view is closed")
+)
+
+// Options of a Hub. The zero value of a field means its default.
+type Options struct {
+	// MaxViewers bounds who watch at the same time. Default 32.
+	MaxViewers int
+	// PerSecond is how many items one viewer is shown in a second. Default 50.
+	PerSecond int
+	// Looks is how many objects are looked at in a second, times the viewers who look; and as many again for those who
+	// look for something narrow. Default 400,000.
+	Looks int
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	o.MaxViewers = cmp.Or(o.MaxViewers, 32)
+	o.PerSecond = cmp.Or(o.PerSecond, 50)
+	o.Looks = cmp.Or(o.Looks, 400_000)
+}
+
+// Validate says which option is wrong.
+func (o *Options) Validate() error {
+	switch {
+	case o.MaxViewers < 1 || o.MaxViewers > 1000:
+		return fmt.Errorf("live: MaxViewers is %d, want 1 to 1000", o.MaxViewers)
+	case o.PerSecond < slicesASecond || o.PerSecond > 10_000:
+		return fmt.Errorf("live: PerSecond is %d, want %d to 10000", o.PerSecond, slicesASecond)
+	case o.Looks < 1000:
+		return fmt.Errorf("live: Looks is %d, want at least 1000", o.Looks)
+	}
+	return nil
+}
+
+// A second has so many slices: budgets are given out anew in each.
+const (
+	slicesASecond = 10
+	slice         = time.Second / slicesASecond
+)
+
+// Hub is the shard.Tap that viewers watch at.
+type Hub struct {
+	options  Options
+	audience atomic.Pointer[audience] // nil: nobody watches
+	looks    atomic.Int64             // left in this slice
+	narrow   atomic.Int64             // left in this slice, for those who look for something narrow
+	unseen   atomic.Uint64            // objects that were not looked at
+	missed   atomic.Uint64            // among them, such as may be what somebody looks for who looks for something narrow
+
+	mu      sync.Mutex // guards what follows
+	viewers []*Viewer
+	closed  bool
+	stop    chan struct{} // ends the goroutine that gives budgets out; it is there while somebody watches
+}
+
+// NewHub returns a hub with the options, which must be valid.
+func NewHub(o Options) *Hub {
+	o.EnsureDefaults()
+	return &Hub{options: o}
+}
+
+// Close ends all viewers.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for _, v := range h.viewers {
+		close(v.ended)
+		watching.Add(-1)
+	}
+	h.viewers = nil
+	h.changed()
+}
+
+// Watch begins to watch. Close the viewer, always.
+func (h *Hub) Watch(f Filter) (*Viewer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, ErrClosed
+	case len(h.viewers) >= h.options.MaxViewers:
+		return nil, fmt.Errorf("%w: %d", ErrFull, h.options.MaxViewers)
+	}
+	v := newViewer(h, f)
+	h.viewers = append(h.viewers, v)
+	watching.Add(1)
+	h.changed()
+	return v, nil
+}
+
+// leave ends a viewer.
+func (h *Hub) leave(v *Viewer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := slices.Index(h.viewers, v); i >= 0 {
+		h.viewers = slices.Delete(h.viewers, i, i+1)
+		watching.Add(-1)
+		h.changed()
+	}
+}
+
+// changed makes the audience anew. The caller holds h.mu.
+func (h *Hub) changed() {
+	if len(h.viewers) == 0 {
+		h.audience.Store(nil)
+		if h.stop != nil {
+			close(h.stop)
+			h.stop = nil
+		}
+		return
+	}
+	h.audience.Store(newAudience(h, h.viewers))
+	if h.stop == nil {
+		h.stop = make(chan struct{})
+		h.giveOut()
+		go h.tick(h.stop)
+	}
+}
+
+// tick gives budgets out until stop is closed.
+func (h *Hub) tick(stop <-chan struct{}) {
+	t := time.NewTicker(slice)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+			h.mu.Lock()
+			h.giveOut()
+			h.mu.Unlock()
+		}
+	}
+}
+
+// giveOut gives budgets for one slice. The caller holds h.mu.
+func (h *Hub) giveOut() {
+	h.looks.Store(int64(h.options.Looks / slicesASecond))
+	h.narrow.Store(int64(h.options.Looks / slicesASecond))
+	for _, v := range h.viewers {
+		v.refill()
+	}
+}
+
+// Look is of shard.Tap.
+func (h *Hub) Look(rec *op.Record, objects int) shard.Watcher {
+	if a := h.audience.Load(); a != nil {
+		return a.of(rec, objects)
+	}
+	return nil
+}
+
+var (
+	watching atomic.Int64
+	_        = metrics.NewGauge("millrace_live_viewers", func() float64 { return float64(watching.Load()) })
+	shown    = metrics.NewCounter("millrace_live_items_total")
+)
