@@ -161,11 +161,13 @@ type Decoder struct {
 	size   int    // of the body
 	badAt  int
 	badWhy reason // 0: not JSON
-	total  int    // objects in all arrays
-	placed uint8  // arrays whose ops went into the record at once, a bit each
-	counts [arrays]int
-	errors []entry
-	texts  []byte
+	// badRule is the rule that the request as a whole breaks; empty: malformed.
+	badRule string
+	total   int   // objects in all arrays
+	placed  uint8 // arrays whose ops went into the record at once, a bit each
+	counts  [arrays]int
+	errors  []entry
+	texts   []byte
 	// warnings are about what is left out of objects that are accepted.
 	warnings []entry
 	pending  []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
@@ -183,6 +185,7 @@ type Decoder struct {
 	// The object.
 	array        array
 	index        int
+	from, to     int // in the body
 	inObject     bool
 	inProperties bool
 	refusal      refusal
@@ -244,6 +247,11 @@ func arrayNamed(name []byte) array {
 // b.Count() 0 is possible: everything was accepted, nothing has an effect. r is asked in the order of effect. nowMillis
 // (Unix ms) takes the place of times in the future. body is only read and not kept.
 func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) (reply []byte, status int) {
+	return d.TrackNoting(dst, body, ws, b, r, nowMillis, nil)
+}
+
+// TrackNoting is Track, and calls note for each Fault that the answer tells of, in the answer's order.
+func (d *Decoder) TrackNoting(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64, note func(Fault)) (reply []byte, status int) {
 	long := len(body) > maxBodyBytes
 	if long {
 		body = nil
@@ -251,19 +259,21 @@ func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router
 	d.begin(body, ws, b, r, nowMillis)
 	defer d.end()
 	if long {
-		d.failWith("The request is too long")
-		return d.replyBad(dst), 400
+		d.failWith(tooLong, "The request is too long")
+	} else if d.request() >= 0 {
+		d.flush()
+		reply, status = d.reply(dst)
+		d.noteObjects(note)
+		return reply, status
 	}
-	if d.request() < 0 {
-		return d.replyBad(dst), 400
-	}
-	d.flush()
-	return d.reply(dst)
+	d.noteRequest(note)
+	return d.replyBad(dst), 400
 }
 
 func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) {
 	d.ws, d.b, d.r, d.now, d.body, d.size = ws, b, r, nowMillis, body, len(body)
 	d.load(body)
+	d.badRule = ""
 	d.badWhy, d.total, d.placed, d.counts, d.deferring = 0, 0, 0, [arrays]int{}, false
 	d.errors, d.warnings, d.texts = d.errors[:0], d.warnings[:0], d.texts[:0]
 	d.pending, d.deferred = d.pending[:0], d.deferred[:0]
@@ -342,7 +352,7 @@ func (d *Decoder) notObject(i int) int {
 	if i = d.space(i); i != d.size {
 		return d.fail(i)
 	}
-	return d.failWith("the body must be an object")
+	return d.failWith(malformed, "the body must be an object")
 }
 
 // objectsOf reads one of the three arrays.
@@ -423,6 +433,7 @@ type pendingOp struct {
 	number             uint64
 	array              array
 	index              int
+	from, to           int // of the object in the body
 	kind               op.Kind
 	flags              op.Flags
 	id                 op.IDKind
@@ -441,7 +452,7 @@ func (d *Decoder) flush() {
 			start := d.o
 			d.need(w.end - w.start)
 			d.o += copy(d.out[d.o:], d.deferred[w.start:w.end])
-			d.array, d.index = a, w.index
+			d.array, d.index, d.from, d.to = a, w.index, w.from, w.to
 			d.place(start, w.kind, w.flags, w.id, w.keyLen, w.number)
 		}
 	}

@@ -17,6 +17,7 @@ func (d *Decoder) object(i int) int {
 	d.owner = memberKey{}
 	warned, texts := len(d.warnings), len(d.texts)
 	start := d.o
+	d.from = i
 	d.need(op.OpHeaderBytes + 64)
 	d.o += op.OpHeaderBytes
 	var kind op.Kind
@@ -43,11 +44,15 @@ func (d *Decoder) object(i int) int {
 		d.o = start
 		return -1
 	}
+	d.to = i
 	if d.refusal.rank != rankNone {
 		d.o = start
 		d.warnings, d.texts = d.warnings[:warned], d.texts[:texts]
 		d.report(d.refusal.reason, d.refusalName())
 		return i
+	}
+	for k := warned; k < len(d.warnings); k++ {
+		d.warnings[k].to = i
 	}
 	d.finish(start, kind, flags)
 	return i
@@ -142,7 +147,7 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 	}
 	if d.deferring {
 		d.pending = append(d.pending, pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array,
-			index: d.index, kind: kind, flags: flags, id: id.resolved})
+			index: d.index, from: d.from, to: d.to, kind: kind, flags: flags, id: id.resolved})
 		return
 	}
 	d.place(start, kind, flags, id.resolved, d.o-keyStart, id.number)

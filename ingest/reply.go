@@ -11,6 +11,8 @@ type entry struct {
 	array      array
 	index      int
 	start, end int // of the text in texts
+	why        reason
+	from, to   int // of the object in the body
 }
 
 // report says why the current object is refused; name is the member's, for texts that have one.
@@ -25,7 +27,7 @@ func (d *Decoder) entry(why reason, name []byte) entry {
 	if ours := why == reasonNoIdentifier || why == reasonTwoIdentifiers || why == reasonPushImport; ours && d.ws.Braze {
 		d.texts = append(d.texts[:start], bytes.ReplaceAll(d.texts[start:], []byte("svc_id"), []byte("braze_id"))...)
 	}
-	return entry{array: d.array, index: d.index, start: start, end: len(d.texts)}
+	return entry{array: d.array, index: d.index, start: start, end: len(d.texts), why: why, from: d.from, to: d.to}
 }
 
 // nothingValid is the message of a request without an accepted object.
@@ -97,35 +99,40 @@ func (d *Decoder) appendFailure(dst []byte, text string) []byte {
 
 // replyBad appends the answer to a request whose JSON or arrays are bad.
 func (d *Decoder) replyBad(dst []byte) []byte {
+	return d.appendFailure(dst, d.badText())
+}
+
+// badText says what is wrong with the request as a whole.
+func (d *Decoder) badText() string {
 	if d.badAt < 0 {
-		return d.appendFailure(dst, string(d.texts))
+		return string(d.texts)
 	}
 	text := "Malformed JSON at byte " + strconv.Itoa(d.badAt)
 	if d.badWhy != 0 {
 		text += ": " + string(appendText(nil, d.badWhy, d.nameOf(d.key)))
 	}
-	return d.appendFailure(dst, text)
+	return text
 }
 
 // failArray refuses the request for a member that is no array.
 func (d *Decoder) failArray(a array) int {
-	return d.failWith("'", arrayNames[a], "' must be an array")
+	return d.failWith(malformed, "'", arrayNames[a], "' must be an array")
 }
 
 // failCount refuses the request for the number of objects in an array.
 func (d *Decoder) failCount(a array, limit int) int {
-	return d.failWith("Max Input Length Exceeded: '", arrayNames[a], "' must hold at most ", strconv.Itoa(limit), " objects")
+	return d.failWith(tooMany, "Max Input Length Exceeded: '", arrayNames[a], "' must hold at most ", strconv.Itoa(limit), " objects")
 }
 
 // failCombined refuses the request for the number of objects in all arrays.
 func (d *Decoder) failCombined() int {
-	return d.failWith("Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most ",
+	return d.failWith(tooMany, "Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most ",
 		strconv.Itoa(d.ws.MaxCombined), " objects")
 }
 
-// failWith refuses the request with a text of its own.
-func (d *Decoder) failWith(parts ...string) int {
-	d.texts, d.badAt = d.texts[:0], -1
+// failWith refuses the request by a rule with a text of its own.
+func (d *Decoder) failWith(rule string, parts ...string) int {
+	d.texts, d.badAt, d.badRule = d.texts[:0], -1, rule
 	for _, part := range parts {
 		d.texts = append(d.texts, part...)
 	}
