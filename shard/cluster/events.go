@@ -70,11 +70,7 @@ func (n *Node) eventsBehindFence(group uint32) (*eventlog.Log, error) {
 	}
 	ctx, cancel := context.WithTimeout(n.context, n.opts.FenceTimeout)
 	defer cancel()
-	position, err := g.log.Fence(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.wait(position, time.Now().Add(n.opts.FenceTimeout)); err != nil {
+	if err := g.fence(ctx, time.Now().Add(n.opts.FenceTimeout)); err != nil {
 		return nil, err
 	}
 	events := g.events.Load()

@@ -336,7 +336,20 @@ func (n *Node) fenceOne(group uint32, deadline time.Time) (fenceMark, error) {
 }
 
 // errLag is returned when a replica does not come so far in time.
-var errLag = errors.New("cluster: a replica of this node lags behind")
+var errLag = fmt.Errorf("%w: a replica of this node lags behind", shard.ErrUnavailable)
+
+// fence returns when everything that was acknowledged in the group before the call is applied in its leader, which is
+// here. Errors: ErrUnavailable, which may be ErrNotLeader, too.
+func (g *group) fence(ctx context.Context, deadline time.Time) error {
+	position, err := g.log.Fence(ctx)
+	if err == nil {
+		err = g.wait(position, deadline)
+	}
+	if err != nil && !errors.Is(err, shard.ErrUnavailable) { // no majority answers in time, or another node leads by now
+		err = fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
+	}
+	return err
+}
 
 // wait waits until the replica has applied all up to a position that is a fence of its group.
 func (g *group) wait(position uint64, deadline time.Time) error {

@@ -169,6 +169,25 @@ func TestFenceOfOneGroup(t *testing.T) {
 	}
 }
 
+// A leader that can't say in time that it leads, since no majority answers, says that it is unavailable: no read fails
+// for a reason that its caller doesn't know.
+func TestReadThatTakesTooLong(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	n := c.node(1)
+	refused := 0
+	for partition, group := range n.routes.groupOf {
+		for _, what := range []byte{readEntry, readFlush, readTrail, readPage} {
+			_, err := n.readHere(nil, what, uint8(partition), 1, uint64(partition)<<56|1, time.Now())
+			if n.routes.leader(group) == 1 && err != nil {
+				require.ErrorIs(t, err, shard.ErrUnavailable)
+				refused++
+			}
+		}
+	}
+	require.Positive(t, refused)
+}
+
 // A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one
 // verdict, long before their own time is over; requests with a key are done by who leads then, once; those without are
 // done or unknown, and nothing that was acknowledged is lost.

@@ -120,11 +120,7 @@ func (n *Node) readHere(dst []byte, what byte, partition uint8, workspace uint32
 	}
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()
-	position, err := g.log.Fence(ctx)
-	if err != nil {
-		return dst, err
-	}
-	if err := g.wait(position, deadline); err != nil {
+	if err := g.fence(ctx, deadline); err != nil {
 		return dst, err
 	}
 	switch what {
