@@ -30,7 +30,7 @@ func Open(o Options) (*Coordinator, error) {
 		}
 	}
 	ro := ReplicaOptions{
-		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
+		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
 	}
 	if err := ro.findLog(); err != nil {
 		return nil, err

@@ -189,6 +189,7 @@ func (r *testReplica) open() {
 	o.Readdress = func(record []byte) ([]byte, error) {
 		return r.node.coordinator.Load().Readdress(record)
 	}
+	o.FlushAll = func() error { return r.node.coordinator.Load().FlushAll() }
 	o.OnDocument = func(key string, doc []byte) {
 		if c := r.node.coordinator.Load(); c != nil {
 			c.TakeDocument(key, doc)

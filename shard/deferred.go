@@ -50,6 +50,13 @@ func refOf(number uint64) deferredRef {
 	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
 }
 
+func refsOf(numbers []uint64) (refs []deferredRef) {
+	for _, number := range numbers {
+		refs = append(refs, refOf(number))
+	}
+	return refs
+}
+
 // deferredAt is the deferred record that a reference is of, nil when it is gone.
 func (e *Replica) deferredAt(ref deferredRef) *deferred {
 	p, w := e.partitions[ref.partition], e.owner[ref.partition]
@@ -140,13 +147,14 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	}
 }
 
-// due takes off the deferred records that nobody has asked for until now, those of one partition in their order.
+// due are the deferred records that nobody has asked for until now, those of one partition in their order. They are not
+// due again for a while.
 func (l *leadership) due(now time.Time) (due []deferredRef) {
 	l.mu.Lock()
 	for ref, until := range l.kept {
 		if now.After(until) {
 			due = append(due, ref)
-			delete(l.kept, ref)
+			l.kept[ref] = now.Add(l.e.opts.patience)
 		}
 	}
 	l.mu.Unlock()
@@ -156,25 +164,34 @@ func (l *leadership) due(now time.Time) (due []deferredRef) {
 	return due
 }
 
+// releaseDue releases the deferred records that nobody has asked for meanwhile, behind all that came before them. When
+// that can't come to where it goes, they wait on.
+func (l *leadership) releaseDue(due []deferredRef) {
+	if err := l.e.opts.FlushAll(); err != nil {
+		l.e.opts.Logger.Debug("deferred requests wait for what came before them", "error", err)
+		return
+	}
+	l.releaseAll(l.claimAll(due))
+}
+
 // releaseAll releases deferred records that are claimed, one after the other, and what they defer in turn.
 func (l *leadership) releaseAll(due []deferredRef) {
+	if len(due) == 0 {
+		return
+	}
 	l.e.opts.Logger.Info("releasing deferred requests whose coordinator was lost", "requests", len(due))
 	for ; len(due) > 0; due = due[1:] {
 		x, err := l.release(due[0], l.ended)
 		if err != nil { // it is kept, or somebody else's
 			continue
 		}
-		due = append(due, l.claimAll(x.Deferred)...)
+		due = append(due, l.claimAll(refsOf(x.Deferred))...)
 	}
 }
 
-func (l *leadership) claimAll(numbers []uint64) (refs []deferredRef) {
-	for _, number := range numbers {
-		if ref := refOf(number); l.e.owner[ref.partition] != nil && l.claim(ref) {
-			refs = append(refs, ref)
-		}
-	}
-	return refs
+// claimAll are those of the deferred records that the caller, and nobody else, releases.
+func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
+	return slices.DeleteFunc(refs, func(ref deferredRef) bool { return l.e.owner[ref.partition] == nil || !l.claim(ref) })
 }
 
 // Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is

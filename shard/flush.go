@@ -3,8 +3,9 @@ package shard
 import "time"
 
 // Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
-// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner). Only the
-// leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed before.
+// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner; of 0 it
+// gives none). Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed
+// before.
 func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {
@@ -30,7 +31,7 @@ func (e *Replica) underWay(owner uint64) (messages []*message, waiting []uint64)
 			}
 		}
 		for _, d := range p.deferred {
-			if d.owner == owner {
+			if owner != 0 && d.owner == owner {
 				waiting = append(waiting, deferredRef{p.id, d.seq}.number())
 			}
 		}

@@ -128,7 +128,7 @@ func (c *Coordinator) waitResumed() error {
 // home number.
 func (c *Coordinator) settleOwner(owner uint64) error {
 	for pause, end := time.Millisecond, time.Now().Add(maxSettleTime); time.Now().Before(end); {
-		waiting, err := c.flushAll(owner)
+		waiting, err := c.flushFor(owner)
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
@@ -147,9 +147,15 @@ func (c *Coordinator) settleOwner(owner uint64) error {
 
 const maxSettleTime = 3 * time.Second
 
-// flushAll has everything that is under way anywhere come so many messages further, which is more than one causes in a
+// FlushAll returns when everything that is under way anywhere has come to where it goes, but merges.
+func (c *Coordinator) FlushAll() error {
+	_, err := c.flushFor(0)
+	return err
+}
+
+// flushFor has everything that is under way anywhere come so many messages further, which is more than one causes in a
 // row, and says what waits of the owner then.
-func (c *Coordinator) flushAll(owner uint64) (waiting []uint64, err error) {
+func (c *Coordinator) flushFor(owner uint64) (waiting []uint64, err error) {
 	for range flushRounds {
 		var all [identity.Partitions][]uint64 // by the groups' first partitions
 		var asking errgroup.Group

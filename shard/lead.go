@@ -80,9 +80,8 @@ func (e *Replica) Resume() (resumed <-chan struct{}) {
 		case <-l.ended:
 			return
 		}
-		if x, _ := t.effects(); len(x.Deferred) > 0 {
-			l.releaseAll(l.claimAll(x.Deferred))
-		}
+		x, _ := t.effects()
+		l.releaseAll(l.claimAll(refsOf(x.Deferred)))
 		close(done)
 	})
 	return done
@@ -347,7 +346,7 @@ func (e *Replica) tend() {
 		if l := e.lead.Load(); l != nil {
 			l.tellArrived()
 			if due := l.due(time.Now()); len(due) > 0 {
-				e.background.Go(func() { l.releaseAll(due) })
+				e.background.Go(func() { l.releaseDue(due) })
 			}
 		}
 	}

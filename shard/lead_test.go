@@ -382,6 +382,38 @@ func testDeferredRecordOfALostFront(t *testing.T, moved bool) {
 	w.close()
 }
 
+// A deferred record that nobody asks for still waits for the effects of the ops before it: when these can't come to
+// another group for long, its leader releases nothing.
+func TestDeferredRecordOfALostFrontWaits(t *testing.T) {
+	synctest.Test(t, testDeferredRecordOfALostFrontWaits)
+}
+
+func testDeferredRecordOfALostFrontWaits(t *testing.T) {
+	w := smallCluster(t, nil)
+	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
+	b := front.NewBatch(1, 0)
+	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+	addEvent(b, op.Email, email, "late", 0)
+	require.NoError(t, b.route())
+	parts, err := split(finished(b), &testMesh{w.nodes[0]})
+	require.NoError(t, err)
+	require.Len(t, parts, 2)
+	w.held.Store(true)
+	for _, p := range parts {
+		_, err := w.leader(p.Group).Take(p.Record, 0)
+		require.NoError(t, err)
+	}
+	time.Sleep(time.Second) // longer than a leader has patience
+	require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
+	w.held.Store(false)
+	eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
+	settle(t, front)
+	users, err := front.Find(1, op.Email, []byte(email))
+	require.NoError(t, err)
+	require.Len(t, users, 1)
+	w.close()
+}
+
 // eventCountBehindFence is -1 for an event that the user doesn't have.
 func eventCountBehindFence(t *testing.T, e *Engine, user, name string) int {
 	require.NoError(t, e.Fence())

@@ -241,8 +241,10 @@ func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
 }
 
 func (m *testMesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
+	end, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
 	err = m.read(partition, func(e *Replica) (err error) {
-		waiting, err = e.Flush(owner, nil)
+		waiting, err = e.Flush(owner, end.Done())
 		return err
 	})
 	return waiting, err

@@ -162,6 +162,9 @@ type ReplicaOptions struct {
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
 	// they can be released (Coordinator.Readdress).
 	Readdress func(record []byte) (routed []byte, err error)
+	// FlushAll returns when what is under way anywhere has come to where it goes, or with an error when it can't for now
+	// (Coordinator.FlushAll).
+	FlushAll func() error
 
 	// appliesAtOnce: Dispatch may apply records itself. Its caller has nothing more urgent to do, as a group's log has.
 	appliesAtOnce bool
@@ -170,7 +173,7 @@ type ReplicaOptions struct {
 // Validate reports the first setting that cannot work.
 func (o *ReplicaOptions) Validate() error {
 	switch {
-	case o.OpenLog == nil || o.Clock == nil || o.Carrier == nil || o.Readdress == nil:
+	case o.OpenLog == nil || o.Clock == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
 		return errors.New("shard: a replica without a log, a clock or a way out")
 	case o.First < 0 || o.Count < 1 || o.First+o.Count > identity.Partitions:
 		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)

@@ -150,6 +150,7 @@ func replicaOptions(fs vfs.FS, log Log, first, count int) ReplicaOptions {
 		Options: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &Clock{}, Carrier: &testMesh{},
 		OpenLog:   func(*Replica) (Log, error) { return log, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, errors.New("nobody is there") },
+		FlushAll:  func() error { return errors.New("nobody is there") },
 	}
 	o.Workers = 1
 	return o

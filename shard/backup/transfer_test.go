@@ -148,6 +148,7 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 		Count: replicaPartitions, Secret: secret, MayMake: true, Clock: clock, Carrier: nodes,
 		OpenLog:   func(*shard.Replica) (shard.Log, error) { return log, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
+		FlushAll:  func() error { return shard.ErrUnavailable },
 	})
 	if err != nil {
 		return nil, err

@@ -365,6 +365,7 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 		Options: o, First: first, Count: count, Secret: secret, MayMake: true, Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
 		OpenLog:   func(*shard.Replica) (shard.Log, error) { return t, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
+		FlushAll:  func() error { return shard.ErrUnavailable },
 	})
 	if err != nil {
 		return err

@@ -151,7 +151,8 @@ func (g *group) replicaOptions() shard.ReplicaOptions {
 		o.Readers = []string{eventlog.HoldName}
 	}
 	return shard.ReplicaOptions{
-		Options: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n}, Readdress: n.front.Readdress,
+		Options: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n},
+		Readdress: n.front.Readdress, FlushAll: n.front.FlushAll,
 		OpenLog: func(*shard.Replica) (shard.Log, error) { return openLog{g.log}, nil },
 	}
 }
