@@ -12,7 +12,7 @@ RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/clust
 RACE_FLAGS    ?= -short -timeout 10m
 # What go build takes for what matters, when it is there: it builds everything anew for that, so that tests go without.
 PGO := cmd/millrace/default.pgo
-unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
+test unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 3000x
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
