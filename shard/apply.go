@@ -235,7 +235,7 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	rec := w.applying.rec
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
 	if number != o.Number() { // another one had this external id before: the event log has both under it
-		w.fresh = profile.AppendBorn(w.fresh, w.place())
+		w.keep(w.ed.SetBorn(w.fresh, w.place()))
 	}
 	plain := o.Kind() != op.Attributes || !o.Flags().Has(op.Contact)
 	if plain { // the op goes into the scratch, so that the profile gets its place once, with its size
@@ -264,7 +264,7 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 		return err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	w.fresh = profile.AppendBorn(w.fresh, w.place()) // this op alone is in the log under the identifier, the later ones are resolved
+	w.keep(w.ed.SetBorn(w.fresh, w.place())) // this op alone is in the log under the identifier, the later ones are resolved
 	if id == op.Email || id == op.Phone {
 		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))
 	}
@@ -310,9 +310,7 @@ func (w *worker) change(p *partition, s *slot, o op.Op) error {
 	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
 		return w.changeContact(p, s, o)
 	}
-	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
-	w.judge(s.number, verdict)
-	return w.update(s, out)
+	return w.applyIn(s, o)
 }
 
 // limit is what bounds a profile for the record at hand.
@@ -457,7 +455,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 			}
 		}
 		if number != o.Number() {
-			w.fresh = profile.AppendBorn(w.fresh, w.place())
+			w.keep(w.ed.SetBorn(w.fresh, w.place()))
 		}
 		s = nil
 	}

@@ -134,7 +134,7 @@ func (w *worker) createNamed(p *partition, row uint64, o op.Op, c claim) error {
 		return err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	w.fresh = profile.AppendBorn(w.fresh, w.place())
+	w.keep(w.ed.SetBorn(w.fresh, w.place()))
 	if _, err := w.insert(p, number, w.fresh); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (w *worker) move(s *slot) error {
 	if err != nil {
 		return err
 	}
-	copy(w.arena.at(off), w.entryOf(s))
+	copy(w.arena.at(off), w.block(s))
 	w.arena.release(s.off, s.class())
 	s.off = off
 	return nil

@@ -58,10 +58,14 @@ func (p *partition) isDeleted(number uint64) bool {
 	return now || before
 }
 
-// entryOf is the entry in s: its length is what is used, its capacity what its block holds.
+// entryOf is the entry in s: its length is what is used, its capacity what its block holds besides an index's books.
 func (w *worker) entryOf(s *slot) []byte {
-	return w.arena.at(s.off)[:s.size():classSize(s.class())]
+	block := w.block(s)
+	return block[:s.size():profile.Usable(block)]
 }
+
+// block is the block of an entry: the entry, what is unused, and the index of a large profile (profile.ApplyIn).
+func (w *worker) block(s *slot) []byte { return w.arena.at(s.off)[:classSize(s.class())] }
 
 // lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
 func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
@@ -110,7 +114,7 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error)
 	if err != nil {
 		return nil, err
 	}
-	class := classFor(len(blob))
+	class := classFor(min(profile.Room(blob, 0), maxEntryBytes))
 	off, err := w.arena.alloc(class)
 	if err != nil {
 		p.remove(s)
@@ -118,33 +122,54 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error)
 	}
 	s.off, s.meta = off, metaDirty|metaRef
 	s.setSize(len(blob), class)
-	copy(w.arena.at(off), blob)
+	profile.Put(w.block(s), blob)
 	delete(p.deleted, number)
 	delete(p.deleting, number)
 	return s, nil
 }
 
-// update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere. An entry that has
-// outgrown the largest block keeps its old state; the counter tells.
+// update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere.
 func (w *worker) update(s *slot, blob []byte) error {
 	old := w.entryOf(s)
-	s.meta |= metaDirty
 	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] {
+		s.meta |= metaDirty
 		s.setSize(len(blob), s.class())
+		profile.Unindex(w.block(s))
 		return nil
 	}
+	return w.rehouse(s, blob, profile.Room(blob, len(blob)/growth), profile.Put)
+}
+
+// applyIn changes the profile in s by a user op.
+func (w *worker) applyIn(s *slot, o op.Op) error {
+	out, inPlace, verdict := w.ed.ApplyIn(w.block(s), s.size(), o, w.applying.rec, w.limit())
+	w.judge(s.number, verdict)
+	if !inPlace {
+		return w.rehouse(s, out, w.ed.Room(out, len(out)/growth), w.ed.Move)
+	}
+	s.meta |= metaDirty
+	s.setSize(len(out), s.class())
+	return nil
+}
+
+// growth: what has grown will grow again: a quarter of room spares most of the moves.
+const growth = 4
+
+// rehouse puts blob in the place of an entry, into another block with so much room. What has outgrown the largest block
+// keeps its old state; the counter tells.
+func (w *worker) rehouse(s *slot, blob []byte, room int, put func(block, blob []byte)) error {
+	s.meta |= metaDirty
 	if len(blob) > maxEntryBytes {
 		overgrown.Inc()
 		return nil
 	}
-	// What has grown will grow again: a quarter of room spares most of the moves.
-	class := classFor(min(len(blob)+len(blob)/4, maxEntryBytes))
+	class := classFor(min(room, maxEntryBytes))
 	off, err := w.arena.alloc(class)
 	if err != nil {
 		return err
 	}
-	copy(w.arena.at(off), blob)
-	w.arena.release(s.off, s.class())
+	put(w.arena.at(off)[:classSize(class)], blob)
+	w.arena.release(s.off, s.class()) // blob may lie there
 	s.off = off
 	s.setSize(len(blob), class)
 	return nil

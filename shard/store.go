@@ -38,7 +38,7 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 5
+const storeVersion = 6
 
 // StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
 // behind the engines.

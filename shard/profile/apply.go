@@ -136,7 +136,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		}
 		s := near(b, next, tagCustom, name)
 		if s.none() {
-			s = findNamed(b, tagCustom, name)
+			s = e.findNamed(b, tagCustom, name)
 		}
 		switch v.Tag() {
 		case op.Null:
@@ -161,7 +161,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 			fresh = tagCustom
 		}
 		b = e.setNamed(b, s, tagCustom, name, v)
-		next = behind(b, s)
+		next = behind(b, e.at)
 	}
 	return b, fresh
 }
@@ -204,12 +204,9 @@ func near(b []byte, i int, tag byte, name []byte) span {
 	return span{}
 }
 
-// behind is where the field ends that was at s, or was appended, and has been set.
-func behind(b []byte, s span) int {
-	if s.none() {
-		return len(b)
-	}
-	_, _, end := fieldAt(b, s.at)
+// behind is where the field ends that begins at i.
+func behind(b []byte, i int) int {
+	_, _, end := fieldAt(b, i)
 	return end
 }
 
@@ -222,10 +219,11 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 		return b, next
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe, op.AttrMarkedEmailAsSpamAt:
 		b = e.markChange(b, changeTag(code), rec.Stamp, rec.Actor, rec.Source)
+		next = fieldsStart(b) // it may have moved what was there
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
-			old, _ := Attr(b, code)
-			v = e.mergeTokens(content(old, op.Array), v.Bytes(), lim)
+			s := e.find(b, reservedTag(code))
+			v = e.mergeTokens(content(b[s.start:s.end], op.Array), v.Bytes(), lim)
 		}
 	}
 	switch v.Tag() {
@@ -234,19 +232,13 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	case op.Increment, op.Update, op.ArrayEdit: // operators are for custom attributes
 		return b, next
 	}
-	if next = min(next, len(b)); changeTag(code) != 0 {
-		next = fieldsStart(b) // marking the change may have moved what was there
-	}
 	tag := reservedTag(code)
 	s := near(b, next, tag, nil)
 	if s.none() {
-		s = find(b, tag)
+		s = e.find(b, tag)
 	}
 	b = e.set(b, s, tag, v)
-	if s.none() && rankOf(tag) < behindFront {
-		s = find(b, tag)
-	}
-	return b, behind(b, s)
+	return b, behind(b, e.at)
 }
 
 func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {

@@ -39,7 +39,7 @@ func Check(blob []byte) error {
 			return fmt.Errorf("%w: field at %d is cut short", ErrInvalid, i)
 		}
 		if rankOf(tag) < rank {
-			return fmt.Errorf("%w: field at %d: tag %d must stand in front", ErrInvalid, i, tag)
+			return fmt.Errorf("%w: field at %d: tag %d stands behind its rank", ErrInvalid, i, tag)
 		}
 		rank = rankOf(tag)
 		if !repeats(tag) {

@@ -42,9 +42,9 @@ func TestCheckFinds(t *testing.T) {
 	f("twice", func(b []byte) []byte {
 		return field(tagHardBounce, make([]byte, markBytes)...)(field(tagHardBounce, make([]byte, markBytes)...)(b))
 	})
-	f("tag 1 must stand in front", func(b []byte) []byte { return field(tagBlocked)(field(tagExternalID, 'x')(b)) })
-	f("must stand in front", func(b []byte) []byte { return field(tagEmail, val("a@b.c")...)(field(tagExternalID, 'x')(b)) })
-	f("must stand in front", func(b []byte) []byte { return field(tagEmail, val("a@b.c")...)(field(tagPhone, val("+1")...)(b)) })
+	f("tag 1 stands behind its rank", func(b []byte) []byte { return field(tagBlocked)(field(tagExternalID, 'x')(b)) })
+	f("behind its rank", func(b []byte) []byte { return field(tagEmail, val("a@b.c")...)(field(tagExternalID, 'x')(b)) })
+	f("behind its rank", func(b []byte) []byte { return field(tagEmail, val("a@b.c")...)(field(tagPhone, val("+1")...)(b)) })
 	f("wrong size", field(tagBlocked, 1))
 	f("wrong size", field(tagGroup, 1))
 	f("wrong size", field(tagRevenue))

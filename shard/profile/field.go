@@ -9,7 +9,7 @@ import (
 // A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64
 // KiB need it. Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones
 // (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Fields stand in
-// the order of their coming, behind those that are asked for most and stand in front (rankOf).
+// the order of their ranks (rankOf), those of a rank in the order of their coming.
 const (
 	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
 	tagExternalID = 2  // the id; only in a profile whose home is another identifier, or an external id that is deprecated
@@ -56,28 +56,45 @@ const (
 const (
 	tagEmail = tagReserved | op.AttrEmail
 	tagPhone = tagReserved | op.AttrPhone
-
-	behindFront = 3 // rank of fields that don't stand in front
 )
 
-// rankOf is the place of a field among those that stand in front of all others, in this order, so that whether a
-// profile has them is seen by its first few fields, however many there are.
+// Ranks of fields. In front stands what is asked for most, so that the first few fields say whether a profile has it,
+// and what most objects change lies together. What grows and is many stands at the end.
+const (
+	rankBlocked = iota
+	rankEmail
+	rankPhone
+	rankRevenue
+	rankOther // identifiers, states, reserved attributes, apps
+	rankCustom
+	rankEvent
+	rankProduct
+)
+
 func rankOf(tag byte) int {
 	switch tag {
 	case tagBlocked:
-		return 0
+		return rankBlocked
 	case tagEmail:
-		return 1
+		return rankEmail
 	case tagPhone:
-		return 2
+		return rankPhone
+	case tagRevenue:
+		return rankRevenue
+	case tagCustom:
+		return rankCustom
+	case tagEvent:
+		return rankEvent
+	case tagProduct:
+		return rankProduct
 	}
-	return behindFront
+	return rankOther
 }
 
 // placeOf is where a new field with tag goes.
 func placeOf(b []byte, tag byte) int {
 	rank := rankOf(tag)
-	if rank == behindFront {
+	if rank == rankProduct {
 		return len(b)
 	}
 	i := fieldsStart(b)
@@ -112,26 +129,13 @@ func (s span) none() bool { return s.at == 0 }
 
 // find finds the first field with tag.
 func find(b []byte, tag byte) span {
-	if rankOf(tag) < behindFront {
-		return findInFront(b, tag)
-	}
+	rank := rankOf(tag)
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
 		if t == tag {
 			return span{i, start, end}
 		}
-		i = end
-	}
-	return span{}
-}
-
-func findInFront(b []byte, tag byte) span {
-	for i := fieldsStart(b); i < len(b); {
-		t, start, end := fieldAt(b, i)
-		if t == tag {
-			return span{i, start, end}
-		}
-		if rankOf(t) == behindFront {
+		if rankOf(t) > rank {
 			break
 		}
 		i = end
@@ -162,6 +166,9 @@ func findNamed(b []byte, tag byte, name []byte) span {
 	return span{}
 }
 
+// isNamedTag says whether fields with tag are named ones.
+func isNamedTag(tag byte) bool { return tag >= tagCustom && tag <= tagApp }
+
 // isNamed says whether the payload of a named field at start has this name.
 func isNamed(b []byte, start int, name []byte) bool {
 	return int(binary.LittleEndian.Uint16(b[start:])) == len(name) && string(b[start+2:start+2+len(name)]) == string(name)
@@ -169,14 +176,41 @@ func isNamed(b []byte, start int, name []byte) bool {
 
 // findPrefix finds the field with tag whose payload begins with prefix.
 func findPrefix(b []byte, tag byte, prefix []byte) span {
+	rank := rankOf(tag)
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
 		if t == tag && end-start >= len(prefix) && string(b[start:start+len(prefix)]) == string(prefix) {
 			return span{i, start, end}
 		}
+		if rankOf(t) > rank {
+			break
+		}
 		i = end
 	}
 	return span{}
+}
+
+// find, findNamed and findPrefix of an Editor ask the index when the profile in hand has one.
+
+func (e *Editor) find(b []byte, tag byte) span {
+	if !e.index.on || rankOf(tag) < rankOther { // near enough
+		return find(b, tag)
+	}
+	return e.index.find(b, tag, nil)
+}
+
+func (e *Editor) findNamed(b []byte, tag byte, name []byte) span {
+	if !e.index.on {
+		return findNamed(b, tag, name)
+	}
+	return e.index.find(b, tag, name)
+}
+
+func (e *Editor) findPrefix(b []byte, tag byte, prefix []byte) span {
+	if !e.index.on || rankOf(tag) < rankOther {
+		return findPrefix(b, tag, prefix)
+	}
+	return e.index.find(b, tag, prefix)
 }
 
 // more says whether b has more than limit fields with tag, each of at least size bytes.
@@ -230,9 +264,15 @@ func headerFor(size int) int {
 }
 
 // splice moves what stands from at on by delta: forward to make room, back to close a gap that ends at at.
-func (e *Editor) splice(b []byte, at, delta int) []byte {
+func (e *Editor) splice(b []byte, at, delta int) []byte { return e.spliceWith(b, at, delta, 0) }
+
+// spliceWith is splice that leaves spare bytes behind the profile: what fits only without them is moved.
+func (e *Editor) spliceWith(b []byte, at, delta, spare int) []byte {
 	n := len(b)
-	if delta <= cap(b)-n {
+	if e.index.on {
+		e.index.shift(b, at, delta)
+	}
+	if delta <= cap(b)-n-spare {
 		if delta <= 0 {
 			copy(b[at+delta:], b[at:])
 			return b[:n+delta]
@@ -240,6 +280,9 @@ func (e *Editor) splice(b []byte, at, delta int) []byte {
 		b = b[:n+delta]
 		copy(b[at+delta:], b[at:n])
 		return b
+	}
+	if e.index.on {
+		e.index.moveOut(n + delta)
 	}
 	if need := n + delta; cap(e.buf) < need {
 		e.buf = make([]byte, need+need/2+256)
@@ -254,10 +297,15 @@ func (e *Editor) splice(b []byte, at, delta int) []byte {
 // start. As much of the old payload as fits stays.
 func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
 	header := headerFor(size)
+	e.at = s.at
 	if s.none() {
-		at := placeOf(b, tag)
-		b = e.splice(b, at, header+size)
+		at, spare := placeOf(b, tag), e.index.spare()
+		b = e.spliceWith(b, at, header+size, spare)
 		putFieldHeader(b[at:], tag, size)
+		e.at = at
+		if e.index.on {
+			e.index.made, b = at, b[:len(b):cap(b)-e.index.spare()]
+		}
 		return b, at + header
 	}
 	if size == s.end-s.start {
@@ -286,6 +334,9 @@ func (e *Editor) set(b []byte, s span, tag byte, payload []byte) []byte {
 func (e *Editor) remove(b []byte, s span) []byte {
 	if s.none() {
 		return b
+	}
+	if e.index.on {
+		e.index.drop(b, s.at)
 	}
 	return e.splice(b, s.end, s.at-s.end)
 }
@@ -367,7 +418,7 @@ func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 		return e.RemoveAttr(blob, code)
 	}
 	tag := reservedTag(code)
-	return e.set(blob, find(blob, tag), tag, v)
+	return e.set(blob, e.find(blob, tag), tag, v)
 }
 
 // RemoveAttr removes the reserved attribute with code.
@@ -375,7 +426,7 @@ func (e *Editor) RemoveAttr(blob []byte, code uint32) []byte {
 	if code == 0 || code >= op.ReservedCodes {
 		return blob
 	}
-	return e.remove(blob, find(blob, reservedTag(code)))
+	return e.remove(blob, e.find(blob, reservedTag(code)))
 }
 
 // setNamed sets the rest of the named field at s, or of a new one.

@@ -68,11 +68,11 @@ func Born(blob []byte) (at Place, ok bool) {
 	return getPlace(blob[s.start:]), true
 }
 
-// AppendBorn appends the place of its making to a profile that is being made.
-func AppendBorn(blob []byte, at Place) []byte {
-	blob = appendFieldHeader(blob, tagBorn, placeBytes)
-	blob = binary.LittleEndian.AppendUint64(blob, at.Position)
-	return binary.LittleEndian.AppendUint32(blob, at.Ordinal)
+// SetBorn notes the place of its making in a profile that is being made.
+func (e *Editor) SetBorn(blob []byte, at Place) []byte {
+	b, p := e.resize(blob, find(blob, tagBorn), tagBorn, placeBytes)
+	putPlace(b[p:], at)
+	return b
 }
 
 func getPlace(p []byte) Place {

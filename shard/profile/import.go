@@ -229,7 +229,7 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 		if stored.Tag() == op.Array {
 			stored = im.editor.newest(stored, im.opt.Limits.MaxArray)
 		}
-		b = im.editor.set(b, span{}, tagCustom, appendNamed(nil, name, stored)) // distinct, so there is none yet
+		b = im.append(b, appendField(nil, tagCustom, appendNamed(nil, name, stored))) // distinct, so there is none yet
 	})
 	return b
 }
@@ -281,7 +281,8 @@ func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
 		known[string(id)] = true
 		sum = saturatingSum(sum, sessions)
 		im.value = appendSummary(im.value[:0], tagApp, id, sessions, first, last, nil)
-		b = im.append(b, im.value)
+		_, start, end := fieldAt(im.value, 0)
+		b = im.editor.set(b, span{}, tagApp, im.value[start:end])
 	}
 	if v := o.Get("session_count"); present(v) {
 		sum = im.count(v, "session_count")
@@ -326,7 +327,7 @@ func (im *Importer) revenue(b []byte, o *fastjson.Object) []byte {
 	return b
 }
 
-// append adds a whole field.
+// append adds a whole field, which is the last one by its rank.
 func (im *Importer) append(b, field []byte) []byte {
 	at := len(b)
 	b = im.editor.splice(b, at, len(field))

@@ -48,21 +48,28 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 		out = appendFieldHeader(out, tagBlocked, 0)
 	}
 	email := mode == MergeIdentify && find(keep, tagEmail).none()
-	out = mergeAddress(out, keep, gone, tagEmail, email)
-	out = mergeAddress(out, keep, gone, tagPhone, mode != MergeNone)
-	for i := head; i < len(keep); {
-		tag, start, end := fieldAt(keep, i)
-		if rankOf(tag) == behindFront {
-			out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode, lim)
+	i, j := head, fieldsStart(gone)
+	for rank := range rankProduct + 1 {
+		for i < len(keep) {
+			tag, start, end := fieldAt(keep, i)
+			if rankOf(tag) > rank {
+				break
+			}
+			if tag != tagBlocked {
+				out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode, lim)
+			}
+			i = end
 		}
-		i = end
-	}
-	for i := fieldsStart(gone); i < len(gone); {
-		tag, start, end := fieldAt(gone, i)
-		if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, keep, mode, email) {
-			out = append(out, gone[i:end]...)
+		for j < len(gone) {
+			tag, start, end := fieldAt(gone, j)
+			if rankOf(tag) > rank {
+				break
+			}
+			if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, keep, mode, email) {
+				out = append(out, gone[j:end]...)
+			}
+			j = end
 		}
-		i = end
 	}
 	clear(e.fields)
 	touch(out, stamp)
@@ -74,23 +81,12 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	return out
 }
 
-// mergeAddress appends the field with tag, which stands in front: keep's or, when it may move, gone's.
-func mergeAddress(out, keep, gone []byte, tag byte, moves bool) []byte {
-	if s := find(keep, tag); !s.none() {
-		return append(out, keep[s.at:s.end]...)
-	}
-	if s := find(gone, tag); !s.none() && moves {
-		return append(out, gone[s.at:s.end]...)
-	}
-	return out
-}
-
-// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's, behind those in front.
+// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's.
 func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagEmail, tagPhone, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
+	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
 		tagSpamSet, reservedTag(op.AttrMarkedEmailAsSpamAt):
 		return false
 	}
@@ -100,7 +96,7 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case reservedTag(op.AttrPushSubscribe), tagPushState:
 		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
-	case reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
+	case tagEmail, reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
 		return email
 	}
 	return true

@@ -63,7 +63,7 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 func TestMergeFormers(t *testing.T) {
 	var e Editor
 	keep := slices.Clone(e.AddFormer(user("k"), Former{1, 2, Place{}, Place{3, 4}}))
-	gone := slices.Clone(e.AddFormer(AppendBorn(user("g"), Place{9, 9}), Former{5, 6, Place{7, 8}, Place{9, 10}}))
+	gone := slices.Clone(e.AddFormer(new(Editor).SetBorn(user("g"), Place{9, 9}), Former{5, 6, Place{7, 8}, Place{9, 10}}))
 	gone = slices.Clone(e.AddFormer(gone, Former{0, 11, Place{}, Place{12, 0}}))
 	for _, mode := range []MergeMode{MergeUsers, MergeIdentify, MergeNone} {
 		b := merge(t, keep, gone, mode)

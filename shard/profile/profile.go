@@ -6,6 +6,8 @@
 //	home key          the first identifier the profile was made with (op.IDKind tells which)
 //	fields            one after another: tag u8 | size u16 | payload      (field.go)
 //
+// and in memory, behind a large one, an index of its fields (index.go).
+//
 // The header is common to all entries of a partition; those of other kinds than KindUser belong to shard.
 //
 // Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the
@@ -136,6 +138,8 @@ type Editor struct {
 	// Unmet are the operators that the last Apply found impossible.
 	Unmet []Unmet
 
+	index  index
+	at     int    // where the field stands that was made or given another size last
 	buf    []byte // scratch of profiles that have outgrown their memory
 	spare  []byte // the other half of Merge
 	tmp    []byte // values under construction

@@ -143,7 +143,7 @@ func (e *Editor) SetState(blob []byte, c StateChange) []byte {
 }
 
 func (e *Editor) setGroup(blob []byte, c StateChange) []byte {
-	s := findPrefix(blob, tagGroup, c.Group[:])
+	s := e.findPrefix(blob, tagGroup, c.Group[:])
 	if !s.none() && c.Channel == 0 {
 		c.Channel = blob[s.start+16] >> 1
 	}
@@ -267,7 +267,7 @@ func (e *Editor) setContactState(blob []byte, code uint32, state []byte, changed
 }
 
 func (e *Editor) markChange(b []byte, tag byte, changed int64, actor uint32, source op.Source) []byte {
-	b, p := e.resize(b, find(b, tag), tag, changeBytes)
+	b, p := e.resize(b, e.find(b, tag), tag, changeBytes)
 	putChange(b[p:], changed, actor, source)
 	return b
 }

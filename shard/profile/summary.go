@@ -2,6 +2,7 @@ package profile
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 )
 
@@ -13,8 +14,7 @@ import (
 // counts beyond 2^48-1 and seconds outside of 32 bits are kept as the nearest that fit.
 const (
 	summaryFixed = 6 + 6 + 6 + 1
-	recentStep   = 2 // a field grows by room for so many occurrences, so that not every event moves what follows
-	recentSlack  = 8 // and shrinks when it has room for more than so many
+	recentSlack  = 8 // a field shrinks when it has room for more than twice what it needs, and so many occurrences
 	maxCount     = 1<<48 - 1
 	maxMillis    = 1<<47 - 1
 	minMillis    = -1 << 47
@@ -83,7 +83,7 @@ func (e *Editor) setSessions(b []byte, n uint64) []byte {
 }
 
 func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
-	s := findPrefix(b, tagRevenue, currency[:])
+	s := e.findPrefix(b, tagRevenue, currency[:])
 	var sum int64
 	if !s.none() {
 		sum = int64(binary.LittleEndian.Uint64(b[s.start+3:]))
@@ -97,17 +97,17 @@ func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
 // observe counts times occurrences at millis. The name is new when fresh is true.
 func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits) (out []byte, fresh bool) {
 	millis = clampMillis(millis)
-	s := findNamed(b, tag, name)
+	s := e.findNamed(b, tag, name)
 	if s.none() {
 		e.recent = e.recent[:0]
 		for range min(int(times), lim.RecentMax) - 1 {
 			e.recent = append(e.recent, seconds(millis))
 		}
-		b, p := e.resize(b, span{}, tag, 2+len(name)+summaryFixed+4*roundUp(len(e.recent)))
+		size := 2 + len(name) + summaryFixed + 4*recentRoom(len(e.recent), lim)
+		b, p := e.resize(b, span{}, tag, size)
 		binary.LittleEndian.PutUint16(b[p:], uint16(len(name)))
 		copy(b[p+2:], name)
-		p += 2 + len(name)
-		putSummary(b[p:], uint64(times), millis, millis, e.recent) // the new field is the last one
+		putSummary(b[p+2+len(name):p+size], uint64(times), millis, millis, e.recent)
 		return b, true
 	}
 	p := s.start + 2 + len(name)
@@ -133,7 +133,7 @@ func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times ui
 			e.recent = slices.Insert(e.recent, at, seconds(millis))
 		}
 	}
-	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last, lim)), false
+	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last, lim), lim), false
 }
 
 // advance is the usual case of observe: one occurrence, not older than the last one, which joins the recent ones.
@@ -147,7 +147,7 @@ func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, 
 	}
 	joined := seconds(last)
 	if joined < oldest || lim.RecentMax == 1 { // ascending: when the last one is too old, all are
-		return e.putRecent(b, s, p, tag, nil)
+		return e.putRecent(b, s, p, tag, nil, lim)
 	}
 	if drop = max(drop, n+1-(lim.RecentMax-1)); drop > 0 {
 		copy(list, list[4*drop:4*n])
@@ -155,8 +155,8 @@ func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, 
 		n -= drop
 	}
 	room := len(list) / 4
-	if n+1 > room || room > n+1+recentSlack {
-		b, p = e.resizeSummary(b, s, p, tag, n+1)
+	if n+1 > room || isWide(room, n+1) {
+		b, p = e.resizeSummary(b, s, p, tag, recentRoom(n+1, lim))
 		_, _, end := fieldAt(b, s.at)
 		list = b[p+summaryFixed : end]
 		clear(list[4*n:])
@@ -166,17 +166,17 @@ func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, 
 	return b
 }
 
-// resizeSummary gives the summary at p of the field at s room for n occurrences. New room is not cleared.
-func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, n int) (out []byte, at int) {
-	out, start := e.resize(b, s, tag, p-s.start+summaryFixed+4*roundUp(n))
+// resizeSummary gives the summary at p of the field at s room for so many occurrences. New room is not cleared.
+func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, room int) (out []byte, at int) {
+	out, start := e.resize(b, s, tag, p-s.start+summaryFixed+4*room)
 	return out, start + p - s.start
 }
 
 // putRecent writes list into the summary at p.
-func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32) []byte {
+func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32, lim *Limits) []byte {
 	room := (s.end - p - summaryFixed) / 4
-	if len(list) > room || room > len(list)+recentSlack {
-		b, p = e.resizeSummary(b, s, p, tag, len(list))
+	if len(list) > room || isWide(room, len(list)) {
+		b, p = e.resizeSummary(b, s, p, tag, recentRoom(len(list), lim))
 	}
 	b[p+18] = byte(len(list))
 	_, _, end := fieldAt(b, s.at)
@@ -220,7 +220,16 @@ func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	putSeconds(p[summaryFixed:], recent)
 }
 
-func roundUp(n int) int { return (n + recentStep - 1) / recentStep * recentStep }
+// recentRoom is the room that a summary gets for n occurrences: 2, 4, 6, 8, 12, 16, 24, …, until all that are kept have
+// room, so that what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same
+// on all nodes.
+func recentRoom(n int, lim *Limits) int {
+	step := max(2, 1<<bits.Len(uint(max(n-1, 0)))/4)
+	return max(n, min((n+step-1)/step*step, lim.RecentMax-1))
+}
+
+// isWide says whether room for occurrences is given back when n are left.
+func isWide(room, n int) bool { return room > 2*n+recentSlack }
 
 // cutoff is the earliest second of the window that ends with the newest occurrence.
 func cutoff(lastMillis int64, lim *Limits) uint32 {

@@ -1,0 +1,326 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard/op"
+)
+
+// housed is a profile in a block of its own, as a worker has it.
+type housed struct {
+	e     Editor
+	block []byte
+	size  int
+}
+
+// house puts a profile into a block of at least its Room.
+func house(blob []byte, spare int) *housed {
+	h := &housed{block: make([]byte, blockFor(Room(blob, 0)+spare)), size: len(blob)}
+	Put(h.block, blob)
+	return h
+}
+
+// blockFor rounds up, so that ends of blocks are aligned.
+func blockFor(n int) int { return (n + 15) / 16 * 16 }
+
+func (h *housed) blob() []byte { return h.block[:h.size] }
+
+// apply applies an op, and moves what outgrows its block into one with spare bytes.
+func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) Verdict {
+	out, inPlace, verdict := h.e.ApplyIn(h.block, h.size, o, rec, lim)
+	if !inPlace {
+		block := make([]byte, blockFor(h.e.Room(out, spare)))
+		h.e.Move(block, out)
+		clear(h.block) // somebody else's
+		h.block = block
+	}
+	h.size = len(out)
+	return verdict
+}
+
+// edit is an edit by a verb that knows nothing of the index.
+func (h *housed) edit(f func(e *Editor, b []byte) []byte) {
+	in := h.block[:h.size:Usable(h.block)]
+	out := f(&h.e, in)
+	if &out[0] == &in[0] {
+		h.size = len(out)
+		Unindex(h.block)
+		return
+	}
+	block := make([]byte, blockFor(Room(out, 0)))
+	Put(block, out)
+	h.block, h.size = block, len(out)
+}
+
+// checkIndex: each field has its entry and no other one, and what is found by it is what a walk finds.
+func (h *housed) checkIndex(t testing.TB, absent []byte) {
+	t.Helper()
+	if !hasIndex(len(h.block)) || countIn(h.block) == missingIndex {
+		return
+	}
+	b := h.blob()
+	list := entriesIn(h.block, int(countIn(h.block)))
+	require.True(t, slices.IsSortedFunc(list, func(a, b uint32) int { return cmp.Compare(a>>offsetBits, b>>offsetBits) }))
+	require.GreaterOrEqual(t, len(h.block)-countBytes-entryBytes*len(list), h.size, "index and profile overlap")
+	x := index{list: list}
+	fields := 0
+	for i := fieldsStart(b); i < len(b); fields++ {
+		tag, start, end := fieldAt(b, i)
+		require.Contains(t, list, entryOf(b, i))
+		if isNamedTag(tag) {
+			name, _ := splitName(b[start:end])
+			require.Equal(t, findNamed(b, tag, name), x.find(b, tag, name))
+		}
+		i = end
+	}
+	require.Len(t, list, fields)
+	for _, tag := range []byte{tagCustom, tagEvent, tagProduct} {
+		require.Equal(t, findNamed(b, tag, absent), x.find(b, tag, absent))
+	}
+	for code := uint32(1); code < op.ReservedCodes; code++ {
+		require.Equal(t, find(b, reservedTag(code)), x.find(b, reservedTag(code), nil))
+	}
+}
+
+// touch loads as a worker does, which changes nothing and doesn't fail.
+func (h *housed) touch(o op.Op, rec *op.Record) {
+	x := Touching{Op: o, Rec: rec}
+	x.Ends(h.block, h.size)
+	x.Index()
+	x.Field()
+}
+
+// names of random ops: some of them have the same key in the index.
+func indexNames() (names []string) {
+	keys := map[uint32]string{}
+	for i := 0; len(names) < 12; i++ {
+		name := fmt.Sprint("name-", i)
+		if other, ok := keys[entryKey(tagEvent, []byte(name))]; ok {
+			names = append(names, name, other)
+		}
+		keys[entryKey(tagEvent, []byte(name))] = name
+	}
+	for i := range 40 {
+		names = append(names, fmt.Sprint("other ", i))
+	}
+	return names
+}
+
+func randomOp(t testing.TB, rng *rand.Rand, names []string) (op.Op, *op.Record) {
+	name := func() string { return names[rng.IntN(len(names))] }
+	at := noon + rng.Int64N(50)*day
+	switch rng.IntN(10) {
+	case 0, 1, 2:
+		return eventOp(t, name(), at)
+	case 3, 4:
+		return purchaseOp(t, name(), at, rng.Int64N(1000), uint32(1+rng.IntN(4)), []string{"USD", "EUR", "JPY"}[rng.IntN(3)])
+	case 5:
+		group := string(bytes.Repeat([]byte{byte(rng.IntN(5))}, 16))
+		return attrsOp(t, 0, op.AttrSubscriptionGroups, []any{group, rng.IntN(2) == 0}, name(), rng.IntN(9))
+	case 6:
+		return attrsOp(t, 0, op.AttrEmailSubscribe, "opted_in", op.AttrPushTokens, []any{object{{"token", name()}}}, op.AttrEmail, name(), name(), nil)
+	case 7:
+		return attrsOp(t, 0, op.AttrEmail, nil, op.AttrPhone, randomText(rng), op.AttrCountry, randomText(rng), name(), nil, name(), nil)
+	case 8:
+		if rng.IntN(20) == 0 {
+			return attrsOp(t, 0, name(), string(make([]byte, 60_000+rng.IntN(10_000)))) // a wide field, perhaps
+		}
+	}
+	return attrsOp(t, op.MergeObjects, name(), randomValue(rng), op.AttrFirstName, randomText(rng), name(), randomText(rng), name(), inc(1))
+}
+
+// TestIndexChangesNothing: profiles in blocks with much room, little and none, with an index and without, by verbs that
+// keep it and such that don't, come to the same bytes; and an index says what a walk says.
+func TestIndexChangesNothing(t *testing.T) {
+	rng := testseed.Rand(t)
+	names := indexNames()
+	lim := DefaultLimits()
+	lim.MaxEventNames = 30
+	for range 3 {
+		start := user("u")
+		var plain Editor
+		want := slices.Clone(start)
+		sides := []*housed{house(start, 0), house(start, 1500), house(start, 300_000), house(start, 2<<20)}
+		spares := []int{0, 700, 5000, 0}
+		for step := range 150 {
+			o, rec := randomOp(t, rng, names)
+			var verdict Verdict
+			want, verdict = plain.Apply(slices.Clip(want), o, rec, lim)
+			want = slices.Clone(want)
+			require.NoError(t, Check(want))
+			other := rng.IntN(15)
+			state := StateChange{State{Kind: StateGroup, Group: [16]byte{byte(step)}}, int64(step), 1, 1}
+			if other == 0 {
+				want = slices.Clone(plain.SetState(slices.Clip(want), state))
+			}
+			for i, h := range sides {
+				h.touch(o, rec)
+				require.Equal(t, verdict, h.apply(o, rec, lim, spares[i]))
+				h.checkIndex(t, []byte("nobody's"))
+				if other == 0 {
+					h.edit(func(e *Editor, b []byte) []byte { return e.SetState(b, state) })
+				}
+				require.True(t, bytes.Equal(want, h.blob()), "step %d, side %d", step, i)
+			}
+		}
+	}
+}
+
+// FuzzIndex: the same for ops that bytes choose, on one block that is cut to measure.
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte("any bytes will do: each is an op"), uint16(0))
+	f.Add(bytes.Repeat([]byte{1, 7, 200, 13, 99, 44}, 40), uint16(900))
+	names := indexNames()
+	f.Fuzz(func(t *testing.T, choices []byte, spare uint16) {
+		var plain Editor
+		want, h := user("u"), house(user("u"), 1024)
+		for i, c := range choices[:min(len(choices), 300)] {
+			o, rec := randomOp(t, rand.New(rand.NewPCG(uint64(c), uint64(i%7))), names)
+			want, _ = plain.Apply(slices.Clip(want), o, rec, nil)
+			want = slices.Clone(want)
+			h.touch(o, rec)
+			h.apply(o, rec, nil, int(spare))
+			h.checkIndex(t, []byte("nobody's"))
+			require.True(t, bytes.Equal(want, h.blob()))
+		}
+	})
+}
+
+// large is a profile with an index and many fields, which have room for an occurrence more.
+func large(t testing.TB, fields int) *housed {
+	b := set(t, user("u"), 0, op.AttrEmail, "a@example.com", op.AttrFirstName, "Ada", "plan", "free")
+	var e Editor
+	for i := range fields {
+		o, rec := eventOp(t, fmt.Sprint("event ", i), noon)
+		b, _ = e.Apply(b, o, rec, nil)
+		b, _ = e.Apply(b, o, rec, nil)
+		o, rec = purchaseOp(t, fmt.Sprint("sku-", i), noon, 5, 2, "USD")
+		b, _ = e.Apply(b, o, rec, nil)
+		b = slices.Clone(b)
+	}
+	h := house(b, 4000)
+	o, rec := eventOp(t, "event 0", noon)
+	h.apply(o, rec, nil, 0) // makes the index
+	require.NotEqual(t, uint32(missingIndex), countIn(h.block))
+	return h
+}
+
+// TestIndexIsAsked: a change looks at no field but its own, however many there are: the others are garbage here that no
+// walk comes through.
+func TestIndexIsAsked(t *testing.T) {
+	f := func(name string, make func() (op.Op, *op.Record), tag byte, key string) {
+		t.Helper()
+		h := large(t, 40)
+		b := h.blob()
+		s := findNamed(b, tag, []byte(key))
+		if tag < tagCustom || tag > tagApp {
+			s = find(b, tag)
+		}
+		front := find(b, tagRevenue).end
+		before := bytes.Clone(b[s.at:s.end])
+		fill(b[front:s.at], 0xff)
+		fill(b[s.end:], 0xff)
+		garbage := bytes.Clone(b)
+		o, rec := make()
+		h.touch(o, rec)
+		require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+		after := h.blob()
+		require.False(t, bytes.Equal(before, after[s.at:s.end]), name)
+		require.True(t, bytes.Equal(garbage[front:s.at], after[front:s.at]), name)
+		require.True(t, bytes.Equal(garbage[s.end:], after[s.end:]), name)
+	}
+	f("event", func() (op.Op, *op.Record) { return eventOp(t, "event 7", noon+1) }, tagEvent, "event 7")
+	f("purchase", func() (op.Op, *op.Record) { return purchaseOp(t, "sku-9", noon+1, 5, 1, "USD") }, tagProduct, "sku-9")
+	f("attribute", func() (op.Op, *op.Record) { return attrsOp(t, 0, "plan", "paid") }, tagCustom, "plan")
+	f("reserved", func() (op.Op, *op.Record) { return attrsOp(t, 0, op.AttrFirstName, "Eva") }, reservedTag(op.AttrFirstName), "")
+}
+
+func fill(b []byte, c byte) {
+	for i := range b {
+		b[i] = c
+	}
+}
+
+// TestIndexEnds: what no offset reaches has no index, and what has been left alone since has one again.
+func TestIndexEnds(t *testing.T) {
+	h := large(t, 10)
+	var e Editor
+	want := bytes.Clone(h.blob())
+	step := func(size int) {
+		o, rec := attrsOp(t, 0, "long", string(make([]byte, size)))
+		h.apply(o, rec, nil, 0)
+		want, _ = e.Apply(slices.Clip(want), o, rec, nil)
+		want = bytes.Clone(want)
+		require.True(t, bytes.Equal(want, h.blob()))
+		h.checkIndex(t, []byte("x"))
+	}
+	step(10)
+	require.True(t, hasIndex(len(h.block)))
+	step(maxIndexed - 2000)
+	step(maxIndexed - len(want) + maxIndexed - 2000 - countBytes - entryBytes*30)
+	step(maxIndexed)
+	require.False(t, hasIndex(len(h.block)))
+	step(10)
+	h = house(want, 0)
+	step(20)
+	require.NotEqual(t, uint32(missingIndex), countIn(h.block))
+}
+
+// TestRoomIsEnough: an entry of any size gets a block that holds it and its index, or has none.
+func TestRoomIsEnough(t *testing.T) {
+	base := user("u")
+	for size := len(base) + 10; size < 3*unindexed; size++ {
+		b := appendField(base, tagCustom, append([]byte{1, 0, 'x'}, op.AppendString(nil, make([]byte, size-len(base)-7-2))...))
+		room := Room(b, 0)
+		require.GreaterOrEqual(t, room, len(b))
+		if hasIndex(room) {
+			require.GreaterOrEqual(t, room, len(b)+countBytes+entryBytes)
+		}
+		row := bytes.Clone(b)
+		row[0] = KindUser + 1
+		require.Equal(t, len(row), Room(row, 0), "others have no index")
+	}
+	b := appendField(base, tagCustom, append([]byte{1, 0, 'x'}, op.AppendString(nil, make([]byte, maxIndexed-len(base)-14))...))
+	require.Greater(t, Room(b, 0), maxIndexed, "%d bytes", len(b))
+}
+
+// TestAnIndexLeavesOthersAlone: of entries of other kinds nothing is an index.
+func TestAnIndexLeavesOthersAlone(t *testing.T) {
+	block := make([]byte, 4096)
+	fill(block, 7)
+	block[0] = KindUser + 1
+	before := bytes.Clone(block)
+	Unindex(block)
+	require.True(t, bytes.Equal(before, block))
+	require.Equal(t, len(block), Usable(block))
+	x := Touching{}
+	x.Ends(block, len(block))
+	require.Zero(t, x.Index()+x.Field())
+}
+
+func TestApplyInDoesNotAllocate(t *testing.T) {
+	h := large(t, 40)
+	eo, eRec := eventOp(t, "event 3", noon)
+	po, pRec := purchaseOp(t, "sku-3", noon, 5, 1, "USD")
+	at := noon
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		at += second
+		op.PutEvent(eo.Body(), at, 0, 0)
+		binary.LittleEndian.PutUint64(po.Body(), uint64(at))
+		for range 2 {
+			out, _, _ := h.e.ApplyIn(h.block, h.size, eo, eRec, nil)
+			h.size = len(out)
+			out, _, _ = h.e.ApplyIn(h.block, h.size, po, pRec, nil)
+			h.size = len(out)
+		}
+	}))
+}

@@ -1,0 +1,89 @@
+package profile
+
+import "millrace/shard/op"
+
+// Touching is an op whose profile is being loaded for Apply: stage by stage for many of them, so that the loads overlap.
+type Touching struct {
+	Op    op.Op
+	Rec   *op.Record
+	block []byte
+	size  int
+	key   uint32
+}
+
+const (
+	cacheLine  = 64
+	touchFront = 512  // bytes of an indexed profile in which most of what isn't looked for stands
+	touchWhole = 2048 // bytes of another entry
+)
+
+// Ends reads the entry of size bytes in block; of one with an index, its front and the end of the index.
+func (t *Touching) Ends(block []byte, size int) (sum uint64) {
+	t.block, t.size = block, size
+	if !hasIndex(len(block)) {
+		t.block = nil
+		return touchLines(block[:min(size, touchWhole)])
+	}
+	return touchLines(block[:touchFront]) + uint64(block[len(block)-1])
+}
+
+// Index reads where the index has the field that the op will change, the first of them.
+func (t *Touching) Index() uint64 {
+	if t.block == nil || Kind(t.block) != KindUser || countIn(t.block) == missingIndex {
+		t.block = nil
+		return 0
+	}
+	tag, name := t.named()
+	if t.key = entryKey(tag, name); name == nil {
+		t.block = nil
+		return 0
+	}
+	list := entriesIn(t.block, int(countIn(t.block)))
+	if len(list) == 0 {
+		return 0
+	}
+	return uint64(list[guess(list, t.key)])
+}
+
+// named is what the op's first field with a name is known by.
+func (t *Touching) named() (tag byte, name []byte) {
+	body := t.Op.Body()
+	switch {
+	case t.Op.Kind() == op.Event && len(body) >= eventBytes:
+		return tagEvent, t.Rec.Names.At(op.EventBody(body).Name())
+	case t.Op.Kind() == op.Purchase && len(body) >= purchaseBytes:
+		return tagProduct, t.Rec.Names.At(op.PurchaseBody(body).Product())
+	case t.Op.Kind() == op.Attributes:
+		for len(body) > 0 {
+			code, _, rest, ok := op.NextField(body)
+			if !ok {
+				break
+			}
+			if code >= op.ReservedCodes {
+				return tagCustom, t.Rec.Names.At(code - op.ReservedCodes)
+			}
+			body = rest
+		}
+	}
+	return 0, nil
+}
+
+// Field reads that field, or where it will be made.
+func (t *Touching) Field() uint64 {
+	if t.block == nil {
+		return 0
+	}
+	list, at := entriesIn(t.block, int(countIn(t.block))), t.size-1
+	if i := searchKey(list, t.key); i < len(list) && list[i]>>offsetBits == t.key {
+		at = int(list[i] & offsetMask)
+	}
+	return uint64(t.block[at]) + uint64(t.block[min(at+cacheLine, t.size-1)])
+}
+
+// touchLines reads each cache line.
+func touchLines(b []byte) (sum uint64) {
+	for i := 0; i < len(b); i += cacheLine {
+		sum += uint64(b[i])
+	}
+	return sum
+}
