@@ -168,16 +168,19 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 	if c.rec, err = op.ParseRecord(payload, c.rec.Names); err != nil {
 		return fmt.Errorf("position %d: %w", position, err)
 	}
+	c.workers = 0
 	for rest := c.rec.Ops; len(rest) > 0; {
 		var o op.Op
-		if o, rest = op.Next(rest); e.owner[o.Partition()] == nil {
+		o, rest = op.Next(rest)
+		w := e.owner[o.Partition()]
+		if w == nil {
 			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group", position, op.ErrMalformed, o.Partition())
 		}
+		c.workers |= 1 << w.id
 	}
 	if c.rec.Count == 0 {
 		return fmt.Errorf("position %d: %w: no ops", position, op.ErrMalformed)
 	}
-	c.workers = e.concerned(&c.rec)
 	c.left.Store(int32(popcount(c.workers)))
 	e.observe(c.rec.Stamp + stampsOf(&c.rec)) // each op has one of its own
 	return nil

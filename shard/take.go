@@ -186,9 +186,10 @@ func (e *Replica) give(c *commit, data []byte) error {
 	return nil
 }
 
-// concerned is the set of workers that a record has ops for.
+// concerned is the set of workers that a record has ops for. Ops of a large one are for all of them soon.
 func (e *Replica) concerned(rec *op.Record) (workers uint64) {
-	for rest := rec.Ops; len(rest) > 0; {
+	all := uint64(1)<<len(e.workers) - 1
+	for rest := rec.Ops; len(rest) > 0 && workers != all; {
 		var o op.Op
 		o, rest = op.Next(rest)
 		if w := e.owner[o.Partition()]; w != nil {

@@ -220,12 +220,13 @@ func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	putSeconds(p[summaryFixed:], recent)
 }
 
-// recentRoom is the room that a summary gets for n occurrences: 2, 4, 6, 8, 12, 16, 24, …, until all that are kept have
-// room, so that what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same
-// on all nodes.
+// recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until all that are kept have room, so that
+// what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same on all nodes.
 func recentRoom(n int, lim *Limits) int {
-	step := max(2, 1<<bits.Len(uint(max(n-1, 0)))/4)
-	return max(n, min((n+step-1)/step*step, lim.RecentMax-1))
+	if n == 0 {
+		return 0
+	}
+	return max(n, min(max(2, 1<<bits.Len(uint(n-1))), lim.RecentMax-1))
 }
 
 // isWide says whether room for occurrences is given back when n are left.
