@@ -2,8 +2,10 @@ package control
 
 import (
 	"maps"
+	"net"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +13,7 @@ import (
 
 // Destination is where a stream goes. It stays. Which fields it has depends on its type.
 type Destination struct {
-	Type string `json:"type" yaml:"type"` // directory (default) | s3 | http
+	Type string `json:"type" yaml:"type"` // directory (default) | s3 | http | kafka
 	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
 	// id.
 	Path string `json:"path,omitempty" yaml:"path"`
@@ -36,6 +38,14 @@ type Destination struct {
 	// Of http. URL gets POST requests of up to Batch events, default 100.
 	URL   string `json:"url,omitempty" yaml:"url"`
 	Batch int    `json:"batch,omitempty" yaml:"batch"`
+
+	// Of kafka. Brokers are host:port, with commas. In Topic {workspace}, {stream} and {kind} are replaced; default:
+	// millrace.{workspace}.{kind}. Security is plaintext (default) or tls; SASL is none (default), plain, scram-sha-256 or
+	// scram-sha-512.
+	Brokers  string `json:"brokers,omitempty" yaml:"brokers"`
+	Topic    string `json:"topic,omitempty" yaml:"topic"`
+	Security string `json:"security,omitempty" yaml:"security"`
+	SASL     string `json:"sasl,omitempty" yaml:"sasl"`
 }
 
 // Types of a Destination, and values of its fields.
@@ -43,6 +53,7 @@ const (
 	DestinationDirectory = "directory"
 	DestinationS3        = "s3"
 	DestinationHTTP      = "http"
+	DestinationKafka     = "kafka"
 
 	LayoutHive     = "hive"
 	LayoutCurrents = "currents"
@@ -57,6 +68,13 @@ const (
 
 	EncryptionS3  = "AES256"
 	EncryptionKMS = "aws:kms"
+
+	SecurityPlaintext = "plaintext"
+	SecurityTLS       = "tls"
+
+	SASLPlain    = "plain"
+	SASLScram256 = "scram-sha-256"
+	SASLScram512 = "scram-sha-512"
 )
 
 const (
@@ -75,6 +93,10 @@ func (d *Destination) ensureDefaults(stream string) {
 	if d.Type == DestinationS3 {
 		setDefault(&d.Endpoint, "https://s3.amazonaws.com")
 		setDefault(&d.Addressing, AddressingAuto)
+	}
+	if d.Type == DestinationKafka {
+		setDefault(&d.Topic, "millrace.{workspace}.{kind}")
+		setDefault(&d.Security, SecurityPlaintext)
 	}
 	if d.Type == DestinationHTTP && d.Batch == 0 {
 		d.Batch = 100
@@ -98,7 +120,7 @@ type destinationField struct {
 var destinationFields = []destinationField{
 	{"path", func(d *Destination) string { return d.Path }, []string{DestinationDirectory}, checkDirectory},
 	{"layout", func(d *Destination) string { return d.Layout }, []string{DestinationDirectory, DestinationS3}, oneOf(LayoutHive, LayoutCurrents)},
-	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3, DestinationHTTP}, checkSlug},
+	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3, DestinationHTTP, DestinationKafka}, checkSlug},
 	{"endpoint", func(d *Destination) string { return d.Endpoint }, []string{DestinationS3}, checkHost},
 	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkWord},
 	{"prefix", func(d *Destination) string { return d.Prefix }, []string{DestinationS3}, checkPrefix},
@@ -108,16 +130,22 @@ var destinationFields = []destinationField{
 	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkWord},
 	{"url", func(d *Destination) string { return d.URL }, []string{DestinationHTTP}, checkURL},
 	{"batch", func(d *Destination) string { return number(d.Batch) }, []string{DestinationHTTP}, checkBatch},
+	{"brokers", func(d *Destination) string { return d.Brokers }, []string{DestinationKafka}, checkBrokers},
+	{"topic", func(d *Destination) string { return d.Topic }, []string{DestinationKafka}, checkTopic},
+	{"security", func(d *Destination) string { return d.Security }, []string{DestinationKafka}, oneOf(SecurityPlaintext, SecurityTLS)},
+	{"sasl", func(d *Destination) string { return d.SASL }, []string{DestinationKafka}, oneOf(SASLPlain, SASLScram256, SASLScram512)},
 }
 
 // destinationNeeds are the fields that a type must have.
-var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}, DestinationHTTP: {"url"}}
+var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}, DestinationHTTP: {"url"},
+	DestinationKafka: {"brokers", "topic"}}
 
 // destinationFormats are what a type's events can be written as; the first is the default.
 var destinationFormats = map[string][]string{
 	DestinationDirectory: {"parquet", "ndjson"},
 	DestinationS3:        {"parquet", "ndjson"},
 	DestinationHTTP:      {FormatCurrents, FormatJSON},
+	DestinationKafka:     {FormatCurrents, FormatJSON},
 }
 
 func (d *Destination) validate() error {
@@ -140,6 +168,9 @@ func (d *Destination) validate() error {
 		if err := f.check(field, value); err != nil {
 			return err
 		}
+	}
+	if d.SASL != "" && d.Credentials == "" {
+		return invalid("destination.credentials: sasl needs some")
 	}
 	if (d.Encryption == EncryptionKMS) != (d.KMSKey != "") {
 		return invalid("destination.kms_key: encryption %s has one, and nothing else", EncryptionKMS)
@@ -193,6 +224,27 @@ func checkURL(field, value string) error {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return invalid("%s %q: want a URL such as https://example.com/events", field, value)
+	}
+	return nil
+}
+
+func checkBrokers(field, value string) error {
+	for broker := range strings.SplitSeq(value, ",") {
+		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" {
+			return invalid("%s %q: want host:port, several with commas between them", field, value)
+		}
+	}
+	return nil
+}
+
+var topicForm = regexp.MustCompile(`^([a-zA-Z0-9._-]|\{workspace\}|\{stream\}|\{kind\})+$`)
+
+// maxTopicBytes leaves room for what is put in the place of {workspace} and the like: a topic has at most 249.
+const maxTopicBytes = 100
+
+func checkTopic(field, value string) error {
+	if !topicForm.MatchString(value) || len(value) > maxTopicBytes || value == "." || value == ".." {
+		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field, value, maxTopicBytes)
 	}
 	return nil
 }

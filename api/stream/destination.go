@@ -71,8 +71,12 @@ type pace struct {
 // newDestination makes what a stream's document says.
 func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
 	own := filepath.Join(o.Dir, ws.ID)
-	if s.Destination.Type == control.DestinationHTTP {
-		return newEndpoint(o, ws, s, refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"), limit: o.RefusedBytes})
+	refused := refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"), limit: o.RefusedBytes}
+	switch s.Destination.Type {
+	case control.DestinationHTTP:
+		return newEndpoint(o, ws, s, refused)
+	case control.DestinationKafka:
+		return newTopics(o, ws, s, refused)
 	}
 	f := &files{folders: newFolders(o), format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}

@@ -74,11 +74,7 @@ func (l *layout) folder(k fileKey) string {
 	if l.currents {
 		return path.Join(l.integration(), "event_type="+currentsType(k.kind), "date="+at.Format("2006-01-02-15"), schemaID, l.started)
 	}
-	kind := "event"
-	if k.kind == op.Purchase {
-		kind = "purchase"
-	}
-	return path.Join("event_type="+kind, "date="+at.Format(time.DateOnly))
+	return path.Join("event_type="+eventlog.KindName(k.kind), "date="+at.Format(time.DateOnly))
 }
 
 // integration is what Braze has in the place of a stream's name.

@@ -17,6 +17,14 @@ func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
 	return &writer{reader: newReader(o, ws.Number), workspace: ws.ID, currents: s.Format == control.FormatCurrents}
 }
 
+// messageID is what the id of an event is in the message itself.
+func (w *writer) messageID(e *eventlog.Event) []byte {
+	if w.currents {
+		return []byte(w.id(e).String())
+	}
+	return e.AppendID(nil)
+}
+
 // append appends the event that was read last.
 func (w *writer) append(dst []byte, e *eventlog.Event) []byte {
 	if w.currents {

@@ -27,7 +27,7 @@ const refusedDir = ".refused"
 // refusedLine is a line of the file.
 type refusedLine struct {
 	RefusedAt time.Time       `json:"refused_at"`
-	Status    int             `json:"status"`
+	Status    int             `json:"status,omitempty"`
 	Answer    string          `json:"answer,omitempty"`
 	Event     json.RawMessage `json:"event"`
 }

@@ -131,14 +131,20 @@ func TestS3IsTheExport(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newService(t)
 	o := s.options(w)
 	r := testseed.Rand(t)
+	var drawing sync.Mutex
+	draw := func(n int) int {
+		drawing.Lock()
+		defer drawing.Unlock()
+		return r.IntN(n)
+	}
 	for round := range 8 {
 		stream := w.create(control.Stream{ID: fmt.Sprint("s", round), Format: "ndjson", Destination: s.destination()})
 		w.commit(w.ws.Number, 12, 7)
 		fail := func(w http.ResponseWriter, req *http.Request) bool {
-			if req.Method != http.MethodPut || r.IntN(3) > 0 {
+			if req.Method != http.MethodPut || draw(3) > 0 {
 				return false
 			}
-			switch r.IntN(3) {
+			switch draw(3) {
 			case 0:
 				http.Error(w, "slow down", http.StatusServiceUnavailable)
 			case 1: // a part of the body is read, then the connection ends
@@ -152,7 +158,9 @@ func TestS3IsTheExport(t *testing.T) {
 			}
 			return true
 		}
+		s.mu.Lock()
 		s.before = fail
+		s.mu.Unlock()
 		if round%2 == 1 {
 			failures := 0
 			w.puts = func() error { // and cursors fail

@@ -23,6 +23,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"millrace/api/control"
 	"millrace/shard/eventlog"
 )
@@ -56,7 +58,7 @@ type Options struct {
 	// 1 MiB, 100 ms.
 	MessageBytes    int64
 	MessageInterval time.Duration
-	// RequestTimeout bounds a request to an HTTP endpoint. Default 30 s.
+	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried in one go. Default 30 s.
 	RequestTimeout time.Duration
 	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds it up. Default 64
 	// MiB.
@@ -70,6 +72,7 @@ type Options struct {
 
 	disk      disk              // default: the machine's
 	transport http.RoundTripper // default: of each destination its own
+	kafka     []kgo.Opt         // besides those of a stream
 	partBytes uint64            // of uploads to S3; default: by the size of the file
 }
 

@@ -139,7 +139,7 @@ func (w *world) create(s control.Stream) *control.Stream {
 
 func (w *world) options() Options {
 	o := Options{Control: w.c, Parts: func() []Part { return []Part{{Events: w.events}} }, SvcID: w.e.AppendSvcID, Users: w.e, Dir: w.dir, FileBytes: 2 << 10,
-		FileAfter: time.Nanosecond, Logger: slog.New(slog.DiscardHandler), disk: faulty{ask: func() error { return nil }}}
+		FileAfter: time.Nanosecond, RequestTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler), disk: faulty{ask: func() error { return nil }}}
 	o.EnsureDefaults()
 	require.NoError(w.t, o.Validate())
 	return o

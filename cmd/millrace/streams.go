@@ -108,7 +108,7 @@ type streamsCreate struct {
 
 // destinationFlags are the fields of a destination. The server says which of them belong to one another.
 type destinationFlags struct {
-	To          string `env:"-" default:"directory" enum:"directory,s3,http" help:"Where it goes: ${enum}."`
+	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Where it goes: ${enum}."`
 	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
 	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
 	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
@@ -121,12 +121,16 @@ type destinationFlags struct {
 	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
 	URL         string `env:"-" help:"http: what gets POST requests." placeholder:"URL"`
 	Batch       int    `env:"-" help:"http: events in a request, at most; default: 100."`
+	Brokers     string `env:"-" help:"kafka: brokers to begin with, with commas." placeholder:"HOST:PORT,…"`
+	Topic       string `env:"-" help:"kafka: topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
+	Security    string `env:"-" help:"kafka: plaintext (default), tls."`
+	SASL        string `name:"sasl" env:"-" help:"kafka: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
 }
 
 func (f *destinationFlags) destination() control.Destination {
 	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials, Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
 		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
-		URL: f.URL, Batch: f.Batch}
+		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL}
 }
 
 // Run makes a stream.

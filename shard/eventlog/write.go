@@ -105,7 +105,7 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = strconv.AppendUint(append(dst, `,"workspace":`...), uint64(e.Workspace), 10)
 	}
 	dst = append(dst, `,"type":"`...)
-	dst = append(append(dst, typeName(e.Kind)...), '"')
+	dst = append(append(dst, KindName(e.Kind)...), '"')
 	dst = appendIdentifier(dst, e)
 	if svcID != nil && e.Resolved {
 		dst = append(svcID(append(dst, `,"svc_id":"`...), e.Workspace, e.Number), '"')
@@ -145,7 +145,8 @@ func appendIdentifier(dst []byte, e *Event) []byte {
 	return dst
 }
 
-func typeName(k op.Kind) string {
+// KindName is what a kind of event is called outside.
+func KindName(k op.Kind) string {
 	if k == op.Purchase {
 		return "purchase"
 	}
@@ -216,7 +217,7 @@ func (x *parquetEncoder) Close() error {
 
 func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {
 	text := func(b []byte) *string { s := string(b); return &s }
-	r := ParquetRow{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: typeName(e.Kind), Time: e.Time.UnixMilli(), AcceptedAt: e.AcceptedAt.UnixMicro()}
+	r := ParquetRow{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: KindName(e.Kind), Time: e.Time.UnixMilli(), AcceptedAt: e.AcceptedAt.UnixMicro()}
 	switch e.ID {
 	case op.ExternalID:
 		r.ExternalID = text(e.Key)

@@ -1,0 +1,203 @@
+package stream
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// topics is a destination that gets each event as a record, keyed with the user's svc_id, so that a user's events are in
+// one partition and in order. The producer is idempotent: what it tries again by itself is there once. After a failure
+// it is another one, and records of the delivery may come once more, with the same ids.
+type topics struct {
+	o       *Options
+	to      *control.Destination
+	ws      *control.Workspace
+	stream  string
+	writer  *writer
+	names   map[string]string // topics by kind
+	refused refusedFile
+	client  *kgo.Client // nil: not connected
+}
+
+// kafkaCredentials is what credentials for Kafka look like: of SASL, and of TLS, in PEM.
+type kafkaCredentials struct {
+	User        string `json:"user,omitempty"`
+	Password    string `json:"password,omitempty"`
+	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+}
+
+func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
+	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s), names: map[string]string{}, refused: refused}
+	for _, kind := range s.Kinds {
+		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID, "{kind}", kind).Replace(s.Destination.Topic)
+	}
+	return k
+}
+
+func (k *topics) notes() bool         { return false }
+func (k *topics) begin(bool) delivery { return &records{to: k} }
+func (k *topics) pace() pace          { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
+
+func (k *topics) close() {
+	if k.client != nil {
+		k.client.Close()
+		k.client = nil
+	}
+}
+
+// open makes another producer, with the credentials as they are now. What the one before has not sent is given up.
+func (k *topics) open(context.Context) error {
+	k.close()
+	k.refused.folders.forget()
+	var c kafkaCredentials
+	if k.to.Credentials != "" {
+		if err := k.o.credentials(k.ws.ID, k.to.Credentials, &c); err != nil {
+			return err
+		}
+	}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...), kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
+		kgo.RecordDeliveryTimeout(k.o.RequestTimeout), kgo.ProducerLinger(producerLinger), kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.SnappyCompression(), kgo.NoCompression())}
+	if m, err := c.mechanism(k.to.SASL); err != nil {
+		return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
+	} else if m != nil {
+		options = append(options, kgo.SASL(m))
+	}
+	if k.to.Security == control.SecurityTLS {
+		config, err := c.tls()
+		if err != nil {
+			return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
+		}
+		options = append(options, kgo.DialTLSConfig(config))
+	}
+	client, err := kgo.NewClient(append(options, k.o.kafka...)...)
+	k.client = client
+	return err
+}
+
+// producerLinger is how long the producer waits for more of a batch. The end of a delivery ends that.
+const producerLinger = 10 * time.Millisecond
+
+func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
+	if name != "" && c.User == "" {
+		return nil, errors.New("user is missing")
+	}
+	switch name {
+	case control.SASLPlain:
+		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
+	case control.SASLScram256:
+		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
+	case control.SASLScram512:
+		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
+	}
+	return nil, nil
+}
+
+func (c *kafkaCredentials) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
+			return nil, errors.New("ca has no certificate in PEM")
+		}
+	}
+	if c.Certificate != "" || c.Key != "" {
+		pair, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.Key))
+		if err != nil {
+			return nil, errors.New("certificate and key are no pair in PEM")
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// records is a delivery on its way to topics.
+type records struct {
+	to   *topics
+	done sum
+
+	mu       sync.Mutex
+	tooLarge []*kgo.Record
+	err      error // the first of another kind
+}
+
+func (d *records) ends(*eventlog.Event) bool            { return false }
+func (d *records) confirmed() (through uint64, t tally) { return 0, tally{} }
+func (d *records) sent() sum                            { return d.done }
+
+func (d *records) write(ctx context.Context, e *eventlog.Event) error {
+	w := d.to.writer
+	if err := w.read(e); err != nil {
+		return err
+	}
+	kind := eventlog.KindName(e.Kind)
+	value := w.append(nil, e)
+	d.done.bytes += int64(len(value))
+	d.to.client.Produce(ctx, &kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value, Headers: []kgo.RecordHeader{
+		{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)}, {Key: "workspace", Value: []byte(d.to.ws.ID)},
+		{Key: "content-type", Value: []byte("application/json")}}}, d.note)
+	return d.failed()
+}
+
+// note is told what became of a record.
+func (d *records) note(r *kgo.Record, err error) {
+	if err == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case errors.Is(err, kerr.MessageTooLarge):
+		d.tooLarge = append(d.tooLarge, r)
+	case d.err == nil:
+		d.err = fmt.Errorf("produce to topic %q: %w", r.Topic, err)
+	}
+}
+
+func (d *records) failed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.err
+}
+
+// confirm returns when all records are there. Of a batch that was too large each is sent by itself, and one that is so
+// alone is refused for good.
+func (d *records) confirm(ctx context.Context, _, _ uint64) error {
+	if err := d.to.client.Flush(ctx); err != nil {
+		return err
+	}
+	if err := d.failed(); err != nil {
+		return err
+	}
+	for _, r := range d.tooLarge {
+		err := d.to.client.ProduceSync(ctx, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}).FirstErr()
+		if errors.Is(err, kerr.MessageTooLarge) {
+			d.done.refused++
+			d.done.bytes -= int64(len(r.Value))
+			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: kerr.MessageTooLarge.Message, Event: r.Value})
+		}
+		if err != nil {
+			return fmt.Errorf("produce to topic %q: %w", r.Topic, err)
+		}
+	}
+	return nil
+}
+
+// abort gives up what is not sent: open makes another producer.
+func (d *records) abort() {}

@@ -1,0 +1,248 @@
+package stream
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"millrace/api/control"
+	"millrace/loadtest/testseed"
+	"millrace/shard/eventlog"
+)
+
+var testTopics = []string{"millrace.shop.event", "millrace.shop.purchase"}
+
+func newBrokers(t testing.TB, options ...kfake.Opt) *kfake.Cluster {
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(3, testTopics...)}, options...)...)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func brokersOf(c *kfake.Cluster) string { return strings.Join(c.ListenAddrs(), ",") }
+
+// consumed are all records of topics, in the order of each partition.
+func consumed(t testing.TB, c *kfake.Cluster, topics ...string) (all []*kgo.Record) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topics...), kgo.FetchMaxWait(10*time.Millisecond))
+	require.NoError(t, err)
+	defer client.Close()
+	want := int64(0)
+	request := kmsg.NewPtrListOffsetsRequest()
+	for _, topic := range topics {
+		rt := kmsg.NewListOffsetsRequestTopic()
+		rt.Topic = topic
+		for p := range int32(3) {
+			rp := kmsg.NewListOffsetsRequestTopicPartition()
+			rp.Partition, rp.Timestamp = p, -1
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		request.Topics = append(request.Topics, rt)
+	}
+	ends, err := request.RequestWith(context.Background(), client)
+	require.NoError(t, err)
+	for _, topic := range ends.Topics {
+		for _, p := range topic.Partitions {
+			want += p.Offset
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for int64(len(all)) < want {
+		fetches := client.PollFetches(ctx)
+		require.NoError(t, ctx.Err())
+		all = append(all, fetches.Records()...)
+	}
+	return all
+}
+
+func header(r *kgo.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+func (w *world) topics(id string, c *kfake.Cluster, edit func(*control.Stream)) *control.Stream {
+	v := control.Stream{ID: id, Format: control.FormatJSON, Destination: control.Destination{Type: control.DestinationKafka, Brokers: brokersOf(c)}}
+	if edit != nil {
+		edit(&v)
+	}
+	return w.create(v)
+}
+
+// Topics get each event of the export, a user's in one partition and in order, while brokers and cursors fail.
+func TestKafkaIsTheExport(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	r := testseed.Rand(t)
+	stream := w.topics("all", c, nil)
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if r.IntN(4) == 0 {
+			return nil, fmt.Errorf("the connection ends"), true // the request has had no effect
+		}
+		return nil, nil, false
+	})
+	puts := 0
+	w.puts = func() error {
+		if puts++; puts%5 == 0 {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}
+	w.commit(w.ws.Number, 10, 7)
+	w.pack()
+	w.commit(w.ws.Number, 10, 7)
+	o := w.options()
+	o.MessageBytes = 1 << 10
+	o.kafka = []kgo.Opt{kgo.MetadataMinAge(10 * time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return time.Millisecond })}
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	k.carryOn(t)
+	k.close()
+	want := map[string]map[string]any{}
+	for _, line := range w.exported(eventlog.Query{}) {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		want[v["id"].(string)] = v
+	}
+	last, partition, seen := map[string]string{}, map[string]int32{}, map[string]bool{}
+	for _, rec := range consumed(t, c, testTopics...) {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal(rec.Value, &v))
+		id, user := v["id"].(string), rec.Topic+string(rec.Key)
+		require.Equal(t, v["svc_id"], string(rec.Key))
+		require.Equal(t, []string{id, v["type"].(string), "shop", "application/json"},
+			[]string{header(rec, "id"), header(rec, "kind"), header(rec, "workspace"), header(rec, "content-type")})
+		require.Equal(t, "millrace.shop."+v["type"].(string), rec.Topic)
+		delete(v, "svc_id")
+		require.Equal(t, want[id], v)
+		if p, was := partition[user]; was {
+			require.Equal(t, p, rec.Partition)
+		}
+		partition[user] = rec.Partition
+		if !seen[id] { // what comes again may be late
+			require.Less(t, last[user], id)
+			last[user], seen[id] = id, true
+		}
+	}
+	require.Len(t, seen, len(want))
+}
+
+// An event that is too large for its topic is refused for good, alone; those beside it are there.
+func TestKafkaTooLarge(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	stream := w.topics("all", c, func(s *control.Stream) {
+		s.Format, s.Destination.Topic = control.FormatCurrents, "millrace.{workspace}.event"
+	})
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		produce := req.(*kmsg.ProduceRequest)
+		resp := produce.ResponseKind().(*kmsg.ProduceResponse)
+		tooLarge := func(t kmsg.ProduceRequestTopic) bool {
+			return slices.ContainsFunc(t.Partitions, func(p kmsg.ProduceRequestTopicPartition) bool { return len(p.Records) > 20_000 })
+		}
+		if !slices.ContainsFunc(produce.Topics, tooLarge) {
+			return nil, nil, false
+		}
+		for _, topic := range produce.Topics { // nothing of it is stored
+			rt := kmsg.NewProduceResponseTopic()
+			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				rp := kmsg.NewProduceResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p.Partition, kerr.MessageTooLarge.Code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+	w.commit(w.ws.Number, 3, 7)
+	noise := make([]byte, 24_000)
+	_, err := rand.Read(noise)
+	require.NoError(t, err)
+	w.track(fmt.Sprintf(`{"events":[{"external_id":"user 1","name":"large","time":"2026-01-31T09:30:00Z","properties":{"a":{"b":"%x"}}}]}`, noise))
+	w.commit(w.ws.Number, 3, 7)
+	o := w.options()
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	defer k.close()
+	for k.rest = true; k.rest; {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	var ids []string
+	for _, rec := range consumed(t, c, testTopics...) {
+		require.Contains(t, string(rec.Value), `"id":"`+header(rec, "id")+`"`)
+		ids = append(ids, header(rec, "id"))
+	}
+	slices.Sort(ids)
+	require.Len(t, slices.Compact(ids), 42)
+	require.EqualValues(t, 1, k.status().Refused)
+	text, err := os.ReadFile(filepath.Join(w.dir, "shop", refusedDir, "all..0.ndjson"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"name":"large"`)
+	require.Equal(t, 1, strings.Count(string(text), "\n"))
+}
+
+// SASL and TLS with what the operator has given; what is wrong is said without it.
+func TestKafkaCredentials(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	w.commit(w.ws.Number, 2, 5)
+	certificate, ca := selfSigned(t)
+	o := w.options()
+	set := func(v kafkaCredentials) {
+		text, err := json.Marshal(v)
+		require.NoError(t, err)
+		t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_KAFKA", string(text))
+	}
+	for i, mechanism := range []string{control.SASLPlain, control.SASLScram256, control.SASLScram512} {
+		c := newBrokers(t, kfake.EnableSASL(), kfake.Superuser(strings.ToUpper(mechanism), "millrace", "hidden"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}}))
+		stream := w.topics(mechanism, c, func(s *control.Stream) {
+			s.Destination.SASL, s.Destination.Security, s.Destination.Credentials = mechanism, control.SecurityTLS, "kafka"
+		})
+		if i == 0 {
+			set(kafkaCredentials{Password: "hidden"})
+			require.ErrorContains(t, w.turns(o, stream), "user is missing")
+			set(kafkaCredentials{User: "millrace", Password: "hidden", CA: "hidden"})
+			require.ErrorContains(t, w.turns(o, stream), "no certificate in PEM")
+			set(kafkaCredentials{User: "millrace", Password: "wrong", CA: ca})
+			soon := o
+			soon.RequestTimeout = 100 * time.Millisecond
+			err := w.turns(soon, stream)
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), "wrong")
+		}
+		set(kafkaCredentials{User: "millrace", Password: "hidden", CA: ca})
+		require.NoError(t, w.turns(o, stream))
+	}
+}
+
+// selfSigned is a certificate of 127.0.0.1, and what trusts it.
+func selfSigned(t *testing.T) (tls.Certificate, string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
