@@ -65,7 +65,7 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, user *control.SC
 	if user == nil {
 		s.Secret = digest(c.options.AdminToken)
 	} else {
-		s.UserID, s.UserName = user.ID, user.UserName
+		s.UserID, s.UserName, s.UserKey = user.ID, user.UserName, c.users.Key(user)
 	}
 	if err := c.options.Control.BeginSession(c.actor(r, &p), s, c.limits()); err != nil {
 		return err
