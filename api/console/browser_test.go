@@ -200,7 +200,10 @@ func TestBrowserSignsIn(t *testing.T) {
 	b := openBrowser(t)
 	h := openProvider(t)
 	id := h.provision("ada@example.com", everything)
-	h.track(`{"attributes":[{"external_id":"bob","first_name":"Bob","email":"bob@example.com"}]}`)
+	h.track(`{"attributes":[{"external_id":"bob","first_name":"Bob","email":"bob@example.com","country":"GB","home_city":"London","plan":"pro","score":7,"tags":["early","reader"]}],
+		"events":[{"external_id":"bob","name":"signed_up","time":"2026-01-31T09:30:00Z"},{"external_id":"bob","name":"book_read","time":"2026-11-02T19:30:00Z"}],
+		"purchases":[{"external_id":"bob","product_id":"book","currency":"EUR","price":12.5,"quantity":2,"time":"2026-10-22T09:30:00Z"}]}`)
+	b.emulate("light", 1280)
 	b.open(h.url + demo + "/users")
 	require.Contains(t, run(b, chromedp.Location()), signInPath)
 	b.submit(".button")
@@ -219,6 +222,7 @@ func TestBrowserSignsIn(t *testing.T) {
 	b.submit("form[action$=consent] button")
 	require.Equal(t, "The consent is changed.", b.text(".done"))
 	require.Contains(t, b.text("main"), "email subscribe unsubscribed")
+	b.shoot("user-consent")
 
 	b.open(h.url + demo + "/keys")
 	run(b, chromedp.Click(chromedp.CSS("details.more summary")))

@@ -15,7 +15,7 @@ type Session struct {
 	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: by the admin token
 	UserName string `json:"user_name"`
 	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
-	// Secret is of what it was opened by, when that is the admin token: with another token it is over.
+	// Secret is a digest of what it was opened by, when that is the admin token: with another token it is over.
 	Secret  string `json:"secret,omitempty"`
 	Address string `json:"address,omitempty"`
 	BeganAt int64  `json:"began_at"` // Unix ms
