@@ -17,8 +17,9 @@ import (
 //	entry: key 12 bits, of tag and name | where the field begins 20 bits
 //
 // It is derived from the profile: neither logged nor stored, and no part of what Apply is a function of. An entry only
-// says where to look; the field itself says whether it is the one. The entries are sorted by key. Blocks of up to
-// unindexed bytes have none, as walking is as fast there, and profiles that offsets don't reach.
+// says where to look; the field itself says whether it is the one. The entries are sorted by key; names that were chosen to
+// have the same key cost what a walk costs. Blocks of up to unindexed bytes have none, as walking is as fast there, and
+// profiles that offsets don't reach.
 //
 // Whoever edits an indexed profile with ApplyIn has the index kept. Other verbs know nothing of it: then Unindex says
 // that there is none, and the next ApplyIn makes it.
