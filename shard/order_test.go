@@ -371,6 +371,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 		require.NoError(t, err)
 		return len(numbers) == 1 && numbers[0] == gone
 	})
+	require.Zero(t, numberOf(t, e, op.Alias, alias), "promised to somebody is nobody's")
 	b := e.NewBatch(1, 0)
 	defer b.Release()
 	eventNumber(b, kept, "his")

@@ -53,14 +53,15 @@ func (c *Coordinator) candidates(dst []candidate, home uint64, workspace uint32,
 
 // viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet
 // that it was promised. The only one that is named may have been merged into another one, which the directory has not
-// heard of yet: then f gets that one.
+// heard of yet: then f gets that one, unless it has taken in whoever was named, and has not got the name with them.
 func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte)) error {
-	for merged := false; ; merged = true {
+	var merged []uint64
+	for {
 		l, err := c.lend(number)
 		if err != nil || l.blob == nil {
 			return err
 		}
-		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (merged || isNamed(l.blob, id, key)) {
+		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (isNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
 			l.show(number, f)
 			return nil
 		}
@@ -69,8 +70,21 @@ func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, numb
 		if !ok || !only || id == op.ExternalID { // that of a merged user is nobody's
 			return nil
 		}
-		number = next
+		merged, number = append(merged, number), next
 	}
+}
+
+// hasTakenIn says whether a profile has what these have had.
+func hasTakenIn(blob []byte, numbers []uint64) bool {
+	left := len(numbers)
+	if left > 0 {
+		profile.Merged(blob, func(number, _ uint64) {
+			if slices.Contains(numbers, number) {
+				left--
+			}
+		})
+	}
+	return left <= 0
 }
 
 // namedBy is the number that the directory has for an identifier of the profile at number: that one, or the one of a
