@@ -196,44 +196,50 @@ func (w *worker) erase(p *partition, s *slot) error {
 	return nil
 }
 
-// evict makes room: it drops entries that the store has as they are and nobody has used since it last came by.
-func (w *worker) evict(want int64) (freed int64, err error) {
-	for range 2 * len(w.parts) {
-		if freed >= want {
-			return freed, nil
+// evict makes room: it drops entries that the store has as they are and nobody has used since it last came by. It goes
+// on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a partition.
+func (w *worker) evict(most int) (freed int64, ended bool, err error) {
+	p := w.parts[w.evictAt.part%len(w.parts)]
+	i := w.evictAt.slot
+	for looks := 0; i < len(p.slots) && !p.saving; looks++ {
+		if looks == most {
+			w.evictAt.slot = i
+			return freed, false, nil
 		}
-		p := w.parts[w.evictAt%len(w.parts)]
-		w.evictAt++
-		if p.saving {
+		s := &p.slots[i]
+		if s.number == 0 || s.meta&metaDirty != 0 {
+			i++
 			continue
 		}
-		for i := 0; i < len(p.slots); {
-			s := &p.slots[i]
-			if s.number == 0 || s.meta&metaDirty != 0 {
-				i++
-				continue
-			}
-			if s.meta&metaRef != 0 {
-				s.meta &^= metaRef
-				i++
-				continue
-			}
-			freed += blockBytes(s.class())
-			w.arena.release(s.off, s.class())
-			p.remove(s) // may move another entry here: look again
-			p.complete = false
-			w.complete.Store(false)
-			p.evicted++
+		if s.meta&metaRef != 0 {
+			s.meta &^= metaRef
+			i++
+			continue
 		}
-		before := p.mapped()
-		if err := p.shrink(); err != nil {
-			return freed, err
-		}
-		w.tables += p.mapped() - before
-		freed += before - p.mapped()
+		freed += blockBytes(s.class())
+		w.arena.release(s.off, s.class())
+		p.remove(s) // may move another entry here: look again
+		p.complete = false
+		w.complete.Store(false)
+		p.evicted++
 	}
-	return freed, nil
+	w.evictAt = evictAt{part: w.evictAt.part + 1}
+	if p.saving {
+		return freed, true, nil
+	}
+	before := p.mapped()
+	if err := p.shrink(); err != nil {
+		return freed, true, err
+	}
+	w.tables += p.mapped() - before
+	return freed + before - p.mapped(), true, nil
 }
+
+// evictAt is where evict goes on: a worker's partition, and a slot in its table.
+type evictAt struct{ part, slot int }
+
+// maxLooks is how many slots are looked at in one hold of a worker's mutex: readers wait meanwhile.
+const maxLooks = 4096
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
 // row. Without one, s is nil and free the number where it would go.

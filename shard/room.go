@@ -86,22 +86,39 @@ type trimmed struct {
 
 // trim evicts, and does a step of a compaction.
 func (w *worker) trim() (t trimmed, err error) {
+	if t.over, err = w.evictExcess(); err != nil {
+		return t, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if t.over = w.excess(); t.over > 0 {
-		freed, err := w.evict(t.over)
-		evictions.Add(int(freed))
-		if err != nil {
-			return t, err
-		}
-		if t.over -= freed; freed > 0 {
-			w.compaction.above = 0
-		}
-	}
 	t.isMoving, err = w.compact()
 	far := w.budget() * 9 / 8
 	t.isFull, t.isUrgent = w.used() > far, w.resident() > far+spareBytes
 	return t, err
+}
+
+// evictExcess evicts what should be, a bit in each hold of the mutex, and says what is left: it has gone over all
+// partitions twice then.
+func (w *worker) evictExcess() (over int64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	over = w.excess()
+	for turns := 2 * len(w.parts); over > 0 && turns > 0; {
+		freed, ended, err := w.evict(maxLooks)
+		evictions.Add(int(freed))
+		if err != nil {
+			return over, err
+		}
+		if over -= freed; freed > 0 {
+			w.compaction.above = 0
+		}
+		if ended {
+			turns--
+		}
+		w.mu.Unlock() // for readers
+		w.mu.Lock()
+	}
+	return over, nil
 }
 
 // MemoryBytes is what Options.MemoryBytes or SetMemoryBytes has said last.

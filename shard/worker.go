@@ -41,7 +41,7 @@ type worker struct {
 	tables     int64 // bytes of parts' tables that are mapped; they count, too
 	compaction compaction
 	applied    uint64 // position up to which this worker has applied everything that concerns it
-	evictAt    int
+	evictAt    evictAt
 	applying   applying
 	rec        op.Record
 	sent       []*message  // by the record at hand, for the pump
