@@ -158,6 +158,18 @@ func TestManyShareAnAddress(t *testing.T) {
 	require.Equal(t, sent+1, messagesOf(e))
 	require.Less(t, e.logged.Load()-logged, int64(100_000))
 	require.Equal(t, []string{"off", "off"}, consents(t, e, "u7", fmt.Sprint("u", users-1)))
+	// One request of as many changes: each is said to the one user whom the address names, and by him to the address.
+	sent, logged = messagesOf(e), e.logged.Load()
+	commitAs(t, e, op.SourceTrack, func(b *Batch) {
+		for i := range 50 {
+			state := emailGroup
+			state.Group[1] = byte(i)
+			addAttributes(b, op.Email, "shared@example.com", op.Contact, statesField(state))
+		}
+	})
+	require.LessOrEqual(t, messagesOf(e)-sent, uint64(50))
+	require.Less(t, e.logged.Load()-logged, int64(100_000))
+	require.Equal(t, []string{"on"}, consents(t, e, fmt.Sprint("u", users-1)))
 }
 
 // Clients track the same states again and again: from the third time on at the latest, nobody is told; what is news,
