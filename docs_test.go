@@ -11,11 +11,17 @@ import (
 )
 
 // The documents name what the code has: each metric and each flag of the server in docs/operations.md, each route in
-// docs/http.md. And what they name, the code has.
+// docs/http.md, each rule there, too. And what they name, the code has.
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
 	same(t, "flags of serve", flagsOf(t), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
+	fault := text(t, "ingest/fault.go")
+	rules := names(`: +"([a-z-]+)"`, section(t, fault, "var ruleNames", "\n}\n")+section(t, text(t, "api/faults.go"), "var unmetRules", "\n}\n"))
+	for name := range names(`= "([a-z-]+)"`, section(t, fault, "const (", ")")) {
+		rules[name] = true
+	}
+	same(t, "rules", rules, names("`([a-z]+(?:-[a-z]+)*)`", firstColumn(section(t, protocol, "### Rules", "### Idempotency-Key"))))
 	routes := names(`path: "(/[^"]+)"`, text(t, "api/routes.go"))
 	require.NotEmpty(t, routes)
 	for route := range routes {
@@ -23,6 +29,11 @@ func TestDocuments(t *testing.T) {
 	}
 	require.Contains(t, text(t, ".ci/run"), "make test")
 	require.True(t, strings.Contains(text(t, "README.md"), "\nmake test "), "the README names the command of .ci/run")
+}
+
+// firstColumn is that of the tables in a text.
+func firstColumn(markdown string) string {
+	return strings.Join(regexp.MustCompile(`(?m)^\|[^|]*\|`).FindAllString(markdown, -1), "\n")
 }
 
 // TestLinks: what the documents link to is there, headings too.
@@ -86,12 +97,12 @@ func same(t *testing.T, what string, code, documents map[string]bool) {
 	require.NotEmpty(t, code, what)
 	for name := range code {
 		if !documents[name] {
-			t.Errorf("%s: docs/operations.md lacks %s", what, name)
+			t.Errorf("%s: the documents lack %s", what, name)
 		}
 	}
 	for name := range documents {
 		if !code[name] {
-			t.Errorf("%s: docs/operations.md has %s, the code doesn't", what, name)
+			t.Errorf("%s: the documents have %s, the code doesn't", what, name)
 		}
 	}
 }

@@ -172,6 +172,9 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.eraseRefused(r.Context(), w.Number, s.options.Store, nil, []uint64{u.Number}); err != nil {
+		return nil, err
+	}
 	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
 	batch.Delete(u.Number)

@@ -27,6 +27,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/live"
+	"millrace/api/refused"
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -40,6 +41,9 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		return openCluster(t, dir, edit)
 	}
 	d = newDoor(t)
+	kept, err := refused.Open(refused.Options{Dir: filepath.Join(dir, "refused"), Now: systemClock, Logger: d.logger()})
+	require.NoError(t, err)
+	edit = append([]func(*Options){func(o *Options) { o.Refused = kept }}, edit...)
 	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Tap: d.live,
 		Logger: d.logger()})
 	require.NoError(t, err)
@@ -50,6 +54,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 		d.closeDoor(served)
 		require.NoError(t, d.control.FlushUsage())
 		require.NoError(t, engine.Close())
+		require.NoError(t, kept.Close())
 	}
 }
 
@@ -91,12 +96,16 @@ func (d *door) bootstrap() error {
 func (d *door) openDoor(store Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
 	options := Options{Store: store, Control: d.control, Live: d.live, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
-		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) ([]byte, int) {
+		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+			return decoder.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+				if note != nil {
+					note(Fault(f))
+				}
+			})
 		}}
 	for _, e := range edit {
 		e(&options)
@@ -258,7 +267,7 @@ func TestTrackAllocations(t *testing.T) {
 	d := open(t, func(o *Options) {
 		o.AccessLog = false
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})
@@ -286,7 +295,7 @@ func BenchmarkDoor(b *testing.B) {
 	d := open(b, func(o *Options) {
 		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})

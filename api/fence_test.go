@@ -194,8 +194,8 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		b.Store, b.control, o.Store, o.AdminToken = o.Store, o.Control, b, "admin-token"
 		track := o.Track
-		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64) ([]byte, int) {
-			return track(dst, body, ws, batch.(*behindBatch).Batch, now)
+		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64, note func(Fault)) ([]byte, int) {
+			return track(dst, body, ws, batch.(*behindBatch).Batch, now, note)
 		}
 	})
 	t.Cleanup(done)
@@ -389,9 +389,9 @@ func TestShedEarly(t *testing.T) {
 	decoded := 0
 	d := open(t, func(o *Options) {
 		track := o.Track
-		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64) ([]byte, int) {
+		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64, note func(Fault)) ([]byte, int) {
 			decoded++
-			return track(dst, body, ws, batch, now)
+			return track(dst, body, ws, batch, now, note)
 		}
 	})
 	d.store.full.Store(true)

@@ -14,14 +14,16 @@ import (
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/ratelimit"
+	"millrace/api/refused"
 )
 
 // Workspace is the decoded settings of a workspace; see control.Workspace.
 type Workspace = control.Workspace
 
 // TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
-// With a status other than 201 the batch is dropped.
-type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64) (reply []byte, status int)
+// With a status other than 201 the batch is dropped. note, unless it is nil, is called for each fault that the answer
+// tells of.
+type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) (reply []byte, status int)
 
 // Options of a Server.
 type Options struct {
@@ -85,6 +87,9 @@ type Options struct {
 
 	// Live shows what is applied to those who watch; the engine has it as its Tap. nil: nobody can watch.
 	Live *live.Hub
+
+	// Refused keeps objects that are refused. nil: nobody does.
+	Refused refused.Feed
 
 	// Cluster is what this server is a node of; nil: it is alone.
 	Cluster Cluster

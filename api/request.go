@@ -14,6 +14,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
+	"millrace/api/refused"
 	"millrace/shard"
 )
 
@@ -61,6 +62,9 @@ type exchange struct {
 	wire      []byte             // memory for the body as it comes
 	plain     []byte             // memory for decompression
 	digits    [20]byte
+
+	note   func(Fault)     // noteFault; nil: what is refused is not kept
+	faults []refused.Entry // of the request at hand
 }
 
 func (x *exchange) reset() {
@@ -68,6 +72,8 @@ func (x *exchange) reset() {
 	x.requestID = x.requestID[:0]
 	clear(x.queried) // views of the request
 	clear(x.expected)
+	clear(x.faults)
+	x.faults = x.faults[:0]
 	if cap(x.reply) > maxPooledBytes {
 		x.reply = nil
 	}

@@ -83,7 +83,13 @@ func New(options Options) (*Server, error) {
 	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {
 		return nil, fmt.Errorf("api: zstd: %w", err)
 	}
-	s.exchanges.New = func() any { return &exchange{s: s, reads: s.options.Store.NewReads()} }
+	s.exchanges.New = func() any {
+		x := &exchange{s: s, reads: s.options.Store.NewReads()}
+		if s.options.Refused != nil {
+			x.note = x.noteFault
+		}
+		return x
+	}
 	s.router = newRouter(s.routes())
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,

@@ -39,11 +39,13 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	}
 	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 	defer batch.Release()
+	x.faults = x.faults[:0]
 	var status int
-	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now)
+	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now, x.note)
 	accepted := batch.Count()
 	if status != fasthttp.StatusCreated { // nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body
 		countsOf(x.ws).count(0, x.reply)
+		x.keepFaults()
 		x.send(status, x.reply)
 		return true
 	}
@@ -62,6 +64,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 		}
 	}
 	countsOf(x.ws).count(accepted, x.reply)
+	x.keepFaults()
 	x.send(status, x.reply)
 	return true
 }
@@ -76,14 +79,10 @@ var unmetTexts = map[shard.Outcome]string{
 // by a record of its own, since the one that has the answer and the operators must be there before anybody knows. When
 // that can't be written, the answer is the one that is kept.
 func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) {
-	var warnings []byte
 	for _, u := range unmet {
-		warnings = append(warnings, `,{"type":`...)
-		warnings = appendQuoted(warnings, fmt.Sprintf("'%s' %s", shortName(u.Name), unmetTexts[u.Why]))
-		warnings = append(warnings, `,"input_array":"attributes","index":`...)
-		warnings = append(strconv.AppendInt(warnings, int64(u.Index), 10), '}')
+		x.noteUnmet(u)
 	}
-	reply := appendWarnings(x.reply, warnings)
+	reply := appendUnmet(x.reply, unmet)
 	if key != nil {
 		again := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
 		defer again.Release()
@@ -92,6 +91,22 @@ func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash
 		}
 	}
 	x.reply = reply
+}
+
+// appendUnmet returns a copy of an answer with a warning for each operator that was not possible.
+func appendUnmet(answer []byte, unmet []shard.UnmetOperator) []byte {
+	var warnings []byte
+	for _, u := range unmet {
+		warnings = append(warnings, `,{"type":`...)
+		warnings = appendQuoted(warnings, unmetText(u))
+		warnings = append(warnings, `,"input_array":"attributes","index":`...)
+		warnings = append(strconv.AppendInt(warnings, int64(u.Index), 10), '}')
+	}
+	return appendWarnings(answer, warnings)
+}
+
+func unmetText(u shard.UnmetOperator) string {
+	return fmt.Sprintf("'%s' %s", shortName(u.Name), unmetTexts[u.Why])
 }
 
 // appendWarnings returns a copy of an answer, whose last member may be its warnings, with more of them.

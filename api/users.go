@@ -1,6 +1,8 @@
 package api
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -361,6 +363,10 @@ func (x *exchange) delete(named []namedUser) {
 				batch.Delete(u.number)
 			}
 		}
+	}
+	if err := x.s.eraseRefused(x.ctx, x.ws.Number, x.reads, named, slices.Collect(maps.Keys(seen))); err != nil {
+		x.failEngine(err)
+		return
 	}
 	if len(seen) > 0 {
 		entry := x.s.options.Control.Entry(x.actor(), "users deleted", x.ws.ID, "count", len(seen))

@@ -23,7 +23,6 @@ import (
 
 	"millrace/api"
 	"millrace/api/control"
-	"millrace/api/openapi"
 	"millrace/api/scim"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -95,7 +94,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.bootstrap(demoYAML)
 	h.openAPI(api.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
-	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
+	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: api.DocumentPage, Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
 		Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)
 			metrics.WritePrometheus(b, true)
@@ -128,7 +127,7 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	decoders := ingest.NewPool(ingest.Options{})
 	var err error
 	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
-		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
+		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, _ func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)

@@ -24,6 +24,7 @@ type cli struct {
 	Export   exportCommand    `cmd:"" help:"Write the events and purchases of a running server."`
 	Streams  streamsCommand   `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
 	Live     liveCommand      `cmd:"" help:"Show what a running server applies, as it applies it."`
+	Refused  refusedCommand   `cmd:"" help:"Look at what a running server has refused, and send it again."`
 	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
 	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
 	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`

@@ -14,6 +14,7 @@ import (
 	"millrace/api/console"
 	"millrace/api/control"
 	"millrace/api/live"
+	refusals "millrace/api/refused" // tests have a function refused
 	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -21,6 +22,7 @@ import (
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/wal/quorum"
 )
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied
@@ -28,11 +30,13 @@ import (
 type node struct {
 	engine  *shard.Coordinator // of a node of a cluster: its front
 	cluster *cluster.Node      // nil: alone
+	self    quorum.Node        // in the cluster; 0: alone
 	events  eventlog.Exporter  // of all of the cluster
 	control *control.Control
 	server  *api.Server
 	streams *stream.Manager
 	live    *live.Hub
+	refused refusals.Feed // nil: what is refused is not kept
 	console *console.Console
 	// consoleAddress is where it is found; empty: nowhere.
 	consoleAddress string
@@ -49,8 +53,11 @@ type nodeOptions struct {
 	decoder ingest.Options
 	streams stream.Options
 	live    live.Options
+	refused *refusals.Options // nil: what is refused is not kept
 	console console.Options
 	cluster *cluster.Options // nil: alone
+
+	keeper *keeper // see openKeeper
 }
 
 // openNode opens all of it. A node of a cluster waits until it is of the cluster, or ctx ends.
@@ -70,26 +77,36 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	if o.cluster != nil {
 		open = n.openMember
 	}
-	if err := open(ctx, &o); err != nil {
+	keeper, err := openKeeper(&o)
+	if err != nil {
 		return nil, err
+	}
+	if err := open(ctx, &o); err != nil {
+		return nil, errors.Join(err, keeper.close())
+	}
+	if err := n.openRefused(keeper); err != nil {
+		return nil, errors.Join(err, n.close())
 	}
 	if err := n.openStreams(o.streams); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
-	door.Control, door.Live = n.control, n.live
-	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64) ([]byte, int) {
+	door.Control, door.Live, door.Refused = n.control, n.live, n.refused
+	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
 		b.MaxArray, b.Source = uint16(ws.MaxArrayLength), op.SourceTrack
-		reply, status := d.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+		var noteFault func(ingest.Fault)
+		if note != nil {
+			noteFault = func(f ingest.Fault) { note(api.Fault(f)) }
+		}
+		reply, status := d.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, noteFault)
 		decoders.Put(d)
 		return reply, status
 	}
 	door.AppendPhoneKey = o.decoder.Phones.Parse
 	door.AdminHandlers = n.adminHandlers(o.decoder.Phones)
-	var err error
 	if n.server, err = api.New(door); err != nil {
 		return nil, errors.Join(err, n.close())
 	}

@@ -20,8 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"millrace/api"
 	"millrace/api/control"
 	"millrace/ingest"
@@ -102,6 +100,12 @@ type serveCommand struct {
 	StreamFileAfter      time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
 	StreamRetryMax       time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
 
+	Refused          string        `default:"objects" enum:"objects,reasons,off" help:"What is kept of objects that are refused: the objects, too, or the reasons alone, or nothing (${enum})."`
+	RefusedRetention time.Duration `default:"168h" help:"How long it is kept."`
+	RefusedBytes     byteSize      `default:"256MiB" help:"How much of it; the oldest goes."`
+	RefusedObject    byteSize      `default:"64KiB" help:"A longer object is not kept, but why it was refused."`
+	RefusedQueue     byteSize      `default:"4MiB" help:"What may wait to be written; beyond it it is not kept, and counted."`
+
 	LiveViewers   int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
 	LivePerSecond int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
 
@@ -178,6 +182,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	if o.live, err = c.liveOptions(); err != nil {
+		return err
+	}
+	if o.refused, err = c.refusedOptions(logger); err != nil {
 		return err
 	}
 	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
@@ -304,7 +311,6 @@ func (c *serveCommand) serveInner(n *node, certificate *api.TLS, ended chan<- er
 		if err != nil {
 			return err
 		}
-		l = netutil.LimitListener(l, c.MaxConns)
 		scheme := "http"
 		if secure {
 			l, scheme = tls.NewListener(l, certificate.Config()), "https"

@@ -163,10 +163,14 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 			return nil, errOpening
 		},
 	}
+	if o.keeper != nil {
+		options.Services[refusedService] = o.keeper.serve
+	}
 	var err error
 	if n.cluster, err = cluster.Open(ctx, options); err != nil {
 		return err
 	}
+	n.self = options.Node
 	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))

@@ -1,0 +1,413 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/goccy/go-json"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+	"millrace/api/refused"
+	"millrace/ingest/field"
+)
+
+// What was refused (package refused): to list it, to count it, and to send it again.
+
+func (s *Server) refusedRoutes() []adminRoute {
+	const base = "/admin/workspaces/{workspace}/refused"
+	return []adminRoute{
+		{"GET " + base, s.listRefused},
+		{"GET " + base + "/counts", s.countRefused},
+		{"GET " + base + "/{id}", s.showRefused},
+		{"DELETE " + base + "/{id}", s.removeRefused},
+		{"POST " + base + "/{id}/send", s.sendRefused},
+		{"POST " + base + "/send", s.sendAllRefused},
+	}
+}
+
+// refusedEntry is an entry as it is shown.
+type refusedEntry struct {
+	ID        string          `json:"id"`
+	At        string          `json:"at"`
+	Key       string          `json:"key_id,omitempty"`
+	KeyName   string          `json:"key_name,omitempty"`
+	RequestID string          `json:"request_id"`
+	Array     string          `json:"input_array,omitempty"` // none: the request was refused as a whole
+	Index     int             `json:"index"`
+	IsRefused bool            `json:"refused"` // else values were left out, and the object was accepted
+	Reasons   []refusedReason `json:"reasons"`
+	Size      int             `json:"size,omitempty"`   // of the object
+	Object    string          `json:"object,omitempty"` // as it was sent; none: it is not kept
+}
+
+type refusedReason struct {
+	Rule string `json:"rule"`
+	Text string `json:"text"`
+}
+
+func describeRefused(w *Workspace, e *refused.Entry) refusedEntry {
+	out := refusedEntry{ID: e.ID().String(), At: time.UnixMilli(e.At).UTC().Format(milliLayout), RequestID: e.Request, Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
+		Size: e.Size, Object: string(e.Object), Reasons: []refusedReason{}}
+	out.Key, out.KeyName = keyNumbered(w, e.Key)
+	for _, f := range e.Faults {
+		out.Reasons = append(out.Reasons, refusedReason(f))
+	}
+	return out
+}
+
+const milliLayout = "2006-01-02T15:04:05.000Z"
+
+// keyNumbered is the key with this number, revoked or not.
+func keyNumbered(w *Workspace, number uint32) (id, name string) {
+	for _, k := range w.Keys {
+		if k.Number == number {
+			return k.ID, k.Name
+		}
+	}
+	return "", ""
+}
+
+// Paging of refused objects.
+const (
+	defaultRefusedLimit = 50
+	maxRefusedLimit     = 200
+)
+
+// refusedQuery reads what a query of the workspace chooses.
+func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, err error) {
+	if s.options.Refused == nil {
+		return q, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
+	}
+	limit, err := queryNumber(query, "limit", defaultRefusedLimit, maxRefusedLimit)
+	if err != nil {
+		return q, err
+	}
+	q = refused.Query{Workspace: w.Number, Rule: query.Get("rule"), Array: query.Get("input_array"), OnlyRefused: query.Get("refused") == "true", Limit: int(limit)}
+	if !slices.Contains([]string{"", "attributes", "events", "purchases", refused.Request}, q.Array) {
+		return q, fmt.Errorf("%w: input_array: want attributes, events, purchases or request", control.ErrInvalid)
+	}
+	if id := query.Get("key_id"); id != "" {
+		i := slices.IndexFunc(w.Keys, func(k *control.KeyDocument) bool { return k.ID == id })
+		if i < 0 {
+			return q, fmt.Errorf("API key %q %w", id, control.ErrNotFound)
+		}
+		q.Key = w.Keys[i].Number
+	}
+	for name, into := range map[string]*int64{"since": &q.Since, "until": &q.Until} {
+		if text := query.Get(name); text != "" {
+			millis, ok := field.Time([]byte(text))
+			if !ok {
+				return q, fmt.Errorf("%w: %s: want ISO 8601", control.ErrInvalid, name)
+			}
+			*into = millis
+		}
+	}
+	if text := query.Get("before"); text != "" {
+		id, ok := refused.ParseID(text)
+		if !ok {
+			return q, fmt.Errorf("%w: before: want the id of an entry", control.ErrInvalid)
+		}
+		q.Before = id.Seq
+	}
+	return q, nil
+}
+
+// listRefused answers with a page of entries, newest first; next, when it is there, is what to ask for before.
+func (s *Server) listRefused(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.refusedQuery(w, r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	list, more, err := s.options.Refused.List(r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Refused []refusedEntry `json:"refused"`
+		Next    string         `json:"next,omitempty"`
+	}{Refused: []refusedEntry{}}
+	for i := range list {
+		answer.Refused = append(answer.Refused, describeRefused(w, &list[i]))
+	}
+	if more {
+		answer.Next = list[len(list)-1].ID().String()
+	}
+	return answer, nil
+}
+
+// refusedCount is how many there were in an hour.
+type refusedCount struct {
+	Hour    string `json:"hour"`
+	Key     string `json:"key_id,omitempty"`
+	KeyName string `json:"key_name,omitempty"`
+	Rule    string `json:"rule"`
+	Refused int    `json:"refused"`
+	LeftOut int    `json:"left_out"`
+}
+
+// countRefused answers with counts by hour, key and rule, newest first.
+func (s *Server) countRefused(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.refusedQuery(w, r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	counts, err := s.options.Refused.Counts(r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]refusedCount, 0, len(counts))
+	for _, c := range counts {
+		one := refusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
+		one.Key, one.KeyName = keyNumbered(w, c.Key)
+		list = append(list, one)
+	}
+	return struct {
+		Counts []refusedCount `json:"counts"`
+	}{list}, nil
+}
+
+// refusedAt is the entry that the path names.
+func (s *Server) refusedAt(w *Workspace, r *http.Request) (e refused.Entry, err error) {
+	if s.options.Refused == nil {
+		return e, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
+	}
+	id, ok := refused.ParseID(r.PathValue("id"))
+	if ok {
+		e, ok, err = s.options.Refused.Get(r.Context(), w.Number, id)
+	}
+	if err == nil && !ok {
+		err = fmt.Errorf("refused object %q %w", r.PathValue("id"), control.ErrNotFound)
+	}
+	return e, err
+}
+
+func (s *Server) showRefused(_ control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.refusedAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return describeRefused(w, &e), nil
+}
+
+func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.refusedAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.options.Control.Audit(by, "refused object removed", w.ID, "id", e.ID().String()); err != nil {
+		return nil, err
+	}
+	_, err = s.options.Refused.Remove(r.Context(), w.Number, e.ID())
+	return success{}, err
+}
+
+// sentAgain is what became of one that was sent again.
+type sentAgain struct {
+	Status   int             `json:"status"`
+	Accepted bool            `json:"accepted"`
+	Answer   json.RawMessage `json:"answer"` // of /users/track
+}
+
+// sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry goes.
+func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.refusedAt(w, r)
+	if err != nil {
+		return nil, err
+	}
+	text, err := s.readAll(r)
+	if err != nil {
+		return nil, err
+	}
+	edited, err := editedObject(text)
+	if err != nil {
+		return nil, err
+	}
+	if edited != nil {
+		e.Object = edited
+	}
+	if err := isSendable(&e); err != nil {
+		return nil, err
+	}
+	if err := s.options.Control.Audit(by, "refused object sent again", w.ID, "id", e.ID().String(), "edited", edited != nil); err != nil {
+		return nil, err
+	}
+	reply, status, err := s.trackAgain(w, e.Array, e.Object)
+	if err != nil {
+		return nil, err
+	}
+	again := sentAgain{Status: status, Accepted: status == fasthttp.StatusCreated, Answer: reply}
+	if again.Accepted {
+		_, err = s.options.Refused.Remove(r.Context(), w.Number, e.ID())
+	}
+	return again, err
+}
+
+// editedObject is the object of a body, the bytes as they were sent; nil: there is none.
+func editedObject(text []byte) ([]byte, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil
+	}
+	body, err := checkJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", control.ErrInvalid, err)
+	}
+	for name := range body.members() {
+		if name != "object" {
+			return nil, fmt.Errorf("%w: %s is no member", control.ErrInvalid, name)
+		}
+	}
+	object := body.member("object")
+	if object.absent() {
+		return nil, nil
+	}
+	if !object.isObject() {
+		return nil, fmt.Errorf("%w: object: want an object", control.ErrInvalid)
+	}
+	return object, nil
+}
+
+// isSendable says why an entry can't be sent again.
+func isSendable(e *refused.Entry) error {
+	switch {
+	case e.Array == "":
+		return fmt.Errorf("%w: a request that was refused as a whole is not kept: its client must send it again", control.ErrConflict)
+	case e.Object == nil:
+		return fmt.Errorf("%w: the object is not kept: send one along", control.ErrConflict)
+	case !e.IsRefused && e.Array != "attributes":
+		return fmt.Errorf("%w: the object was accepted but for a value; it would count twice", control.ErrConflict)
+	}
+	return nil
+}
+
+// trackAgain sends objects as /users/track does. What is refused again is not kept once more.
+func (s *Server) trackAgain(w *Workspace, array string, objects ...[]byte) (reply []byte, status int, err error) {
+	body := append(append([]byte(`{"`), array...), `":[`...)
+	body = append(append(body, bytes.Join(objects, []byte(","))...), "]}"...)
+	if err := s.options.Store.Admit(); err != nil {
+		return nil, 0, err
+	}
+	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	defer batch.Release()
+	reply, status = s.options.Track(nil, body, w, batch, s.options.Now(), nil)
+	if status != fasthttp.StatusCreated {
+		countsOf(w).count(0, reply)
+		return reply, status, nil
+	}
+	accepted := batch.Count()
+	if accepted > 0 {
+		if err := batch.Commit(); err != nil {
+			return nil, 0, err
+		}
+		if unmet := batch.Unmet(); unmet != nil {
+			reply = appendUnmet(reply, unmet)
+		}
+	}
+	countsOf(w).count(accepted, reply)
+	return reply, status, nil
+}
+
+// resendBatch is how many objects are sent again in one request: no plan allows fewer.
+const resendBatch = 50
+
+// sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out of
+// accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
+func (s *Server) sendAllRefused(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	query := r.URL.Query()
+	q, err := s.refusedQuery(w, query)
+	if err != nil {
+		return nil, err
+	}
+	if q.Rule == "" {
+		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)
+	}
+	q.OnlyRefused = true
+	list, more, err := s.options.Refused.List(r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Accepted int    `json:"accepted"`
+		Refused  int    `json:"refused"`  // again
+		Skipped  int    `json:"not_kept"` // there is no object to send
+		Next     string `json:"next,omitempty"`
+	}{}
+	if more {
+		answer.Next = list[len(list)-1].ID().String()
+	}
+	if err := s.options.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule, "count", len(list)); err != nil {
+		return nil, err
+	}
+	slices.Reverse(list)
+	kept := slices.DeleteFunc(slices.Clone(list), func(e refused.Entry) bool { return isSendable(&e) != nil })
+	answer.Skipped = len(list) - len(kept)
+	for len(kept) > 0 {
+		n := 1
+		for n < min(len(kept), resendBatch) && kept[n].Array == kept[0].Array {
+			n++
+		}
+		accepted, err := s.sendTogether(r.Context(), w, kept[:n])
+		if err != nil {
+			return nil, err
+		}
+		answer.Accepted, answer.Refused, kept = answer.Accepted+accepted, answer.Refused+n-accepted, kept[n:]
+	}
+	return answer, nil
+}
+
+// sendTogether sends entries of one array in one request, and removes those that were accepted.
+func (s *Server) sendTogether(ctx context.Context, w *Workspace, list []refused.Entry) (accepted int, err error) {
+	reply, _, err := s.trackAgain(w, list[0].Array, mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Errors []struct {
+			Index int `json:"index"`
+		} `json:"errors"`
+	}
+	if err := json.Unmarshal(reply, &answer); err != nil {
+		return 0, err
+	}
+	isRefused := map[int]bool{}
+	for _, e := range answer.Errors {
+		isRefused[e.Index] = true
+	}
+	var ids []refused.ID
+	for i := range list {
+		if !isRefused[i] {
+			ids = append(ids, list[i].ID())
+		}
+	}
+	_, err = s.options.Refused.Remove(ctx, w.Number, ids...)
+	return len(ids), err
+}

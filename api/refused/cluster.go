@@ -1,0 +1,234 @@
+package refused
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Each node of a cluster keeps what it has refused itself. Who asks any of them is answered by all; nodes that can't be
+// reached are left out of lists and counts. A node that can't be reached by who erases is told later, for as long as it
+// may have something (debts.go).
+
+// Peers are the nodes of the cluster.
+type Peers interface {
+	Self() uint32
+	Nodes() []uint32 // this one included
+	// Call has another node's Cluster serve a message.
+	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
+}
+
+// Cluster is the Feed of all nodes.
+type Cluster struct {
+	own   *Store
+	peers Peers
+	debts *debts
+}
+
+// NewCluster joins a node's store to those of the others. Close it before the store.
+func NewCluster(own *Store, peers Peers) (*Cluster, error) {
+	c := &Cluster{own: own, peers: peers}
+	var err error
+	c.debts, err = openDebts(own, func(ctx context.Context, node uint32, ids []uint64) error {
+		_, err := c.call(ctx, node, request{Verb: verbErase, IDs: ids})
+		return err
+	})
+	return c, err
+}
+
+// Close ends it; the store goes on.
+func (c *Cluster) Close() error { return c.debts.close() }
+
+// request is what one node asks another, reply what that one says.
+type (
+	request struct {
+		Verb      string   `json:"verb"`
+		Query     Query    `json:"query"`
+		Workspace uint32   `json:"workspace,omitempty"`
+		Seqs      []uint64 `json:"seqs,omitempty"`
+		IDs       []uint64 `json:"ids,omitempty"`
+	}
+	reply struct {
+		Entries []Entry `json:"entries,omitempty"`
+		More    bool    `json:"more,omitempty"`
+		Counts  []Count `json:"counts,omitempty"`
+		N       int     `json:"n,omitempty"`
+	}
+)
+
+const (
+	verbList   = "list"
+	verbCounts = "counts"
+	verbRemove = "remove"
+	verbErase  = "erase"
+)
+
+// Serve answers another node.
+func (c *Cluster) Serve(ctx context.Context, message []byte) ([]byte, error) {
+	var q request
+	if err := json.Unmarshal(message, &q); err != nil {
+		return nil, fmt.Errorf("refused objects: %w", err)
+	}
+	r, err := c.serve(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+func (c *Cluster) serve(ctx context.Context, q request) (r reply, err error) {
+	switch q.Verb {
+	case verbList:
+		r.Entries, r.More, err = c.own.List(ctx, q.Query)
+	case verbCounts:
+		r.Counts, err = c.own.Counts(ctx, q.Query)
+	case verbRemove:
+		ids := make([]ID, len(q.Seqs))
+		for i := range q.Seqs {
+			ids[i].Seq = q.Seqs[i]
+		}
+		r.N, err = c.own.Remove(ctx, q.Workspace, ids...)
+	case verbErase:
+		r.N, err = c.own.Erase(ctx, q.IDs)
+	default:
+		err = fmt.Errorf("refused objects: there is no verb %q", q.Verb)
+	}
+	return r, err
+}
+
+// call asks one node, this one or another.
+func (c *Cluster) call(ctx context.Context, node uint32, q request) (r reply, err error) {
+	if node == c.peers.Self() {
+		return c.serve(ctx, q)
+	}
+	message, err := json.Marshal(q)
+	if err != nil {
+		return r, err
+	}
+	text, err := c.peers.Call(ctx, node, message)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(text, &r)
+}
+
+// answered is what a node has said.
+type answered struct {
+	node uint32
+	reply
+	err error
+}
+
+// ask asks all nodes at once.
+func (c *Cluster) ask(ctx context.Context, q request) []answered {
+	nodes := c.peers.Nodes()
+	answers := make([]answered, len(nodes))
+	var group sync.WaitGroup
+	for i, node := range nodes {
+		group.Go(func() {
+			r, err := c.call(ctx, node, q)
+			answers[i] = answered{node, r, err}
+		})
+	}
+	group.Wait()
+	return answers
+}
+
+// Offer gives entries to be kept here.
+func (c *Cluster) Offer(entries ...Entry) { c.own.Offer(entries...) }
+
+// List is that of all nodes that can be reached. Entries of one millisecond may have the same Seq on several nodes: a page
+// has all of the last one's.
+func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
+	for _, a := range c.ask(ctx, request{Verb: verbList, Query: q}) {
+		if a.err != nil {
+			if a.node == c.peers.Self() {
+				return nil, false, a.err
+			}
+			c.own.options.Logger.Warn("refused objects of a node can't be listed", "node", a.node, "error", a.err)
+			continue
+		}
+		more = more || a.More
+		for _, e := range a.Entries {
+			e.Node = a.node
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.Seq, a.Seq), cmp.Compare(a.Node, b.Node)) })
+	if n := q.Limit; len(list) > n {
+		for n < len(list) && list[n].Seq == list[n-1].Seq {
+			n++
+		}
+		more = more || n < len(list)
+		list = list[:n]
+	}
+	return list, more, nil
+}
+
+// Counts adds up those of all nodes that can be reached.
+func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
+	counts := map[countKey]*Count{}
+	for _, a := range c.ask(ctx, request{Verb: verbCounts, Query: q}) {
+		if a.err != nil {
+			if a.node == c.peers.Self() {
+				return nil, a.err
+			}
+			c.own.options.Logger.Warn("refused objects of a node can't be counted", "node", a.node, "error", a.err)
+		}
+		for i := range a.Counts {
+			addCount(counts, &a.Counts[i])
+		}
+	}
+	return sortedCounts(counts), nil
+}
+
+// Get asks the node that has the entry.
+func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error) {
+	if !slices.Contains(c.peers.Nodes(), id.Node) {
+		return e, false, nil
+	}
+	r, err := c.call(ctx, id.Node, request{Verb: verbList, Query: Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1}})
+	if err != nil || len(r.Entries) == 0 || r.Entries[0].Seq != id.Seq {
+		return e, false, err
+	}
+	e = r.Entries[0]
+	e.Node = id.Node
+	return e, true, nil
+}
+
+// Remove takes entries out, each where it is.
+func (c *Cluster) Remove(ctx context.Context, workspace uint32, ids ...ID) (n int, err error) {
+	of := map[uint32][]uint64{}
+	for _, id := range ids {
+		of[id.Node] = append(of[id.Node], id.Seq)
+	}
+	for node, seqs := range of {
+		r, failure := c.call(ctx, node, request{Verb: verbRemove, Workspace: workspace, Seqs: seqs})
+		n, err = n+r.N, errors.Join(err, failure)
+	}
+	return n, err
+}
+
+// Erase has all nodes take out what names one of the identifiers. It returns when those have that can be reached, and
+// when it is noted, on disk, whom to tell later.
+func (c *Cluster) Erase(ctx context.Context, ids []uint64) (n int, err error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	var missed []uint32
+	for _, a := range c.ask(ctx, request{Verb: verbErase, IDs: ids}) {
+		switch {
+		case a.err == nil:
+			n += a.N
+		case a.node == c.peers.Self():
+			return n, a.err
+		default:
+			missed = append(missed, a.node)
+		}
+	}
+	return n, c.debts.add(missed, ids)
+}

@@ -1,0 +1,150 @@
+package refused
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// net has the nodes of a cluster call one another.
+type net struct {
+	mu       sync.Mutex
+	clusters map[uint32]*Cluster
+	down     map[uint32]bool
+}
+
+type seat struct {
+	*net
+	self uint32
+}
+
+func (s seat) Self() uint32    { return s.self }
+func (s seat) Nodes() []uint32 { return []uint32{1, 2, 3} }
+
+func (s seat) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	s.mu.Lock()
+	c, down := s.clusters[node], s.down[node]
+	s.mu.Unlock()
+	if down || c == nil {
+		return nil, errors.New("nobody answers")
+	}
+	return c.Serve(ctx, message)
+}
+
+func openNet(t *testing.T) (n *net, desks map[uint32]*desk) {
+	n = &net{clusters: map[uint32]*Cluster{}, down: map[uint32]bool{}}
+	desks = map[uint32]*desk{}
+	for node := uint32(1); node <= 3; node++ {
+		d := openDesk(t, nil)
+		c, err := NewCluster(d.Store, seat{n, node})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.clusters[node].Close()) })
+		n.clusters[node], desks[node] = c, d
+	}
+	return n, desks
+}
+
+func TestCluster(t *testing.T) {
+	n, desks := openNet(t)
+	for i := range 9 {
+		d := desks[uint32(1+i%3)]
+		d.offer("r", fmt.Sprintf(`{"external_id":"u%d"}`, i))
+		if i%3 == 2 {
+			for _, d := range desks {
+				d.now.Add(1000)
+			}
+		}
+	}
+	c := n.clusters[2]
+	var all []Entry
+	for q := (Query{Limit: 2}); ; {
+		list, more, err := c.List(t.Context(), q)
+		require.NoError(t, err)
+		all = append(all, list...)
+		if !more {
+			break
+		}
+		q.Before = list[len(list)-1].Seq
+	}
+	require.Len(t, all, 9)
+	require.True(t, slices.IsSortedFunc(all, func(a, b Entry) int { return int(int64(b.Seq) - int64(a.Seq)) }))
+	counts, err := c.Counts(t.Context(), Query{})
+	require.NoError(t, err)
+	require.Len(t, counts, 1)
+	require.Equal(t, 9, counts[0].Refused)
+	for _, e := range all {
+		got, ok, err := c.Get(t.Context(), 1, e.ID())
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, e, got)
+		id, ok := ParseID(e.ID().String())
+		require.True(t, ok)
+		require.Equal(t, e.ID(), id)
+	}
+	_, ok, err := c.Get(t.Context(), 1, ID{4, all[0].Seq})
+	require.NoError(t, err)
+	require.False(t, ok)
+	removed, err := c.Remove(t.Context(), 1, all[0].ID(), all[1].ID(), all[8].ID())
+	require.NoError(t, err)
+	require.Equal(t, 3, removed)
+
+	n.down[3] = true
+	list, _, err := c.List(t.Context(), Query{Limit: 100})
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	require.False(t, slices.ContainsFunc(list, func(e Entry) bool { return e.Node == 3 }))
+	_, err = c.Serve(t.Context(), []byte(`{"verb":"x"}`))
+	require.Error(t, err)
+	_, err = c.Serve(t.Context(), []byte(`?`))
+	require.Error(t, err)
+}
+
+// A node that can't be reached when a user is deleted is told later, also by a process that has started since; what it
+// has after its retention time is older than that.
+func TestDebts(t *testing.T) {
+	n, desks := openNet(t)
+	for _, d := range desks {
+		d.offer("r", `{"external_id":"ada"}`)
+	}
+	n.down[3] = true
+	ada := Identifier(1, op.ExternalID, []byte("ada"))
+	erased, err := n.clusters[1].Erase(t.Context(), []uint64{ada})
+	require.NoError(t, err)
+	require.Equal(t, 2, erased)
+	n.clusters[1].debts.payAll(t.Context())
+	require.Len(t, desks[3].list(Query{}), 1)
+
+	require.NoError(t, n.clusters[1].Close())
+	again, err := NewCluster(desks[1].Store, seat{n, 1})
+	require.NoError(t, err)
+	n.clusters[1] = again
+	again.debts.payAll(t.Context())
+	n.down[3] = false
+	again.debts.payAll(t.Context())
+	require.Empty(t, desks[3].list(Query{}))
+	require.Empty(t, again.debts.owed)
+
+	n.down[3] = true
+	_, err = again.Erase(t.Context(), []uint64{ada})
+	require.NoError(t, err)
+	require.Len(t, again.debts.owed, 1)
+	desks[1].now.Add(desks[1].options.Retention.Milliseconds() + 1)
+	again.debts.payAll(t.Context())
+	require.Empty(t, again.debts.owed, "nothing there is as old")
+	_, err = again.Erase(t.Context(), make([]uint64, maxDebts+1))
+	require.ErrorIs(t, err, errTooMany)
+}
+
+func TestIDs(t *testing.T) {
+	for _, text := range []string{"", "x", "-1", "1-", "0-1", "0", "1-0", "99999999999-1", "1-2-3"} {
+		_, ok := ParseID(text)
+		require.False(t, ok, text)
+	}
+}

@@ -1,0 +1,186 @@
+package refused
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+)
+
+// A file begins with a magic, which has the version, and goes on with frames:
+//
+//	size u32 | CRC-32C u32, of the payload | payload
+//
+// A payload is an entry: seq u64, at i64, workspace u32, key u32, flags u8, array u8, index, size of the object, request
+// id, count of faults and of each rule and text, count of identifiers and of each its hash u64, the object. Numbers
+// without a type are uvarints, texts have their length in front; all is little endian.
+const magic = "millrace refused 1\n"
+
+const frameBytes = 8
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Flags of an entry.
+const (
+	flagRefused = 1 << iota
+	flagObject  // the object is kept
+)
+
+var arrays = []string{"", "attributes", "events", "purchases"}
+
+// errDamaged: a frame is torn, or damaged.
+var errDamaged = errors.New("damaged")
+
+// appendFrame appends an entry, and the identifiers that its object names.
+func appendFrame(dst []byte, e *Entry, ids []uint64) []byte {
+	start := len(dst)
+	dst = append(dst, make([]byte, frameBytes)...)
+	dst = binary.LittleEndian.AppendUint64(dst, e.Seq)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.At))
+	dst = binary.LittleEndian.AppendUint32(dst, e.Workspace)
+	dst = binary.LittleEndian.AppendUint32(dst, e.Key)
+	var flags byte
+	if e.IsRefused {
+		flags |= flagRefused
+	}
+	if e.Object != nil {
+		flags |= flagObject
+	}
+	dst = append(dst, flags, byte(max(slices.Index(arrays, e.Array), 0)))
+	dst = binary.AppendUvarint(dst, uint64(e.Index))
+	dst = binary.AppendUvarint(dst, uint64(e.Size))
+	dst = appendText(dst, e.Request)
+	dst = binary.AppendUvarint(dst, uint64(len(e.Faults)))
+	for _, f := range e.Faults {
+		dst = appendText(appendText(dst, f.Rule), f.Text)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(ids)))
+	for _, id := range ids {
+		dst = binary.LittleEndian.AppendUint64(dst, id)
+	}
+	dst = append(dst, e.Object...)
+	payload := dst[start+frameBytes:]
+	binary.LittleEndian.PutUint32(dst[start:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(dst[start+4:], crc32.Checksum(payload, castagnoli))
+	return dst
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// stored is an entry as it is read.
+type stored struct {
+	Entry
+	ids   []uint64
+	frame []byte // of the file
+}
+
+// eachFrame calls f for each entry of a file's text, until it says false, and returns where the last good frame ends.
+// What f is given is valid until it returns.
+func eachFrame(text []byte, f func(*stored) bool) (end int, err error) {
+	if len(text) < len(magic) || string(text[:len(magic)]) != magic {
+		return 0, fmt.Errorf("%w: it doesn't begin with %q", errDamaged, magic)
+	}
+	var e stored
+	for end = len(magic); end < len(text); {
+		rest := text[end:]
+		if len(rest) < frameBytes {
+			return end, errDamaged
+		}
+		size := binary.LittleEndian.Uint32(rest)
+		if uint64(size) > uint64(len(rest)-frameBytes) {
+			return end, errDamaged
+		}
+		payload := rest[frameBytes : frameBytes+int(size)]
+		if crc32.Checksum(payload, castagnoli) != binary.LittleEndian.Uint32(rest[4:]) || !e.read(payload) {
+			return end, errDamaged
+		}
+		e.frame = rest[:frameBytes+int(size)]
+		end += len(e.frame)
+		if !f(&e) {
+			return end, nil
+		}
+	}
+	return end, nil
+}
+
+// read reads a payload; false: it is none.
+func (e *stored) read(b []byte) bool {
+	r := reader{b: b, ok: true}
+	e.Seq, e.At = r.u64(), int64(r.u64())
+	e.Workspace, e.Key = r.u32(), r.u32()
+	flags, array := r.u8(), r.u8()
+	if int(array) >= len(arrays) {
+		return false
+	}
+	e.IsRefused, e.Array = flags&flagRefused != 0, arrays[array]
+	e.Index, e.Size, e.Request = int(r.uvarint()), int(r.uvarint()), r.text()
+	e.Faults, e.ids = e.Faults[:0], e.ids[:0]
+	for n := r.uvarint(); n > 0 && r.ok; n-- {
+		e.Faults = append(e.Faults, Fault{r.text(), r.text()})
+	}
+	for n := r.uvarint(); n > 0 && r.ok; n-- {
+		e.ids = append(e.ids, r.u64())
+	}
+	if e.Object = nil; flags&flagObject != 0 {
+		e.Object = r.b
+	}
+	return r.ok
+}
+
+// copy is an entry that may be kept.
+func (e *stored) copy() Entry {
+	own := e.Entry
+	own.Faults, own.Object = slices.Clone(e.Faults), slices.Clone(e.Object)
+	return own
+}
+
+// reader reads a payload from its beginning; beyond the end it reads zeros and is not ok.
+type reader struct {
+	b  []byte
+	ok bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.ok, r.b = false, nil
+		return nil
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+func (r *reader) u8() byte {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) u32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	r.take(max(n, 0))
+	if n <= 0 {
+		r.ok = false
+	}
+	return v
+}
+
+func (r *reader) text() string { return string(r.take(int(min(r.uvarint(), uint64(len(r.b)+1))))) }

@@ -1,0 +1,114 @@
+package refused
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+
+	"github.com/zeebo/xxh3"
+
+	"millrace/shard/op"
+)
+
+// An entry goes when a user is deleted whom its object names, in whatever way. So each entry has the hashes of all that
+// its object names: the last resort is to hash too much.
+
+// Identifier is the hash of an identifier in a workspace. key is as in ops, but for a svc_id, of which it is the text,
+// and a phone, of which it is the digits.
+func Identifier(workspace uint32, kind op.IDKind, key []byte) uint64 {
+	if kind == op.Phone {
+		key = digitsOf(key)
+	}
+	var h xxh3.Hasher
+	_, _ = h.Write(binary.LittleEndian.AppendUint32([]byte{byte(kind)}, workspace))
+	_, _ = h.Write(key)
+	return h.Sum64()
+}
+
+// digitsOf are the digits of a phone number: what separates them differs from client to client.
+func digitsOf(number []byte) (digits []byte) {
+	for _, c := range number {
+		if c >= '0' && c <= '9' {
+			digits = append(digits, c)
+		}
+	}
+	return digits
+}
+
+// identifiersOf are those of all identifiers that an object names, also where it may not: such an object was refused.
+func identifiersOf(workspace uint32, object []byte) (ids []uint64) {
+	add := func(kind op.IDKind, key []byte) {
+		if len(key) > 0 {
+			ids = append(ids, Identifier(workspace, kind, key))
+		}
+	}
+	eachMember(object, func(name string, value json.RawMessage) {
+		text, ok := textOf(value)
+		switch {
+		case name == "user_alias":
+			labels, names := aliasOf(value)
+			for _, label := range labels {
+				for _, name := range names {
+					add(op.Alias, op.AppendAliasKey(nil, []byte(label), []byte(name)))
+				}
+			}
+		case !ok:
+		case name == "external_id":
+			add(op.ExternalID, []byte(text))
+		case name == "svc_id" || name == "braze_id":
+			add(op.SvcID, []byte(text))
+		case name == "email":
+			add(op.Email, op.AppendEmailKey(nil, []byte(text)))
+		case name == "phone":
+			add(op.Phone, []byte(text))
+		}
+	})
+	return ids
+}
+
+// aliasOf are the labels and names of an alias object: a member may stand there twice, which is refused.
+func aliasOf(value json.RawMessage) (labels, names []string) {
+	eachMember(value, func(name string, value json.RawMessage) {
+		text, ok := textOf(value)
+		switch {
+		case ok && name == "alias_label" && len(labels) < maxTwice:
+			labels = append(labels, text)
+		case ok && name == "alias_name" && len(names) < maxTwice:
+			names = append(names, text)
+		}
+	})
+	return labels, names
+}
+
+// maxTwice is how often a member that may stand there once is looked at.
+const maxTwice = 8
+
+// textOf is the text of a string, or of an integer, which is as good as an external id.
+func textOf(value json.RawMessage) (text string, ok bool) {
+	if len(value) > 0 && (value[0] == '-' || value[0] >= '0' && value[0] <= '9') {
+		if text = string(value); text == "-0" {
+			text = "0"
+		}
+		return text, true
+	}
+	return text, json.Unmarshal(value, &text) == nil && len(value) > 0 && value[0] == '"'
+}
+
+// eachMember calls f for each member of a JSON object, in order, those with the same name included.
+func eachMember(object []byte, f func(name string, value json.RawMessage)) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return
+		}
+		var value json.RawMessage
+		if d.Decode(&value) != nil {
+			return
+		}
+		f(name.(string), value)
+	}
+}

@@ -1,0 +1,211 @@
+package refused
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+)
+
+// Query chooses entries. Zero values choose all.
+type Query struct {
+	Workspace    uint32
+	Key          uint32
+	Rule         string
+	Array        string // attributes, events, purchases; request: requests that were refused as a whole
+	OnlyRefused  bool   // not those of which values were left out
+	Since, Until int64  // Unix ms; Until is not in it
+	Before       uint64 // Seq; older ones alone
+	Limit        int
+}
+
+// Request is the Array of a Query for requests that were refused as a whole.
+const Request = "request"
+
+func (q *Query) matches(e *Entry) bool {
+	array := e.Array
+	if array == "" {
+		array = Request
+	}
+	return (q.Workspace == 0 || q.Workspace == e.Workspace) && (q.Key == 0 || q.Key == e.Key) && (q.Array == "" || q.Array == array) &&
+		(!q.OnlyRefused || e.IsRefused) && e.At >= q.Since && (q.Until == 0 || e.At < q.Until) && (q.Before == 0 || e.Seq < q.Before) &&
+		(q.Rule == "" || slices.ContainsFunc(e.Faults, func(f Fault) bool { return f.Rule == q.Rule }))
+}
+
+// List returns the entries that a query chooses, newest first, all that was offered before included; more says that
+// there may be others behind the last one.
+func (s *Store) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
+	var paths []string
+	if err := s.do(func() error { paths = s.paths(); return nil }); err != nil {
+		return nil, false, err
+	}
+	q.Since = max(q.Since, s.options.Now()-s.options.Retention.Milliseconds())
+	for _, path := range paths {
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		if q.Before != 0 && seqOf(path) > q.Before {
+			continue
+		}
+		found, err := readSegment(path, q)
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, found...)
+		if len(list) > q.Limit {
+			return list[:q.Limit], true, nil
+		}
+	}
+	return list, false, nil
+}
+
+// readSegment returns the newest entries of a file that a query chooses, one more than its limit at most.
+func readSegment(path string, q Query) (found []Entry, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var frames [][]byte // of those that are chosen
+	_, _ = eachFrame(text, func(e *stored) bool {
+		if q.matches(&e.Entry) {
+			frames = append(frames, e.frame)
+		}
+		return true
+	})
+	var e stored
+	for _, frame := range slices.Backward(frames) {
+		if len(found) > q.Limit {
+			break
+		}
+		e.read(frame[frameBytes:])
+		found = append(found, e.copy())
+	}
+	return found, nil
+}
+
+// Get returns one entry; ok is false when it isn't there any more.
+func (s *Store) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error) {
+	list, _, err := s.List(ctx, Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1})
+	if err != nil || len(list) == 0 || list[0].Seq != id.Seq {
+		return e, false, err
+	}
+	return list[0], true, nil
+}
+
+// Remove takes entries out of a workspace, and says how many there were.
+func (s *Store) Remove(_ context.Context, workspace uint32, ids ...ID) (n int, err error) {
+	seqs := make([]uint64, len(ids))
+	for i := range ids {
+		seqs[i] = ids[i].Seq
+	}
+	err = s.do(func() (err error) {
+		n, err = s.removeWhere(func(g *segment) bool { return s.mayHold(g, seqs) },
+			func(e *stored) bool { return e.Workspace == workspace && slices.Contains(seqs, e.Seq) })
+		return err
+	})
+	return n, err
+}
+
+// mayHold says whether a file may have one of these entries: they lie between its name and the next one's.
+func (s *Store) mayHold(g *segment, seqs []uint64) bool {
+	from, to := seqOf(g.path), ^uint64(0)
+	if i := slices.Index(s.ring, g); i+1 < len(s.ring) {
+		to = seqOf(s.ring[i+1].path)
+	}
+	return slices.ContainsFunc(seqs, func(seq uint64) bool { return seq >= from && seq < to })
+}
+
+// Erase takes out all entries with objects that name one of the identifiers, and says how many there were.
+func (s *Store) Erase(_ context.Context, ids []uint64) (n int, err error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	wanted := make(map[uint64]struct{}, len(ids))
+	for _, id := range ids {
+		wanted[id] = struct{}{}
+	}
+	hit := func(of []uint64) bool {
+		return slices.ContainsFunc(of, func(id uint64) bool { _, ok := wanted[id]; return ok })
+	}
+	err = s.do(func() (err error) {
+		n, err = s.removeWhere(func(g *segment) bool { return hit(g.ids) }, func(e *stored) bool { return hit(e.ids) })
+		return err
+	})
+	erased.Add(n)
+	return n, err
+}
+
+// Count is how many faults there were in one hour, by one key, of one rule.
+type Count struct {
+	Hour      int64 // Unix ms at which it began
+	Workspace uint32
+	Key       uint32
+	Rule      string
+	Refused   int // objects, and requests, that were refused
+	LeftOut   int // values that were left out
+}
+
+type countKey struct {
+	hour           int64
+	workspace, key uint32
+	rule           string
+}
+
+func (c *Count) key() countKey { return countKey{c.Hour, c.Workspace, c.Key, c.Rule} }
+
+// add counts a fault.
+func (g *segment) add(e *Entry, rule string) {
+	c := Count{Hour: e.At - e.At%time.Hour.Milliseconds(), Workspace: e.Workspace, Key: e.Key, Rule: rule, LeftOut: 1}
+	if e.IsRefused {
+		c.Refused, c.LeftOut = 1, 0
+	}
+	addCount(g.counts, &c)
+}
+
+func addCount(counts map[countKey]*Count, c *Count) {
+	sum := counts[c.key()]
+	if sum == nil {
+		sum = &Count{Hour: c.Hour, Workspace: c.Workspace, Key: c.Key, Rule: c.Rule}
+		counts[c.key()] = sum
+	}
+	sum.Refused += c.Refused
+	sum.LeftOut += c.LeftOut
+}
+
+// Counts counts what is kept of what a query chooses by workspace, key, rule and time, by hour, key and rule; newest
+// first.
+func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
+	counts := map[countKey]*Count{}
+	err = s.do(func() error {
+		for _, g := range s.ring {
+			for _, c := range g.counts {
+				if q.counts(c) {
+					addCount(counts, c)
+				}
+			}
+		}
+		return nil
+	})
+	return sortedCounts(counts), err
+}
+
+func sortedCounts(counts map[countKey]*Count) (list []Count) {
+	for _, c := range counts {
+		list = append(list, *c)
+	}
+	slices.SortFunc(list, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Hour, a.Hour), cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Rule, b.Rule))
+	})
+	return list
+}
+
+// counts says whether the query chooses an hour's count.
+func (q *Query) counts(c *Count) bool {
+	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) && (q.Rule == "" || q.Rule == c.Rule) &&
+		c.Hour+time.Hour.Milliseconds() > q.Since && (q.Until == 0 || c.Hour < q.Until) && !(q.OnlyRefused && c.Refused == 0)
+}

@@ -1,0 +1,291 @@
+// Package refused keeps what was refused: each object of /users/track that was, and each of which a value was left out,
+// with reason, rule, key, time and, unless it is told not to, the object as it was sent. It is for people who look why
+// their data don't arrive, and want to mend and send it again; nothing that was acknowledged depends on it.
+//
+// Invariants
+//   - Nobody waits for it who sends objects: Offer copies what it is given into a queue with a bound in bytes, and what
+//     finds no room there is dropped, and counted.
+//   - One goroutine writes, removes and answers what is to see all that was offered before.
+//   - The files are a ring: the oldest go when they are too old, or too much. What was written in the last second may be
+//     lost with the machine. A file that is torn at its end by a crash loses that end; one that is damaged loses what is
+//     behind the damage.
+//   - What Erase and Remove take out is off the disk when they return.
+package refused
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("refused objects are not kept any more: the server stops")
+
+// Options of a Store. The zero value of a field means its default.
+type Options struct {
+	Dir string // its own
+	// Retention and MaxBytes bound what is kept. Defaults 7 days, 256 MiB.
+	Retention time.Duration
+	MaxBytes  int64
+	// WithoutObjects keeps why something was refused, and nothing that a client has sent besides the names in the text.
+	WithoutObjects bool
+	// MaxObjectBytes is how long an object may be that is kept; of a longer one there is the rest. Default 64 KiB.
+	MaxObjectBytes int
+	// QueueBytes bounds what waits to be written. Default 4 MiB.
+	QueueBytes int64
+	Now        func() int64 // Unix ms; default: the system's clock
+	Logger     *slog.Logger // default: slog.Default()
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	o.Retention = cmp.Or(o.Retention, 7*24*time.Hour)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 256<<20)
+	o.MaxObjectBytes = cmp.Or(o.MaxObjectBytes, 64<<10)
+	o.QueueBytes = cmp.Or(o.QueueBytes, 4<<20)
+	if o.Now == nil {
+		o.Now = func() int64 { return time.Now().UnixMilli() }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+// Validate says which option is wrong.
+func (o *Options) Validate() error {
+	switch {
+	case o.Dir == "":
+		return errors.New("refused: Dir is not set")
+	case o.Retention < time.Hour:
+		return fmt.Errorf("refused: Retention is %s, want at least 1h", o.Retention)
+	case o.MaxBytes < 1<<20:
+		return fmt.Errorf("refused: MaxBytes is %d, want at least 1 MiB", o.MaxBytes)
+	case o.MaxObjectBytes < 1 || o.MaxObjectBytes > maxObjectBytes:
+		return fmt.Errorf("refused: MaxObjectBytes is %d, want 1 to %d", o.MaxObjectBytes, maxObjectBytes)
+	case o.QueueBytes < 1<<10:
+		return fmt.Errorf("refused: QueueBytes is %d, want at least 1 KiB", o.QueueBytes)
+	}
+	return nil
+}
+
+// maxObjectBytes is more than a body has room for.
+const maxObjectBytes = 256 << 20
+
+// segments is how many files the ring has at least when it is full: so much goes at a time.
+const segments = 32
+
+// Fault is one thing that was wrong.
+type Fault struct {
+	Rule, Text string
+}
+
+// Entry is an object that was refused, or of which values were left out; or a request that was refused as a whole.
+type Entry struct {
+	Node      uint32 // of a cluster, that has it; 0: it is this one
+	Seq       uint64 // names the entry, in this store; later ones have greater ones
+	At        int64  // Unix ms
+	Workspace uint32
+	Key       uint32 // number of the API key
+	Request   string // id of the request
+	Array     string // attributes, events, purchases; empty: it is a request
+	Index     int    // in its array
+	IsRefused bool   // else values were left out, and the object was accepted
+	Faults    []Fault
+	Size      int    // of the object
+	Object    []byte // as it was sent; nil: it is not kept
+}
+
+// Store keeps entries.
+type Store struct {
+	options Options
+	queue   chan item
+	queued  atomic.Int64 // bytes in queue
+	closing chan struct{}
+	once    sync.Once
+	ended   chan struct{}
+
+	// What follows is the writer's own.
+	ring    []*segment // oldest first; the last one may be open
+	last    uint64     // Seq
+	failing int64      // Unix ms of the last failure to write; 0: none
+	dirty   bool
+
+	bytes atomic.Int64 // of all files
+	count atomic.Int64 // entries in them
+}
+
+// item is what the queue holds: entries to write, or something to do behind all that came before.
+type item struct {
+	entries []Entry
+	bytes   int64
+	do      func()
+}
+
+// Open opens the store in Options.Dir and makes it when it isn't there.
+func Open(o Options) (*Store, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{options: o, queue: make(chan item, 1024), closing: make(chan struct{}), ended: make(chan struct{})}
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	go s.run()
+	return s, nil
+}
+
+// Close writes what is queued, and ends.
+func (s *Store) Close() error {
+	s.once.Do(func() { close(s.closing) })
+	<-s.ended
+	return nil
+}
+
+// Offer gives entries to be kept; Seq is set here, and what they hold is copied. It doesn't wait.
+func (s *Store) Offer(entries ...Entry) {
+	size := int64(0)
+	for i := range entries {
+		size += entries[i].memory(s.keeps(&entries[i]))
+	}
+	if s.queued.Add(size) > s.options.QueueBytes {
+		s.queued.Add(-size)
+		dropped.Add(len(entries))
+		return
+	}
+	own := slices.Clone(entries)
+	for i := range own {
+		e := &own[i]
+		e.Faults, e.Size = slices.Clone(e.Faults), len(e.Object)
+		if s.keeps(e) {
+			e.Object = slices.Clone(e.Object)
+		} else {
+			e.Object = nil
+		}
+	}
+	select {
+	case s.queue <- item{entries: own, bytes: size}:
+	default:
+		s.queued.Add(-size)
+		dropped.Add(len(entries))
+	}
+}
+
+// keeps says whether the object of an entry is kept.
+func (s *Store) keeps(e *Entry) bool {
+	return !s.options.WithoutObjects && e.Array != "" && len(e.Object) <= s.options.MaxObjectBytes
+}
+
+// memory is about what an entry takes while it waits.
+func (e *Entry) memory(withObject bool) int64 {
+	n := int64(200 + len(e.Request))
+	for _, f := range e.Faults {
+		n += int64(32 + len(f.Rule) + len(f.Text))
+	}
+	if withObject {
+		n += int64(len(e.Object))
+	}
+	return n
+}
+
+// do has f done by the writer, behind all that was offered before, and waits for it.
+func (s *Store) do(f func() error) error {
+	result := make(chan error, 1)
+	select {
+	case s.queue <- item{do: func() { result <- f() }}:
+	case <-s.closing:
+		return ErrClosed
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-s.ended:
+		select {
+		case err := <-result:
+			return err
+		default:
+			return ErrClosed
+		}
+	}
+}
+
+// Pace of the writer.
+const (
+	syncInterval  = time.Second
+	retryInterval = 10 * time.Second // after a failure to write
+)
+
+// run is the writer's goroutine.
+func (s *Store) run() {
+	defer close(s.ended)
+	tick := time.NewTicker(syncInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case it := <-s.queue:
+			s.take(it)
+		case <-tick.C:
+			s.tend()
+		case <-s.closing:
+			for {
+				select {
+				case it := <-s.queue:
+					s.take(it)
+					continue
+				default:
+				}
+				break
+			}
+			s.seal()
+			return
+		}
+	}
+}
+
+func (s *Store) take(it item) {
+	if it.do != nil {
+		it.do()
+		return
+	}
+	s.queued.Add(-it.bytes)
+	if err := s.write(it.entries); err != nil {
+		s.fail(err, len(it.entries))
+	}
+}
+
+// tend does what time asks for.
+func (s *Store) tend() {
+	if err := s.flush(); err != nil {
+		s.fail(err, 0)
+	}
+	s.expire()
+}
+
+// fail notes that entries could not be written. They are lost, and what comes in the next seconds is, too: a disk that
+// fails is not tried for each.
+func (s *Store) fail(err error, entries int) {
+	dropped.Add(entries)
+	if errors.Is(err, errWaiting) {
+		return
+	}
+	if s.failing == 0 {
+		failures.Inc()
+		s.options.Logger.Error("refused objects are not kept", "dir", s.options.Dir, "error", err)
+	}
+	s.failing = s.options.Now()
+	s.abandon()
+}
+
+var (
+	kept     = metrics.NewCounter("millrace_refused_kept_total")
+	dropped  = metrics.NewCounter("millrace_refused_dropped_total")
+	erased   = metrics.NewCounter("millrace_refused_erased_total")
+	failures = metrics.NewCounter("millrace_refused_failures_total")
+)

@@ -1,0 +1,312 @@
+package refused
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"millrace/wal/durable"
+)
+
+// The files, oldest first, and what is known of each. All of it is the writer's.
+
+// segment is a file of the ring. Another goroutine may read the file meanwhile.
+type segment struct {
+	path   string
+	file   *os.File // nil: nothing is added any more
+	size   int64
+	first  int64 // when its oldest and its newest entry came, Unix ms
+	newest int64
+	ids    []uint64 // of the identifiers that its objects name
+	counts map[countKey]*Count
+	n      int // entries
+}
+
+const suffix = ".refused"
+
+// load reads all files. One that is torn at its end is cut there.
+func (s *Store) load() error {
+	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil {
+		return err
+	}
+	names, err := filepath.Glob(filepath.Join(s.options.Dir, "*"+suffix))
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, path := range names {
+		g, err := s.loadSegment(path)
+		if err != nil {
+			return fmt.Errorf("refused objects: %w", err)
+		}
+		if g.n == 0 {
+			_ = os.Remove(path)
+			continue
+		}
+		s.ring = append(s.ring, g)
+	}
+	s.measure()
+	return nil
+}
+
+func (s *Store) loadSegment(path string) (*segment, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	g := newSegment(path)
+	end, err := eachFrame(text, func(e *stored) bool {
+		g.note(e)
+		s.last = max(s.last, e.Seq)
+		return true
+	})
+	switch {
+	case err != nil && len(text) > len(magic) && end == 0:
+		return nil, fmt.Errorf("%q is of another version, or no file of refused objects: %w", path, err)
+	case err != nil:
+		s.options.Logger.Warn("refused objects: the end of a file is lost", "file", path, "bytes", len(text)-end)
+		if err := os.Truncate(path, int64(end)); err != nil {
+			return nil, err
+		}
+	}
+	g.size = int64(end)
+	return g, nil
+}
+
+func newSegment(path string) *segment {
+	return &segment{path: path, size: int64(len(magic)), counts: map[countKey]*Count{}}
+}
+
+// note takes note of an entry that is in the file.
+func (g *segment) note(e *stored) {
+	if g.n++; g.n == 1 {
+		g.first = e.At
+	}
+	g.newest = max(g.newest, e.At)
+	g.ids = append(g.ids, e.ids...)
+	for _, f := range e.Faults {
+		g.add(&e.Entry, f.Rule)
+	}
+}
+
+// write adds entries to the newest file.
+func (s *Store) write(entries []Entry) error {
+	g, err := s.openSegment(s.next(entries[0].At))
+	if err != nil {
+		return err
+	}
+	var text []byte
+	for i := range entries {
+		e := stored{Entry: entries[i]}
+		s.last = s.next(e.At)
+		e.Seq, e.ids = s.last, identifiersOf(e.Workspace, e.Object)
+		text = appendFrame(text, &e.Entry, e.ids)
+		g.note(&e)
+	}
+	n, err := g.file.Write(text)
+	g.size += int64(n)
+	if err != nil {
+		return err
+	}
+	s.dirty = true
+	kept.Add(len(entries))
+	s.measure()
+	if g.size >= s.options.MaxBytes/segments {
+		s.seal()
+	}
+	s.expire()
+	return nil
+}
+
+// seqBits is how many entries of one millisecond have numbers that begin with it; more go on in the next one's. So a
+// number is not given again, whatever was removed.
+const seqBits = 12
+
+// next is the number of an entry that came at this time.
+func (s *Store) next(at int64) uint64 { return max(s.last+1, uint64(max(at, 0))<<seqBits) }
+
+// openSegment returns the file that entries are added to, from this number on. Some time after a failure it is tried
+// anew.
+func (s *Store) openSegment(seq uint64) (*segment, error) {
+	now := s.options.Now()
+	if n := len(s.ring); n > 0 && s.ring[n-1].file != nil {
+		g := s.ring[n-1]
+		if now-g.first < s.options.Retention.Milliseconds()/segments {
+			return g, nil
+		}
+		s.seal() // so that what is old goes when it is, and not with what came days later
+	}
+	if s.failing != 0 && now-s.failing < retryInterval.Milliseconds() {
+		return nil, errWaiting
+	}
+	path := filepath.Join(s.options.Dir, fmt.Sprintf("%016x%s", seq, suffix))
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	g := newSegment(path)
+	g.file = f
+	s.ring = append(s.ring, g)
+	if _, err := f.WriteString(magic); err != nil {
+		return nil, err
+	}
+	s.failing = 0
+	return g, durable.SyncDir(nil, s.options.Dir)
+}
+
+// errWaiting: writing has failed a moment ago.
+var errWaiting = errors.New("writing has failed a moment ago")
+
+// flush has what was written on disk.
+func (s *Store) flush() error {
+	if n := len(s.ring); n == 0 || s.ring[n-1].file == nil || !s.dirty {
+		return nil
+	}
+	s.dirty = false
+	return s.ring[len(s.ring)-1].file.Sync()
+}
+
+// seal ends the newest file.
+func (s *Store) seal() {
+	n := len(s.ring)
+	if n == 0 || s.ring[n-1].file == nil {
+		return
+	}
+	err := s.flush()
+	g := s.ring[n-1]
+	err = errors.Join(err, g.file.Close())
+	if g.file = nil; err != nil {
+		s.fail(err, 0)
+	}
+}
+
+// abandon ends the newest file as it is, after a failure: what is whole in it stays.
+func (s *Store) abandon() {
+	n := len(s.ring)
+	if n == 0 || s.ring[n-1].file == nil {
+		return
+	}
+	g := s.ring[n-1]
+	_ = g.file.Close()
+	g.file, s.dirty = nil, false
+	if text, err := os.ReadFile(g.path); err == nil {
+		if end, err := eachFrame(text, func(*stored) bool { return true }); err != nil {
+			_ = os.Truncate(g.path, int64(end))
+		}
+	}
+	if again, err := s.loadSegment(g.path); err == nil && again.n > 0 {
+		s.ring[n-1] = again
+	} else {
+		s.ring = s.ring[:n-1]
+		_ = os.Remove(g.path)
+	}
+	s.measure()
+}
+
+// expire removes the oldest files while there is too much, or they are too old.
+func (s *Store) expire() {
+	total, before := s.bytes.Load(), s.options.Now()-s.options.Retention.Milliseconds()
+	gone := 0
+	for _, g := range s.ring {
+		if g.newest >= before && total <= s.options.MaxBytes {
+			break
+		}
+		if g.file != nil {
+			s.seal()
+		}
+		if err := os.Remove(g.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.options.Logger.Error("refused objects: remove a file", "error", err)
+			break
+		}
+		total -= g.size
+		gone++
+	}
+	if gone > 0 {
+		s.ring = slices.Delete(s.ring, 0, gone)
+		s.measure()
+	}
+}
+
+// measure counts what is kept.
+func (s *Store) measure() {
+	total, n := int64(0), 0
+	for _, g := range s.ring {
+		total, n = total+g.size, n+g.n
+	}
+	s.bytes.Store(total)
+	s.count.Store(int64(n))
+}
+
+// Bytes and Entries are what is kept.
+func (s *Store) Bytes() int64   { return s.bytes.Load() }
+func (s *Store) Entries() int64 { return s.count.Load() }
+
+// rewrite takes the entries out of a file that match, durably, and says how many they were.
+func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
+	if s.ring[at].file != nil {
+		s.seal()
+	}
+	old := s.ring[at]
+	text, err := os.ReadFile(old.path)
+	if err != nil {
+		return 0, err
+	}
+	g, rest := newSegment(old.path), []byte(magic)
+	if _, err := eachFrame(text, func(e *stored) bool {
+		if matches(e) {
+			taken++
+			return true
+		}
+		g.note(e)
+		rest = append(rest, e.frame...)
+		return true
+	}); err != nil {
+		s.options.Logger.Warn("refused objects: the end of a file is lost", "file", old.path)
+	}
+	if taken == 0 {
+		return 0, nil
+	}
+	if g.size = int64(len(rest)); g.n == 0 {
+		err = errors.Join(os.Remove(old.path), durable.SyncDir(nil, s.options.Dir))
+	} else {
+		err = durable.ReplaceFile(old.path, rest, 0o600)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.ring[at] = g
+	return taken, nil
+}
+
+// removeWhere takes entries out of all files that may have some.
+func (s *Store) removeWhere(may func(*segment) bool, matches func(*stored) bool) (taken int, err error) {
+	for i := range s.ring {
+		if !may(s.ring[i]) {
+			continue
+		}
+		n, err := s.rewrite(i, matches)
+		if taken += n; err != nil {
+			return taken, err
+		}
+	}
+	s.ring = slices.DeleteFunc(s.ring, func(g *segment) bool { return g.n == 0 && g.file == nil })
+	s.measure()
+	return taken, nil
+}
+
+// paths are the files as they are, newest first, whole as far as they were written.
+func (s *Store) paths() (list []string) {
+	for _, g := range slices.Backward(s.ring) {
+		list = append(list, g.path)
+	}
+	return list
+}
+
+// seqOf is the number that a file's entries begin behind.
+func seqOf(path string) (seq uint64) {
+	_, _ = fmt.Sscanf(strings.TrimSuffix(filepath.Base(path), suffix), "%x", &seq)
+	return seq
+}
