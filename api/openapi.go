@@ -33,9 +33,7 @@ func (s *Server) openAPI(x *exchange) {
 	x.ctx.Response.SetBodyRaw(openapi.JSON()) // not copied: it never changes
 }
 
-// DocumentPage is the page of GET /docs. It has no script, and its policy allows none.
-var DocumentPage http.Handler = http.HandlerFunc(documentPage)
-
+// documentPage serves GET /docs. The page has no script, and its policy allows none.
 func documentPage(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

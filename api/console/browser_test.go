@@ -15,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
 )
 
 // tab is a tab of a headless Chromium.
@@ -93,8 +95,8 @@ func (b tab) text(selector string) string {
 }
 
 func (b tab) shoot(name string) {
-	run(b, chromedp.Sleep(300*time.Millisecond))
 	if dir := os.Getenv("MILLRACE_SCREENSHOTS"); dir != "" {
+		run(b, chromedp.Sleep(300*time.Millisecond)) // frames come late
 		require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), run(b, chromedp.FullScreenshot(100)), 0o644))
 	}
 }
@@ -190,4 +192,55 @@ workspaces:
 		"purchases":[{"external_id":"ada","product_id":"book","currency":"EUR","price":12.5,"quantity":2,"time":"2026-10-22T09:30:00Z","app_id":"web"}]}`)
 	h.provision("ada@example.com", everything)
 	h.provision("someone-with-a-long-name@department.of.a.large.company.example.com", inDemo("view_user_profile"))
+}
+
+// The whole way of somebody whom the identity provider signs in: in, find a user, change a consent, see the trail, make
+// a key and revoke it, be deprovisioned, be out. Nothing that the pages load is held back by their policy.
+func TestBrowserSignsIn(t *testing.T) {
+	b := openBrowser(t)
+	h := openProvider(t)
+	id := h.provision("ada@example.com", everything)
+	h.track(`{"attributes":[{"external_id":"bob","first_name":"Bob","email":"bob@example.com","country":"GB","home_city":"London","plan":"pro","score":7,"tags":["early","reader"]}],
+		"events":[{"external_id":"bob","name":"signed_up","time":"2026-01-31T09:30:00Z"},{"external_id":"bob","name":"book_read","time":"2026-11-02T19:30:00Z"}],
+		"purchases":[{"external_id":"bob","product_id":"book","currency":"EUR","price":12.5,"quantity":2,"time":"2026-10-22T09:30:00Z"}]}`)
+	b.emulate("light", 1280)
+	b.open(h.url + demo + "/users")
+	require.Contains(t, run(b, chromedp.Location()), signInPath)
+	b.submit(".button")
+	b.fill("#username", "ada")
+	b.fill("#password", "verysecure")
+	b.submit("button")
+	run(b, chromedp.WaitVisible(chromedp.CSS(".find"))) // the page in between has led on, and the session came along
+	require.Equal(t, h.url+demo+"/users", run(b, chromedp.Location()))
+	require.Equal(t, "Ada Lovelace", b.text(".bar .menu summary"))
+	require.False(t, run(b, chromedp.Evaluate[bool](`getComputedStyle(document.querySelector(".find .label")).display != "none"`)), "style and code are there")
+
+	b.fill("input[name=value]", "bob")
+	b.submit(".find button")
+	require.Equal(t, "Bob", b.text("h1"))
+	run(b, chromedp.SetValue(chromedp.CSS("select[name=email_subscribe]"), "unsubscribed"))
+	b.submit("form[action$=consent] button")
+	require.Equal(t, "The consent is changed.", b.text(".done"))
+	require.Contains(t, b.text("main"), "email subscribe unsubscribed")
+	b.shoot("user-consent")
+
+	b.open(h.url + demo + "/keys")
+	run(b, chromedp.Click(chromedp.CSS("details.more summary")))
+	b.fill("details.more input[name=name]", "backend")
+	run(b, chromedp.Click(chromedp.CSS("input[value='users.track']")))
+	b.submit("details.more button")
+	require.Contains(t, b.text("#secret"), "millrace_live_")
+	require.Equal(t, "Copy", b.text("button[data-copy]"))
+	b.open(h.url + demo + "/keys")
+	run(b, chromedp.Click(chromedp.CSS("tbody tr:nth-child(1) .confirm summary")))
+	b.submit("tbody tr:nth-child(1) .danger")
+	require.Contains(t, b.text(".done"), "The key is revoked")
+
+	b.open(h.url + demo + "/centers/choose")
+	require.True(t, run(b, chromedp.Evaluate[bool](`document.querySelector("iframe").contentDocument === null`)), "the customer's HTML has an origin of its own")
+
+	h.now.Add(1000)
+	require.NoError(t, h.users.Delete(control.Actor{Name: "SCIM token"}, id, ""))
+	b.open(h.url + home)
+	require.Contains(t, run(b, chromedp.Location()), signInPath)
 }

@@ -35,8 +35,8 @@ type Options struct {
 	Control *control.Control
 	// Figures appends the metrics of this process, as Prometheus reads them. Required.
 	Figures func(dst []byte) []byte
-	// Document is the page that describes the public API. Required.
-	Document http.Handler
+	// Document is the page that describes the public API, which has its style inline and no code. Required.
+	Document []byte
 	// Permissions are all that an API key may have.
 	Permissions []string
 	// AdminToken signs in from loopback. Empty: it doesn't.
@@ -101,7 +101,7 @@ func New(options Options) (*Console, error) {
 		return nil, err
 	}
 	c := &Console{options: options, users: scim.NewUsers(options.Control, options.Now), done: make(chan struct{})}
-	c.oidc.Provider = options.Provider
+	c.oidc.Provider, c.oidc.asking = options.Provider, make(chan struct{}, maxAsking)
 	c.mux = http.NewServeMux()
 	for _, rt := range c.routes() {
 		c.mux.HandleFunc(rt.method+" "+rt.path, c.serve(rt))

@@ -23,6 +23,7 @@ import (
 
 	"millrace/api"
 	"millrace/api/control"
+	"millrace/api/openapi"
 	"millrace/api/scim"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -94,7 +95,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.bootstrap(demoYAML)
 	h.openAPI(api.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
-	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: api.DocumentPage, Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
+	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
 		Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)
 			metrics.WritePrometheus(b, true)

@@ -38,7 +38,10 @@ const (
 	oidcPath     = "/console/sign-in/oidc"
 	callbackPath = "/console/sign-in/callback"
 	flowSeconds  = 10 * 60 // for what a person does at the provider
-	defaultClaim = "email"
+
+	discoveryPause = 5 * time.Second // after a provider could not be reached
+	maxAsking      = 64              // requests that wait for it at a time
+	defaultClaim   = "email"
 )
 
 func (p *Provider) validate() error {
@@ -65,7 +68,9 @@ func isLoopbackName(host string) bool {
 // starts without it.
 type provider struct {
 	Provider
-	mu       sync.Mutex // guards what follows
+	asking   chan struct{} // one element for each request that waits for the provider
+	mu       sync.Mutex    // guards what follows
+	failed   time.Time     // when it could not be reached last
 	found    *oidc.Provider
 	verifier *oidc.IDTokenVerifier
 }
@@ -103,8 +108,12 @@ func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifi
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.found == nil {
+		if time.Since(p.failed) < discoveryPause {
+			return nil, nil, errors.New("the identity provider could not be reached a moment ago")
+		}
 		found, err := oidc.NewProvider(p.context(context.Background()), p.Issuer) // it keeps the context, for new keys
 		if err != nil {
+			p.failed = time.Now()
 			return nil, nil, fmt.Errorf("ask the identity provider: %w", err)
 		}
 		p.found = found
@@ -146,7 +155,13 @@ func (c *Console) finishOIDC(v *visit) error {
 	if code := query.Get("error"); code != "" {
 		return &fault{http.StatusForbidden, fmt.Sprintf("The identity provider says: %.80s. Please sign in again.", code)}
 	}
+	select {
+	case c.oidc.asking <- struct{}{}:
+	default:
+		return &fault{http.StatusServiceUnavailable, "Too many people sign in at this moment. Please try again."}
+	}
 	name, err := c.identify(v.r.Context(), query.Get("code"), f)
+	<-c.oidc.asking
 	if err != nil {
 		signInsFailed.Inc()
 		c.options.Logger.Warn("sign-in failed", "address", v.r.RemoteAddr, "error", err)

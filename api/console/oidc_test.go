@@ -37,15 +37,16 @@ func openProvider(t *testing.T) *house {
 	t.Cleanup(func() { slog.SetDefault(before) })
 	provider := httptest.NewServer(nil)
 	t.Cleanup(provider.Close)
+	issuer := strings.Replace(provider.URL, "127.0.0.1", "localhost", 1) // another site than the console, as it is for cookies
 	users := people{}
 	for _, name := range []string{"ada", "bob", "eve", "ivy"} {
 		users[name] = &storage.User{ID: name, Username: name, Password: "verysecure", Email: name + "@example.com", EmailVerified: name != "bob"}
 	}
 	h := openHouse(t, func(o *Options) {
-		o.Provider.Issuer, o.Provider.ClientID, o.Provider.ClientSecret = provider.URL, "console", "secret"
+		o.Provider.Issuer, o.Provider.ClientID, o.Provider.ClientSecret = issuer, "console", "secret"
 	})
 	clients := map[string]*storage.Client{"console": storage.WebClient("console", "secret", h.url+callbackPath)}
-	provider.Config.Handler = exampleop.SetupServer(provider.URL, storage.NewStorageWithClients(users, clients), nil, false)
+	provider.Config.Handler = exampleop.SetupServer(issuer, storage.NewStorageWithClients(users, clients), nil, false)
 	return h
 }
 

@@ -43,7 +43,7 @@ var helpers = template.FuncMap{
 	"number": number,
 	"size":   size,
 	"ago":    func(now, then int64) string { return ago(time.Duration(now-then) * time.Millisecond) },
-	"time":   func(millis int64) string { return time.UnixMilli(millis).UTC().Format("2006-01-02 15:04:05") },
+	"time":   func(millis int64) string { return time.UnixMilli(millis).UTC().Format("2006-01-02 15:04:05 UTC") },
 	"millis": millis,
 	"short":  short,
 	"join":   strings.Join,

@@ -45,8 +45,9 @@ func TestUsers(t *testing.T) {
 	require.Contains(t, p.text, "E.164")
 	require.Equal(t, 404, b.get(demo+"/users/nobody").status)
 
+	require.Contains(t, b.get(b.find("alias", "7/8", "crm")).text, "<h1>User ", "without a name")
 	p = b.get(ada)
-	for _, text := range []string{"Ada Lovelace", "ada&#43;x@example.com", "&#43;14155552671", "pro", "London", "signed_up", "book", "25.00 EUR", "News"} {
+	for _, text := range []string{"<h1>Ada Lovelace</h1>", "ada&#43;x@example.com", "&#43;14155552671", "pro", "London", "signed_up", "book", "25.00 EUR", "News"} {
 		require.Contains(t, p.text, text)
 	}
 	p = b.post(ada+"/consent", "email_subscribe", "unsubscribed", "group-"+newsGroup, "subscribed")

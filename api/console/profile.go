@@ -112,10 +112,10 @@ func attributes(members map[string]json.RawMessage, show func(json.RawMessage) s
 	return list
 }
 
-// plain is a value as a person reads it: a text as it is, anything else as JSON.
+// plain is a value as a person reads it: a text as it is, nothing for none, anything else as JSON.
 func plain(raw json.RawMessage) string {
 	var text string
-	if json.Unmarshal(raw, &text) == nil {
+	if raw == nil || json.Unmarshal(raw, &text) == nil {
 		return text
 	}
 	var b bytes.Buffer

@@ -25,7 +25,8 @@ func (c *Console) routes() []*route {
 		{"GET", "/console/account", anyPerson, c.showAccount},
 
 		{"GET", "/console/{$}", anyPerson, c.showOverview},
-		{"GET", "/console/api", anyPerson, c.showAPI},
+		{"GET", apiPath, anyPerson, c.showAPI},
+		{"GET", documentPath, anyPerson, c.showDocument},
 		{"GET", workspacePath, See, c.showWorkspace},
 		{"GET", usersPath, SeeUsers, c.showUsers},
 		{"GET", userPath, SeeUsers, c.showUser},

@@ -63,9 +63,9 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, user *control.SC
 	s := control.Session{ID: digest(token), UserName: adminTokenName, Address: r.RemoteAddr, BeganAt: now, SeenAt: now}
 	p := person{session: &s, user: user}
 	if user == nil {
-		s.Secret = digest(c.options.AdminToken)
+		s.Secret = digest(s.ID + c.options.AdminToken)
 	} else {
-		s.UserID, s.UserName = user.ID, user.UserName
+		s.UserID, s.UserName, s.UserKey = user.ID, user.UserName, c.users.Key(user)
 	}
 	if err := c.options.Control.BeginSession(c.actor(r, &p), s, c.limits()); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (c *Console) whoIs(r *http.Request) *person {
 	}
 	p := &person{session: s, form: formToken(cookie.Value)}
 	if s.UserID == "" {
-		if !isLocal(r) || c.options.AdminToken == "" || s.Secret != digest(c.options.AdminToken) {
+		if !isLocal(r) || c.options.AdminToken == "" || s.Secret != digest(s.ID+c.options.AdminToken) {
 			return nil
 		}
 		p.rights.company = all

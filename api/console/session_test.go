@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/scim"
 	"millrace/shard"
 )
 
@@ -205,6 +206,12 @@ func TestSessionsAreAudited(t *testing.T) {
 	h := openHouse(t)
 	h.provision("ada@example.com", everything)
 	b := h.signedInAs("ada@example.com")
+	user, _ := h.users.Named("ada@example.com")
+	require.Equal(t, h.now.Load(), user.SignedInAt)
+	at := time.UnixMilli(user.SignedInAt).UTC().Format("Monday, January 2, 2006 3:04:05 PM")
+	found, err := h.users.Get(user.ID)
+	require.NoError(t, err)
+	require.Contains(t, string(found.Append(nil, scim.Projection{})), `"lastSignInAt":"`+at+`"`)
 	h.now.Add(10 * time.Minute.Milliseconds())
 	b.get(home)
 	b.post("/console/sign-out")

@@ -13,6 +13,8 @@ type SCIMUser struct {
 	Inactive bool `json:"inactive,omitempty"`
 	// DeactivatedAt is when the user became inactive last, Unix ms; 0: never. What was begun before is over for good.
 	DeactivatedAt int64 `json:"deactivated_at,omitempty"`
+	// SignedInAt is when the user has signed in last, Unix ms; 0: never.
+	SignedInAt int64 `json:"signed_in_at,omitempty"`
 
 	ExternalID string `json:"externalId,omitempty"` // the identity provider's id
 	// Emails are the addresses that were sent. nil: none ever was, so the userName is the one; empty: they were

@@ -14,7 +14,8 @@ type Session struct {
 	ID       string `json:"id"`                // SHA-256 of the token, hexadecimal
 	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: by the admin token
 	UserName string `json:"user_name"`
-	// Secret is of what it was opened by, when that is the admin token: with another token it is over.
+	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
+	// Secret is a digest of what it was opened by, when that is the admin token: with another token it is over.
 	Secret  string `json:"secret,omitempty"`
 	Address string `json:"address,omitempty"`
 	BeganAt int64  `json:"began_at"` // Unix ms
@@ -65,8 +66,29 @@ func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
 		if len(live) >= l.Max {
 			return fmt.Errorf("%w: %d sessions are open, the most that there may be at a time", ErrConflict, len(live))
 		}
+		if err := d.noteSignIn(s); err != nil {
+			return err
+		}
 		return d.replace("signed in", kindSession, "", s.ID, s)
 	})
+}
+
+// noteSignIn has the dashboard user's document say when that was.
+func (d *draft) noteSignIn(s Session) error {
+	key, u := joinKey(kindSCIMUser, "", s.UserKey), new(SCIMUser)
+	text := d.get(key)
+	if s.UserKey == "" || text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, u); err != nil {
+		return fmt.Errorf("dashboard user can't be read: %w", err)
+	}
+	u.SignedInAt = max(u.SignedInAt, s.BeganAt)
+	doc, err := encode(u)
+	if err == nil {
+		d.set(key, doc)
+	}
+	return err
 }
 
 // maxSwept is how many sessions that are over one change removes.

@@ -60,11 +60,10 @@ func metaOf(kind string, created, updated int64, location, version string) metaJ
 	return metaJSON{kind, form(created), form(updated), location, version}
 }
 
-// Forms of times: signInForm is that of lastSignInAt and createdAt, in UTC. Nobody signs in here yet, and the epoch
-// stands for never.
+// signInForm is the form of lastSignInAt and createdAt, in UTC. The epoch stands for never.
 const signInForm = "Monday, January 2, 2006 3:04:05 PM"
 
-var neverSignedIn = time.UnixMilli(0).UTC().Format(signInForm)
+func signInText(millis int64) string { return time.UnixMilli(millis).UTC().Format(signInForm) }
 
 type userJSON struct {
 	Schemas    []string `json:"schemas"`
@@ -134,8 +133,8 @@ func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
 	v := userJSON{
 		Schemas: []string{UserSchema}, ID: u.ID, ExternalID: u.ExternalID, UserName: u.UserName, Name: nameJSON{u.GivenName, u.FamilyName, at[formattedPath]},
 		textsJSON: textsJSON{at["displayName"], at["nickName"], at["title"], at["userType"], at["preferredLanguage"], at["locale"], at["timezone"]},
-		Active:    !u.Inactive, Emails: emailsOf(u), Department: u.Department, LastSignInAt: neverSignedIn,
-		CreatedAt: time.UnixMilli(u.CreatedAt).UTC().Format(signInForm), Permissions: u.Permissions,
+		Active:    !u.Inactive, Emails: emailsOf(u), Department: u.Department, LastSignInAt: signInText(u.SignedInAt),
+		CreatedAt: signInText(u.CreatedAt), Permissions: u.Permissions,
 		Meta: metaOf("User", u.CreatedAt, u.UpdatedAt, r.Location, r.Version),
 	}
 	for _, p := range sets {

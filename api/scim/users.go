@@ -141,6 +141,7 @@ func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *
 			}
 		}
 		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt, user.PermissionSets = id, old.UserName, old.CreatedAt, old.UpdatedAt, old.PermissionSets
+		user.SignedInAt = old.SignedInAt
 		if user.DeactivatedAt = old.DeactivatedAt; user.Inactive && !old.Inactive {
 			user.DeactivatedAt = u.now()
 		}
@@ -189,6 +190,9 @@ func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissio
 	}
 	return user, u.control.PermissionsOf(user)
 }
+
+// Key is what the document of a user is found by.
+func (u *Users) Key(user *control.SCIMUser) string { return key(user.UserName) }
 
 // List returns a page of the users that the filter describes, all without one, in order of their names.
 func (u *Users) List(p Page) (*List, error) {

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"millrace/api"
 	"millrace/api/control"
 	"millrace/ingest"
@@ -311,6 +313,7 @@ func (c *serveCommand) serveInner(n *node, certificate *api.TLS, ended chan<- er
 		if err != nil {
 			return err
 		}
+		l = netutil.LimitListener(l, c.MaxConns)
 		scheme := "http"
 		if secure {
 			l, scheme = tls.NewListener(l, certificate.Config()), "https"

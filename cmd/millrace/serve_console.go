@@ -12,6 +12,7 @@ import (
 
 	"millrace/api"
 	"millrace/api/console"
+	"millrace/api/openapi"
 )
 
 // checkConsole refuses settings that would surprise.
@@ -53,7 +54,7 @@ func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, err
 
 // openConsole makes the console of a node.
 func (n *node) openConsole(o console.Options, adminToken string) (err error) {
-	o.API, o.As, o.Control, o.AdminToken, o.Document = n.server.AdminAPI(), api.As, n.control, adminToken, api.DocumentPage
+	o.API, o.As, o.Control, o.AdminToken, o.Document = n.server.AdminAPI(), api.As, n.control, adminToken, openapi.Page()
 	o.Permissions = n.server.Permissions()
 	o.Figures = func(dst []byte) []byte {
 		b := bytes.NewBuffer(dst)
