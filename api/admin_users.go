@@ -24,6 +24,7 @@ func (s *Server) userRoutes() []adminRoute {
 	return []adminRoute{
 		{"GET " + all, s.findUsers},
 		{"GET " + one, s.showUser},
+		{"GET " + one + "/export", s.exportUser},
 		{"DELETE " + one, s.deleteUser},
 		{"PATCH " + one + "/states", s.changeStates},
 		{"GET /admin/dashboard_users", s.listDashboardUsers},
@@ -56,7 +57,8 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 		}
 		id = op.Phone
 	default:
-		return 0, nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone", control.ErrInvalid)
+		return 0, nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone",
+			control.ErrInvalid)
 	}
 	if len(key) > op.MaxKeyBytes {
 		return 0, nil, fmt.Errorf("%w: %s is too long", control.ErrInvalid, sent[0])
@@ -161,6 +163,15 @@ func (s *Server) showUser(_ control.Actor, r *http.Request) (any, error) {
 	}{s.describeUser(w, u)}, nil
 }
 
+// exportUser is showUser for who takes the answer away, with an entry of the audit log.
+func (s *Server) exportUser(by control.Actor, r *http.Request) (any, error) {
+	user, err := s.showUser(by, r)
+	if err != nil {
+		return nil, err
+	}
+	return user, s.options.Control.Audit(by, "user exported", r.PathValue("workspace"), "svc_id", r.PathValue("user"))
+}
+
 // deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
 // is nobody's from now on.
 func (s *Server) deleteUser(by control.Actor, r *http.Request) (any, error) {
@@ -178,7 +189,8 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request) (any, error) {
 	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
 	batch.Delete(u.Number)
-	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id", r.PathValue("user")))
+	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id",
+		r.PathValue("user")))
 }
 
 // commitAudited commits a batch with an entry of the audit log, and logs it.
@@ -219,7 +231,8 @@ func (s *Server) changeStates(by control.Actor, r *http.Request) (any, error) {
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetUserStates(op.SvcID, nil, u.Number, states...)
-	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "states of a user changed", w.ID, "svc_id", r.PathValue("user"), "states", len(states)))
+	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "states of a user changed", w.ID, "svc_id",
+		r.PathValue("user"), "states", len(states)))
 }
 
 func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
@@ -228,7 +241,8 @@ func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
 	case "opted_in", "subscribed", "unsubscribed":
 		states = append(states, shard.State{Kind: shard.EmailState, Value: c.Email})
 	default:
-		return nil, fmt.Errorf("%w: email_subscribe %q: want opted_in, subscribed or unsubscribed", control.ErrInvalid, c.Email)
+		return nil, fmt.Errorf("%w: email_subscribe %q: want opted_in, subscribed or unsubscribed", control.ErrInvalid,
+			c.Email)
 	}
 	for id, state := range c.Groups {
 		g := w.Groups[strings.ToLower(id)]
@@ -236,9 +250,11 @@ func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
 			return nil, fmt.Errorf("%w: subscription_groups: there is no group %q", control.ErrInvalid, id)
 		}
 		if state != "subscribed" && state != "unsubscribed" {
-			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed", control.ErrInvalid, id, state)
+			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed", control.ErrInvalid, id,
+				state)
 		}
-		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: channelOf(g), On: state == "subscribed"})
+		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: channelOf(g),
+			On: state == "subscribed"})
 	}
 	if len(states) == 0 {
 		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", control.ErrInvalid)
@@ -264,7 +280,8 @@ func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	return struct {
 		Users []dashboardUser `json:"dashboard_users"`
 	}{mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
-		return dashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName), Department: u.Department, IsActive: !u.Inactive,
+		return dashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
+			Department: u.Department, IsActive: !u.Inactive,
 			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
 			Permissions:    c.PermissionsOf(u)}
 	})}, nil

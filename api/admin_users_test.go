@@ -57,14 +57,17 @@ func TestAdminUsers(t *testing.T) {
 	trail := d.administer(t, "GET", "/workspaces/demo/trail?svc_id="+id, "").v["changes"].([]any)
 	require.Equal(t, "admin", trail[len(trail)-1].(map[string]any)["actor"])
 
+	require.Equal(t, find("svc_id=" + id)[0], d.administer(t, "GET", "/workspaces/demo/users/"+id+"/export", "").v["user"])
+	require.Equal(t, 404, d.administer(t, "GET", "/workspaces/demo/users/nobody/export", "").status)
 	require.Equal(t, 200, d.administer(t, "DELETE", "/workspaces/demo/users/"+id, "").status)
 	require.Equal(t, 404, d.administer(t, "DELETE", "/workspaces/demo/users/"+id, "").status)
 	require.Equal(t, 404, d.administer(t, "PATCH", states, `{"email_subscribe":"subscribed"}`).status)
 	require.Empty(t, find("external_id="+url.QueryEscape("a/b c")))
 	require.Len(t, find("email=ada%2Bx@example.com"), 1)
-	entries := d.administer(t, "GET", "/audit?limit=2", "").v["entries"].([]any)
+	entries := d.administer(t, "GET", "/audit?limit=3", "").v["entries"].([]any)
 	require.Equal(t, "states of a user changed", entries[0].(map[string]any)["what"])
-	require.Equal(t, map[string]any{"count": 1.0, "svc_id": id}, entries[1].(map[string]any)["details"])
+	require.Equal(t, "user exported", entries[1].(map[string]any)["what"])
+	require.Equal(t, map[string]any{"count": 1.0, "svc_id": id}, entries[2].(map[string]any)["details"])
 }
 
 func TestAdminDashboardUsers(t *testing.T) {

@@ -126,7 +126,8 @@ func (c *Console) downloadAudit(v *visit) error {
 			Entries []json.RawMessage `json:"entries"`
 			Next    uint64            `json:"next"`
 		}
-		if err := v.call(http.MethodGet, "/admin/audit?limit=1000&from="+strconv.FormatUint(from, 10), nil, &page); err != nil {
+		if err := v.call(http.MethodGet, "/admin/audit?limit=1000&from="+strconv.FormatUint(from, 10), nil,
+			&page); err != nil {
 			if from == 1 {
 				return err
 			}

@@ -85,7 +85,8 @@ func (c *Console) addNode(v *visit) error {
 
 // drainNode serves POST /console/cluster/nodes/{node}/drain.
 func (c *Console) drainNode(v *visit) error {
-	if err := v.call(http.MethodPost, path("admin", "cluster", "nodes", v.r.PathValue("node"), "drain"), nil, nil); err != nil {
+	if err := v.call(http.MethodPost, path("admin", "cluster", "nodes", v.r.PathValue("node"), "drain"), nil,
+		nil); err != nil {
 		return v.retry(err, c.showCluster)
 	}
 	return v.redirect(clusterPath, "node-drains")

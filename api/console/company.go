@@ -70,7 +70,8 @@ func (v *visit) showCompany(made *scimToken) error {
 
 // signOtherOut serves POST /console/people/sign-out.
 func (c *Console) signOtherOut(v *visit) error {
-	if err := v.call(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil, nil); err != nil {
+	if err := v.call(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil,
+		nil); err != nil {
 		return v.retry(err, c.showCompany)
 	}
 	return v.redirect(companyPath, "other-out")

@@ -58,7 +58,8 @@ func (c *Console) showConsent(v *visit) error {
 		Blocked []blocked `json:"blocklist"`
 		Next    string    `json:"next"`
 	}
-	if err := v.call(http.MethodGet, v.of("blocklist")+"?"+url.Values{"limit": {"50"}, "cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {
+	if err := v.call(http.MethodGet, v.of("blocklist")+"?"+url.Values{"limit": {"50"},
+		"cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {
 		return err
 	}
 	data.Centers, data.Blocked, data.Next = centers.Centers, list.Blocked, list.Next
@@ -72,7 +73,8 @@ func (c *Console) showConsent(v *visit) error {
 
 // addGroup serves POST …/groups.
 func (c *Console) addGroup(v *visit) error {
-	if err := v.call(http.MethodPost, v.of("subscription_groups"), map[string]string{"name": v.form("name"), "channel": v.form("channel")}, nil); err != nil {
+	if err := v.call(http.MethodPost, v.of("subscription_groups"), map[string]string{"name": v.form("name"),
+		"channel": v.form("channel")}, nil); err != nil {
 		return v.retry(err, c.showConsent)
 	}
 	return v.redirect(v.at("consent"), "group-added")
@@ -168,7 +170,8 @@ func (c *Console) previewCenter(v *visit) error {
 
 // addCenter serves POST …/centers.
 func (c *Console) addCenter(v *visit) error {
-	body := map[string]string{"id": v.form("id"), "name": v.form("id"), "state": "draft", "preference_center_page_html": firstPage, "confirmation_page_html": firstConfirmation}
+	body := map[string]string{"id": v.form("id"), "name": v.form("id"), "state": "draft",
+		"preference_center_page_html": firstPage, "confirmation_page_html": firstConfirmation}
 	if err := v.call(http.MethodPost, v.of("preference_centers"), body, nil); err != nil {
 		return v.retry(err, c.showConsent)
 	}
@@ -185,8 +188,9 @@ const (
 // changeCenter serves POST …/centers/{center}.
 func (c *Console) changeCenter(v *visit) error {
 	v.ifMatch = v.form("tag")
-	err := v.call(http.MethodPatch, v.of("preference_centers", v.r.PathValue("center")), map[string]string{"preference_center_title": v.form("title"), "state": v.form("state"),
-		"preference_center_page_html": v.Sent("page"), "confirmation_page_html": v.Sent("confirmation")}, nil)
+	err := v.call(http.MethodPatch, v.of("preference_centers", v.r.PathValue("center")),
+		map[string]string{"preference_center_title": v.form("title"), "state": v.form("state"),
+			"preference_center_page_html": v.Sent("page"), "confirmation_page_html": v.Sent("confirmation")}, nil)
 	if err != nil {
 		return v.retry(err, c.showCenter)
 	}

@@ -77,7 +77,8 @@ func (o *Options) Validate() error {
 	case o.Idle < time.Minute || o.Life < o.Idle || o.Life > 30*24*time.Hour:
 		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at most 30 days")
 	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 || o.MaxSignInsPerMinute < 1:
-		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute", control.MaxDocuments)
+		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute",
+			control.MaxDocuments)
 	}
 	return o.Provider.validate()
 }
@@ -151,7 +152,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if p == http.ErrAbortHandler { //nolint:errorlint // it is never wrapped
 				panic(p)
 			}
-			c.options.Logger.Error("panic in the console", "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			c.options.Logger.Error("panic in the console", "path", r.URL.Path, "panic", fmt.Sprint(p), "stack",
+				string(debug.Stack()))
 			http.Error(w, "The console has failed at this page.", http.StatusInternalServerError)
 		}
 	}()

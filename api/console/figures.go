@@ -30,21 +30,16 @@ type bucket struct{ seconds, count float64 }
 
 // sample is what the metrics said at one time. Immutable.
 type sample struct {
-	at       int64              // Unix ms
-	objects  map[string]objects // by workspace, since the start
-	requests float64            // since the start
-	failures float64            // those with a status of 500 and more
-	buckets  []bucket           // of requests since the start, rising
-	gauges   map[string]float64 // by name, over all labels
+	at      int64              // Unix ms
+	objects map[string]objects // by workspace, since the start
+	buckets []bucket           // of requests since the start, rising
+	gauges  map[string]float64 // by name, over all labels
 }
 
-// total is over all workspaces.
-func (s *sample) total() (sum objects) {
-	for _, o := range s.objects {
-		sum.Accepted, sum.Refused, sum.Ignored = sum.Accepted+o.Accepted, sum.Refused+o.Refused, sum.Ignored+o.Ignored
-	}
-	return sum
-}
+// shownGauges are those of the metrics that the overview shows as they are.
+var shownGauges = []string{"millrace_ready", "millrace_entries", "millrace_outbox_messages", "millrace_merges_waiting",
+	"millrace_deferred_waiting_records", "millrace_inflight_bytes", "millrace_log_bytes", "millrace_eventlog_bytes",
+	"process_resident_memory_bytes"}
 
 // ring keeps the samples of the last hour.
 type ring struct {
@@ -97,17 +92,12 @@ func readSample(now int64, text []byte) *sample {
 		switch {
 		case name == "millrace_objects_total":
 			s.addObjects(labels, value)
-		case name == "millrace_http_requests_total":
-			s.requests += value
-			if strings.HasPrefix(labels["status"], "5") {
-				s.failures += value
-			}
 		case isBucket && histogram == "millrace_http_request_seconds":
 			_, upper, _ := strings.Cut(labels["vmrange"], "...")
 			if seconds, err := strconv.ParseFloat(upper, 64); err == nil {
 				buckets[seconds] += value
 			}
-		default:
+		case slices.Contains(shownGauges, name):
 			s.gauges[name] += value
 		}
 	}
@@ -130,8 +120,7 @@ func (s *sample) addObjects(labels map[string]string, n float64) {
 	s.objects[labels["workspace"]] = o
 }
 
-// readLine reads name{a="b",c="d"} value. Of the program's own metrics and the process's all are kept that the overview
-// may show; the others are not ok.
+// readLine reads name{a="b",c="d"} value; ok is false for what the overview has no use for.
 func readLine(line string) (name string, labels map[string]string, value float64, ok bool) {
 	if !strings.HasPrefix(line, "millrace_") && !strings.HasPrefix(line, "process_resident_memory_bytes") {
 		return "", nil, 0, false

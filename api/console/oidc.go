@@ -49,8 +49,7 @@ func (p *Provider) validate() error {
 		return nil
 	}
 	for _, address := range []struct{ name, text string }{{"issuer", p.Issuer}, {"console's URL", p.URL}} {
-		u, err := url.Parse(address.text)
-		if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && !(u.Scheme == "http" && isLoopbackName(u.Hostname())) {
+		if !isAddress(address.text) {
 			return fmt.Errorf("console: %s %q: want https://host, or http on loopback", address.name, address.text)
 		}
 	}
@@ -60,8 +59,14 @@ func (p *Provider) validate() error {
 	return nil
 }
 
-func isLoopbackName(host string) bool {
-	return host == "localhost" || host == "127.0.0.1" || host == "::1"
+// isAddress says whether text is the address of a server: by https, or by http on this machine.
+func isAddress(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return false
+	}
+	host := u.Hostname()
+	return u.Scheme == "https" || u.Scheme == "http" && (host == "localhost" || host == "127.0.0.1" || host == "::1")
 }
 
 // provider is a Provider, and what it has said of itself. It is asked when somebody signs in first, so that a server
@@ -117,10 +122,12 @@ func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifi
 			return nil, nil, fmt.Errorf("ask the identity provider: %w", err)
 		}
 		p.found = found
-		p.verifier = found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: func() time.Time { return time.UnixMilli(now()) }})
+		p.verifier = found.Verifier(&oidc.Config{ClientID: p.ClientID,
+			Now: func() time.Time { return time.UnixMilli(now()) }})
 	}
 	scopes := []string{oidc.ScopeOpenID, "email", "profile"}
-	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: p.found.Endpoint(), RedirectURL: p.URL + callbackPath, Scopes: scopes}, p.verifier, nil
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: p.found.Endpoint(),
+		RedirectURL: p.URL + callbackPath, Scopes: scopes}, p.verifier, nil
 }
 
 // startOIDC serves GET /console/sign-in/oidc: it leads to the provider.
@@ -133,13 +140,15 @@ func (c *Console) startOIDC(v *visit) error {
 		c.options.Logger.Error("sign-in", "error", err)
 		return &fault{http.StatusBadGateway, "The identity provider can't be reached. The log of the server says why."}
 	}
-	f := flow{State: randomText(), Nonce: randomText(), Verifier: oauth2.GenerateVerifier(), Next: nextOf(v.r.URL.Query().Get("next"))}
+	f := flow{State: randomText(), Nonce: randomText(), Verifier: oauth2.GenerateVerifier(),
+		Next: nextOf(v.r.URL.Query().Get("next"))}
 	text, err := json.Marshal(f)
 	if err != nil {
 		return err
 	}
 	setCookie(v.w, flowCookie, base64.RawURLEncoding.EncodeToString(text), http.SameSiteLaxMode, flowSeconds)
-	http.Redirect(v.w, v.r, config.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)), http.StatusSeeOther)
+	http.Redirect(v.w, v.r, config.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)),
+		http.StatusSeeOther)
 	return nil
 }
 
@@ -170,7 +179,8 @@ func (c *Console) finishOIDC(v *visit) error {
 	user, permissions := c.users.Named(name)
 	if user == nil || user.Inactive {
 		signInsRefused.Inc()
-		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one", "address", v.r.RemoteAddr, "user", name)
+		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one", "address", v.r.RemoteAddr, "user",
+			name)
 		return &fault{http.StatusForbidden, fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
 	}
 	if r := rightsOf(permissions); r.company == 0 && len(r.workspaces) == 0 {

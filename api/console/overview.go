@@ -109,7 +109,8 @@ func rates(samples []*sample, of func(from, to *sample, seconds float64)) (times
 }
 
 func objectChart(samples []*sample, now int64, of func(*sample) objects) chart {
-	accepted, refused, ignored := line{Name: "accepted", Class: "a"}, line{Name: "refused", Class: "b"}, line{Name: "values left out", Class: "c"}
+	accepted, refused, ignored := line{Name: "accepted", Class: "a"}, line{Name: "refused", Class: "b"},
+		line{Name: "values left out", Class: "c"}
 	times := rates(samples, func(from, to *sample, seconds float64) {
 		d := of(to).minus(of(from))
 		accepted.values = append(accepted.values, d.Accepted/seconds)

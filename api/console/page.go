@@ -24,7 +24,8 @@ var staticFiles embed.FS
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	frame := template.Must(template.New("frame.html").Funcs(helpers).ParseFS(templateFiles, "templates/frame.html", "templates/parts.html"))
+	frame := template.Must(template.New("frame.html").Funcs(helpers).ParseFS(templateFiles, "templates/frame.html",
+		"templates/parts.html"))
 	all := map[string]*template.Template{}
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {

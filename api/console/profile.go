@@ -63,7 +63,8 @@ func readProfile(text []byte, personal bool) (*profile, error) {
 	}
 	var groups []struct{ ID, Status string }
 	var custom, revenue map[string]json.RawMessage
-	for name, into := range map[string]any{"user_aliases": &aliases, "subscription_groups": &groups, "custom_attributes": &custom, "revenue_by_currency": &revenue,
+	for name, into := range map[string]any{"user_aliases": &aliases, "subscription_groups": &groups,
+		"custom_attributes": &custom, "revenue_by_currency": &revenue,
 		"custom_events": &p.Events, "purchases": &p.Purchases, "apps": &p.Apps} {
 		if members[name] == nil {
 			continue
@@ -83,7 +84,8 @@ func readProfile(text []byte, personal bool) (*profile, error) {
 		p.SvcID = plain(id)
 		delete(members, "appboy_id")
 	}
-	p.Created, p.EmailState, p.ExternalID = plain(take("created_at")), plain(take("email_subscribe")), show(take("external_id"))
+	p.Created, p.EmailState, p.ExternalID = plain(take("created_at")), plain(take("email_subscribe")),
+		show(take("external_id"))
 	p.Email = show(members["email"])
 	p.Name = strings.TrimSpace(show(members["first_name"]) + " " + show(members["last_name"]))
 	if p.IsMasked && p.Name != "" {

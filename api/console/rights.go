@@ -34,8 +34,10 @@ const (
 )
 
 // rightNames are the words for the rights, in their order.
-var rightNames = []string{"see", "see users", "see personal data", "export users", "change users", "change groups", "change email", "change preference centers",
-	"change apps", "change settings", "see keys", "manage keys", "see the company", "sign others out", "add workspaces", "manage the company"}
+var rightNames = []string{"see", "see users", "see personal data", "export users", "change users", "change groups",
+	"change email", "change preference centers",
+	"change apps", "change settings", "see keys", "manage keys", "see the company", "sign others out", "add workspaces",
+	"manage the company"}
 
 // names lists the words for what is in r.
 func (r Right) names() (list []string) {
@@ -114,5 +116,6 @@ func (r Right) has(needs Right) bool { return r&needs == needs }
 
 // workspaces lists those that the person may see.
 func (c *Console) workspacesOf(r rights) []*control.Workspace {
-	return slices.DeleteFunc(c.options.Control.Snapshot().Workspaces(), func(w *control.Workspace) bool { return !r.in(w.ID).has(See) })
+	return slices.DeleteFunc(c.options.Control.Snapshot().Workspaces(),
+		func(w *control.Workspace) bool { return !r.in(w.ID).has(See) })
 }

@@ -53,7 +53,8 @@ func (p *person) Name() string {
 func (p *person) UserName() string { return p.session.UserName }
 
 func (c *Console) limits() control.SessionLimits {
-	return control.SessionLimits{Idle: c.options.Idle.Milliseconds(), Life: c.options.Life.Milliseconds(), Max: c.options.MaxSessions, MaxOfUser: c.options.MaxSessionsOfUser}
+	return control.SessionLimits{Idle: c.options.Idle.Milliseconds(), Life: c.options.Life.Milliseconds(),
+		Max: c.options.MaxSessions, MaxOfUser: c.options.MaxSessionsOfUser}
 }
 
 // begin makes a session and gives the browser its token.
@@ -76,6 +77,9 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, user *control.SC
 
 // adminTokenName is the user name of sessions by the admin token. No dashboard user has it: theirs are addresses.
 const adminTokenName = "admin token"
+
+// reloadHeader marks requests that a page makes by itself: nobody uses a session by having a page open.
+const reloadHeader = "X-Reload"
 
 // whoIs finds out who makes a request; nil: nobody who is signed in.
 func (c *Console) whoIs(r *http.Request) *person {
@@ -100,7 +104,7 @@ func (c *Console) whoIs(r *http.Request) *person {
 		}
 		p.user, p.rights = user, rightsOf(permissions)
 	}
-	if now-s.SeenAt >= c.limits().Step() {
+	if now-s.SeenAt >= c.limits().Step() && r.Header.Get(reloadHeader) == "" {
 		if err := c.options.Control.TouchSession(s.ID, now); err != nil {
 			c.options.Logger.Warn("the last use of a session is not stored", "error", err)
 		}
@@ -110,7 +114,8 @@ func (c *Console) whoIs(r *http.Request) *person {
 
 // actor is how the audit log knows who makes a request.
 func (c *Console) actor(r *http.Request, p *person) control.Actor {
-	return control.Actor{Name: p.name(), Number: control.AdminActor, Address: r.RemoteAddr, RequestID: "console-" + randomText()[:16]}
+	return control.Actor{Name: p.name(), Number: control.AdminActor, Address: r.RemoteAddr,
+		RequestID: "console-" + randomText()[:16]}
 }
 
 // isLocal says whether a request comes from this machine, and was not handed on by a proxy here.
@@ -123,7 +128,8 @@ func isLocal(r *http.Request) bool {
 	if err != nil || !addr.Unmap().IsLoopback() {
 		return false
 	}
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"} {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
+		"Via"} {
 		if r.Header.Get(name) != "" {
 			return false
 		}
@@ -155,7 +161,8 @@ func randomText() string {
 
 // setCookie sets a cookie for this host; seconds 0: as long as the browser is open, below 0: none any more.
 func setCookie(w http.ResponseWriter, name, value string, site http.SameSite, seconds int) {
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: site})
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true,
+		SameSite: site})
 }
 
 // SessionID is which of a person's sessions this is.

@@ -98,6 +98,18 @@ func TestSessionsEnd(t *testing.T) {
 	h.now.Add(6 * time.Minute.Milliseconds())
 	require.False(t, in(b), "an hour old")
 
+	b = h.signedIn()
+	for range 3 {
+		h.now.Add(3 * time.Minute.Milliseconds())
+		r, err := http.NewRequest(http.MethodGet, h.url+home, nil)
+		require.NoError(t, err)
+		r.Header.Set(reloadHeader, "1")
+		answer, err := b.Do(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+	}
+	require.False(t, in(b), "a page that is open reloads itself")
+
 	first := h.signedIn()
 	h.now.Add(1000)
 	second := h.signedIn()

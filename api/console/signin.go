@@ -24,12 +24,14 @@ func (c *Console) showSignIn(v *visit) error {
 	if v.Person != nil && v.Problem == "" {
 		return v.redirect(next, "")
 	}
-	return v.render("signin", "Sign in", signInData{Next: next, HasToken: c.options.AdminToken != "" && isLocal(v.r), HasOIDC: c.oidc.isSet(), Provider: c.oidc.host()})
+	return v.render("signin", "Sign in", signInData{Next: next, HasToken: c.options.AdminToken != "" && isLocal(v.r),
+		HasOIDC: c.oidc.isSet(), Provider: c.oidc.host()})
 }
 
 // nextOf is where a sign-in leads to: a page of the console, whatever the address says.
 func nextOf(path string) string {
-	if !strings.HasPrefix(path, home) || strings.HasPrefix(path, signInPath) || strings.ContainsAny(path, "\\\r\n\t") || strings.Contains(path, "//") ||
+	if !strings.HasPrefix(path, home) || strings.HasPrefix(path, signInPath) || strings.ContainsAny(path,
+		"\\\r\n\t") || strings.Contains(path, "//") ||
 		strings.Contains(path, "..") || len(path) > 500 {
 		return home
 	}
@@ -45,7 +47,8 @@ func (c *Console) signIn(v *visit) error {
 		return v.retry(&fault{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."}, c.showSignIn)
 	}
 	if !same(digest(v.form("token")), digest(c.options.AdminToken)) {
-		return v.retry(&fault{http.StatusUnauthorized, "That is not the admin token. It is in the file admin-token of the data directory."}, c.showSignIn)
+		return v.retry(&fault{http.StatusUnauthorized,
+			"That is not the admin token. It is in the file admin-token of the data directory."}, c.showSignIn)
 	}
 	c.tries.giveBack()
 	if err := c.begin(v.w, v.r, nil); err != nil {
@@ -86,7 +89,8 @@ type workspaceRights struct {
 
 // showAccount serves GET /console/account: the sessions, and what the person may do.
 func (c *Console) showAccount(v *visit) error {
-	data := accountData{Sessions: c.options.Control.Sessions(v.Person.session.UserName), Company: (v.Person.rights.company &^ inWorkspace).names()}
+	data := accountData{Sessions: c.options.Control.Sessions(v.Person.session.UserName),
+		Company: (v.Person.rights.company &^ inWorkspace).names()}
 	for _, w := range c.workspacesOf(v.Person.rights) {
 		data.Workspaces = append(data.Workspaces, workspaceRights{w, v.Person.rights.in(w.ID).names()})
 	}

@@ -31,7 +31,8 @@ type usersData struct {
 // showUsers serves GET …/users: finds users by any of their identifiers.
 func (c *Console) showUsers(v *visit) error {
 	query := v.r.URL.Query()
-	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: strings.TrimSpace(query.Get("value")), Label: strings.TrimSpace(query.Get("label"))}
+	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: strings.TrimSpace(query.Get("value")),
+		Label: strings.TrimSpace(query.Get("label"))}
 	if data.Value != "" {
 		data.IsAsked = true
 		ask := url.Values{data.By: {data.Value}}
@@ -165,7 +166,7 @@ func (c *Console) downloadUser(v *visit) error {
 	var found struct {
 		User json.RawMessage `json:"user"`
 	}
-	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
+	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user"), "export"), nil, &found); err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -228,7 +229,8 @@ func (c *Console) showEvents(v *visit) error {
 		days = 7
 	}
 	since := time.UnixMilli(c.options.Now()).Add(-time.Duration(days) * 24 * time.Hour)
-	query := url.Values{"workspace": {v.At.ID}, "user": {v.r.PathValue("user")}, "since": {since.UTC().Format(time.RFC3339)}}
+	query := url.Values{"workspace": {v.At.ID}, "user": {v.r.PathValue("user")},
+		"since": {since.UTC().Format(time.RFC3339)}}
 	w := &lastLines{answer: answer{header: http.Header{}}}
 	if err := v.pass(w, http.MethodGet, "/admin/events?"+query.Encode(), nil); err != nil {
 		return err

@@ -102,7 +102,8 @@ func (c *Console) changeSettings(v *visit) error {
 		return v.retry(bad("The longest array must be a number."), c.showSettings)
 	}
 	v.ifMatch = v.form("tag")
-	err = v.call(http.MethodPatch, v.of(), map[string]any{"name": v.form("name"), "plan": v.form("plan"), "multi_language": v.form("multi_language") != "", "rate_limits": limits,
+	err = v.call(http.MethodPatch, v.of(), map[string]any{"name": v.form("name"), "plan": v.form("plan"),
+		"multi_language": v.form("multi_language") != "", "rate_limits": limits,
 		"currency": v.form("currency"), "max_custom_array_length": length}, nil)
 	if err != nil {
 		return v.retry(err, c.showSettings)
@@ -148,7 +149,8 @@ func (c *Console) removeApp(v *visit) error {
 
 // addWorkspace serves POST /console/workspaces.
 func (c *Console) addWorkspace(v *visit) error {
-	if err := v.call(http.MethodPost, "/admin/workspaces", map[string]string{"id": v.form("id"), "name": v.form("name")}, nil); err != nil {
+	if err := v.call(http.MethodPost, "/admin/workspaces", map[string]string{"id": v.form("id"), "name": v.form("name")},
+		nil); err != nil {
 		return v.retry(err, c.showOverview)
 	}
 	return v.redirect(home, "workspace-added")
@@ -197,9 +199,13 @@ func (c *Console) makeKey(v *visit) error {
 	if len(permissions) == 0 {
 		return v.retry(bad("Choose what the key may do."), c.showKeys)
 	}
-	networks := strings.FieldsFunc(v.form("ip_allowlist"), func(r rune) bool { return strings.ContainsRune(" ,\r\n\t", r) })
+	networks := strings.FieldsFunc(v.form("ip_allowlist"), func(r rune) bool {
+		return strings.ContainsRune(" ,\r\n\t",
+			r)
+	})
 	made := new(key)
-	err := v.call(http.MethodPost, v.of("api_keys"), map[string]any{"name": v.form("name"), "permissions": permissions, "ip_allowlist": networks}, made)
+	err := v.call(http.MethodPost, v.of("api_keys"), map[string]any{"name": v.form("name"), "permissions": permissions,
+		"ip_allowlist": networks}, made)
 	if err != nil {
 		return v.retry(err, c.showKeys)
 	}

@@ -43,7 +43,10 @@ func (c *Control) Session(id string) *Session { return c.sessions.Get("", id) }
 // Sessions lists those of a person, the latest first.
 func (c *Control) Sessions(userName string) []*Session {
 	list := slices.DeleteFunc(c.sessions.List(""), func(s *Session) bool { return s.UserName != userName })
-	slices.SortFunc(list, func(a, b *Session) int { return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(list, func(a, b *Session) int {
+		return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID,
+			b.ID))
+	})
 	return list
 }
 
@@ -122,7 +125,8 @@ func (c *Control) EndSessions(by Actor, userName string) (n int, err error) {
 		own := c.Sessions(userName)
 		n = len(own)
 		for _, s := range own {
-			if err := d.replace("signed out everywhere", kindSession, "", s.ID, nil, "sessions", n, "user", userName); err != nil {
+			if err := d.replace("signed out everywhere", kindSession, "", s.ID, nil, "sessions", n, "user",
+				userName); err != nil {
 				return err
 			}
 		}

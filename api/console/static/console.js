@@ -18,7 +18,7 @@ if (live) {
   setInterval(async () => {
     if (document.hidden) return;
     try {
-      const answer = await fetch(location.href, { redirect: "error" });
+      const answer = await fetch(location.href, { redirect: "error", headers: { "X-Reload": "1" } });
       if (!answer.ok) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const name of ["[data-reload]", ".figures"]) {
