@@ -14,7 +14,7 @@ import (
 // in its cursors.
 type Stream struct {
 	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
-	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase; default: both
+	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase, deletion; default: the first two
 	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
 	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson, of files; currents (default) | json, of messages; stays
 	Destination Destination `json:"destination" yaml:"destination"`
@@ -60,8 +60,8 @@ func (s *Stream) validate() error {
 		return invalid("id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
 	}
 	for i, k := range s.Kinds {
-		if k != "event" && k != "purchase" {
-			return invalid("kinds[%d] %q: want event or purchase", i, k)
+		if k != "event" && k != "purchase" && k != "deletion" {
+			return invalid("kinds[%d] %q: want event, purchase or deletion", i, k)
 		}
 		if slices.Contains(s.Kinds[:i], k) {
 			return invalid("kinds[%d] %q stands twice", i, k)

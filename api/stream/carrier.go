@@ -209,7 +209,7 @@ func (k *carrier) load(ctx context.Context) error {
 
 func kindsOf(s *control.Stream) (kinds []op.Kind) {
 	for _, k := range s.Kinds {
-		kinds = append(kinds, map[string]op.Kind{"event": op.Event, "purchase": op.Purchase}[k])
+		kinds = append(kinds, map[string]op.Kind{"event": op.Event, "purchase": op.Purchase, "deletion": op.Delete}[k])
 	}
 	return kinds
 }

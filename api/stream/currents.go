@@ -14,6 +14,7 @@ import (
 //	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
 //	 "properties":{"app_group_id":"<workspace>","app_id":"…","name":"viewed","custom_properties":{"k":1}}}
 //
+// A deletion (users.UserDeleteRequest) has user_id and app_group_id alone.
 // A purchase has product_id, price, currency and purchase_properties, and no time zone.
 func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) []byte {
 	dst = append(append(dst, `{"event_type":"`...), currentsType(e.Kind)...)
@@ -27,6 +28,9 @@ func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) 
 		dst = profile.AppendJSONString(append(dst, `,"timezone":`...), r.timeZone)
 	}
 	dst = profile.AppendJSONString(append(dst, `},"properties":{"app_group_id":`...), workspace)
+	if e.Kind == op.Delete {
+		return append(dst, "}}"...)
+	}
 	if len(e.App) > 0 {
 		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
 	}

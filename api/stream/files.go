@@ -23,6 +23,7 @@ type files struct {
 	format     eventlog.Format
 	layout     layout
 	svcID      eventlog.SvcIDFunc
+	users      *reader // nil: rows have the svc_id where the event log knows it
 	every      pace
 	to         shelf
 }
@@ -98,7 +99,15 @@ func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {
 		d.last, d.lastKey = o, key
 	}
 	d.slot = max(d.slot, key.slot)
-	return d.last.encoder.Write(e)
+	if d.to.users == nil {
+		return d.last.encoder.Write(e)
+	}
+	if err := d.to.users.read(e); err != nil {
+		return err
+	}
+	row := *e
+	row.Number, row.Resolved = d.to.users.number, true
+	return d.last.encoder.Write(&row)
 }
 
 // confirm ends the files and shows them under the names of the delivery's positions.

@@ -87,8 +87,11 @@ const schemaID = "1"
 
 // currentsType is what Braze calls a kind of event.
 func currentsType(k op.Kind) string {
-	if k == op.Purchase {
+	switch k {
+	case op.Purchase:
 		return "users.behaviors.Purchase"
+	case op.Delete:
+		return "users.UserDeleteRequest"
 	}
 	return "users.behaviors.CustomEvent"
 }

@@ -21,6 +21,7 @@ type reader struct {
 	space     uuid.UUID // that the ids of events are names in; it differs from store to store
 
 	// Of the event that was read last.
+	number     uint64
 	svcID      []byte
 	externalID []byte // empty: there is none
 	timeZone   []byte // the same
@@ -34,9 +35,14 @@ func newReader(o *Options, workspace uint32) *reader {
 // read finds the user of an event. Of one who is gone, what the event says is told.
 func (r *reader) read(e *eventlog.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
+	r.number = e.Number
+	if e.Kind == op.Delete {
+		r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
+		return nil
+	}
 	of := shard.Logged{Workspace: e.Workspace, At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number, Resolved: e.Resolved}
 	err := r.o.Users.ViewOwner(of, func(number uint64, blob []byte) {
-		r.svcID = r.o.SvcID(r.svcID, e.Workspace, number)
+		r.number, r.svcID = number, r.o.SvcID(r.svcID, e.Workspace, number)
 		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
 		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
 			r.timeZone = append(r.timeZone, v.Bytes()...)

@@ -99,7 +99,7 @@ func (c *streamsCommand) ProvideSession(ctx context.Context, out io.Writer) (*se
 type streamsCreate struct {
 	inOne
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"event, purchase; default: both."`
+	Kind   []string `env:"-" help:"event, purchase, deletion; default: the first two."`
 	Name   []string `env:"-" help:"Only these events and products."`
 	Format string   `env:"-" help:"Of files: parquet (default), ndjson. Of messages: currents (default), json."`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`

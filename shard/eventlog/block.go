@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A block file, version 1:
+// A block file, version 2 (1 had no deletions):
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
@@ -25,7 +25,7 @@ import (
 //
 //	first, last position | workspaces: n, (number, events) … | groups: n, group …
 //	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
-const blockMagic = "MREVBLK1" // the last character is the version
+const blockMagic = "MREVBLK2" // the last character is the version
 
 const (
 	blockTail   = 4 + 8 + len(blockMagic)

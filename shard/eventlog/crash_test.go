@@ -150,7 +150,8 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	on = true
 	require.NoError(t, w.l.maintain(true))
 	on = false
-	require.Zero(t, w.l.Stats().Blocks)
+	require.Equal(t, 1, w.l.Stats().Blocks, "that of the deletion")
+	require.Empty(t, w.onDiskNames())
 	for _, clone := range clones {
 		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
 		c.open(manual())
@@ -314,7 +315,8 @@ func TestBlockOfDeletedUserGoes(t *testing.T) {
 	w.acked = map[int64]bool{}
 	w.pack()
 	require.NoError(t, w.l.maintain(true))
-	require.Zero(t, w.l.Stats().Blocks)
+	require.Equal(t, 1, w.l.Stats().Blocks, "that of the deletion")
+	require.Empty(t, w.onDiskNames())
 	w.requireExact()
 	w.reopen(manual())
 	w.requireExact()

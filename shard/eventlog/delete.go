@@ -60,7 +60,7 @@ func newDeletedSet(ledger []deletion) *deletedSet {
 
 // covers says whether an event is gone.
 func (s *deletedSet) covers(r *row) bool {
-	if len(s.erased) == 0 {
+	if len(s.erased) == 0 || r.kind == op.Delete {
 		return false
 	}
 	by := shard.ByIdentifier

@@ -6,7 +6,8 @@
 //	         blocks on disk   the log itself, held by HoldLog
 //
 // Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
-// dropped. What stands in a Deferred or Resume is sent on as a message and counts there.
+// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. Each Delete that found somebody
+// is there, too, for streams.
 //
 // Invariants:
 //   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash

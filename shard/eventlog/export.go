@@ -12,7 +12,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Event is one event or purchase. Its bytes are lent for the call that it is passed to.
+// Event is one event or purchase, or the deletion of a user, which has a number and times alone. Its bytes are lent for the call that it is passed to.
 type Event struct {
 	// Group, Position and Ordinal are its place: in whose log (Options.Group), and where in it. Together its id, the
 	// same for ever.
@@ -21,7 +21,7 @@ type Event struct {
 	Ordinal  uint32
 
 	Workspace  uint32
-	Kind       op.Kind   // op.Event or op.Purchase
+	Kind       op.Kind   // op.Event, op.Purchase or op.Delete
 	Time       time.Time // when it happened, to the ms
 	AcceptedAt time.Time // when the server took it, to the µs
 
@@ -74,12 +74,19 @@ type Query struct {
 	Workspace uint32
 	// Since and Until bound the time when the event happened: Since ≤ time < Until.
 	Since, Until time.Time
-	Names        []string  // event names and product ids
-	Kinds        []op.Kind // op.Event, op.Purchase
+	Names        []string  // event names and product ids; deletions have none and are not asked
+	Kinds        []op.Kind // op.Event, op.Purchase, op.Delete; none: the first two
 	// Numbers are profile and home numbers: the events of one user.
 	Numbers []uint64
 	// SkipDamaged goes on behind a block that can't be read; its error is returned when all else has been passed on.
 	SkipDamaged bool
+}
+
+func (q *Query) wantsKind(k op.Kind) bool {
+	if len(q.Kinds) == 0 {
+		return k != op.Delete
+	}
+	return slices.Contains(q.Kinds, k)
 }
 
 // filter is a Query made ready.
@@ -128,10 +135,10 @@ func (f *filter) wants(r *row, n *names) bool {
 	if r.time < f.since || r.time >= f.until || q.Workspace != 0 && r.workspace != q.Workspace {
 		return false
 	}
-	if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, r.kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.number) {
+	if !q.wantsKind(r.kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.number) {
 		return false
 	}
-	if f.names != nil {
+	if f.names != nil && r.kind != op.Delete {
 		_, ok := f.names[string(n.at(r.name))]
 		return ok
 	}

@@ -474,7 +474,7 @@ func (r *groupReader) kinds(list []row) {
 	}
 	for i, k := range kinds {
 		list[i].kind = op.Kind(k)
-		r.ok = r.ok && (op.Kind(k) == op.Event || op.Kind(k) == op.Purchase)
+		r.ok = r.ok && (op.Kind(k) == op.Event || op.Kind(k) == op.Purchase || op.Kind(k) == op.Delete)
 	}
 }
 

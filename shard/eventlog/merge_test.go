@@ -89,6 +89,9 @@ func (w *world) onDiskNames() (names []string) {
 	for _, b := range w.l.blocks {
 		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *rows) error {
 			for i := range rs.list {
+				if rs.list[i].kind == op.Delete {
+					continue
+				}
 				names = append(names, string(rs.names.at(rs.list[i].name)))
 			}
 			return nil

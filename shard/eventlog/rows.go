@@ -167,6 +167,9 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 			if err := s.addOp(position, ordinal, stamp, &rec, o); err != nil {
 				return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
 			}
+			if o.Kind() == op.Delete { // in a message it is of events that another group has of the same user
+				s.addDeletion(position, ordinal, stamp, &rec, o)
+			}
 		case op.Message:
 			inner, o, err := message(o, s.innerNames)
 			if err != nil {
@@ -255,6 +258,24 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	return nil
 }
 
+// addDeletion adds a row for a user who was deleted, and one for each who was merged into that one before, since events
+// went out under their numbers, too. Their ordinals have how many there were before in the upper bits.
+func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+	rows := uint32(0)
+	_ = shard.EachErased(o.Body(), func(x shard.Erased) { // addOp has read it
+		if x.By != shard.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
+			return
+		}
+		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp, accepted: rec.Stamp, time: rec.Stamp / 1000,
+			workspace: rec.Workspace, kind: op.Delete, id: op.SvcID, resolved: true, number: x.Number, name: s.names.intern(&s.pages, nil)})
+		s.eventBytes += rowOverhead
+		rows++
+	})
+}
+
+// mergedShift is where an ordinal has which of the users it is who were deleted as one.
+const mergedShift = 16
+
 // keepProperties copies properties, with their names in the stretch's own dictionary.
 func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 	s.scratch = s.scratch[:0]
@@ -275,6 +296,11 @@ func (s *stretch) finish(dropped []shard.Dropped, deleted *deletedSet) {
 	kept := s.list[:0]
 	for i := range s.list {
 		r := &s.list[i]
+		if r.kind == op.Delete {
+			s.newest = max(s.newest, r.accepted)
+			kept = append(kept, *r)
+			continue
+		}
 		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
 			dropped = dropped[1:]
 		}

@@ -24,7 +24,7 @@ type state struct {
 	deletions []deletion
 }
 
-const stateMagic = "MREVSTA2" // the last character is the version
+const stateMagic = "MREVSTA3" // the last character is the version
 
 func (s *state) append(dst []byte) []byte {
 	start := len(dst)

@@ -95,6 +95,7 @@ func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 // AppendJSON appends an event as a JSON object without line breaks, with the number of its workspace if that is wanted.
 //
 //	{"id":…,"type":"event","external_id":…,"name":…,"time":…,"accepted_at":…,"app_id":…,"properties":{…}}
+//	{"id":…,"type":"deletion","svc_id":…,"time":…,"accepted_at":…}
 //	{"id":…,"type":"purchase","external_id":…,"product_id":…,"currency":…,"price":…,"quantity":…,"total_minor":…,"time":…,…}
 //
 // The identifier is the one that the object was sent with; svc_id stands beside it when the profile is known by its
@@ -116,7 +117,7 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = appendFloat(append(dst, `,"price":`...), e.Price)
 		dst = strconv.AppendUint(append(dst, `,"quantity":`...), uint64(e.Quantity), 10)
 		dst = strconv.AppendInt(append(dst, `,"total_minor":`...), e.Total, 10)
-	} else {
+	} else if e.Kind == op.Event {
 		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
 	}
 	dst = appendTime(append(dst, `,"time":`...), e.Time)
@@ -147,8 +148,11 @@ func appendIdentifier(dst []byte, e *Event) []byte {
 
 // KindName is what a kind of event is called outside.
 func KindName(k op.Kind) string {
-	if k == op.Purchase {
+	switch k {
+	case op.Purchase:
 		return "purchase"
+	case op.Delete:
+		return "deletion"
 	}
 	return "event"
 }
@@ -236,7 +240,7 @@ func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {
 	if e.Kind == op.Purchase {
 		price, quantity, total := e.Price, e.Quantity, e.Total
 		r.ProductID, r.Currency, r.Price, r.Quantity, r.TotalMinor = text(e.Name), text(e.Currency[:]), &price, &quantity, &total
-	} else {
+	} else if e.Kind == op.Event {
 		r.Name = text(e.Name)
 	}
 	if len(e.App) > 0 {

@@ -1,0 +1,57 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// followed are the deletions that a stream of them gets, as "id number".
+func (w *world) followed() (list []string) {
+	w.t.Helper()
+	f := w.l.Follow(0, Query{Kinds: []op.Kind{op.Delete}, Names: []string{"of events"}}, time.Time{})
+	_, err := f.Read(context.Background(), math.MaxUint64, func(e *Event) error {
+		require.Equal(w.t, []any{op.Delete, true, op.SvcID, ""}, []any{e.Kind, e.Resolved, e.ID, string(e.Name)})
+		require.Equal(w.t, e.AcceptedAt.Truncate(time.Millisecond), e.Time)
+		list = append(list, fmt.Sprintf("%s %x", e.AppendID(nil), e.Number))
+		return nil
+	})
+	require.NoError(w.t, err)
+	return list
+}
+
+// A deletion is passed on as long as events are, the same from the log and from blocks: of the user, and of each who was
+// merged into that one. One that finds nobody is none, and exports don't have any.
+func TestDeletionsArePassedOn(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.track(op.ExternalID, "gone", 0, "a")
+	w.track(op.ExternalID, "merged", 0, "b")
+	w.track(op.ExternalID, "stays", 0, "c")
+	gone, merged := w.number(op.ExternalID, "gone"), w.number(op.ExternalID, "merged")
+	w.merge(merged, gone)
+	w.pack()
+	require.Empty(t, w.followed())
+	w.deleteUser(op.ExternalID, "gone")
+	w.batch(func(b *shard.Batch) { b.Delete(gone) }) // finds nobody
+	want := w.followed()
+	require.Len(t, want, 2)
+	require.Regexp(t, fmt.Sprintf(`^[0-9a-f]{16}0000 %x$`, gone), want[0])
+	require.Regexp(t, fmt.Sprintf(`^[0-9a-f]{16}10000 %x$`, merged), want[1])
+	require.Equal(t, want[0][:16], want[1][:16])
+	w.pack()
+	require.Equal(t, want, w.followed())
+	require.NoError(t, w.l.maintain(true)) // takes the users' events out
+	require.Equal(t, []string{"c"}, w.onDiskNames())
+	require.Equal(t, want, w.followed())
+	w.reopen(manual())
+	require.Equal(t, want, w.followed())
+	require.Equal(t, []string{"c"}, w.exportedNames())
+}
