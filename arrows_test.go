@@ -83,6 +83,7 @@ var libraries = map[string][]string{
 	"github.com/alecthomas/kong":        {"cmd/..."},
 	"github.com/minio/minio-go/v7":      {"api/stream"},
 	"github.com/twmb/franz-go":          {"api/stream"},
+	"github.com/twmb/avro":              {"api/stream"},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},
 	"github.com/coreos/go-oidc/v3":      {"api/console"},
 }

@@ -33,6 +33,7 @@ require (
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/scim2/filter-parser/v2 v2.2.1
 	github.com/stretchr/testify v1.12.1
+	github.com/twmb/avro v1.9.0
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0

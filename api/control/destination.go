@@ -142,8 +142,8 @@ var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, Desti
 
 // destinationFormats are what a type's events can be written as; the first is the default.
 var destinationFormats = map[string][]string{
-	DestinationDirectory: {"parquet", "ndjson"},
-	DestinationS3:        {"parquet", "ndjson"},
+	DestinationDirectory: {"parquet", "ndjson", "avro"},
+	DestinationS3:        {"parquet", "ndjson", "avro"},
 	DestinationHTTP:      {FormatCurrents, FormatJSON},
 	DestinationKafka:     {FormatCurrents, FormatJSON},
 }

@@ -16,7 +16,7 @@ type Stream struct {
 	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
 	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase, deletion; default: the first two
 	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
-	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson, of files; currents (default) | json, of messages; stays
+	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
 	Destination Destination `json:"destination" yaml:"destination"`
 	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept,
 	// or "now" (default), which becomes the time of its creation. To change it is to rewind.

@@ -161,6 +161,12 @@ func (f *files) create(key fileKey) (*output, error) {
 		}
 		w = o.zstd
 	}
+	if f.format == avroFormat {
+		if o.encoder, err = newAvroEncoder(w, key.kind, f.users, f.layout.workspace); err != nil {
+			return nil, errors.Join(err, o.file.Close())
+		}
+		return o, nil
+	}
 	o.encoder = eventlog.NewEncoder(w, f.format, false, f.svcID)
 	return o, nil
 }

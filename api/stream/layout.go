@@ -29,8 +29,11 @@ func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
 }
 
 func suffixOf(f eventlog.Format) string {
-	if f == eventlog.Parquet {
+	switch f {
+	case eventlog.Parquet:
 		return ".parquet"
+	case avroFormat:
+		return ".avro"
 	}
 	return ".ndjson.zst"
 }

@@ -1,0 +1,111 @@
+package stream
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/twmb/avro"
+	"github.com/twmb/avro/ocf"
+
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+)
+
+// avroFormat is a format of files: those of Braze's Currents, with its schemas field for field. Fields that Millrace has
+// nothing for are null.
+const avroFormat eventlog.Format = "avro"
+
+// The schemas: fields in their order, "?" behind those that may be null, ":" and a type where it isn't string.
+var avroSchemas = map[op.Kind]*avro.Schema{
+	op.Event: avroSchema("users.behaviors", "CustomEvent", "id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
+		"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
+	op.Purchase: avroSchema("users.behaviors", "Purchase", "id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
+		"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
+	op.Delete: avroSchema("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
+}
+
+func avroSchema(space, name, fields string) *avro.Schema {
+	var list []string
+	for field := range strings.FieldsSeq(fields) {
+		field, kind, _ := strings.Cut(field, ":")
+		if kind == "" {
+			kind = "string"
+		}
+		if plain, optional := strings.CutSuffix(field, "?"); optional {
+			list = append(list, fmt.Sprintf(`{"name":%q,"type":["null",%q],"default":null}`, plain, kind))
+		} else {
+			list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, field, kind))
+		}
+	}
+	return avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`, name, space, strings.Join(list, ",")))
+}
+
+// avroRow has the fields of all schemas that Millrace fills.
+type avroRow struct {
+	ID                string  `avro:"id"`
+	UserID            string  `avro:"user_id"`
+	ExternalUserID    *string `avro:"external_user_id"`
+	AppID             *string `avro:"app_id"`
+	Time              int32   `avro:"time"`
+	TimeZone          *string `avro:"timezone"`
+	Name              string  `avro:"name"`
+	ProductID         string  `avro:"product_id"`
+	Price             float32 `avro:"price"`
+	Currency          string  `avro:"currency"`
+	Properties        string  `avro:"properties"`
+	AppGroupID        *string `avro:"app_group_id"`
+	Platform          *string `avro:"platform"`
+	OSVersion         *string `avro:"os_version"`
+	DeviceModel       *string `avro:"device_model"`
+	DeviceID          *string `avro:"device_id"`
+	AdID              *string `avro:"ad_id"`
+	AdIDType          *string `avro:"ad_id_type"`
+	AdTrackingEnabled *bool   `avro:"ad_tracking_enabled"`
+}
+
+// avroEncoder writes a file of events of one kind.
+type avroEncoder struct {
+	w         *ocf.Writer
+	users     *reader // has read the event
+	workspace string
+}
+
+// avroLevel is that of deflate, which every reader of Avro knows.
+const avroLevel = 1
+
+func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) (*avroEncoder, error) {
+	o, err := ocf.NewWriter(w, avroSchemas[kind], ocf.WithCodec(ocf.DeflateCodec(avroLevel)))
+	if err != nil {
+		return nil, fmt.Errorf("write avro: %w", err)
+	}
+	return &avroEncoder{w: o, users: users, workspace: workspace}, nil
+}
+
+func (x *avroEncoder) Write(e *eventlog.Event) error {
+	r := avroRow{ID: x.users.id(e).String(), UserID: string(x.users.svcID), ExternalUserID: optional(x.users.externalID), AppID: optional(e.App),
+		Time: int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(x.users.timeZone), AppGroupID: &x.workspace}
+	switch e.Kind {
+	case op.Event:
+		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
+	case op.Purchase:
+		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]), string(appendProperties(nil, e))
+	}
+	if err := x.w.Encode(&r); err != nil {
+		return fmt.Errorf("write avro: %w", err)
+	}
+	return nil
+}
+
+func (x *avroEncoder) Flush() error { return x.w.Flush() }
+func (x *avroEncoder) Close() error { return x.w.Close() }
+
+// optional is nil for text that there isn't.
+func optional(text []byte) *string {
+	if len(text) == 0 {
+		return nil
+	}
+	s := string(text)
+	return &s
+}
