@@ -17,7 +17,7 @@ import (
 // has taken of processors, by which a busy machine is judged; B/event is what lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
-	for _, format := range []string{"ndjson", "parquet"} {
+	for _, format := range []string{"ndjson", "parquet", "avro"} {
 		b.Run(format, func(b *testing.B) {
 			w := newWorld(b, 32<<20)
 			w.commitRealistic(requests, events)
