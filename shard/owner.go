@@ -70,10 +70,11 @@ func (e *Logged) made(blob []byte) bool {
 		return ok && born == e.At
 	}
 	id, key := profile.HomeID(blob)
-	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born))
+	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born)) || e.became(0, blob) // who had it, and has it no more
 }
 
-// became says whether the user who had the identifier then, at number, was merged into the one of the entry.
+// became says whether the user who had the identifier then, at number, was merged into the one of the entry; 0: whether
+// that one had the identifier itself.
 func (e *Logged) became(number uint64, blob []byte) (did bool) {
 	profile.Formers(blob, func(x profile.Former) {
 		did = did || x.Number == number && x.Home == e.Number && !e.At.Before(x.Since) && e.At.Before(x.Until)

@@ -249,6 +249,15 @@ func TestWhoseAnEventIs(t *testing.T) {
 	w.track(`{"attributes":[{"external_id":"stays","email":"b@example.com"}]}`)
 	w.track(`{"events":[{"email":"a@example.com","name":"new owner","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"user_alias":{"alias_label":"l","alias_name":"n"},"name":"by alias","time":"2026-01-31T09:30:00Z","_update_existing_only":false}]}`)
+	w.track(`{"events":[{"external_id":"renamed","name":"old name","time":"2026-01-31T09:30:00Z"}]}`)
+	renamed := find(op.ExternalID, "renamed")
+	change(func(b *shard.Batch) { b.RenameExternalID(renamed, []byte("renamed"), []byte("new name")) })
+	change(func(b *shard.Batch) { b.RemoveExternalID(renamed, []byte("renamed")) })
+	w.track(`{"events":[{"external_id":"renamed","name":"second owner","time":"2026-01-31T09:30:00Z"}]}`)
+	w.track(`{"events":[{"email":"c@example.com","name":"before the change","time":"2026-01-31T09:30:00Z"}]}`)
+	changed := find(op.Email, "c@example.com")
+	w.track(fmt.Sprintf(`{"attributes":[{"svc_id":"%s","email":"d@example.com"}]}`, w.e.AppendSvcID(nil, w.ws.Number, changed)))
+	w.track(`{"events":[{"email":"c@example.com","name":"after the change","time":"2026-01-31T09:30:00Z"}]}`)
 	require.NoError(t, w.turns(w.options(), w.hook("all", s, nil)))
 
 	got := map[string]string{}
@@ -263,7 +272,10 @@ func TestWhoseAnEventIs(t *testing.T) {
 	id := func(number uint64) string { return string(w.e.AppendSvcID(nil, w.ws.Number, number)) }
 	require.Equal(t, map[string]string{"second life": id(find(op.ExternalID, "again")), "before": id(stays), "own": id(stays),
 		"by email": id(stays), "by email again": id(stays), "new owner": id(find(op.Email, "a@example.com")), "by alias": id(find(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))))),
-		"somebody else": id(find(op.ExternalID, "merged"))}, got)
+		"somebody else": id(find(op.ExternalID, "merged")), "old name": id(renamed), "second owner": id(find(op.ExternalID, "renamed")),
+		"before the change": id(changed), "after the change": id(find(op.Email, "c@example.com"))}, got)
+	require.NotEqual(t, renamed, find(op.ExternalID, "renamed"))
+	require.Contains(t, strings.Join(s.events(t), "\n"), `"external_user_id":"new name"},"properties":{"app_group_id":"shop","name":"old name"`)
 	require.NotEqual(t, again, find(op.ExternalID, "again"))
 }
 
