@@ -32,6 +32,10 @@ func contents(t *testing.T, e *Engine) map[string]string {
 			switch k[9] {
 			case bookDropped:
 				return nil
+			case bookApart:
+				if apartReason(v[0]) != apartElsewhere { // who came across it
+					return nil
+				}
 			case bookApplied:
 				v = v[8:]
 			}

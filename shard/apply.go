@@ -139,6 +139,11 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	if id == op.SvcID || flags.Has(op.Resolved) {
 		return w.applyToNumber(p, o)
 	}
+	if w.goesUnread(p, rec.Workspace, o) {
+		if kept, err := w.keepUnread(p, o); kept || err != nil {
+			return err
+		}
+	}
 	s, free, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	switch {
 	case err != nil:
@@ -236,6 +241,7 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
 	if number != o.Number() { // another one had this external id before: the event log has both under it
 		w.keep(w.ed.SetBorn(w.fresh, w.place()))
+		w.setApart(p, o.Number(), apartElsewhere)
 	}
 	plain := o.Kind() != op.Attributes || !o.Flags().Has(op.Contact)
 	if plain { // the op goes into the scratch, so that the profile gets its place once, with its size
@@ -336,7 +342,7 @@ func (w *worker) judge(number uint64, v profile.Verdict) {
 	}
 	switch v {
 	case profile.JustBlocked:
-		w.e.block(number)
+		w.markDummy(w.e.partitions[identity.Partition(number)], number)
 	case profile.Ignored:
 		w.applying.dropped = true
 	}
@@ -369,6 +375,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return err
 	}
 	profilesDeleted.Inc()
+	w.setApart(p, s.number, apartElsewhere)
 	return w.update(s, w.fresh)
 }
 
@@ -456,6 +463,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 		if number != o.Number() {
 			w.keep(w.ed.SetBorn(w.fresh, w.place()))
+			w.setApart(p, o.Number(), apartElsewhere)
 		}
 		s = nil
 	}

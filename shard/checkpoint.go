@@ -146,13 +146,15 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
 	batch := e.store.db.NewBatchWithSize(enough + enough/4)
 	defer batch.Close()
+	before := e.store.view()
+	defer before.close()
 	applied = math.MaxUint64
 	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
 		p := e.held[next]
 		w := e.owner[p.id]
 		w.mu.Lock()
 		w.catchUp()
-		err = w.save(p, batch)
+		err = w.save(p, batch, before)
 		applied = min(applied, p.applied)
 		if next == 0 && err == nil {
 			err = e.saveStamp(batch)
@@ -171,14 +173,14 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	for _, p := range e.held[first:next] {
 		w := e.owner[p.id]
 		w.mu.Lock()
-		w.saved(p)
+		err = errors.Join(err, w.saved(p))
 		if p.id == 0 {
 			e.audit.saved()
 		}
 		w.mu.Unlock()
 	}
 	checkpointBytes.Add(batch.Len())
-	return next, applied, nil
+	return next, applied, err
 }
 
 // saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back.

@@ -200,6 +200,7 @@ func (r *testReplica) open() {
 	o.Workers = 1 + g.c.intN(3)
 	if g.c.o.littleMemory && g.c.chance(50) {
 		o.MemoryBytes = int64(o.Workers) * 2000 // a dozen entries
+		o.MaxDeltaChanges = []int{-1, 0, 2}[g.c.intN(3)]
 	}
 	if g.c.o.engine != nil {
 		g.c.o.engine(&o.Options)

@@ -127,6 +127,9 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 		return err
 	}
 	if s == nil {
+		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
+			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), apartElsewhere)
+		}
 		w.row = profile.AppendHeader(w.row[:0], kindRow, id, key, rec.Workspace, rec.Stamp)
 		if s, err = w.insert(p, row, w.row); err != nil {
 			return err

@@ -110,7 +110,6 @@ func (w *worker) takeOver(last uint64) bool {
 		w.releaseQueue(0)
 		return false
 	}
-	w.absent = w.absent[:0] // nothing was read ahead
 	appliedAtOnce.Add(len(w.sorted))
 	if _, err := w.doLocked(w.sorted); err != nil {
 		w.e.fail(err)

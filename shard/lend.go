@@ -1,9 +1,12 @@
 package shard
 
 import (
+	"bytes"
+	"errors"
 	"slices"
 
 	"millrace/shard/identity"
+	"millrace/shard/profile"
 )
 
 // lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
@@ -35,30 +38,81 @@ func (e *Replica) lend(number uint64) (l lent, err error) {
 	}
 	for {
 		w.mu.Lock()
-		if s := p.find(number); s != nil {
+		s := p.find(number)
+		if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
 			s.meta |= metaRef
 			return lent{w.entryOf(s), w}, nil
 		}
-		if p.complete || p.isDeleted(number) {
+		if s == nil && (p.complete || p.isDeleted(number)) {
 			w.mu.Unlock()
 			return lent{}, nil
 		}
-		// Read it outside of the lock. Should it be admitted, changed and evicted meanwhile, what was read is old:
-		// evicted tells.
-		evicted := p.evicted
+		x := w.seek(p, s, number)
 		w.mu.Unlock()
-		blob, err := e.store.entry(nil, number)
-		if err != nil {
-			return lent{}, err
+		l, again, err := w.lendSought(p, x)
+		if err != nil || !again {
+			return l, err
 		}
-		w.mu.Lock()
-		resident, changed := p.find(number) != nil || p.isDeleted(number), p.evicted != evicted
-		w.mu.Unlock()
-		if resident || changed {
-			continue
-		}
-		return lent{blob: blob}, nil
 	}
+}
+
+// sought is an entry that isn't resident, as it was when somebody looked for it.
+type sought struct {
+	number uint64
+	delta  []byte // what is kept of it in memory; nil: nothing
+	before *view  // of the store, to be read with the delta
+	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of changes
+	// that have been written meanwhile, and may be in both places.
+	evicted, turn uint64
+}
+
+// seek begins to read an entry; s has its delta, if there is one. The caller holds w.mu.
+func (w *worker) seek(p *partition, s *slot, number uint64) sought {
+	x := sought{number: number, evicted: p.evicted, turn: p.turn}
+	if s != nil {
+		x.delta, x.before = bytes.Clone(w.entryOf(s)), p.view
+	}
+	return x
+}
+
+// isOld says whether what was read meanwhile may not fit what was in memory.
+func (w *worker) isOld(p *partition, x *sought) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.isDeleted(x.number) || p.evicted != x.evicted {
+		return true
+	}
+	if x.delta == nil {
+		return p.find(x.number) != nil
+	}
+	return x.before == nil && p.turn != x.turn
+}
+
+// lendSought reads an entry outside of the lock. again: it is to be looked for anew.
+func (w *worker) lendSought(p *partition, x sought) (l lent, again bool, err error) {
+	value, err := w.e.store.value(x.before, nil, x.number)
+	switch {
+	case errors.Is(err, errViewClosed):
+		return lent{}, true, w.e.Failed()
+	case err != nil:
+		return lent{}, false, err
+	case w.isOld(p, &x):
+		return lent{}, true, nil
+	case x.delta == nil && (value == nil || profile.Kind(value) != kindMixed):
+		return lent{blob: value}, false, nil
+	}
+	f := folders.Get().(*folder)
+	defer folders.Put(f)
+	if err = f.begin(value, &w.e.limits); err == nil {
+		err = f.add(x.delta)
+	}
+	if err != nil {
+		return lent{}, false, err
+	}
+	if len(f.strays) > 0 {
+		return lent{}, true, w.settleAt(x.number)
+	}
+	return lent{blob: bytes.Clone(f.blob)}, false, nil
 }
 
 // enter says whether the engine can be read from outside, and keeps it so until usable.RUnlock.

@@ -249,6 +249,7 @@ func (w *worker) depart(p *partition, s *slot, m merging, key []byte) error {
 	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.append(nil), w.fresh...), key, false)
 	w.fresh = appendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
 	w.e.unblock(gone)
+	w.setApart(p, gone, apartElsewhere)
 	return w.update(s, w.fresh)
 }
 
@@ -304,7 +305,7 @@ func (w *worker) takeIn(p *partition, s *slot, gone uint64, theirs []byte, rows 
 	// What the addresses have heard while the merge was under way, they have heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
 	if profile.Blocked(out) {
-		w.e.block(keep)
+		w.markDummy(p, keep)
 	}
 	if err := w.update(s, out); err != nil {
 		return err

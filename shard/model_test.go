@@ -317,6 +317,7 @@ func testModelOfCluster(t *testing.T) {
 func littleMemory(r *rand.Rand, o *Options) {
 	if r.IntN(2) == 0 {
 		o.MemoryBytes = int64(max(o.Workers, 1)) * 2000 // a dozen entries
+		o.MaxDeltaChanges = []int{-1, 0, 1, 4}[r.IntN(4)]
 	}
 }
 

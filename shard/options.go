@@ -45,6 +45,9 @@ type Options struct {
 	// MemoryBytes bounds what hot entries, the tables that find them and unwritten trails take in memory, over all
 	// workers. Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
 	MemoryBytes int64
+	// MaxDeltaChanges is how many changes of a user who isn't in memory are kept unread between two checkpoints, once the
+	// state is larger than MemoryBytes; who has more is read. Default 8, at most 1,000. Negative: none, all are read.
+	MaxDeltaChanges int
 	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
 	StoreCacheBytes int64
 	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
@@ -111,6 +114,12 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.tend, time.Second)
 	preset(&o.addressable, maxChunks*arenaChunk)
 	o.Limits.EnsureDefaults()
+	if o.MaxDeltaChanges == 0 {
+		o.MaxDeltaChanges = 8
+	}
+	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*largeBytes { // what is kept unread might pass them
+		o.MaxDeltaChanges = -1
+	}
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
 	}

@@ -33,6 +33,8 @@ type partition struct {
 	complete bool   // all entries are resident: a miss means absent
 	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
 	evicted  uint64 // how many times something was
+	view     *view  // while saving, the store without what is being written: deltas are in memory until that is over
+	turn     uint64 // how many times saving has changed
 
 	deleted     map[uint64]struct{} // erased entries that the store still has
 	deleting    map[uint64]struct{} // the same, while a checkpoint deletes them
@@ -46,6 +48,7 @@ type partition struct {
 	trail       trail
 	blocked     blockIndex
 	answers     answerIndex
+	apart       apart
 	inboxNew    bool
 	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
 	heldNew     bool
@@ -72,31 +75,36 @@ func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
 	if number == 0 { // nobody's; of the table it is an empty slot's
 		return nil, nil
 	}
-	if s := p.find(number); s != nil {
+	s := p.find(number)
+	if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
 		s.meta |= metaRef
 		return s, nil
 	}
-	if p.complete {
-		return nil, nil
+	if s == nil {
+		if p.complete || p.isDeleted(number) {
+			return nil, nil
+		}
+		if _, absent := slices.BinarySearch(w.absent, number); absent {
+			return nil, nil
+		}
 	}
-	if p.isDeleted(number) {
-		return nil, nil
-	}
-	if _, absent := slices.BinarySearch(w.absent, number); absent {
-		return nil, nil
-	}
-	blob, err := w.e.store.entry(w.readBack[:0], number)
-	if err != nil || blob == nil {
+	value, err := w.e.store.value(p.view, w.readBack[:0], number)
+	if err != nil || value == nil && s == nil {
 		return nil, err
 	}
-	w.readBack = blob[:0]
+	w.readBack = value[:0]
 	readBacks.Inc()
-	return w.admit(p, number, blob)
+	return w.admit(p, number, value)
 }
 
-// admit makes an entry of the store resident, as it is there.
-func (w *worker) admit(p *partition, number uint64, blob []byte) (*slot, error) {
-	s, err := w.insert(p, number, blob)
+// admit makes what the store has at a number resident, as it is there; nil when there is a delta in memory alone. With
+// the delta, it differs from the store.
+func (w *worker) admit(p *partition, number uint64, value []byte) (*slot, error) {
+	s := p.find(number)
+	if s != nil || profile.Kind(value) == kindMixed {
+		return w.read(p, s, number, value)
+	}
+	s, err := w.insert(p, number, value)
 	if err == nil {
 		s.meta &^= metaDirty
 	}
@@ -185,6 +193,7 @@ func (w *worker) erase(p *partition, s *slot) error {
 	}
 	if s = p.find(number); behind != nil { // reading back may have moved it
 		w.fresh = appendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
+		w.setApart(p, number, apartElsewhere)
 		return w.update(s, w.fresh)
 	}
 	w.arena.release(s.off, s.class())
@@ -276,8 +285,9 @@ func member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:])
 
 // save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is
 // evicted: what the batch holds can't be read back yet.
-func (w *worker) save(p *partition, batch *pebble.Batch) error {
+func (w *worker) save(p *partition, batch *pebble.Batch, before *view) error {
 	p.applied = max(p.applied, w.applied)
+	w.takeNoted()
 	if err := p.saveBooks(batch); err != nil {
 		return err
 	}
@@ -291,8 +301,17 @@ func (w *worker) save(p *partition, batch *pebble.Batch) error {
 	var key [9]byte
 	for _, number := range w.dirty {
 		s := p.find(number)
-		if err := batch.Set(appendEntryKey(key[:0], number), w.entryOf(s), nil); err != nil {
+		entry, write := w.entryOf(s), batch.Set
+		if profile.Kind(entry) == kindDelta {
+			write = batch.Merge
+		} else if len(entry) > largeBytes {
+			w.setApart(p, number, apartLarge)
+		}
+		if err := write(appendEntryKey(key[:0], number), entry, nil); err != nil {
 			return err
+		}
+		if d := delta(entry); profile.Kind(entry) == kindDelta {
+			d.setSaving(d.changes(), len(d))
 		}
 		s.meta &^= metaDirty
 	}
@@ -302,16 +321,41 @@ func (w *worker) save(p *partition, batch *pebble.Batch) error {
 		}
 	}
 	p.deleting, p.deleted = p.deleted, nil
-	p.saving = true
+	p.saving, p.view = true, before
+	p.turn++
 	return nil
 }
 
 // saved: the batch that save filled is in the store.
-func (w *worker) saved(p *partition) {
-	p.saving, p.deleting = false, nil
+func (w *worker) saved(p *partition) error {
+	p.saving, p.view, p.deleting = false, nil, nil
+	p.turn++
+	p.apart.saved()
 	p.blocked.saved()
 	p.answers.saved()
 	w.unwritten -= p.trail.saved()
+	return w.forgetDeltas(p)
+}
+
+// forgetDeltas lets go of the changes that are in the store by now.
+func (w *worker) forgetDeltas(p *partition) error {
+	for i := 0; i < len(p.slots); {
+		s := &p.slots[i]
+		if s.number == 0 || profile.Kind(w.entryOf(s)) != kindDelta || delta(w.entryOf(s)).saving() == 0 {
+			i++
+			continue
+		}
+		if d := delta(w.entryOf(s)); d.savedUpTo() < len(d) {
+			s.setSize(len(d.saved()), s.class())
+			i++
+			continue
+		}
+		w.dropDelta(p, s) // may move another entry here: look again
+	}
+	before := p.mapped()
+	err := p.shrink()
+	w.tables += p.mapped() - before
+	return err
 }
 
 func (p *partition) saveBooks(batch *pebble.Batch) error {
@@ -350,7 +394,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 			return err
 		}
 	}
-	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch)); err != nil {
+	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch), p.apart.save(p.id, batch)); err != nil {
 		return err
 	}
 	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]

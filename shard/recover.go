@@ -101,23 +101,50 @@ func (e *Replica) loadPartitions() error {
 
 func (w *worker) loadPartition(p *partition, entries bool) error {
 	p.complete = entries
-	if !entries {
-		return p.load(w.e.store, nil)
+	var load func(number uint64, value []byte) error
+	var mixed []uint64
+	if entries {
+		load = func(number uint64, value []byte) error {
+			if w.used() > w.budget()*7/8 {
+				p.complete = false
+				return nil
+			}
+			if profile.Kind(value) == kindMixed {
+				mixed = append(mixed, number)
+				return nil
+			}
+			if len(value) < profile.HeaderBytes {
+				return fmt.Errorf("%w: entry of %d bytes", ErrStore, len(value))
+			}
+			if profile.Kind(value) == profile.KindUser && profile.Blocked(value) {
+				w.e.block(number)
+			}
+			_, err := w.admit(p, number, value)
+			return err
+		}
 	}
-	return p.load(w.e.store, func(number uint64, blob []byte) error {
-		if w.used() > w.budget()*7/8 {
-			p.complete = false
-			return nil
-		}
-		if len(blob) < profile.HeaderBytes {
-			return fmt.Errorf("%w: entry of %d bytes", ErrStore, len(blob))
-		}
-		if profile.Kind(blob) == profile.KindUser && profile.Blocked(blob) {
-			w.e.block(number)
-		}
-		_, err := w.admit(p, number, blob)
+	if err := p.load(w.e.store, load); err != nil {
 		return err
-	})
+	}
+	w.apart += apartBytes * int64(len(p.apart.numbers))
+	for _, number := range p.apart.dummies {
+		w.e.block(number)
+	}
+	p.apart.dummies = nil
+	return w.loadMixed(p, mixed)
+}
+
+// loadMixed makes mixed values resident, once all else is that is to be.
+func (w *worker) loadMixed(p *partition, numbers []uint64) error {
+	complete := p.complete
+	p.complete = false // they aren't there yet
+	for _, number := range numbers {
+		if _, err := w.lookup(p, number); err != nil {
+			return err
+		}
+	}
+	p.complete = complete
+	return nil
 }
 
 // replay applies the records from position from on.

@@ -281,6 +281,13 @@ func (e *Replica) Ready() error {
 // now is a stamp for a record of n ops; see Clock.
 func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
 
+// note: the user with this number is better read from now on.
+func (e *Replica) note(number uint64) {
+	if w := e.owner[identity.Partition(number)]; w != nil {
+		w.noted.add(number)
+	}
+}
+
 func (e *Replica) block(number uint64) {
 	e.blocked.Store(number, struct{}{})
 	e.anyBlock.Store(true)

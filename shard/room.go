@@ -7,8 +7,12 @@ import "github.com/VictoriaMetrics/metrics"
 // What is dirty stays; when that is too much, the worker waits for a checkpoint, and the door refuses what can't be
 // taken (MaxInflightBytes).
 
-// budget is what the worker may have in memory.
-func (w *worker) budget() int64 { return w.e.memory.Load() / int64(len(w.e.workers)) }
+// budget is what the worker may have in memory, without what is set apart for good; but that leaves half. The caller
+// holds w.mu.
+func (w *worker) budget() int64 {
+	share := w.e.memory.Load() / int64(len(w.e.workers))
+	return share - min(w.apart, share/2)
+}
 
 // used is what has to be in memory as long as nothing is evicted. The caller holds w.mu.
 func (w *worker) used() int64 { return w.arena.used + w.tables + w.unwritten }
@@ -30,7 +34,13 @@ func (w *worker) excess() int64 {
 }
 
 // isCrowded says whether there is something for makeRoom to do. The caller holds w.mu.
-func (w *worker) isCrowded() bool { return w.excess() > 0 || w.compaction.under || w.isWide() }
+func (w *worker) isCrowded() bool {
+	return w.excess() > 0 || w.compaction.under || w.isWide() || w.deltas > w.deltaShare()
+}
+
+// deltaShare is how much of the memory changes that go unread may take: then a checkpoint is asked for, rather than
+// entries evicted.
+func (w *worker) deltaShare() int64 { return w.budget() / 2 }
 
 // isWide says whether pages take too much, and something may come of looking for sparse ones. The caller holds w.mu.
 func (w *worker) isWide() bool { return w.resident() > max(w.budget()+spareBytes, w.compaction.above) }
@@ -42,6 +52,9 @@ func (w *worker) makeRoom() error {
 		t, err := w.trim()
 		if err != nil {
 			return err
+		}
+		if t.over <= 0 && t.isHeavy {
+			w.askForCheckpoint()
 		}
 		if t.over > 0 {
 			done := w.e.requestCheckpoint()
@@ -59,6 +72,13 @@ func (w *worker) makeRoom() error {
 		if !t.isMoving || !t.isUrgent {
 			return nil
 		}
+	}
+}
+
+// askForCheckpoint asks for one, unless the last one that was asked for is to come still.
+func (w *worker) askForCheckpoint() {
+	if w.asked == nil || isClosed(w.asked) {
+		w.asked = w.e.requestCheckpoint()
 	}
 }
 
@@ -82,6 +102,7 @@ type trimmed struct {
 	isFull   bool  // so much is dirty that nothing more is to be applied
 	isMoving bool  // a compaction is under way
 	isUrgent bool  // it should be
+	isHeavy  bool  // deltas take more than their share
 }
 
 // trim evicts, and does a step of a compaction.
@@ -93,6 +114,7 @@ func (w *worker) trim() (t trimmed, err error) {
 	defer w.mu.Unlock()
 	t.isMoving, err = w.compact()
 	far := w.budget() * 9 / 8
+	t.isHeavy = w.deltas > w.deltaShare()
 	t.isFull, t.isUrgent = w.used() > far, w.resident() > far+spareBytes
 	return t, err
 }
@@ -103,6 +125,7 @@ func (w *worker) evictExcess() (over int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	over = w.excess()
+	w.isTight = w.isTight || over > 0
 	for turns := 2 * len(w.parts); over > 0 && turns > 0; {
 		freed, ended, err := w.evict(maxLooks)
 		evictions.Add(int(freed))
@@ -126,8 +149,14 @@ func (e *Replica) MemoryBytes() int64 { return e.memory.Load() }
 
 // SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
 func (e *Replica) SetMemoryBytes(n int64) {
-	if e.memory.Swap(n) == n {
+	before := e.memory.Swap(n)
+	if before == n {
 		return
+	}
+	for _, w := range e.workers {
+		w.mu.Lock()
+		w.isTight = w.isTight && n <= before
+		w.mu.Unlock()
 	}
 	if err := e.trimAll(); err != nil {
 		e.fail(err)

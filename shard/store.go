@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -38,7 +39,7 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 6
+const storeVersion = 7
 
 // StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
 // behind the engines.
@@ -71,6 +72,7 @@ const (
 	bookOutbox   = 'o' // + sequence: a message not yet known to be applied
 	bookDeferred = 'd' // + sequence: a record that waits
 	bookMerges   = 'm' // who is pinned, and which merges wait
+	bookApart    = 'n' // + number: one set apart
 	bookAuditEnd = 'h' // of partition 0: sequence and hash of the last entry of the audit log
 	// From bookLazy on, books may be large: they are read when somebody asks.
 	bookLazy    = 't'
@@ -94,6 +96,7 @@ func openStore(e *Replica, isNew bool, secret [32]byte) (*store, error) {
 		FS: storeFS{fs, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: uint64(e.opts.StoreMemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
 		LBaseMaxBytes: 4 * e.opts.StoreMemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
+		Merger: newMerger(&e.opts.Limits, e.note),
 	}
 	if shared := e.opts.StoreCache; shared != nil {
 		o.Cache, o.FileCache = shared.blocks, shared.files
@@ -122,7 +125,11 @@ func openStore(e *Replica, isNew bool, secret [32]byte) (*store, error) {
 	o.EventListener = &quiet
 	o.EnsureDefaults()
 	db, err := openPebble(dir, o, events.dead, e.Failed)
-	if err != nil {
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "merger name"): // Pebble has no error to ask for; facts would have said so
+		return nil, fmt.Errorf("%w: open %q: %w: it is for the version that wrote it", ErrStore, dir, err)
+	default:
 		return nil, fmt.Errorf("%w: open %q: %w", ErrStore, dir, err)
 	}
 	s := &store{db: db, log: log, events: events, failed: e.failure.failed, cause: e.Failed}
@@ -200,10 +207,20 @@ func (s *store) getCopy(key []byte) ([]byte, error) {
 	return append([]byte{}, v...), nil
 }
 
-// entry appends the stored entry with this number to dst; nil when there is none.
-func (s *store) entry(dst []byte, number uint64) ([]byte, error) {
+// value appends what the store has at a number to dst, operands folded: an entry, or a mixed value; nil when there is
+// none. v: not the store as it is, but as it was.
+func (s *store) value(v *view, dst []byte, number uint64) ([]byte, error) {
+	var reader pebble.Reader = s.db
+	if v != nil {
+		v.mu.RLock()
+		defer v.mu.RUnlock()
+		if v.isClosed {
+			return nil, errViewClosed
+		}
+		reader = v.snapshot
+	}
 	var k [9]byte
-	v, closer, err := s.db.Get(appendEntryKey(k[:0], number))
+	value, closer, err := reader.Get(appendEntryKey(k[:0], number))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}
@@ -211,7 +228,27 @@ func (s *store) entry(dst []byte, number uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: read entry: %w", ErrStore, err)
 	}
 	defer closer.Close()
-	return append(dst, v...), nil
+	return append(dst, value...), nil
+}
+
+// view is the store as it was before a checkpoint's batch: who has changes in hand that are in the batch reads it, so
+// that none counts twice. Only checkpoints write entries, one batch after the other.
+type view struct {
+	mu       sync.RWMutex // held for reading by who reads
+	snapshot *pebble.Snapshot
+	isClosed bool
+}
+
+// errViewClosed: the batch is in the store by now, or will never be.
+var errViewClosed = fmt.Errorf("%w: the view is closed", ErrStore)
+
+func (s *store) view() *view { return &view{snapshot: s.db.NewSnapshot()} }
+
+func (v *view) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.isClosed = true
+	_ = v.snapshot.Close() // fails for one that is closed
 }
 
 // flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the
@@ -387,6 +424,8 @@ func (p *partition) loadBook(k, v []byte) error {
 		p.deferred = append(p.deferred, d)
 	case kind == bookMerges:
 		return p.decodeHeld(v)
+	case kind == bookApart && len(ids) == 8:
+		p.apart.load(binary.BigEndian.Uint64(ids), v)
 	default:
 		return p.decode(kind, v)
 	}

@@ -17,7 +17,7 @@ func TestStoreOfAnotherFormat(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 	for _, version := range []uint32{1, storeVersion + 1} {
-		db, err := pebble.Open(fs.PathJoin(testOptions(fs).Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+		db, err := pebble.Open(fs.PathJoin(testOptions(fs).Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Merger: newMerger(nil, nil)})
 		require.NoError(t, err)
 		binary.LittleEndian.PutUint32(facts, version)
 		require.NoError(t, db.Set([]byte("sfacts"), facts, pebble.Sync))
@@ -26,4 +26,18 @@ func TestStoreOfAnotherFormat(t *testing.T) {
 		require.ErrorIs(t, err, ErrStore)
 		require.ErrorContains(t, err, "for the version that wrote it")
 	}
+}
+
+// So is one whose operands another program has written, or that has none.
+func TestStoreOfAnotherMerger(t *testing.T) {
+	fs := vfs.NewMem()
+	o := testOptions(fs)
+	require.NoError(t, openTest(t, o).Close())
+	require.NoError(t, fs.RemoveAll(fs.PathJoin(o.Dir, "state")))
+	db, err := pebble.Open(fs.PathJoin(o.Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	_, err = openEngine(o)
+	require.ErrorIs(t, err, ErrStore)
+	require.ErrorContains(t, err, "for the version that wrote it")
 }

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +40,10 @@ type worker struct {
 	arena arena
 	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
 	unwritten  int64
+	deltas     int64 // bytes of blocks that hold deltas
+	isTight    bool  // something had to be evicted: from now on, who isn't in memory isn't read without need
+	apart      int64 // bytes of the numbers that parts have set apart; the budget is less by them
+	noted      noted
 	tables     int64 // bytes of parts' tables that are mapped; they count, too
 	compaction compaction
 	applied    uint64 // position up to which this worker has applied everything that concerns it
@@ -50,7 +56,8 @@ type worker struct {
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
 	fresh, row, members, value, readBack []byte
-	missing                              []uint64
+	missing                              []missed
+	folder                               folder
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
 	dirty    []uint64       // numbers, of the partition that is being saved
@@ -63,6 +70,7 @@ type worker struct {
 	touching [groupOps]profile.Touching
 	sink     uint64 // what touching adds up, so that the compiler keeps the loads
 	gone     chan struct{}
+	asked    <-chan struct{} // the worker's own: of the checkpoint that it has asked for
 }
 
 // queue holds commits between OnDurable and the worker.
@@ -164,6 +172,7 @@ func (w *worker) doLocked(items []*commit) (isCrowded bool, err error) {
 		}
 		w.applied = max(w.applied, c.Position)
 	}
+	w.absent = w.absent[:0]
 	isCrowded = w.isCrowded()
 	sent, lead := w.sent, w.lead
 	w.sent = nil
@@ -226,7 +235,6 @@ func (w *worker) touch(items []*commit) {
 // prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds
 // them in memory and knows which the store doesn't have. Where it finds tombstones, it goes on behind them.
 func (w *worker) prefetch(items []*commit) error {
-	w.absent = w.absent[:0]
 	for range prefetchRounds {
 		if w.complete.Load() {
 			return nil
@@ -243,23 +251,34 @@ func (w *worker) prefetch(items []*commit) error {
 	return nil
 }
 
+// missed is an entry that may have to be read. When a delta of it is in memory, that may come to the store meanwhile:
+// what was read is good only while the partition's turn is the same.
+type missed struct {
+	number  uint64
+	isDelta bool
+	before  *view
+	turn    uint64
+	value   []byte
+}
+
 // findMissing lists what may have to be read back.
 func (w *worker) findMissing(items []*commit) {
 	w.missing = w.missing[:0]
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.takeNoted()
 	for _, c := range items {
 		for rest := c.rec.Ops; len(rest) > 0; {
 			var o op.Op
 			o, rest = op.Next(rest)
 			p := w.e.partitions[o.Partition()]
-			if w.e.owner[o.Partition()] == w && !p.complete && o.Number() != 0 {
+			if w.e.owner[o.Partition()] == w && !p.complete && o.Number() != 0 && !w.goesUnread(p, c.rec.Workspace, o) {
 				w.addMissing(p, o.Number())
 			}
 		}
 	}
-	slices.Sort(w.missing)
-	w.missing = slices.Compact(w.missing)
+	slices.SortFunc(w.missing, func(a, b missed) int { return cmp.Compare(a.number, b.number) })
+	w.missing = slices.CompactFunc(w.missing, func(a, b missed) bool { return a.number == b.number })
 }
 
 // addMissing lists a number, or where the tombstones lead that are there, unless it is known what the store has of it.
@@ -268,26 +287,33 @@ func (w *worker) addMissing(p *partition, number uint64) {
 		s := p.find(number)
 		if s == nil {
 			if _, isAbsent := slices.BinarySearch(w.absent, number); !isAbsent && !p.isDeleted(number) {
-				w.missing = append(w.missing, number)
+				w.missing = append(w.missing, missed{number: number})
 			}
 			return
 		}
-		if profile.Kind(w.entryOf(s)) != kindTombstone {
+		switch profile.Kind(w.entryOf(s)) {
+		case kindDelta:
+			w.missing = append(w.missing, missed{number: number, isDelta: true, before: p.view, turn: p.turn})
+			return
+		case kindTombstone:
+			number = behind(w.entryOf(s), number)
+		default:
 			return
 		}
-		number = behind(w.entryOf(s), number)
 	}
 }
 
 // readMissing reads back what is listed, and says how many tombstones were among it.
 func (w *worker) readMissing() (tombstones int, err error) {
-	blobs := make([][]byte, len(w.missing))
 	var reading errgroup.Group
-	readers := min(maxReaders, (len(blobs)+7)/8)
+	readers := min(maxReaders, (len(w.missing)+7)/8)
 	for r := range readers {
 		reading.Go(func() (err error) {
-			for i := r; i < len(blobs) && err == nil; i += readers {
-				blobs[i], err = w.e.store.entry(nil, w.missing[i])
+			for i := r; i < len(w.missing) && err == nil; i += readers {
+				m := &w.missing[i]
+				if m.value, err = w.e.store.value(m.before, nil, m.number); errors.Is(err, errViewClosed) {
+					m.turn, err = m.turn-1, nil // it has changed, too
+				}
 			}
 			return err
 		})
@@ -297,20 +323,25 @@ func (w *worker) readMissing() (tombstones int, err error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, number := range w.missing {
-		if blobs[i] == nil {
-			w.absent = append(w.absent, number)
+	for i := range w.missing {
+		m := &w.missing[i]
+		p := w.e.partitions[m.number>>56]
+		s := p.find(m.number)
+		switch {
+		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != kindDelta, s == nil && p.isDeleted(m.number):
+			continue // lookup reads it, if need be
+		case s == nil && m.value == nil:
+			w.absent = append(w.absent, m.number)
 			continue
 		}
 		readBacks.Inc()
-		if profile.Kind(blobs[i]) == kindTombstone {
+		if m.value != nil && profile.Kind(m.value) == kindTombstone {
 			tombstones++
 		}
-		if p := w.e.partitions[number>>56]; p.find(number) == nil && !p.isDeleted(number) {
-			if _, err := w.admit(p, number, blobs[i]); err != nil {
-				return tombstones, err
-			}
+		if _, err := w.admit(p, m.number, m.value); err != nil {
+			return tombstones, err
 		}
+		m.value = nil
 	}
 	slices.Sort(w.absent)
 	return tombstones, nil

@@ -140,6 +140,9 @@ func (w clusterWorld) close() {
 				if len(k) > 9 && k[0] == 'e' && (k[9] == bookOutbox || k[9] == bookDeferred) { // until the next checkpoint
 					return nil
 				}
+				if len(k) > 9 && k[0] == 'e' && k[9] == bookApart && apartReason(v[0]) != apartElsewhere {
+					return nil
+				}
 				if len(k) > 9 && k[0] == 'e' && k[9] == bookApplied {
 					v = v[8:] // without the position
 				}

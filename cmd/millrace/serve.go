@@ -76,6 +76,7 @@ type serveCommand struct {
 	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
 	Memory             byteSize      `default:"4GiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
+	MaxDeltaChanges    int           `default:"8" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
 	MaxInflight        byteSize      `default:"0" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
 	MaxMergesWaiting   int64         `default:"100000" help:"Merges of users between accepted and done; beyond it: 503."`
 	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
@@ -481,7 +482,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
 		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
-		MaxClockOffset: c.MaxClockOffset,
+		MaxClockOffset: c.MaxClockOffset, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
@@ -498,7 +499,7 @@ func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
 }
 
 // orNone turns "no floor" of the command line into that of the log.
-func orNone[T int64 | float64 | time.Duration](v T) T {
+func orNone[T int | int64 | float64 | time.Duration](v T) T {
 	if v == 0 {
 		return -1
 	}

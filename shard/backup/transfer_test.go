@@ -218,7 +218,8 @@ func alike(t *testing.T, want, got map[string]string, what any) {
 // store is what a closed replica's store holds, but for how far it has come and when that was.
 func (r *replica) store(t *testing.T) map[string]string {
 	t.Helper()
-	db, err := pebble.Open("group/state", &pebble.Options{FS: r.fs, ReadOnly: true, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}})
+	merger := &pebble.Merger{Name: "millrace.delta.1", Merge: pebble.DefaultMerger.Merge} // the same operands are the same
+	db, err := pebble.Open("group/state", &pebble.Options{FS: r.fs, ReadOnly: true, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}, Merger: merger})
 	require.NoError(t, err)
 	it, err := db.NewIter(nil)
 	require.NoError(t, err)

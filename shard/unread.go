@@ -1,0 +1,206 @@
+package shard
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Changes that need nothing of a profile don't read it. Once the state is larger than the memory, an op for a user who
+// is not in memory is kept as a change of the user's delta (delta.go). Checkpoints write deltas as operands, together
+// with how far the partition has applied the log, so that none is written twice; the store folds them into profiles
+// when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
+//
+// What is kept unread comes out as if it had been read: needsProfile and goesUnread list what could not.
+
+// needsProfile says whether what an op does, or what it answers, depends on the profile, or reaches beyond it.
+func needsProfile(o op.Op) bool {
+	flags := o.Flags()
+	switch o.Kind() {
+	case op.Attributes, op.Event, op.Purchase:
+	default: // of names, merges, states, deletes: they answer, or send messages, by what the profile has
+		return true
+	}
+	switch {
+	case flags.ID() != op.ExternalID: // other identifiers lead to a user by rows; a svc_id may be nobody's, who is not made
+		return true
+	case flags.Has(op.Resolved): // the profile says whether the name is still its own
+		return true
+	case flags.Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
+		return true
+	case flags.Has(op.Contact): // rows are told, the trail written, by what was there before
+		return true
+	}
+	return len(o) > maxDeltaBytes/2 // and those that appendChange refuses
+}
+
+// goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
+// holds w.mu.
+func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
+	if p.complete || !w.isTight || w.e.opts.MaxDeltaChanges < 0 || needsProfile(o) {
+		return false
+	}
+	number := o.Number()
+	if s := p.find(number); s != nil {
+		b := w.entryOf(s)
+		return profile.Kind(b) == kindDelta && delta(b).changes() < w.e.opts.MaxDeltaChanges && // who has many is read
+			len(b)+len(o) <= maxDeltaBytes && isOf(b, workspace, op.ExternalID, o.Key())
+	}
+	switch {
+	case p.apart.has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
+		return false
+	case p.isDeleted(number): // the store has what isn't there any more
+		return false
+	case p.held[number] != nil: // it leaves room for who is merged into it
+		return false
+	}
+	return true
+}
+
+// keepUnread keeps an op that goes unread; false: it has to be read after all.
+func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
+	rec, before := w.applying.rec, w.arena.used
+	w.applying.user = o.Number()
+	defer func() { w.deltas += w.arena.used - before }()
+	s := p.find(o.Number())
+	if s == nil {
+		w.fresh = appendDelta(w.fresh[:0], rec.Workspace, o.Key())
+		if w.fresh, kept = appendChange(w.fresh, o, rec, w.place()); kept {
+			delta(w.fresh).setSize(1)
+			_, err = w.insert(p, o.Number(), w.fresh)
+			changesUnread.Inc()
+		}
+		return kept, err
+	}
+	if w.fresh, kept = appendChange(w.fresh[:0], o, rec, w.place()); !kept {
+		return false, nil
+	}
+	b := w.entryOf(s)
+	changes := delta(b).changes() + 1
+	if len(b)+len(w.fresh) > cap(b) {
+		w.row = append(w.row[:0], b...)
+		b = w.row
+	}
+	b = append(b, w.fresh...)
+	delta(b).setSize(changes)
+	changesUnread.Inc()
+	return true, w.update(s, b)
+}
+
+// read makes the entry at number resident: value is what the store has, nil for nothing, s the delta that is in memory,
+// nil for none.
+func (w *worker) read(p *partition, s *slot, number uint64, value []byte) (*slot, error) {
+	f := &w.folder
+	if err := f.begin(value, &w.e.limits); err != nil {
+		return nil, err
+	}
+	if s != nil {
+		if err := f.add(w.entryOf(s)); err != nil {
+			return nil, err
+		}
+		w.dropDelta(p, s)
+	}
+	if f.created {
+		profilesCreated.Inc()
+	}
+	strays := bytes.Clone(f.strays)
+	s, err := w.insert(p, number, f.blob)
+	if err != nil {
+		return nil, err
+	}
+	w.consider(p, number, f.blob)
+	if len(strays) > 0 {
+		if err := w.settle(p, number, strays); err != nil {
+			return nil, err
+		}
+		s = p.find(number)
+	}
+	return s, nil
+}
+
+// consider takes note of a profile that has grown while nobody looked.
+func (w *worker) consider(p *partition, number uint64, entry []byte) {
+	if len(entry) > largeBytes {
+		w.setApart(p, number, apartLarge)
+	}
+	if profile.Kind(entry) == profile.KindUser && profile.Blocked(entry) {
+		w.markDummy(p, number)
+	}
+}
+
+// markDummy: the profile is a dummy user's.
+func (w *worker) markDummy(p *partition, number uint64) {
+	w.e.block(number)
+	w.setApart(p, number, apartDummy)
+}
+
+// dropDelta takes a delta out of memory.
+func (w *worker) dropDelta(p *partition, s *slot) {
+	w.deltas -= blockBytes(s.class())
+	w.arena.release(s.off, s.class())
+	p.remove(s)
+}
+
+// settle gives changes to those whose external ids have a home number that something else lies at, which nobody knew
+// when the changes were kept: hashes of 64 bits that are the same. They go where apply would have sent them: to the
+// next number that is theirs, or free.
+func (w *worker) settle(p *partition, home uint64, strays []byte) error {
+	w.setApart(p, home, apartElsewhere)
+	for len(strays) > 0 {
+		d, rest, err := nextDelta(strays)
+		if err != nil {
+			return err
+		}
+		strays = rest
+		id, key := profile.HomeID(d)
+		s, free, err := w.findHome(p, home, profile.Workspace(d), id, key)
+		if err != nil {
+			return err
+		}
+		var entry []byte
+		if s != nil {
+			if entry = w.entryOf(s); !d.isFor(entry) {
+				return fmt.Errorf("%w: changes of nobody at %016x", ErrStore, home)
+			}
+		}
+		f := &w.folder
+		if err = f.begin(entry, &w.e.limits); err == nil {
+			err = f.addAll(d, true)
+		}
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			err = w.update(s, f.blob)
+		} else {
+			profilesCreated.Inc()
+			_, err = w.insert(p, free, f.blob)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settleAt settles what a reader has found at a number.
+func (w *worker) settleAt(number uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.lookup(w.e.partitions[identity.Partition(number)], number)
+	return err
+}
+
+// takeNoted sets apart what the store has come across. The caller holds w.mu.
+func (w *worker) takeNoted() {
+	for _, number := range w.noted.take() {
+		w.setApart(w.e.partitions[identity.Partition(number)], number, apartLarge)
+	}
+}
+
+var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
