@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/loadtest/body"
 	"millrace/shard"
@@ -16,13 +20,26 @@ import (
 // coldFactor is how many times larger than the memory budget the state is.
 const coldFactor = 10
 
-// cold compares the rate of uniform traffic over a state ten times the memory budget, where nine of ten users are read
-// back from the store, with that over the same state in memory. Engine without HTTP; the block cache of the cold side
-// is a part of its budget's size. The operating system's page cache is not bounded: unless the state is larger than the
-// machine's memory, this is what reading back costs, not what the disk does.
+// coldMixes are the objects of the bounded sides, 225 a request: those that need nothing of a profile, the same with one
+// in ten of another kind, and all that a request has otherwise, operators and addresses included.
+var coldMixes = []struct {
+	name   string
+	change func(o *body.Options)
+	least  float64 // of the rate in memory
+	cpu    float64 // µs of an object at most, 0: not judged
+}{
+	{"by external id", func(*body.Options) {}, 0.25, 8},
+	{"one in ten by email", func(o *body.Options) { o.EmailShare = 0.1 }, 0.1, 0},
+	{"one in ten update-only", func(o *body.Options) { o.UpdateShare = 0.1 }, 0.1, 0},
+	{"with operators and addresses", func(o *body.Options) { o.Plain = false }, 0, 0},
+}
+
+// cold compares the rate of uniform traffic over a state ten times the memory budget with that over the same state in
+// memory. Engine without HTTP; the block cache of the cold side is a part of its budget's size. What the store has
+// written and read is dropped from the page cache all the time, so that it comes from the disk again.
 func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	o := s.bodies(mix225)
-	o.EmailShare, o.AliasShare = 0, 0
+	o.EmailShare, o.AliasShare, o.Plain = 0, 0, true
 	o.Users = s.ColdProfiles
 	// Few names: profiles have their final size early.
 	o.EventNames, o.Products = 4, 4
@@ -30,6 +47,11 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	state, err := populate(ctx, s, "memory", o, shard.Options{MemoryBytes: unbounded})
 	if err != nil {
 		return nil, fmt.Errorf("populate: %w", err)
+	}
+	emails := o
+	emails.Users, emails.EmailShare = o.Users/10, 1
+	if _, err := populate(ctx, s, "memory", emails, shard.Options{MemoryBytes: unbounded}); err != nil {
+		return nil, fmt.Errorf("populate by email: %w", err)
 	}
 	if err := os.CopyFS(filepath.Join(s.dir, "cold"), os.DirFS(filepath.Join(s.dir, "memory"))); err != nil {
 		return nil, err
@@ -45,26 +67,136 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, bounded.Close()) }()
-	coldSide, err := newEngineSide(ctx, s, bounded, o)
+	sides := []*engineSide{{s: s, engine: resident, bodies: o}}
+	for _, m := range coldMixes {
+		side := &engineSide{s: s, engine: bounded, bodies: o, uncached: filepath.Join(s.dir, "cold", "state")}
+		m.change(&side.bodies)
+		sides = append(sides, side)
+	}
+	var turns []func(int) (float64, error)
+	for _, side := range sides {
+		if err := side.warmup(ctx); err != nil {
+			return nil, err
+		}
+		turns = append(turns, side.turn(ctx))
+	}
+	rates, err := inTurns(ctx, s.Rounds, turns...)
 	if err != nil {
 		return nil, err
 	}
-	memorySide, err := newEngineSide(ctx, s, resident, o)
-	if err != nil {
-		return nil, err
+	for i, m := range coldMixes {
+		name, side := fmt.Sprintf("state %d × the budget, %s", coldFactor, m.name), sides[i+1]
+		f := newFigure(name+" ÷ all in memory", "", ratios(rates[i+1], rates[0]),
+			Detail{"cold", median(rates[i+1]), "objects/s"}, Detail{"in memory", median(rates[0]), "objects/s"},
+			Detail{"users", float64(o.Users), ""}, Detail{"budget", float64(budget), "bytes"}, Detail{"state before", float64(state), "bytes"},
+			Detail{"objects unread", median(side.unread), "of one"}, Detail{"read back", median(side.read), "of an object"},
+			Detail{"reads of 50 profiles meanwhile, p99", median(side.reads), "ms"})
+		if m.least > 0 {
+			f = f.want(atLeast, m.least)
+		}
+		cpu := newFigure(name+": CPU of an object", "µs", side.cpu, Detail{"in memory", median(sides[0].cpu), "µs"})
+		if m.cpu > 0 {
+			cpu = cpu.want(atMost, m.cpu)
+		}
+		figures = append(figures, f, cpu)
 	}
-	rates, err := inTurns(ctx, s.Rounds, coldSide, memorySide)
-	if err != nil {
-		return nil, err
-	}
-	final, err := stateBytes(resident, o)
-	if err != nil {
-		return nil, err
-	}
-	return []Figure{newFigure(fmt.Sprintf("state %d × the budget ÷ all in memory, %d users", coldFactor, o.Users), "", ratios(rates[0], rates[1]),
-		Detail{"cold", median(rates[0]), "objects/s"}, Detail{"in memory", median(rates[1]), "objects/s"},
-		Detail{"budget", float64(budget), "bytes"}, Detail{"state before", float64(state), "bytes"}, Detail{"after", float64(final), "bytes"}).want(atLeast, 0.4)}, nil
+	return figures, nil
 }
+
+// engineSide drives an engine in this process.
+type engineSide struct {
+	s        *settings
+	engine   *shard.Coordinator
+	bodies   body.Options
+	uncached string // directory of files that the page cache is not to keep; empty: none
+	clients  []*client
+
+	// Of each run: µs of CPU for an object, until the engine has come to rest; objects that were kept unread, and entries
+	// that were read, for each; the slowest of a hundred reads of 50 profiles, ms.
+	cpu, unread, read, reads []float64
+}
+
+func (e *engineSide) warmup(ctx context.Context) (err error) {
+	e.bodies.EnsureDefaults()
+	if e.clients, err = newClients(e.engine, e.bodies, committers); err != nil {
+		return err
+	}
+	if _, err = e.run(ctx, e.s.warmup()); err == nil {
+		e.cpu, e.unread, e.read, e.reads = nil, nil, nil, nil
+	}
+	return err
+}
+
+func (e *engineSide) turn(ctx context.Context) func(int) (float64, error) {
+	return func(int) (float64, error) { return e.run(ctx, e.s.Duration/2) }
+}
+
+func (e *engineSide) run(ctx context.Context, d time.Duration) (rate float64, err error) {
+	unread, read := counter("millrace_changes_unread_total"), counter("millrace_entries_read_back_total")
+	cpu, stop := cpuSeconds(os.Getpid()), make(chan struct{})
+	var aside sync.WaitGroup
+	aside.Go(func() { e.dropPages(stop) })
+	if e.uncached != "" {
+		aside.Go(func() { e.readBack(stop) })
+	}
+	start := time.Now()
+	rate, err = drive(ctx, e.clients, d)
+	objects := rate * time.Since(start).Seconds()
+	close(stop)
+	aside.Wait()
+	quiet(os.Getpid())
+	e.cpu = append(e.cpu, (cpuSeconds(os.Getpid())-cpu)/objects*1e6)
+	e.unread = append(e.unread, (counter("millrace_changes_unread_total")-unread)/objects)
+	e.read = append(e.read, (counter("millrace_entries_read_back_total")-read)/objects)
+	return rate, err
+}
+
+// dropPages has the system forget files' pages until stop is closed.
+func (e *engineSide) dropPages(stop <-chan struct{}) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for e.uncached != "" {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		files, _ := os.ReadDir(e.uncached)
+		for _, f := range files {
+			_ = forgetPages(filepath.Join(e.uncached, f.Name())) // it may be gone
+		}
+	}
+}
+
+// readBack reads 50 profiles now and then until stop is closed.
+func (e *engineSide) readBack(stop <-chan struct{}) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var took []float64
+	for user := 0; ; {
+		select {
+		case <-stop:
+			slices.Sort(took)
+			if len(took) > 0 {
+				e.reads = append(e.reads, took[len(took)*99/100])
+			}
+			return
+		case <-tick.C:
+		}
+		start := time.Now()
+		for range 50 {
+			user = (user + 7919) % e.bodies.Users
+			key := body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)
+			if _, err := e.engine.Find(1, op.ExternalID, key); err != nil {
+				note("read: %v", err)
+			}
+		}
+		took = append(took, time.Since(start).Seconds()*1e3)
+	}
+}
+
+// counter is one of this process's counters.
+func counter(name string) float64 { return float64(metrics.GetOrCreateCounter(name).Get()) }
 
 // populate gives every user an object of each kind, closes the engine, and returns the bytes of all profiles.
 func populate(ctx context.Context, s *settings, name string, o body.Options, eo shard.Options) (bytes int64, err error) {
@@ -103,19 +235,4 @@ func stateBytes(e *shard.Coordinator, o body.Options) (int64, error) {
 		sum += int64(len(found[0].Blob)+15) &^ 15
 	}
 	return sum * int64(o.Users) / sample, nil
-}
-
-// newEngineSide warms an engine up and returns a side for inTurns that drives it.
-func newEngineSide(ctx context.Context, s *settings, e *shard.Coordinator, o body.Options) (func(int) (float64, error), error) {
-	clients, err := newClients(e, o, committers)
-	if err != nil {
-		return nil, err
-	}
-	run := func(d time.Duration) (float64, error) {
-		rate, err := drive(ctx, clients, d)
-		quiet(os.Getpid())
-		return rate, err
-	}
-	_, err = run(s.warmup())
-	return func(int) (float64, error) { return run(s.Duration / 2) }, err
 }

@@ -88,15 +88,11 @@ func hotEngine(ctx context.Context, s *settings, name string, mix body.Mix) (f F
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	one, many := s.skewed(mix)
-	hot, err := newEngineSide(ctx, s, e, one)
-	if err != nil {
+	hot, uniform := &engineSide{s: s, engine: e, bodies: one}, &engineSide{s: s, engine: e, bodies: many}
+	if err := errors.Join(hot.warmup(ctx), uniform.warmup(ctx)); err != nil {
 		return f, err
 	}
-	uniform, err := newEngineSide(ctx, s, e, many)
-	if err != nil {
-		return f, err
-	}
-	rates, err := inTurns(ctx, s.Rounds, hot, uniform)
+	rates, err := inTurns(ctx, s.Rounds, hot.turn(ctx), uniform.turn(ctx))
 	if err != nil {
 		return f, err
 	}

@@ -77,16 +77,21 @@ func dropCache(dir string) error {
 		if !entry.Type().IsRegular() {
 			continue
 		}
-		f, err := os.Open(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			return err
-		}
-		fd := int(f.Fd())
-		_ = unix.Fsync(fd)
-		_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // a hint
-		if err := f.Close(); err != nil {
+		if err := forgetPages(filepath.Join(dir, entry.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// forgetPages is dropCache of one file.
+func forgetPages(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	fd := int(f.Fd())
+	_ = unix.Fsync(fd)
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // a hint
+	return f.Close()
 }

@@ -270,10 +270,11 @@ func (g *Generator) profileFields(o *Object) {
 	case "email_subscribe invalid":
 		g.raw(`,"email_subscribe":"perhaps"`)
 	}
-	if o.ID == ExternalID && o.Rule == "" && g.share(0.2) {
+	hasAddresses := o.ID == ExternalID && o.Rule == "" && !g.o.Plain
+	if hasAddresses && g.share(0.2) {
 		g.profileEmail(o.User)
 	}
-	if o.ID == ExternalID && o.Rule == "" && g.share(0.02) {
+	if hasAddresses && g.share(0.02) {
 		g.raw(`,"phone":"+12122`)
 		g.slot.phone = g.here()
 		g.digits(6, uint64(o.User%1_000_000))
@@ -295,7 +296,7 @@ func (g *Generator) profileFields(o *Object) {
 		g.integer(g.rng.IntN(10))
 		g.raw(`"`)
 	}
-	if o.Rule == "" {
+	if o.Rule == "" && !g.o.Plain {
 		g.named("email_subscribe", pick(g, []string{"opted_in", "subscribed"}), 0.05)
 	}
 }
@@ -316,6 +317,8 @@ func (g *Generator) attributeValue(kind valueKind) {
 	switch {
 	case g.share(0.01):
 		g.raw(`null`)
+	case g.o.Plain:
+		g.value(kind)
 	case kind == integer && g.share(0.3):
 		g.raw(`{"inc":`)
 		g.integer(1 + g.rng.IntN(5))
@@ -421,6 +424,9 @@ func (g *Generator) identify(o *Object) {
 	switch o.ID {
 	case ExternalID:
 		g.raw(`"`)
+		if g.o.UpdateShare > 0 && g.share(g.o.UpdateShare) {
+			g.raw(`,"_update_existing_only":true`)
+		}
 	case Alias:
 		g.raw(`","alias_label":"` + AliasLabel + `"},"_update_existing_only":false`)
 	case Email:

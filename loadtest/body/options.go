@@ -48,6 +48,10 @@ type Options struct {
 	// JoinEmails makes objects addressed by email reach users that have an external_id and that address, once an
 	// attribute object gave it to them. Otherwise both kinds of users have different addresses.
 	JoinEmails bool `json:"join_emails"`
+	// Plain leaves addresses, states and operators out of attribute objects: what is left replaces values, or removes them.
+	Plain bool `json:"plain"`
+	// UpdateShare is the share of objects by external_id that update existing users alone.
+	UpdateShare float64 `json:"update_share"`
 	// ErrorShare is the share of objects that a server must refuse. Default 0.
 	ErrorShare float64 `json:"error_share"`
 
@@ -104,7 +108,7 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("%d %s: an array holds 0 to %d objects", n, Array(a), MaxPerArray)
 		}
 	}
-	for name, share := range map[string]float64{"email share": o.EmailShare, "alias share": o.AliasShare, "email and alias share": o.EmailShare + o.AliasShare,
+	for name, share := range map[string]float64{"update share": o.UpdateShare, "email share": o.EmailShare, "alias share": o.AliasShare, "email and alias share": o.EmailShare + o.AliasShare,
 		"error share": o.ErrorShare, "unicode share": o.UnicodeShare, "escape share": o.EscapeShare, "unicode and escape share": o.UnicodeShare + o.EscapeShare} {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("%s %v is not within 0 and 1", name, share)
