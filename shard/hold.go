@@ -85,7 +85,8 @@ func (p *partition) forgetHeld(number uint64, h *held) {
 	}
 }
 
-// takeWaiting takes those who wait off the list, when the profile is pinned no more.
+// takeWaiting takes those who wait off the list, when the profile is pinned no more. They count as merges until the
+// caller has seen to each: who reads the count meanwhile must not take them for ended.
 func (p *partition) takeWaiting(number uint64) []*waiter {
 	h := p.held[number]
 	if h == nil || h.pins > 0 {
@@ -94,7 +95,6 @@ func (p *partition) takeWaiting(number uint64) []*waiter {
 	p.heldNew = true
 	list := h.waiting
 	h.waiting = nil
-	p.tokens.Add(-int64(len(list)))
 	p.forgetHeld(number, h)
 	return list
 }

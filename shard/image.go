@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/wal"
 )
@@ -187,15 +188,19 @@ func (e *Replica) removeImage() error {
 	return nil
 }
 
-// checkRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was
-// received.
-func (e *Replica) checkRestored() error {
+// CheckRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was
+// received. OpenReplica calls it, and so does who makes other files there before: a restore begins in an empty one.
+// A nil fs is the operating system's.
+func CheckRestored(fs vfs.FS, dir string) error {
+	if fs == nil {
+		fs = vfs.Default
+	}
 	for name, what := range map[string]string{
 		RestoreMarker:  "a restore into this directory has not ended; restore again",
 		ReceivedMarker: "a state that was received has not been put in its place",
 	} {
-		path := e.opts.FS.PathJoin(e.opts.Dir, name)
-		if _, err := e.opts.FS.Stat(path); err == nil {
+		path := fs.PathJoin(dir, name)
+		if _, err := fs.Stat(path); err == nil {
 			return fmt.Errorf("%q is there: %s", path, what)
 		} else if !oserror.IsNotExist(err) {
 			return err

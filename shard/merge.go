@@ -354,6 +354,7 @@ func (w *worker) proceed(p *partition, number uint64) error {
 			if err := w.applyOp(p, o); err != nil {
 				return err
 			}
+			p.tokens.Add(-1) // it has parked again, or gone on
 			x.future.finish()
 		}
 	}

@@ -120,7 +120,7 @@ func newReplica(o ReplicaOptions) *Replica {
 }
 
 func (e *Replica) open() (err error) {
-	if err := errors.Join(e.checkRestored(), e.removeImage()); err != nil {
+	if err := errors.Join(CheckRestored(e.opts.FS, e.opts.Dir), e.removeImage()); err != nil {
 		return err
 	}
 	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state")); err != nil {

@@ -182,10 +182,12 @@ func (n *node) gauges() {
 	var mu sync.Mutex
 	var at time.Time
 	var last shard.Stats
-	stats := func() shard.Stats { // one look serves all gauges of a scrape
+	// One look serves all gauges of a scrape. The next scrape has its own: who waits for a figure to become 0 must not be
+	// told that it was, before there was anything.
+	stats := func() shard.Stats {
 		mu.Lock()
 		defer mu.Unlock()
-		if time.Since(at) > time.Second {
+		if time.Since(at) > 10*time.Millisecond {
 			at, last = time.Now(), n.engine.Stats()
 		}
 		return last

@@ -16,7 +16,9 @@ import (
 // one in order; what else goes wrong is an error.
 func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	var log buffer
-	c := &serveCommand{Data: t.TempDir(), StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute, StreamRetryMax: time.Minute}
+	c := &serveCommand{Data: t.TempDir(), StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute,
+		StreamRetryMax: time.Minute, StreamMessageBytes: 1 << 20, StreamMessageEvery: time.Minute,
+		StreamRequestTimeout: time.Minute, StreamRefusedBytes: 1 << 20}
 	open := func(minFreeBytes byteSize) *node {
 		c.MinFreeBytes = minFreeBytes
 		logger := slog.New(slog.NewTextHandler(&log, nil))

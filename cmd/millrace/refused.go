@@ -16,6 +16,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	refusals "millrace/api/refused" // tests have a function refused
+	"millrace/shard"
 	"millrace/wal/quorum"
 )
 
@@ -52,6 +53,9 @@ type keeper struct {
 func openKeeper(o *nodeOptions) (*keeper, error) {
 	if o.refused == nil {
 		return nil, nil
+	}
+	if err := shard.CheckRestored(nil, filepath.Dir(o.refused.Dir)); err != nil {
+		return nil, err
 	}
 	store, err := refusals.Open(*o.refused)
 	if err != nil {
