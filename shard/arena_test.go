@@ -13,6 +13,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/profile"
 	"millrace/shard/op"
 )
 
@@ -111,7 +112,11 @@ func TestArenaModel(t *testing.T) {
 		case 2:
 			n = maxRun + r.IntN(maxRun)
 		}
-		return bytes.Repeat([]byte{byte(r.Uint32())}, n)
+		fill := byte(r.Uint32())
+		if fill == profile.KindUser { // the first byte is the kind, and a profile must be one
+			fill = kindRow
+		}
+		return bytes.Repeat([]byte{fill}, n)
 	}
 	drop := func(i int) {
 		number := numbers[i]
