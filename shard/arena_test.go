@@ -13,8 +13,8 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/profile"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // bareWorker is a worker of some partitions without an engine around it.
