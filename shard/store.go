@@ -39,7 +39,7 @@ type store struct {
 	cause  func() error
 }
 
-const storeVersion = 7
+const storeVersion = 8
 
 // StoreCache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
 // behind the engines.

@@ -58,17 +58,15 @@ const (
 	tagPhone = tagReserved | op.AttrPhone
 )
 
-// Ranks of fields. In front stands what is asked for most, so that the first few fields say whether a profile has it,
-// and what most objects change lies together. What grows and is many stands at the end.
+// Ranks of fields. In front stands what is asked for most, so that the first few fields say whether a profile has it.
+// What is many stands at the end, so that a new one has nothing behind it that would have to move.
 const (
 	rankBlocked = iota
 	rankEmail
 	rankPhone
 	rankRevenue
 	rankOther // identifiers, states, reserved attributes, apps
-	rankCustom
-	rankEvent
-	rankProduct
+	rankMany  // custom attributes, events, products
 )
 
 func rankOf(tag byte) int {
@@ -81,12 +79,8 @@ func rankOf(tag byte) int {
 		return rankPhone
 	case tagRevenue:
 		return rankRevenue
-	case tagCustom:
-		return rankCustom
-	case tagEvent:
-		return rankEvent
-	case tagProduct:
-		return rankProduct
+	case tagCustom, tagEvent, tagProduct:
+		return rankMany
 	}
 	return rankOther
 }
@@ -94,7 +88,7 @@ func rankOf(tag byte) int {
 // placeOf is where a new field with tag goes.
 func placeOf(b []byte, tag byte) int {
 	rank := rankOf(tag)
-	if rank == rankProduct {
+	if rank == rankMany {
 		return len(b)
 	}
 	i := fieldsStart(b)

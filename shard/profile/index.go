@@ -29,7 +29,7 @@ const (
 	offsetBits   = 20
 	offsetMask   = 1<<offsetBits - 1
 	keyBits      = 32 - offsetBits
-	unindexed    = 1024
+	unindexed    = 2048
 	maxIndexed   = 1 << offsetBits // bytes of a block
 	missingIndex = 1<<32 - 1       // for n
 )
@@ -237,10 +237,9 @@ func (x *index) shift(b []byte, at, delta int) {
 	if at == len(b) {
 		return
 	}
-	for i, entry := range x.list {
-		if entry&offsetMask >= uint32(at) {
-			x.list[i] = entry + uint32(delta)
-		}
+	for i, entry := range x.list { // in no order of offsets: a branch would be guessed wrong half the time
+		before := int32(entry&offsetMask-uint32(at)) >> 31 // all ones for what begins before at
+		x.list[i] = entry + uint32(delta)&^uint32(before)
 	}
 }
 

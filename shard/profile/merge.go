@@ -49,7 +49,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	}
 	email := mode == MergeIdentify && find(keep, tagEmail).none()
 	i, j := head, fieldsStart(gone)
-	for rank := range rankProduct + 1 {
+	for rank := range rankMany + 1 {
 		for i < len(keep) {
 			tag, start, end := fieldAt(keep, i)
 			if rankOf(tag) > rank {
