@@ -111,7 +111,7 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 func (s *Server) AdminAPI() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range s.adminRoutes() {
-		mux.HandleFunc(rt.pattern, s.serveAdmin(s.fenced(rt.handler)))
+		mux.HandleFunc(rt.pattern, s.serveAdmin(s.behindBarrier(rt.handler)))
 	}
 	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
 		mux.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
@@ -249,10 +249,11 @@ func AdminActor(r *http.Request) control.Actor {
 	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: r.Header.Get("X-Request-Id")}
 }
 
-// fenced has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is there.
-func (s *Server) fenced(handler func(control.Actor, *http.Request) (any, error)) func(control.Actor, *http.Request) (any, error) {
+// behindBarrier has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is
+// there.
+func (s *Server) behindBarrier(handler func(control.Actor, *http.Request) (any, error)) func(control.Actor, *http.Request) (any, error) {
 	return func(by control.Actor, r *http.Request) (any, error) {
-		if err := s.options.Store.Fence(); err != nil {
+		if err := s.options.Store.Barrier(); err != nil {
 			return nil, err
 		}
 		return handler(by, r)

@@ -14,8 +14,8 @@ import (
 // connections may send no more than that.
 
 const (
-	// strangerBodyBytes is what a request without a valid key may send (FAULTS.md B17).
-	strangerBodyBytes = 16 << 10
+	// anonymousBodyBytes is what a request without a valid key may send (FAULTS.md B17).
+	anonymousBodyBytes = 16 << 10
 	// firstWireBytes is the memory that a body begins with which is longer; it doubles from there on.
 	firstWireBytes = 32 << 10
 )
@@ -27,7 +27,7 @@ var headerOversize = []byte("X-Millrace-Oversize")
 // headReceived is asked when a head is there: of a body that is declared too large nothing is waited for.
 func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
-	if n > min(strangerBodyBytes, s.options.MaxBodyBytes) && n > s.bodyLimit(h) {
+	if n > min(anonymousBodyBytes, s.options.MaxBodyBytes) && n > s.bodyLimit(h) {
 		h.SetContentLength(0)
 		h.SetCanonical(headerOversize, []byte("true"))
 		h.Del(fasthttp.HeaderExpect) // who asks before sending must not be told to go on
@@ -40,7 +40,7 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) int {
 	if s.knows(bearerToken(h)) {
 		return s.options.MaxBodyBytes
 	}
-	return min(strangerBodyBytes, s.options.MaxBodyBytes)
+	return min(anonymousBodyBytes, s.options.MaxBodyBytes)
 }
 
 // receive reads the body as it comes. After an error the connection must be closed: what follows on it is no request.

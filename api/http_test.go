@@ -172,9 +172,9 @@ func TestStrangersBodyLimit(t *testing.T) {
 	d := open(t, nil)
 	head := strings.Replace(goodHead, "Bearer ", "Bearer x", 1)
 	require.NotEqual(t, goodHead, head)
-	for _, length := range []int{strangerBodyBytes, strangerBodyBytes + 1, 4 << 20, 100 << 20} {
+	for _, length := range []int{anonymousBodyBytes, anonymousBodyBytes + 1, 4 << 20, 100 << 20} {
 		request := fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, length)
-		if length <= strangerBodyBytes {
+		if length <= anonymousBodyBytes {
 			request += strings.Repeat(" ", length)
 		}
 		responses, _ := d.raw(t, 1, request)
@@ -182,7 +182,7 @@ func TestStrangersBodyLimit(t *testing.T) {
 		require.Equal(t, 401, responses[0].status, length)
 		require.Contains(t, responses[0].json(t)["message"], "Invalid API key: x")
 	}
-	big := strings.Repeat("z", strangerBodyBytes+1)
+	big := strings.Repeat("z", anonymousBodyBytes+1)
 	responses, closed := d.raw(t, 1, fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, len(big), big))
 	require.Len(t, responses, 1)
 	require.Equal(t, 401, responses[0].status, "that the key is wrong, also of a body in chunks")

@@ -111,9 +111,9 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
 			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
-			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20, Tap: d.live}, HelloInterval: 100 * time.Millisecond,
+			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20, Tap: d.live}, PingInterval: 100 * time.Millisecond,
 			// A busy machine is no reason to give up.
-			HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
+			PingTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, BarrierTimeout: 5 * time.Second,
 			OnDocument: d.control.Apply, Logger: d.logger(),
 			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
 				"ratelimit": func(_ quorum.Node, body []byte) ([]byte, error) {
@@ -133,7 +133,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			}
 			nodes[i] = n
 			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self)}, systemClock))
-			d.control.Start(ControlStore(n.Front(), n.Spread))
+			d.control.Start(ControlStore(n.Coordinator(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(settled(n), d.bootstrap()) })
 		})
 		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter = limiter.Load() }}, edit...)
@@ -147,7 +147,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		if i > 0 { // requests have the first one's Host, whomever they are sent to, so that links do
 			edits[i] = append(edits[i], func(o *Options) { o.PublicHosts = append(slices.Clip(o.PublicHosts), doors[0].addr) })
 		}
-		served[i] = d.openDoor(memberStore{Engine(nodes[i].Front()), nodes[i]}, edits[i])
+		served[i] = d.openDoor(memberStore{Engine(nodes[i].Coordinator()), nodes[i]}, edits[i])
 	}
 	first := doors[0]
 	first.others = doors[1:]

@@ -27,7 +27,7 @@ type memoryStore struct {
 
 	commits  atomic.Int64
 	commit   func() error // called before each commit
-	fence    func() error // called by each Fence
+	barrier  func() error // called by each Barrier
 	full     atomic.Bool  // Admit says so
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
@@ -115,9 +115,9 @@ func (m *memoryStore) Admit() error {
 	return nil
 }
 
-func (m *memoryStore) FenceAnswer(uint32, []byte) error { return m.Fence() }
+func (m *memoryStore) BarrierAnswer(uint32, []byte) error { return m.Barrier() }
 
-func (m *memoryStore) FenceControl() error { return m.Fence() }
+func (m *memoryStore) BarrierControl() error { return m.Barrier() }
 
 func (m *memoryStore) NewReads() Reads { return memoryReads{m} }
 
@@ -125,11 +125,11 @@ type memoryReads struct{ *memoryStore }
 
 func (memoryReads) Begin() {}
 
-func (r memoryReads) Expect(uint32, shard.Extent, ...shard.Identifier) error { return r.Fence() }
+func (r memoryReads) Expect(uint32, shard.Extent, ...shard.Identifier) error { return r.Barrier() }
 
-func (m *memoryStore) Fence() error {
-	if m.fence != nil {
-		return m.fence()
+func (m *memoryStore) Barrier() error {
+	if m.barrier != nil {
+		return m.barrier()
 	}
 	return nil
 }

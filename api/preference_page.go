@@ -29,7 +29,7 @@ const pagePath = "/preferences/"
 
 const (
 	// maxFormBytes bounds a form. Who has no key may not send more anyway; see bodyLimit.
-	maxFormBytes = strangerBodyBytes
+	maxFormBytes = anonymousBodyBytes
 	// maxFormsPerMinute bounds the forms that are sent by one link: each is a write.
 	maxFormsPerMinute = 30
 )

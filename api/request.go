@@ -100,7 +100,7 @@ func (x *exchange) begin() {
 
 // serve takes the request from door to door; the first check that fails has answered.
 func (x *exchange) serve() {
-	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.unfenced && !x.fence() {
+	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.noBarrier && !x.barrier() {
 		return
 	}
 	x.reads.Begin()
@@ -111,12 +111,12 @@ func (x *exchange) serve() {
 	}
 }
 
-// fence waits until the control documents that were acknowledged before, by whatever node, are visible here. Users and
-// addresses are read behind fences of their own (x.reads), of the groups that have them: a request for some notices
-// nothing of others. A handler sees its own commits only when it begins its reads anew: of several leaders' partitions
-// this node may have followers.
-func (x *exchange) fence() bool {
-	if err := x.s.options.Store.FenceControl(); err != nil {
+// barrier waits until the control documents that were acknowledged before, by whatever node, are visible here. Users
+// and addresses are read behind barriers of their own (x.reads), of the groups that have them: a request for some
+// notices nothing of others. A handler sees its own commits only when it begins its reads anew: of several leaders'
+// partitions this node may have followers.
+func (x *exchange) barrier() bool {
+	if err := x.s.options.Store.BarrierControl(); err != nil {
 		x.failEngine(err)
 		return false
 	}

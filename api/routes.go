@@ -13,7 +13,7 @@ import (
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a
-// key that holds the permission, a free place in the bucket, and, unless it reads no control documents, a fence. A
+// key that holds the permission, a free place in the bucket, and, unless it reads no control documents, a barrier. A
 // route without a permission must say that it is open, or that it wants the SCIM token.
 type route struct {
 	method     string
@@ -24,7 +24,7 @@ type route struct {
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	page       bool // open, for people: answers HTML, takes forms
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
-	unfenced   bool // the handler reads no control documents but its workspace; all others see what was acknowledged before, by whatever node: exchange.fence
+	noBarrier  bool // the handler reads no control documents but its workspace; all others see what was acknowledged before, by whatever node: exchange.barrier
 	handler    func(*exchange)
 	withBody   func(*exchange, value) // in handler's place: the body is a JSON object
 
@@ -34,27 +34,27 @@ type route struct {
 // routes is the whole public surface. A resource of the companion API is a file with handlers and its lines here.
 func (s *Server) routes() []route {
 	return []route{
-		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, unfenced: true, handler: s.track},
-		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, unfenced: true, withBody: s.exportIDs},
-		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.deleteUsers},
-		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.newAliases},
-		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.updateAliases},
-		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.identify},
-		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, unfenced: true, withBody: s.merge},
-		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename", bucket: ratelimit.UsersExternalIDsRename, unfenced: true,
+		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, noBarrier: true, handler: s.track},
+		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs, noBarrier: true, withBody: s.exportIDs},
+		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.deleteUsers},
+		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.newAliases},
+		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.updateAliases},
+		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.identify},
+		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.merge},
+		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename", bucket: ratelimit.UsersExternalIDsRename, noBarrier: true,
 			withBody: s.renameExternalIDs},
-		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove, unfenced: true,
+		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove", bucket: ratelimit.UsersExternalIDsRemove, noBarrier: true,
 			withBody: s.removeExternalIDs},
 
-		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, withBody: s.setStatus},
-		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, unfenced: true, withBody: s.setStatusV2},
-		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, unfenced: true, handler: s.getStatus},
-		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, unfenced: true, handler: s.userStatus},
-		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, unfenced: true, withBody: s.emailStatus},
-		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, withBody: s.blockEmails},
-		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, unfenced: true, withBody: s.blockEmails},
-		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, unfenced: true, withBody: s.removeBounces},
-		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, unfenced: true, withBody: s.removeSpamMarks},
+		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: s.setStatus},
+		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set", bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: s.setStatusV2},
+		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get", bucket: ratelimit.SubscriptionStatusGet, noBarrier: true, handler: s.getStatus},
+		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get", bucket: ratelimit.SubscriptionGroupsGet, noBarrier: true, handler: s.userStatus},
+		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, noBarrier: true, withBody: s.emailStatus},
+		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, noBarrier: true, withBody: s.blockEmails},
+		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist, noBarrier: true, withBody: s.blockEmails},
+		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: s.removeBounces},
+		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove, noBarrier: true, withBody: s.removeSpamMarks},
 
 		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
 		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get", bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
@@ -81,11 +81,11 @@ func (s *Server) routes() []route {
 		{method: "PUT", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning, handler: s.replaceSCIM(s.scimGroups)},
 		{method: "PATCH", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning, handler: s.patchSCIM(s.scimGroups)},
 		{method: "DELETE", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning, handler: s.deleteSCIM(s.scimGroups)},
-		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimConfig},
-		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimResourceTypes},
-		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimResourceType},
-		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimSchemas},
-		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, unfenced: true, handler: s.scimSchema},
+		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimConfig},
+		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimResourceTypes},
+		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimResourceType},
+		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimSchemas},
+		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimSchema},
 
 		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list", bucket: ratelimit.PreferenceCenterList, handler: s.listPreferenceCenters},
 		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update", bucket: ratelimit.PreferenceCenterUpdate, withBody: s.createPreferenceCenter},
@@ -97,9 +97,9 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: s.showPage},
 		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: s.sendForm},
 
-		{method: "GET", path: "/livez", open: true, unfenced: true, handler: s.livez},
-		{method: "GET", path: "/readyz", open: true, unfenced: true, handler: s.readyz},
-		{method: "GET", path: "/openapi.json", open: true, unfenced: true, handler: s.openAPI},
+		{method: "GET", path: "/livez", open: true, noBarrier: true, handler: s.livez},
+		{method: "GET", path: "/readyz", open: true, noBarrier: true, handler: s.readyz},
+		{method: "GET", path: "/openapi.json", open: true, noBarrier: true, handler: s.openAPI},
 	}
 }
 

@@ -2,8 +2,8 @@
 // it.
 //
 // A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders),
-// route, method, key, permission, the key's addresses, rate limit, media type, size (decompressed), fence, handler. The
-// first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML) and carries
+// route, method, key, permission, the key's addresses, rate limit, media type, size (decompressed), barrier, handler.
+// The first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML) and carries
 // X-Request-Id; every answer to a valid key carries the rate-limit headers.
 //
 // Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace

@@ -50,18 +50,18 @@ type Store interface {
 	HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64
 	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
-	// Fence returns when everything that was acknowledged anywhere before the call is visible to the reads below. Alone
-	// there is nothing to wait for.
-	Fence() error
-	// FenceControl is Fence for control documents alone.
-	FenceControl() error
-	// FenceAnswer is Fence for Answer under that key alone.
-	FenceAnswer(workspace uint32, key []byte) error
+	// Barrier returns when everything that was acknowledged anywhere before the call is visible to the reads below.
+	// Alone there is nothing to wait for.
+	Barrier() error
+	// BarrierControl is Barrier for control documents alone.
+	BarrierControl() error
+	// BarrierAnswer is Barrier for Answer under that key alone.
+	BarrierAnswer(workspace uint32, key []byte) error
 	// Ready is nil when requests are served; else it says why not.
 	Ready() error
 
-	// Linearizable behind a Fence. ViewAddress reads the states of an address; Trail and AddressTrail are the trails of
-	// states. See shard.Coordinator.
+	// Linearizable behind a Barrier. ViewAddress reads the states of an address; Trail and AddressTrail are the trails
+	// of states. See shard.Coordinator.
 	finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
@@ -145,13 +145,13 @@ func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit
 		of[i] = shard.DocumentChange(c)
 	}
 	err := s.engine.PutDocuments(actor, of, audit)
-	return afterPut(err, s.engine.FenceControl, s.spread)
+	return afterPut(err, s.engine.BarrierControl, s.spread)
 }
 
-func afterPut(err error, fence func() error, spread func()) error {
+func afterPut(err error, barrier func() error, spread func()) error {
 	switch {
 	case err == nil:
-		if err := fence(); err != nil {
+		if err := barrier(); err != nil {
 			return fmt.Errorf("%w: %w", shard.ErrUnknown, err) // it is done, and not visible here
 		}
 		if spread != nil {
@@ -159,12 +159,12 @@ func afterPut(err error, fence func() error, spread func()) error {
 		}
 		return nil
 	case errors.Is(err, shard.ErrConflict):
-		if fenceErr := fence(); fenceErr != nil {
-			return fenceErr
+		if barrierErr := barrier(); barrierErr != nil {
+			return barrierErr
 		}
 		return fmt.Errorf("%w: %w", control.ErrConflict, err)
 	case errors.Is(err, shard.ErrUnknown):
-		if fence() != nil {
+		if barrier() != nil {
 			return err
 		}
 		return fmt.Errorf("%w: %w", control.ErrUnknown, err)

@@ -172,7 +172,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		s.inflight.Delete(id)
 		close(mine)
 	}()
-	if err := s.options.Store.FenceAnswer(x.ws.Number, key); err != nil { // an answer that another node has kept is there, before this body is judged
+	if err := s.options.Store.BarrierAnswer(x.ws.Number, key); err != nil { // an answer that another node has kept is there, before this body is judged
 		x.failEngine(err)
 		return
 	}

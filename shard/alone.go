@@ -99,12 +99,12 @@ func (a alone) Resigned(int, NodeID, uint64)                  {}
 func (a alone) Replica(int) *Replica                          { return a.c.sole }
 func (a alone) Local(uint8) *Replica                          { return a.c.sole }
 func (a alone) Control() *Replica                             { return a.c.sole }
-func (a alone) Fence() error                                  { return nil }
-func (a alone) FenceOf(...uint8) error                        { return nil }
-func (a alone) FenceControl() error                           { return nil }
+func (a alone) Barrier() error                                { return nil }
+func (a alone) BarrierOf(...uint8) error                      { return nil }
+func (a alone) BarrierControl() error                         { return nil }
 func (a alone) Spread()                                       {}
 func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
-func (a alone) Deliver([]Letter) error                        { panic("BUG: there is no other group") }
+func (a alone) Deliver([]Message) error                       { panic("BUG: there is no other group") }
 func (a alone) Entry(number uint64) ([]byte, error)           { return a.c.sole.Entry(number) }
 func (a alone) TrailOf(number uint64) (Trail, error)          { return a.c.sole.TrailOf(number) }
 func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }

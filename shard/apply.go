@@ -525,7 +525,7 @@ func (r *rowKeys) has(k rowKey) bool {
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.nextMessage++
 	p.forgetApplied()
-	m := newMessage(&w.letter, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key, names)
+	m := newMessage(&w.message, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key, names)
 	p.outbox = append(p.outbox, m)
 	if m.token {
 		p.tokens.Add(1)

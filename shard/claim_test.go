@@ -35,7 +35,7 @@ func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) Outcome {
 // numberOf is the number of the one user that an identifier names, 0 for nobody.
 func numberOf(t *testing.T, e *Engine, id op.IDKind, key string) uint64 {
 	t.Helper()
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	users, err := e.Find(1, id, []byte(key))
 	require.NoError(t, err)
 	if len(users) == 0 {
@@ -248,7 +248,7 @@ func settle(t *testing.T, e *Engine) {
 	t.Helper()
 	engines, logged := []*Engine{e}, func() int { return int(e.logged.Load()) }
 	lags := func() bool { return false }
-	if e.isFront() {
+	if e.isCoordinator() {
 		c := e.nodes.(*testMesh).c
 		c.leaders() // without one nothing moves on
 		engines, logged, lags = c.replicas(), c.logged, c.lags
@@ -275,7 +275,7 @@ func settle(t *testing.T, e *Engine) {
 			t.FailNow()
 		}
 	}
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	for _, e := range engines {
 		require.Zero(t, e.Stats().MergesWaiting)
 		for _, p := range e.held {

@@ -17,7 +17,8 @@ import (
 
 // testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while,
 // whose leaders move whenever a test wants it; replicas, real engines on disks in memory, that are closed, or crash,
-// and come again; a front on each node; and a Mesh that takes its time, fails before something was done, or after.
+// and come again; a coordinator on each node; and a Mesh that takes its time, fails before something was done, or
+// after.
 type testCluster struct {
 	t      *testing.T
 	o      clusterOptions
@@ -26,7 +27,7 @@ type testCluster struct {
 	stop   chan struct{}
 	gone   sync.WaitGroup
 	faulty atomic.Bool // calls fail
-	held   atomic.Bool // letters are not delivered
+	held   atomic.Bool // messages are not delivered
 
 	mu sync.Mutex
 	r  *rand.Rand // guarded by mu
@@ -44,12 +45,12 @@ type testNode struct {
 	c     *testCluster
 	i     int
 	clock *Clock
-	front *Engine
-	// coordinator is front's, once it is there.
+	coord *Engine
+	// coordinator is the node's, once it is there.
 	coordinator atomic.Pointer[Coordinator]
 
-	behind  atomic.Bool  // its replicas get nothing
-	fencing atomic.Int32 // fences that wait
+	behind atomic.Bool  // its replicas get nothing
+	asking atomic.Int32 // barriers that wait
 }
 
 type testGroup struct {
@@ -66,7 +67,7 @@ type testGroup struct {
 	leader   *testReplica  // whose appends are taken; nil: none
 	term     int
 	replicas []*testReplica // by node; nil: none there
-	bag      *testBag       // letters that wait for others
+	bag      *testBag       // messages that wait for others
 }
 
 // testReplica is a replica and its log: it is the Log of its engine.
@@ -120,11 +121,11 @@ func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
 		if o.engine != nil {
 			o.engine(&bounds)
 		}
-		n.front = front(NewCoordinator(CoordinatorOptions{
+		n.coord = coord(NewCoordinator(CoordinatorOptions{
 			Secret: testSecret, Clock: n.clock, Nodes: &testMesh{n}, CommitTimeout: 3 * patient, LeaderWait: patient, Now: n.clock.Now,
 			MaxInflightBytes: bounds.MaxInflightBytes, MaxMergesWaiting: bounds.MaxMergesWaiting, Logger: bounds.Logger,
 		}))
-		n.coordinator.Store(n.front.Coordinator)
+		n.coordinator.Store(n.coord.Coordinator)
 	}
 	t.Cleanup(c.close)
 	return c
@@ -132,7 +133,7 @@ func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
 
 func (c *testCluster) close() {
 	for _, n := range c.nodes {
-		require.NoError(c.t, n.front.Close())
+		require.NoError(c.t, n.coord.Close())
 	}
 	c.faulty.Store(false)
 	close(c.stop)
@@ -378,7 +379,7 @@ func (c *testCluster) move(g *testGroup, node int) {
 	})
 }
 
-// handOver moves a leadership after the leader has yielded; or it doesn't.
+// handOver moves a leadership after the leader has handed it over; or it doesn't.
 func (c *testCluster) handOver(g *testGroup) {
 	g.mu.Lock()
 	r := g.leader
@@ -390,7 +391,7 @@ func (c *testCluster) handOver(g *testGroup) {
 	if e == nil {
 		return
 	}
-	resume, err := e.Yield(time.Duration(c.intN(20)) * time.Millisecond)
+	resume, err := e.HandOver(time.Duration(c.intN(20)) * time.Millisecond)
 	require.NoError(c.t, err)
 	if c.chance(20) {
 		resume()
@@ -585,7 +586,7 @@ func (c *testCluster) lags() bool {
 
 // holders are the engines that have the state which e reads: each entry once.
 func holders(e *Engine) []*Engine {
-	if e.isFront() {
+	if e.isCoordinator() {
 		return e.nodes.(*testMesh).c.leaders()
 	}
 	return []*Engine{e}

@@ -17,19 +17,19 @@ import (
 // The way of a request, from a batch full of ops to its answer. Alone all of it is one part for the replica here; in a
 // cluster it is one for each group.
 //
-//	look up   whom emails, phones and aliases name, behind fences; what depends on an op before it is deferred
+//	look up   whom emails, phones and aliases name, behind barriers; what depends on an op before it is deferred
 //	          (resolve.go, names.go, deferral.go)
 //	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
 //	stamp     one stamp for the record, one step for each op
 //	split     a part for each group that the record has ops for; before anything is sent each has a leader
 //	take      of each part, by the replica that leads its group (take.go), here or by a call to its node: it reserves
-//	          bytes and merges of its own and a place among its debts, gives the part a later stamp when the group has
+//	          bytes and merges of its own and a place among those in flight, gives the part a later stamp when the group has
 //	          had a later one, and appends it to its log. Refused: all is given back, nothing was done
 //	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets the
 //	          record, in the log's order
 //	apply     by the workers whose partitions it concerns (worker.go); the last one gives back bytes and merges of take
 //	wait      the future (future.go) counts workers and the effects on other partitions, which go through the outbox
-//	          (lead.go); at zero the part is visible, and leaves the debts
+//	          (lead.go); at zero the part is visible, and is in flight no more
 //	release   once all parts are: what was deferred, one after the other, each as a record that is looked up anew
 //
 // A part that was refused because its group has another leader by now, or none yet, is tried again there, until
@@ -61,7 +61,7 @@ func (b *Batch) Commit() error {
 	defer c.inflight.Add(-size)
 	err := b.carry()
 	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == Taken {
-		if err = c.nodes.FenceOf(identity.Partition(b.answer.home)); err == nil { // so that Answer has it
+		if err = c.nodes.BarrierOf(identity.Partition(b.answer.home)); err == nil { // so that Answer has it
 			err = ErrKept
 		}
 	}
@@ -76,8 +76,8 @@ func (b *Batch) lookUpAll() error {
 			return err
 		}
 	}
-	if b.coordinator.sole == nil && b.needsFence() {
-		return b.addressBehindFences()
+	if b.coordinator.sole == nil && b.needsBarrier() {
+		return b.addressBehindBarriers()
 	}
 	return b.address()
 }
@@ -176,7 +176,7 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 		if first == nil {
 			return nil
 		}
-		// While nothing is done, who asks is told what is the matter, and may come again. Else the rest is owed.
+		// While nothing is done, who asks is told what is the matter, and may come again. Else the rest must be done.
 		if done == 0 && !errors.Is(first.Err, ErrNotLeader) && !errors.Is(first.Err, ErrUnavailable) {
 			return first.Err
 		}
@@ -203,12 +203,12 @@ func (b *Batch) lose(err error) error {
 	return err
 }
 
-// turn finds who is to have a part that was refused. owed: other parts are done.
-func (c *Coordinator) turn(p *Part, until time.Time, owed bool) (err error) {
+// turn finds who is to have a part that was refused. begun: other parts are done.
+func (c *Coordinator) turn(p *Part, until time.Time, begun bool) (err error) {
 	if errors.Is(p.Err, ErrNotLeader) {
 		c.nodes.Resigned(p.Group, p.to, p.Hint)
 	}
-	if p.to, err = c.nodes.Leader(p.Group, until, owed); err != nil && owed {
+	if p.to, err = c.nodes.Leader(p.Group, until, begun); err != nil && begun {
 		return ErrUnknown
 	}
 	if err != nil {

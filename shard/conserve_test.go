@@ -248,13 +248,13 @@ func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
 	}
 	asked := b.Count()
 	if err := b.Commit(); err != nil {
-		require.True(t, errors.Is(err, ErrBusy) || e.isFront() && errors.Is(err, ErrUnknown), err)
+		require.True(t, errors.Is(err, ErrBusy) || e.isCoordinator() && errors.Is(err, ErrUnknown), err)
 		return
 	}
 	s.merges += asked
 	for range r.IntN(4) {
 		time.Sleep(time.Duration(r.IntN(600)) * time.Microsecond)
-		if !e.isFront() {
+		if !e.isCoordinator() {
 			require.NoError(t, e.Checkpoint())
 		}
 	}
@@ -363,7 +363,7 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 		for _, w := range write {
 			w(b)
 		}
-		if x.e.isFront() {
+		if x.e.isCoordinator() {
 			b.KeepAnswer(key, [32]byte{}, 201, key)
 		}
 		err := b.Commit()
@@ -585,7 +585,7 @@ func (s *sent) check(t *testing.T, e *Engine) {
 // it and, but for addresses, to it alone. It returns the profiles by number.
 func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 	t.Helper()
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	live = map[uint64][]byte{}
 	rows := map[string][]byte{}
 	keyOf := func(id op.IDKind, key []byte) string { return id.String() + " " + string(key) }

@@ -41,7 +41,7 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []DocumentChange, audit
 	if err := b.Commit(); err != nil {
 		return err
 	}
-	if err := c.nodes.FenceControl(); err != nil { // here it is visible, or what it conflicts with, when this node's replica has it
+	if err := c.nodes.BarrierControl(); err != nil { // here it is visible, or what it conflicts with, when this node's replica has it
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	if len(changes) > 0 && b.outcomes[ref] != Done {

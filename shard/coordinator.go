@@ -174,22 +174,22 @@ func (c *Coordinator) AppendSvcID(dst []byte, workspace uint32, number uint64) [
 	return c.hasher.AppendSvcID(dst, workspace, number)
 }
 
-// HomeNumber is the number that objects have which are addressed by an identifier, unless the directory has sent them on;
-// of an external id it is mostly that of the user, too.
+// HomeNumber is the number that objects have which are addressed by an identifier, unless the directory has sent them
+// on; of an external id it is mostly that of the user, too.
 func (c *Coordinator) HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64 {
 	return c.hasher.Number(workspace, id, key)
 }
 
-// Fence returns when everything that was acknowledged anywhere before the call is visible to reads here. Alone there is
-// nothing to wait for.
-func (c *Coordinator) Fence() error { return c.nodes.Fence() }
+// Barrier returns when everything that was acknowledged anywhere before the call is visible to reads here. Alone there
+// is nothing to wait for.
+func (c *Coordinator) Barrier() error { return c.nodes.Barrier() }
 
-// FenceControl is Fence for control documents alone.
-func (c *Coordinator) FenceControl() error { return c.nodes.FenceControl() }
+// BarrierControl is Barrier for control documents alone.
+func (c *Coordinator) BarrierControl() error { return c.nodes.BarrierControl() }
 
-// FenceAnswer is Fence for the answer that is kept under a key (Answer).
-func (c *Coordinator) FenceAnswer(workspace uint32, key []byte) error {
-	return c.nodes.FenceOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))
+// BarrierAnswer is Barrier for the answer that is kept under a key (Answer).
+func (c *Coordinator) BarrierAnswer(workspace uint32, key []byte) error {
+	return c.nodes.BarrierOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))
 }
 
 // now is a stamp for a record of n ops; see Clock.

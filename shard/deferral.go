@@ -60,9 +60,9 @@ func (b *Batch) readdress(o op.Op) {
 
 var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
-// Readdress addresses the ops of a deferred record as things stand, behind a fence of its own.
+// Readdress addresses the ops of a deferred record as things stand, behind a barrier of its own.
 func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
-	if err := c.Fence(); err != nil { // what it looks up may lie in other groups
+	if err := c.Barrier(); err != nil { // what it looks up may lie in other groups
 		return nil, err
 	}
 	rec, err := op.ParseRecord(record, nil)

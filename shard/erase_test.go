@@ -92,7 +92,7 @@ func openEraseWorld(t *testing.T, r *rand.Rand) *eraseWorld {
 
 func (w *eraseWorld) request(fill func(b *shard.Batch)) {
 	w.t.Helper()
-	b := w.Front().NewBatch(1, 0)
+	b := w.Coordinator().NewBatch(1, 0)
 	defer b.Release()
 	fill(b)
 	require.NoError(w.t, b.Commit())
@@ -116,7 +116,7 @@ func (w *eraseWorld) name() eraseName {
 func (w *eraseWorld) number(u *eraseUser) uint64 {
 	w.t.Helper()
 	n := u.names[w.r.IntN(len(u.names))]
-	users, err := w.Front().Find(1, n.id, []byte(n.key))
+	users, err := w.Coordinator().Find(1, n.id, []byte(n.key))
 	require.NoError(w.t, err)
 	require.Len(w.t, users, 1, "%+v", n)
 	return users[0].Number
@@ -235,7 +235,7 @@ func (w *eraseWorld) groupOf(number uint64) int { return int(number>>56) * w.gro
 
 // checkDeletions requires that each log tells only of events of its own group: places in one log mean nothing in
 // another. It returns how many deletions came from other groups.
-func (w *eraseWorld) checkDeletions() (letters int) {
+func (w *eraseWorld) checkDeletions() (messages int) {
 	for group, e := range w.Replicas(0) {
 		require.NoError(w.t, e.ReadLog(1, math.MaxUint64, func(_ uint64, _ uint32, payload []byte) error {
 			rec, err := op.ParseRecord(payload, nil)
@@ -243,23 +243,23 @@ func (w *eraseWorld) checkDeletions() (letters int) {
 			for rest := rec.Ops; len(rest) > 0; {
 				var o op.Op
 				o, rest = op.Next(rest)
-				isLetter := o.Kind() == op.Message
-				if isLetter {
-					isLetter = w.groupOf(uint64(o.Body()[0])<<56) != group // the sender
+				isMessage := o.Kind() == op.Message
+				if isMessage {
+					isMessage = w.groupOf(uint64(o.Body()[0])<<56) != group // the sender
 					o = op.Op(shard.MessageRecord(o.Body())[op.HeaderBytes:])
 				}
 				if o.Kind() != op.Delete {
 					continue
 				}
 				require.NoError(w.t, shard.EachErased(o.Body(), func(x shard.Erased) { require.Equal(w.t, group, w.groupOf(x.Number)) }))
-				if isLetter {
-					letters++
+				if isMessage {
+					messages++
 				}
 			}
 			return nil
 		}))
 	}
-	return letters
+	return messages
 }
 
 // Who is at the number that an identifier of a deleted user leads to may be somebody else by now.
@@ -317,7 +317,7 @@ func (w *eraseWorld) check(node int, when string) {
 func TestErasedInOtherGroups(t *testing.T) {
 	seed := testseed.Of(t)
 	rounds, steps := testsize.Short(8, 2), testsize.Short(300, 150)
-	letters := 0
+	messages := 0
 	for round := range rounds {
 		w := openEraseWorld(t, rand.New(rand.NewPCG(seed, uint64(round))))
 		for step := range steps {
@@ -339,12 +339,12 @@ func TestErasedInOtherGroups(t *testing.T) {
 		}
 		w.check(0, "at the end")
 		w.check(1, "at the end")
-		letters += w.checkDeletions()
+		messages += w.checkDeletions()
 		for _, logs := range w.logs {
 			for _, l := range logs {
 				require.NoError(t, l.Verify(context.Background()))
 			}
 		}
 	}
-	require.NotZero(t, letters, "no deletion has reached another group")
+	require.NotZero(t, messages, "no deletion has reached another group")
 }

@@ -17,8 +17,8 @@ func OpenPaperCluster(t *testing.T, seed uint64, groups int) PaperCluster {
 	return PaperCluster{openCluster(t, seed, clusterOptions{nodes: 2, replicas: 2, groups: groups})}
 }
 
-// Front is that of any node, behind a fence.
-func (p PaperCluster) Front() *Engine { return clusterWorld{p.c}.engine() }
+// Coordinator is that of any node, behind a barrier.
+func (p PaperCluster) Coordinator() *Engine { return clusterWorld{p.c}.engine() }
 
 // Replicas are those of the groups of users on a node.
 func (p PaperCluster) Replicas(node int) (all []*Replica) {
@@ -35,7 +35,7 @@ func (p PaperCluster) Move() {
 }
 
 // Settle waits until nothing is under way.
-func (p PaperCluster) Settle(t *testing.T) { settle(t, p.Front()) }
+func (p PaperCluster) Settle(t *testing.T) { settle(t, p.Coordinator()) }
 
 // CatchUp waits until a replica of a group has all that is decided.
 func (p PaperCluster) CatchUp(t *testing.T) {

@@ -4,7 +4,7 @@ import "time"
 
 // Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
 // which may wait for one another. waiting are references to the deferred records of an owner (applying.owner; of 0 it
-// gives none). Only the leader flushes, behind a fence of its own. Errors: ErrNotLeader; ErrBusy when end was closed
+// gives none). Only the leader flushes, behind a barrier of its own. Errors: ErrNotLeader; ErrBusy when end was closed
 // before.
 func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()

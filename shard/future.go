@@ -18,8 +18,8 @@ type future struct {
 	deferred []deferredRef
 	reported []ReportedOutcome
 
-	isLetter bool
-	reply    func(x Effects, e error) // of a letter: its Done, until it was called
+	isMessage bool
+	reply     func(x Effects, e error) // of a message: its Done, until it was called
 }
 
 // begin makes a future of a record, whose owner may have used it before, one of a leadership.

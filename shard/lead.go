@@ -10,12 +10,12 @@ import (
 )
 
 // leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
-// those to the group itself through the log, by a pump, the others by a courier for each group. What waits in it is
+// those to the group itself through the log, by a relay, the others by a sender for each group. What waits in it is
 // told when it ends.
 //
 // Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever
 // be overtaken. Therefore: everything in an outbox is queued in order, by Lead before any worker sends by itself; a
-// courier goes on only when it knows that its letters are applied; and after end nothing is appended any more.
+// sender goes on only when it knows that its messages are applied; and after end nothing is appended any more.
 //
 // In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of
 // two messages of one partition, the later may arrive first, and what it causes may come to where the earlier is still
@@ -23,7 +23,7 @@ import (
 // names and addresses: so an Absorb waits until all that its partition has sent before is applied.
 type leadership struct {
 	e       *Replica
-	pump    pump
+	relay   relay
 	ended   chan struct{}
 	ending  sync.Once
 	groupOf [identity.Partitions]int
@@ -32,17 +32,17 @@ type leadership struct {
 	appending sync.Mutex // held while a record of the engine's own is appended
 
 	mu       sync.Mutex // guards what follows
-	couriers map[int]*courier
-	debts    debts
-	letters  map[*future]struct{}      // of letters that are applied, with effects on their way
+	senders  map[int]*sender
+	inFlight inFlight
+	received map[*future]struct{}      // of messages of other groups that are applied, with effects on their way
 	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
-	senders  [identity.Partitions]sender
+	outgoing [identity.Partitions]outgoing
 	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
 	rows     int                // so many of them
 }
 
-// sender is what a partition of the group has under way.
-type sender struct {
+// outgoing is what a partition of the group has under way.
+type outgoing struct {
 	flying int        // messages on their way
 	far    int        // so many of them to other groups
 	held   []*message // those that wait: the first of them until no others are on their way
@@ -50,11 +50,11 @@ type sender struct {
 
 func newLeadership(e *Replica) *leadership {
 	l := &leadership{
-		e: e, ended: make(chan struct{}), couriers: make(map[int]*courier), letters: make(map[*future]struct{}),
+		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*future]struct{}),
 		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
 	}
-	l.pump.init()
-	l.pump.lead = l
+	l.relay.init()
+	l.relay.lead = l
 	for p := range l.groupOf {
 		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
 	}
@@ -121,7 +121,7 @@ func (e *Replica) begin(t *future) *leadership {
 	if resent > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", resent)
 	}
-	e.background.Go(func() { e.runPump(&l.pump) })
+	e.background.Go(func() { e.runRelay(&l.relay) })
 	e.lead.Store(l)
 	if e.Failed() != nil {
 		l.end()
@@ -152,7 +152,7 @@ func (l *leadership) resend(p *partition, t *future) (resent int) {
 	return resent
 }
 
-// noteApplied: a message of an earlier leadership is applied in its group. Couriers of this one may be under way
+// noteApplied: a message of an earlier leadership is applied in its group. Senders of this one may be under way
 // already.
 func (l *leadership) noteApplied(m *message) {
 	at := arrival{m.sender, l.groupOf[identity.Partition(m.number)]}
@@ -184,17 +184,17 @@ func (l *leadership) end() {
 		close(l.ended)
 		l.appending.Lock() // who was about to append has, or sees the end
 		l.appending.Unlock()
-		l.pump.close()
+		l.relay.close()
 		var replies []func(Effects, error)
 		l.mu.Lock()
-		for _, c := range l.couriers {
+		for _, c := range l.senders {
 			c.cond.Broadcast()
 		}
-		for t := range l.letters {
+		for t := range l.received {
 			replies = append(replies, t.reply)
 			t.reply = nil
 		}
-		clear(l.letters)
+		clear(l.received)
 		l.mu.Unlock()
 		for _, reply := range replies {
 			reply(Effects{}, ErrUnknown)
@@ -220,7 +220,7 @@ func (l *leadership) complete(t *future) {
 		l.keep(ref)
 	}
 	t.mu.Unlock()
-	if !t.isLetter {
+	if !t.isMessage {
 		select {
 		case t.done <- struct{}{}:
 		default:
@@ -230,8 +230,8 @@ func (l *leadership) complete(t *future) {
 	l.mu.Lock()
 	reply := t.reply
 	t.reply = nil
-	delete(l.letters, t)
-	l.debts.open++
+	delete(l.received, t)
+	l.inFlight.open++
 	l.mu.Unlock()
 	defer l.answered()
 	if reply != nil {
@@ -262,7 +262,7 @@ func (l *leadership) send(messages []*message) {
 		if l.e.owner[identity.Partition(m.number)] == nil {
 			l.backlog.Add(int64(len(m.body)))
 		}
-		if s := &l.senders[m.sender]; len(s.held) > 0 || l.isHeld(m) {
+		if s := &l.outgoing[m.sender]; len(s.held) > 0 || l.isHeld(m) {
 			s.held = append(s.held, m)
 		} else {
 			l.queue(m)
@@ -273,25 +273,25 @@ func (l *leadership) send(messages []*message) {
 // isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
 // caller holds mu.
 func (l *leadership) isHeld(m *message) bool {
-	s := &l.senders[m.sender]
+	s := &l.outgoing[m.sender]
 	return m.last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.number)] == nil)
 }
 
 // queue puts a message on its way. The caller holds mu.
 func (l *leadership) queue(m *message) {
-	l.senders[m.sender].flying++
+	l.outgoing[m.sender].flying++
 	to := identity.Partition(m.number)
 	if l.e.owner[to] != nil {
-		l.pump.send(m)
+		l.relay.send(m)
 		return
 	}
-	l.senders[m.sender].far++
+	l.outgoing[m.sender].far++
 	group := l.groupOf[to]
-	c := l.couriers[group]
+	c := l.senders[group]
 	if c == nil {
-		c = &courier{l: l, group: group}
+		c = &sender{l: l, group: group}
 		c.cond.L = &c.mu
-		l.couriers[group] = c
+		l.senders[group] = c
 		l.e.background.Add(1)
 		go c.run()
 	}
@@ -301,7 +301,7 @@ func (l *leadership) queue(m *message) {
 // landed: messages are applied. Who waits for them goes. The caller holds mu.
 func (l *leadership) landed(messages []*message) {
 	for _, m := range messages {
-		s := &l.senders[m.sender]
+		s := &l.outgoing[m.sender]
 		s.flying--
 		if l.e.owner[identity.Partition(m.number)] == nil {
 			s.far--

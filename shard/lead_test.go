@@ -75,7 +75,7 @@ func notYet[T any](t *testing.T, c <-chan T, why string) {
 	}
 }
 
-// finished gives a record what Take gets: a batch of a front, with its stamp.
+// finished gives a record what Take gets: a batch of a coordinator, with its stamp.
 func finished(b *Batch) []byte {
 	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.now(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
@@ -95,7 +95,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	g := w.groups[1]
 	e := w.leader(1)
 	g.frozen.Store(true)
-	b := w.nodes[0].front.NewBatch(1, 0)
+	b := w.nodes[0].coord.NewBatch(1, 0)
 	defer b.Release()
 	addEvent(b, op.ExternalID, userIn(1, 0), "e", 0)
 	record := finished(b)
@@ -111,11 +111,11 @@ func testFollowEndsWhatWaits(t *testing.T) {
 		_, err := pending.Wait(nil)
 		waited <- err
 	}()
-	letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
+	message := Message{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
 	done := make(chan error, 1)
-	letter.Done = func(_ Effects, err error) { done <- err }
-	go func() { waited <- e.Receive([]Letter{letter}) }()
-	eventually(t, "the letter is taken", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.pending) == 2 })
+	message.Done = func(_ Effects, err error) { done <- err }
+	go func() { waited <- e.Receive([]Message{message}) }()
+	eventually(t, "the message is taken", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.pending) == 2 })
 	g.mu.Lock()
 	g.dethrone(g.leader)
 	g.mu.Unlock()
@@ -124,20 +124,20 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	}
 	_, err = e.Take(record, 0)
 	require.ErrorIs(t, err, ErrNotLeader)
-	require.ErrorIs(t, e.Receive([]Letter{letter}), ErrNotLeader)
+	require.ErrorIs(t, e.Receive([]Message{message}), ErrNotLeader)
 	_, err = e.Release(1<<56|1, nil)
 	require.ErrorIs(t, err, ErrNotLeader)
-	require.Empty(t, done, "the letter is sent again: who waits for it has lost nothing yet")
+	require.Empty(t, done, "the message is sent again: who waits for it has lost nothing yet")
 	require.Zero(t, e.Replica.inflight.Load(), "what was lost is under way no more")
 
 	g.frozen.Store(false)
 	w.move(g, 1)
 	e = w.leader(1)
-	require.NoError(t, e.Receive([]Letter{letter}))
+	require.NoError(t, e.Receive([]Message{message}))
 	err = <-done // unknown when it had come through after all
 	require.True(t, err == nil || errors.Is(err, ErrUnknown), err)
-	require.NoError(t, e.Receive([]Letter{letter}))
-	eventually(t, "it had the letter before", func() bool {
+	require.NoError(t, e.Receive([]Message{message}))
+	eventually(t, "it had the message before", func() bool {
 		select {
 		case err := <-done:
 			return errors.Is(err, ErrUnknown)
@@ -160,8 +160,8 @@ func testAppliedAfterTheEnd(t *testing.T) {
 		futures[i] = l.newFuture()
 		futures[i].pending.Add(1)
 	}
-	futures[1].isLetter = true
-	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the letter") } // it is not among l.letters yet
+	futures[1].isMessage = true
+	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // it is not among l.received yet
 	futures[2].finish()
 	require.Len(t, futures[2].done, 1)
 	e.Follow()
@@ -171,14 +171,14 @@ func testAppliedAfterTheEnd(t *testing.T) {
 	w.close()
 }
 
-// An engine that yields takes no requests, and waits until those that it has taken are answered. From then on it takes
-// nothing.
-func TestYield(t *testing.T) { synctest.Test(t, testYield) }
+// A replica that hands over takes no requests, and waits until those that it has taken are answered. From then on it
+// takes nothing.
+func TestHandOver(t *testing.T) { synctest.Test(t, testHandOver) }
 
-func testYield(t *testing.T) {
+func testHandOver(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
-	b := w.nodes[0].front.NewBatch(1, 0)
+	b := w.nodes[0].coord.NewBatch(1, 0)
 	defer b.Release()
 	addAttributes(b, op.ExternalID, userIn(1, 0), op.Contact, attrField(op.AttrEmail, emailIn(2, 0)))
 	record := finished(b)
@@ -188,45 +188,45 @@ func testYield(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
 
-	resume, err := e.Yield(10 * time.Millisecond)
+	resume, err := e.HandOver(10 * time.Millisecond)
 	require.NoError(t, err)
 	_, err = e.Take(record, 0)
 	require.ErrorIs(t, err, ErrNotLeader)
-	_, err = e.Yield(time.Millisecond)
-	require.ErrorIs(t, err, errYielding)
+	_, err = e.HandOver(time.Millisecond)
+	require.ErrorIs(t, err, errHandingOver)
 	resume()
 	second, err := e.Take(record, 0)
 	require.NoError(t, err)
 
-	yielded := make(chan func())
+	handedOver := make(chan func())
 	go func() {
-		resume, err := e.Yield(patient)
+		resume, err := e.HandOver(patient)
 		require.NoError(t, err)
-		yielded <- resume
+		handedOver <- resume
 	}()
-	eventually(t, "it yields", func() bool {
+	eventually(t, "it hands over", func() bool {
 		l := e.lead.Load()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.debts.yielding
+		return l.inFlight.handingOver
 	})
 	told, seq := make(chan error, 1), uint64(0)
 	receive := func() error {
 		seq++
-		letter := Letter{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
-		letter.Done = func(_ Effects, err error) { told <- err }
-		return e.Receive([]Letter{letter})
+		message := Message{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
+		message.Done = func(_ Effects, err error) { told <- err }
+		return e.Receive([]Message{message})
 	}
 	require.NoError(t, receive(), "others may need that to come to an end")
 	require.NoError(t, <-told)
-	notYet(t, yielded, "requests wait for their answers")
+	notYet(t, handedOver, "requests wait for their answers")
 	w.groups[2].frozen.Store(false)
 	_, err = first.Wait(nil)
 	require.NoError(t, err)
-	notYet(t, yielded, "requests wait for their answers")
+	notYet(t, handedOver, "requests wait for their answers")
 	_, err = second.Wait(nil)
 	require.NoError(t, err)
-	resume = <-yielded
+	resume = <-handedOver
 	require.ErrorIs(t, receive(), ErrNotLeader, "there is nothing left that would be lost")
 	_, err = e.Release(1<<56|1, nil)
 	require.ErrorIs(t, err, ErrNotLeader)
@@ -234,49 +234,49 @@ func testYield(t *testing.T) {
 	resume()
 	require.NoError(t, receive())
 	require.NoError(t, <-told)
-	resume, err = e.Yield(patient)
-	require.NoError(t, err, "nothing is owed")
+	resume, err = e.HandOver(patient)
+	require.NoError(t, err, "nothing is in flight")
 	g.mu.Lock()
 	g.dethrone(g.leader)
 	g.mu.Unlock()
 	resume() // too late
 	_, err = e.Take(record, 0)
 	require.ErrorIs(t, err, ErrNotLeader)
-	_, err = e.Yield(patient)
-	require.NoError(t, err, "who leads no more owes nothing")
+	_, err = e.HandOver(patient)
+	require.NoError(t, err, "who leads no more has nothing in flight")
 	w.close()
 }
 
-// A letter whose effects are on their way is owed, too.
-func TestYieldWaitsForLetters(t *testing.T) { synctest.Test(t, testYieldWaitsForLetters) }
+// A message whose effects are on their way is in flight, too.
+func TestHandOverWaitsForMessages(t *testing.T) { synctest.Test(t, testHandOverWaitsForMessages) }
 
-func testYieldWaitsForLetters(t *testing.T) {
+func testHandOverWaitsForMessages(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.leader(1)
 	l := e.lead.Load()
 	told := make(chan struct{})
-	letter := l.newFuture()
-	letter.pending.Add(1)
-	letter.isLetter = true
-	letter.reply = func(Effects, error) { <-told }
+	message := l.newFuture()
+	message.pending.Add(1)
+	message.isMessage = true
+	message.reply = func(Effects, error) { <-told }
 	l.mu.Lock()
-	l.letters[letter] = struct{}{}
+	l.received[message] = struct{}{}
 	l.mu.Unlock()
-	yielded := make(chan struct{})
+	handedOver := make(chan struct{})
 	go func() {
-		_, err := e.Yield(patient)
+		_, err := e.HandOver(patient)
 		require.NoError(t, err)
-		close(yielded)
+		close(handedOver)
 	}()
-	notYet(t, yielded, "who sent the letter waits")
-	go letter.finish()
-	notYet(t, yielded, "it is being told")
+	notYet(t, handedOver, "who sent the message waits")
+	go message.finish()
+	notYet(t, handedOver, "it is being told")
 	close(told)
-	<-yielded
+	<-handedOver
 	w.close()
 }
 
-// What is no request, or no letter, for this group is refused: in the log it would fail every replica.
+// What is no request, or no message, for this group is refused: in the log it would fail every replica.
 func TestTakeAndReceiveRefuse(t *testing.T) { synctest.Test(t, testTakeAndReceiveRefuse) }
 
 func testTakeAndReceiveRefuse(t *testing.T) {
@@ -296,13 +296,13 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 		_, err := e.Take(r, 0)
 		require.ErrorIs(t, err, op.ErrMalformed, name)
 	}
-	message := func(sender uint8, number uint64) Letter {
-		return Letter{Number: number, Body: newMessage(&op.Builder{}, sender, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
+	message := func(sender uint8, number uint64) Message {
+		return Message{Number: number, Body: newMessage(&op.Builder{}, sender, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
 	}
-	for name, l := range map[string]Letter{
+	for name, l := range map[string]Message{
 		"empty": {Number: 5}, "cut short": {Number: 5, Body: message(200, 5).Body[:30]}, "to another group": message(200, 201<<56|5), "of this group": message(3, 5),
 	} {
-		require.ErrorIs(t, e.Receive([]Letter{message(200, 6), l}), op.ErrMalformed, name)
+		require.ErrorIs(t, e.Receive([]Message{message(200, 6), l}), op.ErrMalformed, name)
 	}
 	_, err := e.Release(200<<56|1, nil)
 	require.ErrorIs(t, err, op.ErrMalformed)
@@ -310,11 +310,11 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 	w.close()
 }
 
-// A letter that comes again while it is on its way through the log has its effects once, and only who came first with
+// A message that comes again while it is on its way through the log has its effects once, and only who came first with
 // it is told that they are visible.
-func TestLetterThatComesTwice(t *testing.T) { synctest.Test(t, testLetterThatComesTwice) }
+func TestMessageThatComesTwice(t *testing.T) { synctest.Test(t, testMessageThatComesTwice) }
 
-func testLetterThatComesTwice(t *testing.T) {
+func testMessageThatComesTwice(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
 	body := newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
@@ -322,7 +322,7 @@ func testLetterThatComesTwice(t *testing.T) {
 	results, effects := make(chan error, 2), make(chan error, 2)
 	for n := 1; n <= 2; n++ {
 		go func() {
-			results <- e.Receive([]Letter{{Number: 5, Body: body, Done: func(_ Effects, err error) { effects <- err }}})
+			results <- e.Receive([]Message{{Number: 5, Body: body, Done: func(_ Effects, err error) { effects <- err }}})
 		}()
 		eventually(t, "it is in the log", func() bool {
 			g.mu.Lock()
@@ -341,18 +341,18 @@ func testLetterThatComesTwice(t *testing.T) {
 
 // The front that should release a deferred record is lost: the group does it, and who asks later learns that it was
 // done.
-func TestDeferredRecordOfALostFront(t *testing.T) {
+func TestDeferredRecordOfALostCoordinator(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprint("moved ", moved), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testDeferredRecordOfALostFront(t, moved) })
+			synctest.Test(t, func(t *testing.T) { testDeferredRecordOfALostCoordinator(t, moved) })
 		})
 	}
 }
 
-func testDeferredRecordOfALostFront(t *testing.T, moved bool) {
+func testDeferredRecordOfALostCoordinator(t *testing.T, moved bool) {
 	w := smallCluster(t, nil)
-	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
-	b := front.NewBatch(1, 0)
+	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(2, 0)
+	b := coord.NewBatch(1, 0)
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
 	addEvent(b, op.Email, email, "late", 0)
 	require.NoError(t, b.route())
@@ -369,29 +369,29 @@ func testDeferredRecordOfALostFront(t *testing.T, moved bool) {
 	}
 	require.Len(t, refs, 1)
 	group := w.groupOf(identity.Partition(refs[0])).number
-	require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
+	require.Equal(t, -1, eventCountBehindBarrier(t, coord, user, "late"))
 	if moved {
 		w.move(w.groups[group], 1)
 		w.move(w.groups[group], 2)
 	}
-	eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
+	eventually(t, "the group releases it", func() bool { return eventCountBehindBarrier(t, coord, user, "late") == 1 })
 	_, err = w.leader(group).Release(refs[0], nil)
 	require.ErrorIs(t, err, ErrUnknown)
-	settle(t, front)
-	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	settle(t, coord)
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, user, "late"))
 	w.close()
 }
 
 // A deferred record that nobody asks for still waits for the effects of the ops before it: when these can't come to
 // another group for long, its leader releases nothing.
-func TestDeferredRecordOfALostFrontWaits(t *testing.T) {
-	synctest.Test(t, testDeferredRecordOfALostFrontWaits)
+func TestDeferredRecordOfALostCoordinatorWaits(t *testing.T) {
+	synctest.Test(t, testDeferredRecordOfALostCoordinatorWaits)
 }
 
-func testDeferredRecordOfALostFrontWaits(t *testing.T) {
+func testDeferredRecordOfALostCoordinatorWaits(t *testing.T) {
 	w := smallCluster(t, nil)
-	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
-	b := front.NewBatch(1, 0)
+	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(2, 0)
+	b := coord.NewBatch(1, 0)
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
 	addEvent(b, op.Email, email, "late", 0)
 	require.NoError(t, b.route())
@@ -404,19 +404,19 @@ func testDeferredRecordOfALostFrontWaits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	time.Sleep(time.Second) // longer than a leader has patience
-	require.Equal(t, -1, eventCountBehindFence(t, front, user, "late"))
+	require.Equal(t, -1, eventCountBehindBarrier(t, coord, user, "late"))
 	w.held.Store(false)
-	eventually(t, "the group releases it", func() bool { return eventCountBehindFence(t, front, user, "late") == 1 })
-	settle(t, front)
-	users, err := front.Find(1, op.Email, []byte(email))
+	eventually(t, "the group releases it", func() bool { return eventCountBehindBarrier(t, coord, user, "late") == 1 })
+	settle(t, coord)
+	users, err := coord.Find(1, op.Email, []byte(email))
 	require.NoError(t, err)
 	require.Len(t, users, 1)
 	w.close()
 }
 
-// eventCountBehindFence is -1 for an event that the user doesn't have.
-func eventCountBehindFence(t *testing.T, e *Engine, user, name string) int {
-	require.NoError(t, e.Fence())
+// eventCountBehindBarrier is -1 for an event that the user doesn't have.
+func eventCountBehindBarrier(t *testing.T, e *Engine, user, name string) int {
+	require.NoError(t, e.Barrier())
 	n := eventCount(t, e, op.ExternalID, user, name)
 	if n == 0 {
 		return -1
@@ -424,15 +424,15 @@ func eventCountBehindFence(t *testing.T, e *Engine, user, name string) int {
 	return n
 }
 
-// A release that the front asks for is the front's, whichever leader has the record by now.
-func TestReleaseByTheFront(t *testing.T) { synctest.Test(t, testReleaseByTheFront) }
+// A release that the coordinator asks for is the coordinator's, whichever leader has the record by now.
+func TestReleaseByTheCoordinator(t *testing.T) { synctest.Test(t, testReleaseByTheCoordinator) }
 
-func testReleaseByTheFront(t *testing.T) {
+func testReleaseByTheCoordinator(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.patience = time.Hour }
 	})
-	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(1, 0)
-	b := front.NewBatch(1, 0)
+	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(1, 0)
+	b := coord.NewBatch(1, 0)
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
 	addEvent(b, op.Email, email, "late", 0)
 	require.NoError(t, b.route())
@@ -447,8 +447,8 @@ func testReleaseByTheFront(t *testing.T) {
 	}
 	_, err = w.leader(1).Release(x.Deferred[0], nil)
 	require.NoError(t, err)
-	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
-	settle(t, front)
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, user, "late"))
+	settle(t, coord)
 	w.close()
 }
 
@@ -459,12 +459,12 @@ func testBacklogIsBounded(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.MaxInflightBytes = 4 << 10 }
 	})
-	front, e := w.nodes[0].front, w.leader(1)
+	coord, e := w.nodes[0].coord, w.leader(1)
 	w.groups[2].frozen.Store(true)
 	n, refused := 0, false
 	for ; !refused; n++ {
 		require.Less(t, n, 1000, "nothing is refused")
-		b := front.NewBatch(1, 0)
+		b := coord.NewBatch(1, 0)
 		addAttributes(b, op.ExternalID, userIn(1, n%20), op.Contact, attrField(op.AttrEmail, emailIn(2, n)))
 		_, err := e.Take(finished(b), 0)
 		b.Release()
@@ -474,8 +474,8 @@ func testBacklogIsBounded(t *testing.T) {
 		eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
 	}
 	w.groups[2].frozen.Store(false)
-	settle(t, front)
-	checkDirectory(t, front)
+	settle(t, coord)
+	checkDirectory(t, coord)
 	require.Zero(t, e.lead.Load().backlog.Load())
 	w.close()
 }
@@ -492,7 +492,7 @@ func testOneRequestOfAKey(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range kept {
 			group.Go(func() {
-				e := w.nodes[i%3].front
+				e := w.nodes[i%3].coord
 				b := e.NewBatch(1, 0)
 				defer b.Release()
 				addEvent(b, op.ExternalID, user, "e", 0)
@@ -516,8 +516,8 @@ func testOneRequestOfAKey(t *testing.T) {
 		for _, k := range kept {
 			require.Equal(t, kept[0], k)
 		}
-		require.Equal(t, round+1, eventCountBehindFence(t, w.nodes[0].front, user, "e"))
-		require.Equal(t, 1, eventCountBehindFence(t, w.nodes[1].front, userIn(2, round), "e"))
+		require.Equal(t, round+1, eventCountBehindBarrier(t, w.nodes[0].coord, user, "e"))
+		require.Equal(t, 1, eventCountBehindBarrier(t, w.nodes[1].coord, userIn(2, round), "e"))
 	}
 	w.close()
 }
@@ -541,8 +541,8 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 		}
 		w.held.Store(true)
 		first, again := make(chan error, 1), make(chan error, 1)
-		go func() { first <- request(w.nodes[round%3].front) }()
-		e := w.nodes[(round+1)%3].front
+		go func() { first <- request(w.nodes[round%3].coord) }()
+		e := w.nodes[(round+1)%3].coord
 		eventually(t, "the answer is kept", func() bool {
 			l, err := e.lend(e.hasher.Number(1, op.NoID, key))
 			require.NoError(t, err)
@@ -570,7 +570,7 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 		w.held.Store(false)
 		require.NoError(t, <-again)
 		for group := 1; group <= 2; group++ {
-			require.Equal(t, 1, eventCountBehindFence(t, w.nodes[round%3].front, userIn(group, round), "e"))
+			require.Equal(t, 1, eventCountBehindBarrier(t, w.nodes[round%3].coord, userIn(group, round), "e"))
 		}
 		require.NoError(t, <-first)
 	}
@@ -602,7 +602,7 @@ func testKeyOfADayAgo(t *testing.T) {
 			}
 			b.Release()
 		}
-		require.Equal(t, day+1, eventCountBehindFence(t, w.engine(), "u", "e"))
+		require.Equal(t, day+1, eventCountBehindBarrier(t, w.engine(), "u", "e"))
 	}
 	w.close()
 }
@@ -636,31 +636,31 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 			},
 		} {
 			user := userIn(1+i/2%2, 10*i+n)
-			track(t, ahead.front, user, attrField(op.AttrEmail, email))
-			require.NoError(t, late.front.Fence()) // it knows the user, and not what is said of the address
+			track(t, ahead.coord, user, attrField(op.AttrEmail, email))
+			require.NoError(t, late.coord.Barrier()) // it knows the user, and not what is said of the address
 			late.behind.Store(true)
-			setAddress(t, ahead.front, op.Email, email, State{Kind: EmailState, Value: "opted_in"})
+			setAddress(t, ahead.coord, op.Email, email, State{Kind: EmailState, Value: "opted_in"})
 			said, done := State{Kind: EmailState, Value: "unsubscribed"}, make(chan struct{})
 			go func() {
 				defer close(done)
-				do(late.front, user, said)
+				do(late.coord, user, said)
 			}()
 			eventually(t, "the request is done, or waits for what was acknowledged before", func() bool {
 				select {
 				case <-done:
 					return true
 				default:
-					return late.fencing.Load() > 0
+					return late.asking.Load() > 0
 				}
 			})
 			late.behind.Store(false)
 			<-done
 			for _, node := range w.nodes {
-				require.NoError(t, node.front.Fence())
-				states, ok := statesOfAddress(t, node.front, op.Email, email)
+				require.NoError(t, node.coord.Barrier())
+				states, ok := statesOfAddress(t, node.coord, op.Email, email)
 				require.True(t, ok)
 				require.Equal(t, []State{said}, states, "round %d, %d", i, n)
-				users, err := node.front.Find(1, op.Email, []byte(email))
+				users, err := node.coord.Find(1, op.Email, []byte(email))
 				require.NoError(t, err)
 				require.NotEmpty(t, users)
 				for _, u := range users {
@@ -685,19 +685,19 @@ func testDocumentsInCluster(t *testing.T) {
 		group.Go(func() {
 			for range each {
 				for done := false; !done; {
-					was := n.front.Document("counter")
+					was := n.coord.Document("counter")
 					value := uint64(0)
 					if was != nil {
 						value = binary.LittleEndian.Uint64(was)
 					}
 					change := DocumentChange{Key: "counter", Doc: binary.LittleEndian.AppendUint64(nil, value+1), Check: true, Was: was}
-					switch err := n.front.PutDocuments(uint32(n.i), []DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
+					switch err := n.coord.PutDocuments(uint32(n.i), []DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
 					case err == nil:
 						done = true
 					case errors.Is(err, ErrUnknown): // the log of changes tells whether it was this node's
-						eventually(t, "a fence", func() bool { return n.front.Fence() == nil })
+						eventually(t, "a barrier", func() bool { return n.coord.Barrier() == nil })
 						eventually(t, "the audit log", func() bool {
-							return nil == n.front.Audit(value+1, func(a AuditEntry) bool {
+							return nil == n.coord.Audit(value+1, func(a AuditEntry) bool {
 								done = string(a.Body) == fmt.Sprintf("to %d by node %d", value+1, n.i)
 								return false
 							})
@@ -706,7 +706,7 @@ func testDocumentsInCluster(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					_ = n.front.Fence()
+					_ = n.coord.Barrier()
 				}
 			}
 		})
@@ -715,9 +715,9 @@ func testDocumentsInCluster(t *testing.T) {
 	stop()
 	w.groups[0].leaderOf(time.Now().Add(patient))
 	for _, n := range w.nodes {
-		require.NoError(t, n.front.Fence())
-		require.EqualValues(t, each*len(w.nodes), binary.LittleEndian.Uint64(n.front.Document("counter")))
-		entries, err := n.front.VerifyAudit()
+		require.NoError(t, n.coord.Barrier())
+		require.EqualValues(t, each*len(w.nodes), binary.LittleEndian.Uint64(n.coord.Document("counter")))
+		entries, err := n.coord.VerifyAudit()
 		require.NoError(t, err)
 		require.EqualValues(t, each*len(w.nodes), entries)
 	}
@@ -725,17 +725,17 @@ func testDocumentsInCluster(t *testing.T) {
 }
 
 // A front that is closed takes nothing, and says so; one that lives says how it is.
-func TestFrontOnItsOwn(t *testing.T) { synctest.Test(t, testFrontOnItsOwn) }
+func TestCoordinatorOnItsOwn(t *testing.T) { synctest.Test(t, testCoordinatorOnItsOwn) }
 
-func testFrontOnItsOwn(t *testing.T) {
+func testCoordinatorOnItsOwn(t *testing.T) {
 	w := smallCluster(t, nil)
-	front := w.nodes[0].front
-	require.NoError(t, front.Ready())
-	commitEvent(t, front, op.ExternalID, "u", "e", 0)
-	require.Zero(t, front.Stats().InflightBytes)
-	n := numberOf(t, front, op.ExternalID, "u")
-	id := front.AppendSvcID(nil, 1, n)
-	back, ok := w.nodes[1].front.ParseSvcID(1, id)
+	coord := w.nodes[0].coord
+	require.NoError(t, coord.Ready())
+	commitEvent(t, coord, op.ExternalID, "u", "e", 0)
+	require.Zero(t, coord.Stats().InflightBytes)
+	n := numberOf(t, coord, op.ExternalID, "u")
+	id := coord.AppendSvcID(nil, 1, n)
+	back, ok := w.nodes[1].coord.ParseSvcID(1, id)
 	require.True(t, ok)
 	require.Equal(t, n, back)
 
@@ -746,14 +746,14 @@ func testFrontOnItsOwn(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.ErrorIs(t, b.Commit(), ErrClosed)
 	require.ErrorIs(t, other.Ready(), ErrClosed)
-	require.Equal(t, 1, eventCountBehindFence(t, front, "u", "e"))
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, "u", "e"))
 	w.close()
 }
 
 // Messages are applied once, and in the order of each sender, whatever becomes of the calls that carry them.
-func TestLettersOnceAndInOrder(t *testing.T) { synctest.Test(t, testLettersOnceAndInOrder) }
+func TestMessagesOnceAndInOrder(t *testing.T) { synctest.Test(t, testMessagesOnceAndInOrder) }
 
-func testLettersOnceAndInOrder(t *testing.T) {
+func testMessagesOnceAndInOrder(t *testing.T) {
 	seed := testseed.Of(t)
 	w := clusterWorld{openCluster(t, seed, clusterOptions{nodes: 3, replicas: 3, groups: 4})}
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -797,7 +797,7 @@ func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 
 func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) { o.groups = 3 })
-	e := w.nodes[0].front
+	e := w.nodes[0].coord
 	in := func(group int, id op.IDKind, format string) string {
 		for n := 0; ; n++ {
 			key := fmt.Sprintf(format, n)
@@ -817,7 +817,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	var asking sync.WaitGroup
 	ask := func(fill func(b *Batch)) {
 		asking.Go(func() {
-			b := w.nodes[1].front.NewBatch(1, 0)
+			b := w.nodes[1].coord.NewBatch(1, 0)
 			defer b.Release()
 			fill(b)
 			assert.NoError(t, b.Commit())

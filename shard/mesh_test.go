@@ -84,8 +84,8 @@ func (m *testMesh) retry(g *testGroup, do func(e *Replica) error) error {
 	}
 }
 
-func (m *testMesh) Deliver(letters []Letter) error {
-	g := m.c.groupOf(identity.Partition(letters[0].Number))
+func (m *testMesh) Deliver(messages []Message) error {
+	g := m.c.groupOf(identity.Partition(messages[0].Number))
 	if m.c.held.Load() || m.c.faulty.Load() && m.c.chance(5) {
 		return errLink
 	}
@@ -94,12 +94,12 @@ func (m *testMesh) Deliver(letters []Letter) error {
 		return ErrUnavailable
 	}
 	m.c.lag(100 * time.Microsecond)
-	arrived := make([]Letter, len(letters))
-	for i, l := range letters {
+	arrived := make([]Message, len(messages))
+	for i, l := range messages {
 		if m.c.groupOf(identity.Partition(l.Number)) != g {
-			panic("a letter for another group")
+			panic("a message for another group")
 		}
-		arrived[i] = Letter{Number: l.Number, Body: slices.Clone(l.Body)}
+		arrived[i] = Message{Number: l.Number, Body: slices.Clone(l.Body)}
 		if l.Done != nil {
 			lost := m.c.faulty.Load() && m.c.chance(1)
 			arrived[i].Done = func(x Effects, err error) {
@@ -120,10 +120,10 @@ func (m *testMesh) Deliver(letters []Letter) error {
 	return err
 }
 
-// receive has a group take in letters, half of the time together with what others deliver to it meanwhile.
-func (g *testGroup) receive(e *Replica, letters []Letter) error {
+// receive has a group take in messages, half of the time together with what others deliver to it meanwhile.
+func (g *testGroup) receive(e *Replica, messages []Message) error {
 	if g.c.chance(50) {
-		return e.Receive(letters)
+		return e.Receive(messages)
 	}
 	g.mu.Lock()
 	bag := g.bag
@@ -131,26 +131,26 @@ func (g *testGroup) receive(e *Replica, letters []Letter) error {
 		bag = &testBag{done: make(chan struct{})}
 		g.bag = bag
 	}
-	first := len(bag.letters) == 0
-	bag.letters = append(bag.letters, letters...)
+	first := len(bag.messages) == 0
+	bag.messages = append(bag.messages, messages...)
 	g.mu.Unlock()
 	if first {
 		g.c.lag(2 * time.Millisecond)
 		g.mu.Lock()
 		g.bag = nil
 		g.mu.Unlock()
-		bag.err = e.Receive(bag.letters)
+		bag.err = e.Receive(bag.messages)
 		close(bag.done)
 	}
 	<-bag.done
 	return bag.err
 }
 
-// testBag is letters of several senders, and what becomes of them.
+// testBag is messages of several senders, and what becomes of them.
 type testBag struct {
-	letters []Letter
-	done    chan struct{}
-	err     error
+	messages []Message
+	done     chan struct{}
+	err      error
 }
 
 func (m *testMesh) GroupOf(partition uint8) int { return m.c.groupOf(partition).number }
@@ -173,7 +173,7 @@ func (m *testMesh) Control() *Replica {
 	}
 }
 
-func (m *testMesh) FenceControl() error { return m.Fence() }
+func (m *testMesh) BarrierControl() error { return m.Barrier() }
 
 func (m *testMesh) Spread() {
 	g := m.c.groups[0]
@@ -190,19 +190,19 @@ func (m *testMesh) Spread() {
 	}
 }
 
-func (m *testMesh) FenceOf(partitions ...uint8) error {
+func (m *testMesh) BarrierOf(partitions ...uint8) error {
 	var groups []*testGroup
 	for _, p := range partitions {
 		groups = append(groups, m.c.groupOf(p))
 	}
-	return m.fence(groups)
+	return m.barrier(groups)
 }
 
-func (m *testMesh) Fence() error { return m.fence(m.c.groups) }
+func (m *testMesh) Barrier() error { return m.barrier(m.c.groups) }
 
-func (m *testMesh) fence(groups []*testGroup) error {
-	m.fencing.Add(1)
-	defer m.fencing.Add(-1)
+func (m *testMesh) barrier(groups []*testGroup) error {
+	m.asking.Add(1)
+	defer m.asking.Add(-1)
 	for _, g := range groups {
 		g.mu.Lock()
 		position := g.position

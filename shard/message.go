@@ -8,10 +8,10 @@ import (
 	"millrace/shard/op"
 )
 
-// message is one effect on another partition: a row of the sender's outbox, written with its cause, carried to the
-// receiver in a record of its own and applied there exactly once (DESIGN.md 2). The receiver keeps the last sequence
-// per sender next to its state and skips what it has had; that works because one pump sends each partition's messages
-// in order.
+// message is one effect on another partition, as a replica has it: a row of the sender's outbox, written with its
+// cause, carried to the receiver in a record of its own and applied there exactly once (DESIGN.md 2). The receiver
+// keeps the last sequence per sender next to its state and skips what it has had; that works because one relay sends
+// each partition's messages in order.
 type message struct {
 	sender  uint8
 	seq     uint64

@@ -224,7 +224,7 @@ func (m *model) remove(t *testing.T, r *rand.Rand, e *Engine) {
 		}
 	}
 	slices.Sort(m.removed)
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	users, err := e.FindMerged(1, number)
 	require.NoError(t, err)
 	require.Empty(t, users)

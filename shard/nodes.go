@@ -31,19 +31,19 @@ type Nodes interface {
 	Release(node NodeID, ref uint64, until time.Time) (Effects, error)
 
 	// Local is this node's replica of the group that holds a partition, as far as everything is applied in it that
-	// Fence has promised; nil without one.
+	// Barrier has promised; nil without one.
 	Local(partition uint8) *Replica
 	// Control is this node's replica of the control group. Each node has one.
 	Control() *Replica
-	// Fence returns when everything that was acknowledged anywhere before the call is applied in all replicas of this
+	// Barrier returns when everything that was acknowledged anywhere before the call is applied in all replicas of this
 	// node, and the node's Clock has seen the stamps of all of it, that of groups without a replica here included.
-	Fence() error
-	// FenceOf is Fence for the groups that hold these partitions alone: what concerns no other group need not wait for
-	// theirs.
-	FenceOf(partitions ...uint8) error
-	// FenceControl is Fence for the control group alone: control documents can be changed, and seen, also while other
-	// groups have no leader.
-	FenceControl() error
+	Barrier() error
+	// BarrierOf is Barrier for the groups that hold these partitions alone: what concerns no other group need not wait
+	// for theirs.
+	BarrierOf(partitions ...uint8) error
+	// BarrierControl is Barrier for the control group alone: control documents can be changed, and seen, also while
+	// other groups have no leader.
+	BarrierControl() error
 	// Spread returns when all nodes that can be reached know the control documents that are acknowledged by now, or
 	// after a while.
 	Spread()

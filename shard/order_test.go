@@ -143,7 +143,7 @@ func requireOrder(t *testing.T, e *Engine, r *rand.Rand, others int, ids ...iden
 	}
 	require.NoError(t, b.Commit())
 	b.Release()
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	users, err := e.Find(1, ids[0].id, []byte(ids[0].key))
 	if ids[0].id == op.SvcID {
 		users, err = e.FindMerged(1, ids[0].is)
@@ -304,8 +304,8 @@ func TestAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 
 func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	w := smallCluster(t, nil)
-	front, user, email := w.nodes[0].front, userIn(1, 0), emailIn(2, 0)
-	b := front.NewBatch(1, 0)
+	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(2, 0)
+	b := coord.NewBatch(1, 0)
 	defer b.Release()
 	addEvent(b, op.Email, email, "early", 0)
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
@@ -323,13 +323,13 @@ func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 		refs = append(refs, x.Deferred...)
 	}
 	for len(refs) > 0 {
-		x, err := front.release(refs[0], time.Now().Add(patient))
+		x, err := coord.release(refs[0], time.Now().Add(patient))
 		require.NoError(t, err)
 		refs = append(refs[1:], x.Deferred...)
 	}
-	settle(t, front)
-	require.Equal(t, -1, eventCountBehindFence(t, front, user, "early"))
-	require.Equal(t, 1, eventCountBehindFence(t, front, user, "late"))
+	settle(t, coord)
+	require.Equal(t, -1, eventCountBehindBarrier(t, coord, user, "early"))
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, user, "late"))
 	w.close()
 }
 
@@ -341,7 +341,7 @@ func TestPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 
 func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	w := smallCluster(t, nil)
-	e := w.nodes[0].front
+	e := w.nodes[0].coord
 	gone, kept := makeUser(t, e, userIn(1, 0)), makeUser(t, e, userIn(2, 0))
 	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
 	m := e.NewBatch(1, 0)
@@ -395,8 +395,8 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 		}
 	}
 	settle(t, e)
-	require.Equal(t, 2, eventCountBehindFence(t, e, userIn(2, 0), "his"))
-	require.Equal(t, -1, eventCountBehindFence(t, e, userIn(2, 0), "not his"))
+	require.Equal(t, 2, eventCountBehindBarrier(t, e, userIn(2, 0), "his"))
+	require.Equal(t, -1, eventCountBehindBarrier(t, e, userIn(2, 0), "not his"))
 	require.Equal(t, 1, eventCount(t, e, op.Alias, alias, "not his"))
 	w.close()
 }

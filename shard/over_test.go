@@ -34,13 +34,13 @@ func openGroup(o ReplicaOptions) (*Engine, error) {
 	return over(r), nil
 }
 
-func front(c *Coordinator) *Engine { return &Engine{Coordinator: c, hasher: c.hasher, clock: c.clock} }
+func coord(c *Coordinator) *Engine { return &Engine{Coordinator: c, hasher: c.hasher, clock: c.clock} }
 
-// isFront: there is no replica below it.
-func (e *Engine) isFront() bool { return e.Replica == nil }
+// isCoordinator: there is no replica below it.
+func (e *Engine) isCoordinator() bool { return e.Replica == nil }
 
 func (e *Engine) Close() error {
-	if e.isFront() || e.resumed != nil {
+	if e.isCoordinator() || e.resumed != nil {
 		return e.Coordinator.Close()
 	}
 	return e.Replica.Close()

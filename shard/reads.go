@@ -10,14 +10,14 @@ import (
 )
 
 // On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who
-// asks for users of the others notices nothing. A group is fenced when the first entry of it is looked at, after the
-// request has come in: so what is found there has all that was acknowledged before, and so has whatever that leads to,
-// from an address to its users, from a user to the addresses, from who was merged to whom they are now.
+// asks for users of the others notices nothing. A group is asked for a barrier when the first entry of it is looked at,
+// after the request has come in: so what is found there has all that was acknowledged before, and so has whatever that
+// leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now.
 
 // Reads are the reads of one request. They belong to one goroutine.
 type Reads struct {
-	coordinator *Coordinator // reads as it does, and fences before
-	fences      *fences      // nil: alone, where there is nothing to wait for
+	coordinator *Coordinator // reads as it does, behind barriers
+	barriers    *barriers    // nil: alone, where there is nothing to wait for
 }
 
 // NewReads makes reads, that can be used for one request after the other (Begin).
@@ -25,15 +25,15 @@ func (c *Coordinator) NewReads() *Reads {
 	if c.sole != nil {
 		return &Reads{coordinator: c}
 	}
-	f := &fences{Nodes: c.nodes}
+	f := &barriers{Nodes: c.nodes}
 	return &Reads{&Coordinator{opts: c.opts, nodes: f, hasher: c.hasher, clock: c.clock, renamed: c.renamed, spread: c.spread}, f}
 }
 
 // Begin begins another request, or goes on with one that has changed something: what is read from now on has all that
 // was acknowledged before.
 func (r *Reads) Begin() {
-	if r.fences != nil {
-		r.fences.begin()
+	if r.barriers != nil {
+		r.barriers.begin()
 	}
 }
 
@@ -52,11 +52,11 @@ const (
 	OfPhones
 )
 
-// Expect says what will be read, so that it is not fenced one group after the other: first the groups that identifiers
-// lie in, then those of users, then those of their addresses. What it doesn't foresee is fenced when it is read.
-// Without Expect, there would be a round of the quorum between two looks.
+// Expect says what will be read, so that groups are not asked for barriers one after the other: first the groups that
+// identifiers lie in, then those of users, then those of their addresses. What it doesn't foresee is asked for when it
+// is read. Without Expect, there would be a round of the quorum between two looks.
 func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
-	f, c := r.fences, r.coordinator
+	f, c := r.barriers, r.coordinator
 	if f == nil {
 		return nil
 	}
@@ -159,24 +159,24 @@ func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (
 	return r.coordinator.HeldState(workspace, id, key, s)
 }
 
-// fences is the Nodes of one request's reads: it lets nobody look at a replica of a group that was not fenced since
+// barriers is the Nodes of one request's reads: it lets nobody look at a replica of a group that had no barrier since
 // begin.
-type fences struct {
+type barriers struct {
 	Nodes
 	mu     sync.Mutex                    // several goroutines may look at those who share an address
-	fenced [identity.Partitions + 1]bool // by group
-	failed error                         // what became of a fence; there is no use in another one
+	done   [identity.Partitions + 1]bool // by group
+	failed error                         // what became of a barrier; there is no use in another one
 }
 
-func (f *fences) begin() {
+func (f *barriers) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.fenced[:])
+	clear(f.done[:])
 	f.failed = nil
 }
 
-// of returns behind fences of the groups that have these numbers. 0 is nobody's.
-func (f *fences) of(numbers ...uint64) error {
+// of returns behind barriers of the groups that have these numbers. 0 is nobody's.
+func (f *barriers) of(numbers ...uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failed != nil {
@@ -185,23 +185,23 @@ func (f *fences) of(numbers ...uint64) error {
 	var missing []uint8
 	for _, number := range numbers {
 		p := identity.Partition(number)
-		if g := f.GroupOf(p); number != 0 && !f.fenced[g] {
-			f.fenced[g] = true
+		if g := f.GroupOf(p); number != 0 && !f.done[g] {
+			f.done[g] = true
 			missing = append(missing, p)
 		}
 	}
 	if len(missing) > 0 {
-		f.failed = f.FenceOf(missing...)
+		f.failed = f.BarrierOf(missing...)
 	}
 	return f.failed
 }
 
-// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a fence of its
-// own.
-func (f *fences) here(numbers []uint64) error { return f.of(f.local(numbers)...) }
+// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a barrier of
+// its own.
+func (f *barriers) here(numbers []uint64) error { return f.of(f.local(numbers)...) }
 
 // local are those of the numbers that this node has a replica of.
-func (f *fences) local(numbers []uint64) (local []uint64) {
+func (f *barriers) local(numbers []uint64) (local []uint64) {
 	for _, number := range numbers {
 		if f.Nodes.Local(identity.Partition(number)) != nil {
 			local = append(local, number)
@@ -210,19 +210,19 @@ func (f *fences) local(numbers []uint64) (local []uint64) {
 	return local
 }
 
-// all fences all groups.
-func (f *fences) all() error {
+// all returns behind barriers of all groups.
+func (f *barriers) all() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for g := range f.fenced {
-		f.fenced[g] = true
+	for g := range f.done {
+		f.done[g] = true
 	}
-	f.failed = f.Fence()
+	f.failed = f.Barrier()
 	return f.failed
 }
 
-// Local is the replica of a partition behind a fence; nil also when there is none to be had: then Entry says why.
-func (f *fences) Local(partition uint8) *Replica {
+// Local is the replica of a partition behind a barrier; nil also when there is none to be had: then Entry says why.
+func (f *barriers) Local(partition uint8) *Replica {
 	if f.Nodes.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (f *fences) Local(partition uint8) *Replica {
 }
 
 // Entry is the entry at number, as the group's leader has it.
-func (f *fences) Entry(number uint64) ([]byte, error) {
+func (f *barriers) Entry(number uint64) ([]byte, error) {
 	f.mu.Lock()
 	failed := f.failed
 	f.mu.Unlock()
@@ -240,8 +240,8 @@ func (f *fences) Entry(number uint64) ([]byte, error) {
 	return f.Nodes.Entry(number)
 }
 
-// addressBehindFences is address where others may have changed what is looked up.
-func (b *Batch) addressBehindFences() error {
+// addressBehindBarriers is address where others may have changed what is looked up.
+func (b *Batch) addressBehindBarriers() error {
 	own := b.coordinator
 	r := own.reads.Get().(*Reads)
 	defer func() {
@@ -249,23 +249,23 @@ func (b *Batch) addressBehindFences() error {
 		own.reads.Put(r)
 	}()
 	b.coordinator = r.coordinator
-	if err := b.fence(r.fences); err != nil {
+	if err := b.barrier(r.barriers); err != nil {
 		return err
 	}
 	return b.address()
 }
 
-// needsFence says whether Commit must have seen all that was acknowledged before: it looks something up; or its stamp
+// needsBarrier says whether Commit must have seen all that was acknowledged before: it looks something up; or its stamp
 // must be later than all that users and addresses know of states, since users and their addresses lie in different
 // groups, which Replica.Take knows one of.
-func (b *Batch) needsFence() bool { return b.namesMayMix() || len(b.contacts) > 0 }
+func (b *Batch) needsBarrier() bool { return b.namesMayMix() || len(b.contacts) > 0 }
 
-// fence has a batch see all that was acknowledged before of what its ops read, and makes its stamp later than all that
-// was known of states there: of the identifiers and addresses that it names, of whom they name, and of the addresses
-// that these have.
-func (b *Batch) fence(f *fences) error {
+// barrier has a batch see all that was acknowledged before of what its ops read, and makes its stamp later than all
+// that was known of states there: of the identifiers and addresses that it names, of whom they name, and of the
+// addresses that these have.
+func (b *Batch) barrier(f *barriers) error {
 	f.begin()
-	if len(b.contacts) > maxFenced {
+	if len(b.contacts) > maxOwnBarriers {
 		return f.all()
 	}
 	var homes, rows []uint64
@@ -318,6 +318,6 @@ func (b *Batch) fence(f *fences) error {
 	return f.of(rows...)
 }
 
-// maxFenced is how many objects of a batch may change addresses and states before all groups are fenced: so many users
-// and addresses lie in nearly all.
-const maxFenced = 16
+// maxOwnBarriers is how many objects of a batch may change addresses and states before all groups are asked for
+// barriers: so many users and addresses lie in nearly all.
+const maxOwnBarriers = 16

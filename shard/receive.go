@@ -8,8 +8,8 @@ import (
 	"millrace/wal"
 )
 
-// Letter is a message on its way to another group.
-type Letter struct {
+// Message is a message between groups, as it is carried.
+type Message struct {
 	Number uint64 // of whom it goes to; the highest byte is the partition
 	Body   []byte // of the Message op
 	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
@@ -37,7 +37,7 @@ type ReportedOutcome struct {
 // with effects that are still on their way call Done later; one that the group has had before, with ErrUnknown: who
 // came first with it sees to its effects. Only the leader receives. Errors: those of Log.Append; ErrUnknown when
 // leadership was lost meanwhile; op.ErrMalformed for what is no message to one of this engine's partitions.
-func (e *Replica) Receive(letters []Letter) error {
+func (e *Replica) Receive(messages []Message) error {
 	l := e.lead.Load()
 	if l == nil || !l.takes(false) {
 		return ErrNotLeader
@@ -50,29 +50,29 @@ func (e *Replica) Receive(letters []Letter) error {
 	b.Reset(wal.HeaderBytes)
 	c := &commit{lead: l, future: l.newFuture()}
 	c.Context, c.Urgent = c, true
-	var again []Letter
+	var again []Message
 	latest := int64(0)
-	for _, letter := range letters {
-		m, err := parseMessage(letter.Body)
+	for _, message := range messages {
+		m, err := parseMessage(message.Body)
 		if err != nil {
 			return err
 		}
 		w := e.owner[identity.Partition(m.number)]
 		if w == nil || e.owner[m.sender] != nil {
-			return fmt.Errorf("%w: a letter from partition %d to %d", op.ErrMalformed, m.sender, identity.Partition(m.number))
+			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.sender, identity.Partition(m.number))
 		}
-		latest = max(latest, op.StampOf(MessageRecord(letter.Body)))
+		latest = max(latest, op.StampOf(MessageRecord(message.Body)))
 		w.mu.Lock()
 		had := m.seq <= e.partitions[identity.Partition(m.number)].inbox[m.sender]
 		w.mu.Unlock()
 		if had {
-			again = append(again, letter)
+			again = append(again, message)
 			continue
 		}
 		b.Append(op.Message, 0, m.number, m.body, nil)
-		if letter.Done != nil {
+		if message.Done != nil {
 			m.future = l.newFuture()
-			m.future.isLetter, m.future.reply = true, letter.Done
+			m.future.isMessage, m.future.reply = true, message.Done
 			m.future.pending.Add(1)
 		}
 		c.messages = append(c.messages, m)
@@ -83,16 +83,16 @@ func (e *Replica) Receive(letters []Letter) error {
 			return err
 		}
 	}
-	for _, letter := range again { // it is applied; who has seen to its effects, and whether they are visible, is not known
-		if letter.Done != nil {
-			letter.Done(Effects{}, ErrUnknown)
+	for _, message := range again { // it is applied; who has seen to its effects, and whether they are visible, is not known
+		if message.Done != nil {
+			message.Done(Effects{}, ErrUnknown)
 		}
 	}
 	return nil
 }
 
-// receive puts a record of letters into the log and waits until it is applied. From then on the letters answer when
-// leadership ends; before, who sends them tries again.
+// receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
+// messages answer when leadership ends; before, who sends them tries again.
 func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	stamp := e.now(len(c.messages))
 	c.finished = func() { e.observe(stamp + int64(len(c.messages))) }
@@ -118,7 +118,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 			replies = append(replies, t.reply)
 			t.reply = nil
 		default:
-			l.letters[t] = struct{}{}
+			l.received[t] = struct{}{}
 		}
 	}
 	l.mu.Unlock()

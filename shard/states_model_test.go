@@ -614,7 +614,7 @@ func (m *statesModel) randomStep(t *testing.T, e *Engine, r *rand.Rand) (what st
 	if merges {
 		settle(t, e)
 	}
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	if made != nil {
 		users, err := e.Find(1, op.Email, []byte(made.email.address))
 		require.NoError(t, err)

@@ -14,26 +14,26 @@ import (
 )
 
 // An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply is deferred by apply
-// itself. The kept answer is given when that one is visible, too, although the front that sent it is lost: who asks for
-// the answer has it released, and doesn't wait until a leader does that by itself. Answers to other requests don't
-// wait for it.
+// itself. The kept answer is given when that one is visible, too, although the coordinator that sent it is lost: who
+// asks for the answer has it released, and doesn't wait until a leader does that by itself. Answers to other requests
+// don't wait for it.
 func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaitsForStrayOps) }
 
 func testAnswerWaitsForStrayOps(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
 		o.engine = func(o *Options) { o.patience = time.Minute }
 	})
-	front, email := w.nodes[0].front, emailIn(1, 0)
+	coord, email := w.nodes[0].coord, emailIn(1, 0)
 	users := []string{userIn(1, 0), userIn(1, 1), userIn(1, 2)}
 	give := func(user string) {
-		b := front.NewBatch(1, 0)
+		b := coord.NewBatch(1, 0)
 		defer b.Release()
 		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
 		require.NoError(t, b.Commit())
 	}
 	give(users[0])
-	key, other := keyIn(t, front, w.groups[2]), []byte("other")
-	b := front.NewBatch(1, 0)
+	key, other := keyIn(t, coord, w.groups[2]), []byte("other")
+	b := coord.NewBatch(1, 0)
 	addEvent(b, op.ExternalID, users[2], "e", 0)
 	b.KeepAnswer(other, [32]byte{}, 201, []byte("{}"))
 	require.NoError(t, b.Commit())
@@ -42,15 +42,15 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 	w.held.Store(true)
 	sent := make(chan error, 1)
 	go func() {
-		b := front.NewBatch(1, 0)
+		b := coord.NewBatch(1, 0)
 		defer b.Release()
 		addEvent(b, op.Email, email, "e", 0)
 		b.KeepAnswer(key, [32]byte{}, 201, []byte("{}"))
 		sent <- b.Commit()
 	}()
 	eventually(t, "the answer is kept, and the op on its way", func() bool { return w.leader(2).messagesUnderWay() > 0 })
-	require.NoError(t, front.Fence())
-	deleteAll(t, front, op.ExternalID, users[0])
+	require.NoError(t, coord.Barrier())
+	deleteAll(t, coord, op.ExternalID, users[0])
 	give(users[1])
 	give(users[2])
 	g := w.groups[2]
@@ -62,19 +62,19 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 	w.held.Store(false)
 	w.move(g, w.anyNode(g))
 
-	front = w.nodes[1].front
+	coord = w.nodes[1].coord
 	eventually(t, "apply defers the op", func() bool { return w.deferred() > 0 })
 	for _, key := range [][]byte{other, key} {
 		asked := time.Now()
-		require.NoError(t, front.Fence())
-		_, kept, err := front.Answer(1, key)
+		require.NoError(t, coord.Barrier())
+		_, kept, err := coord.Answer(1, key)
 		require.True(t, kept)
 		require.NoError(t, err)
 		require.Less(t, time.Since(asked), maxSettleTime)
 	}
-	require.NoError(t, front.Fence())
+	require.NoError(t, coord.Barrier())
 	require.Zero(t, w.deferred())
-	require.Equal(t, 2, eventCount(t, front, op.ExternalID, users[1], "e")+eventCount(t, front, op.ExternalID, users[2], "e"))
+	require.Equal(t, 2, eventCount(t, coord, op.ExternalID, users[1], "e")+eventCount(t, coord, op.ExternalID, users[2], "e"))
 }
 
 // deferred is how many records wait in the groups' leaders.

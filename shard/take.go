@@ -20,7 +20,7 @@ type Pending struct {
 	// What is given back when the record is applied, or lost.
 	bytes, merges int64
 	latest        int64 // of the record's stamps
-	owed          bool  // it counts among the debts
+	inFlight      bool  // it counts among what is
 }
 
 func (p *Pending) init(e *Replica) {
@@ -65,7 +65,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 	}
 	err := e.admit(l, merges, len(data))
 	if err == nil {
-		p.bytes, p.merges, p.owed = int64(len(data)), int64(merges), true
+		p.bytes, p.merges, p.inFlight = int64(len(data)), int64(merges), true
 		p.stamp(data)
 		p.future.begin(l)
 		p.commit.lead = l
@@ -74,7 +74,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 		}
 	}
 	if err != nil {
-		p.owed = false
+		p.inFlight = false
 		l.answered()
 	}
 	return err
@@ -124,11 +124,11 @@ func (p *Pending) applied() {
 
 // Wait returns when the record is applied and all that it has caused is visible, apart from what was deferred: that the
 // caller releases when the other parts of the same request are visible, too. end ends the wait; nil: nothing does.
-// Errors: ErrUnknown when leadership was lost meanwhile, an effect's Letter.Done has had an error, or end was closed;
+// Errors: ErrUnknown when leadership was lost meanwhile, an effect's Message.Done has had an error, or end was closed;
 // ErrFailed.
 func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
-	if p.owed {
-		p.owed = false
+	if p.inFlight {
+		p.inFlight = false
 		defer p.commit.lead.answered()
 	}
 	select {

@@ -22,7 +22,7 @@ type commit struct {
 	workers  uint64 // bit i: worker i has ops in it
 	left     atomic.Int32
 	future   *future
-	messages []*message  // of a record that the pump has sent, or of letters: one for each op
+	messages []*message  // of a record that the relay has sent, or of another group: one for each op
 	lead     *leadership // of a replica's own record: in which it was appended
 	finished func()      // called once by the last worker; may be nil
 	copied   []byte      // the record, while the log is replayed
@@ -50,7 +50,7 @@ type worker struct {
 	evictAt    evictAt
 	applying   applying
 	rec        op.Record
-	sent       []*message  // by the record at hand, for the pump
+	sent       []*message  // by the record at hand, for the relay
 	lead       *leadership // while the engine leads: who carries messages; nil otherwise
 
 	// Scratch, kept from op to op.
@@ -61,7 +61,7 @@ type worker struct {
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
 	dirty    []uint64       // numbers, of the partition that is being saved
-	letter   op.Builder     // of the message at hand
+	message  op.Builder     // of the message at hand
 	limits   profile.Limits // of the last record with a limit of its own
 	complete atomic.Bool    // all partitions are: nothing is to be read back
 

@@ -104,8 +104,8 @@ func (w *aloneWorld) close() { require.NoError(w.t, w.e.Close()) }
 type clusterWorld struct{ *testCluster }
 
 func (w clusterWorld) engine() *Engine {
-	e := w.nodes[w.intN(len(w.nodes))].front
-	require.NoError(w.t, e.Fence())
+	e := w.nodes[w.intN(len(w.nodes))].coord
+	require.NoError(w.t, e.Barrier())
 	return e
 }
 

@@ -210,10 +210,10 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 
 // restoreCommand is `millrace restore`.
 type restoreCommand struct {
-	File          string `arg:"" help:"What millrace backup has written; - reads standard input."`
-	Data          string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
-	VerifyOnly    bool   `help:"Read all of it and check every byte; write nothing."`
-	foundingFlags `group:"Of the backup of a cluster:"`
+	File           string `arg:"" help:"What millrace backup has written; - reads standard input."`
+	Data           string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
+	VerifyOnly     bool   `help:"Read all of it and check every byte; write nothing."`
+	bootstrapFlags `group:"Of the backup of a cluster:"`
 }
 
 // Run makes a data directory, or none.
@@ -237,7 +237,7 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	case len(c.Members) > 0:
 		what = "restored to " + c.Data
 		err = inEmptyDir(c.Data, func() (err error) {
-			founded, about, err = cluster.RestoreBackup(ctx, archive, c.foundation(c.Data))
+			founded, about, err = cluster.RestoreBackup(ctx, archive, c.bootstrap(c.Data))
 			return err
 		})
 	default:

@@ -16,16 +16,16 @@ import (
 	"millrace/wal/quorum"
 )
 
-// foundingFlags is what a cluster needs to be told that is made of data that are there.
-type foundingFlags struct {
+// bootstrapFlags is what a cluster needs to be told that is made of data that are there.
+type bootstrapFlags struct {
 	Node     uint32            `default:"1" env:"-" help:"The node that will have the directory."`
 	Members  map[uint32]string `mapsep:"," env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
 	Groups   int               `default:"0" env:"-" help:"Raft groups, fixed for ever; 0: 16, or as many as the backup has."`
 	Replicas int               `default:"0" env:"-" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
 }
 
-func (n *foundingFlags) foundation(dir string) cluster.Foundation {
-	f := cluster.Foundation{
+func (n *bootstrapFlags) bootstrap(dir string) cluster.Bootstrap {
+	f := cluster.Bootstrap{
 		Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas,
 	}
 	for node, address := range n.Members {
@@ -36,7 +36,7 @@ func (n *foundingFlags) foundation(dir string) cluster.Foundation {
 }
 
 // next says what is to be done now.
-func (n *foundingFlags) next(stdout io.Writer, dir string, f *cluster.Founded) error {
+func (n *bootstrapFlags) next(stdout io.Writer, dir string, f *cluster.Founded) error {
 	nodes := slices.Sorted(maps.Keys(n.Members))
 	var list []string
 	for _, node := range nodes {
@@ -62,7 +62,7 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 type clusterImport struct {
 	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
 	To   string `arg:"" help:"Data directory of the first node of the new cluster; absent, or empty."`
-	foundingFlags
+	bootstrapFlags
 }
 
 // Run makes the directory, or nothing.
@@ -89,7 +89,7 @@ func (c *clusterImport) Run(s *session) error {
 		return err
 	}
 	defer unlock()
-	f := c.foundation(c.To)
+	f := c.bootstrap(c.To)
 	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must come to its end
 	show, stop := progress("import")
 	defer stop()

@@ -28,7 +28,7 @@ import (
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied
 // documents.
 type node struct {
-	engine  *shard.Coordinator // of a node of a cluster: its front
+	engine  *shard.Coordinator // of a node of a cluster
 	cluster *cluster.Node      // nil: alone
 	self    quorum.Node        // in the cluster; 0: alone
 	events  eventlog.Exporter  // of all of the cluster
@@ -182,8 +182,8 @@ func (n *node) gauges() {
 	var mu sync.Mutex
 	var at time.Time
 	var last shard.Stats
-	// One look serves all gauges of a scrape. The next scrape has its own: who waits for a figure to become 0 must not be
-	// told that it was, before there was anything.
+	// One look serves all gauges of a scrape. The next scrape has its own: who waits for a figure to become 0 must not
+	// be told that it was, before there was anything.
 	stats := func() shard.Stats {
 		mu.Lock()
 		defer mu.Unlock()

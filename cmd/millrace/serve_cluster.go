@@ -145,7 +145,7 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 		Quorum: quorum.Options{
 			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
-		CommitTimeout: c.CommitTimeout, FenceTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
+		CommitTimeout: c.CommitTimeout, BarrierTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
 		Engine: o.engine, Events: o.events, OnFailure: o.engine.OnFailure, Program: version, Logger: logger,
 	}
 }
@@ -172,7 +172,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	}
 	n.self = options.Node
 	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
-	n.engine, n.events, n.ends = n.cluster.Front(), n.cluster, []func() error{n.cluster.Close}
+	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
 	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(), clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
@@ -233,10 +233,10 @@ func (n *node) groupGauges() {
 		for _, r := range n.cluster.Replicas() {
 			groups = append(groups, group{strconv.FormatUint(uint64(r.Group), 10), r.Engine.Stats()})
 		}
-		front := n.engine.Stats()
+		coordinator := n.engine.Stats()
 		for _, g := range engineGauges {
 			if g.name == "millrace_inflight_bytes" { // of requests that came in here, whatever groups they are for
-				metrics.WriteGaugeFloat64(w, g.name+`{group="front"}`, g.value(front))
+				metrics.WriteGaugeFloat64(w, g.name+`{group="coordinator"}`, g.value(coordinator))
 			}
 			for _, of := range groups {
 				metrics.WriteGaugeFloat64(w, fmt.Sprintf("%s{group=%q}", g.name, of.name), g.value(of.stats))

@@ -181,7 +181,7 @@ func TestServeAsNodes(t *testing.T) {
 	require.Equal(t, 3, strings.Count(admin(2, http.MethodGet, "/admin/events?workspace=test", "").body, `"name":"e"`))
 	require.Equal(t, 200, admin(1, http.MethodGet, "/admin/backup", "").status)
 	metrics := admin(1, http.MethodGet, "/metrics", "").body
-	for _, line := range []string{"\nmillrace_ready 1\n", "\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"front\"} 0\n"} {
+	for _, line := range []string{"\nmillrace_ready 1\n", "\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n"} {
 		require.Contains(t, metrics, line)
 	}
 

@@ -318,14 +318,14 @@ func (a *reader) take(h *tar.Header) ([]byte, error) {
 // copy reads a file and notes what it was.
 func (a *reader) copy(h *tar.Header, w io.Writer) error {
 	sum := sha256.New()
-	if err := a.pump(h, w, sum); err != nil {
+	if err := a.copyEntry(h, w, sum); err != nil {
 		return err
 	}
 	a.files = append(a.files, entry{h.Name, h.Size, hex.EncodeToString(sum.Sum(nil))})
 	return nil
 }
 
-func (a *reader) pump(h *tar.Header, w io.Writer, sum hash.Hash) error {
+func (a *reader) copyEntry(h *tar.Header, w io.Writer, sum hash.Hash) error {
 	for left := h.Size; left > 0; {
 		n, err := a.tar.Read(a.buf[:min(left, copyBytes)])
 		_, _ = sum.Write(a.buf[:n]) // never fails

@@ -125,10 +125,10 @@ type oneGroup struct {
 	r *shard.Replica
 }
 
-func (o *oneGroup) GroupOf(uint8) int            { return 1 }
-func (o *oneGroup) Local(uint8) *shard.Replica   { return o.r }
-func (o *oneGroup) Control() *shard.Replica      { return o.r }
-func (o *oneGroup) Deliver([]shard.Letter) error { return shard.ErrUnavailable }
+func (o *oneGroup) GroupOf(uint8) int             { return 1 }
+func (o *oneGroup) Local(uint8) *shard.Replica    { return o.r }
+func (o *oneGroup) Control() *shard.Replica       { return o.r }
+func (o *oneGroup) Deliver([]shard.Message) error { return shard.ErrUnavailable }
 
 // openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone
 // when it says by hand.

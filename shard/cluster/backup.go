@@ -44,7 +44,7 @@ func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Back
 
 func (b *Backup) take(ctx context.Context) error {
 	n := b.n
-	if err := n.front.Fence(); err != nil {
+	if err := n.coordinator.Barrier(); err != nil {
 		return err
 	}
 	for group := range n.replicas { // one after the other: each writes a checkpoint

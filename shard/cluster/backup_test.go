@@ -51,8 +51,8 @@ func TestBackupUnderLoad(t *testing.T) {
 			}
 			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
 			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
-			require.NoError(t, c.node(1).Front().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
-			crowd.run(seed, 3, 40, func() *shard.Coordinator { return c.node(1).Front() })
+			require.NoError(t, c.node(1).Coordinator().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
+			crowd.run(seed, 3, 40, func() *shard.Coordinator { return c.node(1).Coordinator() })
 			stop := make(chan struct{})
 			var load sync.WaitGroup
 			for i := range 3 {
@@ -64,7 +64,7 @@ func TestBackupUnderLoad(t *testing.T) {
 							return
 						default:
 						}
-						if err := crowd.request(c.node(quorum.Node(1+i)).Front(), r); err != nil {
+						if err := crowd.request(c.node(quorum.Node(1+i)).Coordinator(), r); err != nil {
 							t.Error(err)
 							return
 						}
@@ -90,7 +90,7 @@ func TestBackupUnderLoad(t *testing.T) {
 			load.Wait()
 			for i, x := range backups {
 				restored := newTestCluster(t, 2, nil)
-				f := restored.foundation()
+				f := restored.bootstrap()
 				f.Groups, f.Replicas = 0, 2
 				founded, about, err := RestoreBackup(context.Background(), bytes.NewReader(x.archive), f)
 				require.NoError(t, err)
@@ -103,12 +103,12 @@ func TestBackupUnderLoad(t *testing.T) {
 					restored.spread()
 				}
 				restored.settle()
-				e := restored.node(1).Front()
+				e := restored.node(1).Coordinator()
 				counted := crowd.counted(e)
 				require.Equal(t, counted, countEvents(t, restored.node(1)), "profiles and event log are of one moment")
 				require.GreaterOrEqual(t, counted, x.least)
 				require.LessOrEqual(t, counted, x.most)
-				control := restored.node(1).Front()
+				control := restored.node(1).Coordinator()
 				_, err = control.VerifyAudit()
 				require.NoError(t, err)
 				require.Equal(t, []byte("one"), control.Document("workspace/1"))
@@ -130,9 +130,9 @@ type crowdOf struct {
 // goesOn works with the new cluster: what it acknowledges is there, with what was there.
 func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	sent, some := c.sent, c.some
-	c.run(seed+5, 2, 30, func() *shard.Coordinator { return restored.node(2).Front() })
+	c.run(seed+5, 2, 30, func() *shard.Coordinator { return restored.node(2).Coordinator() })
 	restored.settle()
-	counted := c.counted(restored.node(1).Front())
+	counted := c.counted(restored.node(1).Coordinator())
 	require.GreaterOrEqual(c.t, counted, c.had+c.sent-sent)
 	require.LessOrEqual(c.t, counted, c.had+c.some-some)
 	require.Equal(c.t, counted, countEvents(c.t, restored.node(2)))
@@ -144,14 +144,14 @@ func TestRestoreBackupRefuses(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 1, nil)
-	require.NoError(t, track(c.node(1).Front(), "bought", users("u", 30)...))
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 30)...))
 	archive := c.takeBackup(1)
 	_, err := backup.Verify(context.Background(), bytes.NewReader(archive))
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(seed, 1))
 	restored := newTestCluster(t, 1, nil)
-	restore := func(archive []byte, change func(*Foundation)) error {
-		f := restored.foundation()
+	restore := func(archive []byte, change func(*Bootstrap)) error {
+		f := restored.bootstrap()
 		f.Groups = 0
 		if change != nil {
 			change(&f)
@@ -170,7 +170,7 @@ func TestRestoreBackupRefuses(t *testing.T) {
 		flipped[at] ^= 1 << r.IntN(8)
 		require.Error(t, restore(flipped, nil), "byte %d", at)
 	}
-	require.ErrorContains(t, restore(archive, func(f *Foundation) { f.Groups = 8 }), "it is of 4 groups")
+	require.ErrorContains(t, restore(archive, func(f *Bootstrap) { f.Groups = 8 }), "it is of 4 groups")
 	_, err = backup.Restore(context.Background(), nil, filepath.Join(t.TempDir(), "alone"), bytes.NewReader(archive))
 	require.ErrorContains(t, err, "it is the backup of a cluster")
 
@@ -186,9 +186,9 @@ func TestRestoreBackupRefuses(t *testing.T) {
 
 	require.NoError(t, restore(archive, nil))
 	restored.start(1)
-	n, err := events(restored.node(1).Front(), 1, "u3", "bought")
+	n, err := events(restored.node(1).Coordinator(), 1, "u3", "bought")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	_, err = os.Stat(filepath.Join(restored.foundation().Dir, groupsDir, "1", "log", tailName))
+	_, err = os.Stat(filepath.Join(restored.bootstrap().Dir, groupsDir, "1", "log", tailName))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -32,8 +32,8 @@ import (
 // directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are
 // added, and the reconciler spreads the groups over them.
 
-// Foundation is a cluster to be made.
-type Foundation struct {
+// Bootstrap is a cluster to be made.
+type Bootstrap struct {
 	Dir  string      // of the first node: absent or empty
 	Node quorum.Node // the first node
 	// Members is where the nodes will be, the first node among them.
@@ -49,7 +49,7 @@ type Foundation struct {
 }
 
 // EnsureDefaults fills in what is not set.
-func (f *Foundation) EnsureDefaults() {
+func (f *Bootstrap) EnsureDefaults() {
 	o := Options{Groups: f.Groups, Replicas: f.Replicas}
 	o.EnsureDefaults()
 	f.Groups, f.Replicas = o.Groups, o.Replicas
@@ -62,7 +62,7 @@ func (f *Foundation) EnsureDefaults() {
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
-func (f *Foundation) Validate() error {
+func (f *Bootstrap) Validate() error {
 	o := Options{Node: f.Node, Dir: f.Dir, Members: f.Members, Groups: f.Groups, Replicas: f.Replicas}
 	if err := o.Validate(); err != nil {
 		return err
@@ -93,12 +93,12 @@ type Founded struct {
 
 // founding is one that is under way.
 type founding struct {
-	*Foundation
+	*Bootstrap
 	facts       *facts
 	done, total int64
 }
 
-func (f *Foundation) begin(secret [32]byte) (*founding, error) {
+func (f *Bootstrap) begin(secret [32]byte) (*founding, error) {
 	var id [8]byte
 	var disk [16]byte
 	for _, b := range [][]byte{id[:], disk[:]} {
@@ -106,7 +106,7 @@ func (f *Foundation) begin(secret [32]byte) (*founding, error) {
 			return nil, err
 		}
 	}
-	x := &founding{Foundation: f, facts: &facts{
+	x := &founding{Bootstrap: f, facts: &facts{
 		Version: clusterVersion, Node: f.Node, Disk: hex.EncodeToString(disk[:]),
 		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: f.Groups, Replicas: f.Replicas,
 		// The others did not make it: they join.
@@ -163,7 +163,7 @@ var owned = []string{groupsDir, clusterFile}
 // of a node that is alone, with all its data. When Import returns nil, the new one has everything that was
 // acknowledged, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, those of shard.Open and
 // eventlog.Open; eventlog.ErrCorrupt for a block of events that can't be read.
-func Import(ctx context.Context, from string, f Foundation) (*Founded, error) {
+func Import(ctx context.Context, from string, f Bootstrap) (*Founded, error) {
 	f.EnsureDefaults()
 	if err := errors.Join(f.Validate(), checkSource(from)); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func checkSource(dir string) error {
 }
 
 // take opens what is there and makes the groups of it.
-func (f *Foundation) take(ctx context.Context, from string) (founded *Founded, err error) {
+func (f *Bootstrap) take(ctx context.Context, from string) (founded *Founded, err error) {
 	o := f.Engine
 	o.Dir, o.Readers, o.SweepInterval, o.Logger = from, []string{eventlog.HoldName}, keepAll, f.Logger
 	c, err := shard.Open(o)
@@ -280,7 +280,7 @@ func sortedNodes(members map[quorum.Node]string) []quorum.Node {
 // those of the backup; the number of groups can't be another one. When it returns nil, the new directory has everything
 // that the backup has, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, backup.ErrArchive,
 // backup.ErrFormat, those of r and of the file system.
-func RestoreBackup(ctx context.Context, r io.Reader, f Foundation) (*Founded, backup.About, error) {
+func RestoreBackup(ctx context.Context, r io.Reader, f Bootstrap) (*Founded, backup.About, error) {
 	groups, replicas := f.Groups, f.Replicas
 	f.EnsureDefaults()
 	if err := f.Validate(); err != nil {
@@ -308,7 +308,7 @@ func RestoreBackup(ctx context.Context, r io.Reader, f Foundation) (*Founded, ba
 }
 
 // restore makes groups of what the archive had.
-func (f *Foundation) restore(ctx context.Context, about *backup.About) (*Founded, error) {
+func (f *Bootstrap) restore(ctx context.Context, about *backup.About) (*Founded, error) {
 	old := facts{Secret: about.Cluster.Secret}
 	secret, err := old.secret()
 	if err != nil {
@@ -416,4 +416,4 @@ type unconnected struct{ *routes }
 func (u unconnected) GroupOf(partition uint8) int { return int(u.groupOf[partition]) }
 
 // Deliver does nothing.
-func (u unconnected) Deliver([]shard.Letter) error { return shard.ErrUnavailable }
+func (u unconnected) Deliver([]shard.Message) error { return shard.ErrUnavailable }

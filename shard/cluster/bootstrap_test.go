@@ -184,11 +184,11 @@ func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Coordina
 	running.Wait()
 }
 
-// view is all that can be read of a store, as text: of an engine that is alone and of a front.
+// view is all that can be read of a store, as text: of an engine that is alone and of a coordinator.
 func (c *crowd) view(e *shard.Coordinator, events eventlog.Exporter) map[string]string {
 	t := c.t
 	t.Helper()
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	all := map[string]string{}
 	look := func(what string, id op.IDKind, key string) {
 		users, err := e.Find(testWorkspace, id, []byte(key))
@@ -256,7 +256,7 @@ func (c *crowd) known(e *shard.Coordinator) map[string]uint64 {
 // stillKnown asks a node for some of them, and fails the test when it says that it doesn't know one. It returns an
 // error when the node can't say.
 func (c *crowd) stillKnown(e *shard.Coordinator, known map[string]uint64) error {
-	if err := e.Fence(); err != nil {
+	if err := e.Barrier(); err != nil {
 		return err
 	}
 	asked := 0
@@ -278,7 +278,7 @@ func (c *crowd) stillKnown(e *shard.Coordinator, known map[string]uint64) error 
 func (c *crowd) counted(e *shard.Coordinator) (n int) {
 	t := c.t
 	t.Helper()
-	require.NoError(t, e.Fence())
+	require.NoError(t, e.Barrier())
 	seen := map[uint64]bool{}
 	count := func(users []shard.User, err error) {
 		require.NoError(t, err)
@@ -311,7 +311,7 @@ func (c *crowd) counted(e *shard.Coordinator) (n int) {
 // profiles and event log.
 func (c *crowd) requireCounted(n *Node) {
 	c.t.Helper()
-	counted := c.counted(n.Front())
+	counted := c.counted(n.Coordinator())
 	require.GreaterOrEqual(c.t, counted, c.sent)
 	require.LessOrEqual(c.t, counted, c.some)
 	require.Equal(c.t, counted, countEvents(c.t, n))
@@ -346,10 +346,10 @@ func killedAlone(t *testing.T, seed uint64) (dir string, c *crowd) {
 	return dir, c
 }
 
-// foundation is that of a test cluster.
-func (c *testCluster) foundation() Foundation {
+// bootstrap is that of a test cluster.
+func (c *testCluster) bootstrap() Bootstrap {
 	eo, lo := aloneOptions(nil, "")
-	return Foundation{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
+	return Bootstrap{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // spread waits until all members are there and each group has three replicas. Between looks it does what it is told to.
@@ -410,7 +410,7 @@ func TestImport(t *testing.T) {
 		}
 	}
 	var done, total int64
-	f := c.foundation()
+	f := c.bootstrap()
 	f.Progress = func(d, of int64) { done, total = d, of }
 	founded, err := Import(context.Background(), dir, f)
 	require.NoError(t, err)
@@ -432,14 +432,14 @@ func TestImport(t *testing.T) {
 	a.close()
 
 	c.start(1)
-	require.Equal(t, want, crowd.view(c.node(1).Front(), c.node(1)))
-	known := crowd.known(c.node(1).Front())
+	require.Equal(t, want, crowd.view(c.node(1).Coordinator(), c.node(1)))
+	known := crowd.known(c.node(1).Coordinator())
 	require.NotEmpty(t, known)
 	c.start(2, 3)
-	c.spread(func() error { return crowd.stillKnown(c.node(2).Front(), known) }, func() error { return crowd.stillKnown(c.node(3).Front(), known) })
+	c.spread(func() error { return crowd.stillKnown(c.node(2).Coordinator(), known) }, func() error { return crowd.stillKnown(c.node(3).Coordinator(), known) })
 	for node := quorum.Node(1); node <= 3; node++ {
-		require.Equal(t, want, crowd.view(c.node(node).Front(), c.node(node)), "node %d", node)
-		control := c.node(node).Front()
+		require.Equal(t, want, crowd.view(c.node(node).Coordinator(), c.node(node)), "node %d", node)
+		control := c.node(node).Coordinator()
 		_, err := control.VerifyAudit()
 		require.NoError(t, err)
 		mu.Lock()
@@ -453,20 +453,20 @@ func TestImport(t *testing.T) {
 
 	// A backup of groups that have taken no record of their own yet.
 	restored := newTestCluster(t, 1, nil)
-	f = restored.foundation()
+	f = restored.bootstrap()
 	f.Groups = 0
 	_, _, err = RestoreBackup(context.Background(), bytes.NewReader(c.takeBackup(2)), f)
 	require.NoError(t, err)
 	restored.start(1)
-	require.Equal(t, want, crowd.view(restored.node(1).Front(), restored.node(1)))
+	require.Equal(t, want, crowd.view(restored.node(1).Coordinator(), restored.node(1)))
 	later := crowd.copy()
-	later.run(seed+2, 2, 20, func() *shard.Coordinator { return restored.node(1).Front() })
+	later.run(seed+2, 2, 20, func() *shard.Coordinator { return restored.node(1).Coordinator() })
 	restored.settle()
 	later.requireCounted(restored.node(1)) // what the new cluster takes is not taken for what it has
 	restored.stop(1)
 
 	// It goes on: with merges across groups, and deletions that find the events of before.
-	crowd.run(seed+1, 3, 40, func() *shard.Coordinator { return c.node(2).Front() })
+	crowd.run(seed+1, 3, 40, func() *shard.Coordinator { return c.node(2).Coordinator() })
 	c.settle()
 	for node := quorum.Node(1); node <= 3; node++ {
 		crowd.requireCounted(c.node(node))
@@ -479,7 +479,7 @@ func (c *testCluster) settle() {
 	c.t.Helper()
 	c.eventually(func() error {
 		for _, n := range c.all() {
-			if err := n.Front().Fence(); err != nil {
+			if err := n.Coordinator().Barrier(); err != nil {
 				return err
 			}
 			for _, r := range n.Replicas() {
@@ -502,7 +502,7 @@ func countEvents(t *testing.T, x eventlog.Exporter) (n int) {
 // others; in the end there are none.
 func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 	t.Helper()
-	e := c.node(1).Front()
+	e := c.node(1).Coordinator()
 	left := crowd.counted(e)
 	for i := range crowdNames + 8 {
 		id, key := op.ExternalID, fmt.Sprint("u", i)
@@ -545,17 +545,17 @@ func TestImportRefuses(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 2, nil)
 	empty := t.TempDir()
-	_, err := Import(context.Background(), empty, c.foundation())
+	_, err := Import(context.Background(), empty, c.bootstrap())
 	require.ErrorContains(t, err, "is not the data directory of a node")
-	for name, change := range map[string]func(f *Foundation){
-		"is none of the members": func(f *Foundation) { f.Node = 9 },
-		"groups: must be":        func(f *Foundation) { f.Groups = 257 },
-		"replicas: must be":      func(f *Foundation) { f.Replicas = 8 },
-		"are both at":            func(f *Foundation) { f.Members = map[quorum.Node]string{1: "a:1", 2: "a:1"} },
-		"as the others reach it": func(f *Foundation) { f.Members = map[quorum.Node]string{1: ":1"} },
-		"want a number from":     func(f *Foundation) { f.Members = map[quorum.Node]string{1: "a"} },
+	for name, change := range map[string]func(f *Bootstrap){
+		"is none of the members": func(f *Bootstrap) { f.Node = 9 },
+		"groups: must be":        func(f *Bootstrap) { f.Groups = 257 },
+		"replicas: must be":      func(f *Bootstrap) { f.Replicas = 8 },
+		"are both at":            func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: "a:1", 2: "a:1"} },
+		"as the others reach it": func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: ":1"} },
+		"want a number from":     func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: "a"} },
 	} {
-		f := c.foundation()
+		f := c.bootstrap()
 		change(&f)
 		_, err := Import(context.Background(), empty, f)
 		require.ErrorContains(t, err, name)
@@ -569,22 +569,22 @@ func TestImportRefuses(t *testing.T) {
 	flipped := slices.Clone(whole)
 	flipped[len(flipped)/2] ^= 1
 	require.NoError(t, os.WriteFile(blocks[0], flipped, 0o600))
-	_, err = Import(context.Background(), dir, c.foundation())
+	_, err = Import(context.Background(), dir, c.bootstrap())
 	require.ErrorIs(t, err, eventlog.ErrCorrupt)
 	require.ErrorContains(t, err, blocks[0])
-	requireNothing(t, c.foundation().Dir)
+	requireNothing(t, c.bootstrap().Dir)
 
 	ctx, cancel := context.WithCancel(context.Background())
-	f := c.foundation()
+	f := c.bootstrap()
 	f.Progress = func(int64, int64) { cancel() }
 	require.NoError(t, os.WriteFile(blocks[0], whole, 0o600))
 	_, err = Import(ctx, dir, f)
 	require.ErrorIs(t, err, context.Canceled)
 	requireNothing(t, f.Dir)
 
-	_, err = Import(context.Background(), dir, c.foundation()) // as if nothing had been
+	_, err = Import(context.Background(), dir, c.bootstrap()) // as if nothing had been
 	require.NoError(t, err)
-	_, err = Import(context.Background(), f.Dir, c.foundation())
+	_, err = Import(context.Background(), f.Dir, c.bootstrap())
 	require.ErrorContains(t, err, "belongs to node 1 of a cluster")
 	require.NoError(t, os.WriteFile(filepath.Join(f.Dir, shard.RestoreMarker), nil, 0o600))
 	_, err = c.open(1)

@@ -22,12 +22,12 @@ import (
 // are little endian.
 const (
 	callFacts    = "/facts"    // what a node must know to be of the cluster (start.go)
-	callHello    = "/hello"    // how the node is (remote.go)
+	callPing     = "/ping"     // how the node is (remote.go)
 	callCommit   = "/commit"   // parts of a request (mesh.go)
 	callRelease  = "/release"  // the deferred rest of one
-	callLetters  = "/letters"  // messages between groups (letters.go)
+	callMessages = "/messages" // messages between groups (messages.go)
 	callEffects  = "/effects"  // what has become of their effects
-	callFence    = "/fence"    // where logs end (fence.go)
+	callBarrier  = "/barrier"  // where logs end (barrier.go)
 	callEntry    = "/entry"    // one entry (reads.go)
 	callEvents   = "/events"   // those of a group (events.go)
 	callSpread   = "/spread"   // wait for control documents
@@ -208,8 +208,8 @@ func (n *Node) requestHandlers() map[string]handler {
 
 func (n *Node) serviceHandlers() map[string]handler {
 	h := map[string]handler{
-		callFacts: n.serveFacts, callHello: n.serveHello, callLost: n.serveLost, callLetters: n.serveLetters,
-		callEffects: n.serveEffects, callFence: n.serveFence, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
+		callFacts: n.serveFacts, callPing: n.servePing, callLost: n.serveLost, callMessages: n.serveMessages,
+		callEffects: n.serveEffects, callBarrier: n.serveBarrier, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
 		callCut: n.serveCut, callImage: n.serveImage,
 	}
 	for name, service := range n.opts.Services {
@@ -271,7 +271,7 @@ func (n *Node) serve(handlers map[string]handler, x *fasthttp.RequestCtx) {
 		x.SetConnectionClose() // the next one may know the cluster
 		return
 	}
-	if n.closing.Load() && string(x.Path()) == callHello {
+	if n.closing.Load() && string(x.Path()) == callPing {
 		x.SetStatusCode(fasthttp.StatusServiceUnavailable)
 		x.SetConnectionClose()
 		return

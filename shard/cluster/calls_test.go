@@ -81,7 +81,7 @@ func FuzzCalls(f *testing.F) {
 	f.Add(appendEffects(nil, shard.Effects{Deferred: []uint64{1}}))
 	f.Add(appendSized(appendU32(nil, 3), []byte("record")))
 	f.Add(append([]byte(`{"disk":"x"}`), 0))
-	n := &Node{routes: newRoutes(1, 4), opts: Options{FenceTimeout: time.Millisecond}}
+	n := &Node{routes: newRoutes(1, 4), opts: Options{BarrierTimeout: time.Millisecond}}
 	n.opts.EnsureDefaults()
 	n.replicas = nil // it has none, so whatever comes is refused once it is read
 	n.context, n.cancel = context.WithCancel(context.Background())
@@ -91,7 +91,7 @@ func FuzzCalls(f *testing.F) {
 	n.facts.Store(&facts{Node: 1, Disk: "d"})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		from := &quorum.Conn{Node: 2, Cluster: "c"}
-		for _, h := range []handler{n.serveCommit, n.serveRelease, n.serveLetters, n.serveEffects, n.serveFence, n.serveEntry, n.serveSpread, n.serveStep, n.serveFacts,
+		for _, h := range []handler{n.serveCommit, n.serveRelease, n.serveMessages, n.serveEffects, n.serveBarrier, n.serveEntry, n.serveSpread, n.serveStep, n.serveFacts,
 			n.serveCut, n.serveImage, n.serveLost} {
 			_, _ = h(from, nil, body)
 		}
@@ -99,7 +99,7 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// What has become of the effects of letters is told once it is known, again until it was heard, and to nobody else.
+// What has become of the effects of messages is told once it is known, again until it was heard, and to nobody else.
 func TestPromises(t *testing.T) {
 	n := &Node{promises: newPromises(), epoch: 77}
 	n.draining = make(chan struct{})
@@ -152,7 +152,7 @@ func TestPromises(t *testing.T) {
 	require.NotSame(t, own, n.promisesTo(2, 6), "the other node has started anew")
 }
 
-// A node that closes waits until those who can be reached have heard what has become of their letters.
+// A node that closes waits until those who can be reached have heard what has become of their messages.
 func TestKeepPromises(t *testing.T) {
 	n := &Node{self: 1, promises: newPromises(), epoch: 77, draining: make(chan struct{}), remotes: xsync.NewMapOf[quorum.Node, *remote]()}
 	two := &remote{n: n, node: 2}
@@ -160,11 +160,11 @@ func TestKeepPromises(t *testing.T) {
 	n.remotes.Store(2, two)
 	own, p := n.promisesTo(2, 5), &promise{}
 	id := (&reader{rest: own.give(nil, []*promise{p})[1:]}).u64()
-	require.False(t, n.owes(), "nothing is known yet")
+	require.False(t, n.hasPromises(), "nothing is known yet")
 	own.keep(p, shard.Effects{}, shard.ErrUnknown)
-	require.True(t, n.owes())
+	require.True(t, n.hasPromises())
 	two.up.Store(false)
-	require.False(t, n.owes(), "it can't be told")
+	require.False(t, n.hasPromises(), "it can't be told")
 	two.up.Store(true)
 	kept := make(chan struct{})
 	go func() {
@@ -180,7 +180,7 @@ func TestKeepPromises(t *testing.T) {
 	_, err := n.serveEffects(&quorum.Conn{Node: 2}, nil, appendU64(appendU64(nil, 5), id))
 	require.NoError(t, err)
 	<-kept
-	require.False(t, n.owes())
+	require.False(t, n.hasPromises())
 }
 
 // What has become of a promise may be heard before the promise: they come over different connections.
@@ -352,19 +352,19 @@ func TestCalls(t *testing.T) {
 	n := c.node(1)
 
 	// A node of another cluster is not heard; one that knows no cluster yet may ask for facts, and nothing else.
-	t.Run("strangers", func(t *testing.T) {
-		stranger := func(cluster string) *quorum.Host {
+	t.Run("unauthenticated", func(t *testing.T) {
+		unauthenticated := func(cluster string) *quorum.Host {
 			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) (string, bool) { return "", false }})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = h.Close() })
 			h.SetCluster(cluster)
 			return h
 		}
-		_, err := stranger("another").DialAddress(c.members[1], patience)
+		_, err := unauthenticated("another").DialAddress(c.members[1], patience)
 		require.ErrorIs(t, err, quorum.ErrUnauthenticated)
 
-		fresh := stranger("")
-		for path, want := range map[string]string{callFacts: "", callHello: "status 403", callCommit: "status 403", callImage: "status 403", "/nothing": "status 403"} {
+		fresh := unauthenticated("")
+		for path, want := range map[string]string{callFacts: "", callPing: "status 403", callCommit: "status 403", callImage: "status 403", "/nothing": "status 403"} {
 			conn, err := fresh.DialAddress(c.members[1], patience)
 			require.NoError(t, err)
 			err = n.postOnce(conn, path, []byte(`{"disk":"new"}`), nil)

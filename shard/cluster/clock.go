@@ -88,7 +88,7 @@ func (n *Node) greet(ctx context.Context) error {
 	defer cancel()
 	var asking sync.WaitGroup
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
-		asking.Go(func() { _ = r.hello(ctx) }) // who doesn't answer now says later what time it is
+		asking.Go(func() { _ = r.ping(ctx) }) // who doesn't answer now says later what time it is
 		return true
 	})
 	asking.Wait()

@@ -23,14 +23,14 @@ func TestWrongClockIsRefused(t *testing.T) {
 		}
 	}
 	c.start(1, 2, 3)
-	require.NoError(t, track(c.node(1).Front(), "bought", users("u", 20)...))
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 20)...))
 	c.stop(3)
 	wrong = 3
 	_, err := c.open(3)
 	require.ErrorIs(t, err, shard.ErrClock)
 	require.ErrorContains(t, err, "ahead of those of most of the nodes")
 	for _, node := range []quorum.Node{1, 2} {
-		require.NoError(t, track(c.node(node).Front(), "bought", users("u", 20)...))
+		require.NoError(t, track(c.node(node).Coordinator(), "bought", users("u", 20)...))
 		require.Less(t, time.UnixMicro(c.node(node).clock.Last()).Year(), 2099)
 	}
 	wrong = 0
@@ -43,11 +43,11 @@ func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	c := startCluster(t, 2, nil)
 	one := c.node(1)
 	one.clock.Observe(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
-	err := one.remote(2).hello(context.Background())
+	err := one.remote(2).ping(context.Background())
 	require.ErrorIs(t, err, shard.ErrClock)
 	require.ErrorContains(t, err, "node 2 refuses the call")
 	require.Less(t, time.UnixMicro(c.node(2).clock.Last()).Year(), 2099)
-	require.Error(t, c.node(2).remote(1).hello(context.Background()), "nor are its answers believed")
+	require.Error(t, c.node(2).remote(1).ping(context.Background()), "nor are its answers believed")
 	require.Less(t, time.UnixMicro(c.node(2).clock.Last()).Year(), 2099)
 }
 

@@ -63,8 +63,8 @@ func (c *testCluster) options(node quorum.Node) Options {
 			HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, LeaseTimeout: time.Second,
 			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1,
 		},
-		Engine:        shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
-		HelloInterval: 100 * time.Millisecond, HelloTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, FenceTimeout: 5 * time.Second,
+		Engine:       shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
+		PingInterval: 100 * time.Millisecond, PingTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, BarrierTimeout: 5 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
 		OnFailure: func(err error) {
 			c.mu.Lock()
@@ -188,9 +188,9 @@ func track(e *shard.Coordinator, name string, users ...string) error {
 	return b.Commit()
 }
 
-// events is how often a user has had an event, as a read on this node sees it after a fence.
+// events is how often a user has had an event, as a read on this node sees it after a barrier.
 func events(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
-	if err := e.Fence(); err != nil {
+	if err := e.Barrier(); err != nil {
 		return 0, err
 	}
 	users, err := e.Find(testWorkspace, id, []byte(key))
@@ -215,10 +215,10 @@ func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
 	all := users("u", 40)
 	for round := 1; round <= 6; round++ {
 		writer := c.node(quorum.Node(1 + round%3))
-		require.NoError(t, track(writer.Front(), "bought", all...))
+		require.NoError(t, track(writer.Coordinator(), "bought", all...))
 		for node := quorum.Node(1); node <= 3; node++ {
 			for _, u := range all[:8] {
-				n, err := events(c.node(node).Front(), op.ExternalID, u, "bought")
+				n, err := events(c.node(node).Coordinator(), op.ExternalID, u, "bought")
 				require.NoError(t, err)
 				require.Equal(t, round, n, "user %s on node %d, written on %d", u, node, writer.self)
 			}
@@ -227,11 +227,11 @@ func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
 	// Contact data crosses groups, and is visible under every identifier when the request is acknowledged.
 	for i, u := range all[:10] {
 		writer, reader := c.node(quorum.Node(1+i%3)), c.node(quorum.Node(1+(i+1)%3))
-		b := writer.Front().NewBatch(testWorkspace, 0)
+		b := writer.Coordinator().NewBatch(testWorkspace, 0)
 		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
 		require.NoError(t, b.Commit())
 		b.Release()
-		n, err := events(reader.Front(), op.Email, u+"@example.com", "bought")
+		n, err := events(reader.Coordinator(), op.Email, u+"@example.com", "bought")
 		require.NoError(t, err)
 		require.Equal(t, 6, n)
 	}

@@ -18,11 +18,11 @@ import (
 // sender.
 //
 //	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied
-//	cut      each leader fences: that is the group's position
+//	cut      each leader gives a barrier: that is the group's position
 //	confirm  each still leads, in the same term, and has held all the time; then it lets go
 //
-// Requests go on meanwhile; what they cause in other groups waits, for as long as three fences take. A leader holds no
-// longer than holdTime, whatever happens.
+// Requests go on meanwhile; what they cause in other groups waits, for as long as three barriers take. A leader holds
+// no longer than holdTime, whatever happens.
 
 // gate is where messages from other groups come into a group.
 type gate struct {
@@ -144,7 +144,7 @@ func (n *Node) cutHere(verb byte, token uint64, group uint32) (position, term ui
 		return 0, 0, err
 	}
 	term = g.log.Status().Term
-	if position, err = g.log.Fence(ctx); err != nil {
+	if position, err = g.log.Barrier(ctx); err != nil {
 		return 0, 0, err
 	}
 	if now := g.log.Status().Term; now != term {

@@ -15,7 +15,7 @@ import (
 func TestCutHolds(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.node(1)
-	require.NoError(t, track(n.Front(), "bought", users("u", 20)...))
+	require.NoError(t, track(n.Coordinator(), "bought", users("u", 20)...))
 	g := n.group(1)
 	require.True(t, g.gate.enter())
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -27,8 +27,8 @@ func TestCutHolds(t *testing.T) {
 
 	first, term, err := n.cutHere(cutHold, 9, 1)
 	require.NoError(t, err)
-	require.ErrorIs(t, n.receive(1, []shard.Letter{{Number: 1}}), shard.ErrBusy)
-	require.NoError(t, track(n.Front(), "bought", users("u", 20)...), "requests go on")
+	require.ErrorIs(t, n.receive(1, []shard.Message{{Number: 1}}), shard.ErrBusy)
+	require.NoError(t, track(n.Coordinator(), "bought", users("u", 20)...), "requests go on")
 	position, again, err := n.cutHere(cutCut, 9, 1)
 	require.NoError(t, err)
 	require.Equal(t, term, again)

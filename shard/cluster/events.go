@@ -25,7 +25,7 @@ var _ eventlog.Exporter = (*Node)(nil)
 // group by group; see eventlog.Log.Export. Groups without a replica here come from the nodes that lead them. An error
 // in the middle leaves the rest out.
 func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*eventlog.Event) error) error {
-	if err := n.front.Fence(); err != nil {
+	if err := n.coordinator.Barrier(); err != nil {
 		return err
 	}
 	var damaged []error
@@ -53,7 +53,7 @@ func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, 
 		return err
 	}
 	if leader == n.self {
-		events, err := n.eventsBehindFence(group)
+		events, err := n.eventsBehindBarrier(group)
 		if err != nil {
 			return err
 		}
@@ -62,15 +62,15 @@ func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, 
 	return n.remote(leader).export(ctx, group, q, f)
 }
 
-// eventsBehindFence are the events of a group that is led here, all that were acknowledged before the call.
-func (n *Node) eventsBehindFence(group uint32) (*eventlog.Log, error) {
+// eventsBehindBarrier are the events of a group that is led here, all that were acknowledged before the call.
+func (n *Node) eventsBehindBarrier(group uint32) (*eventlog.Log, error) {
 	g := n.group(group)
 	if g == nil || group == controlGroup {
 		return nil, shard.ErrNotLeader
 	}
-	ctx, cancel := context.WithTimeout(n.context, n.opts.FenceTimeout)
+	ctx, cancel := context.WithTimeout(n.context, n.opts.BarrierTimeout)
 	defer cancel()
-	if err := g.fence(ctx, time.Now().Add(n.opts.FenceTimeout)); err != nil {
+	if err := g.barrier(ctx, time.Now().Add(n.opts.BarrierTimeout)); err != nil {
 		return nil, err
 	}
 	events := g.events.Load()
@@ -197,7 +197,7 @@ func (n *Node) serveEvents(x *fasthttp.RequestCtx, body []byte) {
 	err := json.Unmarshal(r.bytes(len(r.rest)), &q)
 	var events *eventlog.Log
 	if err == nil {
-		events, err = n.eventsBehindFence(group)
+		events, err = n.eventsBehindBarrier(group)
 	}
 	header := append(appendU64(nil, uint64(n.clock.Last())), byte(codeOf(err)))
 	if err != nil {

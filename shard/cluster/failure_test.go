@@ -53,7 +53,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 func TestHandOverAnswersFirst(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
-		o.YieldTimeout, o.CommitTimeout, o.LeaderWait = patience, patience, patience
+		o.HandOverTimeout, o.CommitTimeout, o.LeaderWait = patience, patience, patience
 		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = 3*time.Second, 3*time.Second, 3*time.Second // nobody else takes a leadership away
 	})
 	const requests, token = 60, 7
@@ -68,7 +68,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 	}
 	answers := make(chan error, 2*requests)
 	ask := func(user string) {
-		b := c.node(1).Front().NewBatch(testWorkspace, 0)
+		b := c.node(1).Coordinator().NewBatch(testWorkspace, 0)
 		defer b.Release()
 		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
 		answers <- b.Commit()
@@ -186,10 +186,10 @@ func TestNodesVanish(t *testing.T) {
 func TestMinorityRefuses(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
-		o.LeaderWait, o.FenceTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
+		o.LeaderWait, o.BarrierTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
 	})
 	all := users("m", 20)
-	require.NoError(t, track(c.node(1).Front(), "bought", all...))
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", all...))
 	c.kill(2)
 	c.kill(3)
 	c.eventually(func() error {
@@ -198,16 +198,16 @@ func TestMinorityRefuses(t *testing.T) {
 		}
 		return nil
 	})
-	err := track(c.node(1).Front(), "bought", all...)
+	err := track(c.node(1).Coordinator(), "bought", all...)
 	require.Error(t, err)
-	_, err = events(c.node(1).Front(), op.ExternalID, all[0], "bought")
+	_, err = events(c.node(1).Coordinator(), op.ExternalID, all[0], "bought")
 	require.Error(t, err, "a read of a minority could be stale")
 	c.start(2)
 	c.ready(1)
 	for _, u := range all {
 		n := 0
 		c.eventually(func() (err error) { // on a busy machine a leader may be lost again
-			n, err = events(c.node(1).Front(), op.ExternalID, u, "bought")
+			n, err = events(c.node(1).Coordinator(), op.ExternalID, u, "bought")
 			return err
 		})
 		require.GreaterOrEqual(t, n, 1)
@@ -219,7 +219,7 @@ func TestMinorityRefuses(t *testing.T) {
 func TestReplacedDisk(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
-	require.NoError(t, track(c.node(1).Front(), "bought", users("w", 20)...))
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("w", 20)...))
 	c.stop(3)
 	dir := c.options(3).Dir
 	require.NoError(t, os.Rename(dir, dir+".kept"))
@@ -307,13 +307,13 @@ func TestAloneIsRefused(t *testing.T) {
 func TestClusterOfOne(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
-	require.NoError(t, track(c.node(1).Front(), "bought", "a", "b", "a"))
-	n, err := events(c.node(1).Front(), op.ExternalID, "a", "bought")
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", "a", "b", "a"))
+	n, err := events(c.node(1).Coordinator(), op.ExternalID, "a", "bought")
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	c.stop(1)
 	c.start(1)
-	n, err = events(c.node(1).Front(), op.ExternalID, "a", "bought")
+	n, err = events(c.node(1).Coordinator(), op.ExternalID, "a", "bought")
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 }

@@ -35,7 +35,7 @@ type group struct {
 
 	replica atomic.Pointer[shard.Replica] // nil while a state is taken in
 	events  atomic.Pointer[eventlog.Log]  // nil then, too, and in the control group
-	phase   atomic.Int32                  // see fence.go
+	phase   atomic.Int32                  // see barrier.go
 	last    atomic.Pointer[shard.Replica] // the engine, or the one before
 	leads   atomic.Bool                   // between OnLead and OnFollow
 	gate    gate                          // see cut.go
@@ -152,7 +152,7 @@ func (g *group) replicaOptions() shard.ReplicaOptions {
 	}
 	return shard.ReplicaOptions{
 		Options: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n},
-		Readdress: n.front.Readdress, FlushAll: n.front.FlushAll,
+		Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
 		OpenLog: func(*shard.Replica) (shard.Log, error) { return openLog{g.log}, nil },
 	}
 }
@@ -220,7 +220,7 @@ func (n *Node) share() int64 {
 
 // onDocument takes in a control document that was applied here.
 func (n *Node) onDocument(key string, doc []byte) {
-	if n.front.TakeDocument(key, doc) {
+	if n.coordinator.TakeDocument(key, doc) {
 		return
 	}
 	if !isClusterDocument(key) {
@@ -437,7 +437,7 @@ func (n *Node) toChange(d *placement.Directory) (open, shut []uint32) {
 func (n *Node) changeReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
+	if err := n.barrierControl(n.opts.BarrierTimeout); err != nil {
 		return err
 	}
 	d, _ := n.documents.Get()
@@ -526,7 +526,7 @@ func (g *group) transfer(to quorum.Node) error {
 	if e == nil {
 		return g.log.Transfer(to)
 	}
-	resume, err := e.Yield(g.n.opts.YieldTimeout)
+	resume, err := e.HandOver(g.n.opts.HandOverTimeout)
 	if err != nil {
 		return err
 	}

@@ -156,17 +156,17 @@ func (c *testCluster) another() (found quorum.Node) {
 }
 
 // What concerns groups whose leaders are there does not wait for another group's leader.
-func TestFenceOfOneGroup(t *testing.T) {
+func TestBarrierOfOneGroup(t *testing.T) {
 	t.Parallel()
 	c, f := startInFog(t, func(o *Options) {
-		o.HelloTimeout, o.CommitTimeout, o.FenceTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour, time.Hour
+		o.PingTimeout, o.CommitTimeout, o.BarrierTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour, time.Hour
 	})
 	n, lost := c.node(1), c.another()
-	require.NoError(t, n.Front().Fence()) // so that the replicas here are current, and there are connections
+	require.NoError(t, n.Coordinator().Barrier()) // so that the replicas here are current, and there are connections
 	f.hide(lost)
 	for partition, group := range n.routes.groupOf {
 		if n.routes.leader(group) == 1 {
-			require.NoError(t, mesh{n}.FenceOf(uint8(partition)))
+			require.NoError(t, mesh{n}.BarrierOf(uint8(partition)))
 		}
 	}
 }
@@ -197,22 +197,22 @@ func TestReadThatTakesTooLong(t *testing.T) {
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c, f := startInFog(t, func(o *Options) {
-		o.HelloTimeout = time.Second
-		o.CommitTimeout, o.FenceTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour // nothing ends by itself
+		o.PingTimeout = time.Second
+		o.CommitTimeout, o.BarrierTimeout, o.LeaderWait = time.Hour, time.Hour, time.Hour // nothing ends by itself
 	})
 	all := users("u", 12)
 	keyed, unkeyed := make(chan error, len(all)), make(chan error, len(all))
 	lost := c.another()
-	front := c.node(1).Front()
+	coordinator := c.node(1).Coordinator()
 	var warm sync.WaitGroup
 	for _, u := range all { // so that there are connections
-		warm.Go(func() { assert.NoError(t, track(front, "before", u)) })
+		warm.Go(func() { assert.NoError(t, track(coordinator, "before", u)) })
 	}
 	warm.Wait()
 	f.hide(lost)
 	for _, u := range all {
-		go func() { keyed <- commitOnce(front, "key-"+u, u, "keyed") }()
-		go func() { unkeyed <- track(front, "unkeyed", u) }()
+		go func() { keyed <- commitOnce(coordinator, "key-"+u, u, "keyed") }()
+		go func() { unkeyed <- track(coordinator, "unkeyed", u) }()
 	}
 	acked := 0
 	for range all {
@@ -229,10 +229,10 @@ func TestSilentLeader(t *testing.T) {
 	f.hide(0)
 	total := 0
 	for _, u := range all {
-		n, err := events(front, op.ExternalID, u, "keyed")
+		n, err := events(coordinator, op.ExternalID, u, "keyed")
 		require.NoError(t, err)
 		require.Equal(t, 1, n, u)
-		n, err = events(front, op.ExternalID, u, "unkeyed")
+		n, err = events(coordinator, op.ExternalID, u, "unkeyed")
 		require.NoError(t, err)
 		require.LessOrEqual(t, n, 1, u)
 		total += n

@@ -92,7 +92,7 @@ func (i *groupImage) dir() string { return filepath.Join(i.g.dir, imagesDir) }
 // end fixes the position. The replica's log is not held from then on.
 func (i *groupImage) end(position uint64) error {
 	deadline := time.Now().Add(cutWait)
-	if _, err := i.g.n.fenceOne(i.g.id, deadline); err != nil { // so that the replica here need not wait to be told
+	if _, err := i.g.n.barrierOne(i.g.id, deadline); err != nil { // so that the replica here need not wait to be told
 		return err
 	}
 	if err := i.g.wait(position, deadline); err != nil {

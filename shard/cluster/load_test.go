@@ -62,7 +62,7 @@ func (l *load) request(r *rand.Rand) {
 	for range 1 + r.IntN(12) {
 		list = append(list, l.users[r.IntN(len(l.users))])
 	}
-	err := track(n.Front(), loadEvent, list...)
+	err := track(n.Coordinator(), loadEvent, list...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -93,7 +93,7 @@ func (l *load) address(r *rand.Rand, user string) {
 	if len(nodes) == 0 {
 		return
 	}
-	writer, other := nodes[r.IntN(len(nodes))].Front(), nodes[r.IntN(len(nodes))].Front()
+	writer, other := nodes[r.IntN(len(nodes))].Coordinator(), nodes[r.IntN(len(nodes))].Coordinator()
 	b := writer.NewBatch(testWorkspace, 0)
 	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
 	err := b.Commit()
@@ -148,7 +148,7 @@ func (l *load) verify(node quorum.Node) {
 	t.Helper()
 	require.Empty(t, l.surprises)
 	require.NotZero(t, l.addressed)
-	e := l.c.node(node).Front()
+	e := l.c.node(node).Coordinator()
 	for _, u := range l.users {
 		var n int
 		l.c.eventually(func() (err error) { // a leader may be on its way to another node

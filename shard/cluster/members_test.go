@@ -122,7 +122,7 @@ func (l *trickle) run(worker int) {
 		if n == nil {
 			continue
 		}
-		err := track(n.Front(), "ticked", user, "shared")
+		err := track(n.Coordinator(), "ticked", user, "shared")
 		l.mu.Lock()
 		switch {
 		case err == nil:
@@ -146,7 +146,7 @@ func (l *trickle) check(by quorum.Node) {
 	for user, acked := range l.acked {
 		count := 0
 		l.c.eventually(func() (err error) {
-			count, err = events(l.c.node(by).Front(), op.ExternalID, user, "ticked")
+			count, err = events(l.c.node(by).Coordinator(), op.ExternalID, user, "ticked")
 			return err
 		})
 		require.GreaterOrEqual(l.c.t, count, acked, "user %s: acknowledged events are missing", user)

@@ -52,23 +52,23 @@ type Options struct {
 	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default
 	// 2.5 s.
 	CommitTimeout time.Duration
-	// FenceTimeout is the same for reads. Default 2.5 s.
-	FenceTimeout time.Duration
+	// BarrierTimeout is the same for reads. Default 2.5 s.
+	BarrierTimeout time.Duration
 	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 2 s.
 	LeaderWait time.Duration
 	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has
 	// caught up. Default 1 s.
 	MaxReadLag time.Duration
-	// HelloInterval is how often nodes say hello to one another, and HelloTimeout how long one may say nothing before
+	// PingInterval is how often nodes say ping to one another, and PingTimeout how long one may say nothing before
 	// it is as good as dead (remote.go). Defaults 250 ms, and what groups give their leaders (Quorum.HeartbeatTimeout).
-	HelloInterval, HelloTimeout time.Duration
+	PingInterval, PingTimeout time.Duration
 	// SpreadTimeout bounds Spread. Default 2 s.
 	SpreadTimeout time.Duration
 	// CloseTimeout is how long Close tries to hand leaderships over. Default 10 s.
 	CloseTimeout time.Duration
-	// YieldTimeout is how long a leader that hands over waits until the requests that it has taken are answered; those
-	// that aren't by then get ErrUnknown. Default 2 s.
-	YieldTimeout time.Duration
+	// HandOverTimeout is how long a leader that hands over waits until the requests that it has taken are answered;
+	// those that aren't by then get ErrUnknown. Default 2 s.
+	HandOverTimeout time.Duration
 	// DialTimeout is for a connection to another node. Default 1 s.
 	DialTimeout time.Duration
 	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its
@@ -84,15 +84,15 @@ func (o *Options) EnsureDefaults() {
 	o.Groups = cmp.Or(max(o.Groups, 0), 16)
 	o.Replicas = cmp.Or(max(o.Replicas, 0), 3)
 	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), 2500*time.Millisecond)
-	o.FenceTimeout = cmp.Or(max(o.FenceTimeout, 0), 2500*time.Millisecond)
+	o.BarrierTimeout = cmp.Or(max(o.BarrierTimeout, 0), 2500*time.Millisecond)
 	o.LeaderWait = cmp.Or(max(o.LeaderWait, 0), 2*time.Second)
 	o.MaxReadLag = cmp.Or(max(o.MaxReadLag, 0), time.Second)
-	o.HelloInterval = cmp.Or(max(o.HelloInterval, 0), 250*time.Millisecond)
-	o.HelloTimeout = cmp.Or(max(o.HelloTimeout, 0), o.Quorum.HeartbeatTimeout)
-	o.HelloTimeout = cmp.Or(max(o.HelloTimeout, 0), 800*time.Millisecond)
+	o.PingInterval = cmp.Or(max(o.PingInterval, 0), 250*time.Millisecond)
+	o.PingTimeout = cmp.Or(max(o.PingTimeout, 0), o.Quorum.HeartbeatTimeout)
+	o.PingTimeout = cmp.Or(max(o.PingTimeout, 0), 800*time.Millisecond)
 	o.SpreadTimeout = cmp.Or(max(o.SpreadTimeout, 0), 2*time.Second)
 	o.CloseTimeout = cmp.Or(max(o.CloseTimeout, 0), 10*time.Second)
-	o.YieldTimeout = cmp.Or(max(o.YieldTimeout, 0), 2*time.Second)
+	o.HandOverTimeout = cmp.Or(max(o.HandOverTimeout, 0), 2*time.Second)
 	o.DialTimeout = cmp.Or(max(o.DialTimeout, 0), time.Second)
 	o.MaxCalls = cmp.Or(max(o.MaxCalls, 0), 1024)
 	o.MaxCallsServed = cmp.Or(max(o.MaxCallsServed, 0), 16384)
@@ -138,7 +138,7 @@ const (
 	callExtra = 256 << 10
 )
 
-// maxCallBytes bounds the body of a call: the parts of a request, or letters.
+// maxCallBytes bounds the body of a call: the parts of a request, or messages.
 func (o *Options) maxCallBytes() int { return o.maxRecordBytes() + callExtra }
 
 // maxRecordBytes bounds what one request is, over all groups.
@@ -146,19 +146,19 @@ func (o *Options) maxRecordBytes() int { return 2 * max(o.Quorum.MaxRecordBytes,
 
 // Node is this node of the cluster.
 type Node struct {
-	opts     Options
-	self     quorum.Node
-	log      *slog.Logger
-	clock    *shard.Clock
-	epoch    uint64 // of this process, among all that have been this node
-	started  time.Time
-	host     *quorum.Host
-	servers  []*fasthttp.Server
-	serving  sync.WaitGroup
-	streams  sync.WaitGroup // answers that are streams
-	front    *shard.Coordinator
-	cache    *shard.StoreCache
-	operator *placement.Operator
+	opts        Options
+	self        quorum.Node
+	log         *slog.Logger
+	clock       *shard.Clock
+	epoch       uint64 // of this process, among all that have been this node
+	started     time.Time
+	host        *quorum.Host
+	servers     []*fasthttp.Server
+	serving     sync.WaitGroup
+	streams     sync.WaitGroup // answers that are streams
+	coordinator *shard.Coordinator
+	cache       *shard.StoreCache
+	operator    *placement.Operator
 
 	facts   atomic.Pointer[facts] // replaced, never changed
 	factsMu sync.Mutex            // held by who replaces it
@@ -173,10 +173,10 @@ type Node struct {
 	documents *placement.Documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	promises  *xsync.MapOf[quorum.Node, *promises]
-	fences    fences
-	// groupFences are those of single groups.
-	groupFences []fences
-	images      images
+	barriers  barriers
+	// groupBarriers are those of single groups.
+	groupBarriers []barriers
+	images        images
 
 	// changing is held by who opens and closes replicas.
 	changing sync.Mutex
@@ -258,9 +258,9 @@ func (n *Node) furnish() error {
 	}
 	n.routes = newRoutes(n.self, f.Groups)
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
-	n.groupFences = make([]fences, f.Groups+1)
+	n.groupBarriers = make([]barriers, f.Groups+1)
 	n.cache = shard.NewStoreCache(n.opts.Engine.StoreCacheBytes, openFiles)
-	n.front = shard.NewCoordinator(shard.CoordinatorOptions{
+	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{
 		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout, LeaderWait: n.opts.LeaderWait,
 		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes, MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting,
 		Now: n.opts.Engine.Now, Logger: n.log,
@@ -278,7 +278,7 @@ const openFiles = 4 << 10
 func (n *Node) awaitControl(ctx context.Context) error {
 	told := time.Now()
 	for {
-		err := n.fenceControl(n.opts.FenceTimeout)
+		err := n.barrierControl(n.opts.BarrierTimeout)
 		if err == nil {
 			return nil
 		}
@@ -298,10 +298,10 @@ func (n *Node) awaitControl(ctx context.Context) error {
 
 const tellInterval = 10 * time.Second
 
-// fenceControl returns when what was acknowledged in the control group before the call is applied here.
-func (n *Node) fenceControl(timeout time.Duration) error {
+// barrierControl returns when what was acknowledged in the control group before the call is applied here.
+func (n *Node) barrierControl(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	mark, err := n.fenceOne(controlGroup, deadline)
+	mark, err := n.barrierOne(controlGroup, deadline)
 	if err != nil {
 		return err
 	}
@@ -329,8 +329,8 @@ func (n *Node) fail(err error) {
 	})
 }
 
-// Front is the coordinator that requests go to.
-func (n *Node) Front() *shard.Coordinator { return n.front }
+// Coordinator is the coordinator that requests go to.
+func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
 
 // Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says
 // what is the matter.
@@ -366,7 +366,7 @@ func (n *Node) Ready() error {
 // after a while.
 func (n *Node) Spread() {
 	deadline := time.Now().Add(n.opts.SpreadTimeout)
-	mark, err := n.fenceOne(controlGroup, deadline)
+	mark, err := n.barrierOne(controlGroup, deadline)
 	if err != nil {
 		return
 	}
@@ -418,8 +418,8 @@ func (n *Node) Close() error {
 	n.background.end()
 	n.takeBackAll()
 	err := n.closeReplicas()
-	if n.front != nil {
-		err = errors.Join(err, n.front.Close())
+	if n.coordinator != nil {
+		err = errors.Join(err, n.coordinator.Close())
 	}
 	if n.host != nil {
 		err = errors.Join(err, n.host.Close())

@@ -56,7 +56,7 @@ func (c peers) Report(ctx context.Context, node quorum.Node) (report placement.R
 		return c.report(), nil
 	}
 	r := c.remote(node)
-	if err := r.hello(ctx); err != nil {
+	if err := r.ping(ctx); err != nil {
 		return report, err
 	}
 	return *r.report.Load(), nil
@@ -84,7 +84,7 @@ func (n *Node) step(s placement.Step) error {
 	if g == nil {
 		return quorum.ErrNotLeader
 	}
-	if err := n.fenceControl(n.opts.FenceTimeout); err != nil {
+	if err := n.barrierControl(n.opts.BarrierTimeout); err != nil {
 		return err
 	}
 	d, _ := n.documents.Get()
@@ -102,21 +102,21 @@ func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	return dst, n.step(s)
 }
 
-// Fence is a fence of the control group.
-func (c peers) Fence(ctx context.Context) error {
-	timeout := c.opts.FenceTimeout
+// Barrier is a barrier of the control group.
+func (c peers) Barrier(ctx context.Context) error {
+	timeout := c.opts.BarrierTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return c.fenceControl(timeout)
+	return c.barrierControl(timeout)
 }
 
 // PutDocuments is the coordinator's.
 func (c peers) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
-	return c.front.PutDocuments(actor, changes, audit)
+	return c.coordinator.PutDocuments(actor, changes, audit)
 }
 
 // reconcile runs the reconciler until endReconcile.

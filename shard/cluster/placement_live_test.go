@@ -39,7 +39,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	c := startCluster(t, 4, func(o *Options) { o.Replicas, o.Groups = 2, 6 })
 	all := users("f", 30)
 	for i := range 3 {
-		require.NoError(t, track(c.node(quorum.Node(1+i)).Front(), "bought", all...))
+		require.NoError(t, track(c.node(quorum.Node(1+i)).Coordinator(), "bought", all...))
 	}
 	far := 0
 	for _, n := range c.all() {
@@ -51,7 +51,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		}
 		far += 6 - held
 		for _, u := range all {
-			count, err := events(n.Front(), op.ExternalID, u, "bought")
+			count, err := events(n.Coordinator(), op.ExternalID, u, "bought")
 			require.NoError(t, err)
 			require.Equal(t, 3, count, "user %s on node %d", u, n.self)
 		}
@@ -59,7 +59,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	require.Equal(t, 12, far, "two replicas of each of six groups on four nodes")
 
 	// Contact data, states with their trail, and the block list.
-	e := c.node(1).Front()
+	e := c.node(1).Coordinator()
 	b := e.NewBatch(testWorkspace, 3)
 	for _, u := range all {
 		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
@@ -67,16 +67,16 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	require.NoError(t, b.Commit())
 	b.Release()
 	for _, u := range all[:6] {
-		b := c.node(2).Front().NewBatch(testWorkspace, 3)
+		b := c.node(2).Coordinator().NewBatch(testWorkspace, 3)
 		b.SetSource(op.SourceEmailBlocklist)
 		b.SetAddressStates(op.Email, []byte(u+"@example.com"), shard.State{Kind: shard.Bounce, On: true})
 		require.NoError(t, b.Commit())
 		b.Release()
 	}
 	for _, n := range c.all() {
-		require.NoError(t, n.Front().Fence())
+		require.NoError(t, n.Coordinator().Barrier())
 		for i, u := range all {
-			trail, err := n.Front().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
+			trail, err := n.Coordinator().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
 			require.NoError(t, err)
 			if i < 6 {
 				require.Len(t, trail, 1, "trail of %s on node %d", u, n.self)
@@ -86,7 +86,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		}
 		var blocked []string
 		for cursor := ""; ; {
-			list, next, err := n.Front().BlockedAddresses(testWorkspace, cursor, 4)
+			list, next, err := n.Coordinator().BlockedAddresses(testWorkspace, cursor, 4)
 			require.NoError(t, err)
 			for _, a := range list {
 				blocked = append(blocked, a.Email)
@@ -109,7 +109,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		slices.Sort(got)
 		require.Equal(t, want, got, "events on node %d", n.self)
 		var out bytes.Buffer
-		require.NoError(t, eventlog.Write(context.Background(), n, &out, eventlog.NDJSON, eventlog.Query{Workspace: testWorkspace}, n.Front().AppendSvcID))
+		require.NoError(t, eventlog.Write(context.Background(), n, &out, eventlog.NDJSON, eventlog.Query{Workspace: testWorkspace}, n.Coordinator().AppendSvcID))
 		require.Equal(t, 90, strings.Count(out.String(), "\n"))
 	}
 }
@@ -234,7 +234,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	shares := func() (sum int64) { return c.node(1).share() + c.node(2).share() + c.node(3).share() }
 	require.Less(t, shares(), 3*first, "no node has fewer replicas")
 	l.more(20)
-	require.NoError(t, c.node(4).Front().Fence())
+	require.NoError(t, c.node(4).Coordinator().Barrier())
 
 	// Its number belongs to its disk now.
 	c.stop(4)

@@ -55,7 +55,7 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 		return dst, nil
 	}
 	answer := func(_ *quorum.Conn, dst, _ []byte) ([]byte, error) { return dst, nil }
-	one := caller(t, 1, addresses, map[string]handler{callCommit: wait}, map[string]handler{callFence: answer, callLetters: answer})
+	one := caller(t, 1, addresses, map[string]handler{callCommit: wait}, map[string]handler{callBarrier: answer, callMessages: answer})
 	var calls sync.WaitGroup
 	var others []*remote
 	for node := quorum.Node(2); node <= nodes; node++ {
@@ -69,7 +69,7 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 		}
 	}
 	for _, r := range others {
-		for _, call := range []string{callFence, callLetters} {
+		for _, call := range []string{callBarrier, callMessages} {
 			require.NoError(t, r.post(r.services, call, make([]byte, headerBytes), time.Now().Add(patience), nil))
 		}
 	}
@@ -80,7 +80,7 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	calls.Wait()
 }
 
-// A node that answers nothing ends all calls of it that are under way, once a hello has been in vain, and further ones
+// A node that answers nothing ends all calls of it that are under way, once a ping has been in vain, and further ones
 // fail at once, until it answers.
 func TestSilentNodeEndsCalls(t *testing.T) {
 	t.Parallel()
@@ -92,13 +92,13 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 		<-paused
 		return dst, nil
 	}
-	hello := func(_ *quorum.Conn, dst, _ []byte) ([]byte, error) {
+	ping := func(_ *quorum.Conn, dst, _ []byte) ([]byte, error) {
 		<-paused
 		return append(dst, "{}"...), nil
 	}
-	caller(t, 2, addresses, map[string]handler{callCommit: wait}, map[string]handler{callFence: wait, callHello: hello})
+	caller(t, 2, addresses, map[string]handler{callCommit: wait}, map[string]handler{callBarrier: wait, callPing: ping})
 	n := caller(t, 1, addresses, nil, nil)
-	n.opts.HelloTimeout = 50 * time.Millisecond
+	n.opts.PingTimeout = 50 * time.Millisecond
 	n.routes = newRoutes(1, 1)
 	r := n.newRemote(2)
 	r.heard()
@@ -108,10 +108,10 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 		errs <- r.post(r.requests, callCommit, make([]byte, headerBytes), time.Now().Add(time.Hour), nil)
 	}()
 	go func() {
-		errs <- r.post(r.services, callFence, make([]byte, headerBytes), time.Now().Add(time.Hour), nil)
+		errs <- r.post(r.services, callBarrier, make([]byte, headerBytes), time.Now().Add(time.Hour), nil)
 	}()
 	parked.Wait()
-	require.Error(t, r.hello(context.Background()))
+	require.Error(t, r.ping(context.Background()))
 	require.False(t, r.up.Load())
 	for range 2 {
 		require.ErrorIs(t, <-errs, shard.ErrUnknown, "nobody knows what it has done")
@@ -122,25 +122,25 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 	for r.succeeding.Load() { // it reads the options
 		time.Sleep(time.Millisecond)
 	}
-	n.opts.HelloTimeout = patience
-	require.NoError(t, r.hello(context.Background()))
+	n.opts.PingTimeout = patience
+	require.NoError(t, r.ping(context.Background()))
 	require.True(t, r.up.Load())
 	parked.Add(1)
 	require.NoError(t, r.post(r.requests, callCommit, make([]byte, headerBytes), time.Now().Add(patience), nil))
 }
 
-// A call that had less time than a hello has says nothing of the node.
+// A call that had less time than a ping has says nothing of the node.
 func TestShortCallIsNoVerdict(t *testing.T) {
 	t.Parallel()
 	n := &Node{self: 1, log: slog.New(slog.DiscardHandler)}
 	n.opts.EnsureDefaults()
-	n.opts.HelloTimeout = patience
+	n.opts.PingTimeout = patience
 	r := n.newRemote(2)
 	r.heard()
 	time.Sleep(time.Millisecond)
 	r.lost(time.Now(), fasthttp.ErrTimeout)
 	require.True(t, r.up.Load())
-	require.Len(t, r.kick, 1, "but a hello is said now")
+	require.Len(t, r.kick, 1, "but a ping is said now")
 	r.lost(time.Now().Add(-2*patience), fasthttp.ErrTimeout)
 	require.True(t, r.up.Load(), "it has answered since")
 	r.answer.Store(0)

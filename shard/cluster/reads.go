@@ -10,7 +10,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What of partitions without a replica here is read at their leader, behind a fence of its own.
+// What of partitions without a replica here is read at their leader, behind a barrier of its own.
 //
 //	body    what u8, timeout ms u32, partition u8, workspace u32, number u64
 //	answer  entry: 1 u8, the bytes, or nothing; trail: JSON; page: more u8, numbers u64 each
@@ -69,7 +69,7 @@ func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 func (n *Node) read(what byte, partition uint8, workspace uint32, number uint64, answer func(*reader) error) error {
 	group := n.routes.groupOf[partition]
 	now := time.Now()
-	deadline := now.Add(n.opts.FenceTimeout)
+	deadline := now.Add(n.opts.BarrierTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
 		wait := time.Now().Add(n.opts.LeaderWait)
 		if wait.After(deadline) {
@@ -120,7 +120,7 @@ func (n *Node) readHere(dst []byte, what byte, partition uint8, workspace uint32
 	}
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()
-	if err := g.fence(ctx, deadline); err != nil {
+	if err := g.barrier(ctx, deadline); err != nil {
 		return dst, err
 	}
 	switch what {

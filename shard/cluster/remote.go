@@ -23,34 +23,35 @@ import (
 // remote is another node, as this one knows it.
 //
 // It has two pools of connections. Calls of requests (commit, release) may last until what they have caused on other
-// groups is visible, and so wait for letters of the node that is called, and for its reads. Those go through the second
-// pool, whose calls wait for nobody but a group's own log. With one pool, two nodes full of each other's requests would
-// stand still. A third has the hello alone: it waits for nothing at all, so that it isn't answered means something.
+// groups is visible, and so wait for messages of the node that is called, and for its reads. Those go through the
+// second pool, whose calls wait for nobody but a group's own log. With one pool, two nodes full of each other's
+// requests would stand still. A third has the ping alone: it waits for nothing at all, so that it isn't answered means
+// something.
 //
-// There is one verdict for all calls. A node that hasn't answered a hello, nor anything else since, in HelloTimeout, is
+// There is one verdict for all calls. A node that hasn't answered a ping, nor anything else since, in PingTimeout, is
 // silent: it is paused, or its link is cut, perhaps in one direction. Then all calls of it that are under way end at
-// once, and further ones are not made until it has answered a hello. Who called turns to whoever leads now. A call that
+// once, and further ones are not made until it has answered a ping. Who called turns to whoever leads now. A call that
 // comes to its own, shorter end says nothing of the node.
 type remote struct {
 	n        *Node
 	node     quorum.Node
 	requests *fasthttp.HostClient
 	services *fasthttp.HostClient
-	hellos   *fasthttp.HostClient
+	pings    *fasthttp.HostClient
 	effects  effects
 
 	linesMu sync.Mutex
 	lines   map[*line]struct{} // of the first two pools
 
 	up     atomic.Bool // the last call was answered
-	silent atomic.Bool // it has not answered a hello, nor anything since
+	silent atomic.Bool // it has not answered a ping, nor anything since
 	// succeeding: others are being found to lead its groups.
 	succeeding atomic.Bool
 	seen       atomic.Int64 // when a call or an answer of it last came, Unix ns
 	answer     atomic.Int64 // when an answer of it last came, Unix ns
 	report     atomic.Pointer[placement.Report]
 	ahead      atomic.Int64  // by how much its clock is ahead of this node's, at least, ns; negative: behind
-	kick       chan struct{} // of capacity 1: say hello now
+	kick       chan struct{} // of capacity 1: say ping now
 	gone       chan struct{} // closed when the node is let go
 	end        sync.Once
 }
@@ -59,8 +60,8 @@ func (n *Node) newRemote(node quorum.Node) *remote {
 	r := &remote{n: n, node: node, kick: make(chan struct{}, 1), gone: make(chan struct{})}
 	r.lines = map[*line]struct{}{}
 	requests, services := r.lineOf(n.host.DialRequests), r.lineOf(n.host.DialCalls)
-	r.requests, r.services, r.hellos = client(requests, n.opts.MaxCalls), client(services, n.opts.MaxCalls), client(r.dialBy(n.host.DialCalls), maxHellos)
-	for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.hellos} {
+	r.requests, r.services, r.pings = client(requests, n.opts.MaxCalls), client(services, n.opts.MaxCalls), client(r.dialBy(n.host.DialCalls), maxPings)
+	for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.pings} {
 		pool.MaxResponseBodySize = n.opts.maxCallBytes()
 	}
 	r.effects.init(r)
@@ -138,8 +139,8 @@ func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 	}
 }
 
-// maxHellos are under way to a node at once: this node's, and one of its reconciler.
-const maxHellos = 2
+// maxPings are under way to a node at once: this node's, and one of its reconciler.
+const maxPings = 2
 
 // connWait is how long a call waits for a connection when all are in use.
 const connWait = time.Second
@@ -170,7 +171,7 @@ func (n *Node) remote(node quorum.Node) *remote {
 // call; it may be nil. Errors: what the other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
 func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
 	begun := time.Now()
-	if pool != r.hellos && r.silent.Load() {
+	if pool != r.pings && r.silent.Load() {
 		return notSent{errSilent}
 	}
 	err := r.n.exchange(pool, path, body, deadline, answer)
@@ -179,7 +180,7 @@ func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadl
 		r.heard()
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
 		return notSent{shard.ErrBusy}
-	case pool != r.hellos && r.silent.Load(): // remembered
+	case pool != r.pings && r.silent.Load(): // remembered
 	default:
 		r.lost(begun, err)
 	}
@@ -249,13 +250,13 @@ func (r *remote) heard() {
 
 // lost: a call that began then did not come through. Connections that were open are not trusted any more. A call from
 // before the last answer shows nothing: those that a node was paused under come to their deadlines one by one, long
-// after it goes on. Nor does one that had less time than a hello has.
+// after it goes on. Nor does one that had less time than a ping has.
 func (r *remote) lost(begun time.Time, err error) {
 	if begun.UnixNano() < r.answer.Load() {
 		return
 	}
 	late := isLate(err)
-	if late && time.Since(begun) < r.n.opts.HelloTimeout*7/8 { // a hello's own deadline was set a moment before
+	if late && time.Since(begun) < r.n.opts.PingTimeout*7/8 { // a ping's own deadline was set a moment before
 		r.ring()
 		return
 	}
@@ -281,7 +282,7 @@ func isLate(err error) bool {
 	return errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// ring has hello said now.
+// ring has ping said now.
 func (r *remote) ring() {
 	select {
 	case r.kick <- struct{}{}:
@@ -289,14 +290,14 @@ func (r *remote) ring() {
 	}
 }
 
-// keepInTouch says hello now and then: so each node knows which others can be reached, where leaders are, and what time
+// keepInTouch says ping now and then: so each node knows which others can be reached, where leaders are, and what time
 // it is.
 func (r *remote) keepInTouch() {
-	tick := time.NewTicker(r.n.opts.HelloInterval)
+	tick := time.NewTicker(r.n.opts.PingInterval)
 	defer tick.Stop()
 	for {
-		if err := r.hello(r.n.context); err != nil { // remembered
-			r.n.log.Debug("no hello", "node", r.node, "error", err)
+		if err := r.ping(r.n.context); err != nil { // remembered
+			r.n.log.Debug("no ping", "node", r.node, "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -309,14 +310,14 @@ func (r *remote) keepInTouch() {
 	}
 }
 
-func (r *remote) hello(ctx context.Context) error {
-	deadline := time.Now().Add(r.n.opts.HelloTimeout)
+func (r *remote) ping(ctx context.Context) error {
+	deadline := time.Now().Add(r.n.opts.PingTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
 	var report placement.Report
 	begun := r.n.clock.Time()
-	err := r.post(r.hellos, callHello, make([]byte, headerBytes), deadline, func(x *reader) error {
+	err := r.post(r.pings, callPing, make([]byte, headerBytes), deadline, func(x *reader) error {
 		return json.Unmarshal(x.bytes(len(x.rest)), &report)
 	})
 	if err != nil {
@@ -328,7 +329,7 @@ func (r *remote) hello(ctx context.Context) error {
 	return nil
 }
 
-func (n *Node) serveHello(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
+func (n *Node) servePing(from *quorum.Conn, dst, _ []byte) ([]byte, error) {
 	n.remote(from.Node).seen.Store(time.Now().UnixNano())
 	report := n.report()
 	text, err := json.Marshal(report)
@@ -367,7 +368,7 @@ func (r *remote) letGo() {
 	r.end.Do(func() {
 		close(r.gone)
 		r.n.remotes.Delete(r.node)
-		for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.hellos} {
+		for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.pings} {
 			pool.CloseIdleConnections()
 		}
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 // routes says which node leads each group, as far as is known here: from the own replicas, from what others say
-// (hello), and from who refused.
+// (ping), and from who refused.
 type routes struct {
 	self quorum.Node
 	// leaders by group: term, 40 bits, and node, 24 bits. What is known of a later term counts; within a term there is
@@ -188,7 +188,7 @@ func (n *Node) lookAt(group uint32) {
 
 // watch keeps the routes up to date, until the node is closed.
 func (n *Node) watch() {
-	tick := time.NewTicker(n.opts.HelloInterval)
+	tick := time.NewTicker(n.opts.PingInterval)
 	defer tick.Stop()
 	for {
 		for g := range n.routes.leaders {

@@ -12,7 +12,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What the rest of the process needs of a node besides its front.
+// What the rest of the process needs of a node besides its coordinator.
 
 // Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means
 // that nobody knows whether the service was called; a service's own error comes as text.

@@ -25,7 +25,7 @@ const (
 func (r *remote) succeed() {
 	defer r.succeeding.Store(false)
 	n := r.n
-	for end := time.Now().Add(2 * n.opts.HelloTimeout); !r.up.Load() && time.Now().Before(end); {
+	for end := time.Now().Add(2 * n.opts.PingTimeout); !r.up.Load() && time.Now().Before(end); {
 		groups := n.followed(r.node)
 		if len(groups) == 0 {
 			return

@@ -15,7 +15,7 @@ import (
 // would lead for ever and do nothing. So each write has DiskTimeout. When one takes longer, all groups that this node
 // leads stand down:
 //
-//   - they tell the owner that this node does not lead (OnFollow), and refuse fences that wait; records that are on their way may or may not come to be in the log;
+//   - they tell the owner that this node does not lead (OnFollow), and refuse barriers that wait; records that are on their way may or may not come to be in the log;
 //   - they send nothing to their followers any more, which would choose another leader because of that;
 //   - and they tell the voter that has most of the log to stand for election at once.
 //
@@ -159,7 +159,7 @@ func (l *Log) standDown(n *instance) {
 	l.opts.Logger.Error("the disk hangs; this node gives up the leadership", "group", l.opts.Group, "to", best)
 	n.trans.mute(true)
 	l.notice(false)
-	l.refuseFences()
+	l.refuseBarriers()
 	if err := n.trans.summon(best); err != nil {
 		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best, "error", err)
 	}
@@ -188,18 +188,18 @@ func (l *Log) furthest(n *instance) (best Node) {
 	return best
 }
 
-// refuseFences ends those that wait, also for entries that are on their way.
-func (l *Log) refuseFences() {
+// refuseBarriers ends those that wait, also for entries that are on their way.
+func (l *Log) refuseBarriers() {
 	l.mu.Lock()
-	fences := l.queue.fences
-	l.queue.fences = nil
+	barriers := l.queue.barriers
+	l.queue.barriers = nil
 	for _, p := range l.queue.flying {
-		fences = append(fences, p.fences...)
-		p.fences = nil
+		barriers = append(barriers, p.barriers...)
+		p.barriers = nil
 	}
 	l.mu.Unlock()
-	for _, f := range fences {
-		f <- fenced{err: fmt.Errorf("%w: %w", ErrNotLeader, errDiskHangs)}
+	for _, f := range barriers {
+		f <- barrier{err: fmt.Errorf("%w: %w", ErrNotLeader, errDiskHangs)}
 	}
 }
 

@@ -63,7 +63,7 @@ func testLeaderWhoseDiskHangs(t *testing.T) {
 	disks[old.node].hang(true)
 	require.NoError(t, old.append("hangs"))
 	soon(t, "the write waits", func() bool { return disks[old.node].waits.Load() > 0 })
-	_, err := old.log.Fence(context.Background())
+	_, err := old.log.Barrier(context.Background())
 	require.ErrorIs(t, err, ErrNotLeader)
 	soon(t, "nothing is taken any more", func() bool { return old.append("no") != nil })
 	require.False(t, old.log.Leads())

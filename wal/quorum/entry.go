@@ -8,7 +8,7 @@ import (
 	"millrace/wal"
 )
 
-// An entry of raft holds records that waited together, or none: then it is a fence.
+// An entry of raft holds records that waited together, or none: then it is a barrier.
 //
 //	 0  1  format version
 //	 1  3  zero

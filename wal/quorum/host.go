@@ -440,7 +440,7 @@ type handshake struct {
 
 const (
 	handshakeMagic   = "millrace"
-	handshakeVersion = 3
+	handshakeVersion = 4
 	handshakeBytes   = 24
 	maxClusterBytes  = 255
 

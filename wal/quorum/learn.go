@@ -3,7 +3,7 @@ package quorum
 import "github.com/hashicorp/raft"
 
 // A leader knows at once what is committed; its followers hear of it with the next entry, or after CommitTimeout. Who
-// reads on a follower can't wait for that. But such a reader has just been told by the leader (Fence) how far it must
+// reads on a follower can't wait for that. But such a reader has just been told by the leader (Barrier) how far it must
 // come, and so brings the news along: Learn tells it to this node's raft, as the leader's next request would. Nothing
 // of that goes over the network.
 //

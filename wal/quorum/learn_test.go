@@ -24,7 +24,7 @@ func testLearn(t *testing.T) {
 		if i%2 == 0 {
 			require.NoError(t, leader.append(fmt.Sprint(i)))
 		}
-		position, err := leader.log.Fence(ctx)
+		position, err := leader.log.Barrier(ctx)
 		require.NoError(t, err)
 		index, term := leader.log.Committed()
 		begun := time.Now()
@@ -58,7 +58,7 @@ func testLearnEarly(t *testing.T) {
 	for i := range 5 {
 		g.net.hold(leader.node, f.node, true)
 		require.NoError(t, leader.append(fmt.Sprint("late ", i)))
-		position, err := leader.log.Fence(ctx)
+		position, err := leader.log.Barrier(ctx)
 		require.NoError(t, err)
 		f.log.Learn(leader.log.Committed())
 		synctest.Wait()

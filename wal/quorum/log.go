@@ -264,7 +264,7 @@ func (l *Log) check() error {
 }
 
 // findLast finds the last record that Replay gives, so that DurablePosition is a record's. When there is none, but
-// there is a state that stands for what came before the log, DurablePosition is the end of that: a fence must not say
+// there is a state that stands for what came before the log, DurablePosition is the end of that: a barrier must not say
 // to a node which lacks the state that it has everything.
 func (l *Log) findLast() error {
 	m := l.markers.cur

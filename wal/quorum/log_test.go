@@ -39,7 +39,7 @@ func testRecordsComeInOrderOnAllNodes(t *testing.T) {
 
 	f := g.follower()
 	require.ErrorIs(t, f.append("no"), ErrNotLeader)
-	_, err := f.log.Fence(context.Background())
+	_, err := f.log.Barrier(context.Background())
 	require.ErrorIs(t, err, ErrNotLeader)
 }
 
@@ -50,7 +50,7 @@ func testRead(t *testing.T) {
 	g := newGroup(t, 1, func(o *Options) { o.MaxEntryBytes = 500 })
 	g.write(50)
 	m := g.leader()
-	_, err := m.log.Fence(context.Background())
+	_, err := m.log.Barrier(context.Background())
 	require.NoError(t, err)
 	g.write(50)
 	lines := m.owner.all()
@@ -91,8 +91,8 @@ func testLeaderIsKilled(t *testing.T) {
 	g.same()
 }
 
-// A leader that was cut off hands nothing back, reports what it took as lost, and fences nothing; what the others have
-// is kept by all.
+// A leader that was cut off hands nothing back, reports what it took as lost, and gives no barrier; what the others
+// have is kept by all.
 func TestLeaderIsCutOff(t *testing.T) { simulated(t, testLeaderIsCutOff) }
 
 func testLeaderIsCutOff(t *testing.T) {
@@ -100,7 +100,7 @@ func testLeaderIsCutOff(t *testing.T) {
 	g.write(50)
 	old := g.leader()
 	g.net.partition(others(g, old.node))
-	fence := make(chan error, 1)
+	barrier := make(chan error, 1)
 	var lost []string
 	for i := range 20 {
 		if text := fmt.Sprintf("lost %d", i); old.append(text) == nil {
@@ -108,11 +108,11 @@ func testLeaderIsCutOff(t *testing.T) {
 		}
 	}
 	go func() {
-		_, err := old.log.Fence(context.Background())
-		fence <- err
+		_, err := old.log.Barrier(context.Background())
+		barrier <- err
 	}()
 	require.NotEmpty(t, lost)
-	require.ErrorIs(t, <-fence, ErrNotLeader)
+	require.ErrorIs(t, <-barrier, ErrNotLeader)
 	soon(t, "all is lost", func() bool {
 		old.owner.mu.Lock()
 		defer old.owner.mu.Unlock()
@@ -147,11 +147,11 @@ func others(g *group, but Node) (nodes []Node) {
 	return nodes
 }
 
-// A leader that does not know yet that there is another one must not fence: its process was paused, or the network was.
-// Here its raft is told nothing (the lease is long), while the others go on.
-func TestDeposedLeaderFencesNothing(t *testing.T) { simulated(t, testDeposedLeaderFencesNothing) }
+// A leader that does not know yet that there is another one must not give barriers: its process was paused, or the
+// network was. Here its raft is told nothing (the lease is long), while the others go on.
+func TestDeposedLeaderBarriersNothing(t *testing.T) { simulated(t, testDeposedLeaderBarriersNothing) }
 
-func testDeposedLeaderFencesNothing(t *testing.T) {
+func testDeposedLeaderBarriersNothing(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(10)
 	old := g.leader()
@@ -164,7 +164,7 @@ func testDeposedLeaderFencesNothing(t *testing.T) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			_, err := old.log.Fence(ctx)
+			_, err := old.log.Barrier(ctx)
 			answers <- err
 		}()
 		time.Sleep(time.Millisecond)
@@ -179,16 +179,16 @@ func testDeposedLeaderFencesNothing(t *testing.T) {
 	}
 }
 
-// Fences of many share rounds, wait on followers, and are behind everything that was acknowledged.
-func TestFence(t *testing.T) { simulated(t, testFence) }
+// Barriers of many share rounds, wait on followers, and are behind everything that was acknowledged.
+func TestBarrier(t *testing.T) { simulated(t, testBarrier) }
 
-func testFence(t *testing.T) {
+func testBarrier(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	leader, f := g.leader(), g.follower()
 	var last uint64
 	for range 50 {
 		text := g.write(1)[0]
-		at, err := g.leader().log.Fence(context.Background())
+		at, err := g.leader().log.Barrier(context.Background())
 		if errors.Is(err, ErrNotLeader) { // a busy machine
 			continue
 		}
@@ -203,7 +203,7 @@ func testFence(t *testing.T) {
 	answers := make(chan error, 500)
 	for range cap(answers) {
 		go func() {
-			_, err := leader.log.Fence(context.Background())
+			_, err := leader.log.Barrier(context.Background())
 			answers <- err
 		}()
 	}
@@ -412,7 +412,7 @@ func testFailedWrite(t *testing.T) {
 	require.ErrorIs(t, m.owner.failure, wal.ErrFailed)
 	require.ErrorIs(t, m.append("no"), wal.ErrFailed)
 	require.False(t, m.handedBack("not acknowledged"))
-	_, err := m.log.Fence(context.Background())
+	_, err := m.log.Barrier(context.Background())
 	require.ErrorIs(t, err, wal.ErrFailed)
 	require.ErrorIs(t, m.log.Trim(1), wal.ErrFailed)
 	require.NotEqual(t, m, g.leader())
@@ -518,7 +518,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 		<-d.reached
 		if handed = leader.log.Transfer(0) == nil; handed { // a busy machine may have deposed it
 			require.ErrorIs(t, leader.append("too late"), ErrNotLeader)
-			_, err := leader.log.Fence(context.Background())
+			_, err := leader.log.Barrier(context.Background())
 			require.ErrorIs(t, err, ErrNotLeader)
 			require.False(t, leader.log.Leads())
 		}

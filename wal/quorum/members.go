@@ -51,7 +51,7 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 }
 
 // Transfer hands leadership to a voter, once what is on its way is handed back; 0: to the one that has most of the log.
-// Append and Fence return ErrNotLeader meanwhile. After an error this node still leads, if it did.
+// Append and Barrier return ErrNotLeader meanwhile. After an error this node still leads, if it did.
 func (l *Log) Transfer(to Node) error {
 	n := l.node.Load()
 	if n == nil || n.raft.State() != raft.Leader {
@@ -93,7 +93,7 @@ func (l *Log) settle(timeout time.Duration) {
 	for time.Now().Before(deadline) {
 		l.mu.Lock()
 		q := &l.queue
-		settled := len(q.flying) == 0 && len(q.records) == 0 && len(q.fences) == 0
+		settled := len(q.flying) == 0 && len(q.records) == 0 && len(q.barriers) == 0
 		l.mu.Unlock()
 		if settled {
 			return
@@ -184,7 +184,7 @@ func (l *Log) Term() uint64 {
 	return 0
 }
 
-// Leads says whether Append and Fence are taken here.
+// Leads says whether Append and Barrier are taken here.
 func (l *Log) Leads() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

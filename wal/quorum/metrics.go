@@ -12,7 +12,7 @@ import (
 type groupMetrics struct {
 	set *metrics.Set
 
-	proposals, records, lost, refused, fences            *metrics.Counter
+	proposals, records, lost, refused, barriers          *metrics.Counter
 	leaderChanges                                        *metrics.Counter
 	snapshots, snapshotsFailed, restores, restoresFailed *metrics.Counter
 }
@@ -27,7 +27,7 @@ func newGroupMetrics(l *Log) *groupMetrics {
 		records:         counter("millrace_quorum_records_total"),
 		lost:            counter("millrace_quorum_lost_total"),
 		refused:         counter("millrace_quorum_refused_total"),
-		fences:          counter("millrace_quorum_fences_total"),
+		barriers:        counter("millrace_quorum_barriers_total"),
 		leaderChanges:   counter("millrace_quorum_leader_changes_total"),
 		snapshots:       counter("millrace_quorum_states_sent_total"),
 		snapshotsFailed: counter("millrace_quorum_states_not_sent_total"),

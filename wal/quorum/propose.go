@@ -12,13 +12,13 @@ import (
 
 // queue is what waits for the quorum. Log.mu guards it.
 type queue struct {
-	records []*wal.Record // taken, not proposed
-	bytes   int64         // of records
-	fences  []chan fenced // wait for the next entry
-	idle    bool          // the proposer waits
-	flying  map[uint64]*proposal
-	next    uint64    // sequence
-	rested  time.Time // until then the proposer rests
+	records  []*wal.Record  // taken, not proposed
+	bytes    int64          // of records
+	barriers []chan barrier // wait for the next entry
+	idle     bool           // the proposer waits
+	flying   map[uint64]*proposal
+	next     uint64    // sequence
+	rested   time.Time // until then the proposer rests
 
 	pendingRecords int // taken, not handed back
 	pendingBytes   int64
@@ -29,11 +29,11 @@ type proposal struct {
 	sequence uint64
 	records  []*wal.Record
 	bytes    int64
-	fences   []chan fenced
+	barriers []chan barrier
 	since    time.Time
 }
 
-type fenced struct {
+type barrier struct {
 	position uint64
 	err      error
 }
@@ -47,8 +47,8 @@ const (
 
 // An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then
 // the proposer rests in between, restFactor times as long as the entry took beyond that and longestRest at most, for
-// fewer and larger entries. A whole entry that waits ends the rest. A fence goes with the records that wait: a cluster
-// that is so busy always has readers who wait, and an entry for each of them would undo the rest.
+// fewer and larger entries. A whole entry that waits ends the rest. A barrier goes with the records that wait: a
+// cluster that is so busy always has readers who wait, and an entry for each of them would undo the rest.
 const (
 	fastFlight  = 5 * time.Millisecond
 	restFactor  = 2
@@ -108,21 +108,21 @@ func (l *Log) wakeProposer() {
 	}
 }
 
-// Fence returns a position: everything in the group that was acknowledged before the call stands at or before it, and
-// OnDurable has had it on this node. On another node, Wait says when it has had it there. Only the leader fences:
-// ErrNotLeader, also when leadership was lost meanwhile. Fences that wait share one entry of the log, with records if
-// there are any; so a leader that was paused and is none any more can't fence.
-func (l *Log) Fence(ctx context.Context) (position uint64, err error) {
-	done := make(chan fenced, 1)
+// Barrier returns a position: everything in the group that was acknowledged before the call stands at or before it, and
+// OnDurable has had it on this node. On another node, Wait says when it has had it there. Only the leader gives one:
+// ErrNotLeader, also when leadership was lost meanwhile. Barriers that wait share one entry of the log, with records if
+// there are any; so a leader that was paused and is none any more can't give one.
+func (l *Log) Barrier(ctx context.Context) (position uint64, err error) {
+	done := make(chan barrier, 1)
 	l.mu.Lock()
 	if err := l.takes(); err != nil {
 		l.mu.Unlock()
 		return 0, err
 	}
-	l.queue.fences = append(l.queue.fences, done)
+	l.queue.barriers = append(l.queue.barriers, done)
 	l.wakeProposer()
 	l.mu.Unlock()
-	l.metrics.fences.Inc()
+	l.metrics.barriers.Inc()
 	select {
 	case f := <-done:
 		return f.position, f.err
@@ -158,14 +158,14 @@ func (l *Log) nextProposal() *proposal {
 	defer l.mu.Unlock()
 	q := &l.queue
 	for !l.mayPropose() {
-		if l.closing && len(q.records) == 0 && len(q.fences) == 0 {
+		if l.closing && len(q.records) == 0 && len(q.barriers) == 0 {
 			return nil
 		}
 		q.idle = true
 		l.wake.Wait()
 	}
 	q.idle = false
-	p := &proposal{sequence: q.next, fences: q.fences, since: time.Now()}
+	p := &proposal{sequence: q.next, barriers: q.barriers, since: time.Now()}
 	n, size := 0, entryHeaderBytes
 	for n < len(q.records) && n < maxEntryRecords {
 		if size += entrySize(q.records[n]); n > 0 && size > l.opts.MaxEntryBytes {
@@ -180,7 +180,7 @@ func (l *Log) nextProposal() *proposal {
 		q.records = nil
 	}
 	q.bytes -= p.bytes
-	q.fences = nil
+	q.barriers = nil
 	q.next++
 	q.flying[p.sequence] = p
 	return p
@@ -188,7 +188,7 @@ func (l *Log) nextProposal() *proposal {
 
 func (l *Log) mayPropose() bool {
 	q := &l.queue
-	if len(q.records) == 0 && len(q.fences) == 0 {
+	if len(q.records) == 0 && len(q.barriers) == 0 {
 		return false
 	}
 	if len(q.records) > 0 && q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
@@ -239,8 +239,8 @@ func (l *Log) lose(sequence uint64, cause error) {
 }
 
 func (l *Log) loseProposal(p *proposal, cause error) {
-	for _, f := range p.fences {
-		f <- fenced{err: fmt.Errorf("%w: %w", ErrNotLeader, cause)}
+	for _, f := range p.barriers {
+		f <- barrier{err: fmt.Errorf("%w: %w", ErrNotLeader, cause)}
 	}
 	if len(p.records) > 0 {
 		l.metrics.lost.Add(len(p.records))
@@ -252,12 +252,12 @@ func (l *Log) loseProposal(p *proposal, cause error) {
 func (l *Log) loseAll(cause error) {
 	l.mu.Lock()
 	q := &l.queue
-	lost := []*proposal{{records: q.records, fences: q.fences}}
+	lost := []*proposal{{records: q.records, barriers: q.barriers}}
 	for _, p := range q.flying {
 		lost = append(lost, p)
 	}
 	clear(q.flying)
-	q.records, q.fences, q.bytes, q.pendingRecords, q.pendingBytes = nil, nil, 0, 0, 0
+	q.records, q.barriers, q.bytes, q.pendingRecords, q.pendingBytes = nil, nil, 0, 0, 0
 	l.mu.Unlock()
 	for _, p := range lost {
 		l.loseProposal(p, cause)

@@ -12,7 +12,7 @@
 //   - What waits is bounded. Append never waits for a disk or a node.
 //
 // Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to
-// raft. Raft's goroutine of the state machine hands back what is committed (handback.go). The log store (store.go) is
+// raft. Raft's goroutine of the state machine hands back what is committed (machine.go). The log store (store.go) is
 // hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft is a
 // marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
 // lead.go tells the owner whether this node leads. Everything else goes by the library's transport, a few connections
@@ -57,7 +57,7 @@ var (
 	ErrNotLeader = wal.ErrNotLeader
 	// ErrUnauthenticated is returned by connections to or from what is not of this cluster.
 	ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
-	// ErrUncertain is returned by Fence and by changes of the members when leadership was lost meanwhile: what was
+	// ErrUncertain is returned by Barrier and by changes of the members when leadership was lost meanwhile: what was
 	// asked for may be done, or not.
 	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
 )

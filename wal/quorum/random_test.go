@@ -15,7 +15,7 @@ import (
 )
 
 // TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints,
-// transfers, learners, fences. In the end all nodes have the same records at the same positions, among them all that
+// transfers, learners, barriers. In the end all nodes have the same records at the same positions, among them all that
 // were acknowledged, and no node ever had anything else before.
 func TestRandom(t *testing.T) { simulated(t, testRandom) }
 
@@ -90,7 +90,7 @@ func (c *chaos) step() {
 			_ = m.log.Transfer(Node(c.r.IntN(4)))
 		}
 	case n < 97:
-		c.fence()
+		c.barrier()
 	case !c.learner:
 		if m := c.pick(func(m *member) bool { return up(m) && m.log.Leads() }); m != nil {
 			c.learner = true
@@ -119,8 +119,8 @@ func (c *chaos) records(n int) {
 	time.Sleep(time.Duration(c.r.IntN(50)) * time.Millisecond)
 }
 
-// fence checks that what was acknowledged before it is there, here and wherever it is waited for.
-func (c *chaos) fence() {
+// barrier checks that what was acknowledged before it is there, here and wherever it is waited for.
+func (c *chaos) barrier() {
 	c.compare()
 	acked := slices.Clone(c.acked)
 	m := c.pick(func(m *member) bool { return up(m) && m.log.Leads() })
@@ -129,7 +129,7 @@ func (c *chaos) fence() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	at, err := m.log.Fence(ctx)
+	at, err := m.log.Barrier(ctx)
 	if err != nil {
 		return
 	}

@@ -28,8 +28,8 @@ import (
 // A node has a replica of exactly the groups whose document names it (GroupDocument.Holds). One that is missing is
 // opened, with GroupDocument.MadeOf as the voters when it names the node, else without any: then the group's leader
 // takes it in. One that is not named any more is closed and its directory removed. Whoever acts on a document that may
-// be old could put an empty log in the place of one that has voted: so replicas are made and removed only after a fence
-// of the control group.
+// be old could put an empty log in the place of one that has voted: so replicas are made and removed only after a
+// barrier of the control group.
 
 // DocumentPrefix is what the keys of the cluster's own control documents begin with. Nobody else's do.
 const DocumentPrefix = "cluster/"

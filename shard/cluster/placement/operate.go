@@ -211,7 +211,7 @@ func (o *Operator) change(ctx context.Context, node quorum.Node, audit func(Entr
 		return fmt.Errorf("%w: node 0: nodes have numbers from 1 on", ErrInvalid)
 	}
 	for attempt := 1; ; attempt++ {
-		if err := o.Peers.Fence(ctx); err != nil {
+		if err := o.Peers.Barrier(ctx); err != nil {
 			return err
 		}
 		d, _ := o.Documents.Get()

@@ -88,11 +88,11 @@ func TestTooManyNodes(t *testing.T) {
 // overtaking is a world in which somebody changes the document in between.
 type overtaking struct {
 	*world
-	with  []string
-	fence error
+	with    []string
+	barrier error
 }
 
-func (o *overtaking) Fence(context.Context) error { return o.fence }
+func (o *overtaking) Barrier(context.Context) error { return o.barrier }
 
 func (o *overtaking) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
 	if len(o.with) > 0 {
@@ -129,7 +129,7 @@ func TestVerbsAreOvertaken(t *testing.T) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, p.Drain(ended, 2, entryOf), context.Canceled)
-	o.fence = shard.ErrUnavailable
+	o.barrier = shard.ErrUnavailable
 	require.ErrorIs(t, p.Drain(ctx, 2, entryOf), shard.ErrUnavailable, "nobody judges by what may be old")
 }
 
@@ -282,16 +282,16 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 	require.Contains(t, log.String(), "the problem of a group is over")
 }
 
-// run waits for the fence, works, and ends with its context.
+// run waits for the barrier, works, and ends with its context.
 func TestReconcilerRuns(t *testing.T) {
 	p := newPlay(t, 7, 3, 4, 1, 2, 3)
-	o := &overtaking{world: p.world, fence: errors.New("not yet")}
+	o := &overtaking{world: p.world, barrier: errors.New("not yet")}
 	p.Operator.Peers = o
 	ctx, cancel := context.WithTimeout(context.Background(), 3*p.Pace.Busy)
 	defer cancel()
 	p.r.Run(ctx)
 	require.Empty(t, p.directory().raw, "nothing is decided by documents that may be old")
-	o.fence = nil
+	o.barrier = nil
 	ctx, cancel = context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})

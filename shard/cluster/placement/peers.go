@@ -19,9 +19,9 @@ type Peers interface {
 	// Errors: quorum.ErrNotLeader, ErrMembers, ErrPlaced, that it can't be reached, or that nobody knows: the next
 	// probe will tell.
 	Step(ctx context.Context, node quorum.Node, s Step) error
-	// Fence returns when everything that was acknowledged in the control group before the call is applied in this
+	// Barrier returns when everything that was acknowledged in the control group before the call is applied in this
 	// node's replica, its documents included.
-	Fence(ctx context.Context) error
+	Barrier(ctx context.Context) error
 	// PutDocuments is the engine's: shard.Coordinator.
 	PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error
 }

@@ -43,7 +43,7 @@ func NewReconciler(o *Operator, members map[quorum.Node]string, audit func(Entry
 func (r *Reconciler) Run(ctx context.Context) {
 	metrics.RegisterSet(r.metrics)
 	defer metrics.UnregisterSet(r.metrics, true)
-	for r.Peers.Fence(ctx) != nil { // the documents may be older than what earlier leaders have done
+	for r.Peers.Barrier(ctx) != nil { // the documents may be older than what earlier leaders have done
 		if !pause(ctx, r.Pace.Busy, nil) {
 			return
 		}

@@ -235,7 +235,7 @@ func (w *world) fault(format string, args ...any) {
 
 // The world as peers.
 
-func (w *world) Fence(context.Context) error { return nil }
+func (w *world) Barrier(context.Context) error { return nil }
 
 func (w *world) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
 	w.mu.Lock()

@@ -15,51 +15,51 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A fence of a group is a position in its log: what was acknowledged before the fence was asked for stands at or before
-// it. Only the group's leader knows, by a round of the quorum. A read asks for fences of its groups, and waits until
-// the replicas here have applied so far; then it reads them without a call. Reads that come while a round is under way
-// share the next one.
+// A barrier of a group is a position in its log: what was acknowledged before the barrier was asked for stands at or
+// before it. Only the group's leader knows, by a round of the quorum. A read asks for barriers of its groups, and waits
+// until the replicas here have applied so far; then it reads them without a call. Reads that come while a round is
+// under way share the next one.
 //
 // A replica that lags would make all reads of its node wait. So each is in one of three phases:
 //
-//	behind   fences pass it by, and reads of it go to the leader (Nodes.Entry)
-//	fenced   fences wait for it; reads still go to the leader
-//	current  fences wait for it, and reads find it here
+//	behind   barriers pass it by, and reads of it go to the leader (Nodes.Entry)
+//	awaited   barriers wait for it; reads still go to the leader
+//	current  barriers wait for it, and reads find it here
 //
-// From behind it becomes fenced; then a fence is asked for, and when that is applied here the replica is current. A
-// read whose own fence has passed it by had that fence before, so the replica has what the read must see.
+// From behind it becomes awaited; then a barrier is asked for, and when that is applied here the replica is current. A
+// read whose own barrier has passed it by had that barrier before, so the replica has what the read must see.
 const (
 	behind int32 = iota
-	fenced
+	awaited
 	current
 )
 
-// fences are rounds of this node, for all groups together or for one.
-type fences struct {
+// barriers are rounds of this node, for all groups together or for one.
+type barriers struct {
 	mu      sync.Mutex
 	running bool
-	next    *fenceRound
+	next    *barrierRound
 }
 
-type fenceRound struct {
+type barrierRound struct {
 	done chan struct{}
 	err  error
 }
 
-// Fence returns when what was acknowledged anywhere before the call is visible here; see shard.Nodes.
-func (m mesh) Fence() error {
-	return m.fenceTogether(&m.fences, func() error {
+// Barrier returns when what was acknowledged anywhere before the call is visible here; see shard.Nodes.
+func (m mesh) Barrier() error {
+	return m.barrierTogether(&m.barriers, func() error {
 		all := make([]uint32, len(m.routes.leaders))
 		for g := range all {
 			all[g] = uint32(g)
 		}
-		return m.fence(all...)
+		return m.barrier(all...)
 	})
 }
 
-// FenceOf is Fence for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others of
-// the same group; one of many asks each leader once.
-func (m mesh) FenceOf(partitions ...uint8) error {
+// BarrierOf is Barrier for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others
+// of the same group; one of many asks each leader once.
+func (m mesh) BarrierOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
 	for _, p := range partitions {
 		if g := m.routes.groupOf[p]; !slices.Contains(groups, g) {
@@ -67,26 +67,26 @@ func (m mesh) FenceOf(partitions ...uint8) error {
 		}
 	}
 	if len(groups) > fewGroups {
-		return m.fence(groups...)
+		return m.barrier(groups...)
 	}
 	var asking errgroup.Group
 	for _, g := range groups[1:] {
-		asking.Go(func() error { return m.fenceGroup(g) })
+		asking.Go(func() error { return m.barrierGroup(g) })
 	}
-	return errors.Join(m.fenceGroup(groups[0]), asking.Wait())
+	return errors.Join(m.barrierGroup(groups[0]), asking.Wait())
 }
 
 const fewGroups = 4
 
-func (m mesh) fenceGroup(group uint32) error {
-	return m.fenceTogether(&m.groupFences[group], func() error { return m.fence(group) })
+func (m mesh) barrierGroup(group uint32) error {
+	return m.barrierTogether(&m.groupBarriers[group], func() error { return m.barrier(group) })
 }
 
-// fenceTogether waits for a round that begins from now on.
-func (n *Node) fenceTogether(f *fences, ask func() error) error {
+// barrierTogether waits for a round that begins from now on.
+func (n *Node) barrierTogether(f *barriers, ask func() error) error {
 	f.mu.Lock()
 	if f.next == nil {
-		f.next = &fenceRound{done: make(chan struct{})}
+		f.next = &barrierRound{done: make(chan struct{})}
 	}
 	mine := f.next
 	if !f.running {
@@ -94,7 +94,7 @@ func (n *Node) fenceTogether(f *fences, ask func() error) error {
 		go f.run(ask)
 	}
 	f.mu.Unlock()
-	timeout := time.NewTimer(n.opts.FenceTimeout) // the round before may have taken as long as it could
+	timeout := time.NewTimer(n.opts.BarrierTimeout) // the round before may have taken as long as it could
 	defer timeout.Stop()
 	select {
 	case <-mine.done:
@@ -104,15 +104,15 @@ func (n *Node) fenceTogether(f *fences, ask func() error) error {
 	}
 }
 
-// FenceControl is Fence for the control group; see shard.Nodes.
-func (m mesh) FenceControl() error {
-	if err := m.fenceControl(m.opts.FenceTimeout); err != nil {
+// BarrierControl is Barrier for the control group; see shard.Nodes.
+func (m mesh) BarrierControl() error {
+	if err := m.barrierControl(m.opts.BarrierTimeout); err != nil {
 		return fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
 	}
 	return nil
 }
 
-func (f *fences) run(ask func() error) {
+func (f *barriers) run(ask func() error) {
 	for {
 		f.mu.Lock()
 		round := f.next
@@ -128,8 +128,8 @@ func (f *fences) run(ask func() error) {
 	}
 }
 
-// fenceMark is a fence of one group.
-type fenceMark struct {
+// readIndex is a barrier of one group.
+type readIndex struct {
 	group    uint32
 	position uint64
 	code     errCode
@@ -139,20 +139,20 @@ type fenceMark struct {
 	waits       bool // for the replica here
 }
 
-// fence asks for a fence of each group, and waits for the replicas here.
-func (n *Node) fence(groups ...uint32) (err error) {
-	fenceRounds.Inc()
+// barrier asks for a barrier of each group, and waits for the replicas here.
+func (n *Node) barrier(groups ...uint32) (err error) {
+	barrierRounds.Inc()
 	defer func() {
 		if err != nil {
-			fenceFailures.Inc()
+			barrierFailures.Inc()
 		}
 	}()
-	marks := make([]fenceMark, len(groups))
+	marks := make([]readIndex, len(groups))
 	for i, id := range groups {
 		g := n.group(id)
-		marks[i] = fenceMark{group: id, code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
+		marks[i] = readIndex{group: id, code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
 	}
-	deadline := time.Now().Add(n.opts.FenceTimeout)
+	deadline := time.Now().Add(n.opts.BarrierTimeout)
 	if err := n.askMarks(marks, deadline); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (n *Node) fence(groups ...uint32) (err error) {
 
 // waitFor waits for the replica of a group here until lag; one that takes longer is passed by from now on. The control
 // group's has until deadline.
-func (n *Node) waitFor(m *fenceMark, lag, deadline time.Time) error {
+func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 	g := n.group(m.group)
 	if g == nil {
 		return nil
@@ -190,9 +190,9 @@ func (n *Node) waitFor(m *fenceMark, lag, deadline time.Time) error {
 }
 
 // askMarks fills in all marks that are not there yet, by one call to each leader at a time.
-func (n *Node) askMarks(marks []fenceMark, deadline time.Time) error {
+func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
-		byLeader := map[quorum.Node][]*fenceMark{}
+		byLeader := map[quorum.Node][]*readIndex{}
 		for i := range marks {
 			m := &marks[i]
 			if m.code == codeOK {
@@ -253,7 +253,7 @@ func (n *Node) askMarks(marks []fenceMark, deadline time.Time) error {
 }
 
 // markHere asks the logs that are led here.
-func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
+func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()
 	var asking sync.WaitGroup
@@ -265,7 +265,7 @@ func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
 		asking.Add(1)
 		go func() {
 			defer asking.Done()
-			position, err := g.log.Fence(ctx)
+			position, err := g.log.Barrier(ctx)
 			m.index, m.term = g.log.Committed()
 			if m.position, m.code = position, codeOf(err); m.code == codeNotLeader {
 				n.lookAt(m.group)
@@ -280,12 +280,12 @@ func (n *Node) markHere(marks []*fenceMark, deadline time.Time) {
 //
 //	body    timeout ms u32, groups u32 each
 //	answer  for each group: code u8, hint u64, position u64, the last committed entry's index u64 and term u64
-func (r *remote) mark(marks []*fenceMark, deadline time.Time) {
+func (r *remote) mark(marks []*readIndex, deadline time.Time) {
 	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)), uint32(max(time.Until(deadline), 0).Milliseconds()))
 	for _, m := range marks {
 		body = appendU32(body, m.group)
 	}
-	err := r.post(r.services, callFence, body, deadline.Add(answerTime), func(x *reader) error {
+	err := r.post(r.services, callBarrier, body, deadline.Add(answerTime), func(x *reader) error {
 		for _, m := range marks {
 			code := errCode(x.u8())
 			m.hint, m.position, m.index, m.term = x.u64(), x.u64(), x.u64(), x.u64()
@@ -306,12 +306,12 @@ func (r *remote) mark(marks []*fenceMark, deadline time.Time) {
 	}
 }
 
-func (n *Node) serveFence(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+func (n *Node) serveBarrier(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	timeout := time.Duration(x.u32()) * time.Millisecond
-	var marks []*fenceMark
+	var marks []*readIndex
 	for len(x.rest) > 0 && !x.short {
-		m := &fenceMark{group: x.u32()}
+		m := &readIndex{group: x.u32()}
 		if int(m.group) >= len(n.routes.leaders) {
 			return dst, errMalformed
 		}
@@ -328,9 +328,9 @@ func (n *Node) serveFence(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// fenceOne is a fence of one group.
-func (n *Node) fenceOne(group uint32, deadline time.Time) (fenceMark, error) {
-	marks := []fenceMark{{group: group, code: codeNotLeader}}
+// barrierOne is a barrier of one group.
+func (n *Node) barrierOne(group uint32, deadline time.Time) (readIndex, error) {
+	marks := []readIndex{{group: group, code: codeNotLeader}}
 	err := n.askMarks(marks, deadline)
 	return marks[0], err
 }
@@ -338,10 +338,10 @@ func (n *Node) fenceOne(group uint32, deadline time.Time) (fenceMark, error) {
 // errLag is returned when a replica does not come so far in time.
 var errLag = fmt.Errorf("%w: a replica of this node lags behind", shard.ErrUnavailable)
 
-// fence returns when everything that was acknowledged in the group before the call is applied in its leader, which is
+// barrier returns when everything that was acknowledged in the group before the call is applied in its leader, which is
 // here. Errors: ErrUnavailable, which may be ErrNotLeader, too.
-func (g *group) fence(ctx context.Context, deadline time.Time) error {
-	position, err := g.log.Fence(ctx)
+func (g *group) barrier(ctx context.Context, deadline time.Time) error {
+	position, err := g.log.Barrier(ctx)
 	if err == nil {
 		err = g.wait(position, deadline)
 	}
@@ -351,7 +351,7 @@ func (g *group) fence(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// wait waits until the replica has applied all up to a position that is a fence of its group.
+// wait waits until the replica has applied all up to a position that is a barrier of its group.
 func (g *group) wait(position uint64, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(g.context, deadline)
 	defer cancel()
@@ -369,7 +369,7 @@ func (g *group) wait(position uint64, deadline time.Time) error {
 	return e.WaitApplied(position)
 }
 
-// fallBehind makes fences pass the replica by, until it has caught up.
+// fallBehind makes barriers pass the replica by, until it has caught up.
 func (g *group) fallBehind() {
 	if g.phase.Swap(behind) == behind {
 		return
@@ -380,7 +380,7 @@ func (g *group) fallBehind() {
 
 // catchUp makes the replica current.
 func (g *group) catchUp() {
-	g.catching.Lock() // one at a time, so that a replica becomes current by a fence that was asked for after it was fenced
+	g.catching.Lock() // one at a time, so that a replica becomes current by a barrier that was asked for after it was awaited
 	defer g.catching.Unlock()
 	for g.phase.Load() == behind && g.context.Err() == nil {
 		if g.tryCatchUp() == nil {
@@ -395,14 +395,14 @@ func (g *group) catchUp() {
 }
 
 func (g *group) tryCatchUp() error {
-	for _, next := range []int32{fenced, current} {
-		deadline := time.Now().Add(g.n.opts.FenceTimeout)
-		mark, err := g.n.fenceOne(g.id, deadline)
+	for _, next := range []int32{awaited, current} {
+		deadline := time.Now().Add(g.n.opts.BarrierTimeout)
+		mark, err := g.n.barrierOne(g.id, deadline)
 		if err == nil {
 			err = g.wait(mark.position, time.Now().Add(g.n.opts.MaxReadLag))
 		}
 		if err != nil {
-			g.phase.CompareAndSwap(fenced, behind)
+			g.phase.CompareAndSwap(awaited, behind)
 			return err
 		}
 		if !g.phase.CompareAndSwap(next-1, next) {
@@ -413,6 +413,6 @@ func (g *group) tryCatchUp() error {
 }
 
 var (
-	fenceRounds   = metrics.NewCounter("millrace_cluster_fences_total")
-	fenceFailures = metrics.NewCounter("millrace_cluster_fences_failed_total")
+	barrierRounds   = metrics.NewCounter("millrace_cluster_barriers_total")
+	barrierFailures = metrics.NewCounter("millrace_cluster_barriers_failed_total")
 )

@@ -15,18 +15,18 @@ import (
 
 // Carrier is the way out of a replica.
 type Carrier interface {
-	// GroupOf is the number of the group that holds a partition: letters are put together by it. It is the same for
+	// GroupOf is the number of the group that holds a partition: messages are put together by it. It is the same for
 	// ever.
 	GroupOf(partition uint8) int
 	// Deliver carries messages from this group to the partitions of one other group (Replica.Receive), in their order,
 	// and returns when all are applied there, or an error: then some may be. The sender delivers to each group one call
-	// after the other, and tries the same letters again until it is told that they are applied. What several senders
+	// after the other, and tries the same messages again until it is told that they are applied. What several senders
 	// deliver may go together. Bodies are the callee's for the call only.
-	Deliver(letters []Letter) error
+	Deliver(messages []Message) error
 }
 
-// courier carries messages to one other group, one call of the Carrier after the other.
-type courier struct {
+// sender carries messages to one other group, one call of the Carrier after the other.
+type sender struct {
 	l       *leadership
 	group   int
 	mu      sync.Mutex
@@ -34,29 +34,29 @@ type courier struct {
 	waiting []*message
 }
 
-func (c *courier) send(m *message) {
-	c.mu.Lock()
-	c.waiting = append(c.waiting, m)
-	c.mu.Unlock()
-	c.cond.Signal()
+func (s *sender) send(m *message) {
+	s.mu.Lock()
+	s.waiting = append(s.waiting, m)
+	s.mu.Unlock()
+	s.cond.Signal()
 }
 
-func (c *courier) run() {
-	defer c.l.e.background.Done()
+func (s *sender) run() {
+	defer s.l.e.background.Done()
 	var rest []*message
 	for {
 		if len(rest) == 0 {
-			c.mu.Lock()
-			for len(c.waiting) == 0 && !c.l.hasEnded() {
-				c.cond.Wait()
+			s.mu.Lock()
+			for len(s.waiting) == 0 && !s.l.hasEnded() {
+				s.cond.Wait()
 			}
-			rest, c.waiting = c.waiting, nil
-			c.mu.Unlock()
-			if c.l.hasEnded() {
+			rest, s.waiting = s.waiting, nil
+			s.mu.Unlock()
+			if s.l.hasEnded() {
 				return
 			}
 		}
-		n := c.deliver(rest)
+		n := s.deliver(rest)
 		if n == 0 {
 			return
 		}
@@ -64,44 +64,44 @@ func (c *courier) run() {
 	}
 }
 
-// maxLetters is how many letters go by one call, besides maxPumpBytes.
-const maxLetters = 4096
+// maxMessages is how many messages go by one call, besides maxRelayBytes.
+const maxMessages = 4096
 
 // deliver carries the first messages and says how many; 0 when leadership has ended.
-func (c *courier) deliver(messages []*message) (n int) {
-	e, size := c.l.e, 0
-	var letters []Letter
+func (s *sender) deliver(messages []*message) (n int) {
+	e, size := s.l.e, 0
+	var call []Message
 	for _, m := range messages {
-		letter := Letter{Number: m.number, Body: m.body}
+		carried := Message{Number: m.number, Body: m.body}
 		if m.future != nil {
-			letter.Done = m.future.expectReply()
+			carried.Done = m.future.expectReply()
 		}
-		letters = append(letters, letter)
-		if size += len(m.body); size > maxPumpBytes || len(letters) == maxLetters {
+		call = append(call, carried)
+		if size += len(m.body); size > maxRelayBytes || len(call) == maxMessages {
 			break
 		}
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, maxDeliveryPause) {
-		err := e.opts.Carrier.Deliver(letters)
+		err := e.opts.Carrier.Deliver(call)
 		if err == nil {
 			break
 		}
-		lettersRefused.Inc()
-		if !e.again(err, pause, c.l.ended) {
+		groupMessagesRefused.Inc()
+		if !e.again(err, pause, s.l.ended) {
 			return 0
 		}
 	}
-	lettersSent.Add(len(letters))
-	c.l.backlog.Add(-int64(size))
-	c.l.noteArrived(c.group, messages[:len(letters)])
-	return len(letters)
+	groupMessagesSent.Add(len(call))
+	s.l.backlog.Add(-int64(size))
+	s.l.noteArrived(s.group, messages[:len(call)])
+	return len(call)
 }
 
-// maxDeliveryPause is how long at most a courier waits before it tries again: until another leader is found nobody gets
+// maxDeliveryPause is how long at most a sender waits before it tries again: until another leader is found nobody gets
 // anything.
 const maxDeliveryPause = 100 * time.Millisecond
 
-// expectReply is the Done of a letter that the future counts: the first call is what counts.
+// expectReply is the Done of a message that the future counts: the first call is what counts.
 func (t *future) expectReply() func(Effects, error) {
 	var called atomic.Bool
 	return func(x Effects, err error) {

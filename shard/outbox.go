@@ -10,9 +10,9 @@ import (
 	"millrace/wal"
 )
 
-// pump carries messages from outboxes into the log, many in one record. One goroutine, so that each sender's messages
-// stay in order.
-type pump struct {
+// relay is the outbox relay: it carries messages from outboxes into the log, many in one record. One goroutine, so that
+// each sender's messages stay in order.
+type relay struct {
 	mu      sync.Mutex
 	cond    sync.Cond
 	waiting []*message
@@ -20,29 +20,29 @@ type pump struct {
 	lead    *leadership // as long as it lasts
 }
 
-const maxPumpBytes = 4 << 20
+const maxRelayBytes = 4 << 20
 
-func (p *pump) init() {
+func (p *relay) init() {
 	p.cond.L = &p.mu
 }
 
 // send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
 // the effect of requests that are bounded themselves.
-func (p *pump) send(m ...*message) {
+func (p *relay) send(m ...*message) {
 	p.mu.Lock()
 	p.waiting = append(p.waiting, m...)
 	p.mu.Unlock()
 	p.cond.Signal()
 }
 
-func (p *pump) close() {
+func (p *relay) close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 	p.cond.Signal()
 }
 
-func (e *Replica) runPump(p *pump) {
+func (e *Replica) runRelay(p *relay) {
 	var rest []*message
 	for {
 		if len(rest) == 0 {
@@ -71,7 +71,7 @@ func (e *Replica) deliver(lead *leadership, messages []*message) (n int) {
 	for _, m := range messages {
 		b.Append(op.Message, 0, m.number, m.body, nil)
 		n++
-		if len(b.Buf) > maxPumpBytes {
+		if len(b.Buf) > maxRelayBytes {
 			break
 		}
 	}
@@ -94,8 +94,8 @@ func (e *Replica) deliver(lead *leadership, messages []*message) (n int) {
 var messagesSent = metrics.NewCounter("millrace_messages_sent_total")
 
 var (
-	lettersSent    = metrics.NewCounter("millrace_letters_sent_total")
-	lettersRefused = metrics.NewCounter("millrace_letters_refused_total")
+	groupMessagesSent    = metrics.NewCounter("millrace_group_messages_sent_total")
+	groupMessagesRefused = metrics.NewCounter("millrace_group_messages_refused_total")
 )
 
 // again says whether the server's own record that the log refused shall be tried once more, and waits before it is.

@@ -62,7 +62,7 @@ func (a *asker) without(node quorum.Node) (without, with []uint32) {
 // make makes a user who has an address.
 func (a *asker) make(externalID, email string) {
 	a.c.t.Helper()
-	b := a.n.Front().NewBatch(testWorkspace, 0)
+	b := a.n.Coordinator().NewBatch(testWorkspace, 0)
 	defer b.Release()
 	addAttributes(b, op.ExternalID, externalID, op.Contact, attrField(op.AttrEmail, email))
 	require.NoError(a.c.t, b.Commit())
@@ -70,9 +70,9 @@ func (a *asker) make(externalID, email string) {
 
 // questions are what can be asked about a user who has an address.
 func (a *asker) questions(externalID, email string) map[string]func() error {
-	front := a.n.Front()
+	coordinator := a.n.Coordinator()
 	look := func(id op.IDKind, key string, extent shard.Extent) error {
-		r := front.NewReads()
+		r := coordinator.NewReads()
 		r.Begin()
 		if err := r.Expect(testWorkspace, extent, shard.Identifier{ID: id, Key: []byte(key)}); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		return err
 	}
 	commit := func(fill func(b *shard.Batch)) error {
-		b := front.NewBatch(testWorkspace, 0)
+		b := coordinator.NewBatch(testWorkspace, 0)
 		defer b.Release()
 		fill(b)
 		return b.Commit()
@@ -94,7 +94,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		"export by email":       func() error { return look(op.Email, email, shard.OfUsers|shard.OfEmails) },
 		"export, unexpected":    func() error { return look(op.Email, email, 0) },
 		"status": func() error {
-			r := front.NewReads()
+			r := coordinator.NewReads()
 			r.Begin()
 			_, _, err := r.HeldState(testWorkspace, op.ExternalID, []byte(externalID), shard.State{Kind: shard.EmailState})
 			return err
@@ -132,7 +132,7 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	const lost = 3
 	c, f := startInFog(t, func(o *Options) {
 		o.Groups, o.Replicas = 15, 2 // two of two nodes are a majority
-		o.CommitTimeout, o.FenceTimeout, o.LeaderWait, o.MaxReadLag = time.Hour, time.Hour, time.Hour, time.Hour
+		o.CommitTimeout, o.BarrierTimeout, o.LeaderWait, o.MaxReadLag = time.Hour, time.Hour, time.Hour, time.Hour
 	})
 	a := c.asker(1)
 	healthy, sick := a.without(lost)
@@ -145,7 +145,7 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	for _, u := range []user{well, half, other} {
 		a.make(u.externalID, u.email)
 	}
-	require.NoError(t, a.n.Front().Fence()) // so that the replicas here are current, and there are connections
+	require.NoError(t, a.n.Coordinator().Barrier()) // so that the replicas here are current, and there are connections
 	f.hide(lost)
 	waiting := map[string]chan error{}
 	for kind, u := range map[string]user{"a sick address": half, "a sick user": other} {
@@ -156,12 +156,12 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 		}
 	}
 	all := make(chan error, 1)
-	go func() { all <- a.n.Front().Fence() }()
+	go func() { all <- a.n.Coordinator().Barrier() }()
 	for range 3 {
 		for name, ask := range a.questions(well.externalID, well.email) {
 			require.NoError(t, inTime(ask), name)
 		}
-		many := a.n.Front().NewReads()
+		many := a.n.Coordinator().NewReads()
 		many.Begin()
 		var list []shard.Identifier
 		for _, g := range healthy {
@@ -188,8 +188,8 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	require.NoError(t, <-all)
 }
 
-// What one node has acknowledged, reads on another one have, wherever it lies: behind the fence of the group that the
-// identifier is in, those of the users whom it leads to and of their addresses are fenced as well, foreseen or not.
+// What one node has acknowledged, reads on another one have, wherever it lies: behind the barrier of the group that the
+// identifier is in, those of the users whom it leads to and of their addresses have barriers as well, foreseen or not.
 func TestReadsFollowWhatTheyFind(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -204,9 +204,9 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 	}
 	r, w := c.asker(reader), c.asker(reader%3+1)
 	w.make(externalID, email)
-	reads := r.n.Front().NewReads()
+	reads := r.n.Coordinator().NewReads()
 	for i := range 30 {
-		require.NoError(t, track(w.n.Front(), "seen", externalID))
+		require.NoError(t, track(w.n.Coordinator(), "seen", externalID))
 		reads.Begin()
 		if i%2 == 0 {
 			require.NoError(t, reads.Expect(testWorkspace, shard.OfUsers|shard.OfEmails, shard.Identifier{ID: op.Email, Key: []byte(email)}))
@@ -218,7 +218,7 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 		require.Equal(t, i+1, int(seen.Count), "an acknowledged event of a user who was found by an address")
 
 		state := shard.State{Kind: shard.EmailState, Value: []string{"unsubscribed", "opted_in"}[i%2]}
-		b := w.n.Front().NewBatch(testWorkspace, 0)
+		b := w.n.Coordinator().NewBatch(testWorkspace, 0)
 		b.SetAddressStates(op.Email, []byte(email), state)
 		require.NoError(t, b.Commit())
 		b.Release()

@@ -18,7 +18,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// behind is a Store on a node that lags: control documents of others come in with a fence, and it writes down what is
+// behind is a Store on a node that lags: control documents of others come in with a barrier, and it writes down what is
 // asked of it.
 type behind struct {
 	Store
@@ -44,7 +44,7 @@ func (b *behind) asked() []string {
 	return calls
 }
 
-func (b *behind) FenceControl() error { return b.Fence() }
+func (b *behind) BarrierControl() error { return b.Barrier() }
 
 func (b *behind) NewReads() Reads { return behindReads{b} }
 
@@ -55,7 +55,7 @@ func (r behindReads) Begin() { r.note("begin") }
 
 func (r behindReads) Expect(uint32, shard.Extent, ...shard.Identifier) error {
 	r.note("expect")
-	return r.Store.Fence()
+	return r.Store.Barrier()
 }
 
 func (r behindReads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
@@ -83,20 +83,20 @@ func (r behindReads) HeldState(workspace uint32, id op.IDKind, key []byte, s sha
 	return r.Store.HeldState(workspace, id, key, s)
 }
 
-func (b *behind) FenceAnswer(uint32, []byte) error { return b.Fence() }
+func (b *behind) BarrierAnswer(uint32, []byte) error { return b.Barrier() }
 
-func (b *behind) Fence() error {
-	b.note("fence")
+func (b *behind) Barrier() error {
+	b.note("barrier")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key, doc := range b.hidden {
 		b.control.Apply(key, doc)
 	}
 	b.hidden = nil
-	return b.Store.Fence()
+	return b.Store.Barrier()
 }
 
-// hide takes documents away until the next fence.
+// hide takes documents away until the next barrier.
 func (b *behind) hide(keys []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,16 +214,16 @@ var lookingRoutes = []string{
 	"POST /users/external_ids/rename", "POST /users/external_ids/remove", "GET /subscription/status/get", "GET /subscription/user/status",
 }
 
-// unfencedRoutes read nothing that is stored: a write is resolved behind the log, or by the engine.
-var unfencedRoutes = []string{
+// routesWithoutBarrier read nothing that is stored: a write is resolved behind the log, or by the engine.
+var routesWithoutBarrier = []string{
 	"POST /users/track", "POST /subscription/status/set", "POST /v2/subscription/status/set", "POST /email/status", "POST /email/blacklist", "POST /email/blocklist",
 	"POST /email/bounce/remove", "POST /email/spam/remove", "GET /scim/v2/ServiceProviderConfig", "GET /scim/v2/ResourceTypes", "GET /scim/v2/ResourceTypes/{id}",
 	"GET /scim/v2/Schemas", "GET /scim/v2/Schemas/{id}", "GET /livez", "GET /readyz", "GET /openapi.json",
 }
 
-// Every route: it waits for one fence before it reads documents; those that read none don't. Users are looked at
+// Every route: it waits for one barrier before it reads documents; those that read none don't. Users are looked at
 // through the request's Reads, past which nobody reads.
-func TestRoutesFenceBeforeTheyRead(t *testing.T) {
+func TestRoutesBarrierBeforeTheyRead(t *testing.T) {
 	d, b := openBehind(t)
 	require.Equal(t, 201, d.track(demoKey, "reader").status)
 	require.Equal(t, 201, d.track(demoKey, "a").status)
@@ -243,12 +243,12 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 		"DELETE /scim/v2/Users/{id}":      {target: "/scim/v2/Users/" + scimUser},
 		"PATCH /scim/v2/Users/{id}":       {target: "/scim/v2/Users/" + scimUser, body: patchBody(`{"op":"replace","path":"title","value":"x"}`)},
 		"GET /scim/v2/Groups":             {says: `"totalResults":1`},
-		"POST /scim/v2/Groups":            {body: groupBody("Fence")},
+		"POST /scim/v2/Groups":            {body: groupBody("Barrier")},
 		"GET /scim/v2/Groups/{id}":        {target: "/scim/v2/Groups/hidden"},
 		"PUT /scim/v2/Groups/{id}":        {target: "/scim/v2/Groups/hidden", body: groupBody("Hidden")},
 		"PATCH /scim/v2/Groups/{id}":      {target: "/scim/v2/Groups/hidden", body: patchBody(`{"op":"add","path":"members","value":"` + scimUser + `"}`)},
 		"DELETE /scim/v2/Groups/{id}":     {target: "/scim/v2/Groups/hidden"},
-		"POST /scim/v2/Users":             {body: userBody("fence@example.com", "pm", "{}")},
+		"POST /scim/v2/Users":             {body: userBody("barrier@example.com", "pm", "{}")},
 		"GET /scim/v2/ResourceTypes/{id}": {target: "/scim/v2/ResourceTypes/User"},
 		"GET /scim/v2/Schemas/{id}":       {target: "/scim/v2/Schemas/" + scim.UserSchema},
 		"GET /preference_center/v1/list":  {says: `"main"`},
@@ -257,14 +257,14 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 		name := rt.method + " " + rt.path
 		good := special[name]
 		if g, ok := goodRequests[name]; ok {
-			good.target, good.body = g.target, strings.ReplaceAll(g.body, "{unique}", "fence")
+			good.target, good.body = g.target, strings.ReplaceAll(g.body, "{unique}", "barrier")
 		}
 		if good.target == "" {
 			good.target = rt.path
 		}
 		looks := slices.Contains(lookingRoutes, name)
-		require.Equal(t, looks || slices.Contains(unfencedRoutes, name), rt.unfenced, name)
-		if !rt.unfenced {
+		require.Equal(t, looks || slices.Contains(routesWithoutBarrier, name), rt.noBarrier, name)
+		if !rt.noBarrier {
 			b.hide(controlDocuments)
 		}
 		b.asked()
@@ -281,8 +281,8 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 		require.Contains(t, got.body, good.says, name)
 		asked := b.asked()
 		require.NotContains(t, asked, "read", name)
-		if rt.unfenced {
-			require.NotContains(t, asked, "fence", name)
+		if rt.noBarrier {
+			require.NotContains(t, asked, "barrier", name)
 			require.Equal(t, looks, slices.Contains(asked, "look"), name)
 			if looks {
 				require.Equal(t, []string{"begin", "expect", "look"}, asked[:3], name)
@@ -290,13 +290,13 @@ func TestRoutesFenceBeforeTheyRead(t *testing.T) {
 			continue
 		}
 		require.NotEmpty(t, asked, name)
-		require.Equal(t, "fence", asked[0], "%s: %q", name, asked)
-		require.NotContains(t, asked[1:], "fence", name)
+		require.Equal(t, "barrier", asked[0], "%s: %q", name, asked)
+		require.NotContains(t, asked[1:], "barrier", name)
 	}
 }
 
 // The admin API does the same.
-func TestAdminFences(t *testing.T) {
+func TestAdminBarriers(t *testing.T) {
 	d, b := openBehind(t)
 	for _, target := range []string{"/workspaces", "/workspaces/demo/preference_centers/main", "/audit", "/audit/verify", "/workspaces/demo/blocklist",
 		"/workspaces/demo/trail?email=a@example.com"} {
@@ -305,27 +305,27 @@ func TestAdminFences(t *testing.T) {
 		require.Equal(t, 200, d.administer(t, "GET", target, "").status, target)
 		asked := b.asked()
 		require.NotEmpty(t, asked, target)
-		require.Equal(t, "fence", asked[0], target)
-		require.NotContains(t, asked[1:], "fence", target)
+		require.Equal(t, "barrier", asked[0], target)
+		require.NotContains(t, asked[1:], "barrier", target)
 	}
 	// What is about the nodes works when the groups don't.
-	b.Store = &failingFence{Store: b.Store, err: shard.ErrUnavailable}
+	b.Store = &failingBarrier{Store: b.Store, err: shard.ErrUnavailable}
 	require.Equal(t, 503, d.administer(t, "GET", "/workspaces", "").status)
 	require.Equal(t, 404, d.administer(t, "GET", "/cluster", "").status, "there is none")
 }
 
 // Under an Idempotency-Key, /users/track looks for the answer that another node may have kept, before it judges the
 // body.
-func TestIdempotencyFences(t *testing.T) {
+func TestIdempotencyBarriers(t *testing.T) {
 	d, b := openBehind(t)
-	for _, want := range [][]string{{"begin", "fence", "answer", "commit"}, {"begin", "fence", "answer"}} {
+	for _, want := range [][]string{{"begin", "barrier", "answer", "commit"}, {"begin", "barrier", "answer"}} {
 		require.Equal(t, 201, d.track(demoKey, "a", "Idempotency-Key", "k").status)
 		require.Equal(t, want, b.asked())
 	}
 }
 
 // Elements that wait for others see what those have done: the reads begin anew before each wave.
-func TestWavesFence(t *testing.T) {
+func TestWavesBarrier(t *testing.T) {
 	d, b := openBehind(t)
 	require.Equal(t, 201, d.track(demoKey, "a").status)
 	b.asked()
@@ -370,12 +370,12 @@ func TestAnswersOfACluster(t *testing.T) {
 		if c.metric != nil {
 			before = c.metric.Get()
 		}
-		d.store.fence = func() error { return refused }
+		d.store.barrier = func() error { return refused }
 		check(d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`), "application/json", `{"message":"`)
 		check(d.call("GET", "/campaigns/translations?campaign_id=c1&message_variation_id=m1", demoKey, ""), "application/json", `"code":"SERVICE_UNAVAILABLE"`)
 		check(d.provision("GET", "/scim/v2/Users/00000000-0000-0000-0000", ""), "application/scim+json", `"status":503`)
 		check(d.call("GET", "/preferences/x", "", ""), "text/html; charset=utf-8", "<title>One moment, please</title>")
-		d.store.fence = nil
+		d.store.barrier = nil
 		d.store.commit = func() error { return refused }
 		check(d.track(demoKey, "a"), "application/json", `{"message":"`)
 		if c.metric != nil {
@@ -405,9 +405,9 @@ func TestShedEarly(t *testing.T) {
 	require.Equal(t, 1, decoded)
 }
 
-// A fence that fails between two waves: what is done is done, and the others are refused. When nobody knows, the
+// A barrier that fails between two waves: what is done is done, and the others are refused. When nobody knows, the
 // request fails as a whole.
-func TestWavesWithoutAFence(t *testing.T) {
+func TestWavesWithoutABarrier(t *testing.T) {
 	for _, c := range []struct {
 		err    error
 		status int
@@ -415,7 +415,7 @@ func TestWavesWithoutAFence(t *testing.T) {
 		d, b := openBehind(t)
 		require.Equal(t, 201, d.track(demoKey, "a").status)
 		b.asked()
-		b.Store = &failingFence{b.Store, c.err, 1}
+		b.Store = &failingBarrier{b.Store, c.err, 1}
 		a := d.call("POST", "/users/external_ids/rename", demoKey,
 			`{"external_id_renames":[{"current_external_id":"a","new_external_id":"b"},{"current_external_id":"b","new_external_id":"c"}]}`)
 		require.Equal(t, c.status, a.status, a.body)
@@ -426,16 +426,16 @@ func TestWavesWithoutAFence(t *testing.T) {
 	}
 }
 
-// failingFence fails behind its first fences.
-type failingFence struct {
+// failingBarrier fails behind its first barriers.
+type failingBarrier struct {
 	Store
 	err  error
 	good int
 }
 
-func (f *failingFence) FenceAnswer(uint32, []byte) error { return f.Fence() }
+func (f *failingBarrier) BarrierAnswer(uint32, []byte) error { return f.Barrier() }
 
-func (f *failingFence) Fence() error {
+func (f *failingBarrier) Barrier() error {
 	if f.good--; f.good < 0 {
 		return f.err
 	}
@@ -446,8 +446,8 @@ func (f *failingFence) Fence() error {
 // an unknown outcome is said to be one.
 func TestAfterPut(t *testing.T) {
 	var calls []string
-	fence := func() error { calls = append(calls, "fence"); return nil }
-	broken := func() error { calls = append(calls, "fence"); return shard.ErrUnavailable }
+	barrier := func() error { calls = append(calls, "barrier"); return nil }
+	broken := func() error { calls = append(calls, "barrier"); return shard.ErrUnavailable }
 	spread := func() { calls = append(calls, "spread") }
 	check := func(err error, want ...string) error {
 		t.Helper()
@@ -455,18 +455,18 @@ func TestAfterPut(t *testing.T) {
 		calls = nil
 		return err
 	}
-	require.NoError(t, check(afterPut(nil, fence, spread), "fence", "spread"))
-	require.NoError(t, check(afterPut(nil, fence, nil), "fence"))
-	err := check(afterPut(nil, broken, spread), "fence")
+	require.NoError(t, check(afterPut(nil, barrier, spread), "barrier", "spread"))
+	require.NoError(t, check(afterPut(nil, barrier, nil), "barrier"))
+	err := check(afterPut(nil, broken, spread), "barrier")
 	require.ErrorIs(t, err, shard.ErrUnknown)
 	require.NotErrorIs(t, err, control.ErrUnknown, "there is nothing to judge by")
-	require.ErrorIs(t, check(afterPut(shard.ErrConflict, fence, spread), "fence"), control.ErrConflict)
-	err = check(afterPut(shard.ErrConflict, broken, spread), "fence")
+	require.ErrorIs(t, check(afterPut(shard.ErrConflict, barrier, spread), "barrier"), control.ErrConflict)
+	err = check(afterPut(shard.ErrConflict, broken, spread), "barrier")
 	require.ErrorIs(t, err, shard.ErrUnavailable)
 	require.NotErrorIs(t, err, control.ErrConflict, "judging again would judge by the same")
-	err = check(afterPut(shard.ErrUnknown, fence, spread), "fence")
+	err = check(afterPut(shard.ErrUnknown, barrier, spread), "barrier")
 	require.ErrorIs(t, err, control.ErrUnknown)
 	require.ErrorIs(t, err, shard.ErrUnknown)
-	require.NotErrorIs(t, check(afterPut(shard.ErrUnknown, broken, spread), "fence"), control.ErrUnknown)
-	require.ErrorIs(t, check(afterPut(shard.ErrBusy, fence, spread)), shard.ErrBusy)
+	require.NotErrorIs(t, check(afterPut(shard.ErrUnknown, broken, spread), "barrier"), control.ErrUnknown)
+	require.ErrorIs(t, check(afterPut(shard.ErrBusy, barrier, spread)), shard.ErrBusy)
 }

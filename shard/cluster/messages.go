@@ -16,19 +16,19 @@ import (
 
 // Deliver carries messages to another group; see shard.Carrier. One try: who sends tries again.
 //
-//	body    epoch of who sends u64, group u32, then for each letter: number u64, whether somebody waits for its effects u8, size u32, body
-//	answer  epoch u64, then for each letter that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)
-func (m mesh) Deliver(letters []shard.Letter) error {
+//	body    epoch of who sends u64, group u32, then for each message: number u64, whether somebody waits for its effects u8, size u32, body
+//	answer  epoch u64, then for each message that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)
+func (m mesh) Deliver(messages []shard.Message) error {
 	now := time.Now()
-	group := uint32(m.GroupOf(uint8(letters[0].Number >> 56)))
+	group := uint32(m.GroupOf(uint8(messages[0].Number >> 56)))
 	leader, err := m.await(group, now.Add(m.opts.LeaderWait))
 	if err != nil {
 		return err
 	}
 	if leader == m.self {
-		err = m.receive(group, letters)
+		err = m.receive(group, messages)
 	} else {
-		err = m.remote(leader).deliver(group, letters, now.Add(m.opts.CommitTimeout))
+		err = m.remote(leader).deliver(group, messages, now.Add(m.opts.CommitTimeout))
 	}
 	if errors.Is(err, shard.ErrNotLeader) {
 		m.routes.resign(group, leader)
@@ -36,7 +36,7 @@ func (m mesh) Deliver(letters []shard.Letter) error {
 	return err
 }
 
-func (n *Node) receive(group uint32, letters []shard.Letter) error {
+func (n *Node) receive(group uint32, messages []shard.Message) error {
 	g := n.group(group)
 	if g == nil {
 		return shard.ErrNotLeader
@@ -49,23 +49,23 @@ func (n *Node) receive(group uint32, letters []shard.Letter) error {
 		return shard.ErrBusy
 	}
 	defer g.gate.leave()
-	return e.Receive(letters)
+	return e.Receive(messages)
 }
 
-func (r *remote) deliver(group uint32, letters []shard.Letter, deadline time.Time) error {
+func (r *remote) deliver(group uint32, messages []shard.Message, deadline time.Time) error {
 	buf := buffers.Get().(*[]byte)
 	b := appendU32(appendU64(append((*buf)[:0], make([]byte, headerBytes)...), r.n.epoch), group)
-	for _, l := range letters {
+	for _, l := range messages {
 		wanted := byte(0)
 		if l.Done != nil {
 			wanted = 1
 		}
 		b = appendSized(append(appendU64(b, l.Number), wanted), l.Body)
 	}
-	err := r.post(r.services, callLetters, b, deadline, func(x *reader) error {
+	err := r.post(r.services, callMessages, b, deadline, func(x *reader) error {
 		epoch := x.u64()
-		for i := range letters {
-			l := &letters[i]
+		for i := range messages {
+			l := &messages[i]
 			switch {
 			case l.Done == nil:
 			case x.u8() == 0:
@@ -85,17 +85,17 @@ func (r *remote) deliver(group uint32, letters []shard.Letter, deadline time.Tim
 		return nil
 	})
 	giveBuffer(buf, b)
-	lettersSent.Add(len(letters))
+	groupMessagesSent.Add(len(messages))
 	return err
 }
 
-func (n *Node) serveLetters(from *quorum.Conn, dst, body []byte) ([]byte, error) {
+func (n *Node) serveMessages(from *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	own, group := n.promisesTo(from.Node, x.u64()), x.u32()
-	var letters []shard.Letter
+	var messages []shard.Message
 	var promised []*promise
 	for len(x.rest) > 0 && !x.short {
-		l := shard.Letter{Number: x.u64()}
+		l := shard.Message{Number: x.u64()}
 		wanted := x.u8() == 1
 		l.Body = x.sized()
 		if wanted {
@@ -103,7 +103,7 @@ func (n *Node) serveLetters(from *quorum.Conn, dst, body []byte) ([]byte, error)
 			promised = append(promised, p)
 			l.Done = func(e shard.Effects, err error) { own.keep(p, e, err) }
 		}
-		letters = append(letters, l)
+		messages = append(messages, l)
 	}
 	if err := x.err(); err != nil {
 		return dst, err
@@ -111,14 +111,14 @@ func (n *Node) serveLetters(from *quorum.Conn, dst, body []byte) ([]byte, error)
 	if int(group) >= len(n.routes.leaders) {
 		return dst, errMalformed
 	}
-	if err := n.receive(group, letters); err != nil {
+	if err := n.receive(group, messages); err != nil {
 		return dst, err
 	}
 	return own.give(appendU64(dst, n.epoch), promised), nil
 }
 
-// promises are what this node owes another one: what becomes of the effects of letters that it has delivered here. They
-// are kept in memory; when either node starts anew, or the other one is silent for long, they are void.
+// promises are what this node owes another one: what becomes of the effects of messages that it has delivered here.
+// They are kept in memory; when either node starts anew, or the other one is silent for long, they are void.
 type promises struct {
 	epoch uint64 // of the other node
 
@@ -157,7 +157,7 @@ func (n *Node) promisesTo(node quorum.Node, epoch uint64) *promises {
 	return p
 }
 
-// keep is shard.Letter.Done.
+// keep is shard.Message.Done.
 func (o *promises) keep(p *promise, e shard.Effects, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,22 +270,22 @@ func (o *promises) kept(dst []byte) ([]byte, bool) {
 	return dst, len(o.ready) > 0
 }
 
-// keepPromises waits until other nodes have said that they were told what has become of their letters: of those that
+// keepPromises waits until other nodes have said that they were told what has become of their messages: of those that
 // are handed over nothing more will. After a while it doesn't.
 func (n *Node) keepPromises() {
-	for deadline := time.Now().Add(byeTime); n.owes() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(byeTime); n.hasPromises() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func (n *Node) owes() (owes bool) {
+func (n *Node) hasPromises() (hasPromises bool) {
 	n.promises.Range(func(to quorum.Node, o *promises) bool {
 		o.mu.Lock()
-		owes = len(o.ready) > 0 && n.remote(to).up.Load()
+		hasPromises = len(o.ready) > 0 && n.remote(to).up.Load()
 		o.mu.Unlock()
-		return !owes
+		return !hasPromises
 	})
-	return owes
+	return hasPromises
 }
 
 // effects are promises of another node to this one.
@@ -427,4 +427,4 @@ func fail(list []func(shard.Effects, error)) {
 	}
 }
 
-var lettersSent = metrics.NewCounter("millrace_cluster_letters_sent_total")
+var groupMessagesSent = metrics.NewCounter("millrace_cluster_messages_sent_total")

@@ -64,8 +64,8 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	clear(m.records)
 	l.pass(last)
 	for _, p := range m.landed {
-		for _, f := range p.fences {
-			f <- fenced{position: l.passed.position.Load()}
+		for _, f := range p.barriers {
+			f <- barrier{position: l.passed.position.Load()}
 		}
 	}
 	clear(m.landed)
@@ -137,7 +137,7 @@ func (l *Log) pass(e entryID) {
 	p.waiters = rest
 }
 
-// Wait returns when OnDurable on this node has had everything up to position, which is one that Fence has returned on
+// Wait returns when OnDurable on this node has had everything up to position, which is one that Barrier has returned on
 // any node.
 func (l *Log) Wait(ctx context.Context, position uint64) error {
 	index := indexOf(position)
