@@ -63,7 +63,7 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and
 // loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":    {"api", "api/openapi", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":    {"api", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":     {"ingest", "shard/identity", "wal"},
 	"api/live":       {"ingest"},

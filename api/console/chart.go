@@ -2,6 +2,7 @@ package console
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,17 +19,20 @@ const (
 // chart is one as the template shows it.
 type chart struct {
 	Title, Unit string
+	Span        string // the time that it shows, in words: hour, 7 days
+	IsLong      bool   // the time is days
 	Lines       []line
 	Ticks       []tick // of the scale, from the top
 	From, To    int64  // Unix ms
 	IsEmpty     bool   // nothing has happened
 }
 
-// line is one of the lines: its class gives the colour.
+// line is one of the lines, or of the kinds of bars: its class gives the colour.
 type line struct {
 	Name, Class string
-	Last        float64
+	Shown       float64 // beside the name: the last value, or the sum of bars
 	Path, Area  string
+	Bars        string
 	values      []float64
 }
 
@@ -37,26 +41,67 @@ type tick struct {
 	Y     float64
 }
 
-// newChart draws values that were taken at times.
+// newChart draws values that were taken at times of the last hour.
 func newChart(title, unit string, now int64, times []int64, lines ...line) chart {
-	c := chart{Title: title, Unit: unit, From: now - time.Hour.Milliseconds(), To: now, IsEmpty: true}
+	c := chart{Title: title, Unit: unit, Span: "hour", From: now - time.Hour.Milliseconds(), To: now}
 	top := 0.0
 	for _, l := range lines {
 		for _, v := range l.values {
 			top = max(top, v)
-			c.IsEmpty = c.IsEmpty && v == 0
 		}
 	}
-	top = niceTop(top)
-	for i := range 3 {
-		share := 1 - float64(i)/2
-		c.Ticks = append(c.Ticks, tick{number(top * share), round(chartHeight * (1 - share))})
-	}
+	top = c.scale(top)
 	for _, l := range lines {
 		l.draw(c.From, c.To, times, top)
 		c.Lines = append(c.Lines, l)
 	}
 	return c
+}
+
+// newBars draws counts of periods of the same length, the last of which ends at the time to; bars of one period stand
+// on one another.
+func newBars(title, unit, span string, to int64, period time.Duration, lines ...line) chart {
+	n := len(lines[0].values)
+	c := chart{Title: title, Unit: unit, Span: span, IsLong: true, From: to - int64(n)*period.Milliseconds(), To: to}
+	sums := make([]float64, n)
+	for _, l := range lines {
+		for i, v := range l.values {
+			sums[i] += v
+		}
+	}
+	top := c.scale(slices.Max(sums))
+	clear(sums)
+	for _, l := range lines {
+		l.drawBars(sums, top)
+		c.Lines = append(c.Lines, l)
+	}
+	return c
+}
+
+// scale makes the ticks for values up to most, and returns the end of the scale.
+func (c *chart) scale(most float64) (top float64) {
+	c.IsEmpty, top = most == 0, niceTop(most)
+	for i := range 3 {
+		share := 1 - float64(i)/2
+		c.Ticks = append(c.Ticks, tick{number(top * share), round(chartHeight * (1 - share))})
+	}
+	return top
+}
+
+// drawBars puts bars upon those that are there already.
+func (l *line) drawBars(below []float64, top float64) {
+	width := chartWidth / float64(len(l.values))
+	y := func(v float64) string { return coordinate(chartHeight * (1 - v/top)) }
+	var b strings.Builder
+	for i, v := range l.values {
+		if v > 0 {
+			left, right := coordinate(width*(float64(i)+0.1)), coordinate(width*(float64(i)+0.9))
+			b.WriteString("M" + left + " " + y(below[i]) + "V" + y(below[i]+v) + "H" + right + "V" + y(below[i]) + "Z")
+		}
+		below[i] += v
+		l.Shown += v
+	}
+	l.Bars = b.String()
 }
 
 // draw makes the paths of a line, and of the area below it.
@@ -72,7 +117,7 @@ func (l *line) draw(from, to int64, times []int64, top float64) {
 		if b.Len() == 0 {
 			command, first = "M", x
 		}
-		last, l.Last = x, v
+		last, l.Shown = x, v
 		b.WriteString(command + coordinate(x) + " " + coordinate(chartHeight*(1-v/top)))
 	}
 	if l.Path = b.String(); l.Path != "" {

@@ -11,6 +11,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -23,7 +24,9 @@ import (
 
 	"millrace/api"
 	"millrace/api/control"
+	"millrace/api/live"
 	"millrace/api/openapi"
+	"millrace/api/refused"
 	"millrace/api/scim"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -52,6 +55,7 @@ workspaces:
 type house struct {
 	t       testing.TB
 	control *control.Control
+	live    *live.Hub
 	engine  *shard.Coordinator
 	api     *api.Server
 	console *Console
@@ -85,9 +89,11 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h := &house{t: t}
 	h.now.Store(time.Now().UnixMilli())
 	logger := slog.New(slog.NewTextHandler(&h.log, nil))
+	h.live = live.NewHub(live.Options{})
+	t.Cleanup(h.live.Close)
 	h.control = control.New(control.Options{Now: h.now.Load, Logger: logger, Prepare: prepare})
 	engine, err := shard.Open(shard.Options{Dir: t.TempDir(), MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20,
-		OnDocument: h.control.Apply, Logger: logger})
+		OnDocument: h.control.Apply, Tap: h.live, Logger: logger})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	h.engine = engine
@@ -126,14 +132,21 @@ func (h *house) bootstrap(text string) {
 // openAPI serves the public API on a port of its own.
 func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	decoders := ingest.NewPool(ingest.Options{})
-	var err error
+	kept, err := refused.Open(refused.Options{Dir: filepath.Join(h.t.TempDir(), "refused"), Logger: logger})
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, kept.Close()) })
 	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
-		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, _ func(api.Fault)) ([]byte, int) {
+		Live: h.live, Refused: kept,
+		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.Track(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis)
+			return decoder.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+				if note != nil {
+					note(api.Fault(f))
+				}
+			})
 		}})
 	require.NoError(h.t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -276,6 +289,9 @@ func (b *browser) send(path string, fields ...string) page {
 func (b *browser) read(answer *http.Response) page {
 	b.h.t.Helper()
 	defer answer.Body.Close()
+	if answer.Header.Get("Content-Type") == "text/event-stream" { // which doesn't end by itself
+		return page{status: answer.StatusCode, header: answer.Header}
+	}
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(b.h.t, err)
 	return page{answer.StatusCode, answer.Header, string(text), answer.Request.URL.RequestURI()}

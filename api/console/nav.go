@@ -26,7 +26,8 @@ var (
 		{name: "Cluster", path: clusterPath}, {name: "API", path: apiPath},
 	}
 	workspaceMenu = []entry{
-		{name: "Users", path: usersPath}, {name: "Consent", path: consentPath, also: []string{centersPath}},
+		{name: "Users", path: usersPath}, {name: "Live", path: livePath}, {name: "Refused", path: refusedPath},
+		{name: "Consent", path: consentPath, also: []string{centersPath}},
 		{name: "API keys", path: keysPath}, {name: "Settings", path: settingsPath},
 	}
 )

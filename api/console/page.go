@@ -75,6 +75,8 @@ var doneTexts = map[string]string{
 	"everywhere": "You are signed out everywhere.",
 
 	"consent":         "The consent is changed.",
+	"sent-again":      "The object is accepted.",
+	"refusal-removed": "It is removed from the list.",
 	"settings":        "The settings are changed.",
 	"app-added":       "The app is added.",
 	"app-removed":     "The app is removed. Profiles keep what they have of it.",

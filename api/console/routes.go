@@ -35,6 +35,14 @@ func (c *Console) routes() []*route {
 		{"POST", userPath + "/consent", ChangeUsers, c.changeConsent},
 		{"POST", userPath + "/delete", ChangeUsers, c.deleteUser},
 
+		{"GET", livePath, SeeUsers | SeePersonal, c.showLive},
+		{"GET", streamPath, SeeUsers | SeePersonal, c.streamLive},
+		{"GET", refusedPath, SeeUsers | SeePersonal, c.showRefused},
+		{"GET", refusalPath, SeeUsers | SeePersonal, c.showRefusal},
+		{"POST", refusedPath + "/send", SeePersonal | ChangeUsers, c.sendAllRefused},
+		{"POST", refusalPath + "/send", SeePersonal | ChangeUsers, c.sendRefusal},
+		{"POST", refusalPath + "/remove", SeePersonal | ChangeUsers, c.removeRefusal},
+
 		{"GET", consentPath, See, c.showConsent},
 		{"POST", groupsPath, ChangeGroups, c.addGroup},
 		{"POST", groupsPath + "/{group}", ChangeGroups, c.renameGroup},

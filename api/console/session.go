@@ -81,6 +81,11 @@ const adminTokenName = "admin token"
 // reloadHeader marks requests that a page makes by itself: nobody uses a session by having a page open.
 const reloadHeader = "X-Reload"
 
+// isByItself says whether a page makes the request by itself: it loads a part anew, or watches.
+func isByItself(r *http.Request) bool {
+	return r.Header.Get(reloadHeader) != "" || r.Pattern == http.MethodGet+" "+streamPath
+}
+
 // whoIs finds out who makes a request; nil: nobody who is signed in.
 func (c *Console) whoIs(r *http.Request) *person {
 	cookie, err := r.Cookie(sessionCookie)
@@ -104,7 +109,7 @@ func (c *Console) whoIs(r *http.Request) *person {
 		}
 		p.user, p.rights = user, rightsOf(permissions)
 	}
-	if now-s.SeenAt >= c.limits().Step() && r.Header.Get(reloadHeader) == "" {
+	if now-s.SeenAt >= c.limits().Step() && !isByItself(r) {
 		if err := c.options.Control.TouchSession(s.ID, now); err != nil {
 			c.options.Logger.Warn("the last use of a session is not stored", "error", err)
 		}

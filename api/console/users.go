@@ -16,12 +16,14 @@ const (
 )
 
 // identifiers are what users are found by, with the words for them.
-var identifiers = []struct{ Name, Words string }{
+var identifiers = []identifierWords{
 	{"external_id", "External id"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"}, {"svc_id", "Service id"},
 }
 
+type identifierWords struct{ Name, Words string }
+
 type usersData struct {
-	Identifiers      any
+	Identifiers      []identifierWords
 	By, Value, Label string
 	IsAsked          bool
 	Users            []*profile

@@ -2,12 +2,13 @@
 
 // Times in the reader's own zone.
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 function showTimes(root) {
   for (const t of root.querySelectorAll("time[data-at]")) {
     const at = new Date(Number(t.dataset.at));
     t.title = full.format(at);
-    t.textContent = t.closest(".times") ? clock.format(at) : full.format(at);
+    t.textContent = (t.closest(".days") ? day : t.closest(".times") ? clock : full).format(at);
   }
 }
 showTimes(document);
@@ -53,4 +54,63 @@ if (find) {
   const show = () => find.classList.toggle("alias", find.elements.by.value === "alias");
   find.elements.by.addEventListener("change", show);
   show();
+}
+
+// What is applied comes as server-sent events. All of it is text that clients have sent: it is never taken for markup.
+const stream = document.querySelector("[data-stream]");
+if (stream) {
+  const rows = document.querySelector("#stream"), state = document.querySelector("#stream-state"), pause = document.querySelector("#pause");
+  const most = 200;
+  let left = 0, paused = false, held = [];
+  const cell = (row, text, className) => {
+    const td = document.createElement("td");
+    td.textContent = text;
+    if (className) td.className = className;
+    row.append(td);
+    return td;
+  };
+  const what = (i) => {
+    if (i.kind === "consent") return [i.state, i.subscription_group_name, i.value].filter(Boolean).join(" · ");
+    const rest = i.attributes ?? i.properties;
+    return [i.name, i.product_id, i.price !== undefined ? `${i.quantity} × ${i.price} ${i.currency}` : "", rest ? JSON.stringify(rest) : "", i.cut ? "too long to be shown" : ""].filter(Boolean).join(" ");
+  };
+  const show = (i) => {
+    const row = document.createElement("tr");
+    const when = document.createElement("time");
+    when.dataset.at = Date.parse(i.at);
+    cell(row, "").append(when);
+    cell(row, i.kind);
+    const who = cell(row, "", "name"), name = i.external_id ?? i.email ?? i.phone ?? (i.user_alias ? `${i.user_alias.alias_label}: ${i.user_alias.alias_name}` : i.svc_id ?? "");
+    if (i.svc_id) {
+      const a = document.createElement("a");
+      a.href = `${stream.dataset.users}/${encodeURIComponent(i.svc_id)}`;
+      a.textContent = name;
+      who.append(a);
+    } else who.textContent = name;
+    cell(row, what(i), "what");
+    showTimes(row);
+    rows.prepend(row);
+    while (rows.childElementCount > most) rows.lastElementChild.remove();
+    document.querySelector("#stream-empty").hidden = true;
+  };
+  const say = () => { state.textContent = left ? `A sample: about ${left} more were not shown.` : "Watching."; };
+  const source = new EventSource(stream.dataset.stream);
+  source.addEventListener("watching", (e) => {
+    say();
+    if (JSON.parse(e.data).part) state.textContent = "Watching what this node of the cluster applies; the others have theirs.";
+  });
+  source.addEventListener("left_out", (e) => { const n = JSON.parse(e.data); left += n.left_out + n.unseen; say(); });
+  source.addEventListener("message", (e) => {
+    const i = JSON.parse(e.data);
+    if (paused) { held.push(i); held = held.slice(-most); } else show(i);
+  });
+  source.addEventListener("error", () => {
+    state.textContent = source.readyState === EventSource.CLOSED ? "The connection has ended. Load the page anew to go on." : "The connection is lost; it is tried again.";
+  });
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.textContent = paused ? "Go on" : "Pause";
+    if (!paused) { held.forEach(show); held = []; }
+  });
 }

@@ -1,0 +1,180 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+const demoPages = "/console/w/demo"
+
+// refuse sends objects to the public API that are refused.
+func (h *house) refuse(body string) {
+	h.t.Helper()
+	r, err := http.NewRequest(http.MethodPost, "http://"+h.public+"/users/track", strings.NewReader(body))
+	require.NoError(h.t, err)
+	r.Header.Set("Authorization", "Bearer "+demoKey)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := h.client.Do(r)
+	require.NoError(h.t, err)
+	require.NoError(h.t, answer.Body.Close())
+	require.Equal(h.t, 400, answer.StatusCode)
+}
+
+var entryLink = regexp.MustCompile(`/console/w/demo/refused/(\d+)`)
+
+func TestRefusedPages(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	require.Contains(t, b.get(demoPages+"/refused").text, "Nothing was refused.")
+	h.refuse(`{"events":[{"external_id":"ada","name":"signed_up"},{"external_id":"bob","name":"signed_up"}]}`)
+	h.refuse(`{"attributes":[{"x":1}]}`)
+	h.refuse(`{"attributes":[`)
+	p := b.get(demoPages + "/refused")
+	for _, text := range []string{"&#39;time&#39; is required", "no-identifier", "the request", "events[1]", "Mend…"} {
+		require.Contains(t, p.text, text)
+	}
+	p = b.get(demoPages + "/refused?rule=required")
+	require.NotContains(t, p.text, "the request")
+	require.Contains(t, p.text, "Send all of required again")
+	entry := demoPages + "/refused/" + entryLink.FindAllStringSubmatch(p.text, -1)[1][1]
+	p = b.get(entry)
+	require.Contains(t, p.text, `{&#34;external_id&#34;:&#34;ada&#34;,&#34;name&#34;:&#34;signed_up&#34;}`)
+
+	p = b.post(entry+"/send", "object", `{"external_id":"ada"`)
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, "The object is no JSON.")
+	p = b.post(entry+"/send", "object", `{"external_id":"ada","name":"mended"}`)
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, "It is refused again: &#39;time&#39; is required.")
+	require.Contains(t, p.text, "mended", "nobody has to write it again")
+	p = b.post(entry+"/send", "object", `{"external_id":"ada","name":"mended","time":"2026-01-31T09:30:00Z"}`)
+	require.Equal(t, demoPages+"/refused?done=sent-again", p.path)
+	require.Contains(t, p.text, "The object is accepted.")
+	require.Equal(t, 404, b.get(entry).status)
+	require.Contains(t, h.call(http.MethodPost, "/users/export/ids", `{"external_ids":["ada"]}`), `"mended"`)
+
+	require.Contains(t, b.post(demoPages+"/refused/send", "rule", "required").text, "0 are accepted, 1 are refused again")
+	require.Equal(t, 400, b.post(demoPages+"/refused/send").status)
+	whole := entryLink.FindStringSubmatch(b.get(demoPages + "/refused?input_array=request").text)[0]
+	require.Contains(t, b.post(whole+"/remove").text, "It is removed from the list.")
+	require.NotContains(t, b.get(demoPages+"/refused").text, "the request</code>")
+}
+
+func TestRefusedPagesAreHarmless(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	for _, text := range hostile() {
+		body, err := json.Marshal(map[string]any{"events": []any{map[string]any{"external_id": text, "name": text, "properties": map[string]any{"$" + text: text}, "time": "2026-01-31T09:30:00Z"}}})
+		require.NoError(t, err)
+		h.refuse(string(body))
+	}
+	for at := demoPages + "/refused"; at != ""; {
+		p := b.get(at)
+		requireHarmless(t, p.text, at)
+		for _, m := range entryLink.FindAllString(p.text, 5) {
+			requireHarmless(t, b.get(m).text, m)
+		}
+		at = ""
+		if m := regexp.MustCompile(`href="(\?[^"]*before=[^"]*)"`).FindStringSubmatch(p.text); m != nil {
+			at = demoPages + "/refused" + strings.ReplaceAll(m[1], "&amp;", "&")
+		}
+	}
+	for _, query := range []string{"/refused?rule=%22%3E%3Cscript%3EHOSTILE", "/live?name=%22%3E%3Cscript%3EHOSTILE&value=%22%20onfocus%3DHOSTILE&by=%3Cscript%3EHOSTILE&kind=HOSTILE%22%3E"} {
+		p := b.get(demoPages + query)
+		require.Less(t, p.status, 500)
+		requireHarmless(t, p.text, query)
+	}
+}
+
+// stream watches as the page does, until the connection ends.
+func (b *browser) stream(query string) (lines *bufio.Scanner) {
+	b.h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	b.h.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.h.url+demoPages+"/live/stream?"+query, nil)
+	require.NoError(b.h.t, err)
+	answer, err := b.Do(r)
+	require.NoError(b.h.t, err)
+	b.h.t.Cleanup(func() { answer.Body.Close() })
+	require.Equal(b.h.t, 200, answer.StatusCode)
+	require.Equal(b.h.t, "text/event-stream", answer.Header.Get("Content-Type"))
+	lines = bufio.NewScanner(answer.Body)
+	require.True(b.h.t, lines.Scan())
+	require.Equal(b.h.t, "event: watching", lines.Text())
+	return lines
+}
+
+// Who watches sees what is applied, in this workspace alone, and no longer than the session is good.
+func TestLiveStream(t *testing.T) {
+	h := openHouse(t)
+	h.provision("ada@example.com", `{"companyPermissions":[],"appGroup":[{"appGroupId":"demo","appGroupPermissions":["view_user_profile","view_pii"],"team":[]}]}`)
+	b := h.signedInAs("ada@example.com")
+	require.Contains(t, b.get(demoPages+"/live").text, `data-stream="/console/w/demo/live/stream?`)
+	require.Equal(t, 400, b.get(demoPages+"/live/stream?by=x&value=y").status)
+	lines := b.stream(url.Values{"by": {"external_id"}, "value": {"ada"}, "workspace": {"other"}}.Encode())
+	h.track(`{"attributes":[{"external_id":"bob","plan":"free"},{"external_id":"ada","plan":"pro"}]}`)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"external_id"`) {
+	}
+	require.Contains(t, lines.Text(), `"external_id":"ada"`)
+	require.Contains(t, lines.Text(), `"attributes":{"plan":"pro"}`)
+	b.post("/console/sign-out")
+	for lines.Scan() {
+	}
+	require.NoError(t, lines.Err(), "the server ends it")
+}
+
+// A page that is open doesn't keep its session, also when it comes back for the stream.
+func TestLiveStreamKeepsNoSession(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	h.now.Add((25 * time.Minute).Milliseconds())
+	require.Equal(t, 200, b.get(demoPages+"/live/stream").status)
+	h.now.Add((6 * time.Minute).Milliseconds())
+	require.Equal(t, signInPath+"?next=%2Fconsole%2Faccount", b.get("/console/account").path)
+}
+
+// A person sees an event come in, finds one that was refused, mends it, and sees it come in, too.
+func TestFeedsInABrowser(t *testing.T) {
+	b := openBrowser(t)
+	h := openHouse(t)
+	b.emulate("light", 1280)
+	b.open(h.url + "/")
+	b.fill(`input[name=token]`, adminToken)
+	b.submit("button")
+	b.open(h.url + demoPages + "/live")
+	b.await("#stream-state", "Watching.")
+	h.track(`{"attributes":[{"external_id":"ada","first_name":"<b>Ada</b>"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z","properties":{"plan":"pro"}}],
+		"purchases":[{"external_id":"ada","product_id":"book","currency":"EUR","price":9.5,"quantity":2,"time":"2026-01-31T09:30:00Z"}]}`)
+	b.await("#stream", "signed_up")
+	b.await("#stream", "<b>Ada</b>")
+	b.await("#stream", "book")
+	b.pictures("live")
+	h.refuse(`{"events":[{"external_id":"ada","name":"left"}]}`)
+	b.open(h.url + demoPages + "/refused")
+	b.pictures("refused")
+	b.submit(".act a")
+	require.Contains(t, b.text("main"), "'time' is required")
+	b.pictures("refusal")
+	b.submit("main button[form=send]")
+	require.Contains(t, b.text(".problem"), "It is refused again")
+	run(b, chromedp.Evaluate[any](`document.querySelector("textarea").value = '{"external_id":"ada","name":"left","time":"2026-01-31T09:30:00Z"}'`))
+	b.submit("main button[form=send]")
+	require.Contains(t, b.text(".done"), "The object is accepted.")
+	require.Contains(t, h.call(http.MethodPost, "/users/export/ids", `{"external_ids":["ada"]}`), `"left"`)
+}
+
+// await waits until an element has this text.
+func (b tab) await(selector, text string) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool { return strings.Contains(b.text(selector), text) }, time.Minute, 20*time.Millisecond, "%s: %s", selector, text)
+}

@@ -1,0 +1,244 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+)
+
+const (
+	refusedPath = workspacePath + "/refused"
+	refusalPath = refusedPath + "/{entry}"
+)
+
+// refusal is an object that was refused, or of which values were left out.
+type refusal struct {
+	ID        string `json:"id"`
+	At        string `json:"at"`
+	Key       string `json:"key_name"`
+	RequestID string `json:"request_id"`
+	Array     string `json:"input_array"`
+	Index     int    `json:"index"`
+	IsRefused bool   `json:"refused"`
+	Reasons   []struct {
+		Rule string `json:"rule"`
+		Text string `json:"text"`
+	} `json:"reasons"`
+	Size   int64  `json:"size"`
+	Object string `json:"object"`
+}
+
+// IsSendable says whether it may be sent again: values that were left out of an event or purchase would count twice.
+func (r *refusal) IsSendable() bool { return r.Array == "attributes" || r.Array != "" && r.IsRefused }
+
+// Where is the element as the answer of its request has named it.
+func (r *refusal) Where() string {
+	if r.Array == "" {
+		return "the request"
+	}
+	return fmt.Sprintf("%s[%d]", r.Array, r.Index)
+}
+
+// ruleCount is how often a rule was broken, by which keys, and when last.
+type ruleCount struct {
+	Rule             string
+	Keys             []string
+	Refused, LeftOut int
+	Last             string
+}
+
+type refusedData struct {
+	Rule, Array string
+	Arrays      []string
+	Counts      []ruleCount
+	Chart       chart
+	Entries     []refusal
+	Next        url.Values
+	IsOff       bool
+}
+
+// NextQuery is the query of the next page; empty: there is none.
+func (d *refusedData) NextQuery() string { return d.Next.Encode() }
+
+// refusedPage is how many entries a page has.
+const refusedPage = "50"
+
+// showRefused serves GET …/refused.
+func (c *Console) showRefused(v *visit) error {
+	query := v.r.URL.Query()
+	data := refusedData{Rule: query.Get("rule"), Array: query.Get("input_array"),
+		Arrays: []string{"attributes", "events", "purchases", "request"}}
+	ask := url.Values{"limit": {refusedPage}}
+	for _, name := range []string{"rule", "input_array", "before"} {
+		if query.Get(name) != "" {
+			ask.Set(name, query.Get(name))
+		}
+	}
+	var page struct {
+		Refused []refusal `json:"refused"`
+		Next    string    `json:"next"`
+	}
+	if err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page); err != nil {
+		if f, ok := err.(*fault); ok && f.status == http.StatusNotFound { //nolint:errorlint // call returns it as it is
+			data.IsOff = true
+			return v.render("refused", "Refused", &data)
+		}
+		return err
+	}
+	if data.Entries = page.Refused; page.Next != "" {
+		ask.Del("limit")
+		ask.Set("before", page.Next)
+		data.Next = ask
+	}
+	counts, err := v.countRefused()
+	if err != nil {
+		return err
+	}
+	data.Counts, data.Chart = byRule(counts), refusedChart(counts, data.Rule, c.options.Now())
+	return v.render("refused", "Refused", &data)
+}
+
+// refusedCount is how often a rule was broken in an hour by requests with a key.
+type refusedCount struct {
+	Hour    string `json:"hour"`
+	Key     string `json:"key_name"`
+	Rule    string `json:"rule"`
+	Refused int    `json:"refused"`
+	LeftOut int    `json:"left_out"`
+}
+
+// countRefused reads the counts, those of the newest hour first.
+func (v *visit) countRefused() ([]refusedCount, error) {
+	var list struct {
+		Counts []refusedCount `json:"counts"`
+	}
+	err := v.call(http.MethodGet, v.of("refused", "counts"), nil, &list)
+	return list.Counts, err
+}
+
+// byRule adds up by rule, the one that was broken most often first.
+func byRule(counts []refusedCount) (list []ruleCount) {
+	at := map[string]int{}
+	for _, c := range counts {
+		i, ok := at[c.Rule]
+		if !ok {
+			i = len(list)
+			at[c.Rule] = i
+			list = append(list, ruleCount{Rule: c.Rule, Last: c.Hour})
+		}
+		list[i].Refused += c.Refused
+		list[i].LeftOut += c.LeftOut
+		if c.Key != "" && !slices.Contains(list[i].Keys, c.Key) {
+			list[i].Keys = append(list[i].Keys, c.Key)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b ruleCount) int { return cmp.Compare(b.Refused+b.LeftOut, a.Refused+a.LeftOut) })
+	return list
+}
+
+// refusedHours is how far back the chart goes: what is older is kept when somebody has set so, and listed.
+const refusedHours = 7 * 24
+
+// refusedChart draws how often a rule was broken in each hour; rule is empty for all.
+func refusedChart(counts []refusedCount, rule string, now int64) chart {
+	const hour = int64(time.Hour / time.Millisecond)
+	end := now - now%hour + hour
+	refused := line{Name: "refused", Class: "b", values: make([]float64, refusedHours)}
+	leftOut := line{Name: "values left out", Class: "c", values: make([]float64, refusedHours)}
+	for _, c := range counts {
+		i := refusedHours - (end-millis(c.Hour))/hour
+		if i >= 0 && i < refusedHours && (rule == "" || rule == c.Rule) {
+			refused.values[i] += float64(c.Refused)
+			leftOut.values[i] += float64(c.LeftOut)
+		}
+	}
+	return newBars("Faults", "an hour", "7 days", end, time.Hour, refused, leftOut)
+}
+
+// showRefusal serves GET …/refused/{entry}.
+func (c *Console) showRefusal(v *visit) error {
+	var r refusal
+	if err := v.call(http.MethodGet, v.of("refused", v.r.PathValue("entry")), nil, &r); err != nil {
+		return err
+	}
+	if sent := v.r.PostForm.Get("object"); sent != "" {
+		r.Object = sent
+	}
+	return v.render("refusal", "Refused", &r)
+}
+
+// sendRefusal serves POST …/refused/{entry}/send.
+func (c *Console) sendRefusal(v *visit) error {
+	object := v.r.PostForm.Get("object")
+	if !json.Valid([]byte(object)) {
+		return v.retry(bad("The object is no JSON."), c.showRefusal)
+	}
+	var again struct {
+		Accepted bool `json:"accepted"`
+		Answer   struct {
+			Errors []struct {
+				Type string `json:"type"`
+			} `json:"errors"`
+		} `json:"answer"`
+	}
+	body := map[string]any{"object": verbatim(object)}
+	if err := v.call(http.MethodPost, v.of("refused", v.r.PathValue("entry"), "send"), body, &again); err != nil {
+		return v.retry(err, c.showRefusal)
+	}
+	if again.Accepted {
+		return v.redirect(v.at("refused"), "sent-again")
+	}
+	text := "It is refused again."
+	for _, e := range again.Answer.Errors {
+		text = "It is refused again: " + sentence(e.Type)
+	}
+	return v.retry(bad("%s", text), c.showRefusal)
+}
+
+// verbatim is JSON that is passed on as it is.
+type verbatim string
+
+// MarshalJSON is of json.Marshaler.
+func (t verbatim) MarshalJSON() ([]byte, error) { return []byte(t), nil }
+
+// removeRefusal serves POST …/refused/{entry}/remove.
+func (c *Console) removeRefusal(v *visit) error {
+	if err := v.call(http.MethodDelete, v.of("refused", v.r.PathValue("entry")), nil, nil); err != nil {
+		return v.retry(err, c.showRefusal)
+	}
+	return v.redirect(v.at("refused"), "refusal-removed")
+}
+
+// sendAllTime is how long all of a rule are sent again while somebody waits for the page; then he is told how far it is.
+const sendAllTime = 20 * time.Second
+
+// sendAllRefused serves POST …/refused/send: all again that broke a rule.
+func (c *Console) sendAllRefused(v *visit) error {
+	ask := url.Values{"rule": {v.form("rule")}, "limit": {"200"}}
+	accepted, refused, kept := 0, 0, 0
+	for began := time.Now(); ; {
+		var page struct {
+			Accepted int    `json:"accepted"`
+			Refused  int    `json:"refused"`
+			NotKept  int    `json:"not_kept"`
+			Next     string `json:"next"`
+		}
+		if err := v.call(http.MethodPost, v.of("refused", "send")+"?"+ask.Encode(), nil, &page); err != nil {
+			return v.retry(err, c.showRefused)
+		}
+		accepted, refused, kept = accepted+page.Accepted, refused+page.Refused, kept+page.NotKept
+		if page.Next == "" || time.Since(began) > sendAllTime {
+			v.Done = number(accepted) + " are accepted, " + number(refused) + " are refused again, of " + number(kept) +
+				" there is no object."
+			if page.Next != "" {
+				v.Done += " There are more: send them, too."
+			}
+			return c.showRefused(v)
+		}
+		ask.Set("before", page.Next)
+	}
+}
