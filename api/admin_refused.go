@@ -386,8 +386,8 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request) (any, error) 
 
 // sendTogether sends entries of one array in one request, and removes those that were accepted.
 func (s *Server) sendTogether(ctx context.Context, w *Workspace, list []refused.Entry) (accepted int, err error) {
-	reply, _, err := s.trackAgain(w, list[0].Array, mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
-	if err != nil {
+	reply, status, err := s.trackAgain(w, list[0].Array, mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
+	if err != nil || status != fasthttp.StatusCreated { // nothing was accepted
 		return 0, err
 	}
 	var answer struct {

@@ -78,6 +78,9 @@ func (o *Options) Validate() error {
 // maxObjectBytes is more than a body has room for.
 const maxObjectBytes = 256 << 20
 
+// maxFaults is of how many faults of one object the first ones are kept.
+const maxFaults = 100
+
 // segments is how many files the ring has at least when it is full: so much goes at a time.
 const segments = 32
 
@@ -149,11 +152,14 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Offer gives entries to be kept; Seq is set here, and what they hold is copied. It doesn't wait.
+// Offer gives entries to be kept; Seq is set here, and what they hold is copied. Of an object with more than maxFaults
+// faults it cuts off the others. It doesn't wait.
 func (s *Store) Offer(entries ...Entry) {
 	size := int64(0)
 	for i := range entries {
-		size += entries[i].memory(s.keeps(&entries[i]))
+		e := &entries[i]
+		e.Faults = e.Faults[:min(len(e.Faults), maxFaults)]
+		size += e.memory(s.keeps(e))
 	}
 	if s.queued.Add(size) > s.options.QueueBytes {
 		s.queued.Add(-size)

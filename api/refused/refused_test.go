@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 // desk is a store with a clock of its own.
@@ -335,6 +336,88 @@ func TestFailure(t *testing.T) {
 	d.now.Add(11_000)
 	d.offer("r", "4")
 	require.Equal(t, []string{"4", "1"}, d.list(Query{}))
+}
+
+// What an interrupted rewriting has left behind has objects of people who may be deleted by now: it goes.
+func TestUnfinishedFilesGo(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", `{"external_id":"ada"}`)
+	d.reopen()
+	d.offer("r", `{"external_id":"bob"}`)
+	require.NoError(t, d.Close())
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "*"))
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	require.NoError(t, os.Rename(files[1], files[1]+durable.Temporary))
+	d.open()
+	require.NoFileExists(t, files[1]+durable.Temporary)
+	require.Equal(t, []string{`{"external_id":"ada"}`}, d.list(Query{}))
+}
+
+// A loss of power may leave a file whose length alone has reached the disk. It doesn't keep the server from starting.
+func TestFileOfZeros(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", "1")
+	require.NoError(t, d.Close())
+	path := filepath.Join(d.o.Dir, fmt.Sprintf("%016x%s", d.next(d.now.Load()), suffix))
+	require.NoError(t, os.WriteFile(path, make([]byte, 500), 0o600))
+	d.open()
+	require.Equal(t, []string{"1"}, d.list(Query{}))
+	require.NoFileExists(t, path)
+}
+
+// Taking entries out of the file that is written doesn't end it: else as many files as deletions would come together.
+func TestFilesStayFew(t *testing.T) {
+	d := openDesk(t, nil)
+	var want []string
+	for i := range 20 {
+		d.offer("r", fmt.Sprintf(`{"external_id":"stays%d"}`, i))
+		d.offer("r", fmt.Sprintf(`{"external_id":"goes%d"}`, i))
+		n, err := d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, fmt.Appendf(nil, "goes%d", i))})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		want = append(want, fmt.Sprintf(`{"external_id":"stays%d"}`, i))
+	}
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	slices.Reverse(want)
+	require.Equal(t, want, d.list(Query{}))
+	d.reopen()
+	require.Equal(t, want, d.list(Query{}))
+}
+
+// An object may break rules without end; people read a few.
+func TestManyFaults(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", "1", func(e *Entry) {
+		for i := range 10_000 {
+			e.Faults = append(e.Faults, Fault{"r", fmt.Sprint(i)})
+		}
+	})
+	list, _, err := d.List(t.Context(), Query{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, maxFaults, len(list[0].Faults))
+}
+
+// Rewriting that fails leaves what was there, and later entries aren't lost with it.
+func TestRewritingFails(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", `{"external_id":"ada"}`)
+	d.offer("r", `{"external_id":"bob"}`)
+	require.Len(t, d.list(Query{}), 2)
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "*"))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(files[0]+durable.Temporary, 0o700)) // nothing can be written there
+	_, err = d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte("ada"))})
+	require.Error(t, err)
+	d.offer("r", `{"external_id":"eve"}`)
+	require.Equal(t, []string{`{"external_id":"eve"}`, `{"external_id":"bob"}`, `{"external_id":"ada"}`}, d.list(Query{}))
+	require.NoError(t, os.Remove(files[0]+durable.Temporary))
+	n, err := d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte("ada"))})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, d.list(Query{}), 2)
 }
 
 func TestClosed(t *testing.T) {

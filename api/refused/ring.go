@@ -32,6 +32,15 @@ func (s *Store) load() error {
 	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil {
 		return err
 	}
+	unfinished, err := filepath.Glob(filepath.Join(s.options.Dir, "*"+suffix+durable.Temporary))
+	if err != nil {
+		return err
+	}
+	for _, path := range unfinished { // they have objects of people who may be deleted by now
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
 	names, err := filepath.Glob(filepath.Join(s.options.Dir, "*"+suffix))
 	if err != nil {
 		return err
@@ -64,7 +73,7 @@ func (s *Store) loadSegment(path string) (*segment, error) {
 		return true
 	})
 	switch {
-	case err != nil && len(text) > len(magic) && end == 0:
+	case err != nil && len(text) > len(magic) && end == 0 && text[0] != 0: // zeros: not even the magic has reached the disk
 		return nil, fmt.Errorf("%q is of another version, or no file of refused objects: %w", path, err)
 	case err != nil:
 		s.options.Logger.Warn("refused objects: the end of a file is lost", "file", path, "bytes", len(text)-end)
@@ -244,11 +253,9 @@ func (s *Store) measure() {
 func (s *Store) Bytes() int64   { return s.bytes.Load() }
 func (s *Store) Entries() int64 { return s.count.Load() }
 
-// rewrite takes the entries out of a file that match, durably, and says how many they were.
+// rewrite takes the entries out of a file that match, durably, and says how many they were. The newest file goes on with
+// what is left: else there were as many files as deletions.
 func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
-	if s.ring[at].file != nil {
-		s.seal()
-	}
 	old := s.ring[at]
 	text, err := os.ReadFile(old.path)
 	if err != nil {
@@ -275,10 +282,28 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 		err = durable.ReplaceFile(old.path, rest, 0o600)
 	}
 	if err != nil {
+		if old.file != nil {
+			s.abandon() // which of the two files there is, it finds out
+		}
 		return 0, err
 	}
 	s.ring[at] = g
+	if old.file != nil {
+		_ = old.file.Close() // of what isn't there any more
+		s.dirty = false
+		g.open()
+	}
 	return taken, nil
+}
+
+// open has the file that is there go on; when it can't, the next entries go into another one.
+func (g *segment) open() {
+	if g.n == 0 {
+		return
+	}
+	if f, err := os.OpenFile(g.path, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		g.file = f
+	}
 }
 
 // removeWhere takes entries out of all files that may have some.
