@@ -78,7 +78,8 @@ func TestRefusedPagesAreHarmless(t *testing.T) {
 		require.NoError(t, err)
 		h.refuse(string(body))
 	}
-	for at := demoPages + "/refused"; at != ""; {
+	pages := 0
+	for at := demoPages + "/refused"; at != ""; pages++ {
 		p := b.get(at)
 		requireHarmless(t, p.text, at)
 		for _, m := range entryLink.FindAllString(p.text, 5) {
@@ -89,6 +90,7 @@ func TestRefusedPagesAreHarmless(t *testing.T) {
 			at = demoPages + "/refused" + strings.ReplaceAll(m[1], "&amp;", "&")
 		}
 	}
+	require.Equal(t, (len(hostile())+49)/50, pages)
 	for _, query := range []string{"/refused?rule=%22%3E%3Cscript%3EHOSTILE", "/live?name=%22%3E%3Cscript%3EHOSTILE&value=%22%20onfocus%3DHOSTILE&by=%3Cscript%3EHOSTILE&kind=HOSTILE%22%3E"} {
 		p := b.get(demoPages + query)
 		require.Less(t, p.status, 500)

@@ -314,3 +314,15 @@ func hostile() (list []string) {
 	}
 	return list
 }
+
+// What a path names is never taken for a part of the path: a request that was not done isn't called done.
+func TestNamesThatArePaths(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	for _, target := range []string{demoPages + "/users/%2e%2e/delete", demoPages + "/users/%2e/delete", demoPages + "/keys/%2e%2e/revoke",
+		demoPages + "/apps/%2e%2e/remove", demoPages + "/refused/%2e%2e/remove", demoPages + "/users/a%2f%2e%2e%2f%2e%2e/delete", "/console/scim/tokens/%2e%2e/revoke"} {
+		require.Equal(t, 404, b.post(target).status, target)
+	}
+	require.Equal(t, 404, b.post("/console/people/sign-out").status)
+	require.Equal(t, 404, b.get(demoPages+"/users/%2e%2e").status)
+}

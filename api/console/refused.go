@@ -57,12 +57,9 @@ type refusedData struct {
 	Counts      []ruleCount
 	Chart       chart
 	Entries     []refusal
-	Next        url.Values
+	Next        string // where the next page begins
 	IsOff       bool
 }
-
-// NextQuery is the query of the next page; empty: there is none.
-func (d *refusedData) NextQuery() string { return d.Next.Encode() }
 
 // refusedPage is how many entries a page has.
 const refusedPage = "50"
@@ -89,11 +86,7 @@ func (c *Console) showRefused(v *visit) error {
 		}
 		return err
 	}
-	if data.Entries = page.Refused; page.Next != "" {
-		ask.Del("limit")
-		ask.Set("before", page.Next)
-		data.Next = ask
-	}
+	data.Entries, data.Next = page.Refused, page.Next
 	counts, err := v.countRefused()
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (c *Console) limits() control.SessionLimits {
 		Max: c.options.MaxSessions, MaxOfUser: c.options.MaxSessionsOfUser}
 }
 
-// begin makes a session and gives the browser its token.
+// begin makes a session and gives the browser its token. The session that the browser had ends.
 func (c *Console) begin(w http.ResponseWriter, r *http.Request, user *control.SCIMUser) error {
 	token := randomText()
 	now := c.options.Now()
@@ -70,6 +70,11 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, user *control.SC
 	}
 	if err := c.options.Control.BeginSession(c.actor(r, &p), s, c.limits()); err != nil {
 		return err
+	}
+	if before := c.whoIs(r); before != nil { // the browser forgets its token
+		if err := c.options.Control.EndSession(c.actor(r, before), before.session.ID); err != nil {
+			return err
+		}
 	}
 	setCookie(w, sessionCookie, token, http.SameSiteStrictMode, 0)
 	return nil

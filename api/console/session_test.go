@@ -2,6 +2,8 @@ package console
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -237,4 +239,22 @@ func TestSessionsAreAudited(t *testing.T) {
 	require.Len(t, said, 2)
 	require.Contains(t, said[0], `"what":"signed in"`)
 	require.Contains(t, said[1], `"what":"signed out"`)
+}
+
+// Who signs in again in the same browser leaves no session behind that nobody can end from there.
+func TestSigningInAgain(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	u, err := url.Parse(h.url)
+	require.NoError(t, err)
+	h.provision("ada@example.com", everything)
+	user, _ := h.users.Named("ada@example.com")
+	r := httptest.NewRequest(http.MethodGet, h.url, nil)
+	r.RemoteAddr = "127.0.0.1:1"
+	for _, c := range b.Jar.Cookies(u) {
+		r.AddCookie(c)
+	}
+	require.NotNil(t, h.console.whoIs(r))
+	require.NoError(t, h.console.begin(httptest.NewRecorder(), r, user))
+	require.Nil(t, h.console.whoIs(r))
 }

@@ -188,7 +188,7 @@ func (v *visit) call(method, path string, body, into any) error {
 	if err := v.pass(w, method, path, text); err != nil {
 		return err
 	}
-	if w.status >= http.StatusBadRequest {
+	if w.status >= http.StatusMultipleChoices {
 		return w.fault()
 	}
 	v.etag = w.header.Get("ETag")
@@ -237,8 +237,11 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.body.Write(p)
 }
 
-// fault is what the answer says is wrong.
+// fault is what the answer says is wrong. One that leads elsewhere was asked for by a name that is none.
 func (a *answer) fault() error {
+	if a.status < http.StatusBadRequest {
+		return notFound()
+	}
 	var said struct {
 		Message string `json:"message"`
 	}
@@ -260,12 +263,16 @@ func sentence(text string) string {
 	return text
 }
 
-// path joins segments to a path; each is escaped.
+// path joins segments to a path; each is escaped, also such as would lead elsewhere: a dot, or two.
 func path(segments ...string) string {
 	var b strings.Builder
 	for _, s := range segments {
 		b.WriteByte('/')
-		b.WriteString(url.PathEscape(s))
+		if s == "." || s == ".." {
+			b.WriteString(strings.ReplaceAll(s, ".", "%2E"))
+		} else {
+			b.WriteString(url.PathEscape(s))
+		}
 	}
 	return b.String()
 }
