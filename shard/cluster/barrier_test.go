@@ -172,16 +172,16 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	}
 	for name, done := range waiting {
 		select {
-		case err := <-done:
-			require.Fail(t, "answered without a leader", "%s: %v", name, err)
+		case err := <-done: // under way to a node that is taken for hanging by now
+			require.ErrorIs(t, err, shard.ErrUnknown, "%s: answered without a leader", name)
+			delete(waiting, name)
 		default:
 		}
 	}
 	require.Empty(t, all, "who asks for all waits for all")
 	f.hide(0)
 	for name, done := range waiting {
-		err := <-done
-		if err != nil { // a request without a key that was under way
+		if err := <-done; err != nil {
 			require.ErrorIs(t, err, shard.ErrUnknown, name)
 		}
 	}
