@@ -11,38 +11,70 @@ import (
 // Phones reads phone numbers. Whether a number exists in the numbering plan of its country is a question of dozens of
 // microseconds, so the answers are remembered, for good and bad numbers alike.
 //
-// The memory is a table with one place per hash: a new number takes the place of the one that was there. That bounds it
-// exactly, needs no lock and no eviction, and costs a number that shares its place a second look now and then. (A
-// concurrent map with two generations was the alternative: more code, and a copy of each entry per generation.)
+// The memory is a table of a fixed size with one cache line per hash: a new number takes one of its four places. That
+// bounds it exactly, needs no lock and no eviction, and costs a number that has lost its place a second look.
 type Phones struct {
-	places []atomic.Pointer[phoneAnswer] // the length is a power of two
-	shift  uint                          // leaves as many bits of a hash as places has
+	lines []phoneLine // as many as a power of two
+	shift uint        // leaves as many bits of a hash as lines has
 }
 
-// phoneAnswer doesn't change once it is in the table.
+type phoneLine [4]phoneAnswer
+
+// phoneAnswer is what a number comes to: dialed are its digits with the country code, e164 those of the valid number, 0
+// when there is none. Its halves are read and written one after the other: seal has both in it, so that halves of two
+// numbers are neither's.
 type phoneAnswer struct {
-	dialed uint64 // digits with the country code
-	e164   uint64 // digits of the valid number; 0 when there is none
+	e164 atomic.Uint64
+	seal atomic.Uint64 // 0: free
+}
+
+func phoneSeal(dialed, e164 uint64) uint64 { return dialed ^ e164*phoneMix }
+
+const phoneMix = 0x9e3779b97f4a7c15
+
+// find finds the answer for a number.
+func (l *phoneLine) find(dialed uint64) (e164 uint64, ok bool) {
+	for i := range l {
+		e164 = l[i].e164.Load()
+		if l[i].seal.Load() == phoneSeal(dialed, e164) {
+			return e164, true
+		}
+	}
+	return 0, false
+}
+
+// put puts an answer into a free place, or into that of another one.
+func (l *phoneLine) put(dialed, e164 uint64) {
+	place := &l[dialed%uint64(len(l))]
+	for i := range l {
+		if l[i].seal.Load() == 0 {
+			place = &l[i]
+			break
+		}
+	}
+	place.e164.Store(e164)
+	place.seal.Store(phoneSeal(dialed, e164))
 }
 
 const (
-	defaultPhoneCache = 1 << 16
+	defaultPhoneCache = 1 << 18
 	maxPhoneCache     = 1 << 26
 	maxPhoneBytes     = 255
 	maxDialedDigits   = 18 // E.164 has 15; national prefixes such as +44 (0)20 come on top; fits into 64 bits
 )
 
-// NewPhones returns a reader that remembers about cacheSize numbers, 24 bytes each. Zero or less means 65,536; the
+// NewPhones returns a reader that remembers about cacheSize numbers, 16 bytes each. Zero or less means 262,144; the
 // size is rounded up to a power of two and ends at 2^26.
 func NewPhones(cacheSize int) *Phones {
 	if cacheSize <= 0 {
 		cacheSize = defaultPhoneCache
 	}
+	per := len(phoneLine{})
 	bits := uint(0)
-	for 1<<bits < min(cacheSize, maxPhoneCache) {
+	for per<<bits < min(cacheSize, maxPhoneCache) {
 		bits++
 	}
-	return &Phones{places: make([]atomic.Pointer[phoneAnswer], 1<<bits), shift: 64 - bits}
+	return &Phones{lines: make([]phoneLine, 1<<bits), shift: 64 - bits}
 }
 
 // Parse appends the E.164 form of a phone number (+ and digits) to dst, by the rules of reference.md 2: what is no
@@ -56,16 +88,16 @@ func (p *Phones) Parse(dst []byte, b []byte) (e164 []byte, ok bool) {
 	if !ok {
 		return dst, false
 	}
-	place := &p.places[dialed*0x9e3779b97f4a7c15>>p.shift]
-	answer := place.Load()
-	if answer == nil || answer.dialed != dialed {
-		answer = &phoneAnswer{dialed: dialed, e164: validNumber(dialed)}
-		place.Store(answer)
+	line := &p.lines[dialed*phoneMix>>p.shift]
+	number, known := line.find(dialed)
+	if !known {
+		number = validNumber(dialed)
+		line.put(dialed, number)
 	}
-	if answer.e164 == 0 {
+	if number == 0 {
 		return dst, false
 	}
-	return strconv.AppendUint(append(dst, '+'), answer.e164, 10), true
+	return strconv.AppendUint(append(dst, '+'), number, 10), true
 }
 
 // dialedDigits returns the digits of b with the country code in front. No country code begins with 0, so that the

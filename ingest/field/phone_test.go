@@ -74,11 +74,42 @@ func TestPhoneMemoryNeverChangesAnAnswer(t *testing.T) {
 }
 
 func TestPhoneMemoryIsBounded(t *testing.T) {
-	require.Len(t, NewPhones(0).places, defaultPhoneCache)
-	require.Len(t, NewPhones(-1).places, defaultPhoneCache)
-	require.Len(t, NewPhones(1).places, 1)
-	require.Len(t, NewPhones(5).places, 8)
-	require.Len(t, NewPhones(1024).places, 1024)
+	for size, want := range map[int]int{0: defaultPhoneCache, -1: defaultPhoneCache, 1: 4, 5: 8, 1024: 1024} {
+		require.Len(t, NewPhones(size).lines, want/len(phoneLine{}))
+	}
+}
+
+// Halves of two numbers, as a reader may see them who comes between two writers, are no answer.
+func TestPhoneAnswerInHalves(t *testing.T) {
+	var a, b, torn phoneLine
+	a.put(14155552671, 14155552671)
+	b.put(4402071838750, 442071838750)
+	torn[0].e164.Store(b[0].e164.Load())
+	torn[0].seal.Store(a[0].seal.Load())
+	for _, dialed := range []uint64{14155552671, 4402071838750, 442071838750} {
+		_, ok := torn.find(dialed)
+		require.False(t, ok)
+	}
+	got, ok := b.find(4402071838750)
+	require.True(t, ok)
+	require.EqualValues(t, 442071838750, got)
+}
+
+// What shares a line with others is remembered as long as there is a place, and found again afterwards.
+func TestPhoneLineIsFull(t *testing.T) {
+	phones := NewPhones(1)
+	for i := range 10 {
+		for j := range i {
+			number := fmt.Sprintf("+1415555%d", 2670+j)
+			got, ok := phones.Parse(nil, []byte(number))
+			require.True(t, ok)
+			require.Equal(t, number, string(got))
+		}
+		for j := range min(i, 4) {
+			_, ok := phones.lines[0].find(uint64(14155552670 + j))
+			require.True(t, ok || i > 4)
+		}
+	}
 }
 
 func TestEveryRegionHasAPhone(t *testing.T) {
