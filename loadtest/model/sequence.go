@@ -15,7 +15,8 @@ type Options struct {
 	Setup  *Setup
 	Areas  Areas
 	Keyed  bool // every request of /users/track has an Idempotency-Key
-	// InParts: of several nodes some may have done their part of a request of unknown outcome.
+	// InParts: each of several nodes does its part of a request. Of one of unknown outcome some may be done and others
+	// not; of the users whom it changes, any may count as the one who was updated last.
 	InParts bool
 	// Sent counts requests that may change something, Reads those that don't, Unknowns the attempts without an answer.
 	Sent, Reads, Unknowns *atomic.Int64
@@ -134,8 +135,10 @@ func (q *Sequence) attempt(w *Wire, isSafe bool) (reply *Reply, lost int) {
 func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) string {
 	var next []*State
 	var text string
+	isOpen := false // who was updated last
 	for _, s := range q.states {
-		answer, ends := s.do(r.Step, w)
+		answer, ends := q.do(s, r, w)
+		isOpen = isOpen || len(ends) > 1
 		d := answer.differs(w.Path, *reply, q.Areas)
 		if d == "" && reply.Replay && !answer.Replay && !wasLost && !q.InParts { // a node may have tried twice itself
 			d = "Idempotent-Replay with the first answer"
@@ -150,10 +153,25 @@ func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) stri
 		return text
 	}
 	q.states = next
-	if w.Path == "/users/merge" { // it is done soon after
+	switch {
+	case w.Path == "/users/merge": // it is done soon after
 		return q.check(q.allReads(), q.Patience)
+	case isOpen:
+		return q.check(addressReads(), q.Patience)
 	}
 	return ""
+}
+
+// do is what a request may come to.
+func (q *Sequence) do(s *State, r *Request, w *Wire) (answer Answer, all []*State) {
+	answer, ends := s.do(r.Step, w)
+	if !q.InParts {
+		return answer, ends
+	}
+	for _, e := range ends {
+		all = append(all, e.orders(s.clock)...)
+	}
+	return answer, all
 }
 
 // branch follows both outcomes of a request: done or not. Where it can't be told that it was done the sequence ends,
@@ -161,7 +179,7 @@ func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) stri
 func (q *Sequence) branch(r *Request, w *Wire) string {
 	var next []*State
 	for _, s := range q.states {
-		_, ends := s.do(r.Step, w)
+		_, ends := q.do(s, r, w)
 		next = append(next, ends...)
 		undone := s.clone()
 		undone.undone = true
@@ -186,7 +204,8 @@ func (q *Sequence) mayBeDoneInPart(w *Wire) bool {
 			elements += len(list)
 		}
 	}
-	listed := strings.HasPrefix(w.Path, "/users/alias/") || strings.HasPrefix(w.Path, "/users/external_ids/") || w.Path == "/users/identify"
+	listed := strings.HasPrefix(w.Path, "/users/alias/") || strings.HasPrefix(w.Path, "/users/external_ids/") ||
+		w.Path == "/users/identify"
 	return elements > 1 && (q.InParts || listed)
 }
 

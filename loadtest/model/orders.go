@@ -1,0 +1,80 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Of several users whom one request changes, a cluster may take any for the one who was updated last: each of their
+// groups stamps its part of the request (docs/cluster.md). That shows where they share an address.
+
+// maxOrdered is how many of them are followed in all their orders.
+const maxOrdered = 4
+
+// orders are the states that a request may have come to that began at a moment: one for each order in which those of
+// the users whom it has changed may have been updated who share an address.
+func (s *State) orders(began int64) []*State {
+	sharing := s.changedTogether(began)
+	if len(sharing) < 2 {
+		return []*State{s}
+	}
+	var moments []int64
+	for _, i := range sharing {
+		moments = append(moments, s.users[i].touched)
+	}
+	var all []*State
+	each(len(sharing), func(order []int) {
+		c := s.clone()
+		for k, i := range sharing {
+			c.users[i].touched = moments[order[k]]
+		}
+		all = append(all, c)
+	})
+	return all
+}
+
+// changedTogether are the users who were updated since a moment and share an address with another such.
+func (s *State) changedTogether(began int64) (list []int) {
+	for kind := range contactNames {
+		for i := range s.users {
+			of := s.sharers(kind, s.users[i].contacts[kind].address)
+			of = slices.DeleteFunc(of, func(k int) bool { return s.users[k].touched <= began })
+			if len(of) > 1 && slices.Contains(of, i) && !slices.Contains(list, i) && len(list) < maxOrdered {
+				list = append(list, i)
+			}
+		}
+	}
+	return list
+}
+
+// each calls f with each order of 0 … n-1.
+func each(n int, f func(order []int)) {
+	order := make([]int, 0, n)
+	var extend func()
+	extend = func() {
+		if len(order) == n {
+			f(order)
+			return
+		}
+		for k := range n {
+			if !slices.Contains(order, k) {
+				order = append(order, k)
+				extend()
+				order = order[:len(order)-1]
+			}
+		}
+	}
+	extend()
+}
+
+// addressReads ask who has each address, and who is meant by it.
+func addressReads() (list []*Request) {
+	for n := range addresses {
+		list = append(list, &Request{Path: exportPath,
+			Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}})
+	}
+	for n := range phones {
+		list = append(list, &Request{Path: exportPath, Body: map[string]any{"phone": fmt.Sprintf("phone#%d", n)}})
+	}
+	return list
+}

@@ -1,0 +1,33 @@
+package model
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Of two who share an address and are changed by one request, either may be the one who is meant by it afterwards; who
+// is changed alone is.
+func TestOrdersOfOneRequest(t *testing.T) {
+	w := newWorld(t)
+	w.track(`{"external_id":"x","email":"a@example.com"},{"external_id":"y","email":"a@example.com"},{"external_id":"z"}`)
+	x, y := w.s.byExternal("x"), w.s.byExternal("y")
+	meant := func(began int64) (who []int) {
+		for _, s := range w.s.orders(began) {
+			who = append(who, s.byAddress(email, "a@example.com"))
+		}
+		return who
+	}
+	require.ElementsMatch(t, []int{x, y}, meant(0))
+	began := w.s.clock
+	w.track(`{"external_id":"x","n":1},{"external_id":"z","n":1}`)
+	require.Equal(t, []int{x}, meant(began), "z has no address")
+	began = w.s.clock
+	w.track(`{"external_id":"x","n":2},{"external_id":"y","n":2}`)
+	require.ElementsMatch(t, []int{x, y}, meant(began))
+	for _, n := range []int{1, 3, 4} {
+		orders := 0
+		each(n, func([]int) { orders++ })
+		require.Equal(t, []int{0, 1, 2, 6, 24}[n], orders)
+	}
+}
