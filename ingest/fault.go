@@ -25,17 +25,26 @@ const (
 // ruleNames are the names of rules by their reasons. docs/http.md tells of each.
 var ruleNames = [...]string{
 	reasonDuplicate: "duplicate-member", reasonSurrogate: "lone-surrogate", reasonDepth: "too-deep",
-	reasonNotObject: "not-an-object", reasonNoIdentifier: "no-identifier", reasonTwoIdentifiers: "two-identifiers", reasonNotString: "not-a-string",
-	reasonExternalIDLong: "external-id-too-long", reasonBlocked: "blocked-user", reasonAliasType: "alias-shape", reasonAliasMember: "alias-incomplete",
-	reasonAliasLong: "alias-too-long", reasonEmail: "email-not-valid", reasonPushImport: "push-token-import",
-	reasonRequired: "required", reasonNotValid: "not-valid", reasonNumber: "number-out-of-range", reasonNumberLong: "number-too-long", reasonLong: "too-long-text",
-	reasonTooLarge: "too-large", reasonAttributeName: "attribute-name", reasonForbidden: "forbidden-attribute", reasonEmailSubscribe: "email-subscribe",
-	reasonPushSubscribe: "push-subscribe", reasonGroupArray: "subscription-groups", reasonGroupID: "subscription-group-id", reasonGroupState: "subscription-state",
-	reasonTokenArray: "push-tokens", reasonTokenApp: "push-token-app", reasonTokenText: "push-token-text", reasonDeviceID: "device-id",
-	reasonProperties: "properties", reasonPropertyNameEmpty: "property-name-empty", reasonPropertyNameDollar: "property-name-dollar",
-	reasonPropertyNameLong: "property-name-too-long", reasonPropertyNull: "property-null", reasonPropertyLong: "property-too-long",
-	reasonPropertyTime: "property-time", reasonPropertyNumber: "property-number-out-of-range", reasonPropertyNumberLong: "property-number-too-long",
-	reasonPropertiesBytes: "properties-too-large",
+	reasonNotObject: "not-an-object", reasonNoIdentifier: "no-identifier", reasonTwoIdentifiers: "two-identifiers",
+	reasonNotString:      "not-a-string",
+	reasonExternalIDLong: "external-id-too-long", reasonBlocked: "blocked-user", reasonAliasType: "alias-shape",
+	reasonAliasMember: "alias-incomplete",
+	reasonAliasLong:   "alias-too-long", reasonEmail: "email-not-valid", reasonPushImport: "push-token-import",
+	reasonRequired: "required", reasonNotValid: "not-valid", reasonNumber: "number-out-of-range",
+	reasonNumberLong: "number-too-long", reasonLong: "too-long-text",
+	reasonTooLarge: "too-large", reasonAttributeName: "attribute-name", reasonForbidden: "forbidden-attribute",
+	reasonEmailSubscribe: "email-subscribe",
+	reasonPushSubscribe:  "push-subscribe", reasonGroupArray: "subscription-groups",
+	reasonGroupID: "subscription-group-id", reasonGroupState: "subscription-state",
+	reasonTokenArray: "push-tokens", reasonTokenApp: "push-token-app", reasonTokenText: "push-token-text",
+	reasonDeviceID:   "device-id",
+	reasonProperties: "properties", reasonPropertyNameEmpty: "property-name-empty",
+	reasonPropertyNameDollar: "property-name-dollar",
+	reasonPropertyNameLong:   "property-name-too-long", reasonPropertyNull: "property-null",
+	reasonPropertyLong: "property-too-long",
+	reasonPropertyTime: "property-time", reasonPropertyNumber: "property-number-out-of-range",
+	reasonPropertyNumberLong: "property-number-too-long",
+	reasonPropertiesBytes:    "properties-too-large",
 }
 
 // Rules are the names of all rules.
@@ -60,7 +69,8 @@ func (d *Decoder) noteObjects(note func(Fault)) {
 }
 
 func (d *Decoder) fault(e entry, isRefused bool) Fault {
-	return Fault{Array: arrayNames[e.array], Index: e.index, Object: d.body[e.from:e.to:e.to], Rule: ruleNames[e.why], Text: plainText(d.texts[e.start:e.end]),
+	return Fault{Array: arrayNames[e.array], Index: e.index, Object: d.body[e.from:e.to:e.to], Rule: ruleNames[e.why],
+		Text:      plainText(d.texts[e.start:e.end]),
 		IsRefused: isRefused}
 }
 

@@ -23,8 +23,9 @@ const (
 )
 
 // asideOf has those that are kept aside by their class.
-var asideOf = [256]aside{classExternalID: asideExternalID, classEmail: asideEmail, classPhone: asidePhone, classAppID: asideApp,
-	className: asideName, classProductID: asideName, classTime: asideTime, classCurrency: asideCurrency}
+var asideOf = [256]aside{classExternalID: asideExternalID, classEmail: asideEmail, classPhone: asidePhone,
+	classAppID: asideApp,
+	className:  asideName, classProductID: asideName, classTime: asideTime, classCurrency: asideCurrency}
 
 // identity is what an object says about whose it is.
 type identity struct {

@@ -62,7 +62,8 @@ func usualOf(s shape, c class) (u usual) {
 	case shapeAttributes, shapeEvent, shapePurchase:
 		u.aside = asideOf[c]
 		u.times = s == shapeAttributes && c == classOther
-		u.texts = c == class(op.AttrFirstName) || c == class(op.AttrLastName) || c == class(op.AttrHomeCity) || c == class(op.AttrImageURL)
+		u.texts = c == class(op.AttrFirstName) || c == class(op.AttrLastName) || c == class(op.AttrHomeCity) ||
+			c == class(op.AttrImageURL)
 	}
 	return u
 }
@@ -86,7 +87,8 @@ func (d *Decoder) members(p *path, i int) (next int, more bool) {
 		w := d.wordsAt(i, end-i, p.shape)
 		k := d.names.firstAt(w)
 		n := &d.names.nodes[k%maxNames]
-		if n.first^w.first|n.second^w.second != 0 || n.tag != w.tag || n.object == p.object || uint16(word(in, end)) != nameEnd {
+		if n.first^w.first|n.second^w.second != 0 || n.tag != w.tag || n.object == p.object ||
+			uint16(word(in, end)) != nameEnd {
 			i = d.member(p, i-1)
 			return i, i >= 0
 		}

@@ -171,8 +171,9 @@ func (s *nameTable) learn(place uint64, w nameWords, shape shape, name []byte) (
 	class, rule := classify(shape, name)
 	stored := storedName(shape, name)
 	n := &s.nodes[k]
-	*n = nameNode{nameWords: w, at: uint32(len(s.bytes)), meaning: mean(class, rule), trimmed: uint8(bytes.Index(name, stored)),
-		stored: uint8(len(stored))}
+	*n = nameNode{nameWords: w, at: uint32(len(s.bytes)), meaning: mean(class, rule),
+		trimmed: uint8(bytes.Index(name, stored)),
+		stored:  uint8(len(stored))}
 	if n.usual = usualOf(shape, class); n.usual.texts {
 		n.setCode(uint32(class), everyGen)
 	}

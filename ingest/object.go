@@ -146,8 +146,9 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 		return
 	}
 	if d.deferring {
-		d.pending = append(d.pending, pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array,
-			index: d.index, from: d.from, to: d.to, kind: kind, flags: flags, id: id.resolved})
+		d.pending = append(d.pending,
+			pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array,
+				index: d.index, from: d.from, to: d.to, kind: kind, flags: flags, id: id.resolved})
 		return
 	}
 	d.place(start, kind, flags, id.resolved, d.o-keyStart, id.number)

@@ -180,7 +180,8 @@ func invalidUTF8(b []byte) int {
 // literal reads true, false or null; i is at its first letter.
 func (d *Decoder) literal(i int, word string) int {
 	// All of them have at least four letters, and the first one has been seen.
-	if last := len(word) - 4; binary.LittleEndian.Uint32(d.in[i+last:]) == binary.LittleEndian.Uint32([]byte(word[last:])) {
+	if last := len(word) - 4; binary.LittleEndian.Uint32(d.in[i+
+		last:]) == binary.LittleEndian.Uint32([]byte(word[last:])) {
 		return i + len(word)
 	}
 	for k := 0; d.in[i] == word[k]; k++ {

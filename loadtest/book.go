@@ -53,7 +53,8 @@ func newTable(rows, slots int, atomic bool) *table {
 }
 
 func newBook(r *run, worker int) *book {
-	b := &book{run: r, worker: uint64(worker), workers: r.o.Connections, slots: r.generate.EventNames + r.generate.Products,
+	b := &book{run: r, worker: uint64(worker), workers: r.o.Connections,
+		slots:  r.generate.EventNames + r.generate.Products,
 		oneHot: r.generate.Skew == body.Hot, rows: make([]int32, r.generate.Mix.Total())}
 	total := 0
 	for kind := range b.perWorker {

@@ -114,14 +114,16 @@ func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
 func (c *Command) options() (Options, error) {
 	o := Options{
 		Targets: c.Target, Key: c.Key, AllowRemote: c.AllowRemote,
-		Duration: c.Duration, Warmup: c.Warmup, Requests: c.Requests, Connections: c.Connections, Rate: c.Rate, Backlog: c.Backlog, Timeout: c.Timeout,
+		Duration: c.Duration, Warmup: c.Warmup, Requests: c.Requests, Connections: c.Connections, Rate: c.Rate,
+		Backlog: c.Backlog, Timeout: c.Timeout,
 		Gzip: c.Gzip, Pool: c.Pool,
 		Ledger: c.Verify || c.VerifyAtomic || c.Ledger != "", Atomic: c.VerifyAtomic, AtomicUsers: c.AtomicUsers,
 		SurviveRestarts: c.SurviveRestarts, IdempotencyKeys: c.IdempotencyKeys,
 		Body: body.Options{
 			Seed: c.Seed, Prefix: c.Prefix, Users: c.Users, Skew: body.Skew(c.Skew), Exponent: c.ZipfExponent,
 			EmailShare: c.EmailShare, AliasShare: c.AliasShare, JoinEmails: c.JoinEmails, ErrorShare: c.ErrorShare,
-			Properties: c.Properties, UnicodeShare: c.UnicodeShare, EscapeShare: c.EscapeShare, EventNames: c.EventNames, Products: c.Products,
+			Properties: c.Properties, UnicodeShare: c.UnicodeShare, EscapeShare: c.EscapeShare, EventNames: c.EventNames,
+			Products: c.Products,
 		},
 	}
 	if c.VerifyAtomic {

@@ -67,8 +67,9 @@ func (l *Ledger) UnknownRequests() int { return len(l.unknown) }
 
 // ledger collects the books of the workers. The tables go over to it.
 func (r *run) ledger() *Ledger {
-	l := &Ledger{unknown: map[uint64]bool{}, settling: halfSettleTime, head: ledgerHead{Format: ledgerFormat, Prefix: r.generate.Prefix, Seed: r.generate.Seed, Marker: r.generate.Marker,
-		Currency: r.generate.Currencies[0]}}
+	l := &Ledger{unknown: map[uint64]bool{}, settling: halfSettleTime,
+		head: ledgerHead{Format: ledgerFormat, Prefix: r.generate.Prefix, Seed: r.generate.Seed, Marker: r.generate.Marker,
+			Currency: r.generate.Currencies[0]}}
 	for i := range r.generate.EventNames {
 		l.head.EventNames = append(l.head.EventNames, body.EventName(i))
 	}
@@ -109,8 +110,9 @@ func (l *Ledger) take(b *book) {
 }
 
 func (t *table) account(row, slots int, kind body.IDKind, user, group int) account {
-	a := account{Kind: kind, User: user, Group: group, Acked: t.acked[row*slots : (row+1)*slots], Unknown: t.unknown[row*slots : (row+1)*slots],
-		Amount: t.amount[row], AmountUnknown: t.amountUnknown[row]}
+	a := account{Kind: kind, User: user, Group: group, Acked: t.acked[row*slots : (row+1)*slots],
+		Unknown: t.unknown[row*slots : (row+1)*slots],
+		Amount:  t.amount[row], AmountUnknown: t.amountUnknown[row]}
 	if t.seq[row] != 0 {
 		a.Seqs = []uint64{t.seq[row]}
 	}
@@ -220,7 +222,8 @@ func (l *Ledger) read(d *json.Decoder) error {
 		if err := d.Decode(&a); err != nil {
 			return fmt.Errorf("account %d of %d: %w", i, l.head.Accounts, err)
 		}
-		if len(a.Acked) != slots || len(a.Unknown) != slots || a.Kind >= body.NumKinds || a.Group < -1 || a.Group >= l.groups {
+		if len(a.Acked) != slots || len(a.Unknown) != slots || a.Kind >= body.NumKinds || a.Group < -1 ||
+			a.Group >= l.groups {
 			return fmt.Errorf("account %d: not of this ledger", i)
 		}
 		l.accounts = append(l.accounts, a)

@@ -203,7 +203,8 @@ func parseTargets(targets []string, remote bool) ([]endpoint, error) {
 // localhost count as remote: what they resolve to may change between the check and the connection.
 func parseTarget(target string, remote bool) (endpoint, error) {
 	u, err := url.Parse(target)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
+		u.RawQuery != "" {
 		return endpoint{}, fmt.Errorf("target %q: want http://HOST:PORT", target)
 	}
 	if ip := net.ParseIP(u.Hostname()); !remote && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
@@ -213,5 +214,6 @@ func parseTarget(target string, remote bool) (endpoint, error) {
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	return endpoint{address: net.JoinHostPort(u.Hostname(), port), tls: u.Scheme == "https", base: strings.TrimRight(target, "/")}, nil
+	return endpoint{address: net.JoinHostPort(u.Hostname(), port),
+		tls: u.Scheme == "https", base: strings.TrimRight(target, "/")}, nil
 }

@@ -67,7 +67,8 @@ func latencyOf(h *hdrhistogram.Histogram) Latency {
 		return Latency{}
 	}
 	ms := func(us int64) float64 { return float64(us) / 1000 }
-	return Latency{Count: h.TotalCount(), Mean: h.Mean() / 1000, P50: ms(h.ValueAtQuantile(50)), P90: ms(h.ValueAtQuantile(90)), P99: ms(h.ValueAtQuantile(99)),
+	return Latency{Count: h.TotalCount(), Mean: h.Mean() / 1000, P50: ms(h.ValueAtQuantile(50)),
+		P90: ms(h.ValueAtQuantile(90)), P99: ms(h.ValueAtQuantile(99)),
 		P999: ms(h.ValueAtQuantile(99.9)), Max: ms(h.Max())}
 }
 
@@ -149,7 +150,8 @@ func (f *figures) differs(format string, a ...any) {
 func (r *run) report(now time.Time) *Report {
 	o := r.o
 	o.Body = r.generate
-	p := &Report{Options: o, Started: r.started, Go: runtime.Version(), CPUs: runtime.NumCPU(), Accepted: map[string]int64{}, Statuses: map[string]int64{},
+	p := &Report{Options: o, Started: r.started, Go: runtime.Version(), CPUs: runtime.NumCPU(),
+		Accepted: map[string]int64{}, Statuses: map[string]int64{},
 		ErrorTexts: map[string]int64{}, MissedSends: r.missed.Load()}
 	latency, rejected := newHistograms(o.Timeout)
 	last := r.measure
@@ -205,7 +207,8 @@ func (p *Report) add(f *figures) {
 	for text, n := range f.texts {
 		p.ErrorTexts[text] += n
 	}
-	p.UnexpectedSamples = append(p.UnexpectedSamples, f.samples[:min(len(f.samples), maxSamples-len(p.UnexpectedSamples))]...)
+	p.UnexpectedSamples = append(p.UnexpectedSamples,
+		f.samples[:min(len(f.samples), maxSamples-len(p.UnexpectedSamples))]...)
 }
 
 // WriteJSON writes the report as indented JSON.
@@ -227,7 +230,8 @@ func (p *Report) WriteText(out io.Writer) error {
 	if len(o.Corpus) > 0 {
 		t.line("bodies", "%d from a corpus", len(o.Corpus))
 	} else {
-		t.line("bodies", "%d attributes, %d events, %d purchases; %d users, %s", o.Body.Mix[0], o.Body.Mix[1], o.Body.Mix[2], o.Body.Users, o.Body.Skew)
+		t.line("bodies", "%d attributes, %d events, %d purchases; %d users, %s", o.Body.Mix[0], o.Body.Mix[1], o.Body.Mix[2],
+			o.Body.Users, o.Body.Skew)
 	}
 	t.line("measured", "%.2f s after %v of warm-up", p.Seconds, o.Warmup)
 	t.line("requests", "%d, %.1f/s", p.Requests, p.RequestsPerSecond)

@@ -67,7 +67,8 @@ func (l *Ledger) Verify(ctx context.Context, targets []string, key string) (Disc
 	if err != nil {
 		return Discrepancies{}, err
 	}
-	v := &verifier{ledger: l, result: Discrepancies{Objects: l.head.Objects, Unknown: len(l.unknown)}, endpoints: endpoints, key: key}
+	v := &verifier{ledger: l, result: Discrepancies{Objects: l.head.Objects, Unknown: len(l.unknown)},
+		endpoints: endpoints, key: key}
 	for _, e := range endpoints {
 		c := &fasthttp.HostClient{Addr: e.address, IsTLS: e.tls, MaxConns: exportReaders, MaxConnWaitTimeout: outageTime,
 			Dial:        func(a string) (net.Conn, error) { return net.DialTimeout("tcp", a, 5*time.Second) },
@@ -98,7 +99,8 @@ func (l *Ledger) parts() [][]account {
 		to := from + 1
 		for to < len(l.accounts) {
 			next := &l.accounts[to]
-			if next.Kind != first.Kind || next.Group != first.Group || (first.Group < 0 && (first.Kind == body.Email || to-from == exportBatch)) {
+			if next.Kind != first.Kind || next.Group != first.Group ||
+				(first.Group < 0 && (first.Kind == body.Email || to-from == exportBatch)) {
 				break
 			}
 			to++
@@ -127,7 +129,8 @@ func (v *verifier) check(ctx context.Context, part []account) error {
 		return err
 	}
 	d := v.compare(part, shown)
-	for until := time.Now().Add(v.ledger.settling); part[0].Group >= 0 && hasUnknown(part) && !d.OK() && d.Lost == 0 && time.Now().Before(until); {
+	for until := time.Now().Add(v.ledger.settling); part[0].Group >= 0 && hasUnknown(part) && !d.OK() && d.Lost == 0 &&
+		time.Now().Before(until); {
 		if !sleep(ctx, 100*time.Millisecond) {
 			return ctx.Err()
 		}
@@ -228,7 +231,8 @@ func (v *verifier) isPossible(a *account, p *profile) bool {
 func hasUnknown(part []account) bool {
 	for i := range part {
 		a := &part[i]
-		if a.SeqUnknown != 0 || a.AmountUnknown != 0 || slices.ContainsFunc(a.Unknown, func(n uint32) bool { return n != 0 }) {
+		if a.SeqUnknown != 0 || a.AmountUnknown != 0 ||
+			slices.ContainsFunc(a.Unknown, func(n uint32) bool { return n != 0 }) {
 			return true
 		}
 	}
@@ -260,7 +264,8 @@ func (v *verifier) compareGroup(d *Discrepancies, part []account, shown []profil
 	}
 	d.Halves++
 	first := func(ids []string) string { return strings.Join(ids[:min(1, len(ids))], "") }
-	d.sample("group %d: its last request is there for %d users (%s), not for %d (%s), in part for %d (%s)", part[0].Group, len(after), first(after), len(before),
+	d.sample("group %d: its last request is there for %d users (%s), not for %d (%s), in part for %d (%s)", part[0].Group,
+		len(after), first(after), len(before),
 		first(before), len(between), first(between))
 }
 

@@ -50,7 +50,8 @@ func (l *Log) Image(hold string, from, to uint64) ([]File, error) {
 		if s.size, err = l.sizeOf(&s); err != nil {
 			return nil, err
 		}
-		files = append(files, File{Name: l.opts.FS.PathBase(s.path), Size: s.size, Open: func() (io.ReadCloser, error) { return l.openSpan(hold, s) }})
+		files = append(files, File{Name: l.opts.FS.PathBase(s.path), Size: s.size,
+			Open: func() (io.ReadCloser, error) { return l.openSpan(hold, s) }})
 	}
 	l.Hold(hold, from)
 	return files, nil
@@ -123,7 +124,8 @@ func (l *Log) openSpan(hold string, s span) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open segment %q: %w", s.path, err)
 	}
-	return &spanReader{SectionReader: io.NewSectionReader(f, 0, s.size), file: f, close: func() { l.Hold(hold, s.last+1) }}, nil
+	return &spanReader{SectionReader: io.NewSectionReader(f, 0, s.size), file: f,
+		close: func() { l.Hold(hold, s.last+1) }}, nil
 }
 
 type spanReader struct {

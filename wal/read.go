@@ -119,7 +119,8 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 		case err != nil:
 			return err
 		case next == 0 && h.position > from, next != 0 && h.position != next:
-			return fmt.Errorf("%w: record %d instead of %d in segment %q at %d", ErrCorrupt, h.position, max(next, from), r.path, r.offset)
+			return fmt.Errorf("%w: record %d instead of %d in segment %q at %d", ErrCorrupt, h.position, max(next, from), r.path,
+				r.offset)
 		}
 		next = h.position + 1
 		if h.position < from {

@@ -95,7 +95,8 @@ func parseHeader(data []byte, s salt) (h header, ok bool) {
 func openRecord(data []byte, s salt) (header, []byte, error) {
 	h, ok := parseHeader(data, s)
 	if !ok {
-		return h, nil, fmt.Errorf("%w: %d bytes that aren't a record of format %d of this log", ErrCorrupt, len(data), formatVersion)
+		return h, nil, fmt.Errorf("%w: %d bytes that aren't a record of format %d of this log", ErrCorrupt, len(data),
+			formatVersion)
 	}
 	sum := crc32.Checksum(data[HeaderBytes:], castagnoli)
 	if crc32.Update(sum, castagnoli, data[:20]) != binary.LittleEndian.Uint32(data[20:]) {

@@ -132,7 +132,8 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 	if found.torn || found.records > 0 {
 		dropped := max(found.records, 1)
 		tornRecordsTotal.Add(dropped)
-		l.opts.Logger.Warn("wal: dropped a torn tail, never acknowledged", "segment", l.tailName(tail), "last", next-1, "records", dropped)
+		l.opts.Logger.Warn("wal: dropped a torn tail, never acknowledged", "segment", l.tailName(tail), "last", next-1,
+			"records", dropped)
 	}
 	return next - 1, nil
 }
@@ -188,7 +189,8 @@ func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 		case err != nil:
 			return 0, false, err
 		case h.position != s.last+1:
-			return 0, false, fmt.Errorf("%w: record %d follows record %d in segment %q at %d", ErrCorrupt, h.position, s.last, s.path, r.offset)
+			return 0, false, fmt.Errorf("%w: record %d follows record %d in segment %q at %d", ErrCorrupt, h.position, s.last,
+				s.path, r.offset)
 		}
 		s.last = h.position
 		s.note(h.position, r.offset)

@@ -102,7 +102,8 @@ func (r *segmentReader) next() (header, []byte, error) {
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		return header{}, nil, io.EOF
-	case errors.Is(err, record.ErrInvalidChunk), errors.Is(err, record.ErrZeroedChunk), errors.Is(err, record.ErrUnexpectedEOF):
+	case errors.Is(err, record.ErrInvalidChunk), errors.Is(err, record.ErrZeroedChunk),
+		errors.Is(err, record.ErrUnexpectedEOF):
 		return header{}, nil, errTorn
 	default:
 		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)

@@ -136,10 +136,12 @@ func (o *Options) Validate() error {
 		return errors.New("wal: OnDurable is not set")
 	case o.SegmentBytes < blockBytes:
 		return fmt.Errorf("wal: SegmentBytes %d is below %d", o.SegmentBytes, blockBytes)
-	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.HighWaterInterval < 0 || o.StallAfter < 0 || o.diskInterval < 0:
+	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.HighWaterInterval < 0 || o.StallAfter < 0 ||
+		o.diskInterval < 0:
 		return errors.New("wal: a bound is negative")
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
-		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
+		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken",
+			o.MaxPendingBytes, o.MaxRecordBytes)
 	}
 	return nil
 }
@@ -366,7 +368,8 @@ func (l *Log) fail(cause error) {
 	l.mu.Unlock()
 	l.wake.Signal()
 	failuresTotal.Inc()
-	l.opts.Logger.Error("wal: the log has failed; nothing is acknowledged any more", "error", cause, "durable", l.durable.Load())
+	l.opts.Logger.Error("wal: the log has failed; nothing is acknowledged any more", "error", cause,
+		"durable", l.durable.Load())
 	l.opts.OnFailure(failure)
 }
 

@@ -23,12 +23,14 @@ var (
 	typesDocument   = appendJSON(nil, listOf(userType, groupType))
 	typeDocuments   = map[string][]byte{userType.ID: appendJSON(nil, userType), groupType.ID: appendJSON(nil, groupType)}
 	schemasDocument = appendJSON(nil, listOf(userSchema, enterpriseSchema, groupSchema))
-	schemaDocuments = map[string][]byte{userSchema.ID: appendJSON(nil, userSchema), enterpriseSchema.ID: appendJSON(nil, enterpriseSchema),
-		groupSchema.ID: appendJSON(nil, groupSchema)}
+	schemaDocuments = map[string][]byte{userSchema.ID: appendJSON(nil, userSchema),
+		enterpriseSchema.ID: appendJSON(nil, enterpriseSchema),
+		groupSchema.ID:      appendJSON(nil, groupSchema)}
 )
 
 func listOf[T any](all ...T) listJSON[T] {
-	return listJSON[T]{Schemas: []string{listSchema}, TotalResults: len(all), StartIndex: 1, ItemsPerPage: len(all), Resources: all}
+	return listJSON[T]{Schemas: []string{listSchema}, TotalResults: len(all), StartIndex: 1, ItemsPerPage: len(all),
+		Resources: all}
 }
 
 type supported struct {
@@ -95,7 +97,8 @@ type extensionJSON struct {
 }
 
 var userType = typeJSON{
-	Schemas: []string{typeSchema}, ID: "User", Name: "User", Endpoint: "/Users", Description: "A dashboard user of the company.", Schema: UserSchema,
+	Schemas: []string{typeSchema},
+	ID:      "User", Name: "User", Endpoint: "/Users", Description: "A dashboard user of the company.", Schema: UserSchema,
 	Extensions: []extensionJSON{{Schema: EnterpriseSchema}},
 	Meta:       metaJSON{ResourceType: "ResourceType", Location: base + "/ResourceTypes/User"},
 }

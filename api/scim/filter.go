@@ -135,7 +135,8 @@ func (c *comparison) setValue(v any) error {
 	default:
 		return errFilter
 	}
-	if _, text := v.(string); v != nil && c.operator != parser.PR && (c.last().Type == "boolean") != isBool && !(isBool && text) {
+	if _, text := v.(string); v != nil && c.operator != parser.PR && (c.last().Type == "boolean") != isBool &&
+		!(isBool && text) {
 		return errFilter
 	}
 	return nil
@@ -187,7 +188,8 @@ func (f filter) equals(name string) (value string, ok bool) {
 		return "", false
 	}
 	for _, c := range f[0] {
-		if text, isText := c.value.(string); isText && c.attribute.Name == name && c.sub == nil && c.schema == "" && c.elements == nil && c.operator == parser.EQ {
+		if text, isText := c.value.(string); isText && c.attribute.Name == name && c.sub == nil && c.schema == "" &&
+			c.elements == nil && c.operator == parser.EQ {
 			return text, true
 		}
 	}

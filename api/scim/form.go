@@ -114,7 +114,8 @@ func (f *form) schemas(v any, schema string) {
 		return
 	}
 	list := f.strings("schemas", v)
-	if list != nil && !slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, schema) || s == oldSchema }) {
+	if list != nil && !slices.ContainsFunc(list,
+		func(s string) bool { return strings.EqualFold(s, schema) || s == oldSchema }) {
 		f.fail("schemas", "must contain %s", schema)
 	}
 }
@@ -225,7 +226,8 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 			v = map[string]any{"value": text}
 		}
 		members := f.object(path, v)
-		e := control.SCIMEmail{Value: f.optional(path+".value", members["value"]), Type: f.optional(path+".type", members["type"])}
+		e := control.SCIMEmail{Value: f.optional(path+".value", members["value"]),
+			Type: f.optional(path+".type", members["type"])}
 		if is, ok := boolOf(members["primary"]); ok {
 			e.Primary = is
 		} else if members["primary"] != nil {
@@ -241,7 +243,8 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 // group reads a whole group, apart from its members. Its permissions are as they were when it doesn't say: identity
 // providers know nothing of them.
 func (f *form) group(members map[string]any, present *control.PermissionSet) *control.PermissionSet {
-	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{}, AppGroups: []control.SCIMAppGroup{}}}
+	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{},
+		AppGroups: []control.SCIMAppGroup{}}}
 	if present != nil {
 		*p = *present
 	}

@@ -32,9 +32,10 @@ func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 
 // Replace gives a group the name and the members of body. Its permissions stay, unless body has some.
 func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	return g.change(by, id, ifMatch, false, func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
-		return g.read(f, body, old, m)
-	})
+	return g.change(by, id, ifMatch, false,
+		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+			return g.read(f, body, old, m)
+		})
 }
 
 // read reads a whole group. Members that aren't sent are none (RFC 7644 3.5.1).
@@ -56,52 +57,55 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 	if err != nil {
 		return nil, err
 	}
-	return g.change(by, id, ifMatch, false, func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
-		p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
-		before := treeOf(p.tree)["permissions"]
-		if err := p.apply(operations); err != nil {
-			f.err = cmp.Or(f.err, err.(*Error))
-			return nil
-		}
-		if reflect.DeepEqual(before, p.tree["permissions"]) {
-			delete(p.tree, "permissions")
-		} else if p.tree["permissions"] == nil {
-			p.tree["permissions"] = map[string]any{}
-		}
-		return f.group(p.tree, old)
-	})
+	return g.change(by, id, ifMatch, false,
+		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+			p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
+			before := treeOf(p.tree)["permissions"]
+			if err := p.apply(operations); err != nil {
+				f.err = cmp.Or(f.err, err.(*Error))
+				return nil
+			}
+			if reflect.DeepEqual(before, p.tree["permissions"]) {
+				delete(p.tree, "permissions")
+			} else if p.tree["permissions"] == nil {
+				p.tree["permissions"] = map[string]any{}
+			}
+			return f.group(p.tree, old)
+		})
 }
 
 // change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the
 // form.
-func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool, next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet) (*Resource, error) {
-	set, err := g.control.EditPermissionSet(by, id, func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
-		var change control.MemberChange
-		m := &memberSet{ids: map[string]bool{}}
-		if old == nil && !isNew {
-			return nil, change, errNoGroup
-		}
-		if old == nil && g.control.PermissionSets.Len() >= control.MaxPermissionSets {
-			return nil, change, errTooManyGroups
-		}
-		var present []*control.SCIMUser
-		if old != nil {
-			if err := checkMatch(ifMatch, version(old)); err != nil {
-				return nil, change, err
+func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool,
+	next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet) (*Resource, error) {
+	set, err := g.control.EditPermissionSet(by, id,
+		func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
+			var change control.MemberChange
+			m := &memberSet{ids: map[string]bool{}}
+			if old == nil && !isNew {
+				return nil, change, errNoGroup
 			}
-			present = g.control.MembersOf(old)
-		}
-		for _, u := range present {
-			m.ids[u.ID] = true
-		}
-		f := newForm(g.control.Snapshot())
-		set := next(f, old, m)
-		if f.err != nil {
-			return nil, change, f.err
-		}
-		set.ID = id
-		return set, g.difference(present, m), nil
-	})
+			if old == nil && g.control.PermissionSets.Len() >= control.MaxPermissionSets {
+				return nil, change, errTooManyGroups
+			}
+			var present []*control.SCIMUser
+			if old != nil {
+				if err := checkMatch(ifMatch, version(old)); err != nil {
+					return nil, change, err
+				}
+				present = g.control.MembersOf(old)
+			}
+			for _, u := range present {
+				m.ids[u.ID] = true
+			}
+			f := newForm(g.control.Snapshot())
+			set := next(f, old, m)
+			if f.err != nil {
+				return nil, change, f.err
+			}
+			set.ID = id
+			return set, g.difference(present, m), nil
+		})
 	switch {
 	case errors.Is(err, control.ErrExists):
 		return nil, errTaken
@@ -132,7 +136,8 @@ func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c contro
 
 // Delete removes a group for good, whoever made it: its members lose what it gave them.
 func (g *Groups) Delete(by control.Actor, id, ifMatch string) error {
-	err := g.control.PermissionSets.Remove(by, "", id, func(old *control.PermissionSet) error { return checkMatch(ifMatch, version(old)) })
+	err := g.control.PermissionSets.Remove(by, "", id,
+		func(old *control.PermissionSet) error { return checkMatch(ifMatch, version(old)) })
 	if errors.Is(err, control.ErrNotFound) {
 		return errNoGroup
 	}

@@ -40,19 +40,22 @@ func parsePatch(body []byte) ([]operation, error) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&message); err != nil {
-		return nil, &Error{Status: 400, Type: invalidSyntax, Detail: "The body must be an object with 'Operations', a list of objects with 'op', 'path' and 'value'"}
+		return nil, &Error{Status: 400, Type: invalidSyntax,
+			Detail: "The body must be an object with 'Operations', a list of objects with 'op', 'path' and 'value'"}
 	}
 	switch n := len(message.Operations); {
 	case n == 0:
 		return nil, &Error{Status: 400, Type: invalidSyntax, Detail: "'Operations' is required"}
 	case n > MaxOperations:
-		return nil, &Error{Status: 400, Type: invalidValue, Detail: fmt.Sprintf("'Operations' has %d operations, at most %d", n, MaxOperations)}
+		return nil, &Error{Status: 400, Type: invalidValue,
+			Detail: fmt.Sprintf("'Operations' has %d operations, at most %d", n, MaxOperations)}
 	}
 	for i, o := range message.Operations {
 		o.Op = strings.ToLower(o.Op)
 		switch {
 		case o.Op != "add" && o.Op != "replace" && o.Op != "remove":
-			return nil, &Error{Status: 400, Type: invalidSyntax, Detail: fmt.Sprintf("'Operations[%d].op' must be add, replace or remove", i)}
+			return nil, &Error{Status: 400, Type: invalidSyntax,
+				Detail: fmt.Sprintf("'Operations[%d].op' must be add, replace or remove", i)}
 		case o.Op == "remove" && o.Path == "":
 			return nil, &Error{Status: 400, Type: noTarget, Detail: fmt.Sprintf("'Operations[%d].path' is required", i)}
 		}
@@ -83,7 +86,8 @@ func (p *patch) apply(operations []operation) error {
 func (p *patch) spread(o operation, prefix string) error {
 	members, ok := o.Value.(map[string]any)
 	if !ok {
-		return &Error{Status: 400, Type: invalidValue, Detail: "The 'value' of an operation without the path of an attribute must be an object"}
+		return &Error{Status: 400, Type: invalidValue,
+			Detail: "The 'value' of an operation without the path of an attribute must be an object"}
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		if err := p.at(operation{Op: o.Op, Value: members[name]}, prefix+name); err != nil {

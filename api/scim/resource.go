@@ -131,16 +131,19 @@ func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
 	r := &Resource{ID: u.ID, Location: usersPath + "/" + u.ID, Version: version(u), schemas: userSchemas}
 	at := u.Attributes
 	v := userJSON{
-		Schemas: []string{UserSchema}, ID: u.ID, ExternalID: u.ExternalID, UserName: u.UserName, Name: nameJSON{u.GivenName, u.FamilyName, at[formattedPath]},
-		textsJSON: textsJSON{at["displayName"], at["nickName"], at["title"], at["userType"], at["preferredLanguage"], at["locale"], at["timezone"]},
-		Active:    !u.Inactive, Emails: emailsOf(u), Department: u.Department, LastSignInAt: signInText(u.SignedInAt),
+		Schemas: []string{UserSchema}, ID: u.ID, ExternalID: u.ExternalID, UserName: u.UserName,
+		Name: nameJSON{u.GivenName, u.FamilyName, at[formattedPath]},
+		textsJSON: textsJSON{at["displayName"], at["nickName"], at["title"], at["userType"], at["preferredLanguage"],
+			at["locale"], at["timezone"]},
+		Active: !u.Inactive, Emails: emailsOf(u), Department: u.Department, LastSignInAt: signInText(u.SignedInAt),
 		CreatedAt: signInText(u.CreatedAt), Permissions: u.Permissions,
 		Meta: metaOf("User", u.CreatedAt, u.UpdatedAt, r.Location, r.Version),
 	}
 	for _, p := range sets {
 		v.Groups = append(v.Groups, groupRefJSON{p.ID, p.Name, groupLocation(p)})
 	}
-	e := enterpriseJSON{at[enterprisePath("employeeNumber")], at[enterprisePath("costCenter")], at[enterprisePath("organization")], at[enterprisePath("division")],
+	e := enterpriseJSON{at[enterprisePath("employeeNumber")], at[enterprisePath("costCenter")],
+		at[enterprisePath("organization")], at[enterprisePath("division")],
 		at[enterprisePath("department")], nil}
 	if id := at[managerPath]; id != "" {
 		e.Manager = &managerJSON{id}
@@ -181,7 +184,8 @@ func groupLocation(p *control.PermissionSet) string { return groupsPath + "/" + 
 
 func describeGroup(p *control.PermissionSet, members []*control.SCIMUser) *Resource {
 	r := &Resource{ID: p.ID, Location: groupLocation(p), Version: version(p), schemas: groupSchemas}
-	v := groupJSON{Schemas: []string{GroupSchema}, ID: p.ID, ExternalID: p.ExternalID, DisplayName: p.Name, Members: []memberJSON{}, Permissions: p.Permissions,
+	v := groupJSON{Schemas: []string{GroupSchema}, ID: p.ID, ExternalID: p.ExternalID, DisplayName: p.Name,
+		Members: []memberJSON{}, Permissions: p.Permissions,
 		Meta: metaOf("Group", p.CreatedAt, p.UpdatedAt, r.Location, r.Version)}
 	for _, u := range members {
 		v.Members = append(v.Members, memberJSON{u.ID, u.UserName, "User", usersPath + "/" + u.ID})
@@ -239,7 +243,8 @@ func pageOf[T any](all []T, p Page, describe func(T) *Resource) *List {
 
 // Append appends the list.
 func (l *List) Append(dst []byte, p Projection) []byte {
-	v := listJSON[any]{Schemas: []string{listSchema}, TotalResults: l.total, StartIndex: l.start, ItemsPerPage: len(l.resources), Resources: []any{}}
+	v := listJSON[any]{Schemas: []string{listSchema}, TotalResults: l.total, StartIndex: l.start,
+		ItemsPerPage: len(l.resources), Resources: []any{}}
 	for _, r := range l.resources {
 		v.Resources = append(v.Resources, p.of(r))
 	}

@@ -34,7 +34,8 @@ func (f *form) department(v any) string {
 }
 
 func (f *form) permissions(members map[string]any) control.SCIMPermissions {
-	p := control.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"], isCompanyPermission), AppGroups: []control.SCIMAppGroup{}}
+	p := control.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"],
+		isCompanyPermission), AppGroups: []control.SCIMAppGroup{}}
 	for i, v := range f.list("permissions.roles", members["roles"]) {
 		path := fmt.Sprintf("permissions.roles[%d]", i)
 		id, name := f.reference(path, f.object(path, v), "roleId", "roleName")
@@ -84,7 +85,8 @@ func (f *form) team(path string, members map[string]any, appGroup string) contro
 	if name != "" {
 		id = control.TeamID(appGroup, name)
 	}
-	return control.SCIMTeam{ID: id, Name: name, Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
+	return control.SCIMTeam{ID: id, Name: name,
+		Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
 }
 
 // workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so

@@ -54,9 +54,12 @@ func texts(described ...string) (list []attribute) {
 }
 
 var (
-	userTexts = texts("displayName", "The name to show.", "nickName", "The casual name.", "title", "The user's title.", "userType", "The relation to the organization.",
-		"preferredLanguage", "The preferred language.", "locale", "The location, for forms of dates and numbers.", "timezone", "The time zone.")
-	enterpriseTexts = texts("employeeNumber", "The number in the organization.", "costCenter", "The cost center.", "organization", "The organization.",
+	userTexts = texts("displayName", "The name to show.", "nickName", "The casual name.", "title", "The user's title.",
+		"userType", "The relation to the organization.",
+		"preferredLanguage", "The preferred language.", "locale", "The location, for forms of dates and numbers.", "timezone",
+		"The time zone.")
+	enterpriseTexts = texts("employeeNumber", "The number in the organization.", "costCenter", "The cost center.",
+		"organization", "The organization.",
 		"division", "The division.", "department", "The department, in the organization's words.")
 )
 
@@ -64,77 +67,94 @@ var userSchema = schemaJSON{
 	Schemas: []string{schemaSchema}, ID: UserSchema, Name: "User", Description: "A dashboard user of the company.",
 	Meta: metaJSON{ResourceType: "Schema", Location: base + "/Schemas/" + UserSchema},
 	Attributes: complete(append([]attribute{
-		{Name: "userName", Description: "Email address. It can't be changed.", Required: true, Mutability: "immutable", Uniqueness: "server"},
+		{Name: "userName", Description: "Email address. It can't be changed.", Required: true,
+			Mutability: "immutable", Uniqueness: "server"},
 		{Name: "name", Type: "complex", Description: "The user's name.", Required: true, SubAttributes: []attribute{
 			{Name: "givenName", Description: "First name.", Required: true, CaseExact: true},
 			{Name: "familyName", Description: "Last name.", Required: true, CaseExact: true},
 			{Name: "formatted", Description: "The name as it is written.", CaseExact: true},
 		}},
 		{Name: "active", Type: "boolean", Description: "Whether the user may do anything. Who is not active is kept."},
-		{Name: "emails", Type: "complex", MultiValued: true, Description: "Email addresses; the userName, when none was sent.", SubAttributes: []attribute{
-			{Name: "value", Description: "The address."},
-			{Name: "type", Description: "What it is for.", CanonicalValues: []string{"work", "home", "other"}},
-			{Name: "primary", Type: "boolean", Description: "Whether it is the preferred one."},
-		}},
-		{Name: "groups", Type: "complex", MultiValued: true, Description: "The groups that the user is a member of.", Mutability: "readOnly", SubAttributes: []attribute{
-			{Name: "value", Description: "Id of the group.", CaseExact: true, Mutability: "readOnly"},
-			{Name: "display", Description: "Name of the group.", Mutability: "readOnly"},
-			{Name: "$ref", Type: "reference", ReferenceTypes: []string{"Group"}, Description: "Path of the group.", CaseExact: true, Mutability: "readOnly"},
-		}},
-		{Name: "department", Description: "The department that the user belongs to.", CanonicalValues: control.Departments, CaseExact: true},
-		{Name: "lastSignInAt", Description: "Date of the last sign-in, UTC; the epoch when there was none.", Mutability: "readOnly"},
+		{Name: "emails", Type: "complex", MultiValued: true,
+			Description: "Email addresses; the userName, when none was sent.", SubAttributes: []attribute{
+				{Name: "value", Description: "The address."},
+				{Name: "type", Description: "What it is for.", CanonicalValues: []string{"work", "home", "other"}},
+				{Name: "primary", Type: "boolean", Description: "Whether it is the preferred one."},
+			}},
+		{Name: "groups", Type: "complex", MultiValued: true, Description: "The groups that the user is a member of.",
+			Mutability: "readOnly", SubAttributes: []attribute{
+				{Name: "value", Description: "Id of the group.", CaseExact: true, Mutability: "readOnly"},
+				{Name: "display", Description: "Name of the group.", Mutability: "readOnly"},
+				{Name: "$ref", Type: "reference", ReferenceTypes: []string{"Group"}, Description: "Path of the group.",
+					CaseExact: true, Mutability: "readOnly"},
+			}},
+		{Name: "department", Description: "The department that the user belongs to.", CanonicalValues: control.Departments,
+			CaseExact: true},
+		{Name: "lastSignInAt", Description: "Date of the last sign-in, UTC; the epoch when there was none.",
+			Mutability: "readOnly"},
 		{Name: "createdAt", Description: "Date of creation, UTC.", Mutability: "readOnly"},
 		permissionsAttribute("What the user may do, besides what groups give."),
 	}, userTexts...)),
 }
 
 var enterpriseSchema = schemaJSON{
-	Schemas: []string{schemaSchema}, ID: EnterpriseSchema, Name: "Enterprise User", Description: "What organizations know of their people.",
-	Meta: metaJSON{ResourceType: "Schema", Location: base + "/Schemas/" + EnterpriseSchema},
+	Schemas: []string{schemaSchema}, ID: EnterpriseSchema, Name: "Enterprise User",
+	Description: "What organizations know of their people.",
+	Meta:        metaJSON{ResourceType: "Schema", Location: base + "/Schemas/" + EnterpriseSchema},
 	Attributes: complete(append([]attribute{
-		{Name: "manager", Type: "complex", Description: "The user's manager.", SubAttributes: []attribute{{Name: "value", Description: "Id of the manager.", CaseExact: true}}},
+		{Name: "manager", Type: "complex", Description: "The user's manager.",
+			SubAttributes: []attribute{{Name: "value", Description: "Id of the manager.", CaseExact: true}}},
 	}, enterpriseTexts...)),
 }
 
 var groupSchema = schemaJSON{
-	Schemas: []string{schemaSchema}, ID: GroupSchema, Name: "Group", Description: "A set of permissions, which its members have.",
+	Schemas: []string{schemaSchema}, ID: GroupSchema,
+	Name: "Group", Description: "A set of permissions, which its members have.",
 	Meta: metaJSON{ResourceType: "Schema", Location: base + "/Schemas/" + GroupSchema},
 	Attributes: complete([]attribute{
 		{Name: "displayName", Description: "The group's name.", Required: true, Uniqueness: "server"},
-		{Name: "members", Type: "complex", MultiValued: true, Description: "The members, who are users.", SubAttributes: []attribute{
-			{Name: "value", Description: "Id of the user.", CaseExact: true, Mutability: "immutable"},
-			{Name: "display", Description: "The user's userName.", Mutability: "readOnly"},
-			{Name: "type", Description: "User.", CanonicalValues: []string{"User"}, Mutability: "immutable"},
-			{Name: "$ref", Type: "reference", ReferenceTypes: []string{"User"}, Description: "Path of the user.", CaseExact: true, Mutability: "immutable"},
-		}},
+		{Name: "members", Type: "complex", MultiValued: true, Description: "The members, who are users.",
+			SubAttributes: []attribute{
+				{Name: "value", Description: "Id of the user.", CaseExact: true, Mutability: "immutable"},
+				{Name: "display", Description: "The user's userName.", Mutability: "readOnly"},
+				{Name: "type", Description: "User.", CanonicalValues: []string{"User"}, Mutability: "immutable"},
+				{Name: "$ref", Type: "reference", ReferenceTypes: []string{"User"}, Description: "Path of the user.",
+					CaseExact: true, Mutability: "immutable"},
+			}},
 		permissionsAttribute("What members may do."),
 	}),
 }
 
 func permissionsAttribute(description string) attribute {
 	return attribute{Name: "permissions", Type: "complex", Description: description, SubAttributes: []attribute{
-		{Name: "companyPermissions", MultiValued: true, Description: "Permissions in the company.", CanonicalValues: companyPermissions, CaseExact: true},
+		{Name: "companyPermissions", MultiValued: true, Description: "Permissions in the company.",
+			CanonicalValues: companyPermissions, CaseExact: true},
 		{Name: "roles", Type: "complex", MultiValued: true, Description: "Roles, by name or id.", SubAttributes: []attribute{
 			{Name: "roleName", Description: "Name of the role.", CaseExact: true},
 			{Name: "roleId", Description: "Id of the role.", CaseExact: true},
 		}},
-		{Name: "appGroup", Type: "complex", MultiValued: true, Description: "Permissions in workspaces.", SubAttributes: appGroupAttributes},
+		{Name: "appGroup", Type: "complex", MultiValued: true, Description: "Permissions in workspaces.",
+			SubAttributes: appGroupAttributes},
 	}}
 }
 
 var appGroupAttributes = []attribute{
 	{Name: "appGroupId", Description: "Id of the workspace.", CaseExact: true},
 	{Name: "appGroupName", Description: "Name of the workspace; it or the id is required.", CaseExact: true},
-	{Name: "appGroupPermissions", MultiValued: true, Description: "Permissions in the workspace.", CanonicalValues: appGroupPermissions, CaseExact: true},
-	{Name: "appGroupPermissionSets", Type: "complex", MultiValued: true, Description: "Sets of permissions, instead of appGroupPermissions.", SubAttributes: []attribute{
-		{Name: "appGroupPermissionSetName", Description: "Name of the set.", CaseExact: true},
-		{Name: "appGroupPermissionSetId", Description: "Id of the set.", CaseExact: true},
-	}},
-	{Name: "team", Type: "complex", MultiValued: true, Description: "Permissions in teams of the workspace.", SubAttributes: []attribute{
-		{Name: "teamId", Description: "Id of the team.", CaseExact: true},
-		{Name: "teamName", Description: "Name of the team; it or the id is required.", CaseExact: true},
-		{Name: "teamPermissions", MultiValued: true, Description: "Permissions in the team.", CanonicalValues: teamPermissions, CaseExact: true},
-	}},
+	{Name: "appGroupPermissions", MultiValued: true, Description: "Permissions in the workspace.",
+		CanonicalValues: appGroupPermissions, CaseExact: true},
+	{Name: "appGroupPermissionSets", Type: "complex", MultiValued: true,
+		Description: "Sets of permissions, instead of appGroupPermissions.", SubAttributes: []attribute{
+			{Name: "appGroupPermissionSetName", Description: "Name of the set.", CaseExact: true},
+			{Name: "appGroupPermissionSetId", Description: "Id of the set.", CaseExact: true},
+		}},
+	{Name: "team", Type: "complex", MultiValued: true, Description: "Permissions in teams of the workspace.",
+		SubAttributes: []attribute{
+			{Name: "teamId", Description: "Id of the team.", CaseExact: true},
+			{Name: "teamName", Description: "Name of the team; it or the id is required.", CaseExact: true},
+			{Name: "teamPermissions", MultiValued: true, Description: "Permissions in the team.",
+				CanonicalValues: teamPermissions, CaseExact: true},
+		}},
 }
 
 func complete(attributes []attribute) []attribute {

@@ -73,15 +73,17 @@ const (
 
 // What the contract names (service.md 7; literal texts of reference.md 8).
 var (
-	errExists        = &Error{Status: 409, Type: uniqueness, Detail: "User already exists in the database."}
-	errNotFound      = &Error{Status: 404, Detail: "User not found"}
-	errStale         = &Error{Status: 412, Detail: "The resource has changed since it was read: If-Match names another version"}
+	errExists   = &Error{Status: 409, Type: uniqueness, Detail: "User already exists in the database."}
+	errNotFound = &Error{Status: 404, Detail: "User not found"}
+	errStale    = &Error{Status: 412,
+		Detail: "The resource has changed since it was read: If-Match names another version"}
 	errNoGroup       = &Error{Status: 404, Detail: "Group not found"}
 	errTaken         = &Error{Status: 409, Type: uniqueness, Detail: "A group of this displayName exists already."}
 	errTooManyGroups = &Error{Status: 403, Detail: "The company has as many groups as it can have."}
 	errPath          = &Error{Status: 400, Type: invalidPath, Detail: "The path of an operation can't be read."}
-	errFilter        = &Error{Status: 400, Type: invalidFilter, Detail: "Request is unparsable, syntactically incorrect, or violates schema."}
-	errTooMany       = &Error{Status: 403, Detail: "The company has as many dashboard users as it can have."}
+	errFilter        = &Error{Status: 400, Type: invalidFilter,
+		Detail: "Request is unparsable, syntactically incorrect, or violates schema."}
+	errTooMany = &Error{Status: 403, Detail: "The company has as many dashboard users as it can have."}
 	// ErrResourceNotFound is the answer for an unknown schema or resource type.
 	ErrResourceNotFound = &Error{Status: 404, Detail: "Resource not found"}
 	// ErrDiscoveryFilter is the answer to a filter on schemas and resource types (RFC 7644 4).

@@ -46,15 +46,16 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	if user.Inactive {
 		user.DeactivatedAt = user.CreatedAt
 	}
-	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f, func(old *control.SCIMUser) (*control.SCIMUser, error) {
-		switch {
-		case old != nil:
-			return nil, errExists
-		case u.control.SCIMUsers.Len() >= u.max:
-			return nil, errTooMany
-		}
-		return user, nil
-	})
+	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f,
+		func(old *control.SCIMUser) (*control.SCIMUser, error) {
+			switch {
+			case old != nil:
+				return nil, errExists
+			case u.control.SCIMUsers.Len() >= u.max:
+				return nil, errTooMany
+			}
+			return user, nil
+		})
 	return u.describe(user), err
 }
 
@@ -76,7 +77,8 @@ func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) 
 	if err != nil {
 		return nil, err
 	}
-	return u.change(by, id, "SCIM user changed", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser { return u.patched(f, old, operations) })
+	return u.change(by, id, "SCIM user changed", ifMatch,
+		func(f *form, old *control.SCIMUser) *control.SCIMUser { return u.patched(f, old, operations) })
 }
 
 // patched is the user as the operations make it. What they don't touch is taken as it is: it was judged when it came.
@@ -108,7 +110,8 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 
 // change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again
 // only when somebody was faster. One that is to be as it is stays, its time of change too.
-func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser) (*Resource, error) {
+func (u *Users) change(by control.Actor, id, what, ifMatch string,
+	next func(f *form, old *control.SCIMUser) *control.SCIMUser) (*Resource, error) {
 	present := u.control.SCIMUsers.Find("", id)
 	if present == nil {
 		return nil, errNotFound
@@ -140,7 +143,8 @@ func (u *Users) change(by control.Actor, id, what, ifMatch string, next func(f *
 				return nil, f.err
 			}
 		}
-		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt, user.PermissionSets = id, old.UserName, old.CreatedAt, old.UpdatedAt, old.PermissionSets
+		user.ID, user.UserName, user.CreatedAt, user.UpdatedAt, user.PermissionSets = id, old.UserName, old.CreatedAt,
+			old.UpdatedAt, old.PermissionSets
 		user.SignedInAt = old.SignedInAt
 		if user.DeactivatedAt = old.DeactivatedAt; user.Inactive && !old.Inactive {
 			user.DeactivatedAt = u.now()
@@ -162,12 +166,13 @@ func (u *Users) Delete(by control.Actor, id, ifMatch string) error {
 	if present == nil {
 		return errNotFound
 	}
-	return u.edit(by, key(present.UserName), "SCIM user deleted", id, newForm(nil), func(old *control.SCIMUser) (*control.SCIMUser, error) {
-		if old == nil || old.ID != id {
-			return nil, errNotFound
-		}
-		return nil, checkMatch(ifMatch, version(old))
-	})
+	return u.edit(by, key(present.UserName), "SCIM user deleted", id, newForm(nil),
+		func(old *control.SCIMUser) (*control.SCIMUser, error) {
+			if old == nil || old.ID != id {
+				return nil, errNotFound
+			}
+			return nil, checkMatch(ifMatch, version(old))
+		})
 }
 
 // MaxBodyBytes bounds a body about a user.
@@ -202,7 +207,8 @@ func (u *Users) List(p Page) (*List, error) {
 	}
 	users := u.candidates(f)
 	if f != nil {
-		users = slices.DeleteFunc(users, func(user *control.SCIMUser) bool { return !f.matches(treeOf(u.describe(user).json)) })
+		users = slices.DeleteFunc(users,
+			func(user *control.SCIMUser) bool { return !f.matches(treeOf(u.describe(user).json)) })
 	}
 	return pageOf(users, p, u.describe), nil
 }
@@ -236,10 +242,11 @@ func (f filter) excludes(user *control.SCIMUser) bool {
 		text, _ := c.value.(string)
 		switch {
 		case c.elements != nil:
-			return c.attribute.Name == "emails" && len(c.elements) == 1 && slices.ContainsFunc(c.elements[0], func(of comparison) bool {
-				text, _ := of.value.(string)
-				return of.operator == parser.EQ && of.attribute.Name == "value" && !hasEmail(user, text)
-			})
+			return c.attribute.Name == "emails" && len(c.elements) == 1 &&
+				slices.ContainsFunc(c.elements[0], func(of comparison) bool {
+					text, _ := of.value.(string)
+					return of.operator == parser.EQ && of.attribute.Name == "value" && !hasEmail(user, text)
+				})
 		case c.operator != parser.EQ || c.value == nil || c.schema != "":
 			return false
 		}
@@ -259,7 +266,8 @@ func (f filter) excludes(user *control.SCIMUser) bool {
 }
 
 func hasEmail(user *control.SCIMUser, address string) bool {
-	return slices.ContainsFunc(emailsOf(user), func(e control.SCIMEmail) bool { return strings.EqualFold(e.Value, address) })
+	return slices.ContainsFunc(emailsOf(user),
+		func(e control.SCIMEmail) bool { return strings.EqualFold(e.Value, address) })
 }
 
 func (u *Users) describe(user *control.SCIMUser) *Resource {
@@ -267,7 +275,8 @@ func (u *Users) describe(user *control.SCIMUser) *Resource {
 }
 
 // edit changes one document. change gets the present user, nil for none, and returns what it shall be, nil for removed.
-func (u *Users) edit(by control.Actor, key, what, id string, f *form, change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
+func (u *Users) edit(by control.Actor, key, what, id string, f *form,
+	change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }
 

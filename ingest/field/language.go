@@ -87,6 +87,8 @@ func longLanguage(code string) string {
 // withdrawnLanguages are former two-letter codes and the bibliographic codes of ISO 639-2.
 var withdrawnLanguages = map[string]string{
 	"in": "id", "iw": "he", "ji": "yi", "jw": "jv", "mo": "ro",
-	"alb": "sq", "arm": "hy", "baq": "eu", "bur": "my", "chi": "zh", "cze": "cs", "dut": "nl", "fre": "fr", "geo": "ka", "ger": "de",
-	"gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa", "rum": "ro", "slo": "sk", "tib": "bo", "wel": "cy",
+	"alb": "sq", "arm": "hy", "baq": "eu", "bur": "my", "chi": "zh", "cze": "cs", "dut": "nl", "fre": "fr", "geo": "ka",
+	"ger": "de",
+	"gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa", "rum": "ro", "slo": "sk", "tib": "bo",
+	"wel": "cy",
 }

@@ -88,7 +88,8 @@ func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok
 // small quantity.
 func plainPrice(text []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	const maxBytes, maxQuantity = 12, 1000 // the product, three more digits of the currency included, stays below 10^18
-	if len(text) == 0 || len(text) > maxBytes || digits > 3 || quantity < 0 || quantity > maxQuantity || !isDigit(text[0]) ||
+	if len(text) == 0 || len(text) > maxBytes || digits > 3 || quantity < 0 || quantity > maxQuantity ||
+		!isDigit(text[0]) ||
 		text[0] == '0' && len(text) > 1 && text[1] != '.' {
 		return 0, false
 	}

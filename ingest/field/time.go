@@ -159,7 +159,8 @@ func plainTime(b []byte) (unixMillis int64, ok bool) {
 	}
 	year, month, day := tens(date, 0)*100+tens(date, 2), tens(date, 5), tens(clock, 0)
 	hour, minute := tens(clock, 3), tens(clock, 6)
-	if (date|clock|rest)&highBits != 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) || hour > 23 || minute > 59 ||
+	if (date|clock|rest)&highBits != 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) || hour > 23 ||
+		minute > 59 ||
 		second > 59 {
 		return 0, false
 	}

@@ -108,8 +108,10 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("%d %s: an array holds 0 to %d objects", n, Array(a), MaxPerArray)
 		}
 	}
-	for name, share := range map[string]float64{"update share": o.UpdateShare, "email share": o.EmailShare, "alias share": o.AliasShare, "email and alias share": o.EmailShare + o.AliasShare,
-		"error share": o.ErrorShare, "unicode share": o.UnicodeShare, "escape share": o.EscapeShare, "unicode and escape share": o.UnicodeShare + o.EscapeShare} {
+	for name, share := range map[string]float64{"update share": o.UpdateShare, "email share": o.EmailShare,
+		"alias share": o.AliasShare, "email and alias share": o.EmailShare + o.AliasShare,
+		"error share": o.ErrorShare, "unicode share": o.UnicodeShare, "escape share": o.EscapeShare,
+		"unicode and escape share": o.UnicodeShare + o.EscapeShare} {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("%s %v is not within 0 and 1", name, share)
 		}

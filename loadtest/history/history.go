@@ -165,7 +165,8 @@ func Check(m Model, entries []Entry, limit time.Duration) Verdict {
 	for i := range entries {
 		e := &entries[i]
 		for _, s := range m.steps(i+1, e) {
-			operations = append(operations, porcupine.Operation{ClientId: e.Client, Input: s, Call: e.Call, Output: e.Answer, Return: s.end})
+			operations = append(operations,
+				porcupine.Operation{ClientId: e.Client, Input: s, Call: e.Call, Output: e.Answer, Return: s.end})
 		}
 	}
 	switch porcupine.CheckOperationsTimeout(m.porcupine(), operations, limit) {

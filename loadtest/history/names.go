@@ -34,7 +34,8 @@ func (Names) steps(number int, e *Entry) []step {
 	case Identify, GiveAlias:
 		return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}, {e, number, partAbsorb, e.Return}}
 	case Merge:
-		return []step{{e, number, partFind, e.Return}, {e, number, partFindB, e.Return}, {e, number, partChange, effect}, {e, number, partAbsorb, effect}}
+		return []step{{e, number, partFind, e.Return}, {e, number, partFindB, e.Return}, {e, number, partChange, effect},
+			{e, number, partAbsorb, effect}}
 	}
 	return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}}
 }
@@ -120,7 +121,8 @@ func (w *world) step(s step, answer Answer) (*world, bool) {
 		return next, true
 	}
 	const both = 1<<partFind | 1<<partFindB
-	if s.part == partChange && (p.made&(1<<partFind) == 0 || op.Kind == Merge && p.made&both != both) || s.part == partAbsorb && p.made&(1<<partChange) == 0 {
+	if s.part == partChange && (p.made&(1<<partFind) == 0 || op.Kind == Merge && p.made&both != both) ||
+		s.part == partAbsorb && p.made&(1<<partChange) == 0 {
 		return nil, false
 	}
 	now := *p
@@ -295,7 +297,8 @@ func (w *world) holder(alias uint8) *profile {
 
 // isTaken: somebody has the alias, or is to have it.
 func (w *world) isTaken(alias uint8) bool {
-	return w.holder(alias) != nil || slices.ContainsFunc(w.progress, func(p progress) bool { return p.promised == alias+1 })
+	return w.holder(alias) != nil ||
+		slices.ContainsFunc(w.progress, func(p progress) bool { return p.promised == alias+1 })
 }
 
 // now is who a user has become: itself, or who has taken it in; nil while something of it is on its way.
@@ -336,7 +339,8 @@ func (w *world) make(number int, name Ref) *profile {
 
 // entry is an entry's progress, made when there is none.
 func (w *world) entry(number int) *progress {
-	at, found := slices.BinarySearchFunc(w.progress, int32(number), func(p progress, n int32) int { return int(p.number - n) })
+	at, found := slices.BinarySearchFunc(w.progress, int32(number),
+		func(p progress, n int32) int { return int(p.number - n) })
 	if !found {
 		w.progress = slices.Insert(w.progress, at, progress{number: int32(number)})
 	}

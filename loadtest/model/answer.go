@@ -33,11 +33,13 @@ func (a *Answer) differs(path string, r Reply, areas Areas) string {
 	if a.Status == 422 {
 		return ""
 	}
-	return strings.Join(slices.DeleteFunc([]string{a.differsInCounts(body), a.differsInRemarks(path, body, areas)}, func(s string) bool { return s == "" }), "; ")
+	return strings.Join(slices.DeleteFunc([]string{a.differsInCounts(body), a.differsInRemarks(path, body, areas)},
+		func(s string) bool { return s == "" }), "; ")
 }
 
 func (a *Answer) differsInCounts(body map[string]any) string {
-	for _, name := range []string{"attributes_processed", "events_processed", "purchases_processed", "aliases_processed", "deleted"} {
+	for _, name := range []string{"attributes_processed", "events_processed", "purchases_processed", "aliases_processed",
+		"deleted"} {
 		want, due := a.Counts[name]
 		seen, there := body[name].(int64)
 		if want != seen || due != there {
@@ -101,5 +103,6 @@ func compareRemarks(name string, want []Remark, v any) string {
 }
 
 func (r Remark) fulfils(want Remark) bool {
-	return r.Array == want.Array && r.Index == want.Index && r.Text != "" && (want.Text == "" || want.Text == textUnnamed || want.Text == r.Text)
+	return r.Array == want.Array && r.Index == want.Index && r.Text != "" &&
+		(want.Text == "" || want.Text == textUnnamed || want.Text == r.Text)
 }

@@ -47,7 +47,10 @@ func ParseAreas(s string) (Areas, error) {
 		a = Areas{}
 	}
 	for _, name := range strings.Split(s, ",") {
-		field := reflect.ValueOf(&a).Elem().FieldByNameFunc(func(f string) bool { return strings.EqualFold(f, strings.TrimPrefix(name, "-")) })
+		field := reflect.ValueOf(&a).Elem().FieldByNameFunc(func(f string) bool {
+			return strings.EqualFold(f,
+				strings.TrimPrefix(name, "-"))
+		})
 		if !field.IsValid() {
 			return a, fmt.Errorf("no area of the model is called %q", name)
 		}

@@ -257,7 +257,8 @@ func (g *generator) object(array string) map[string]any {
 }
 
 func (g *generator) time() string {
-	return fmt.Sprintf("2026-01-%02dT%02d:%02d:%02d.%03dZ", 1+g.rand.IntN(28), g.rand.IntN(24), g.rand.IntN(60), g.rand.IntN(60), g.rand.IntN(1000))
+	return fmt.Sprintf("2026-01-%02dT%02d:%02d:%02d.%03dZ", 1+g.rand.IntN(28), g.rand.IntN(24), g.rand.IntN(60),
+		g.rand.IntN(60), g.rand.IntN(1000))
 }
 
 // spoil makes an object one that is refused.
@@ -274,7 +275,8 @@ func (g *generator) spoil(array string, o map[string]any) {
 	case n == 3 && array == "attributes":
 		o["email"] = "no address"
 	case array == "attributes":
-		o["subscription_groups"] = []any{map[string]any{"subscription_group_id": "5a3cc8ff-0000-4e2a-8a3c-0a8a7a1f0e55", "subscription_state": subscribed}}
+		o["subscription_groups"] = []any{map[string]any{"subscription_group_id": "5a3cc8ff-0000-4e2a-8a3c-0a8a7a1f0e55",
+			"subscription_state": subscribed}}
 	case n == 2 || array == "purchases" && n == 3:
 		o["time"] = "soon"
 	case array == "events" && n == 3:

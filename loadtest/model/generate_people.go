@@ -42,7 +42,8 @@ func (g *generator) someAlias() map[string]any {
 }
 
 func (g *generator) prioritization() []any {
-	return pick(g, []any{"identified", "most_recently_updated"}, []any{"unidentified", "most_recently_updated"}, []any{"most_recently_updated"}, []any{"unidentified"},
+	return pick(g, []any{"identified", "most_recently_updated"}, []any{"unidentified", "most_recently_updated"},
+		[]any{"most_recently_updated"}, []any{"unidentified"},
 		[]any{"identified"}, []any{})
 }
 
@@ -57,7 +58,8 @@ func (g *generator) identify() *Request {
 			body["emails_to_identify"] = append(elements(body["emails_to_identify"]), o)
 			continue
 		}
-		body["aliases_to_identify"] = append(elements(body["aliases_to_identify"]), map[string]any{"external_id": g.someExternal(), "user_alias": g.someAlias()})
+		body["aliases_to_identify"] = append(elements(body["aliases_to_identify"]),
+			map[string]any{"external_id": g.someExternal(), "user_alias": g.someAlias()})
 	}
 	if g.chance(40) {
 		body["merge_behavior"] = pick(g, "none", "merge")
@@ -188,10 +190,13 @@ func (g *generator) statusSetV2() *Request {
 }
 
 func (g *generator) emailStatus() *Request {
-	return &Request{Path: "/email/status", Body: map[string]any{"email": pick[any](g, g.email(), []any{g.email(), g.email()}), "subscription_state": pick(g, subscribed, unsubscribed, optedIn)}}
+	return &Request{Path: "/email/status",
+		Body: map[string]any{"email": pick[any](g, g.email(), []any{g.email(), g.email()}),
+			"subscription_state": pick(g, subscribed, unsubscribed, optedIn)}}
 }
 
 // mailbox is the block list and its way back.
 func (g *generator) mailbox() *Request {
-	return &Request{Path: pick(g, "/email/blocklist", "/email/blacklist", "/email/bounce/remove", "/email/spam/remove"), Body: map[string]any{"email": strings.ToLower(g.email())}}
+	return &Request{Path: pick(g, "/email/blocklist", "/email/blacklist", "/email/bounce/remove", "/email/spam/remove"),
+		Body: map[string]any{"email": strings.ToLower(g.email())}}
 }

@@ -11,7 +11,8 @@ func (g *generator) reads(s *State, all bool) []*Request {
 	list := []*Request{g.readUsers()}
 	for n := range addresses {
 		if all || g.needs(email, n) || g.chance(15) {
-			list = append(list, &Request{Path: exportPath, Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}})
+			list = append(list, &Request{Path: exportPath,
+				Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}})
 		}
 	}
 	for n := range phones {
@@ -81,7 +82,8 @@ func (g *generator) readStates(all bool) (list []*Request) {
 	}
 	for _, group := range sortedKeys(g.setup.Groups) {
 		if all || g.chance(40) {
-			list = append(list, &Request{Path: statusPath, Query: url.Values{"subscription_group_id": {group}, "external_id[]": ids}})
+			list = append(list, &Request{Path: statusPath,
+				Query: url.Values{"subscription_group_id": {group}, "external_id[]": ids}})
 		}
 		if all || g.chance(30) {
 			q := url.Values{"subscription_group_id": {group}, "email[]": emails}

@@ -14,7 +14,8 @@ func (g *generator) attribute(o map[string]any) {
 	case n < 22:
 		o[fmt.Sprintf("s%d", g.rand.IntN(2))] = pick[any](g, "x", "y", true, 1.5, fmt.Sprintf("v%d", g.step), nil)
 	case n < 34:
-		o[fmt.Sprintf("n%d", g.rand.IntN(2))] = pick[any](g, g.rand.IntN(100), map[string]any{"inc": g.rand.IntN(20) - 5}, map[string]any{"inc": 1}, nil)
+		o[fmt.Sprintf("n%d", g.rand.IntN(2))] = pick[any](g, g.rand.IntN(100), map[string]any{"inc": g.rand.IntN(20) - 5},
+			map[string]any{"inc": 1}, nil)
 	case n < 46:
 		o[fmt.Sprintf("list%d", g.rand.IntN(2))] = g.list()
 	case n < 54 && g.areas.Nested:
@@ -119,15 +120,18 @@ func (g *generator) nested(o map[string]any) {
 	case 0, 1:
 		o["o1"] = map[string]any{"a": g.step, "b": map[string]any{"c": "x", "d": g.rand.IntN(9)}}
 	case 2, 3:
-		o["o1"], o["_merge_objects"] = pick[any](g, map[string]any{"b": map[string]any{"d": g.rand.IntN(9)}}, map[string]any{"a": nil}, map[string]any{"b": map[string]any{"c": nil, "f": true}}), true
+		o["o1"], o["_merge_objects"] = pick[any](g, map[string]any{"b": map[string]any{"d": g.rand.IntN(9)}},
+			map[string]any{"a": nil}, map[string]any{"b": map[string]any{"c": nil, "f": true}}), true
 	case 4:
 		o["q1"] = []any{g.thing(), g.thing()}
 	case 5:
 		o["q1"] = map[string]any{"$add": []any{g.thing()}}
 	case 6:
-		o["q1"] = map[string]any{"$remove": []any{map[string]any{"$identifier_key": "id", "$identifier_value": g.rand.IntN(3)}}}
+		o["q1"] = map[string]any{"$remove": []any{map[string]any{"$identifier_key": "id",
+			"$identifier_value": g.rand.IntN(3)}}}
 	case 7:
-		o["q1"] = map[string]any{"$update": []any{map[string]any{"$identifier_key": "id", "$identifier_value": g.rand.IntN(3), "$new_object": g.thing()}}}
+		o["q1"] = map[string]any{"$update": []any{map[string]any{"$identifier_key": "id", "$identifier_value": g.rand.IntN(3),
+			"$new_object": g.thing()}}}
 		if g.chance(50) {
 			o["_merge_objects"] = true
 		}

@@ -30,7 +30,8 @@ func (s *State) aliasNew(body map[string]any) Answer {
 // place of the other.
 func (s *State) aliasUpdate(body map[string]any) Answer {
 	return s.each(body, []string{"alias_updates"}, func(_ string, o map[string]any) bool {
-		was, next := Alias{text(o, "alias_label"), text(o, "old_alias_name")}, Alias{text(o, "alias_label"), text(o, "new_alias_name")}
+		was, next := Alias{text(o, "alias_label"), text(o, "old_alias_name")},
+			Alias{text(o, "alias_label"), text(o, "new_alias_name")}
 		i := s.byAlias(was)
 		if i == nobody || s.byAlias(next) != nobody && s.byAlias(next) != i {
 			return false

@@ -79,7 +79,8 @@ func (s *State) readExport(ask, body map[string]any, areas Areas) string {
 	}
 	seen := elements(body["users"])
 	if len(seen) != len(list) {
-		return fmt.Sprintf("%d users, wanted %d\n  seen   %s\n  wanted %s", len(seen), len(list), lines(seen), s.shown(list, areas))
+		return fmt.Sprintf("%d users, wanted %d\n  seen   %s\n  wanted %s", len(seen), len(list), lines(seen),
+			s.shown(list, areas))
 	}
 	if address := text(ask, "email_address") + text(ask, "phone"); address != "" && len(list) > 1 {
 		if d := s.differs(list[0], seen[0].(map[string]any), areas); d != "" {
@@ -95,7 +96,8 @@ func (s *State) matchUsers(list []int, seen []any, areas Areas) string {
 	for _, i := range list {
 		at := slices.IndexFunc(seen, func(v any) bool { return s.isHim(i, v.(map[string]any)) })
 		if at < 0 {
-			at = slices.IndexFunc(seen, func(v any) bool { return s.users[i].svc == "" && s.differs(i, v.(map[string]any), areas) == "" })
+			at = slices.IndexFunc(seen,
+				func(v any) bool { return s.users[i].svc == "" && s.differs(i, v.(map[string]any), areas) == "" })
 		}
 		if at < 0 {
 			return fmt.Sprintf("a user is missing\n  seen   %s\n  wanted %s", lines(seen), s.shown([]int{i}, areas))
@@ -132,7 +134,8 @@ func (s *State) isHim(i int, seen map[string]any) bool {
 func (s *State) learn(i int, svc string) string {
 	for k := range s.users {
 		if k != i && s.users[k].svc == svc {
-			return fmt.Sprintf("svc_id %s was that of another user (born in step %s, and %s)", svc, s.users[k].birth, s.users[i].birth)
+			return fmt.Sprintf("svc_id %s was that of another user (born in step %s, and %s)", svc, s.users[k].birth,
+				s.users[i].birth)
 		}
 	}
 	if svc == "" {
@@ -143,8 +146,10 @@ func (s *State) learn(i int, svc string) string {
 }
 
 // compared are the members of the export that are held against the model; others may be there.
-var compared = []string{"external_id", "user_aliases", "first_name", "last_name", "gender", "dob", "time_zone", "home_city", "country", "language", "email", "phone",
-	"custom_attributes", "custom_events", "purchases", "total_revenue", "revenue_by_currency", "push_subscribe", "email_subscribe", spamMark, "email_hard_bounced_at"}
+var compared = []string{"external_id", "user_aliases", "first_name", "last_name", "gender", "dob", "time_zone",
+	"home_city", "country", "language", "email", "phone",
+	"custom_attributes", "custom_events", "purchases", "total_revenue", "revenue_by_currency", "push_subscribe",
+	"email_subscribe", spamMark, "email_hard_bounced_at"}
 
 // differs says how a user of the export is not the one of the model.
 func (s *State) differs(i int, seen map[string]any, areas Areas) string {
@@ -159,7 +164,8 @@ func (s *State) differs(i int, seen map[string]any, areas Areas) string {
 
 func (s *State) nameOf(i int) string {
 	u := &s.users[i]
-	return fmt.Sprintf("(external id %q, aliases %v, svc_id %s, email %q, phone %q)", u.external, u.aliases, u.svc, u.contacts[email].address, u.contacts[phone].address)
+	return fmt.Sprintf("(external id %q, aliases %v, svc_id %s, email %q, phone %q)", u.external, u.aliases, u.svc,
+		u.contacts[email].address, u.contacts[phone].address)
 }
 
 // trimmed is what the export says in a form that can be compared: lists without order are sorted, times that are the
@@ -169,7 +175,8 @@ func trimmed(seen map[string]any, areas Areas) map[string]any {
 	if e, ok := out["email"].(string); ok { // whether case is kept the contract doesn't say
 		out["email"] = fold(e)
 	}
-	for name, keys := range map[string][]string{"user_aliases": {"alias_label", "alias_name"}, "custom_events": {"name"}, "purchases": {"name"}} {
+	for name, keys := range map[string][]string{"user_aliases": {"alias_label", "alias_name"}, "custom_events": {"name"},
+		"purchases": {"name"}} {
 		out[name] = sorted(elements(out[name]), keys...)
 	}
 	if !areas.Export {
@@ -276,7 +283,8 @@ func trimmedAlike(out map[string]any, areas Areas) map[string]any {
 func summaries(m map[string]summary) []any {
 	list := []any{}
 	for _, name := range sortedKeys(m) {
-		list = append(list, map[string]any{"name": name, "first": m[name].first, "last": m[name].last, "count": m[name].count})
+		list = append(list, map[string]any{"name": name, "first": m[name].first, "last": m[name].last,
+			"count": m[name].count})
 	}
 	return list
 }

@@ -84,7 +84,8 @@ func (p *Population) wire(r *Request, svc func(birth string) string) *Wire {
 }
 
 // areas of the American plan in which the numbers of populations lie.
-var areaCodes = []string{"212", "213", "303", "305", "310", "312", "404", "415", "503", "512", "602", "612", "617", "702", "713", "718", "773", "801", "816", "917"}
+var areaCodes = []string{"212", "213", "303", "305", "310", "312", "404", "415", "503", "512", "602", "612", "617",
+	"702", "713", "718", "773", "801", "816", "917"}
 
 // phone is a number that no other population of the workspace has.
 func (p *Population) phone(n int) string {
@@ -125,9 +126,13 @@ func (s *State) do(step int, w *Wire) (Answer, []*State) {
 		"/users/alias/new": next.aliasNew, "/users/alias/update": next.aliasUpdate, "/users/identify": next.identify,
 		"/users/external_ids/rename": next.rename, "/users/external_ids/remove": next.removeIDs, "/users/delete": next.delete,
 		"/subscription/status/set": next.statusSet, "/v2/subscription/status/set": next.statusSet,
-		"/email/blocklist": next.block, "/email/blacklist": next.block, "/email/bounce/remove": next.unbounce, "/email/spam/remove": next.unspam,
-		"/email/status": func(body map[string]any) Answer { return next.emailStatus(body, text(body, "subscription_state")) },
-		"/users/track":  func(map[string]any) Answer { return next.trackOnce(w) },
+		"/email/blocklist": next.block, "/email/blacklist": next.block, "/email/bounce/remove": next.unbounce,
+		"/email/spam/remove": next.unspam,
+		"/email/status": func(body map[string]any) Answer {
+			return next.emailStatus(body,
+				text(body, "subscription_state"))
+		},
+		"/users/track": func(map[string]any) Answer { return next.trackOnce(w) },
 	}
 	verb, ok := verbs[w.Path]
 	if !ok {

@@ -110,7 +110,8 @@ func (s *shrinker) cutObjects(list []*Request) []*Request {
 }
 
 // needed are members without which an object is another one.
-var needed = []string{"external_id", "user_alias", "svc_id", "email", "phone", "name", "time", "product_id", "currency", "price"}
+var needed = []string{"external_id", "user_alias", "svc_id", "email", "phone", "name", "time", "product_id", "currency",
+	"price"}
 
 // cutMembers leaves out members of the objects of /users/track.
 func (s *shrinker) cutMembers(list []*Request) []*Request {

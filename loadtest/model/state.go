@@ -103,7 +103,8 @@ type place struct {
 
 // New is an empty population.
 func New(setup *Setup) *State {
-	return &State{setup: setup, names: map[string]int{}, aliases: map[Alias]int{}, addresses: map[place]*spot{}, answers: map[string]*kept{}}
+	return &State{setup: setup, names: map[string]int{}, aliases: map[Alias]int{}, addresses: map[place]*spot{},
+		answers: map[string]*kept{}}
 }
 
 func (s *State) clone() *State {
@@ -132,8 +133,10 @@ func (s *State) tick() int64 {
 
 // create makes a user.
 func (s *State) create() int {
-	u := User{birth: birthName(s.step, s.born), heir: -1, touched: s.tick(), fields: map[string]any{}, custom: map[string]any{},
-		events: map[string]summary{}, purchases: map[string]summary{}, revenue: map[string]int64{}, own: map[string]register{}}
+	u := User{birth: birthName(s.step, s.born), heir: -1, touched: s.tick(), fields: map[string]any{},
+		custom: map[string]any{},
+		events: map[string]summary{}, purchases: map[string]summary{}, revenue: map[string]int64{},
+		own: map[string]register{}}
 	s.born++
 	s.users = append(s.users, u)
 	return len(s.users) - 1

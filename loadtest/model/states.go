@@ -28,7 +28,8 @@ func (s *State) readStatus(query url.Values, body map[string]any) string {
 	}
 	for _, name := range sortedKeys(want) {
 		if status[name] != want[name] {
-			return fmt.Sprintf("status of %q in the %s group is %v, wanted %s", name, s.setup.Groups[group], status[name], want[name])
+			return fmt.Sprintf("status of %q in the %s group is %v, wanted %s", name, s.setup.Groups[group], status[name],
+				want[name])
 		}
 	}
 	if len(status) != len(want) {
@@ -63,7 +64,8 @@ func (s *State) readUserStatus(query url.Values, body map[string]any) string {
 	slices.Sort(want)
 	slices.Sort(seen)
 	if !slices.Equal(want, seen) {
-		return fmt.Sprintf("user/status differs\n  seen   %s\n  wanted %s", strings.Join(seen, "\n         "), strings.Join(want, "\n         "))
+		return fmt.Sprintf("user/status differs\n  seen   %s\n  wanted %s", strings.Join(seen, "\n         "),
+			strings.Join(want, "\n         "))
 	}
 	return ""
 }

@@ -25,7 +25,8 @@ type Remark struct {
 
 var inputs = []string{"attributes", "events", "purchases"}
 
-var counters = map[string]string{"attributes": "attributes_processed", "events": "events_processed", "purchases": "purchases_processed"}
+var counters = map[string]string{"attributes": "attributes_processed", "events": "events_processed",
+	"purchases": "purchases_processed"}
 
 // trackOnce is track with an Idempotency-Key, "" for none.
 func (s *State) trackOnce(request *Wire) Answer {
@@ -187,7 +188,8 @@ func (s *State) applyAttributes(i int, o map[string]any) {
 
 // reserved attributes that are kept as fields, and with how they are shown.
 var reserved = map[string]func(string) string{
-	"first_name": same, "last_name": same, "home_city": same, "country": same, "language": same, "time_zone": same, "gender": same,
+	"first_name": same, "last_name": same, "home_city": same, "country": same, "language": same, "time_zone": same,
+	"gender": same,
 	"dob":    func(day string) string { return day + "T00:00:00.000Z" },
 	spamMark: same,
 }
@@ -197,7 +199,8 @@ const spamMark = "marked_email_as_spam_at"
 func same(s string) string { return s }
 
 // control members and identifiers are no attributes of their own; states and addresses are set elsewhere.
-var control = []string{"external_id", "user_alias", "svc_id", "email", "phone", "_update_existing_only", "_merge_objects", "email_subscribe", "subscription_groups"}
+var control = []string{"external_id", "user_alias", "svc_id", "email", "phone", "_update_existing_only",
+	"_merge_objects", "email_subscribe", "subscription_groups"}
 
 // set sets one attribute.
 func (u *User) set(name string, v any, merges bool) {

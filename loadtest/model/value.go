@@ -106,7 +106,8 @@ func operateArray(was any, operator map[string]any, merges bool) any {
 		}
 		list = append(list, e)
 	}
-	list = append(list, elements(operator["$add"])...) // reference.md: appended; whether equal objects may be there twice is not said
+	// reference.md: appended; whether equal objects may be there twice is not said
+	list = append(list, elements(operator["$add"])...)
 	for _, e := range elements(operator["remove"]) {
 		if i := indexOf(list, e); i >= 0 {
 			list = slices.Delete(list, i, i+1)

@@ -161,7 +161,8 @@ func (l *Log) standDown(n *instance) {
 	l.notice(false)
 	l.refuseBarriers()
 	if err := n.trans.summon(best); err != nil {
-		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best, "error", err)
+		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best,
+			"error", err)
 	}
 }
 

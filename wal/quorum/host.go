@@ -141,7 +141,8 @@ func (h *Host) setTLS(c *tls.Config) {
 	if c.ServerName == "" && !c.InsecureSkipVerify {
 		h.client.InsecureSkipVerify = true // of the name; the chain is verified here
 		h.client.VerifyConnection = func(s tls.ConnectionState) error {
-			options := x509.VerifyOptions{Roots: c.RootCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+			options := x509.VerifyOptions{Roots: c.RootCAs, Intermediates: x509.NewCertPool(),
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 			for _, cert := range s.PeerCertificates[1:] {
 				options.Intermediates.AddCert(cert)
 			}
@@ -266,7 +267,8 @@ func (h *Host) welcome(raw net.Conn) {
 	}
 	if errors.Is(err, ErrUnauthenticated) {
 		unauthenticatedTotal.Inc()
-		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", raw.RemoteAddr().String(), "error", err)
+		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", raw.RemoteAddr().String(),
+			"error", err)
 	} else {
 		handshakesFailed.Inc()
 	}

@@ -38,7 +38,8 @@ func (l *Log) listen(n *instance) {
 			l.notice(leads)
 		case o := <-n.seen:
 			if leader, ok := o.Data.(raft.LeaderObservation); ok && leader.LeaderID != "" {
-				l.opts.Logger.Info("the group has a leader", "group", l.opts.Group, "leader", nodeOf(leader.LeaderID), "term", n.raft.CurrentTerm())
+				l.opts.Logger.Info("the group has a leader", "group", l.opts.Group, "leader", nodeOf(leader.LeaderID),
+					"term", n.raft.CurrentTerm())
 				l.metrics.leaderChanges.Inc()
 			}
 		case <-n.done:
@@ -99,7 +100,8 @@ func (l *Log) tellOwner() {
 			led = true
 			l.opts.OnLead()
 		case !e.leads && led:
-			l.opts.Logger.Info("this node does not lead the group any more", "group", l.opts.Group, "term", l.node.Load().raft.CurrentTerm())
+			l.opts.Logger.Info("this node does not lead the group any more", "group", l.opts.Group,
+				"term", l.node.Load().raft.CurrentTerm())
 			led = false
 			l.opts.OnFollow()
 		}

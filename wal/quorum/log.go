@@ -96,7 +96,8 @@ func Open(o Options) (*Log, error) {
 	}
 	l := &Log{
 		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
-		room:  wal.Room{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent, Logger: o.Logger.With("group", o.Group)},
+		room: wal.Room{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent,
+			Logger: o.Logger.With("group", o.Group)},
 		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
 		leadership: leadership{wake: make(chan struct{}, 1)},
 	}
@@ -192,7 +193,8 @@ func (l *Log) create() (err error) {
 }
 
 func (l *Log) openStore() (err error) {
-	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.highWater, l.fail)
+	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.highWater,
+		l.fail)
 	if err == nil && l.host != nil && l.opts.DiskTimeout > 0 {
 		l.store.writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
 	}
@@ -244,7 +246,8 @@ func (l *Log) check() error {
 		return err
 	}
 	if promised := l.highWater.index; max(last, m.Index) < promised {
-		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index, promised)
+		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index,
+			promised)
 	}
 	if first > m.Index+1 {
 		return corrupt("the log begins at entry %d, behind the snapshot at %d", first, m.Index)
@@ -410,7 +413,8 @@ func (l *Log) fail(cause error) error {
 	l.leads = false
 	l.mu.Unlock()
 	failuresTotal.Inc()
-	l.opts.Logger.Error("the log has failed; this node takes no further part in the group", "group", l.opts.Group, "error", cause)
+	l.opts.Logger.Error("the log has failed; this node takes no further part in the group", "group", l.opts.Group,
+		"error", cause)
 	go func() {
 		if n := l.node.Load(); n != nil {
 			_ = n.raft.Shutdown().Error()

@@ -131,7 +131,8 @@ func (l *Log) members() []Member {
 
 // Status of the group as this node knows it.
 func (l *Log) Status() Status {
-	s := Status{Group: l.opts.Group, HandedBack: l.passed.index.Load(), SnapshotIndex: l.markers.current().Index, LogBytes: l.Bytes(), Role: Gone}
+	s := Status{Group: l.opts.Group, HandedBack: l.passed.index.Load(), SnapshotIndex: l.markers.current().Index,
+		LogBytes: l.Bytes(), Role: Gone}
 	node := l.node.Load()
 	if node == nil {
 		s.LastIndex, _ = l.store.LastIndex()

@@ -198,9 +198,11 @@ func (o *Options) Validate() error {
 	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.FollowerBytes < 0 || o.StallAfter < 0:
 		return errors.New("quorum: a bound is negative")
 	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
-		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d", o.MaxRecordBytes, o.MaxEntryBytes, maxRecordBytes)
+		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d", o.MaxRecordBytes, o.MaxEntryBytes,
+			maxRecordBytes)
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
-		return fmt.Errorf("quorum: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken", o.MaxPendingBytes, o.MaxRecordBytes)
+		return fmt.Errorf("quorum: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken",
+			o.MaxPendingBytes, o.MaxRecordBytes)
 	case o.SegmentBytes < 4<<10 || o.SegmentBytes > 1<<30:
 		return fmt.Errorf("quorum: SegmentBytes %d is not between 4 KiB and 1 GiB", o.SegmentBytes)
 	}

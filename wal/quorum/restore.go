@@ -75,14 +75,17 @@ func (l *Log) restore() error {
 		return nil
 	}
 	start := time.Now()
-	l.opts.Logger.Info("the group's state is fetched from the leader", "group", l.opts.Group, "from", from, "index", m.Index)
+	l.opts.Logger.Info("the group's state is fetched from the leader", "group", l.opts.Group, "from", from,
+		"index", m.Index)
 	if err := l.fetch(m, from); err != nil {
 		l.metrics.restoresFailed.Inc()
-		l.opts.Logger.Warn("the group's state was not fetched", "group", l.opts.Group, "from", from, "index", m.Index, "error", err)
+		l.opts.Logger.Warn("the group's state was not fetched", "group", l.opts.Group, "from", from, "index", m.Index,
+			"error", err)
 		return err
 	}
 	l.metrics.restores.Inc()
-	l.opts.Logger.Info("the group's state is in place", "group", l.opts.Group, "index", m.Index, "seconds", time.Since(start).Seconds())
+	l.opts.Logger.Info("the group's state is in place", "group", l.opts.Group, "index", m.Index,
+		"seconds", time.Since(start).Seconds())
 	return nil
 }
 

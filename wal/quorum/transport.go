@@ -62,10 +62,12 @@ const maxAsked = 16
 func newTransport(h *Host, group uint32, l *listener, logger hclog.Logger) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
-		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), learned: make(chan struct{}, 1), done: make(chan struct{}),
+		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), learned: make(chan struct{}, 1),
+		done: make(chan struct{}),
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger, MsgpackUseNewTimeFormat: true,
+		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger,
+		MsgpackUseNewTimeFormat: true,
 	})
 	t.TimeoutScale = 1
 	go t.forward()

@@ -124,7 +124,8 @@ func (l *Log) keptForOthers(keep uint64) uint64 {
 		keep = min(keep, index+1)
 	}
 	for _, m := range l.members() {
-		if index, ok := l.Progress(m.Node); ok && index+1 < keep && l.store.size()-l.store.sizeBefore(index+1) < l.opts.FollowerBytes {
+		if index, ok := l.Progress(m.Node); ok && index+1 < keep &&
+			l.store.size()-l.store.sizeBefore(index+1) < l.opts.FollowerBytes {
 			keep = index + 1
 		}
 	}
