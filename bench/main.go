@@ -41,12 +41,15 @@ type part struct {
 // parts in the order of the report.
 var parts = []part{
 	{"endtoend", "the server over HTTP against a handler that does nothing", endToEnd},
+	{"sustained", "load that goes on for long", sustained},
+	{"lone", "a request that is alone", lone},
 	{"decoder", "ingest against JSON libraries", decoders},
 	{"logbytes", "bytes of the log for each byte of JSON", logBytes},
 	{"allocs", "allocations of a request", allocations},
 	{"memory", "memory of a resident profile, and the collector's time with all of them", memory},
 	{"hot", "one user that takes all traffic against many", hot},
 	{"cold", "a state ten times the memory budget against one in memory", cold},
+	{"shared", "an address that many users share", shared},
 	{"merge", "merges beside the track load", merge},
 	{"status", "reads of subscription states beside the track load", status},
 	{"cluster", "three nodes on this machine against one alone", cluster},

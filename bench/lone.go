@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const (
+	loneTarget = 100 // µs
+	loneSyncs  = 200 // a round
+)
+
+// lone is what a request costs that is alone on the machine, besides the sync that it has to wait for: the median of
+// its latency less that of a sync of 4 KB on the same disk.
+func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
+	server, err := startServer(ctx, s, "data")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	side := &httpSide{s: s, processes: []*process{server}, connections: 1, bodies: s.bodies(mixEvent)}
+	if err := side.warmup(ctx); err != nil {
+		return nil, err
+	}
+	sides, err := inTurns(ctx, s.Rounds,
+		func(int) (float64, error) {
+			_, err := side.measure(ctx)
+			return side.p50[len(side.p50)-1] * 1000, err
+		},
+		func(int) (float64, error) { return syncTime(s.dir) })
+	if err != nil {
+		return nil, err
+	}
+	besides := make([]float64, s.Rounds)
+	for i := range besides {
+		besides[i] = sides[0][i] - sides[1][i]
+	}
+	return []Figure{newFigure("one request at a time, 1 event: p50 − sync of 4 KB", "µs", besides,
+		Detail{"p50", median(sides[0]), "µs"}, Detail{"sync", median(sides[1]), "µs"}).want(atMost, loneTarget)}, nil
+}
+
+// syncTime is the median time, in µs, of appending 4 KB to a file and syncing its data.
+func syncTime(dir string) (float64, error) {
+	path := filepath.Join(dir, "sync")
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(path)
+	defer f.Close()
+	var took []float64
+	for range loneSyncs {
+		start := time.Now()
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			return 0, err
+		}
+		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
+			return 0, err
+		}
+		took = append(took, float64(time.Since(start).Nanoseconds())/1000)
+	}
+	return median(took), nil
+}
