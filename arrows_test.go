@@ -24,6 +24,8 @@ var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
+	"cmd/millrace/importer": {"ingest/files", "wal/durable"},
+
 	"api":            {"api/...", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/console":    {"api/control", "api/preference", "api/scim"},
 	"api/control":    {"api/keys", "api/ratelimit"},
@@ -38,6 +40,7 @@ var arrows = map[string][]string{
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
+	"ingest/files": {},
 
 	"shard":                   {"shard/identity", "shard/op", "shard/profile", "wal"},
 	"shard/backup":            {"shard", "shard/eventlog", "wal"},
@@ -77,7 +80,7 @@ var testArrows = map[string][]string{
 
 // libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
 var libraries = map[string][]string{
-	"github.com/valyala/fasthttp":       {"api/...", "shard/cluster", "loadtest/...", "bench/..."},
+	"github.com/valyala/fasthttp":       {"api/...", "cmd/millrace/importer", "shard/cluster", "loadtest/...", "bench/..."},
 	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
 	"github.com/cockroachdb/pebble/v2":  {"wal", "wal/durable", "shard/...", "bench/..."},
 	"github.com/alecthomas/kong":        {"cmd/..."},

@@ -25,7 +25,7 @@ type cli struct {
 	Streams  streamsCommand   `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
 	Live     liveCommand      `cmd:"" help:"Show what a running server applies, as it applies it."`
 	Refused  refusedCommand   `cmd:"" help:"Look at what a running server has refused, and send it again."`
-	Import   importCommand    `cmd:"" help:"Bring profiles into a running server."`
+	Import   importCommand    `cmd:"" help:"Bring files of users, or of what they do, into a running server."`
 	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
 	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`
 	Cluster  clusterCommand   `cmd:"" help:"Look at and change the cluster that a running server is a node of."`

@@ -303,31 +303,3 @@ func writeFile(path string, write func(io.Writer) error) error {
 	}
 	return durable.SyncDir(nil, filepath.Dir(path))
 }
-
-// importCommand is `millrace import profiles`.
-type importCommand struct {
-	adminTarget
-	What      string `arg:"" enum:"profiles" help:"${enum}."`
-	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
-	Workspace string `required:"" help:"Into this workspace."`
-}
-
-// Run sends the file and prints how many profiles were taken.
-func (c *importCommand) Run(ctx context.Context, stdout io.Writer) error {
-	in := io.Reader(os.Stdin)
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		in = f
-	}
-	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	_, err = io.Copy(stdout, body)
-	return err
-}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"millrace/cmd/millrace/importer"
+	"millrace/ingest/files"
+)
+
+// importCommand is `millrace import`.
+type importCommand struct {
+	Profiles importProfiles `cmd:"" help:"Put whole profiles in place, from an export."`
+	Files    importFiles    `cmd:"" help:"Take rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. What was left off is gone on with."`
+}
+
+// importProfiles is `millrace import profiles`.
+type importProfiles struct {
+	adminTarget
+	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
+	Workspace string `required:"" help:"Into this workspace."`
+}
+
+// Run sends the file and prints how many profiles were taken.
+func (c *importProfiles) Run(ctx context.Context, stdout io.Writer) error {
+	in := io.Reader(os.Stdin)
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(stdout, body)
+	return err
+}
+
+// importFiles is `millrace import files`.
+type importFiles struct {
+	Path []string `arg:"" help:"Files, and directories: their files in the order of their names."`
+
+	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn." placeholder:"URL"`
+	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions; on the command line others can see it, so use the environment."`
+	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"What rows are that don't say it: ${enum}."`
+	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"ndjson, csv, parquet; default: by the names (.ndjson, .jsonl, .json, .csv, .parquet)."`
+
+	State              string `env:"-" help:"Directory that remembers what was taken; default: .millrace-import where the first path is." placeholder:"DIR"`
+	RefusedDir         string `env:"-" help:"Directory of the files of refused rows; default: beside each file." placeholder:"DIR"`
+	Malformed          string `env:"-" default:"" enum:",file,row" help:"What a row that can't be read has refused: file (default, but for CSV), row (default of CSV)."`
+	UpdateExistingOnly bool   `env:"-" help:"Leave out users who aren't there."`
+	Late               bool   `env:"-" help:"Go on with files that were left off a day ago or longer."`
+
+	Watch  bool          `env:"-" help:"Go on looking for files until interrupted."`
+	Settle time.Duration `env:"-" default:"10s" help:"With --watch: a file is taken when it was left alone for so long."`
+	Poll   time.Duration `env:"-" default:"2s" help:"With --watch: how often to look."`
+
+	Connections  int           `env:"-" default:"16" help:"Connections, each with one request under way."`
+	Objects      int           `env:"-" default:"75" help:"Objects of each array in a request, at most."`
+	RequestBytes byteSize      `env:"-" default:"1MiB" help:"When a request is full, whatever it has."`
+	RowBytes     byteSize      `env:"-" default:"1MiB" help:"How long a row may be."`
+	Columns      int           `env:"-" default:"1000" help:"How many columns CSV and Parquet may have."`
+	Rate         float64       `env:"-" help:"Rows a second, at most; 0: as fast as they are taken."`
+	Timeout      time.Duration `env:"-" default:"30s" help:"Of a request."`
+	Patience     time.Duration `env:"-" default:"10m" help:"How long the server may be out of reach before it is given up."`
+
+	JSON bool `name:"json" env:"-" help:"Print the report as JSON."`
+}
+
+// Run takes the files and prints a report.
+func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
+	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind, Format: c.Format, Malformed: c.Malformed,
+		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly, Connections: c.Connections, Objects: c.Objects,
+		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late, Watch: c.Watch, Settle: c.Settle, Poll: c.Poll}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		o.Terminal = os.Stderr
+	} else {
+		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	report, err := importer.Run(ctx, o)
+	if report.Duration > 0 {
+		err = errors.Join(c.print(stdout, &report), err)
+	}
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted: the same command goes on")
+	}
+	return err
+}
+
+func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
+	if c.JSON {
+		return json.NewEncoder(stdout).Encode(r)
+	}
+	lines := []struct {
+		what string
+		n    int64
+	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)}, {"files of unknown formats", int64(len(r.Unknown))},
+		{"rows", r.Rows}, {"taken", r.Taken}, {"  of them with a value left out", r.Warned}, {"  of them the server had before", r.Replayed},
+		{"  of them of nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}
+	for i, l := range lines {
+		if l.n == 0 && i != 0 && l.what != "rows" && l.what != "refused" {
+			continue
+		}
+		if _, err := fmt.Fprintf(stdout, "%-31s %12d\n", l.what, l.n); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(stdout, "%-31s %12s, %.0f rows/s\n", "time", r.Duration.Round(time.Millisecond), float64(r.Rows)/r.Duration.Seconds())
+	return err
+}

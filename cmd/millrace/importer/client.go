@@ -1,0 +1,163 @@
+package importer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// client sends requests until they are answered for good.
+type client struct {
+	http     *fasthttp.Client
+	urls     []string
+	turn     atomic.Uint64
+	key      string
+	timeout  time.Duration
+	patience time.Duration
+	pace     pace
+}
+
+func newClient(o *Options) *client {
+	c := &client{key: "Bearer " + o.Key, timeout: o.Timeout, patience: o.Patience, pace: pace{rate: o.Rate}}
+	for _, u := range o.URL {
+		c.urls = append(c.urls, strings.TrimSuffix(u, "/"))
+	}
+	c.http = &fasthttp.Client{Name: "millrace import", MaxConnsPerHost: o.Connections, MaxIdemponentCallAttempts: 1,
+		ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, MaxConnWaitTimeout: o.Timeout, MaxResponseBodySize: 64 << 20}
+	return c
+}
+
+// call is one request and its answer.
+type call struct {
+	path, key string
+	body      []byte
+
+	status   int
+	answer   []byte
+	replayed bool
+	after    time.Duration // Retry-After
+}
+
+// message is what the answer says.
+func (c *call) message() string {
+	var a answer
+	if json.Unmarshal(c.answer, &a) != nil || a.Message == "" {
+		return strconv.Itoa(c.status) + " " + http.StatusText(c.status)
+	}
+	return a.Message
+}
+
+// do makes a call that is answered with 201, 400 or 413, which are about its rows. What the server can't take now is tried
+// again; all else is an error, for it would be the same for every row.
+func (c *client) do(ctx context.Context, call *call, rows int) error {
+	if err := c.pace.wait(ctx, rows); err != nil {
+		return err
+	}
+	var failing time.Time // since when
+	for try := 0; ; try++ {
+		err := c.once(call)
+		again := err != nil || call.status == http.StatusRequestTimeout || call.status >= 500
+		switch {
+		case err == nil && call.status == http.StatusTooManyRequests:
+			failing = time.Time{}
+		case again:
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if time.Since(failing) > c.patience {
+				return fmt.Errorf("the server can't be reached or is busy for %v: %w", c.patience, call.problem(err))
+			}
+		case call.status == http.StatusCreated, call.status == http.StatusBadRequest, call.status == http.StatusRequestEntityTooLarge:
+			return nil
+		case call.status == http.StatusUnprocessableEntity:
+			return errors.New("the server has had this file within the last day, begun at another time: its events have no times of their own; use the State directory of then, or wait a day")
+		default:
+			return call.problem(nil)
+		}
+		if !sleep(ctx, max(call.after, min(100*time.Millisecond<<min(try, 6), 5*time.Second))) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (c *call) problem(err error) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("POST %s: %d %s: %s", c.path, c.status, http.StatusText(c.status), c.message())
+}
+
+// once makes a call and reads its answer.
+func (c *client) once(call *call) error {
+	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(request)
+	defer fasthttp.ReleaseResponse(response)
+	request.SetRequestURI(c.urls[c.turn.Add(1)%uint64(len(c.urls))] + call.path)
+	request.Header.SetMethod(http.MethodPost)
+	request.Header.SetContentType("application/json")
+	request.Header.Set("Authorization", c.key)
+	if call.key != "" {
+		request.Header.Set("Idempotency-Key", call.key)
+	}
+	request.SetBodyRaw(call.body)
+	call.status, call.after = 0, 0
+	if err := c.http.DoTimeout(request, response, c.timeout); err != nil {
+		return err
+	}
+	call.status = response.StatusCode()
+	call.answer = append(call.answer[:0], response.Body()...)
+	call.replayed = string(response.Header.Peek("Idempotent-Replay")) == "true"
+	if seconds, err := strconv.Atoi(string(response.Header.Peek("Retry-After"))); err == nil && seconds > 0 {
+		call.after = min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	}
+	return nil
+}
+
+// maxRetryAfter is the longest wait that a server is believed: a window of an hour.
+const maxRetryAfter = time.Hour
+
+// sleep waits; false: the context has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pace spreads rows over time.
+type pace struct {
+	rate float64 // a second; 0: as they come
+	mu   sync.Mutex
+	next time.Time
+}
+
+func (p *pace) wait(ctx context.Context, rows int) error {
+	if p.rate == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	at := p.next
+	p.next = at.Add(time.Duration(float64(rows) / p.rate * float64(time.Second)))
+	p.mu.Unlock()
+	if !sleep(ctx, at.Sub(now)) {
+		return context.Cause(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package importer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"millrace/ingest/files"
+)
+
+// outcome is what became of a request's rows.
+type outcome struct {
+	request  *request
+	refusals []refusal
+	counts   Counts
+}
+
+type refusal struct {
+	sent
+	reason string
+}
+
+func (o *outcome) refuse(s sent, reason string) { o.refusals = append(o.refusals, refusal{s, reason}) }
+
+func (o *outcome) text(s sent) []byte { return o.request.text[s.from:s.to] }
+
+// deliver sends rows until the server has said something of each. A request that is refused as a whole, for one row that
+// is no JSON or since it is too large, is sent again in parts.
+func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	deletes := rows[0].kind == files.Deletions
+	c := call{path: "/users/track", body: appendTrack(nil, rows, o)}
+	if deletes {
+		c = call{path: "/users/delete", body: appendDelete(nil, rows, o)}
+	} else {
+		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" + strconv.Itoa(len(rows))
+	}
+	if err := j.client.do(ctx, &c, len(rows)); err != nil {
+		return err
+	}
+	switch {
+	case c.status == http.StatusCreated && deletes:
+		return o.noteDeleted(&c)
+	case c.status == http.StatusCreated:
+		return o.noteTaken(&c, rows)
+	case c.status == http.StatusBadRequest && !deletes && o.noteRefused(&c, rows):
+		return nil
+	case len(rows) == 1:
+		o.refuse(rows[0], c.message())
+		return nil
+	}
+	return j.deliverParts(ctx, lane, rows, o)
+}
+
+func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcome) error {
+	var good []sent
+	for _, s := range rows {
+		if json.Valid(o.text(s)) {
+			good = append(good, s)
+		} else {
+			o.refuse(s, "malformed JSON: "+json.Unmarshal(o.text(s), new(json.RawMessage)).Error())
+		}
+	}
+	if len(good) < len(rows) {
+		return j.deliver(ctx, lane, good, o)
+	}
+	if err := j.deliver(ctx, lane, rows[:len(rows)/2], o); err != nil {
+		return err
+	}
+	return j.deliver(ctx, lane, rows[len(rows)/2:], o)
+}
+
+// appendTrack appends the body of /users/track that has the rows.
+func appendTrack(dst []byte, rows []sent, o *outcome) []byte {
+	separator := byte('{')
+	for _, k := range files.Kinds[:3] {
+		if !slices.ContainsFunc(rows, func(s sent) bool { return s.kind == k }) {
+			continue
+		}
+		dst = append(append(append(dst, separator, '"'), k...), `":`...)
+		separator = '['
+		for _, s := range rows {
+			if s.kind == k {
+				dst = append(append(dst, separator), o.text(s)...)
+				separator = ','
+			}
+		}
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
+}
+
+// appendDelete appends the body of /users/delete.
+func appendDelete(dst []byte, rows []sent, o *outcome) []byte {
+	dst = append(append(append(dst, `{"`...), rows[0].identifiers...), `":[`...)
+	for k, s := range rows {
+		if k > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, o.text(s)...)
+	}
+	return append(dst, `]}`...)
+}
+
+// answer is what of an answer matters.
+type answer struct {
+	Message  string            `json:"message"`
+	Errors   []json.RawMessage `json:"errors"`
+	Warnings []json.RawMessage `json:"warnings"`
+	Deleted  int64             `json:"deleted"`
+	Invalid  []json.RawMessage `json:"invalid_user_ids"`
+}
+
+// aboutObject is an error or a warning about one object.
+type aboutObject struct {
+	Type  string `json:"type"`
+	Array string `json:"input_array"`
+	Index *int   `json:"index"`
+}
+
+// noteTaken notes which of the rows were refused.
+func (o *outcome) noteTaken(c *call, rows []sent) error {
+	if c.replayed {
+		o.counts.Replayed += int64(len(rows))
+	}
+	if !bytes.Contains(c.answer, []byte(`"errors":[`)) && !bytes.Contains(c.answer, []byte(`"warnings":[`)) {
+		return nil
+	}
+	var a answer
+	if err := json.Unmarshal(c.answer, &a); err != nil {
+		return fmt.Errorf("the server's answer can't be read: %w", err)
+	}
+	if !o.noteErrors(a.Errors, rows) {
+		return fmt.Errorf("the server's answer can't be read: %.200q", c.answer)
+	}
+	warned := map[string]bool{}
+	for _, w := range a.Warnings {
+		var about aboutObject
+		if json.Unmarshal(w, &about) == nil && about.Index != nil {
+			warned[about.Array+strconv.Itoa(*about.Index)] = true
+		}
+	}
+	o.counts.Warned += int64(len(warned))
+	return nil
+}
+
+// noteRefused notes the reasons of a request of which nothing was taken; false: it has none for single rows.
+func (o *outcome) noteRefused(c *call, rows []sent) bool {
+	var a answer
+	if json.Unmarshal(c.answer, &a) != nil || len(a.Errors) != len(rows) {
+		return false
+	}
+	return o.noteErrors(a.Errors, rows)
+}
+
+func (o *outcome) noteErrors(list []json.RawMessage, rows []sent) bool {
+	refusals := make([]refusal, 0, len(list))
+	for _, e := range list {
+		var about aboutObject
+		if json.Unmarshal(e, &about) != nil || about.Index == nil {
+			return false
+		}
+		s, ok := find(rows, about.Array, *about.Index)
+		if !ok {
+			return false
+		}
+		refusals = append(refusals, refusal{s, about.Type})
+	}
+	o.refusals = append(o.refusals, refusals...)
+	return true
+}
+
+// find is the row that was sent as the object at an index of an array.
+func find(rows []sent, array string, index int) (sent, bool) {
+	for _, s := range rows {
+		if string(s.kind) == array {
+			if index == 0 {
+				return s, true
+			}
+			index--
+		}
+	}
+	return sent{}, false
+}
+
+func (o *outcome) noteDeleted(c *call) error {
+	var a answer
+	if err := json.Unmarshal(c.answer, &a); err != nil {
+		return fmt.Errorf("the server's answer can't be read: %w", err)
+	}
+	o.counts.Deleted += a.Deleted
+	o.counts.Nobody += int64(len(a.Invalid))
+	return nil
+}

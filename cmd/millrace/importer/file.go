@@ -1,0 +1,330 @@
+package importer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"millrace/ingest/files"
+)
+
+// file takes one file, or what is left of it.
+func (i *importer) file(ctx context.Context, path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if i.states.unchanged(path, info) {
+		i.report.Before++
+		return nil
+	}
+	j := &job{importer: i, path: path, source: io.NewSectionReader(f, 0, info.Size()), size: info.Size()}
+	if err := j.begin(ctx, info); err != nil || j.state == nil {
+		return err
+	}
+	err = j.send(ctx)
+	i.report.add(j.state.Counts)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	i.report.Files++
+	return j.checkUnchanged(path, info)
+}
+
+// checkUnchanged finds out that somebody has written into a file while it was taken: what it was before was taken.
+func (j *job) checkUnchanged(path string, before os.FileInfo) error {
+	after, err := os.Stat(path)
+	if err == nil && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
+		j.o.Logger.Warn("the file has changed while it was taken: what it is now counts as another file", "file", path)
+	}
+	return nil
+}
+
+// job is a file on its way.
+type job struct {
+	*importer
+	path   string
+	source *io.SectionReader
+	size   int64
+	format files.Format
+	total  int64 // rows
+
+	state   *state
+	keyHead string // of Idempotency-Keys
+	refused *refusedFile
+
+	mu     sync.Mutex
+	lanes  []lane
+	begun  files.Position // of the row that has begun a request last
+	dirty  bool
+	failed error
+}
+
+// begin checks a file and finds its state. There is none when it was taken before.
+func (j *job) begin(ctx context.Context, info os.FileInfo) error {
+	if j.format = j.o.Format; j.format == "" {
+		j.format = files.FormatOf(j.path)
+	}
+	if j.format == "" {
+		return &FileError{j.path, errors.New("its name doesn't say what it is: give a format")}
+	}
+	hash, err := j.check(ctx)
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(j.path)
+	s := j.states.of(name, hash)
+	switch {
+	case s == nil:
+		s = j.newState(name, hash)
+		j.states.add(s)
+	case s.Done:
+		j.report.Before++
+	default:
+		if err := s.resume(&j.o); err != nil {
+			return &FileError{j.path, err}
+		}
+		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
+	}
+	s.Path, s.Size, s.Modified = j.path, info.Size(), info.ModTime()
+	if s.Done {
+		return j.states.save(s)
+	}
+	j.refused, err = openRefused(j.refusedPath(), s)
+	if err != nil {
+		return err
+	}
+	j.state, j.begun = s, s.Next
+	j.keyHead = s.keyHead()
+	return errors.Join(j.states.save(s), j.refused.forget())
+}
+
+func (j *job) newState(name, hash string) *state {
+	return &state{Name: name, Hash: hash, Begun: time.Now().UTC().Truncate(time.Millisecond), Kind: j.o.Kind, Format: j.format,
+		Lanes: j.o.Connections, Objects: j.o.Objects, RequestBytes: j.o.RequestBytes,
+		UpdateExistingOnly: j.o.UpdateExistingOnly, APIKey: hashOfKey(j.o.Key), Acked: make([]int64, j.o.Connections), Refused: -1}
+}
+
+// keyHead begins the Idempotency-Keys of a file: it names the file and what decides how its rows become requests.
+func (one *state) keyHead() string {
+	text := fmt.Sprint(one.Name, "\x00", one.Hash, one.Kind, one.Format, one.Lanes, one.Objects, one.RequestBytes, one.UpdateExistingOnly)
+	return "import-" + hashText(xxh3.HashString128(text))
+}
+
+func (j *job) refusedPath() string {
+	if j.o.Refused != "" {
+		return filepath.Join(j.o.Refused, filepath.Base(j.path)+refusedEnding)
+	}
+	return j.path + refusedEnding
+}
+
+func (j *job) rowOptions(strict bool) files.Options {
+	return files.Options{Kind: j.o.Kind, MaxRowBytes: j.o.MaxRowBytes, MaxColumns: j.o.MaxColumns, Strict: strict}
+}
+
+// check reads all of a file: whether it can be taken, how many rows it has, and its hash.
+func (j *job) check(ctx context.Context) (hash string, err error) {
+	h := &hashReader{Source: j.source, hash: xxh3.New()}
+	bad := func(err error) error {
+		var fault *files.Fault
+		if errors.As(err, &fault) {
+			return &FileError{j.path, err}
+		}
+		return fmt.Errorf("%s: %w", j.path, err)
+	}
+	r, err := files.NewReader(h, j.size, j.format, files.Position{}, j.rowOptions(j.o.strict(j.format)))
+	if err != nil {
+		return "", bad(err)
+	}
+	j.bar.begin("checking "+filepath.Base(j.path), j.size, "bytes")
+	for row := new(files.Row); ; j.total++ {
+		if err := r.Next(row); err == io.EOF {
+			break
+		} else if err != nil {
+			return "", bad(err)
+		}
+		if j.total%1024 == 0 {
+			if ctx.Err() != nil {
+				return "", ctx.Err()
+			}
+			j.bar.set(r.Position().Offset)
+		}
+	}
+	return h.sum(j.size)
+}
+
+// saveEvery is how often a file's state is noted while it is sent.
+const saveEvery = 500 * time.Millisecond
+
+// send sends what isn't answered yet.
+func (j *job) send(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, j.refused.close()) }()
+	j.bar.begin(filepath.Base(j.path), j.total, "rows")
+	j.bar.set(j.state.Counts.Rows)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var senders sync.WaitGroup
+	j.lanes = make([]lane, j.state.Lanes)
+	for n := range j.lanes {
+		j.lanes[n].queue, j.lanes[n].free = make(chan *request, 1), make(chan *request, 2)
+		senders.Go(func() { j.work(ctx, cancel, n) })
+	}
+	saved := j.saveNowAndThen(ctx, cancel)
+	err = j.read(ctx)
+	for n := range j.lanes {
+		close(j.lanes[n].queue)
+	}
+	senders.Wait()
+	saved()
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	j.state.Done = err == nil
+	return errors.Join(err, j.save())
+}
+
+// saveNowAndThen notes the state until the returned function is called.
+func (j *job) saveNowAndThen(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(saveEvery)
+		defer tick.Stop()
+		for n := 1; ; n++ {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+			if err := j.save(); err != nil {
+				cancel(err)
+				return
+			}
+			if n%20 == 0 && j.o.Terminal == nil {
+				j.log(ctx)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+func (j *job) log(ctx context.Context) {
+	j.mu.Lock()
+	rows := j.state.Counts.Rows
+	j.mu.Unlock()
+	j.o.Logger.InfoContext(ctx, "on the way", "file", j.path, "rows", rows, "of", j.total)
+}
+
+// save notes what was answered, once the refused file is on disk as far.
+func (j *job) save() error {
+	j.mu.Lock()
+	if !j.dirty && !j.state.Done {
+		j.mu.Unlock()
+		return nil
+	}
+	j.dirty = false
+	j.state.Next = j.oldest()
+	s := *j.state
+	s.Acked = append([]int64(nil), s.Acked...)
+	s.Refused = j.refused.size
+	j.mu.Unlock()
+	if err := j.refused.sync(); err != nil {
+		return err
+	}
+	if err := j.states.save(&s); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.state.Saved, j.state.Refused = s.Saved, s.Refused
+	j.mu.Unlock()
+	return nil
+}
+
+// oldest is the place of the first row that is in no answered request. The caller has the mutex.
+func (j *job) oldest() files.Position {
+	oldest := j.begun
+	for n := range j.lanes {
+		if p := j.lanes[n].pending; len(p) > 0 && p[0].Row < oldest.Row {
+			oldest = p[0]
+		}
+	}
+	return oldest
+}
+
+// read gives each row that isn't answered yet to its lane.
+func (j *job) read(ctx context.Context) error {
+	r, err := files.NewReader(j.source, j.size, j.format, j.state.Next, j.rowOptions(false))
+	if err != nil {
+		return err
+	}
+	options := files.ObjectOptions{Kind: j.state.Kind, Time: j.state.Begun.Format("2006-01-02T15:04:05.000Z"), UpdateExistingOnly: j.state.UpdateExistingOnly}
+	acked := slices.Clone(j.state.Acked) // as it was when this run began: the senders move on
+	var object files.Object
+	for row := new(files.Row); ; {
+		if err := r.Next(row); err == io.EOF {
+			return j.flush(ctx)
+		} else if err != nil {
+			return err
+		}
+		object = files.Object{Text: object.Text[:0]}
+		fault := row.AppendObject(&object, &options)
+		n := 0
+		if fault == "" {
+			n = int(object.User % uint64(len(j.lanes)))
+		}
+		if row.Row <= acked[n] {
+			continue
+		}
+		if err := j.put(ctx, n, row, &object, fault); err != nil {
+			return err
+		}
+	}
+}
+
+// put gives a row to a lane.
+func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Object, fault string) error {
+	l := &j.lanes[n]
+	if l.open != nil && !l.open.takes(object, fault != "", j.state) {
+		if err := l.flush(ctx); err != nil {
+			return err
+		}
+	}
+	if l.open == nil {
+		l.open = l.newRequest()
+		j.mu.Lock()
+		l.pending = append(l.pending, row.Position)
+		j.begun = row.Position
+		j.mu.Unlock()
+	}
+	l.open.add(row, object, fault)
+	return nil
+}
+
+// flush sends what is open, at the end of the file.
+func (j *job) flush(ctx context.Context) error {
+	for n := range j.lanes {
+		if j.lanes[n].open != nil {
+			if err := j.lanes[n].flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,370 @@
+// Package importer brings files of rows (package ingest/files) into a server, through /users/track and /users/delete.
+//
+// A file is read twice: once to check all of it and to know its hash, then to send it. Each row goes to the lane of the
+// user whom it names; a lane puts its rows together to requests, and has one of them under way at a time. So one user's
+// rows take effect in the order of the file, as long as they name him in the same way.
+//
+// Each row takes effect once, whatever is killed and when:
+//   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does the
+//     request's Idempotency-Key.
+//   - What was answered is noted in the file's state, with the end of the refused file (state.go). What was answered
+//     behind the last note is sent again, with the same key, and answered the same.
+//
+// The reader owns the open requests, a lane the one that it sends; the ledger, which all share, has a mutex.
+package importer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"millrace/ingest/files"
+)
+
+// Options of an import. The zero value of a field means its default.
+type Options struct {
+	// URL of the server; several, of the nodes of a cluster, get requests in turn. Required.
+	URL []string
+	// Key is the API key, with the permission users.track, and users.delete for deletions. Required.
+	Key string
+	// Paths are files, and directories whose files are taken in the order of their names. Required.
+	Paths []string
+	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first path).
+	State string
+	// Refused is the directory of the refused files (default: beside each file).
+	Refused string
+
+	// Kind of the rows that don't say one (default: attributes).
+	Kind files.Kind
+	// Format of all files (default: by their names).
+	Format files.Format
+	// Malformed says what is refused for a row that can't be read: file, then nothing of it is taken, or row (default: file
+	// in NDJSON, row in CSV).
+	Malformed string
+	// MaxRowBytes and MaxColumns bound rows, see files.Options.
+	MaxRowBytes, MaxColumns int
+	// UpdateExistingOnly leaves out rows of users who aren't there.
+	UpdateExistingOnly bool
+
+	// Connections, each with one request under way (default 16).
+	Connections int
+	// Objects of each array in a request, at most (default 75).
+	Objects int
+	// RequestBytes is when a request is full, whatever it has (default 1 MiB).
+	RequestBytes int
+	// Rate is how many rows are sent in a second, at most; 0: as fast as they are taken.
+	Rate float64
+	// Timeout of a request (default 30 s).
+	Timeout time.Duration
+	// Patience is how long the server may be out of reach before the import gives up (default 10 min).
+	Patience time.Duration
+	// Late goes on with files that were left off so long ago that the server may have forgotten which requests it has had.
+	Late bool
+
+	// Watch goes on looking for files until the context ends.
+	Watch bool
+	// Settle is how long a file must have been left alone before it is taken from a watched directory (default 10 s).
+	Settle time.Duration
+	// Poll is how often a watched directory is looked at (default 2 s).
+	Poll time.Duration
+
+	// Terminal shows a bar; nil: none.
+	Terminal io.Writer
+	// Logger hears of each file (default: of nothing).
+	Logger *slog.Logger
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	o.Kind = cmp.Or(o.Kind, files.Attributes)
+	o.Connections = cmp.Or(o.Connections, 16)
+	o.Objects = cmp.Or(o.Objects, 75)
+	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
+	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
+	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
+	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
+	o.Settle = cmp.Or(o.Settle, 10*time.Second)
+	o.Poll = cmp.Or(o.Poll, 2*time.Second)
+	if o.State == "" && len(o.Paths) > 0 {
+		o.State = filepath.Join(directoryOf(o.Paths[0]), ".millrace-import")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func directoryOf(path string) string {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return path
+	}
+	return filepath.Dir(path)
+}
+
+// Validate says what is wrong with the options.
+func (o *Options) Validate() error {
+	for _, u := range o.URL {
+		if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
+			return fmt.Errorf("URL %q: want http://HOST:PORT or https://HOST", u)
+		}
+	}
+	rows := files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns}
+	switch {
+	case len(o.URL) == 0:
+		return errors.New("URL is required")
+	case o.Key == "":
+		return errors.New("Key is required")
+	case len(o.Paths) == 0:
+		return errors.New("Paths are required")
+	case o.Malformed != "" && o.Malformed != "file" && o.Malformed != "row":
+		return fmt.Errorf("Malformed %q: want file or row", o.Malformed)
+	case o.Connections < 1 || o.Connections > 1024:
+		return fmt.Errorf("Connections %d: must be 1 to 1024", o.Connections)
+	case o.Objects < 1 || o.Objects > 100_000:
+		return fmt.Errorf("Objects %d: must be 1 to 100000", o.Objects)
+	case o.RequestBytes < 1<<10 || o.RequestBytes > 1<<30:
+		return fmt.Errorf("RequestBytes %d: must be 1 KiB to 1 GiB", o.RequestBytes)
+	case o.Rate < 0 || o.Timeout < 0 || o.Patience < 0 || o.Settle < 0 || o.Poll < 0:
+		return errors.New("Rate, Timeout, Patience, Settle and Poll must not be negative")
+	}
+	return rows.Validate()
+}
+
+// Report is what an import has done.
+type Report struct {
+	Files    int           `json:"files"`   // taken to their ends
+	Before   int           `json:"before"`  // taken by an earlier run
+	Unknown  []string      `json:"unknown"` // whose names don't say what they are
+	Bad      int           `json:"bad"`     // of which nothing was taken
+	Counts                 // of the rows of this run and, of a file that was resumed, of those before it
+	Duration time.Duration `json:"duration_ns"`
+}
+
+// Counts are about rows.
+type Counts struct {
+	Rows     int64 `json:"rows"`
+	Taken    int64 `json:"taken"`
+	Warned   int64 `json:"warned"`   // taken, but for a value that was left out
+	Refused  int64 `json:"refused"`  // see the refused files
+	Deleted  int64 `json:"deleted"`  // users
+	Nobody   int64 `json:"not_here"` // rows of deletions of users who aren't there
+	Replayed int64 `json:"replayed"` // of those taken, rows that the server had had already
+}
+
+func (c *Counts) add(d Counts) {
+	c.Rows += d.Rows
+	c.Taken += d.Taken
+	c.Warned += d.Warned
+	c.Refused += d.Refused
+	c.Deleted += d.Deleted
+	c.Nobody += d.Nobody
+	c.Replayed += d.Replayed
+}
+
+// importer is a run.
+type importer struct {
+	o      Options
+	client *client
+	states *states
+	report Report
+	bar    *bar
+}
+
+// Run takes the files. The report is of what was done, also with an error: a *FileErrors when files were bad, the
+// context's error when it was interrupted. What was left off is gone on with by the next run with the same State.
+func Run(ctx context.Context, o Options) (Report, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return Report{}, err
+	}
+	if err := os.MkdirAll(o.State, 0o700); err != nil {
+		return Report{}, err
+	}
+	lock, err := lockDir(o.State)
+	if err != nil {
+		return Report{}, err
+	}
+	defer lock.Close()
+	i := &importer{o: o, client: newClient(&o)}
+	if i.states, err = openStates(o.State); err != nil {
+		return Report{}, err
+	}
+	i.bar = newBar(o.Terminal)
+	defer i.bar.stop()
+	begun := time.Now()
+	err = i.run(ctx)
+	i.report.Duration = time.Since(begun)
+	return i.report, err
+}
+
+// lockDir makes a directory this run's alone, until the file is closed.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another import works with %q: %w", dir, err), f.Close())
+	}
+	return f, nil
+}
+
+// run takes all files that are there, and when it watches, those that come.
+func (i *importer) run(ctx context.Context) error {
+	found := &watcher{settle: i.o.Settle}
+	if !i.o.Watch {
+		found.settle = 0
+	}
+	var bad FileErrors
+	for ctx.Err() == nil {
+		names, err := i.list(found)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			err := i.file(ctx, name)
+			found.leave(name)
+			var fault *FileError
+			switch {
+			case errors.As(err, &fault):
+				i.report.Bad++
+				i.o.Logger.Error("nothing of the file was taken", "file", name, "reason", fault.Err)
+				bad = append(bad, fault)
+			case err != nil:
+				return err
+			}
+		}
+		if !i.o.Watch {
+			return bad.orNil()
+		}
+		sleep(ctx, i.o.Poll)
+	}
+	return bad.orNil()
+}
+
+// list are the files to take, in order.
+func (i *importer) list(w *watcher) (names []string, err error) {
+	for _, path := range i.o.Paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			if w.settled(path, info) {
+				names = append(names, path)
+			}
+			continue
+		}
+		entries, err := os.ReadDir(path) // sorted
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if name := filepath.Join(path, e.Name()); i.isOurs(e) {
+				if info, err := e.Info(); err == nil && w.settled(name, info) { // else it is gone
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names, nil
+}
+
+// isOurs reports whether an entry of a directory is to be taken.
+func (i *importer) isOurs(e os.DirEntry) bool {
+	name := e.Name()
+	switch {
+	case !e.Type().IsRegular() || strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
+		return false
+	case i.o.Format == "" && files.FormatOf(name) == "":
+		if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
+			i.report.Unknown = append(i.report.Unknown, name)
+			i.o.Logger.Warn("passed over: the name doesn't say what the file is", "file", name)
+		}
+		return false
+	}
+	return true
+}
+
+const maxUnknown = 1000
+
+// strict reports whether a row that can't be read is a fault of its file.
+func (o *Options) strict(format files.Format) bool {
+	return o.Malformed == "file" || o.Malformed == "" && format != files.CSV
+}
+
+// FileError is why nothing of a file was taken.
+type FileError struct {
+	File string
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.File, e.Err) }
+
+// Unwrap is the reason.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// FileErrors are those of a run.
+type FileErrors []*FileError
+
+func (e FileErrors) Error() string {
+	var lines []string
+	for _, f := range e {
+		lines = append(lines, f.Error())
+	}
+	return "nothing was taken of " + strings.Join(lines, "\n")
+}
+
+func (e FileErrors) orNil() error {
+	if len(e) == 0 {
+		return nil
+	}
+	return e
+}
+
+// watcher knows which files were looked at as they are, and how long others were left alone.
+type watcher struct {
+	settle time.Duration
+	seen   map[string]look
+}
+
+// look is how a file was found, and since when.
+type look struct {
+	size     int64
+	modified time.Time
+	since    time.Time
+	left     bool // taken, or bad
+}
+
+// settled reports whether a file is to be taken: it is as it was for a while. What was
+// taken, or is bad, is passed over until it changes.
+func (w *watcher) settled(name string, info os.FileInfo) bool {
+	now := time.Now()
+	was, known := w.seen[name]
+	if !known || was.size != info.Size() || !was.modified.Equal(info.ModTime()) {
+		was = look{size: info.Size(), modified: info.ModTime(), since: now}
+		if w.seen == nil {
+			w.seen = map[string]look{}
+		}
+		w.seen[name] = was
+	}
+	return !was.left && now.Sub(was.since) >= w.settle
+}
+
+// leave has a file passed over until it changes.
+func (w *watcher) leave(name string) {
+	l := w.seen[name]
+	l.left = true
+	w.seen[name] = l
+}

@@ -1,0 +1,150 @@
+package importer
+
+import (
+	"context"
+	"slices"
+
+	"millrace/ingest/files"
+)
+
+// maxDeletions is how many users one request may delete.
+const maxDeletions = 50
+
+// lane is the way of some users' rows, one request after another.
+type lane struct {
+	queue   chan *request
+	open    *request         // the reader's
+	pending []files.Position // of the first rows of its requests that aren't answered; job.mu guards it
+	free    chan *request    // which the sender gives back
+}
+
+func (l *lane) newRequest() *request {
+	select {
+	case r := <-l.free:
+		r.text, r.rows, r.counts = r.text[:0], r.rows[:0], [4]int{}
+		return r
+	default:
+		return new(request)
+	}
+}
+
+// flush gives the open request to the sender.
+func (l *lane) flush(ctx context.Context) error {
+	select {
+	case l.queue <- l.open:
+		l.open = nil
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// request is a run of a lane's rows.
+type request struct {
+	text   []byte // the objects, one behind the other
+	rows   []sent
+	counts [4]int // by the number of the kind
+}
+
+// sent is a row on its way.
+type sent struct {
+	row, line   int64
+	kind        files.Kind
+	identifiers string // of deletions
+	from, to    int    // in text
+	user        uint64
+	fault       string // it isn't sent
+}
+
+func kindNumber(k files.Kind) int { return slices.Index(files.Kinds, k) }
+
+// takes reports whether a row may go with those that are there: as many as the server takes at once, and none that
+// would overtake another one of its user, for a request has attributes first, then events, then purchases.
+func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
+	if faulty {
+		return len(r.rows) < 3*s.Objects
+	}
+	n := kindNumber(o.Kind)
+	switch {
+	case len(r.text)+len(o.Text) > s.RequestBytes:
+		return false
+	case o.Kind == files.Deletions:
+		return r.takesDeletion(o, min(s.Objects, maxDeletions))
+	case r.counts[kindNumber(files.Deletions)] > 0 || r.counts[n] == s.Objects:
+		return false
+	}
+	if slices.Max(r.counts[n+1:]) == 0 {
+		return true
+	}
+	return !slices.ContainsFunc(r.rows, func(other sent) bool {
+		return other.fault == "" && other.user == o.User && kindNumber(other.kind) > n
+	})
+}
+
+func (r *request) takesDeletion(o *files.Object, most int) bool {
+	if r.counts[kindNumber(files.Deletions)] == most {
+		return false
+	}
+	return !slices.ContainsFunc(r.rows, func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
+}
+
+func (r *request) add(row *files.Row, o *files.Object, fault string) {
+	s := sent{row: row.Row, line: row.Line, kind: o.Kind, identifiers: o.Identifiers, from: len(r.text), user: o.User, fault: fault}
+	if fault != "" {
+		r.text = append(r.text, row.Text...)
+	} else {
+		r.text = append(r.text, o.Text...)
+		r.counts[kindNumber(o.Kind)]++
+	}
+	s.to = len(r.text)
+	r.rows = append(r.rows, s)
+}
+
+// work sends the requests of a lane, until there are no more or the context ends.
+func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
+	l := &j.lanes[n]
+	for r := range l.queue {
+		if ctx.Err() != nil {
+			continue
+		}
+		o := outcome{request: r}
+		rows := slices.DeleteFunc(slices.Clone(r.rows), func(s sent) bool { return s.fault != "" })
+		if err := j.deliver(ctx, n, rows, &o); err != nil {
+			cancel(err)
+			continue
+		}
+		if err := j.ack(n, &o); err != nil {
+			cancel(err)
+			continue
+		}
+		select {
+		case l.free <- r:
+		default:
+		}
+	}
+}
+
+// ack notes that a request is answered.
+func (j *job) ack(n int, o *outcome) error {
+	rows := o.request.rows
+	for _, s := range rows {
+		if s.fault != "" {
+			o.refuse(s, s.fault)
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.refused.append(o); err != nil {
+		return err
+	}
+	l := &j.lanes[n]
+	l.pending = append(l.pending[:0], l.pending[1:]...)
+	j.state.Acked[n] = rows[len(rows)-1].row
+	o.counts.Rows = int64(len(rows))
+	o.counts.Refused = int64(len(o.refusals))
+	o.counts.Taken = o.counts.Rows - o.counts.Refused
+	j.state.Counts.add(o.counts)
+	j.dirty = true
+	j.bar.add(len(rows))
+	return nil
+}

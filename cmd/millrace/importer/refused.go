@@ -1,0 +1,127 @@
+package importer
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"millrace/ingest/files"
+	"millrace/wal/durable"
+)
+
+// refusedEnding ends the names of refused files.
+const refusedEnding = ".refused.ndjson"
+
+// refusedFile has the rows of a file that were refused, with reasons: once mended they can be taken as they stand there.
+type refusedFile struct {
+	path string
+	file *os.File // nil: not opened yet
+	size int64
+}
+
+// openRefused cuts a refused file to what its state knows of. What another file of the same name has left stays.
+func openRefused(path string, s *state) (*refusedFile, error) {
+	r := &refusedFile{path: path}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.Refused = 0
+		return r, nil
+	case err != nil:
+		return nil, err
+	}
+	if s.Refused < 0 || s.Refused > info.Size() {
+		s.Refused = info.Size()
+	}
+	r.size = s.Refused
+	return r, nil
+}
+
+// forget takes out what stands behind the last note, and will come again.
+func (r *refusedFile) forget() error {
+	if info, err := os.Stat(r.path); err != nil || info.Size() <= r.size {
+		return nil
+	}
+	return os.Truncate(r.path, r.size)
+}
+
+// line is one of a refused file. A row that was sent is its payload, of a deletion its columns; else text is as it stood in the file.
+type line struct {
+	Line       int64           `json:"line"`
+	Row        int64           `json:"row"`
+	Reason     string          `json:"reason"`
+	Kind       files.Kind      `json:"kind,omitempty"`
+	ExternalID json.RawMessage `json:"external_id,omitempty"`
+	SvcID      json.RawMessage `json:"svc_id,omitempty"`
+	AliasName  json.RawMessage `json:"alias_name,omitempty"`
+	AliasLabel json.RawMessage `json:"alias_label,omitempty"`
+	Payload    json.RawMessage `json:"payload,omitempty"`
+	Text       string          `json:"text,omitempty"`
+}
+
+func lineOf(o *outcome, s *refusal) line {
+	l := line{Line: s.line, Row: s.row, Reason: s.reason, Kind: s.kind}
+	switch text := o.text(s.sent); {
+	case s.fault != "" || !json.Valid(text):
+		l.Text = string(text)
+	case s.identifiers == "external_ids":
+		l.ExternalID = text
+	case s.identifiers == "svc_ids":
+		l.SvcID = text
+	case s.identifiers == "user_aliases":
+		_ = json.Unmarshal(text, &l)
+	default:
+		l.Payload = text
+	}
+	return l
+}
+
+// append writes the rows of a request that were refused.
+func (r *refusedFile) append(o *outcome) error {
+	if len(o.refusals) == 0 {
+		return nil
+	}
+	var text []byte
+	for k := range o.refusals {
+		b, err := json.Marshal(lineOf(o, &o.refusals[k]))
+		if err != nil {
+			return err
+		}
+		text = append(append(text, b...), '\n')
+	}
+	if err := r.open(); err != nil {
+		return err
+	}
+	n, err := r.file.Write(text)
+	r.size += int64(n)
+	return err
+}
+
+func (r *refusedFile) open() (err error) {
+	if r.file != nil {
+		return nil
+	}
+	if r.file, err = os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	if _, err = r.file.Seek(r.size, io.SeekStart); err != nil {
+		return err
+	}
+	return durable.SyncDir(nil, filepath.Dir(r.path))
+}
+
+func (r *refusedFile) sync() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Sync()
+}
+
+func (r *refusedFile) close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}

@@ -1,0 +1,169 @@
+package importer
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"millrace/ingest/files"
+	"millrace/wal/durable"
+)
+
+// stateVersion is the format of states; another program's is refused.
+const stateVersion = 1
+
+// state is how far a file has come: one small file of the State directory, put in place whole. What is in it was on the
+// server's disk before.
+type state struct {
+	Version int `json:"version"`
+
+	Name     string    `json:"name"`
+	Path     string    `json:"path"` // where it was last
+	Hash     string    `json:"hash"`
+	Size     int64     `json:"size"`
+	Modified time.Time `json:"modified"`
+
+	// What decides how rows become requests, as it was when the file was begun.
+	Begun              time.Time    `json:"begun"` // and the time of events that have none
+	Kind               files.Kind   `json:"kind"`
+	Format             files.Format `json:"format"`
+	Lanes              int          `json:"lanes"`
+	Objects            int          `json:"objects"`
+	RequestBytes       int          `json:"request_bytes"`
+	UpdateExistingOnly bool         `json:"update_existing_only"`
+	APIKey             string       `json:"api_key"` // a hash: kept answers belong to a key
+
+	Saved   time.Time      `json:"saved"`
+	Done    bool           `json:"done"`
+	Next    files.Position `json:"next"`  // all rows before it are answered
+	Acked   []int64        `json:"acked"` // by lane: the last row that is
+	Refused int64          `json:"refused_bytes"`
+	Counts  Counts         `json:"counts"`
+}
+
+// states are those of a directory.
+type states struct {
+	dir    string
+	byName map[string][]*state
+}
+
+const stateEnding = ".state"
+
+func openStates(dir string) (*states, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &states{dir: dir, byName: map[string][]*state{}}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), stateEnding) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		one := new(state)
+		if err := durable.UnsealText(text, one); err != nil {
+			return nil, fmt.Errorf("state %q: %w", path, err)
+		}
+		if one.Version != stateVersion {
+			return nil, fmt.Errorf("state %q: it has version %d, this program knows %d", path, one.Version, stateVersion)
+		}
+		s.byName[one.Name] = append(s.byName[one.Name], one)
+	}
+	return s, nil
+}
+
+// unchanged reports whether a file was taken to its end as it is, by what can be known without reading it.
+func (s *states) unchanged(path string, info os.FileInfo) bool {
+	for _, one := range s.byName[filepath.Base(path)] {
+		if one.Done && one.Path == path && one.Size == info.Size() && one.Modified.Equal(info.ModTime()) {
+			return true
+		}
+	}
+	return false
+}
+
+// of is the state of a file of that content, nil: it wasn't begun.
+func (s *states) of(name, hash string) *state {
+	for _, one := range s.byName[name] {
+		if one.Hash == hash {
+			return one
+		}
+	}
+	return nil
+}
+
+func (s *states) add(one *state) { s.byName[one.Name] = append(s.byName[one.Name], one) }
+
+// save writes a state durably.
+func (s *states) save(one *state) error {
+	one.Version, one.Saved = stateVersion, time.Now().UTC()
+	return durable.ReplaceFile(filepath.Join(s.dir, one.fileName()), durable.SealText(one), 0o600)
+}
+
+// fileName begins as the file's, for those who look.
+func (one *state) fileName() string {
+	base := strings.ToValidUTF8(one.Name[:min(len(one.Name), 100)], "")
+	return fmt.Sprintf("%s.%016x%s", base, xxh3.HashString(one.Name+"\x00"+one.Hash), stateEnding)
+}
+
+// keeps is how long a server certainly knows a request by its Idempotency-Key: 24 hours, less one for the way.
+const keeps = 23 * time.Hour
+
+// resume checks that a file can be gone on with.
+func (one *state) resume(o *Options) error {
+	switch {
+	case one.Kind != o.Kind:
+		return fmt.Errorf("it was begun as %s: go on with it so", one.Kind)
+	case one.UpdateExistingOnly != o.UpdateExistingOnly:
+		return errors.New("it was begun with another --update-existing-only")
+	case one.APIKey != hashOfKey(o.Key):
+		return errors.New("it was begun with another API key, by which alone the server knows what it has had")
+	case !o.Late && one.Kind != files.Attributes && time.Since(one.Saved) > keeps:
+		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, of which a part could be applied twice; --late goes on all the same",
+			one.Saved.Format(time.RFC3339))
+	}
+	return nil
+}
+
+func hashOfKey(key string) string { return hashText(xxh3.HashString128(key)) }
+
+func hashText(h xxh3.Uint128) string {
+	b := h.Bytes()
+	return hex.EncodeToString(b[:])
+}
+
+// hashReader hashes what is read through it, and what is left at the end.
+type hashReader struct {
+	files.Source
+	hash *xxh3.Hasher
+	read int64
+}
+
+func (h *hashReader) Read(p []byte) (int, error) {
+	n, err := h.Source.Read(p)
+	_, _ = h.hash.Write(p[:n]) // never fails
+	h.read += int64(n)
+	return n, err
+}
+
+// sum is the hash of the file. What was not read from the beginning to the end is read for it.
+func (h *hashReader) sum(size int64) (string, error) {
+	if h.read != size {
+		h.hash.Reset()
+		if _, err := io.Copy(h.hash, io.NewSectionReader(h.Source, 0, size)); err != nil {
+			return "", err
+		}
+	}
+	return hashText(h.hash.Sum128()), nil
+}

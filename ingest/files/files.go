@@ -1,0 +1,147 @@
+// Package files reads users out of files: NDJSON, CSV and Parquet, in the shapes in which data comes to a
+// customer-engagement platform in bulk. A row is one object of /users/track, or one user to be deleted. It has columns
+// that say whom it is about and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or cells
+// under the names of attributes. Nothing here knows HTTP, requests or the rules of objects, which the server has.
+//
+// Invariants
+//   - What a row becomes depends on its bytes and on the options alone: who reads a file twice has the same objects.
+//   - A reader holds one row at a time, of at most Options.MaxRowBytes. No input makes it panic.
+//   - An object is one JSON object by its brackets and quotes: whatever else is wrong in it, the server finds between its
+//     own first and last byte.
+//   - What is wrong with the file as a whole is a *Fault, which says where. What is wrong with a row is Row.Fault.
+package files
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Kind is what rows are: the array of /users/track that they go into, or deletions.
+type Kind string
+
+// The kinds.
+const (
+	Attributes Kind = "attributes"
+	Events     Kind = "events"
+	Purchases  Kind = "purchases"
+	Deletions  Kind = "deletions"
+)
+
+// Kinds are all of them.
+var Kinds = []Kind{Attributes, Events, Purchases, Deletions}
+
+// Format is how a file is written.
+type Format string
+
+// The formats.
+const (
+	NDJSON  Format = "ndjson"
+	CSV     Format = "csv"
+	Parquet Format = "parquet"
+)
+
+// FormatOf tells the format by a file's name; "": it doesn't say.
+func FormatOf(name string) Format {
+	_, ending, _ := cutLast(strings.ToLower(name), '.')
+	return map[string]Format{"ndjson": NDJSON, "jsonl": NDJSON, "json": NDJSON, "csv": CSV, "parquet": Parquet}[ending]
+}
+
+func cutLast(s string, separator byte) (before, after string, found bool) {
+	if i := strings.LastIndexByte(s, separator); i >= 0 {
+		return s[:i], s[i+1:], true
+	}
+	return s, "", false
+}
+
+// Options of a reader. The zero value of a field means its default.
+type Options struct {
+	// Kind of the rows that don't say another one (default: attributes).
+	Kind Kind
+	// MaxRowBytes bounds a row, as it stands in the file (default 1 MiB).
+	MaxRowBytes int
+	// MaxColumns bounds the columns of CSV and Parquet (default 1,000).
+	MaxColumns int
+	// Strict makes a row that can't be read, a line that is no JSON or one of another number of cells, a fault of the file.
+	// Otherwise it is one of the row.
+	Strict bool
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *Options) EnsureDefaults() {
+	o.Kind = cmp.Or(o.Kind, Attributes)
+	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
+	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
+}
+
+// Validate says what is wrong with the options.
+func (o *Options) Validate() error {
+	switch {
+	case !slices.Contains(Kinds, o.Kind):
+		return fmt.Errorf("Kind %q: want one of %v", o.Kind, Kinds)
+	case o.MaxRowBytes < 16 || o.MaxRowBytes > 1<<30:
+		return fmt.Errorf("MaxRowBytes %d: must be 16 to 1 GiB", o.MaxRowBytes)
+	case o.MaxColumns < 1:
+		return fmt.Errorf("MaxColumns %d: must be positive", o.MaxColumns)
+	}
+	return nil
+}
+
+// Position is the place of a row. A reader that is opened there goes on as the one before it.
+type Position struct {
+	Row    int64 `json:"row"`    // 1 is the first, whether or not the file has a header
+	Line   int64 `json:"line"`   // on which it begins; of Parquet the same as Row
+	Offset int64 `json:"offset"` // of its first byte; of Parquet 0
+}
+
+// Fault is what makes a file unreadable, and where.
+type Fault struct {
+	Line, Column int64 // from 1, columns in bytes; 0: of the whole
+	Text         string
+}
+
+func (f *Fault) Error() string {
+	switch {
+	case f.Line == 0:
+		return f.Text
+	case f.Column == 0:
+		return fmt.Sprintf("line %d: %s", f.Line, f.Text)
+	}
+	return fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Text)
+}
+
+// Source is an open file.
+type Source interface {
+	io.ReaderAt
+	io.Reader
+	io.Seeker
+}
+
+// Reader reads the rows of a file.
+type Reader interface {
+	// Next reads the next row into one that was made for that, and which is valid until the next call. Errors: io.EOF
+	// behind the last row, a *Fault, what the file answers.
+	Next(*Row) error
+	// Position is that of the row that Next reads next.
+	Position() Position
+}
+
+// NewReader reads a file of that size from a position on, which is one that a reader of the same file has had, or the
+// zero value: from the beginning.
+func NewReader(f Source, size int64, format Format, at Position, o Options) (Reader, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	switch format {
+	case NDJSON:
+		return newLines(f, at, o)
+	case CSV:
+		return newSheet(f, at, o)
+	case Parquet:
+		return newColumns(f, size, at, o)
+	}
+	return nil, fmt.Errorf("format %q: want %s, %s or %s", format, NDJSON, CSV, Parquet)
+}

@@ -1,0 +1,306 @@
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+)
+
+var defaults = ObjectOptions{Kind: Attributes, Time: "2026-11-23T00:00:00.000Z"}
+
+// read returns what the rows of a file become, one a line: kind and object, or the fault.
+func read(t *testing.T, text string, format Format, o Options) (lines []string, err error) {
+	t.Helper()
+	return readFrom(t, text, format, Position{}, o)
+}
+
+func readFrom(t *testing.T, text string, format Format, at Position, o Options) (lines []string, err error) {
+	t.Helper()
+	options := defaults
+	if o.Kind != "" {
+		options.Kind = o.Kind
+	}
+	r, err := NewReader(strings.NewReader(text), int64(len(text)), format, at, o)
+	if err != nil {
+		return nil, err
+	}
+	for row := new(Row); ; {
+		if err := r.Next(row); err == io.EOF {
+			return lines, nil
+		} else if err != nil {
+			return lines, err
+		}
+		var object Object
+		if fault := row.AppendObject(&object, &options); fault != "" {
+			require.Empty(t, object.Text, "a fault leaves nothing")
+			lines = append(lines, "- "+fault)
+			continue
+		}
+		lines = append(lines, string(object.Kind)+object.Identifiers+" "+string(object.Text))
+	}
+}
+
+func rows(t *testing.T, text string, format Format, o Options, want ...string) {
+	t.Helper()
+	got, err := read(t, text, format, o)
+	require.NoError(t, err, text)
+	require.Equal(t, want, got, text)
+}
+
+func TestNDJSON(t *testing.T) {
+	f := func(line string, o Options, want string) {
+		t.Helper()
+		rows(t, line, NDJSON, o, want)
+	}
+	events, deletions := Options{Kind: Events}, Options{Kind: Deletions}
+	f(`{"external_id":"a","payload":"{\"k\":\"\\\"\\u00e9\\\"\"}"}`, Options{}, `attributes {"external_id":"a","k":"\"\u00e9\""}`)
+	f(` {"EXTERNAL_ID":"a", "PAYLOAD": {"k" : [1,{"a":"}"}]} } `, Options{}, `attributes {"external_id":"a","k" : [1,{"a":"}"}]}`)
+	f(`{"external_id":12,"payload":"{}"}`, Options{}, `attributes {"external_id":12}`)
+	f(`{"external_id":"a","email":"","phone":null,"payload":{"k":1}}`, Options{}, `attributes {"external_id":"a","k":1}`)
+	f(`{"braze_id":"b","payload":{"k":1}}`, Options{}, `attributes {"svc_id":"b","k":1}`)
+	f(`{"alias_name":"n","alias_label":"l","payload":{"k":1}}`, Options{}, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"},"k":1}`)
+	f(`{"email":"e@x.de","phone":"+49","payload":{"k":1}}`, Options{}, `attributes {"email":"e@x.de","k":1}`)
+	f(`{"phone":"+49","payload":{"k":1}}`, Options{}, `attributes {"phone":"+49","k":1}`)
+	f(`{"payload":{"external_id":"a","k":1}}`, Options{}, `attributes {"external_id":"a","k":1}`)
+	f(`{"external_id":"a","k":1}`, Options{}, `attributes {"external_id":"a","k":1}`)
+	f(`{"external_id":"a","payload":"{\"_merge_objects\":\"true\",\"o\":{}}"}`, Options{}, `attributes {"external_id":"a","_merge_objects":true,"o":{}}`)
+	f(`{"external_id":"a","_merge_objects": "true"}`, Options{}, `attributes {"external_id":"a","_merge_objects": true}`)
+	f(`{"external_id":"a","kind":"events","payload":{"name":"e"}}`, Options{}, `events {"external_id":"a","time":"2026-11-23T00:00:00.000Z","name":"e"}`)
+	f(`{"external_id":"a","payload":{"name":"e","time":"2020-01-01"}}`, events, `events {"external_id":"a","name":"e","time":"2020-01-01"}`)
+	f(`{"external_id":"a","UPDATED_AT":"2021-01-01","payload":{"name":"e"}}`, events, `events {"external_id":"a","time":"2021-01-01","name":"e"}`)
+	f(`{"external_id":"a","name":"e"}`, events, `events {"time":"2026-11-23T00:00:00.000Z","external_id":"a","name":"e"}`)
+	f(`{"external_id":"a"}`, deletions, `deletionsexternal_ids "a"`)
+	f(`{"BRAZE_ID":"b"}`, deletions, `deletionssvc_ids "b"`)
+	f(`{"alias_name":"n","alias_label":"l"}`, deletions, `deletionsuser_aliases {"alias_name":"n","alias_label":"l"}`)
+
+	f(`{"external_id":"a","svc_id":"b","payload":{}}`, Options{}, `- a row must have one identifier: more columns are filled in`)
+	f(`{"external_id":"a","email":"b","payload":{}}`, Options{}, `- a row must have one identifier: more columns are filled in`)
+	f(`{"alias_name":"n","payload":{}}`, Options{}, `- an alias needs 'alias_name' and 'alias_label'`)
+	f(`{"external_id":"a","kind":"clicks","payload":{}}`, Options{}, `- 'kind' is not valid: want one of [attributes events purchases deletions]`)
+	f(`{"external_id":"a","payload":"[1]"}`, Options{}, `- 'payload': it is no JSON object`)
+	f(`{"external_id":"a","payload":"{\"k\":1},{\"external_id\":\"b\"}"}`, Options{}, `- 'payload': text behind the JSON object`)
+	f(`{"external_id":"a","payload":"{\"k\":\"1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
+	f(`{"external_id":"a","payload":"{\"k\":[1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
+	f(`{"email":"a"}`, deletions, `- a deletion needs 'external_id', 'svc_id', or 'alias_name' and 'alias_label'`)
+	f(`{"external_id":"a","payload":{}}`, deletions, `- a deletion has no 'payload'`)
+	f(`[1]`, Options{}, `- it is no JSON object`)
+	f(`{"a"`, Options{}, `- it is no JSON object`)
+	f(`{`, Options{}, `- a bracket or a quote is not closed`)
+
+	existing := defaults
+	existing.UpdateExistingOnly = true
+	var row Row
+	var object Object
+	row.object = []byte(`{}`)
+	require.Empty(t, row.AppendObject(&object, &existing))
+	require.Equal(t, `{"_update_existing_only":true}`, string(object.Text))
+}
+
+// Rows that name a user in the same way are of one user.
+func TestUserOfARow(t *testing.T) {
+	user := func(line string) uint64 {
+		r, err := NewReader(strings.NewReader(line), int64(len(line)), NDJSON, Position{}, Options{})
+		require.NoError(t, err)
+		var row Row
+		require.NoError(t, r.Next(&row))
+		var object Object
+		require.Empty(t, row.AppendObject(&object, &defaults))
+		return object.User
+	}
+	for _, same := range [][]string{
+		{`{"external_id":"a1","payload":{}}`, `{"payload":{},"EXTERNAL_ID":"\u00611"}`, `{"external_id":"a1","x":1}`, `{"payload":{"external_id":"a1"}}`},
+		{`{"external_id":"17","payload":{}}`, `{"external_id":17}`},
+		{`{"email":"A@x.de","payload":{}}`, `{"email":" a@X.de"}`},
+		{`{"phone":"+49 30 1","payload":{}}`, `{"phone":"+49301"}`},
+		{`{"alias_name":"n","alias_label":"l","payload":{}}`, `{"user_alias":{"alias_label":"l","alias_name":"n"}}`},
+		{`{"svc_id":"n","payload":{}}`, `{"braze_id":"n"}`},
+	} {
+		for _, line := range same {
+			require.Equal(t, user(same[0]), user(line), line)
+		}
+		require.NotEqual(t, user(same[0]), user(`{"external_id":"other"}`))
+	}
+}
+
+func TestCSVOfRows(t *testing.T) {
+	rows(t, "external_id,payload\r\ns1,\"{\"\"name\"\":\"\"A, \"\"\r\n}\"\r\n\r\n007,{}\r\n,{}\r\ns2,\r\n", CSV, Options{},
+		"attributes {\"external_id\":\"s1\",\"name\":\"A, \"\r\n}", `attributes {"external_id":"007"}`, `attributes {}`, `- 'payload' is required`)
+	rows(t, "\xef\xbb\xbfEMAIL,phone,ALIAS_LABEL,alias_name,kind,payload,line\na@b.de,,,,events,\"{\"\"name\"\":\"\"e\"\"}\",7\n,,l,n,,{},8", CSV, Options{},
+		`events {"email":"a@b.de","time":"2026-11-23T00:00:00.000Z","name":"e"}`, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"}}`)
+	rows(t, "alias_label,alias_name\nl,\"n\"\"\"\n", CSV, Options{Kind: Deletions}, `deletionsuser_aliases {"alias_name":"n\"","alias_label":"l"}`)
+	rows(t, "external_id,payload\ns1\ns2,{},\ns3,{}\n", CSV, Options{}, `- the row has 1 cells, the header has 2`, `- the row has 3 cells, the header has 2`, `attributes {"external_id":"s3"}`)
+	rows(t, "external_id,payload\n", CSV, Options{})
+}
+
+// The users' CSV of Braze, whose cells are attributes.
+func TestCSVOfUsers(t *testing.T) {
+	text, err := os.ReadFile("testdata/users.csv")
+	require.NoError(t, err)
+	want, err := os.ReadFile("testdata/users.golden")
+	require.NoError(t, err)
+	got, err := read(t, string(text), CSV, Options{})
+	require.NoError(t, err)
+	require.Equal(t, string(want), strings.Join(got, "\n")+"\n")
+	for _, line := range got {
+		if _, object, ok := strings.Cut(line, "attributes "); ok {
+			require.True(t, json.Valid([]byte(object)), line)
+		}
+	}
+	rows(t, "external_id,name,time,seen.properties.n,seen.properties.text,other.properties.n\na,seen,2026-01-31,1,\"2\",3\nb,other,2026-01-31,1,2,3\nc,x,,,,\n", CSV, Options{Kind: Events},
+		`events {"external_id":"a","name":"seen","time":"2026-01-31","properties":{"n":1,"text":"2"}}`,
+		`events {"external_id":"b","name":"other","time":"2026-01-31","properties":{"n":3}}`,
+		`events {"time":"2026-11-23T00:00:00.000Z","external_id":"c","name":"x"}`)
+	rows(t, "braze_id,product_id,currency,price,quantity\nb,007,EUR,2.50,3\nb,7,EUR,much,\n", CSV, Options{Kind: Purchases},
+		`purchases {"time":"2026-11-23T00:00:00.000Z","svc_id":"b","product_id":"007","currency":"EUR","price":2.50,"quantity":3}`, `- "price" is not valid`)
+	rows(t, "user_alias_name,user_alias_label,email,External_ID\nn,l,e@x.de,1\n", CSV, Options{},
+		`attributes {"email":"e@x.de","External_ID":1,"user_alias":{"alias_name":"n","alias_label":"l"}}`)
+}
+
+// What makes a file unreadable is said with its place.
+func TestHostileFiles(t *testing.T) {
+	f := func(text string, format Format, o Options, want string) {
+		t.Helper()
+		o.Strict = true
+		_, err := read(t, text, format, o)
+		var fault *Fault
+		require.ErrorAs(t, err, &fault, "%.100q", text)
+		require.Equal(t, want, fault.Error(), "%.100q", text)
+	}
+	short := Options{MaxRowBytes: 20, MaxColumns: 3}
+	f("{\"a\":1}\n{\"a\":tru}\n", NDJSON, Options{}, "line 2, column 9: invalid character '}' in literal true (expecting 'e')")
+	f("  {\"a\":1,}", NDJSON, Options{}, "line 1, column 10: invalid character '}' looking for beginning of object key string")
+	f("\r\n{\"a\":1}]", NDJSON, Options{}, "line 2, column 8: invalid character ']' after top-level value")
+	f("{\"a\":\"\n\"}", NDJSON, Options{}, "line 1, column 6: unexpected end of JSON input")
+	f("{\"a\":1}\n\n[{}]", NDJSON, Options{}, "line 3: it is no JSON object")
+	f("{}\n{\"é\":\"\xff\"}", NDJSON, Options{}, "line 2, column 8: invalid UTF-8")
+	f("{}\n"+strings.Repeat("x", 30), NDJSON, short, "line 2: the row is longer than 20 bytes")
+	f(strings.Repeat("x", 21), NDJSON, short, "line 1: the row is longer than 20 bytes")
+	f(strings.Repeat("\x00", 21), CSV, short, "line 1: the row is longer than 20 bytes")
+	f("\xff\xfe{\x00", NDJSON, Options{}, "line 1, column 1: the file is UTF-16: want UTF-8")
+	f("\x1f\x8b\x08", CSV, Options{}, "line 1, column 1: the file is compressed with gzip: decompress it first")
+	f("PAR1", NDJSON, Options{}, "line 1, column 1: invalid character 'P' looking for beginning of value")
+	f("", CSV, Options{}, "line 1: the file has no header")
+	f("a,b,c,d", CSV, short, "line 1, column 7: the row has more than 3 cells")
+	f("first_name,age\nA,3", CSV, Options{}, "line 1: the header has no column of an identifier: external_id, svc_id, braze_id, alias_name and alias_label, email, or phone")
+	f("external_id,age,age\n", CSV, Options{}, `line 1: the column "age" is there more than once`)
+	f("external_id,braze_id\n", CSV, Options{}, "line 1: the header has identifiers of more than one kind, and no payload")
+	f("alias_name,payload\n", CSV, Options{}, "line 1: the header has only one of alias_name and alias_label")
+	f("external_id,payload\n", CSV, Options{Kind: Deletions}, "line 1: deletions have no column payload")
+	f("external_id,time\n", CSV, Options{Kind: Events}, "line 1: events without a payload need a column name")
+	f("external_id,k\na,\"b\n\nc", CSV, Options{}, "line 2, column 3: a quote is not closed")
+	f("external_id,k\na,\"b\"c\n", CSV, Options{}, "line 2, column 6: text behind a closing quote")
+	f("external_id,k\n\"a\n\",b\"c\"\n", CSV, Options{}, "line 3, column 4: a quote inside of a cell that doesn't begin with one")
+	f("external_id,k\ra,b\r", CSV, Options{}, "line 1, column 14: a carriage return without a line feed")
+	f("external_id,k\na,\"\xc3\n\"\n", CSV, Options{}, "line 2, column 4: invalid UTF-8")
+	f("external_id,k\n\xff,\"\n\"\n", CSV, Options{}, "line 2, column 1: invalid UTF-8")
+	f("external_id,k\na\n", CSV, Options{}, "line 2: the row has 1 cells, the header has 2")
+	for _, text := range []string{"", "PAR1", "PAR1PAR1", "PAR1\xff\xff\xff\xffPAR1", strings.Repeat("PAR1", 100), "external_id,k\n"} {
+		_, err := read(t, text, Parquet, Options{})
+		var fault *Fault
+		require.ErrorAs(t, err, &fault, text)
+		require.Contains(t, fault.Error(), "no Parquet that can be read")
+	}
+	_, err := read(t, "", "xml", Options{})
+	require.ErrorContains(t, err, `format "xml"`)
+}
+
+type parquetUser struct {
+	ExternalID string  `parquet:"external_id"`
+	Name       *string `parquet:"first_name,optional"`
+	Age        int32   `parquet:"age"`
+	Score      float64 `parquet:"score"`
+	Active     *bool   `parquet:"active,optional"`
+	At         int64   `parquet:"at,timestamp(microsecond)"`
+	Day        int32   `parquet:"day,date"`
+}
+
+type parquetRow struct {
+	ID      *string `parquet:"EXTERNAL_ID,optional"`
+	Email   *string `parquet:"EMAIL,optional"`
+	Payload string  `parquet:"PAYLOAD"`
+}
+
+func parquetText[T any](t *testing.T, list ...T) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := parquet.NewGenericWriter[T](&b, parquet.MaxRowsPerRowGroup(3))
+	_, err := w.Write(list)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return b.String()
+}
+
+func TestParquet(t *testing.T) {
+	name, yes, id, email := "Ann \"x\"", true, "a", "e@x.de"
+	rows(t, parquetText(t, parquetUser{"a", &name, 74, 1.5, &yes, 1769851800123456, 20484}, parquetUser{ExternalID: "b"}), Parquet, Options{},
+		`attributes {"external_id":"a","first_name":"Ann \"x\"","age":74,"score":1.5,"active":true,"at":"2026-01-31T09:30:00.123456Z","day":"2026-01-31"}`,
+		`attributes {"external_id":"b","age":0,"score":0,"at":"1970-01-01T00:00:00Z","day":"1970-01-01"}`)
+	rows(t, parquetText(t, parquetRow{&id, nil, `{"k":1}`}, parquetRow{nil, &email, `{"k":2}`}, parquetRow{&id, &email, `{"k":2}`}, parquetRow{&id, nil, ``}), Parquet, Options{},
+		`attributes {"external_id":"a","k":1}`, `attributes {"email":"e@x.de","k":2}`, `- a row must have one identifier: more columns are filled in`, `- 'payload' is required`)
+	type nested struct {
+		ExternalID string   `parquet:"external_id"`
+		List       []string `parquet:"list"`
+	}
+	_, err := read(t, parquetText(t, nested{"a", []string{"b"}}), Parquet, Options{})
+	require.ErrorContains(t, err, `the column "list" is of a type that isn't known`)
+	_, err = read(t, parquetText(t, parquetRow{&id, nil, strings.Repeat("x", 30)}), Parquet, Options{MaxRowBytes: 20})
+	require.ErrorContains(t, err, "line 1: the row is longer than 20 bytes")
+	_, err = read(t, parquetText(t, parquetRow{&id, nil, "\xff"}), Parquet, Options{})
+	require.ErrorContains(t, err, "line 1, column 1: invalid UTF-8")
+}
+
+// Whatever byte of a Parquet file is another one, the reader says something and doesn't panic.
+func TestDamagedParquet(t *testing.T) {
+	r := testseed.Rand(t)
+	name := "Ann"
+	whole := parquetText(t, parquetUser{ExternalID: "a", Name: &name}, parquetUser{ExternalID: "b"}, parquetUser{ExternalID: "c"}, parquetUser{ExternalID: "d"})
+	for range testsize.Of(20_000, 200, 100) {
+		b := []byte(whole)
+		for range 1 + r.IntN(3) {
+			b[r.IntN(len(b))] = byte(r.IntN(256))
+		}
+		_, err := read(t, string(b), Parquet, Options{})
+		var fault *Fault
+		require.True(t, err == nil || errors.As(err, &fault), "%v", err)
+	}
+}
+
+// A reader that begins at any row goes on as the one that has read all.
+func TestPositions(t *testing.T) {
+	var lines, cells strings.Builder
+	cells.WriteString("\xef\xbb\xbfexternal_id,payload\r\n")
+	lines.WriteString("\xef\xbb\xbf")
+	var list []parquetRow
+	for k := range 9 {
+		id := fmt.Sprint("u", k)
+		fmt.Fprintf(&lines, "{\"external_id\":%q}\r\n\n", id)
+		fmt.Fprintf(&cells, "%s,\"{\n\"\"k\"\":%d}\"\n\n", id, k)
+		list = append(list, parquetRow{&id, nil, fmt.Sprintf(`{"k":%d}`, k)})
+	}
+	for format, text := range map[Format]string{NDJSON: lines.String(), CSV: cells.String(), Parquet: parquetText(t, list...)} {
+		all, err := read(t, text, format, Options{})
+		require.NoError(t, err)
+		require.Len(t, all, 9)
+		r, err := NewReader(strings.NewReader(text), int64(len(text)), format, Position{}, Options{})
+		require.NoError(t, err)
+		for k := range 9 {
+			at := r.Position()
+			require.EqualValues(t, k+1, at.Row, format)
+			rest, err := readFrom(t, text, format, at, Options{})
+			require.NoError(t, err)
+			require.Equal(t, all[k:], rest, "%s at %v", format, at)
+			require.NoError(t, r.Next(new(Row)))
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/valyala/fastjson"
+)
+
+// lines reads NDJSON.
+type lines struct {
+	window
+	o   Options
+	row int64
+}
+
+func newLines(f Source, at Position, o Options) (Reader, error) {
+	l := &lines{o: o, row: max(at.Row, 1)}
+	return l, l.open(f, at, o.MaxRowBytes)
+}
+
+// Position is that of the next row.
+func (l *lines) Position() Position { return Position{Row: l.row, Line: l.line, Offset: l.at} }
+
+// Next reads a line that isn't blank.
+func (l *lines) Next(r *Row) error {
+	for {
+		at := l.Position()
+		end, err := l.findByte('\n', 0)
+		if err != nil {
+			return err
+		}
+		size := end + 1
+		if end < 0 {
+			end, size = len(l.rest()), len(l.rest())
+		}
+		if size == 0 {
+			return io.EOF
+		}
+		text := l.rest()[:end]
+		if err := l.checkLine(text); err != nil {
+			return err
+		}
+		l.pass(size)
+		l.line++
+		if line := bytes.TrimSpace(text); len(line) > 0 {
+			l.row++
+			r.reset(at, line)
+			return l.read(r, bytes.Index(text, line[:1]))
+		}
+	}
+}
+
+func (l *lines) checkLine(text []byte) error {
+	if len(text) > l.max {
+		return l.tooLong()
+	}
+	return checkText(text, l.line)
+}
+
+// read takes a line apart, before which there are blanks.
+func (l *lines) read(r *Row, blanks int) error {
+	err := columnsOf(r, r.Text)
+	if err == nil && l.o.Strict {
+		err = fastjson.ValidateBytes(r.Text)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case l.o.Strict:
+		return lineFault(r, blanks, err)
+	}
+	r.Fault = err.Error()
+	return nil
+}
+
+// lineFault says where a line stops being JSON.
+func lineFault(r *Row, blanks int, err error) error {
+	var syntax *json.SyntaxError
+	if errors.As(json.Unmarshal(r.Text, new(json.RawMessage)), &syntax) {
+		return &Fault{Line: r.Line, Column: int64(blanks) + syntax.Offset, Text: syntax.Error()}
+	}
+	return &Fault{Line: r.Line, Text: err.Error()}
+}
+
+// columnsOf finds the columns of a line. One without a payload is an object itself.
+func columnsOf(r *Row, text []byte) error {
+	var w walk
+	for w.begin(text); w.next(); {
+		if c := columnOf(w.name); c != columnNone && !isNothing(w.value) {
+			r.columns[c] = w.value
+		}
+	}
+	if w.err != nil {
+		return w.err
+	}
+	payload := r.columns[columnPayload]
+	if payload == nil {
+		r.columns = [columnCount][]byte{}
+		r.object = text
+		return nil
+	}
+	if payload[0] != '"' {
+		r.payload = payload
+		return nil
+	}
+	var err error
+	r.scratch, err = jsontext.AppendUnquote(r.scratch[:0], payload)
+	r.payload = r.scratch
+	return err
+}

@@ -1,0 +1,374 @@
+package files
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/zeebo/xxh3"
+)
+
+// column is what a column means; those that have no meaning here are attributes, or are passed over.
+type column int
+
+const (
+	columnNone column = iota - 1
+	columnExternalID
+	columnSvcID
+	columnAliasName
+	columnAliasLabel
+	columnEmail
+	columnPhone
+	columnPayload
+	columnKind
+	columnUpdatedAt
+	columnCount
+)
+
+// columnOf is what a column of that name means, in whatever case.
+func columnOf(name []byte) column {
+	var lower [len("user_alias_label")]byte
+	if len(name) > len(lower) {
+		return columnNone
+	}
+	for i, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		lower[i] = c
+	}
+	switch string(lower[:len(name)]) {
+	case "external_id":
+		return columnExternalID
+	case "svc_id", "braze_id":
+		return columnSvcID
+	case "alias_name", "user_alias_name":
+		return columnAliasName
+	case "alias_label", "user_alias_label":
+		return columnAliasLabel
+	case "email":
+		return columnEmail
+	case "phone":
+		return columnPhone
+	case "payload":
+		return columnPayload
+	case "kind":
+		return columnKind
+	case "updated_at":
+		return columnUpdatedAt
+	}
+	return columnNone
+}
+
+// Row is one row of a file: the columns that it has filled in, or the object itself.
+type Row struct {
+	Position
+	// Fault is why the row is none.
+	Fault string
+	// Text is how the row stands in the file; nil in Parquet.
+	Text []byte
+
+	columns [columnCount][]byte // JSON; nil: not filled in
+	payload []byte              // the object of the column payload
+	object  []byte              // the row, when it is an object itself
+	scratch []byte              // what of the above isn't in the file like that
+}
+
+func (r *Row) reset(at Position, text []byte) {
+	*r = Row{Position: at, Text: text, scratch: r.scratch[:0]}
+}
+
+// Object is what a row becomes.
+type Object struct {
+	Kind Kind
+	// Text is the object as /users/track takes it; of deletions, the identifier as /users/delete takes it, in the array
+	// Identifiers.
+	Text        []byte
+	Identifiers string
+	// User is the same for all rows that name a user in the same way.
+	User uint64
+}
+
+// ObjectOptions are what rows leave open.
+type ObjectOptions struct {
+	// Kind of rows that don't say one.
+	Kind Kind
+	// Time, in ISO 8601, is that of events and purchases which have none.
+	Time string
+	// UpdateExistingOnly adds `_update_existing_only`.
+	UpdateExistingOnly bool
+}
+
+// AppendObject appends what the row becomes to Text of o. fault is why it becomes nothing; then nothing was appended.
+func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
+	if r.Fault != "" {
+		return r.Fault
+	}
+	if o.Kind, fault = r.kind(options.Kind); fault != "" {
+		return fault
+	}
+	who, fault := r.identifier()
+	if fault != "" {
+		return fault
+	}
+	if o.Kind == Deletions {
+		return r.appendIdentifier(o, who)
+	}
+	if r.object != nil {
+		return r.appendWhole(o, r.object, options)
+	}
+	if r.payload == nil {
+		return "'payload' is required"
+	}
+	if who == columnNone { // it says in its payload whom it is about
+		return r.appendWhole(o, r.payload, options)
+	}
+	from := len(o.Text)
+	o.Text = append(o.Text, '{')
+	o.Text = r.appendMember(o.Text, who)
+	o.User = r.userOf(who)
+	members := bytes.TrimSpace(r.payload)
+	facts, err := factsOf(members)
+	if err != nil {
+		o.Text = o.Text[:from]
+		return fmt.Sprintf("'payload': %v", err)
+	}
+	o.Text = r.appendMissing(o.Text, o.Kind, &facts, options)
+	if facts.members {
+		o.Text = append(o.Text, ',')
+	}
+	o.Text = appendRest(o.Text, members, &facts)
+	return ""
+}
+
+func (r *Row) kind(otherwise Kind) (Kind, string) {
+	value := r.columns[columnKind]
+	if isNothing(value) {
+		return otherwise, ""
+	}
+	for _, k := range Kinds {
+		if len(value) == len(k)+2 && string(value[1:len(value)-1]) == string(k) {
+			return k, ""
+		}
+	}
+	return "", fmt.Sprintf("'kind' is not valid: want one of %v", Kinds)
+}
+
+// identifier is the column that says whom a row is about; an alias is columnAliasName. columnNone: none does.
+func (r *Row) identifier() (column, string) {
+	who, others := columnNone, 0
+	for _, c := range []column{columnExternalID, columnSvcID, columnAliasName} {
+		if r.columns[c] != nil || c == columnAliasName && r.columns[columnAliasLabel] != nil {
+			who, others = c, others+1
+		}
+	}
+	mail := r.columns[columnEmail] != nil || r.columns[columnPhone] != nil
+	switch {
+	case r.object != nil:
+		return columnNone, ""
+	case others > 1 || others == 1 && mail:
+		return who, "a row must have one identifier: more columns are filled in"
+	case who == columnAliasName && (r.columns[columnAliasName] == nil || r.columns[columnAliasLabel] == nil):
+		return who, "an alias needs 'alias_name' and 'alias_label'"
+	case others == 1:
+		return who, ""
+	case r.columns[columnEmail] != nil:
+		return columnEmail, ""
+	case r.columns[columnPhone] != nil:
+		return columnPhone, ""
+	}
+	return columnNone, ""
+}
+
+func (r *Row) appendMember(dst []byte, who column) []byte {
+	switch who {
+	case columnExternalID:
+		dst = append(dst, `"external_id":`...)
+	case columnSvcID:
+		dst = append(dst, `"svc_id":`...)
+	case columnAliasName:
+		return r.appendAlias(append(dst, `"user_alias":`...))
+	case columnEmail:
+		dst = append(dst, `"email":`...)
+	case columnPhone:
+		dst = append(dst, `"phone":`...)
+	}
+	return append(dst, r.columns[who]...)
+}
+
+func (r *Row) appendAlias(dst []byte) []byte {
+	dst = append(append(dst, `{"alias_name":`...), r.columns[columnAliasName]...)
+	dst = append(append(dst, `,"alias_label":`...), r.columns[columnAliasLabel]...)
+	return append(dst, '}')
+}
+
+// userOf is a hash of whom a row names. Whitespace, case and escapes may differ where the same is meant.
+func (r *Row) userOf(who column) uint64 {
+	switch who {
+	case columnAliasName:
+		return hashOf(who, r.columns[columnAliasLabel]) ^ hashOf(who, r.columns[columnAliasName])*3
+	case columnNone:
+		return 0
+	}
+	return hashOf(who, r.columns[who])
+}
+
+func hashOf(who column, value []byte) uint64 {
+	if yes, _ := isString(value); yes {
+		if bytes.IndexByte(value, '\\') >= 0 {
+			value, _ = jsontext.AppendUnquote(nil, value) // what is no string is refused all the same
+		} else {
+			value = value[1 : len(value)-1]
+		}
+	}
+	switch who {
+	case columnEmail:
+		value = bytes.ToLower(bytes.TrimSpace(value))
+	case columnPhone:
+		value = bytes.Map(func(c rune) rune {
+			if c < '0' || c > '9' {
+				return -1
+			}
+			return c
+		}, value)
+	}
+	return xxh3.HashSeed(value, uint64(who))
+}
+
+// appendIdentifier is AppendObject for deletions.
+func (r *Row) appendIdentifier(o *Object, who column) string {
+	if r.object != nil {
+		var fault string
+		if who, fault = r.takeIdentifiers(r.object); fault != "" {
+			return fault
+		}
+	}
+	if r.payload != nil {
+		return "a deletion has no 'payload'"
+	}
+	switch who {
+	case columnExternalID:
+		o.Identifiers, o.Text = "external_ids", append(o.Text, r.columns[who]...)
+	case columnSvcID:
+		o.Identifiers, o.Text = "svc_ids", append(o.Text, r.columns[who]...)
+	case columnAliasName:
+		o.Identifiers, o.Text = "user_aliases", r.appendAlias(o.Text)
+	default:
+		return "a deletion needs 'external_id', 'svc_id', or 'alias_name' and 'alias_label'"
+	}
+	o.User = r.userOf(who)
+	return ""
+}
+
+// takeIdentifiers takes the members of an object for columns.
+func (r *Row) takeIdentifiers(object []byte) (column, string) {
+	var w walk
+	for w.begin(object); w.next(); {
+		if c := columnOf(w.name); c != columnNone && !isNothing(w.value) {
+			r.columns[c] = w.value
+		}
+	}
+	if w.err != nil {
+		return columnNone, w.err.Error()
+	}
+	r.object = nil
+	return r.identifier()
+}
+
+// appendWhole appends an object that says itself whom it is about.
+func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) string {
+	object = bytes.TrimSpace(object)
+	facts, err := factsOf(object)
+	if err != nil {
+		return err.Error()
+	}
+	o.User = facts.user()
+	o.Text = append(o.Text, '{')
+	n := len(o.Text)
+	if o.Text = r.appendMissing(o.Text, o.Kind, &facts, options); len(o.Text) > n {
+		o.Text = append(o.Text[:n], o.Text[n+1:]...) // its comma
+		if facts.members {
+			o.Text = append(o.Text, ',')
+		}
+	}
+	o.Text = appendRest(o.Text, object, &facts)
+	return ""
+}
+
+// appendMissing appends, each with a comma before it, the members that an object lacks.
+func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *ObjectOptions) []byte {
+	if kind != Attributes && !facts.time {
+		at := r.columns[columnUpdatedAt]
+		if yes, _ := isString(at); yes {
+			dst = append(append(dst, `,"time":`...), at...)
+		} else {
+			dst = append(append(append(dst, `,"time":"`...), options.Time...), '"')
+		}
+	}
+	if options.UpdateExistingOnly && !facts.existing {
+		dst = append(dst, `,"_update_existing_only":true`...)
+	}
+	return dst
+}
+
+// facts are what has to be known of an object that is put together with more.
+type facts struct {
+	members    bool // there are any
+	time       bool
+	existing   bool
+	mergeAt    int // where the value of `_merge_objects` begins, when it is the string "true"
+	identifier [columnCount][]byte
+	alias      []byte
+}
+
+func factsOf(object []byte) (f facts, err error) {
+	var w walk
+	for w.begin(object); w.next(); {
+		f.members = true
+		switch string(w.name) {
+		case "time":
+			f.time = true
+		case "_update_existing_only":
+			f.existing = true
+		case "_merge_objects":
+			if string(w.value) == `"true"` {
+				f.mergeAt = w.at - len(w.value)
+			}
+		case "external_id", "svc_id", "braze_id", "email", "phone":
+			f.identifier[columnOf(w.name)] = w.value
+		case "user_alias":
+			f.alias = w.value
+		}
+	}
+	return f, w.err
+}
+
+// user is Row.userOf for an object that says itself whom it is about.
+func (f *facts) user() uint64 {
+	if f.alias != nil && f.identifier[columnExternalID] == nil && f.identifier[columnSvcID] == nil {
+		var r Row
+		var w walk
+		for w.begin(f.alias); w.next(); {
+			if c := columnOf(w.name); c == columnAliasName || c == columnAliasLabel {
+				r.columns[c] = w.value
+			}
+		}
+		return r.userOf(columnAliasName)
+	}
+	for _, c := range []column{columnExternalID, columnSvcID, columnEmail, columnPhone} {
+		if f.identifier[c] != nil {
+			return hashOf(c, f.identifier[c])
+		}
+	}
+	return 0
+}
+
+// appendRest appends an object from its first member on. "_merge_objects":"true" becomes what /users/track knows: both
+// forms are in use.
+func appendRest(dst, object []byte, f *facts) []byte {
+	if f.mergeAt == 0 {
+		return append(dst, object[1:]...)
+	}
+	dst = append(append(dst, object[1:f.mergeAt]...), "true"...)
+	return append(dst, object[f.mergeAt+len(`"true"`):]...)
+}

@@ -1,0 +1,115 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+)
+
+// window is the part of a text file that a reader looks at: it begins at the next row, and grows as far as a row may.
+type window struct {
+	r     io.Reader
+	max   int
+	buf   []byte
+	from  int // buf[from:to] is what was read and not taken
+	to    int
+	at    int64 // offset of from in the file
+	line  int64 // of from
+	ended bool
+}
+
+const windowBytes = 256 << 10
+
+// open puts a window at the position, which is a row's. A byte-order mark of UTF-8 is passed over.
+func (w *window) open(f Source, at Position, maxRow int) error {
+	*w = window{r: f, max: maxRow, buf: make([]byte, min(windowBytes, maxRow+1)), at: at.Offset, line: max(at.Line, 1)}
+	if _, err := f.Seek(at.Offset, io.SeekStart); err != nil {
+		return err
+	}
+	if at.Offset > 0 {
+		return nil
+	}
+	for w.to < 3 && !w.ended {
+		if err := w.more(); err != nil {
+			return err
+		}
+	}
+	switch b := w.rest(); {
+	case bytes.HasPrefix(b, []byte("\xef\xbb\xbf")):
+		w.pass(3)
+	case bytes.HasPrefix(b, []byte("\xff\xfe")), bytes.HasPrefix(b, []byte("\xfe\xff")):
+		return &Fault{Line: 1, Column: 1, Text: "the file is UTF-16: want UTF-8"}
+	case bytes.HasPrefix(b, []byte("\x1f\x8b")):
+		return &Fault{Line: 1, Column: 1, Text: "the file is compressed with gzip: decompress it first"}
+	}
+	return nil
+}
+
+func (w *window) rest() []byte { return w.buf[w.from:w.to] }
+
+// more reads on. A row that doesn't fit is a fault.
+func (w *window) more() error {
+	if w.to == len(w.buf) && w.from > 0 {
+		w.to = copy(w.buf, w.rest())
+		w.from = 0
+	}
+	if w.to == len(w.buf) {
+		if w.to > w.max {
+			return w.tooLong()
+		}
+		w.buf = append(w.buf, make([]byte, min(len(w.buf), w.max+1-len(w.buf)))...)
+	}
+	n, err := w.r.Read(w.buf[w.to:])
+	w.to += n
+	if errors.Is(err, io.EOF) {
+		w.ended, err = true, nil
+	}
+	return err
+}
+
+func (w *window) tooLong() error {
+	return &Fault{Line: w.line, Text: fmt.Sprintf("the row is longer than %d bytes", w.max)}
+}
+
+// pass takes n bytes.
+func (w *window) pass(n int) {
+	w.from += n
+	w.at += int64(n)
+}
+
+// findByte is the place of a byte, at or behind i of the rest, -1 when the file ends before. The rest may have moved.
+func (w *window) findByte(c byte, i int) (int, error) {
+	for {
+		if k := bytes.IndexByte(w.rest()[i:], c); k >= 0 {
+			return i + k, nil
+		}
+		i = len(w.rest())
+		if w.ended {
+			return -1, nil
+		}
+		if err := w.more(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// checkText says where a row, which begins at the line, isn't UTF-8.
+func checkText(row []byte, line int64) error {
+	if utf8.Valid(row) {
+		return nil
+	}
+	column := int64(1)
+	for len(row) > 0 {
+		r, size := utf8.DecodeRune(row)
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		if column += int64(size); r == '\n' {
+			line, column = line+1, 1
+		}
+		row = row[size:]
+	}
+	return &Fault{Line: line, Column: column, Text: "invalid UTF-8"}
+}
