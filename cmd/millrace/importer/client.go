@@ -83,7 +83,7 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 		default:
 			return call.problem(nil)
 		}
-		if !sleep(ctx, max(call.after, min(100*time.Millisecond<<min(try, 6), 5*time.Second))) {
+		if !sleep(ctx, max(call.after, min(10*time.Millisecond<<min(try, 9), 5*time.Second))) {
 			return context.Cause(ctx)
 		}
 	}

@@ -51,14 +51,13 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 		return o.noteTaken(&c, rows)
 	case c.status == http.StatusBadRequest && !deletes && o.noteRefused(&c, rows):
 		return nil
-	case len(rows) == 1:
-		o.refuse(rows[0], c.message())
-		return nil
 	}
-	return j.deliverParts(ctx, lane, rows, o)
+	return j.deliverParts(ctx, lane, rows, o, c.message())
 }
 
-func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcome) error {
+// deliverParts sends rows again that were refused together, for that reason: without those that are no JSON, else one
+// half after the other.
+func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcome, reason string) error {
 	var good []sent
 	for _, s := range rows {
 		if json.Valid(o.text(s)) {
@@ -69,6 +68,10 @@ func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcom
 	}
 	if len(good) < len(rows) {
 		return j.deliver(ctx, lane, good, o)
+	}
+	if len(rows) == 1 {
+		o.refuse(rows[0], reason)
+		return nil
 	}
 	if err := j.deliver(ctx, lane, rows[:len(rows)/2], o); err != nil {
 		return err

@@ -1,0 +1,435 @@
+package importer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/ingest/files"
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+)
+
+// double is a server that knows what it was sent: rows by their member `row`, in order for each user. It keeps answers
+// by Idempotency-Key, and fails as often as told, before it has done something or after.
+type double struct {
+	*httptest.Server
+	fails float64
+	onAny func() // called for each request
+
+	mu      sync.Mutex
+	r       *rand.Rand
+	kept    map[string]string
+	bodies  map[string]string
+	rows    map[string][]int // of each user
+	deleted []string
+	most    int // objects in a request
+}
+
+func newDouble(t *testing.T, r *rand.Rand, fails float64) *double {
+	d := &double{fails: fails, r: r, kept: map[string]string{}, bodies: map[string]string{}, rows: map[string][]int{}}
+	d.Server = httptest.NewServer(d)
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d.onAny != nil {
+		d.onAny()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fails > d.r.Float64() {
+		d.fail(w)
+		return
+	}
+	body := map[string][]map[string]any{}
+	raw := make([]byte, r.ContentLength)
+	if _, err := readFull(r, raw); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if r.URL.Path == "/users/delete" {
+		d.delete(w, raw)
+		return
+	}
+	if err := json.Unmarshal(raw, &body); err != nil {
+		answer400(w, `["Malformed JSON at byte 1"]`)
+		return
+	}
+	key := r.Header.Get("Idempotency-Key")
+	if was, ok := d.bodies[key]; ok && was != string(raw) {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		return
+	}
+	said, ok := d.kept[key]
+	if ok {
+		w.Header().Set("Idempotent-Replay", "true")
+	} else if said = d.apply(body); strings.HasPrefix(said, "!") {
+		answer400(w, said[1:])
+		return
+	}
+	d.kept[key], d.bodies[key] = said, string(raw)
+	if d.fails > d.r.Float64() {
+		d.fail(w)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write([]byte(said))
+}
+
+func readFull(r *http.Request, into []byte) (n int, err error) {
+	for n < len(into) && err == nil {
+		var k int
+		k, err = r.Body.Read(into[n:])
+		n += k
+	}
+	if n == len(into) {
+		err = nil
+	}
+	return n, err
+}
+
+func answer400(w http.ResponseWriter, list string) {
+	w.WriteHeader(http.StatusBadRequest)
+	_, _ = fmt.Fprintf(w, `{"message":"no","errors":%s}`, list)
+}
+
+func (d *double) fail(w http.ResponseWriter) {
+	switch d.r.IntN(3) {
+	case 0:
+		panic(http.ErrAbortHandler)
+	case 1:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+}
+
+// apply takes objects with a row; "!" and the errors when there are none.
+func (d *double) apply(body map[string][]map[string]any) string {
+	var refused []string
+	n, taken := 0, 0
+	for _, array := range []string{"attributes", "events", "purchases"} {
+		for index, o := range body[array] {
+			n++
+			row, ok := o["row"].(float64)
+			if !ok {
+				refused = append(refused, fmt.Sprintf(`{"type":"no row","input_array":%q,"index":%d}`, array, index))
+				continue
+			}
+			user := fmt.Sprint(o["external_id"])
+			d.rows[user] = append(d.rows[user], int(row))
+			taken++
+		}
+	}
+	d.most = max(d.most, n)
+	list := "[" + strings.Join(refused, ",") + "]"
+	switch {
+	case taken == 0:
+		return "!" + list
+	case len(refused) == 0:
+		return `{"message":"success"}`
+	}
+	return `{"message":"success","errors":` + list + `}`
+}
+
+func (d *double) delete(w http.ResponseWriter, raw []byte) {
+	var body struct {
+		IDs []string `json:"external_ids"`
+	}
+	_ = json.Unmarshal(raw, &body)
+	d.most = max(d.most, len(body.IDs))
+	d.deleted = append(d.deleted, body.IDs...)
+	w.WriteHeader(http.StatusCreated)
+	_, _ = fmt.Fprintf(w, `{"deleted":%d,"invalid_user_ids":["nobody"],"message":"success"}`, len(body.IDs)-1)
+}
+
+func (d *double) options(t *testing.T, dir string) Options {
+	t.Helper()
+	return Options{URL: []string{d.URL}, Key: "key", Paths: []string{dir}, Connections: 4, Objects: 10, Timeout: time.Minute, Patience: time.Hour}
+}
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func refusedRows(t *testing.T, path string) (all []line) {
+	t.Helper()
+	text, err := os.ReadFile(path + refusedEnding)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	require.NoError(t, err)
+	for one := range strings.Lines(string(text)) {
+		var l line
+		require.NoError(t, json.Unmarshal([]byte(one), &l))
+		all = append(all, l)
+	}
+	return all
+}
+
+// An import is interrupted at any request and begun again, with a server that fails before and after it has done
+// something. Each row is taken once, and one user's in order.
+func TestEachRowOnce(t *testing.T) {
+	t.Parallel()
+	r := testseed.Rand(t)
+	for range testsize.Of(100, 5, 3) {
+		dir := t.TempDir()
+		d := newDouble(t, rand.New(rand.NewPCG(r.Uint64(), 0)), 0.02)
+		want, wantRefused := map[string][]int{}, map[int64]string{}
+		var text strings.Builder
+		rows := 200 + r.IntN(2000)
+		kinds := []files.Kind{files.Attributes, files.Events, files.Purchases}[:1+r.IntN(3)]
+		for row := 1; row <= rows; row++ {
+			user := fmt.Sprint("u", r.IntN(1+r.IntN(40)))
+			kind := kinds[r.IntN(len(kinds))]
+			switch r.IntN(40) {
+			case 0:
+				fmt.Fprintf(&text, `{"external_id":%q,"kind":%q,"payload":{}}`+"\n", user, kind)
+				wantRefused[int64(row)] = "no row"
+			case 1:
+				fmt.Fprintf(&text, `{"external_id":%q,"kind":%q,"payload":"{\"row\":tru}"}`+"\n", user, kind)
+				wantRefused[int64(row)] = "malformed JSON: invalid character '}' in literal true (expecting 'e')"
+			case 2:
+				fmt.Fprintf(&text, `{"external_id":%q,"kind":"clicks","payload":{}}`+"\n", user)
+				wantRefused[int64(row)] = "'kind' is not valid: want one of [attributes events purchases deletions]"
+			default:
+				fmt.Fprintf(&text, `{"external_id":%q,"kind":%q,"payload":"{\"row\":%d}"}`+"\n", user, kind, row)
+				want[user] = append(want[user], row)
+			}
+		}
+		path := write(t, filepath.Join(dir, "a.ndjson"), text.String())
+		o := d.options(t, dir)
+		o.Connections = 1 + r.IntN(8)
+		var report Report
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			left := r.IntN(40)
+			d.onAny = func() {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				if left--; left < 0 {
+					cancel()
+				}
+			}
+			var err error
+			if report, err = Run(ctx, o); err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+			}
+			cancel()
+			o.Connections = 1 + r.IntN(8) // the file's stays what it was
+		}
+		d.onAny = nil
+		if again, err := Run(t.Context(), o); again.Files > 0 {
+			require.NoError(t, err)
+			report = again
+		}
+		require.Equal(t, want, d.rows)
+		got := map[int64]string{}
+		for _, l := range refusedRows(t, path) {
+			require.NotContains(t, got, l.Row)
+			got[l.Row] = l.Reason
+		}
+		require.Equal(t, wantRefused, got)
+		if report.Files > 0 {
+			report.Replayed = 0
+			require.Equal(t, Counts{Rows: int64(rows), Taken: int64(rows - len(got)), Refused: int64(len(got))}, report.Counts)
+		}
+		require.LessOrEqual(t, d.most, 30)
+	}
+}
+
+// Deletions go out in their own requests, of 50 at most and of one kind of identifier.
+func TestDeletions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	text := "external_id\n"
+	for k := range 120 {
+		text += fmt.Sprintf("u%d\n", k)
+	}
+	write(t, filepath.Join(dir, "a.csv"), text)
+	o := d.options(t, dir)
+	o.Kind, o.Connections, o.Objects = files.Deletions, 1, 75
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 120, Taken: 120, Deleted: 117, Nobody: 3}, report.Counts)
+	require.Len(t, d.deleted, 120)
+	require.Equal(t, 50, d.most)
+}
+
+// One row that the server can't take as a part of a request doesn't keep the others.
+func TestRequestThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw := make([]byte, r.ContentLength)
+		_, _ = readFull(r, raw)
+		if strings.Contains(string(raw), "large") {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			_, _ = w.Write([]byte(`{"message":"too large"}`))
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"message":"success","warnings":[{"type":"'phone' is not valid","input_array":"attributes","index":0}]}`))
+	}))
+	t.Cleanup(server.Close)
+	path := write(t, filepath.Join(dir, "a.ndjson"), strings.Repeat(`{"external_id":"u","k":1}`+"\n", 7)+`{"external_id":"u","k":"large"}`+"\n"+`{"external_id":"u","k":1}`)
+	report, err := Run(t.Context(), Options{URL: []string{server.URL}, Key: "key", Paths: []string{path}})
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 9, Taken: 8, Refused: 1, Warned: 4}, report.Counts)
+	refused := refusedRows(t, path)
+	require.Len(t, refused, 1)
+	require.Equal(t, "too large", refused[0].Reason)
+	require.EqualValues(t, 8, refused[0].Row)
+	require.JSONEq(t, `{"external_id":"u","k":"large"}`, string(refused[0].Payload))
+}
+
+// What is true of every row ends an import, and what was begun stays as it was.
+func TestEnds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	status := http.StatusUnauthorized
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(`{"message":"Invalid API key: key…"}`))
+	}))
+	t.Cleanup(server.Close)
+	write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","name":"e"}`)
+	write(t, filepath.Join(dir, "b.txt"), `nothing`)
+	o := Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events}
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "POST /users/track: 401 Unauthorized: Invalid API key: key…")
+	status = http.StatusUnprocessableEntity
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "the server has had this file within the last day")
+	for want, change := range map[string]func(*Options){
+		"it was begun as events: go on with it so":         func(o *Options) { o.Kind = files.Attributes },
+		"it was begun with another API key":                func(o *Options) { o.Key = "other" },
+		"it was begun with another --update-existing-only": func(o *Options) { o.UpdateExistingOnly = true },
+		"want http://HOST:PORT":                            func(o *Options) { o.URL = []string{"localhost"} },
+	} {
+		other := o
+		change(&other)
+		_, err = Run(t.Context(), other)
+		require.ErrorContains(t, err, want)
+	}
+	status = http.StatusCreated
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 1, Taken: 1}, report.Counts)
+	require.Equal(t, []string{"b.txt"}, report.Unknown)
+
+	lock, err := lockDir(filepath.Join(dir, ".millrace-import"))
+	require.NoError(t, err)
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "another import works with")
+	require.NoError(t, lock.Close())
+}
+
+// A file is known by name and content: the same is passed over, another one is taken, and a bad one doesn't keep those
+// behind it.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	row := func(n int) string { return fmt.Sprintf(`{"external_id":"u","row":%d}`+"\n", n) }
+	write(t, filepath.Join(dir, "a.ndjson"), row(1)+"{\n")
+	path := write(t, filepath.Join(dir, "b.ndjson"), row(2))
+	write(t, filepath.Join(dir, ".c.ndjson"), row(3))
+	run := func(want Counts, files, before, bad int) {
+		t.Helper()
+		report, err := Run(t.Context(), d.options(t, dir))
+		if bad > 0 {
+			require.ErrorContains(t, err, "a.ndjson: line 2, column 1: unexpected end of JSON input")
+		} else {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []any{want, files, before, bad}, []any{report.Counts, report.Files, report.Before, report.Bad})
+	}
+	run(Counts{Rows: 1, Taken: 1}, 1, 0, 1)
+	run(Counts{}, 0, 1, 1)
+	require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)))
+	run(Counts{}, 0, 1, 1)
+	write(t, filepath.Join(dir, "a.ndjson"), row(4))
+	write(t, path, row(5))
+	run(Counts{Rows: 2, Taken: 2}, 2, 0, 0)
+	require.Equal(t, []int{2, 4, 5}, d.rows["u"])
+
+	state, err := filepath.Glob(filepath.Join(dir, ".millrace-import", "b.ndjson.*"+stateEnding))
+	require.NoError(t, err)
+	require.Len(t, state, 2)
+	text, err := os.ReadFile(state[0])
+	require.NoError(t, err)
+	write(t, state[0], strings.Replace(string(text), `"done": true`, `"done": fals`, 1))
+	_, err = Run(t.Context(), d.options(t, dir))
+	require.ErrorContains(t, err, "it fails its checksum")
+}
+
+type info struct {
+	fs.FileInfo
+	size     int64
+	modified time.Time
+}
+
+func (i info) Size() int64        { return i.size }
+func (i info) ModTime() time.Time { return i.modified }
+
+// A file of a watched directory is taken when it was left alone, and once.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watcher{settle: 10 * time.Second}
+		at := time.Now()
+		require.False(t, w.settled("a", info{size: 1, modified: at}))
+		time.Sleep(9 * time.Second)
+		require.False(t, w.settled("a", info{size: 1, modified: at}))
+		require.False(t, w.settled("a", info{size: 2, modified: at}))
+		time.Sleep(9 * time.Second)
+		require.False(t, w.settled("a", info{size: 2, modified: at}))
+		time.Sleep(time.Second)
+		require.True(t, w.settled("a", info{size: 2, modified: at}))
+		w.leave("a")
+		require.False(t, w.settled("a", info{size: 2, modified: at}))
+		require.False(t, w.settled("a", info{size: 2, modified: at.Add(1)}))
+		time.Sleep(10 * time.Second)
+		require.True(t, w.settled("a", info{size: 2, modified: at.Add(1)}))
+	})
+}
+
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pace{rate: 100}
+		at := time.Now()
+		for range 11 {
+			require.NoError(t, p.wait(t.Context(), 50))
+		}
+		require.Equal(t, 5*time.Second, time.Since(at))
+	})
+}
+
+// A file of events that was left off too long ago isn't gone on with by itself.
+func TestLate(t *testing.T) {
+	o := Options{Kind: files.Events, Key: "key"}
+	s := &state{Kind: files.Events, APIKey: hashOfKey("key"), Saved: time.Now().Add(-keeps - time.Hour)}
+	require.ErrorContains(t, s.resume(&o), "--late")
+	o.Late = true
+	require.NoError(t, s.resume(&o))
+	o.Late, s.Saved = false, time.Now()
+	require.NoError(t, s.resume(&o))
+}
