@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -10,6 +11,19 @@ import (
 
 // maxOrdered is how many of them are followed in all their orders.
 const maxOrdered = 4
+
+// maxStates is how many states are followed: with more a sequence ends.
+const maxStates = 64
+
+// distinctStates leaves one of those states that are the same.
+func distinctStates(states []*State) (list []*State) {
+	for _, s := range states {
+		if !slices.ContainsFunc(list, func(l *State) bool { return reflect.DeepEqual(l, s) }) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
 
 // orders are the states that a request may have come to that began at a moment: one for each order in which those of
 // the users whom it has changed may have been updated who share an address.

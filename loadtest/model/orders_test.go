@@ -31,3 +31,17 @@ func TestOrdersOfOneRequest(t *testing.T) {
 		require.Equal(t, []int{0, 1, 2, 6, 24}[n], orders)
 	}
 }
+
+// Orders that make no difference any more are no states of their own.
+func TestDistinctStates(t *testing.T) {
+	w := newWorld(t)
+	w.track(`{"external_id":"x","email":"a@example.com"},{"external_id":"y","email":"a@example.com"}`)
+	states := w.s.orders(0)
+	require.Len(t, distinctStates(states), 2)
+	for _, s := range states {
+		for _, id := range []string{"x", "y"} {
+			s.users[s.byExternal(id)].touched = s.tick()
+		}
+	}
+	require.Len(t, distinctStates(states), 1)
+}

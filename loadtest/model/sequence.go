@@ -71,6 +71,8 @@ func (q *Sequence) Run(r *rand.Rand, steps int) *Difference {
 		if d := q.write(request); d != "" {
 			return q.difference(d)
 		}
+		q.states = distinctStates(q.states)
+		q.ended = q.ended || len(q.states) > maxStates
 		if !q.ended && (step == steps || r.IntN(4) == 0) {
 			if d := q.check(g.reads(q.states[0], step == steps || r.IntN(8) == 0), 0); d != "" {
 				return q.difference(d)
