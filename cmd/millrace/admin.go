@@ -18,8 +18,7 @@ import (
 // adminCommand is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell. What stands
 // here calls its routes and prints the answers; what is allowed, and what a mistake is called, the server says.
 type adminCommand struct {
-	adminTarget
-	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+	adminCaller
 
 	Workspaces        workspacesCommand `cmd:"" help:"Workspaces and their settings. They are never removed."`
 	Apps              appsCommand       `cmd:"" help:"Apps of a workspace."`
@@ -42,6 +41,12 @@ type adminTarget struct {
 	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
 	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
 	Token  string `help:"The admin token itself; on the command line others can see it, so use the environment."`
+}
+
+// adminCaller is what commands have in common that call the admin API and print its answers.
+type adminCaller struct {
+	adminTarget
+	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
 }
 
 // adminTimeout bounds one call; bulk transfers have none.
@@ -105,14 +110,14 @@ func (c *adminTarget) token() (string, error) {
 
 // session is one run of a command: where it calls and where it prints.
 type session struct {
-	*adminCommand
+	*adminCaller
 	ctx context.Context
 	out io.Writer
 }
 
-// ProvideSession is what kong gives the commands below admin.
-func (c *adminCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{adminCommand: c, ctx: ctx, out: out}, nil
+// ProvideSession is what kong gives the commands below.
+func (c *adminCaller) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
+	return &session{adminCaller: c, ctx: ctx, out: out}, nil
 }
 
 // path joins segments to a path of the admin API; they may have any character.

@@ -21,19 +21,13 @@ import (
 
 // clusterCommand is `millrace cluster`: the cluster that a running server is a node of, by its admin API.
 type clusterCommand struct {
-	adminTarget
-	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+	adminCaller
 
 	Status clusterStatus `cmd:"" help:"Show nodes and groups: who is there, who leads, who lags, what is being moved."`
 	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or take a drain back."`
 	Drain  clusterDrain  `cmd:"" help:"Have a node give its groups to others."`
 	Remove clusterRemove `cmd:"" help:"Take a node out for good: its number is not used again."`
 	Import clusterImport `cmd:"" help:"Make a new cluster of the data directory of a node that was alone."`
-}
-
-// ProvideSession is what kong gives the commands below cluster.
-func (c *clusterCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{adminCommand: &adminCommand{adminTarget: c.adminTarget, JSON: c.JSON}, ctx: ctx, out: out}, nil
 }
 
 type clusterStatus struct {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -120,8 +119,7 @@ func (n *node) openRefused(k *keeper) error {
 
 // refusedCommand is `millrace refused`: the routes of the admin API below refused.
 type refusedCommand struct {
-	adminTarget
-	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+	adminCaller
 
 	List    refusedList    `cmd:"" help:"List what was refused, newest first, and objects of which values were left out."`
 	Show    refusedShow    `cmd:"" help:"Show one, with the object as it was sent."`
@@ -129,11 +127,6 @@ type refusedCommand struct {
 	Send    refusedSend    `cmd:"" help:"Send one again, as it was or mended."`
 	SendAll refusedSendAll `cmd:"" help:"Send all again that broke one rule. Those that are accepted are not listed any more."`
 	Delete  refusedDelete  `cmd:"" help:"Remove one."`
-}
-
-// ProvideSession is what kong gives the commands below refused.
-func (c *refusedCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{adminCommand: &adminCommand{adminTarget: c.adminTarget, JSON: c.JSON}, ctx: ctx, out: out}, nil
 }
 
 // refusedChoice chooses some.

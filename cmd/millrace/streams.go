@@ -2,11 +2,9 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -79,8 +77,7 @@ func (n *node) serveStreamStatus(w http.ResponseWriter, r *http.Request) {
 
 // streamsCommand is `millrace streams`: the routes of the admin API below streams.
 type streamsCommand struct {
-	adminTarget
-	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
+	adminCaller
 
 	Create streamsCreate `cmd:"" help:"Make a stream."`
 	List   streamsList   `cmd:"" help:"List the streams of a workspace."`
@@ -89,11 +86,6 @@ type streamsCommand struct {
 	Resume streamsResume `cmd:"" help:"Have it go on."`
 	Rewind streamsRewind `cmd:"" help:"Have it begin anew. What it sends again has the same ids."`
 	Delete streamsDelete `cmd:"" help:"Remove a stream. What it has written stays."`
-}
-
-// ProvideSession is what kong gives the commands below streams.
-func (c *streamsCommand) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{adminCommand: &adminCommand{adminTarget: c.adminTarget, JSON: c.JSON}, ctx: ctx, out: out}, nil
 }
 
 type streamsCreate struct {
