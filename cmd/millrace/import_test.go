@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
 	"millrace/cmd/millrace/importer"
@@ -154,5 +155,60 @@ func TestImportOverKills(t *testing.T) {
 	}
 	require.Equal(t, refused, found)
 	require.Empty(t, reportOf(t, tool(t, args...)).Counts, "there is nothing left to take")
+	p.stop()
+}
+
+// The users' CSV, rows in CSV and Parquet, deletions: through the command into a real server. A bad file doesn't keep the
+// others.
+func TestImportFormats(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start(t)
+	dir := t.TempDir()
+	users, err := os.ReadFile("../../ingest/files/testdata/users.csv")
+	require.NoError(t, err)
+	write(t, filepath.Join(dir, "1.csv"), string(users))
+	var columns bytes.Buffer
+	type row struct {
+		ExternalID string `parquet:"EXTERNAL_ID"`
+		Payload    string `parquet:"PAYLOAD"`
+	}
+	w := parquet.NewGenericWriter[row](&columns)
+	_, err = w.Write([]row{{"u1", `{"last_name":"Parquet"}`}, {"u9", `{"k":[1,{"a":null}]}`}})
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	write(t, filepath.Join(dir, "2.parquet"), columns.String())
+	write(t, filepath.Join(dir, "3.csv"), "external_id,payload\nu1,{}\nu2,\"{\"\"k\"\":\"\"\xff\"\"}\"\n")
+	said := refused(t, nil, s.importArgs(dir)...)
+	require.Contains(t, said, "3.csv: line 3, column 14: invalid UTF-8")
+	require.Contains(t, said, `"files":2`)
+	require.Contains(t, said, `"rows":8,"taken":6,"warned":0,"refused":2`)
+	found := s.users(t, "u1", "u2", "u3", "u9", "007")
+	require.Len(t, found, 5)
+	require.Equal(t, "Parquet", found["u1"]["last_name"])
+	require.Equal(t, 1200.0, found["u1"]["custom_attributes"].(map[string]any)["loyalty points"])
+	require.Equal(t, "17", found["u2"]["custom_attributes"].(map[string]any)["code"])
+
+	write(t, filepath.Join(dir, "gone", "a.csv"), "EXTERNAL_ID\nu1\nnobody\n007\n")
+	r := reportOf(t, tool(t, s.importArgs("--kind", "deletions", filepath.Join(dir, "gone"))...))
+	require.Equal(t, importer.Counts{Rows: 3, Taken: 3, Deleted: 2, Nobody: 1}, r.Counts)
+	require.Len(t, s.users(t, "u1", "u2", "u3", "u9", "007"), 3)
+	p.stop()
+}
+
+// What is put into a watched directory is taken; an interrupt ends the command in peace.
+func TestImportWatches(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start(t)
+	dir := t.TempDir()
+	i := startProcess(t, binary, s.importArgs("--watch", "--settle", "0s", "--poll", "10ms", "--kind", "events", dir)...)
+	for n, name := range []string{"b.ndjson", "a.ndjson"} {
+		write(t, filepath.Join(dir, ".new"), `{"external_id":"u","name":"e"}`+strings.Repeat("\n", n))
+		require.NoError(t, os.Rename(filepath.Join(dir, ".new"), filepath.Join(dir, name)))
+		require.Eventually(t, func() bool { return s.events(t, "u") == n+1 }, time.Minute, 20*time.Millisecond)
+	}
+	i.stop()
+	require.Zero(t, reportOf(t, i.out.String()).Refused)
 	p.stop()
 }

@@ -1,0 +1,128 @@
+package files
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzRows reads anything as NDJSON and as CSV. It ends, with a Fault at worst; what a row becomes is one JSON value by
+// its brackets; and a reader that begins at any row goes on as the first one.
+func FuzzRows(f *testing.F) {
+	for _, text := range []string{
+		"{\"external_id\":\"a\",\"payload\":\"{\\\"k\\\":1}\"}\n{\"external_id\":\"b\"}\r\n\n{",
+		"external_id,payload\na,\"{\"\"k\"\":1}\"\n\"b\n\",{}\n",
+		"external_id,name,e.properties.n,subscription_group_id,subscription_state\na,e,1,g,subscribed\nb,\"'1'\",,,\n",
+		"\xef\xbb\xbfEMAIL,PAYLOAD,KIND\nx,{},deletions", "alias_name,alias_label,k\n,,\n", "{\"payload\":\"\\ud800\"}", "\xff\xfe", "a,\"", "external_id\r",
+	} {
+		for kind := range Kinds {
+			f.Add(text, kind, false)
+			f.Add(text, kind, true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string, kind int, strict bool) {
+		o := Options{Kind: Kinds[(kind%4+4)%4], MaxRowBytes: 100, MaxColumns: 10, Strict: strict}
+		for _, format := range []Format{NDJSON, CSV} {
+			fuzzRows(t, text, format, o)
+		}
+	})
+}
+
+func fuzzRows(t *testing.T, text string, format Format, o Options) {
+	var fault *Fault
+	r, err := NewReader(strings.NewReader(text), int64(len(text)), format, Position{}, o)
+	if err != nil {
+		require.ErrorAs(t, err, &fault)
+		return
+	}
+	for n := int64(1); ; n++ {
+		at := r.Position()
+		require.Equal(t, n, at.Row)
+		row, again := new(Row), new(Row)
+		err := r.Next(row)
+		other, otherErr := NewReader(strings.NewReader(text), int64(len(text)), format, at, o)
+		require.NoError(t, otherErr)
+		require.Equal(t, err, other.Next(again))
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			require.ErrorAs(t, err, &fault)
+			return
+		}
+		require.Equal(t, row.Position, again.Position)
+		require.LessOrEqual(t, len(row.Text), 100)
+		var object Object
+		if row.AppendObject(&object, &ObjectOptions{Kind: o.Kind, Time: "2026-01-01", UpdateExistingOnly: true}) != "" {
+			require.Empty(t, object.Text)
+			continue
+		}
+		requireOneValue(t, object.Text)
+	}
+}
+
+// requireOneValue: put between others, a text leaves them alone.
+func requireOneValue(t *testing.T, text []byte) {
+	t.Helper()
+	var w walk
+	list := append(append([]byte(`{"a":`), text...), `,"b":1}`...)
+	names := ""
+	for w.begin(list); w.next(); {
+		names += string(w.name)
+	}
+	require.NoError(t, w.err, "%q", text)
+	require.Equal(t, "ab", names, "%q", text)
+	if json.Valid(text) {
+		var v map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(list, &v))
+		require.Len(t, v, 2)
+	}
+}
+
+// FuzzCSV holds the cells against encoding/csv: what it takes as a table is read the same here, and what is refused here
+// is refused there, or has a bare carriage return or invalid UTF-8.
+func FuzzCSV(f *testing.F) {
+	for _, text := range []string{"external_id,k\na,\"b\"\"c\"\r\n", "external_id\n\"\"\"\"\n\n", "external_id,\"a\nb\"\n1,2", "external_id,k\n\"a\r\nb\",\n", "external_id\n\r"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		theirs, theirErr := csv.NewReader(strings.NewReader(text)).ReadAll()
+		s := &sheet{o: Options{MaxColumns: 1000}}
+		if err := s.open(strings.NewReader(text), Position{}, 1<<20); err != nil || strings.HasPrefix(text, "\xef\xbb\xbf") {
+			return
+		}
+		var ours [][]string
+		var err error
+		for {
+			var size int
+			var lines int64
+			if size, lines, err = s.record(); err != nil {
+				break
+			}
+			s.pass(size)
+			s.line += lines
+			if len(s.cells) == 1 && len(s.cells[0].text) == 0 && !s.cells[0].quoted {
+				continue
+			}
+			var cells []string
+			for _, c := range s.cells {
+				cells = append(cells, string(bytes.ReplaceAll(c.text, []byte("\r\n"), []byte("\n")))) // as theirs
+			}
+			ours = append(ours, cells)
+		}
+		switch {
+		case err == io.EOF && theirErr == nil:
+			require.Equal(t, theirs, ours)
+		case err != io.EOF && theirErr == nil:
+			var fault *Fault
+			require.True(t, errors.As(err, &fault))
+			require.Regexp(t, "carriage return|UTF-8|1000 cells|longer", fault.Text)
+		}
+	})
+}
