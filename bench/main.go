@@ -51,6 +51,7 @@ var parts = []part{
 	{"cold", "a state ten times the memory budget against one in memory", cold},
 	{"shared", "an address that many users share", shared},
 	{"merge", "merges beside the track load", merge},
+	{"filesin", "import of files against the track load", filesIn},
 	{"status", "reads of subscription states beside the track load", status},
 	{"cluster", "three nodes on this machine against one alone", cluster},
 	{"replay", "kill -9 and the time until the server is ready again", replay},

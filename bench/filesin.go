@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"millrace/cmd/millrace/importer"
+	"millrace/loadtest/body"
+)
+
+const (
+	filesInTarget      = 1.0
+	filesInConnections = 64
+	maxFilesInRows     = 2_000_000
+)
+
+// filesIn measures rows/s of `millrace import files`, from the first look at a file to its report, against objects/s of
+// the load test with the same objects, requests and connections. The import reads, checks and notes; the load test has its
+// bodies ready.
+func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
+	for i, l := range []struct {
+		name string
+		mix  body.Mix
+	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+		note("filesin: %s", l.name)
+		f, err := filesInCase(ctx, s, fmt.Sprint("data", i), l.name, l.mix)
+		if err != nil {
+			return figures, fmt.Errorf("%s: %w", l.name, err)
+		}
+		figures = append(figures, f)
+	}
+	return figures, nil
+}
+
+func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mix) (f Figure, err error) {
+	server, err := startServer(ctx, s, dir)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	track := &httpSide{s: s, processes: []*process{server}, connections: filesInConnections, bodies: s.bodies(mix)}
+	if err := track.warmup(ctx); err != nil {
+		return f, err
+	}
+	rate, err := track.measure(ctx)
+	if err != nil {
+		return f, err
+	}
+	file := &rowsFile{s: s, server: server, dir: filepath.Join(s.dir, dir+"-files"), mix: mix}
+	if err := file.write(min(int(rate*s.Duration.Seconds())+mix.Total(), maxFilesInRows)); err != nil {
+		return f, err
+	}
+	rates, err := inTurns(ctx, s.Rounds,
+		func(round int) (float64, error) { return file.measure(ctx, round) },
+		func(int) (float64, error) { return track.measure(ctx) })
+	if err != nil {
+		return f, err
+	}
+	return newFigure(fmt.Sprintf("import of files ÷ /users/track, %s, %d connections", name, filesInConnections), "", ratios(rates[0], rates[1]),
+		Detail{"import", median(rates[0]), "rows/s"}, Detail{"track", median(rates[1]), "objects/s"},
+		Detail{"rows", float64(file.rows), ""}, Detail{"file", float64(file.bytes) / 1e6, "MB"}).want(atLeast, filesInTarget), nil
+}
+
+// rowsFile is the file that is taken, under another name in each round: what was taken isn't taken again.
+type rowsFile struct {
+	s      *settings
+	server *process
+	dir    string
+	mix    body.Mix
+	rows   int
+	bytes  int64
+}
+
+func (r *rowsFile) path() string { return filepath.Join(r.dir, "rows") }
+
+// write writes the objects of the load test's bodies, one a row.
+func (r *rowsFile) write(rows int) error {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	generator, err := body.New(r.s.bodies(r.mix))
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(r.path())
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	for r.rows < rows && err == nil {
+		err = r.writeBody(w, generator.Next().Bytes)
+	}
+	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	info, err := os.Stat(r.path())
+	if err == nil {
+		r.bytes = info.Size()
+	}
+	return err
+}
+
+func (r *rowsFile) writeBody(w *bufio.Writer, text []byte) error {
+	var arrays map[string][]json.RawMessage
+	if err := json.Unmarshal(text, &arrays); err != nil {
+		return err
+	}
+	for _, kind := range []string{"attributes", "events", "purchases"} {
+		for _, object := range arrays[kind] {
+			fmt.Fprintf(w, `{"kind":%q,"payload":%s}`+"\n", kind, object)
+			r.rows++
+		}
+	}
+	return nil
+}
+
+// measure takes the file and returns rows/s.
+func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
+	path := filepath.Join(r.dir, fmt.Sprint("rows", round, ".ndjson"))
+	if err := os.Link(r.path(), path); err != nil {
+		return 0, err
+	}
+	report, err := importer.Run(ctx, importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
+		State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Timeout: time.Minute})
+	if err != nil {
+		return 0, err
+	}
+	if report.Taken != int64(r.rows) || report.Replayed != 0 {
+		return 0, fmt.Errorf("not every row was taken: %+v", report)
+	}
+	quiet(r.server.pid())
+	return float64(report.Rows) / report.Duration.Seconds(), nil
+}
