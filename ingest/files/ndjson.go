@@ -61,19 +61,18 @@ func (l *lines) checkLine(text []byte) error {
 	return checkText(text, l.line)
 }
 
-// read takes a line apart, before which there are blanks.
+// read leaves it to AppendObject to take a line apart: who only checks a file needn't.
 func (l *lines) read(r *Row, blanks int) error {
-	err := columnsOf(r, r.Text)
-	if err == nil && l.o.Strict {
-		err = fastjson.ValidateBytes(r.Text)
-	}
-	switch {
-	case err == nil:
+	r.line = r.Text
+	if !l.o.Strict {
 		return nil
-	case l.o.Strict:
+	}
+	if err := fastjson.ValidateBytes(r.Text); err != nil {
 		return lineFault(r, blanks, err)
 	}
-	r.Fault = err.Error()
+	if r.Text[0] != '{' {
+		return lineFault(r, blanks, errNotObject)
+	}
 	return nil
 }
 
@@ -86,8 +85,9 @@ func lineFault(r *Row, blanks int, err error) error {
 	return &Fault{Line: r.Line, Text: err.Error()}
 }
 
-// columnsOf finds the columns of a line. One without a payload is an object itself.
-func columnsOf(r *Row, text []byte) error {
+// takeApart finds the columns of a line. One without a payload is an object itself.
+func (r *Row) takeApart() error {
+	text := r.line
 	var w walk
 	for w.begin(text); w.next(); {
 		if c := columnOf(w.name); c != columnNone && !isNothing(w.value) {

@@ -68,6 +68,7 @@ type Row struct {
 	// Text is how the row stands in the file; nil in Parquet.
 	Text []byte
 
+	line    []byte              // of NDJSON, before it is taken apart
 	columns [columnCount][]byte // JSON; nil: not filled in
 	payload []byte              // the object of the column payload
 	object  []byte              // the row, when it is an object itself
@@ -103,6 +104,12 @@ type ObjectOptions struct {
 func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if r.Fault != "" {
 		return r.Fault
+	}
+	if r.line != nil {
+		if err := r.takeApart(); err != nil {
+			return err.Error()
+		}
+		r.line = nil
 	}
 	if o.Kind, fault = r.kind(options.Kind); fault != "" {
 		return fault

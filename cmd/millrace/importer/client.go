@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,6 +34,9 @@ func newClient(o *Options) *client {
 	}
 	c.http = &fasthttp.Client{Name: "millrace import", MaxConnsPerHost: o.Connections, MaxIdemponentCallAttempts: 1,
 		ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, MaxConnWaitTimeout: o.Timeout, MaxResponseBodySize: 64 << 20}
+	if o.dial != nil {
+		c.http.Dial = func(string) (net.Conn, error) { return o.dial() }
+	}
 	return c
 }
 

@@ -34,7 +34,7 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 	if len(rows) == 0 {
 		return nil
 	}
-	deletes := rows[0].kind == files.Deletions
+	deletes := rows[0].kind == deletions
 	c := call{path: "/users/track", body: appendTrack(nil, rows, o)}
 	if deletes {
 		c = call{path: "/users/delete", body: appendDelete(nil, rows, o)}
@@ -82,11 +82,11 @@ func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcom
 // appendTrack appends the body of /users/track that has the rows.
 func appendTrack(dst []byte, rows []sent, o *outcome) []byte {
 	separator := byte('{')
-	for _, k := range files.Kinds[:3] {
+	for k := range uint8(deletions) {
 		if !slices.ContainsFunc(rows, func(s sent) bool { return s.kind == k }) {
 			continue
 		}
-		dst = append(append(append(dst, separator, '"'), k...), `":`...)
+		dst = append(append(append(dst, separator, '"'), files.Kinds[k]...), `":`...)
 		separator = '['
 		for _, s := range rows {
 			if s.kind == k {
@@ -182,7 +182,7 @@ func (o *outcome) noteErrors(list []json.RawMessage, rows []sent) bool {
 // find is the row that was sent as the object at an index of an array.
 func find(rows []sent, array string, index int) (sent, bool) {
 	for _, s := range rows {
-		if string(s.kind) == array {
+		if string(files.Kinds[s.kind]) == array {
 			if index == 0 {
 				return s, true
 			}

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -83,6 +84,8 @@ type Options struct {
 	Terminal io.Writer
 	// Logger hears of each file (default: of nothing).
 	Logger *slog.Logger
+
+	dial func() (net.Conn, error) // of tests; nil: the network
 }
 
 // EnsureDefaults fills in what is not set.

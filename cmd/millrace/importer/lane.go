@@ -21,7 +21,7 @@ type lane struct {
 func (l *lane) newRequest() *request {
 	select {
 	case r := <-l.free:
-		r.text, r.rows, r.counts = r.text[:0], r.rows[:0], [4]int{}
+		r.text, r.rows, r.counts, r.faults = r.text[:0], r.rows[:0], [4]int{}, 0
 		return r
 	default:
 		return new(request)
@@ -44,19 +44,23 @@ type request struct {
 	text   []byte // the objects, one behind the other
 	rows   []sent
 	counts [4]int // by the number of the kind
+	faults int
 }
 
 // sent is a row on its way.
 type sent struct {
 	row, line   int64
-	kind        files.Kind
+	kind        uint8  // its number in files.Kinds
 	identifiers string // of deletions
 	from, to    int    // in text
 	user        uint64
 	fault       string // it isn't sent
 }
 
-func kindNumber(k files.Kind) int { return slices.Index(files.Kinds, k) }
+// deletions is the number of the kind, behind those of /users/track in the order in which they take effect.
+const deletions = 3
+
+func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
 
 // takes reports whether a row may go with those that are there: as many as the server takes at once, and none that
 // would overtake another one of its user, for a request has attributes first, then events, then purchases.
@@ -70,31 +74,32 @@ func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 		return false
 	case o.Kind == files.Deletions:
 		return r.takesDeletion(o, min(s.Objects, maxDeletions))
-	case r.counts[kindNumber(files.Deletions)] > 0 || r.counts[n] == s.Objects:
+	case r.counts[deletions] > 0 || r.counts[n] == s.Objects:
 		return false
 	}
 	if slices.Max(r.counts[n+1:]) == 0 {
 		return true
 	}
 	return !slices.ContainsFunc(r.rows, func(other sent) bool {
-		return other.fault == "" && other.user == o.User && kindNumber(other.kind) > n
+		return other.user == o.User && other.kind > n && other.fault == ""
 	})
 }
 
 func (r *request) takesDeletion(o *files.Object, most int) bool {
-	if r.counts[kindNumber(files.Deletions)] == most {
+	if r.counts[deletions] == most {
 		return false
 	}
 	return !slices.ContainsFunc(r.rows, func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
 }
 
 func (r *request) add(row *files.Row, o *files.Object, fault string) {
-	s := sent{row: row.Row, line: row.Line, kind: o.Kind, identifiers: o.Identifiers, from: len(r.text), user: o.User, fault: fault}
+	s := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text), user: o.User, fault: fault}
 	if fault != "" {
 		r.text = append(r.text, row.Text...)
+		r.faults++
 	} else {
 		r.text = append(r.text, o.Text...)
-		r.counts[kindNumber(o.Kind)]++
+		r.counts[s.kind]++
 	}
 	s.to = len(r.text)
 	r.rows = append(r.rows, s)
@@ -108,7 +113,10 @@ func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
 			continue
 		}
 		o := outcome{request: r}
-		rows := slices.DeleteFunc(slices.Clone(r.rows), func(s sent) bool { return s.fault != "" })
+		rows := r.rows
+		if r.faults > 0 {
+			rows = slices.DeleteFunc(slices.Clone(rows), func(s sent) bool { return s.fault != "" })
+		}
 		if err := j.deliver(ctx, n, rows, &o); err != nil {
 			cancel(err)
 			continue

@@ -62,7 +62,10 @@ type line struct {
 }
 
 func lineOf(o *outcome, s *refusal) line {
-	l := line{Line: s.line, Row: s.row, Reason: s.reason, Kind: s.kind}
+	l := line{Line: s.line, Row: s.row, Reason: s.reason}
+	if int(s.kind) < len(files.Kinds) {
+		l.Kind = files.Kinds[s.kind]
+	}
 	switch text := o.text(s.sent); {
 	case s.fault != "" || !json.Valid(text):
 		l.Text = string(text)
