@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"api/openapi":    {},
 	"api/preference": {},
 	"api/ratelimit":  {},
-	"api/refused":    {"shard/op", "wal/durable"},
+	"api/refused":    {"ingest/field", "shard/op", "wal/durable"},
 	"api/scim":       {"api/control", "shard/op"},
 	"api/stream":     {"api/control", "shard", "shard/eventlog", "shard/op", "shard/profile", "wal/durable"},
 

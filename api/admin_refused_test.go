@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -230,6 +231,30 @@ func TestDeleteErasesRefused(t *testing.T) {
 	require.Equal(t, 200, status, text)
 	lines, _ = c.list("")
 	require.Equal(t, []string{"events 8 no-identifier", "events 6 required"}, lines)
+}
+
+// A user's phone may be written as clients dial it, his svc_id in either case, and he has those of users who were merged
+// into him, too.
+func TestDeleteErasesRefusedOfAllNames(t *testing.T) {
+	c := openClerk(t)
+	svcID := func(id string) string {
+		users := c.call("POST", "/users/export/ids", demoKey, `{"external_ids":["`+id+`"]}`).json(t)["users"]
+		return users.([]any)[0].(map[string]any)["svc_id"].(string)
+	}
+	c.track(201, `{"attributes":[{"external_id":"ada","phone":"+14155552671"},{"external_id":"old"},{"external_id":"bob"}]}`)
+	own, merged, other := svcID("ada"), svcID("old"), svcID("bob")
+	require.Equal(t, 201, c.call("POST", "/users/alias/new", demoKey, `{"user_aliases":[{"alias_label":"crm","alias_name":"7"}]}`).status)
+	require.Equal(t, 201, c.call("POST", "/users/identify", demoKey,
+		`{"aliases_to_identify":[{"external_id":"old","user_alias":{"alias_label":"crm","alias_name":"7"}}]}`).status)
+	require.Equal(t, 202, c.call("POST", "/users/merge", demoKey,
+		`{"merge_updates":[{"identifier_to_merge":{"external_id":"old"},"identifier_to_keep":{"external_id":"ada"}}]}`).status)
+	require.Eventually(t, func() bool {
+		return len(c.call("POST", "/users/export/ids", demoKey, `{"svc_id":"`+merged+`"}`).json(t)["users"].([]any)) == 0
+	}, time.Minute, time.Millisecond)
+	c.track(400, `{"events":[{"phone":"(415) 555-2671"},{"svc_id":"`+strings.ToUpper(own)+`"},{"svc_id":"`+merged+`"},{"svc_id":"`+other+`"}]}`)
+	require.EqualValues(t, 1, c.call("POST", "/users/delete", demoKey, `{"external_ids":["ada"]}`).json(t)["deleted"])
+	lines, _ := c.list("")
+	require.Equal(t, []string{"events 3 required"}, lines)
 }
 
 // What another workspace's user is called erases nothing here.

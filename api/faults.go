@@ -76,21 +76,22 @@ func (s *Server) eraseRefused(ctx context.Context, ws uint32, reads finder, name
 		}
 	}
 	for i := range named {
-		key := named[i].key
-		if named[i].kind == op.Phone {
-			key = []byte(named[i].sent)
+		add(named[i].kind, named[i].key)
+		if named[i].kind == op.Phone { // also one that is no number
+			add(op.Phone, []byte(named[i].sent))
 		}
-		add(named[i].kind, key)
 	}
 	for _, number := range numbers {
 		users, err := reads.FindNumber(ws, number)
 		if err != nil {
 			return err
 		}
+		addNumber := func(number, _ uint64) { add(op.SvcID, s.options.Store.AppendSvcID(nil, ws, number)) }
 		for _, u := range users {
 			eachIdentifier(u.Blob, add)
+			profile.Merged(u.Blob, addNumber)
 		}
-		add(op.SvcID, s.options.Store.AppendSvcID(nil, ws, number))
+		addNumber(number, 0)
 	}
 	_, err := s.options.Refused.Erase(ctx, ids)
 	return err

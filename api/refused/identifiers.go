@@ -7,17 +7,21 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"millrace/ingest/field"
 	"millrace/shard/op"
 )
 
 // An entry goes when a user is deleted whom its object names, in whatever way. So each entry has the hashes of all that
 // its object names: the last resort is to hash too much.
 
-// Identifier is the hash of an identifier in a workspace. key is as in ops, but for a svc_id, of which it is the text,
-// and a phone, of which it is the digits.
+// Identifier is the hash of an identifier in a workspace. key is as in ops, but for a svc_id, of which it is the text
+// in either case, and a phone, of which it is the digits.
 func Identifier(workspace uint32, kind op.IDKind, key []byte) uint64 {
-	if kind == op.Phone {
+	switch kind {
+	case op.Phone:
 		key = digitsOf(key)
+	case op.SvcID:
+		key = bytes.ToLower(key)
 	}
 	var h xxh3.Hasher
 	_, _ = h.Write(binary.LittleEndian.AppendUint32([]byte{byte(kind)}, workspace))
@@ -34,6 +38,9 @@ func digitsOf(number []byte) (digits []byte) {
 	}
 	return digits
 }
+
+// phones reads numbers as ingest does: a number's national form has other digits than the E.164 form in a profile.
+var phones = field.NewPhones(1)
 
 // identifiersOf are those of all identifiers that an object names, also where it may not: such an object was refused.
 func identifiersOf(workspace uint32, object []byte) (ids []uint64) {
@@ -61,6 +68,9 @@ func identifiersOf(workspace uint32, object []byte) (ids []uint64) {
 			add(op.Email, op.AppendEmailKey(nil, []byte(text)))
 		case name == "phone":
 			add(op.Phone, []byte(text))
+			if e164, ok := phones.Parse(nil, []byte(text)); ok {
+				add(op.Phone, e164)
+			}
 		}
 	})
 	return ids

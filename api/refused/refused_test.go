@@ -157,6 +157,7 @@ func TestErase(t *testing.T) {
 	objects := []string{
 		`{"external_id":"ada","x":1}`, `{"external_id":7}`, `{"x":{"external_id":"ada"}}`, `{"external_id":"eve","external_id":"ada"}`, `{"external_id":"\u0061da"}`,
 		`{"user_alias":{"alias_label":"l","alias_name":"n"}}`, `{"email":"Ada@Example.com"}`, `{"phone":"+1 (415) 555-2671"}`, `{"svc_id":"s1"}`, `{"braze_id":"s1"}`,
+		`{"phone":"(415) 555-2671"}`, `{"phone":"+44 (0)20 7183 8750"}`, `{"svc_id":"S1"}`,
 		`{"external_id":"bob"}`, `"ada"`, `{"user_alias":"ada"}`, `{"external_id":["ada"]}`,
 	}
 	for i, o := range objects {
@@ -166,9 +167,9 @@ func TestErase(t *testing.T) {
 	}
 	of := func(kind op.IDKind, key string) uint64 { return Identifier(1, kind, []byte(key)) }
 	n, err := d.Erase(t.Context(), []uint64{of(op.ExternalID, "ada"), of(op.ExternalID, "7"), of(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))),
-		of(op.Email, string(op.AppendEmailKey(nil, []byte("ada@example.com")))), of(op.Phone, "+14155552671"), of(op.SvcID, "s1"), Identifier(2, op.ExternalID, []byte("bob"))})
+		of(op.Email, string(op.AppendEmailKey(nil, []byte("ada@example.com")))), of(op.Phone, "+14155552671"), of(op.Phone, "+442071838750"), of(op.SvcID, "s1"), Identifier(2, op.ExternalID, []byte("bob"))})
 	require.NoError(t, err)
-	require.Equal(t, 9, n)
+	require.Equal(t, 12, n)
 	want := []string{`{"external_id":["ada"]}`, `{"user_alias":"ada"}`, `"ada"`, `{"external_id":"bob"}`, `{"x":{"external_id":"ada"}}`}
 	require.Equal(t, want, d.list(Query{}))
 	counts, err := d.Counts(t.Context(), Query{})
