@@ -321,16 +321,22 @@ func (d *Decoder) request() int {
 	}
 	i, more := d.openObject(i)
 	p := d.newPath(shapeUnknown)
+	noArray := arrays
 	for more {
 		if i = d.member(&p, i); i < 0 {
 			return -1
 		}
-		if a := arrayNamed(d.nameOf(d.key)); a == arrays {
+		a := arrayNamed(d.nameOf(d.key))
+		switch {
+		case a == arrays:
 			i = d.skip(i, 0)
-		} else if d.in[i] == 'n' { // what clients send for an array that they don't have
-			i = d.literal(i, "null")
-		} else {
+		case d.in[i] == '[':
 			i = d.objectsOf(a, i)
+		case d.in[i] == 'n': // what clients send for an array that they don't have
+			i = d.literal(i, "null")
+		default: // what follows is read first: the body may be no JSON, such as one that was cut short
+			i = d.skip(i, 0)
+			noArray = min(noArray, a)
 		}
 		if i < 0 {
 			return -1
@@ -342,6 +348,9 @@ func (d *Decoder) request() int {
 	}
 	if i = d.space(i); i != d.size {
 		return d.fail(i)
+	}
+	if noArray != arrays {
+		return d.failArray(noArray)
 	}
 	return i
 }
@@ -357,11 +366,8 @@ func (d *Decoder) notObject(i int) int {
 	return d.failWith(malformed, "the body must be an object")
 }
 
-// objectsOf reads one of the three arrays.
+// objectsOf reads one of the three arrays, which begins at i.
 func (d *Decoder) objectsOf(a array, i int) int {
-	if d.in[i] != '[' {
-		return d.failArray(a)
-	}
 	d.divert(a)
 	limit := d.limit(a)
 	if i = d.space(i + 1); d.in[i] == ']' {

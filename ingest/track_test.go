@@ -598,6 +598,12 @@ func TestBadRequests(t *testing.T) {
 	}
 	bad(t, `{"events":{}}`, "'events' must be an array")
 	bad(t, `{"attributes":"x"}`, "'attributes' must be an array")
+	bad(t, `{"purchases":1,"attributes":{}}`, "'attributes' must be an array")
+	f(`{"attributes":`, 14)
+	f(`{"attributes":{"external_id":"a"}]}`, 33)
+	f(`{"events":5,"x":}`, 16)
+	f(`{"events":tru}`, 13)
+	f(`{"events":{}} x`, 14)
 	bad(t, `{}`, nothingValid)
 	bad(t, `{"attributes":[],"events":null,"x":1e999}`, nothingValid)
 }
