@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
@@ -116,6 +117,9 @@ func (x *exchange) refuseTooLarge() {
 		x.denyKey(token)
 	}
 	x.ctx.SetConnectionClose()
+	if c, ok := x.ctx.Conn().(interface{ linger(time.Duration) }); ok {
+		c.linger(x.s.options.ReadTimeout)
+	}
 }
 
 // cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk

@@ -138,6 +138,29 @@ func TestHeaderLimits(t *testing.T) {
 	require.Equal(t, 400, ask(strings.Repeat("A: b\r\n", 900)).status)
 }
 
+// Who sends a body that is too large to its end before he reads gets the answer all the same, not a reset connection.
+func TestTooLargeIsAnswered(t *testing.T) {
+	d := open(t, nil)
+	const size = 32 << 20
+	for name, head := range map[string]string{"413": goodHead, "401": "POST /users/track HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"} {
+		c, err := net.Dial("tcp", d.addr)
+		require.NoError(t, err)
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n", head, size)
+		require.NoError(t, err)
+		_, err = io.CopyN(c, zeros{}, size)
+		require.NoError(t, err, name)
+		answer, err := io.ReadAll(c)
+		require.NoError(t, err, name)
+		require.Contains(t, string(answer), "HTTP/1.1 "+name)
+		require.NoError(t, c.Close())
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 // B12: with a length and in chunks.
 func TestBodyLimit(t *testing.T) {
 	d := open(t, func(o *Options) { o.MaxBodyBytes = 4096 })

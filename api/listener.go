@@ -97,6 +97,7 @@ type limitConn struct {
 	listener *limitListener
 	ip       netip.Addr
 	once     sync.Once
+	patience atomic.Int64 // of Close, for what the client still sends; a time.Duration
 	end
 }
 
@@ -117,7 +118,16 @@ func (e *end) note(n int, err error) (int, error) {
 
 func (e *end) hasEnded() bool { return e.seen }
 
+// linger has Close wait for as long for the client to have sent all. A connection that is closed while bytes come in is
+// reset, and a client that sends its whole body before it reads loses the answer with that.
+func (c *limitConn) linger(patience time.Duration) { c.patience.Store(int64(patience)) }
+
 func (c *limitConn) Close() error {
+	patience := time.Duration(c.patience.Load())
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && patience > 0 && half.CloseWrite() == nil {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(patience))
+		_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.Conn})
+	}
 	c.once.Do(func() { c.listener.release(c.ip) })
 	return c.Conn.Close()
 }
@@ -179,5 +189,7 @@ type tlsConn struct {
 	*tls.Conn
 	end
 }
+
+func (c *tlsConn) linger(patience time.Duration) { c.NetConn().(*limitConn).linger(patience) }
 
 func (c *tlsConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }
