@@ -146,7 +146,8 @@ func cutLineEnd(record []byte) []byte {
 // fault is one at i of a record.
 func (s *sheet) fault(record []byte, i int, text string) error {
 	before := record[:i]
-	return &Fault{Line: s.line + int64(bytes.Count(before, []byte("\n"))), Column: int64(i - bytes.LastIndexByte(before, '\n')), Text: text}
+	lines := int64(bytes.Count(before, []byte("\n")))
+	return &Fault{Line: s.line + lines, Column: int64(i - bytes.LastIndexByte(before, '\n')), Text: text}
 }
 
 // split cuts a record into cells.

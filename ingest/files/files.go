@@ -1,13 +1,13 @@
 // Package files reads users out of files: NDJSON, CSV and Parquet, in the shapes in which data comes to a
 // customer-engagement platform in bulk. A row is one object of /users/track, or one user to be deleted. It has columns
-// that say whom it is about and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or cells
-// under the names of attributes. Nothing here knows HTTP, requests or the rules of objects, which the server has.
+// that say whom it is about and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or
+// cells under the names of attributes. Nothing here knows HTTP, requests or the rules of objects, which the server has.
 //
 // Invariants
 //   - What a row becomes depends on its bytes and on the options alone: who reads a file twice has the same objects.
 //   - A reader holds one row at a time, of at most Options.MaxRowBytes. No input makes it panic.
-//   - An object is one JSON object by its brackets and quotes: whatever else is wrong in it, the server finds between its
-//     own first and last byte.
+//   - An object is one JSON object by its brackets and quotes: whatever else is wrong in it, the server finds between
+//     its own first and last byte.
 //   - What is wrong with the file as a whole is a *Fault, which says where. What is wrong with a row is Row.Fault.
 package files
 
@@ -64,8 +64,8 @@ type Options struct {
 	MaxRowBytes int
 	// MaxColumns bounds the columns of CSV and Parquet (default 1,000).
 	MaxColumns int
-	// Strict makes a row that can't be read, a line that is no JSON or one of another number of cells, a fault of the file.
-	// Otherwise it is one of the row.
+	// Strict makes a row that can't be read, a line that is no JSON or one of another number of cells, a fault of the
+	// file. Otherwise it is one of the row.
 	Strict bool
 }
 

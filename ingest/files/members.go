@@ -145,10 +145,7 @@ func (w *walk) skipValue() bool {
 	return false
 }
 
-// isString reports whether a value is a string, and an empty one.
-func isString(value []byte) (yes, empty bool) {
-	return len(value) >= 2 && value[0] == '"', len(value) == 2
-}
+func isString(value []byte) bool { return len(value) >= 2 && value[0] == '"' }
 
 // isNothing reports whether a column is not filled in.
 func isNothing(value []byte) bool {

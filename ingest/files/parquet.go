@@ -62,7 +62,8 @@ func checkFooter(f Source, size int64) error {
 		if _, err := f.ReadAt(b[:], size-tail); err != nil {
 			return err
 		}
-		if footer := int64(binary.LittleEndian.Uint32(b[:])); string(b[4:]) == magic && footer <= size-int64(len(magic)+tail) {
+		footer := int64(binary.LittleEndian.Uint32(b[:]))
+		if string(b[4:]) == magic && footer <= size-int64(len(magic)+tail) {
 			return nil
 		}
 	}
@@ -189,8 +190,9 @@ func (c *columns) read(values parquet.Row) error {
 		}
 		from := len(c.text)
 		c.text = c.leaves[i].form(c.text, v)
-		c.cells[i] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !c.leaves[i].isRaw, json: c.leaves[i].isRaw}
-		if !c.leaves[i].isRaw {
+		raw := c.leaves[i].isRaw
+		c.cells[i] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !raw, json: raw}
+		if !raw {
 			if err := checkText(c.cells[i].text, c.row-1); err != nil {
 				return err
 			}

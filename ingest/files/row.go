@@ -221,7 +221,7 @@ func (r *Row) userOf(who column) uint64 {
 }
 
 func hashOf(who column, value []byte) uint64 {
-	if yes, _ := isString(value); yes {
+	if isString(value) {
 		if bytes.IndexByte(value, '\\') >= 0 {
 			value, _ = jsontext.AppendUnquote(nil, value) // what is no string is refused all the same
 		} else {
@@ -305,8 +305,7 @@ func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) stri
 // appendMissing appends, each with a comma before it, the members that an object lacks.
 func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *ObjectOptions) []byte {
 	if kind != Attributes && !facts.time {
-		at := r.columns[columnUpdatedAt]
-		if yes, _ := isString(at); yes {
+		if at := r.columns[columnUpdatedAt]; isString(at) {
 			dst = append(append(dst, `,"time":`...), at...)
 		} else {
 			dst = append(append(append(dst, `,"time":"`...), options.Time...), '"')

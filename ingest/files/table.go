@@ -44,13 +44,15 @@ const (
 
 var formsOf = map[Kind]map[string]form{
 	Attributes: {
-		"first_name": formText, "last_name": formText, "home_city": formText, "country": formText, "dob": formText, "gender": formText,
-		"language": formText, "time_zone": formText, "date_of_first_session": formText, "date_of_last_session": formText,
-		"email_subscribe": formText, "push_subscribe": formText, "email_open_tracking_disabled": formBoolean, "email_click_tracking_disabled": formBoolean,
+		"first_name": formText, "last_name": formText, "home_city": formText, "country": formText, "dob": formText,
+		"gender": formText, "language": formText, "time_zone": formText,
+		"date_of_first_session": formText, "date_of_last_session": formText, "email_subscribe": formText, "push_subscribe": formText,
+		"email_open_tracking_disabled": formBoolean, "email_click_tracking_disabled": formBoolean,
 		"subscription_group_id": formGroup, "subscription_state": formState,
 	},
-	Events:    {"name": formText, "time": formText, "app_id": formText},
-	Purchases: {"product_id": formText, "time": formText, "app_id": formText, "currency": formText, "price": formNumber, "quantity": formNumber},
+	Events: {"name": formText, "time": formText, "app_id": formText},
+	Purchases: {"product_id": formText, "time": formText, "app_id": formText, "currency": formText,
+		"price": formNumber, "quantity": formNumber},
 }
 
 // propertySeparator stands between an event's name and a property's in the title of a column.
@@ -94,7 +96,8 @@ func shortened(s string) string {
 
 func (t *table) column(title string, i int) tableColumn {
 	quoted, _ := jsontext.AppendQuote(nil, title) // titles are UTF-8
-	c := tableColumn{title: title, member: append(quoted, ':'), known: columnOf([]byte(title)), form: formsOf[t.kind][title]}
+	c := tableColumn{title: title, member: append(quoted, ':'), form: formsOf[t.kind][title]}
+	c.known = columnOf([]byte(title))
 	switch c.known {
 	case columnExternalID, columnEmail, columnPhone:
 		c.form = formText
@@ -127,16 +130,18 @@ func (t *table) check() error {
 	text := ""
 	switch {
 	case len(t.who) == 0:
-		text = "the header has no column of an identifier: external_id, svc_id, braze_id, alias_name and alias_label, email, or phone"
+		text = "the header has no column of an identifier: external_id, svc_id, braze_id, " +
+			"alias_name and alias_label, email, or phone"
 	case has(columnAliasName) != has(columnAliasLabel):
 		text = "the header has only one of alias_name and alias_label"
 	case t.kind == Deletions && t.payload:
 		text = "deletions have no column payload"
 	case t.payload || t.kind == Deletions:
-	case has(columnExternalID) && has(columnAliasName), has(columnExternalID) && has(columnSvcID), has(columnSvcID) && has(columnAliasName):
+	case has(columnExternalID) && (has(columnAliasName) || has(columnSvcID)), has(columnSvcID) && has(columnAliasName):
 		text = "the header has identifiers of more than one kind, and no payload"
 	case t.kind != Attributes && t.name < 0:
-		text = fmt.Sprintf("%s without a payload need a column %s", t.kind, map[Kind]string{Events: "name", Purchases: "product_id"}[t.kind])
+		name := map[Kind]string{Events: "name", Purchases: "product_id"}[t.kind]
+		text = fmt.Sprintf("%s without a payload need a column %s", t.kind, name)
 	}
 	if text != "" {
 		return &Fault{Line: 1, Text: text}
@@ -225,7 +230,8 @@ func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 	}
 	switch {
 	case group != nil && state != nil:
-		r.scratch = appendTexts(r.scratch, `"subscription_groups":[{"subscription_group_id":`, group, `,"subscription_state":`, state, `}],`)
+		r.scratch = appendTexts(r.scratch, `"subscription_groups":[{"subscription_group_id":`, group,
+			`,"subscription_state":`, state, `}],`)
 	case group != nil || state != nil:
 		return "'subscription_group_id' and 'subscription_state' belong together"
 	}

@@ -60,8 +60,8 @@ func (c *call) message() string {
 	return a.Message
 }
 
-// do makes a call that is answered with 201, 400 or 413, which are about its rows. What the server can't take now is tried
-// again; all else is an error, for it would be the same for every row.
+// do makes a call that is answered with 201, 400 or 413, which are about its rows. What the server can't take now is
+// tried again; all else is an error, for it would be the same for every row.
 func (c *client) do(ctx context.Context, call *call, rows int) error {
 	if err := c.pace.wait(ctx, rows); err != nil {
 		return err
@@ -80,10 +80,10 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 			if time.Since(failing) > c.patience {
 				return fmt.Errorf("the server can't be reached or is busy for %v: %w", c.patience, call.problem(err))
 			}
-		case call.status == http.StatusCreated, call.status == http.StatusBadRequest, call.status == http.StatusRequestEntityTooLarge:
+		case isAboutRows(call.status):
 			return nil
 		case call.status == http.StatusUnprocessableEntity:
-			return errors.New("the server has had this file within the last day, begun at another time: its events have no times of their own; use the State directory of then, or wait a day")
+			return errBegunElsewhere
 		default:
 			return call.problem(nil)
 		}
@@ -91,6 +91,14 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// errBegunElsewhere: only the times that rows without one were given differ between two runs with the same keys.
+var errBegunElsewhere = errors.New("the server has had this file within the last day, begun at another time, " +
+	"and its events have no times of their own: use the state directory of then, or wait a day")
+
+func isAboutRows(status int) bool {
+	return status == http.StatusCreated || status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
 }
 
 func (c *call) problem(err error) error {

@@ -124,7 +124,8 @@ func (j *job) newState(name, hash string) *state {
 
 // keyHead begins the Idempotency-Keys of a file: it names the file and what decides how its rows become requests.
 func (one *state) keyHead() string {
-	text := fmt.Sprint(one.Name, "\x00", one.Hash, one.Kind, one.Format, one.Lanes, one.Objects, one.RequestBytes, one.UpdateExistingOnly)
+	text := fmt.Sprint(one.Name, "\x00", one.Hash, one.Kind, one.Format, one.Lanes, one.Objects, one.RequestBytes,
+		one.UpdateExistingOnly)
 	return "import-" + hashText(xxh3.HashString128(text))
 }
 
@@ -274,7 +275,8 @@ func (j *job) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := files.ObjectOptions{Kind: j.state.Kind, Time: j.state.Begun.Format("2006-01-02T15:04:05.000Z"), UpdateExistingOnly: j.state.UpdateExistingOnly}
+	options := files.ObjectOptions{Kind: j.state.Kind, Time: j.state.Begun.Format("2006-01-02T15:04:05.000Z"),
+		UpdateExistingOnly: j.state.UpdateExistingOnly}
 	acked := slices.Clone(j.state.Acked) // as it was when this run began: the senders move on
 	var object files.Object
 	for row := new(files.Row); ; {

@@ -14,7 +14,8 @@ import (
 // refusedEnding ends the names of refused files.
 const refusedEnding = ".refused.ndjson"
 
-// refusedFile has the rows of a file that were refused, with reasons: once mended they can be taken as they stand there.
+// refusedFile has the rows of a file that were refused, with reasons: once mended they can be taken as they stand
+// there.
 type refusedFile struct {
 	path string
 	file *os.File // nil: not opened yet
@@ -47,7 +48,8 @@ func (r *refusedFile) forget() error {
 	return os.Truncate(r.path, r.size)
 }
 
-// line is one of a refused file. A row that was sent is its payload, of a deletion its columns; else text is as it stood in the file.
+// line is one of a refused file. A row that was sent is its payload, of a deletion its columns; else text is as it
+// stood in the file.
 type line struct {
 	Line       int64           `json:"line"`
 	Row        int64           `json:"row"`

@@ -130,7 +130,8 @@ func (one *state) resume(o *Options) error {
 	case one.APIKey != hashOfKey(o.Key):
 		return errors.New("it was begun with another API key, by which alone the server knows what it has had")
 	case !o.Late && one.Kind != files.Attributes && time.Since(one.Saved) > keeps:
-		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, of which a part could be applied twice; --late goes on all the same",
+		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, "+
+			"of which a part could be applied twice; --late goes on all the same",
 			one.Saved.Format(time.RFC3339))
 	}
 	return nil
