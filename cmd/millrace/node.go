@@ -31,7 +31,7 @@ type node struct {
 	engine  *shard.Coordinator // of a node of a cluster
 	cluster *cluster.Node      // nil: alone
 	self    quorum.Node        // in the cluster; 0: alone
-	events  eventlog.Exporter  // of all of the cluster
+	events  events             // of all of the cluster
 	control *control.Control
 	server  *api.Server
 	streams *stream.Manager
@@ -43,6 +43,12 @@ type node struct {
 	backups        *backups
 	log            *slog.Logger
 	ends           []func() error // in order
+}
+
+// events give out what happened, and count it.
+type events interface {
+	eventlog.Exporter
+	eventlog.Tallier
 }
 
 // nodeOptions are those of the rooms.

@@ -28,8 +28,9 @@ import (
 // adminHandlers are the routes that stream.
 func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"GET /admin/events": n.serveEvents,
-		"GET /admin/backup": n.serveBackup,
+		"GET /admin/events":        n.serveEvents,
+		"GET /admin/events/counts": n.serveEventCounts,
+		"GET /admin/backup":        n.serveBackup,
 		"GET /admin/workspaces/{workspace}/streams/{id}/status": n.serveStreamStatus,
 		"POST /admin/workspaces/{workspace}/profiles": func(w http.ResponseWriter, r *http.Request) {
 			n.importProfiles(w, r, phones)

@@ -42,11 +42,28 @@ func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*eventlog.Ev
 	return errors.Join(damaged...)
 }
 
-func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, f func(*eventlog.Event) error) error {
-	if g := n.group(group); g != nil && g.phase.Load() == current {
-		if events := g.events.Load(); events != nil {
-			return events.Export(ctx, q, f)
+// Tally counts the events of all groups that have a replica here.
+func (n *Node) Tally(t *eventlog.Tally) {
+	for i := 1; i < len(n.replicas); i++ {
+		if events := n.eventsHere(uint32(i)); events != nil {
+			events.Tally(t)
+		} else {
+			t.Missing++
 		}
+	}
+}
+
+// eventsHere are the events of a group as the replica here has them; nil when there is none, or it is behind.
+func (n *Node) eventsHere(group uint32) *eventlog.Log {
+	if g := n.group(group); g != nil && g.phase.Load() == current {
+		return g.events.Load()
+	}
+	return nil
+}
+
+func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, f func(*eventlog.Event) error) error {
+	if events := n.eventsHere(group); events != nil {
+		return events.Export(ctx, q, f)
 	}
 	leader, err := n.await(group, time.Now().Add(n.opts.LeaderWait))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A block file, version 2 (1 had no deletions):
+// A block file, version 3 (1 had no deletions, 2 no counts):
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
@@ -23,9 +23,9 @@ import (
 // as it lies in the file, so every byte stands under one, and what it says of the whole: all numbers are uvarints,
 // signed ones zigzag.
 //
-//	first, last position | workspaces: n, (number, events) … | groups: n, group …
+//	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (tally.go)
 //	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
-const blockMagic = "MREVBLK2" // the last character is the version
+const blockMagic = "MREVBLK3" // the last character is the version
 
 const (
 	blockTail   = 4 + 8 + len(blockMagic)
@@ -44,6 +44,7 @@ type blockInfo struct {
 	minAccepted, maxAccepted int64 // Unix µs
 	workspaces               []workspaceRows
 	groups                   []groupInfo
+	counts                   []count
 	bytes                    int64 // of the file
 }
 
@@ -108,6 +109,7 @@ func (w *blockWriter) write(rs *rows, first, last uint64) ([]byte, *blockInfo, e
 		info.add(rest[:n], g)
 		rest = rest[n:]
 	}
+	info.counts = countRows(rs)
 	footer := len(w.buf)
 	w.buf = info.append(w.buf)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(w.buf)-footer))
@@ -183,7 +185,7 @@ func (b *blockInfo) append(dst []byte) []byte {
 			dst = binary.LittleEndian.AppendUint64(dst, c.sum)
 		}
 	}
-	return dst
+	return appendCounts(dst, b.counts)
 }
 
 func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
@@ -210,6 +212,7 @@ func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 		b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
 		b.groups = append(b.groups, g)
 	}
+	b.counts = c.counts()
 	return b, !c.bad && len(c.b) == 0 && len(b.groups) > 0
 }
 
