@@ -145,11 +145,24 @@ func (h *house) pretend() {
 	}
 }
 
+// pretendMonth has it show a month of events.
+func (h *house) pretendMonth() {
+	var hours []string
+	for d := range monthDays {
+		at := time.UnixMilli(h.now.Load()).UTC().Add(-time.Duration(d) * day).Format(time.RFC3339)
+		events := 80_000 + 30_000*math.Sin(float64(d)/1.1) + 1000*float64(30-d)
+		hours = append(hours, fmt.Sprintf(`{"workspace":"demo","type":"event","hour":%q,"count":%.0f},{"workspace":"demo","type":"purchase","hour":%q,"count":%.0f}`, at, events, at, events/9))
+	}
+	h.counts = `{"hours":[` + strings.Join(hours, ",") + `],"names":[{"workspace":"demo","type":"event","name":"page_viewed","count":1904331},{"workspace":"demo","type":"event","name":"signed_up","count":30441},
+		{"workspace":"demo","type":"event","name":"","count":9312},{"workspace":"demo","type":"purchase","name":"book","count":240112},{"workspace":"demo","type":"purchase","name":"a-product-whose-name-is-rather-long-and-has-no-spaces","count":1240}]}`
+}
+
 // The way of a person, as he goes it: what is shown, what is clicked, what comes of it.
 func TestBrowser(t *testing.T) {
 	b := openBrowser(t)
 	h := openHouse(t)
 	h.pretend()
+	h.pretendMonth()
 	b.emulate("light", 1280)
 	b.open(h.url + "/")
 	require.Equal(t, "Sign in · Millrace", run(b, chromedp.Title()))

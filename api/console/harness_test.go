@@ -65,6 +65,7 @@ type house struct {
 	public  string // address of the public API
 	client  *http.Client
 	log     lockedBuffer
+	counts  string // what the admin API says that the event log has counted; empty: it has none
 }
 
 type lockedBuffer struct {
@@ -136,7 +137,7 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, kept.Close()) })
 	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
-		Live: h.live, Refused: kept,
+		Live: h.live, Refused: kept, AdminHandlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts},
 		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
@@ -159,6 +160,15 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 		require.NoError(h.t, h.api.Shutdown(context.Background()))
 		require.NoError(h.t, <-served)
 	})
+}
+
+// serveCounts stands for the event log.
+func (h *house) serveCounts(w http.ResponseWriter, r *http.Request) {
+	if h.counts == "" {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	_, _ = io.WriteString(w, h.counts)
 }
 
 // prepare is what the decoder has to know of a workspace.

@@ -14,16 +14,18 @@ type overviewData struct {
 	Charts     []chart
 	Workspaces []workspaceRow
 	Cluster    *clusterStatus
+	Month      *month // nil: there are no counts
 }
 
 // figure is one number that is to be read at a glance.
 type figure struct{ Name, Value, Note string }
 
-// workspaceRow is a workspace with what has come for it in the last hour.
+// workspaceRow is a workspace with what has come for it in the last hour, and in the last month.
 type workspaceRow struct {
 	*control.Workspace
 	Objects objects
 	Keys    int
+	Month   monthCount
 }
 
 // showOverview serves GET /console/: what comes in, and whether all is well. Who sees some workspaces only sees the
@@ -40,6 +42,15 @@ func (c *Console) showOverview(v *visit) error {
 			}
 		}
 		data.Workspaces = append(data.Workspaces, row)
+	}
+	var err error
+	if data.Month, err = v.readMonth(data.Workspaces); err != nil {
+		return err
+	}
+	if data.Month != nil {
+		for i := range data.Workspaces {
+			data.Workspaces[i].Month = data.Month.counts[data.Workspaces[i].ID]
+		}
 	}
 	of := func(s *sample) (sum objects) {
 		for _, w := range workspaces {

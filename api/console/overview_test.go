@@ -73,3 +73,26 @@ func TestWords(t *testing.T) {
 		require.InDelta(t, want, niceTop(v), 1e-9, v)
 	}
 }
+
+// The last month is what the event log has counted, in the workspaces that one may see.
+func TestOverviewOfAMonth(t *testing.T) {
+	h := openHouse(t)
+	require.NotContains(t, h.signedIn().get(home).text, "30 days")
+	hour := func(daysAgo int) string {
+		return time.UnixMilli(h.now.Load()).UTC().Add(-time.Duration(daysAgo) * day).Truncate(time.Hour).Format(time.RFC3339)
+	}
+	h.counts = fmt.Sprintf(`{"hours":[{"workspace":"demo","type":"event","hour":%q,"count":4000},{"workspace":"demo","type":"event","hour":%q,"count":3},
+		{"workspace":"demo","type":"event","hour":%q,"count":9},{"workspace":"other","type":"purchase","hour":%q,"count":7}],
+		"names":[{"workspace":"demo","type":"event","name":"<b>read</b>","count":4000},{"workspace":"demo","type":"event","name":"","count":3},{"workspace":"other","type":"purchase","name":"book","count":7}],
+		"missing_groups":2}`, hour(0), hour(29), hour(31), hour(3))
+	p := h.signedIn().get(home)
+	require.Regexp(t, `(?s)<span>events</span> <b>4.003</b>.*<span>purchases</span> <b>7</b>`, p.text)
+	require.Regexp(t, `(?s)&lt;b&gt;read&lt;/b&gt;.*book.*rare events`, p.text)
+	require.Regexp(t, `(?s)Demo shop.*<td class="n">4.003</td><td class="n">0</td>.*Other.*<td class="n">0</td><td class="n">7</td>`, p.text)
+	require.Contains(t, p.text, "without the 2 groups")
+
+	h.provision("ada@example.com", `{"companyPermissions":[],"appGroup":[{"appGroupId":"other","appGroupPermissions":["basic_access"],"team":[]}]}`)
+	p = h.signedInAs("ada@example.com").get(home)
+	require.NotContains(t, p.text, "read", "it is of another workspace")
+	require.Contains(t, p.text, "book")
+}
