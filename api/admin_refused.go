@@ -22,12 +22,12 @@ import (
 func (s *Server) refusedRoutes() []adminRoute {
 	const base = "/admin/workspaces/{workspace}/refused"
 	return []adminRoute{
-		{"GET " + base, s.listRefused},
-		{"GET " + base + "/counts", s.countRefused},
+		{"GET " + base, s.ofRefused(s.listRefused)},
+		{"GET " + base + "/counts", s.ofRefused(s.countRefused)},
 		{"GET " + base + "/{id}", s.showRefused},
 		{"DELETE " + base + "/{id}", s.removeRefused},
 		{"POST " + base + "/{id}/send", s.sendRefused},
-		{"POST " + base + "/send", s.sendAllRefused},
+		{"POST " + base + "/send", s.ofRefused(s.sendAllRefused)},
 	}
 }
 
@@ -118,16 +118,23 @@ func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, 
 	return q, nil
 }
 
+// ofRefused makes a route about what the query of the request chooses.
+func (s *Server) ofRefused(f func(control.Actor, *http.Request, *Workspace, refused.Query) (any, error)) func(control.Actor, *http.Request) (any, error) {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		w, err := s.adminWorkspace(r)
+		if err != nil {
+			return nil, err
+		}
+		q, err := s.refusedQuery(w, r.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		return f(by, r, w, q)
+	}
+}
+
 // listRefused answers with a page of entries, newest first; next, when it is there, is what to ask for before.
-func (s *Server) listRefused(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
-	}
-	q, err := s.refusedQuery(w, r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) listRefused(_ control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
 	list, more, err := s.options.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
@@ -156,15 +163,7 @@ type refusedCount struct {
 }
 
 // countRefused answers with counts by hour, key and rule, newest first.
-func (s *Server) countRefused(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
-	}
-	q, err := s.refusedQuery(w, r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) countRefused(_ control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
 	counts, err := s.options.Refused.Counts(r.Context(), q)
 	if err != nil {
 		return nil, err
@@ -337,16 +336,7 @@ const resendBatch = 50
 
 // sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out of
 // accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
-func (s *Server) sendAllRefused(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
-	}
-	query := r.URL.Query()
-	q, err := s.refusedQuery(w, query)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
 	if q.Rule == "" {
 		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)
 	}

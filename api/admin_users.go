@@ -23,10 +23,10 @@ func (s *Server) userRoutes() []adminRoute {
 	const all, one = "/admin/workspaces/{workspace}/users", "/admin/workspaces/{workspace}/users/{user}"
 	return []adminRoute{
 		{"GET " + all, s.findUsers},
-		{"GET " + one, s.showUser},
-		{"GET " + one + "/export", s.exportUser},
-		{"DELETE " + one, s.deleteUser},
-		{"PATCH " + one + "/states", s.changeStates},
+		{"GET " + one, s.ofUser(s.showUser)},
+		{"GET " + one + "/export", s.ofUser(s.exportUser)},
+		{"DELETE " + one, s.ofUser(s.deleteUser)},
+		{"PATCH " + one + "/states", s.ofUser(s.changeStates)},
 		{"GET /admin/dashboard_users", s.listDashboardUsers},
 		{"DELETE /admin/dashboard_users/{user}/sessions", s.endSessions},
 	}
@@ -149,40 +149,43 @@ func (s *Server) userAt(w *Workspace, r *http.Request) (u User, err error) {
 	return users[0], nil
 }
 
-func (s *Server) showUser(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
+// ofUser makes a route about the user whom the path names.
+func (s *Server) ofUser(f func(control.Actor, *http.Request, *Workspace, User) (any, error)) func(control.Actor, *http.Request) (any, error) {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		w, err := s.adminWorkspace(r)
+		if err != nil {
+			return nil, err
+		}
+		u, err := s.userAt(w, r)
+		if err != nil {
+			return nil, err
+		}
+		return f(by, r, w, u)
 	}
-	u, err := s.userAt(w, r)
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		User json.RawMessage `json:"user"`
-	}{s.describeUser(w, u)}, nil
+}
+
+// shownUser is a user, and the svc_ids of those who were merged into him.
+type shownUser struct {
+	User       json.RawMessage `json:"user"`
+	MergedFrom []string        `json:"merged_from,omitempty"`
+}
+
+func (s *Server) showUser(_ control.Actor, _ *http.Request, w *Workspace, u User) (any, error) {
+	shown := shownUser{User: s.describeUser(w, u)}
+	profile.Merged(u.Blob, func(number, _ uint64) {
+		shown.MergedFrom = append(shown.MergedFrom, string(s.options.Store.AppendSvcID(nil, w.Number, number)))
+	})
+	return shown, nil
 }
 
 // exportUser is showUser for who takes the answer away, with an entry of the audit log.
-func (s *Server) exportUser(by control.Actor, r *http.Request) (any, error) {
-	user, err := s.showUser(by, r)
-	if err != nil {
-		return nil, err
-	}
-	return user, s.options.Control.Audit(by, "user exported", r.PathValue("workspace"), "svc_id", r.PathValue("user"))
+func (s *Server) exportUser(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
+	return shownUser{User: s.describeUser(w, u)}, s.options.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
 // deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
 // is nobody's from now on.
-func (s *Server) deleteUser(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
-	}
-	u, err := s.userAt(w, r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) deleteUser(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
 	if err := s.eraseRefused(r.Context(), w.Number, s.options.Store, nil, []uint64{u.Number}); err != nil {
 		return nil, err
 	}
@@ -210,20 +213,12 @@ type statesChange struct {
 }
 
 // changeStates sets states of a user.
-func (s *Server) changeStates(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) changeStates(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
 	change, err := readAdmin[statesChange](s, r)
 	if err != nil {
 		return nil, err
 	}
 	states, err := change.states(w)
-	if err != nil {
-		return nil, err
-	}
-	u, err := s.userAt(w, r)
 	if err != nil {
 		return nil, err
 	}
