@@ -181,7 +181,7 @@ func TestBrowser(t *testing.T) {
 	b.pictures("fault")
 	h.furnish()
 	for name, path := range map[string]string{"users": "w/demo/users", "found": "w/demo/users?by=email&value=ada%40example.com", "user": "w/demo/users?by=external_id&value=ada",
-		"consent": "w/demo/consent", "center": "w/demo/centers/choose", "keys": "w/demo/keys", "settings": "w/demo/settings", "company": "company", "audit": "audit",
+		"consent": "w/demo/consent", "center": "w/demo/centers/choose", "keys": "w/demo/keys", "settings": "w/demo/settings", "streams": "w/demo/streams", "campaigns": "w/demo/campaigns", "translations": "w/demo/campaigns/welcome", "company": "company", "audit": "audit",
 		"cluster": "cluster", "api": "api"} {
 		b.open(h.url + home + path)
 		b.pictures(name)
@@ -199,6 +199,7 @@ workspaces:
     api_keys: [{name: reader, permissions: [users.export.ids, email.status]}, {name: ` + long + `, permissions: [users.track], ip_allowlist: [10.0.0.0/8]}]
     subscription_groups: [{id: 22222222-2222-3333-4444-555555555555, name: ` + long + `, channel: sms}]
 `)
+	h.bootstrap(streamsYAML)
 	h.track(`{"attributes":[{"external_id":"ada","first_name":"Ada","last_name":"Lovelace","dob":"1815-12-10","email":"ada@example.com","phone":"+14155552671","country":"GB","home_city":"London","plan":"pro","score":7,
 		"tags":["a","b"],"home":{"city":"London","floors":3},"` + long + `":"` + long + `"},{"external_id":"` + long + `","email":"ada@example.com"}],
 		"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z","app_id":"web"},{"external_id":"ada","name":"read","time":"2026-02-01T09:30:00Z"},{"external_id":"ada","name":"` + long + `","time":"2026-02-01T09:30:00Z"}],

@@ -15,8 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const demoPages = "/console/w/demo"
-
 // refuse sends objects to the public API that are refused.
 func (h *house) refuse(body string) {
 	h.t.Helper()
@@ -35,18 +33,18 @@ var entryLink = regexp.MustCompile(`/console/w/demo/refused/(\d+)`)
 func TestRefusedPages(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	require.Contains(t, b.get(demoPages+"/refused").text, "Nothing was refused.")
+	require.Contains(t, b.get(demo+"/refused").text, "Nothing was refused.")
 	h.refuse(`{"events":[{"external_id":"ada","name":"signed_up"},{"external_id":"bob","name":"signed_up"}]}`)
 	h.refuse(`{"attributes":[{"x":1}]}`)
 	h.refuse(`{"attributes":[`)
-	p := b.get(demoPages + "/refused")
+	p := b.get(demo + "/refused")
 	for _, text := range []string{"&#39;time&#39; is required", "no-identifier", "the request", "events[1]", "Mend…"} {
 		require.Contains(t, p.text, text)
 	}
-	p = b.get(demoPages + "/refused?rule=required")
+	p = b.get(demo + "/refused?rule=required")
 	require.NotContains(t, p.text, "the request")
 	require.Contains(t, p.text, "Send all of required again")
-	entry := demoPages + "/refused/" + entryLink.FindAllStringSubmatch(p.text, -1)[1][1]
+	entry := demo + "/refused/" + entryLink.FindAllStringSubmatch(p.text, -1)[1][1]
 	p = b.get(entry)
 	require.Contains(t, p.text, `{&#34;external_id&#34;:&#34;ada&#34;,&#34;name&#34;:&#34;signed_up&#34;}`)
 
@@ -58,16 +56,16 @@ func TestRefusedPages(t *testing.T) {
 	require.Contains(t, p.text, "It is refused again: &#39;time&#39; is required.")
 	require.Contains(t, p.text, "mended", "nobody has to write it again")
 	p = b.post(entry+"/send", "object", `{"external_id":"ada","name":"mended","time":"2026-01-31T09:30:00Z"}`)
-	require.Equal(t, demoPages+"/refused?done=sent-again", p.path)
+	require.Equal(t, demo+"/refused?done=sent-again", p.path)
 	require.Contains(t, p.text, "The object is accepted.")
 	require.Equal(t, 404, b.get(entry).status)
 	require.Contains(t, h.call(http.MethodPost, "/users/export/ids", `{"external_ids":["ada"]}`), `"mended"`)
 
-	require.Contains(t, b.post(demoPages+"/refused/send", "rule", "required").text, "0 are accepted, 1 are refused again")
-	require.Equal(t, 400, b.post(demoPages+"/refused/send").status)
-	whole := entryLink.FindStringSubmatch(b.get(demoPages + "/refused?input_array=request").text)[0]
+	require.Contains(t, b.post(demo+"/refused/send", "rule", "required").text, "0 are accepted, 1 are refused again")
+	require.Equal(t, 400, b.post(demo+"/refused/send").status)
+	whole := entryLink.FindStringSubmatch(b.get(demo + "/refused?input_array=request").text)[0]
 	require.Contains(t, b.post(whole+"/remove").text, "It is removed from the list.")
-	require.NotContains(t, b.get(demoPages+"/refused").text, "the request</code>")
+	require.NotContains(t, b.get(demo+"/refused").text, "the request</code>")
 }
 
 func TestRefusedPagesAreHarmless(t *testing.T) {
@@ -79,7 +77,7 @@ func TestRefusedPagesAreHarmless(t *testing.T) {
 		h.refuse(string(body))
 	}
 	pages := 0
-	for at := demoPages + "/refused"; at != ""; pages++ {
+	for at := demo + "/refused"; at != ""; pages++ {
 		p := b.get(at)
 		requireHarmless(t, p.text, at)
 		for _, m := range entryLink.FindAllString(p.text, 5) {
@@ -87,12 +85,12 @@ func TestRefusedPagesAreHarmless(t *testing.T) {
 		}
 		at = ""
 		if m := regexp.MustCompile(`href="(\?[^"]*before=[^"]*)"`).FindStringSubmatch(p.text); m != nil {
-			at = demoPages + "/refused" + strings.ReplaceAll(m[1], "&amp;", "&")
+			at = demo + "/refused" + strings.ReplaceAll(m[1], "&amp;", "&")
 		}
 	}
 	require.Equal(t, (len(hostile())+49)/50, pages)
 	for _, query := range []string{"/refused?rule=%22%3E%3Cscript%3EHOSTILE", "/live?name=%22%3E%3Cscript%3EHOSTILE&value=%22%20onfocus%3DHOSTILE&by=%3Cscript%3EHOSTILE&kind=HOSTILE%22%3E"} {
-		p := b.get(demoPages + query)
+		p := b.get(demo + query)
 		require.Less(t, p.status, 500)
 		requireHarmless(t, p.text, query)
 	}
@@ -103,7 +101,7 @@ func (b *browser) stream(query string) (lines *bufio.Scanner) {
 	b.h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	b.h.t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.h.url+demoPages+"/live/stream?"+query, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.h.url+demo+"/live/stream?"+query, nil)
 	require.NoError(b.h.t, err)
 	answer, err := b.Do(r)
 	require.NoError(b.h.t, err)
@@ -121,8 +119,8 @@ func TestLiveStream(t *testing.T) {
 	h := openHouse(t)
 	h.provision("ada@example.com", `{"companyPermissions":[],"appGroup":[{"appGroupId":"demo","appGroupPermissions":["view_user_profile","view_pii"],"team":[]}]}`)
 	b := h.signedInAs("ada@example.com")
-	require.Contains(t, b.get(demoPages+"/live").text, `data-stream="/console/w/demo/live/stream?`)
-	require.Equal(t, 400, b.get(demoPages+"/live/stream?by=x&value=y").status)
+	require.Contains(t, b.get(demo+"/live").text, `data-stream="/console/w/demo/live/stream?`)
+	require.Equal(t, 400, b.get(demo+"/live/stream?by=x&value=y").status)
 	lines := b.stream(url.Values{"by": {"external_id"}, "value": {"ada"}, "workspace": {"other"}}.Encode())
 	h.track(`{"attributes":[{"external_id":"bob","plan":"free"},{"external_id":"ada","plan":"pro"}]}`)
 	for lines.Scan() && !strings.Contains(lines.Text(), `"external_id"`) {
@@ -140,7 +138,7 @@ func TestLiveStreamKeepsNoSession(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
 	h.now.Add((25 * time.Minute).Milliseconds())
-	require.Equal(t, 200, b.get(demoPages+"/live/stream").status)
+	require.Equal(t, 200, b.get(demo+"/live/stream").status)
 	h.now.Add((6 * time.Minute).Milliseconds())
 	require.Equal(t, signInPath+"?next=%2Fconsole%2Faccount", b.get("/console/account").path)
 }
@@ -153,7 +151,7 @@ func TestFeedsInABrowser(t *testing.T) {
 	b.open(h.url + "/")
 	b.fill(`input[name=token]`, adminToken)
 	b.submit("button")
-	b.open(h.url + demoPages + "/live")
+	b.open(h.url + demo + "/live")
 	b.await("#stream-state", "Watching.")
 	h.track(`{"attributes":[{"external_id":"ada","first_name":"<b>Ada</b>"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z","properties":{"plan":"pro"}}],
 		"purchases":[{"external_id":"ada","product_id":"book","currency":"EUR","price":9.5,"quantity":2,"time":"2026-01-31T09:30:00Z"}]}`)
@@ -162,7 +160,7 @@ func TestFeedsInABrowser(t *testing.T) {
 	b.await("#stream", "book")
 	b.pictures("live")
 	h.refuse(`{"events":[{"external_id":"ada","name":"left"}]}`)
-	b.open(h.url + demoPages + "/refused")
+	b.open(h.url + demo + "/refused")
 	b.pictures("refused")
 	b.submit(".act a")
 	require.Contains(t, b.text("main"), "'time' is required")

@@ -137,7 +137,8 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, kept.Close()) })
 	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
-		Live: h.live, Refused: kept, AdminHandlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts},
+		Live: h.live, Refused: kept, AdminHandlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts,
+			"GET /admin/workspaces/{workspace}/streams/{id}/status": serveStreamStatus},
 		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)

@@ -2,12 +2,14 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
@@ -122,6 +124,17 @@ func TestEventsOfAUser(t *testing.T) {
 	require.Contains(t, p.text, "2 × 1.5 EUR")
 	require.Contains(t, p.text, "The latest 200.")
 	require.NotContains(t, p.text, "<b>\"")
+}
+
+// A user's events are drawn by the time when they happened, those of other times left out.
+func TestEventsOverTime(t *testing.T) {
+	line := func(kind string, ago time.Duration) string {
+		return fmt.Sprintf(`{"type":%q,"name":"e","time":%q}`+"\n", kind, time.Now().Add(-ago).UTC().Format(time.RFC3339Nano))
+	}
+	h := openHouse(t, pretendEvents(line("event", 40*day)+line("event", -2*day)+line("event", 6*day)+line("event", time.Second)+line("purchase", day)))
+	p := h.signedIn().get(demo + "/users/any/events")
+	require.Regexp(t, `<span>events</span> <b>2</b>.*<span>purchases</span> <b>1</b>`, p.text)
+	require.Contains(t, p.text, "the last 7 days")
 }
 
 func TestConsentPages(t *testing.T) {
@@ -319,10 +332,30 @@ func hostile() (list []string) {
 func TestNamesThatArePaths(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	for _, target := range []string{demoPages + "/users/%2e%2e/delete", demoPages + "/users/%2e/delete", demoPages + "/keys/%2e%2e/revoke",
-		demoPages + "/apps/%2e%2e/remove", demoPages + "/refused/%2e%2e/remove", demoPages + "/users/a%2f%2e%2e%2f%2e%2e/delete", "/console/scim/tokens/%2e%2e/revoke"} {
+	for _, target := range []string{demo + "/users/%2e%2e/delete", demo + "/users/%2e/delete", demo + "/keys/%2e%2e/revoke",
+		demo + "/apps/%2e%2e/remove", demo + "/refused/%2e%2e/remove", demo + "/users/a%2f%2e%2e%2f%2e%2e/delete", "/console/scim/tokens/%2e%2e/revoke"} {
 		require.Equal(t, 404, b.post(target).status, target)
 	}
 	require.Equal(t, 404, b.post("/console/people/sign-out").status)
-	require.Equal(t, 404, b.get(demoPages+"/users/%2e%2e").status)
+	require.Equal(t, 404, b.get(demo+"/users/%2e%2e").status)
+}
+
+// Whom a user was merged from is on his page.
+func TestMergedFrom(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	h.track(`{"attributes":[{"external_id":"ada","first_name":"Ada"},{"external_id":"bob"}]}`)
+	gone := regexp.MustCompile(`users/([^/]+)/events`).FindStringSubmatch(b.get(demo + "/users?by=external_id&value=bob").text)[1]
+	require.NotContains(t, b.get(demo+"/users?by=external_id&value=ada").text, "Merged from")
+	r, err := http.NewRequest(http.MethodPost, "http://"+h.public+"/users/merge", strings.NewReader(`{"merge_updates":[{"identifier_to_merge":{"external_id":"bob"},"identifier_to_keep":{"external_id":"ada"}}]}`))
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer "+demoKey)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := h.client.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Less(t, answer.StatusCode, 300)
+	require.Eventually(t, func() bool {
+		return strings.Contains(b.get(demo+"/users?by=external_id&value=ada").text, "<dt>Merged from</dt><dd><div><code>"+gone+"</code></div></dd>")
+	}, time.Minute, 20*time.Millisecond)
 }

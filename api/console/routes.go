@@ -43,6 +43,14 @@ func (c *Console) routes() []*route {
 		{"POST", refusalPath + "/send", SeePersonal | ChangeUsers, c.sendRefusal},
 		{"POST", refusalPath + "/remove", SeePersonal | ChangeUsers, c.removeRefusal},
 
+		{"GET", streamsPath, See, c.showStreams},
+		{"POST", oneStreamPath + "/pause", ChangeSettings, c.pauseStream},
+		{"POST", oneStreamPath + "/resume", ChangeSettings, c.resumeStream},
+		{"POST", oneStreamPath + "/rewind", ChangeSettings, c.rewindStream},
+		{"GET", campaignsPath, See, c.showCampaigns},
+		{"GET", campaignPath, See, c.showCampaign},
+		{"GET", canvasPath, See, c.showCanvas},
+
 		{"GET", consentPath, See, c.showConsent},
 		{"POST", groupsPath, ChangeGroups, c.addGroup},
 		{"POST", groupsPath + "/{group}", ChangeGroups, c.renameGroup},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -70,9 +71,10 @@ func (v *visit) pathOf(svcID string) string { return path("console", "w", v.At.I
 // userData is what the page of a user shows.
 type userData struct {
 	*profile
-	Groups []groupState
-	Trail  []consentChange
-	Path   string
+	Groups     []groupState
+	Trail      []consentChange
+	Path       string
+	MergedFrom []string // service ids
 }
 
 // groupState is a subscription group with the state of a user in it.
@@ -111,24 +113,20 @@ func (c consentChange) What() string {
 	return strings.ReplaceAll(c.State, "_", " ")
 }
 
-// readUser reads the user whom the path names.
-func (v *visit) readUser(personal bool) (*profile, error) {
-	var found struct {
-		User json.RawMessage `json:"user"`
-	}
-	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
-		return nil, err
-	}
-	return readProfile(found.User, personal)
-}
-
 // showUser serves GET …/users/{user}.
 func (c *Console) showUser(v *visit) error {
-	p, err := v.readUser(v.may(SeePersonal))
+	var found struct {
+		User       json.RawMessage `json:"user"`
+		MergedFrom []string        `json:"merged_from"`
+	}
+	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
+		return err
+	}
+	p, err := readProfile(found.User, v.may(SeePersonal))
 	if err != nil {
 		return err
 	}
-	data := userData{profile: p, Path: v.pathOf(p.SvcID)}
+	data := userData{profile: p, Path: v.pathOf(p.SvcID), MergedFrom: found.MergedFrom}
 	groups, err := v.groups()
 	if err != nil {
 		return err
@@ -233,7 +231,9 @@ func (c *Console) showEvents(v *visit) error {
 	since := time.UnixMilli(c.options.Now()).Add(-time.Duration(days) * 24 * time.Hour)
 	query := url.Values{"workspace": {v.At.ID}, "user": {v.r.PathValue("user")},
 		"since": {since.UTC().Format(time.RFC3339)}}
-	w := &lastLines{answer: answer{header: http.Header{}}}
+	end := c.options.Now()/eventPeriod.Milliseconds()*eventPeriod.Milliseconds() + eventPeriod.Milliseconds()
+	counts := eventsOverTime{end: end, events: make([]float64, days*periodsADay), purchases: make([]float64, days*periodsADay)}
+	w := &lastLines{answer: answer{header: http.Header{}}, each: counts.add}
 	if err := v.pass(w, http.MethodGet, "/admin/events?"+query.Encode(), nil); err != nil {
 		return err
 	}
@@ -243,9 +243,10 @@ func (c *Console) showEvents(v *visit) error {
 	data := struct {
 		User, Path string
 		Days       int
+		Chart      chart
 		Events     []*event
 		IsCut      bool
-	}{v.r.PathValue("user"), v.pathOf(v.r.PathValue("user")), days, nil, w.isCut}
+	}{v.r.PathValue("user"), v.pathOf(v.r.PathValue("user")), days, counts.chart(days), nil, w.isCut}
 	for i := range w.lines {
 		e := new(event)
 		if err := json.Unmarshal(w.lines[len(w.lines)-1-i], e); err != nil {
@@ -254,6 +255,44 @@ func (c *Console) showEvents(v *visit) error {
 		data.Events = append(data.Events, e)
 	}
 	return v.render("events", "Events", data)
+}
+
+// Bars of the chart of a user's events.
+const (
+	periodsADay = 6
+	eventPeriod = day / periodsADay
+)
+
+// eventsOverTime counts a user's events by the time when they happened.
+type eventsOverTime struct {
+	end               int64 // of the last period, Unix ms
+	events, purchases []float64
+}
+
+func (t *eventsOverTime) add(line []byte) {
+	var e struct {
+		Type string    `json:"type"`
+		Time time.Time `json:"time"`
+	}
+	if json.Unmarshal(line, &e) != nil {
+		return
+	}
+	of := t.events
+	if e.Type == "purchase" {
+		of = t.purchases
+	}
+	if i := len(of) - 1 - int((t.end-1-e.Time.UnixMilli())/eventPeriod.Milliseconds()); i >= 0 && i < len(of) {
+		of[i]++
+	}
+}
+
+func (t *eventsOverTime) chart(days int) chart {
+	span := strconv.Itoa(days) + " days"
+	if days == 1 {
+		span = "day"
+	}
+	return newBars("Events and purchases", "in four hours", span, t.end, eventPeriod,
+		line{Name: "events", Class: "a", values: t.events}, line{Name: "purchases", Class: "c", values: t.purchases})
 }
 
 // event is one as the event log shows it.
@@ -282,7 +321,8 @@ type lastLines struct {
 	answer
 	lines [][]byte
 	rest  []byte
-	isCut bool // there were more
+	isCut bool              // there were more
+	each  func(line []byte) // is shown each line
 }
 
 // maxLines is how many events a page shows.
@@ -299,6 +339,7 @@ func (l *lastLines) Write(p []byte) (int, error) {
 			l.rest = bytes.Clone(l.rest)
 			return len(p), nil
 		}
+		l.each(line)
 		if l.lines = append(l.lines, bytes.Clone(line)); len(l.lines) > maxLines {
 			l.lines, l.isCut = l.lines[1:], true
 		}

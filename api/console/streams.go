@@ -1,0 +1,112 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	streamsPath   = workspacePath + "/streams"
+	oneStreamPath = streamsPath + "/{stream}"
+)
+
+// stream says what of the workspace's events goes where, and how far it is.
+type stream struct {
+	ID          string      `json:"id"`
+	Kinds       []string    `json:"kinds"`
+	Names       []string    `json:"names"`
+	Format      string      `json:"format"`
+	Destination destination `json:"destination"`
+	From        string      `json:"from"`
+	IsPaused    bool        `json:"paused"`
+	Status      *streamStatus
+}
+
+type destination struct {
+	Type    string `json:"type"`
+	Path    string `json:"path"`
+	Bucket  string `json:"bucket"`
+	Prefix  string `json:"prefix"`
+	URL     string `json:"url"`
+	Brokers string `json:"brokers"`
+	Topic   string `json:"topic"`
+}
+
+// streamStatus is how far a stream is, as this node knows.
+type streamStatus struct {
+	State      string  `json:"state"` // running, failing, paused
+	Events     int64   `json:"events"`
+	Bytes      int64   `json:"bytes"`
+	Refused    int64   `json:"refused"`
+	LagEvents  int64   `json:"lag_events"`
+	LagSeconds float64 `json:"lag_seconds"`
+	Error      string  `json:"error"`
+}
+
+// Where is the destination in short.
+func (d destination) Where() string {
+	switch d.Type {
+	case "s3":
+		return strings.TrimSuffix(d.Bucket+"/"+d.Prefix, "/")
+	case "http":
+		return d.URL
+	case "kafka":
+		return d.Topic + " at " + d.Brokers
+	}
+	return d.Path
+}
+
+// Lag is how long the first event has waited that is still to go; empty: none waits.
+func (s *streamStatus) Lag() string {
+	if s.LagEvents == 0 {
+		return ""
+	}
+	return (time.Duration(s.LagSeconds) * time.Second).String()
+}
+
+// showStreams serves GET …/streams.
+func (c *Console) showStreams(v *visit) error {
+	var list struct {
+		Streams []stream `json:"streams"`
+	}
+	if err := v.call(http.MethodGet, v.of("streams"), nil, &list); err != nil {
+		return err
+	}
+	for i := range list.Streams {
+		s := &list.Streams[i]
+		status := new(streamStatus)
+		var f *fault
+		switch err := v.call(http.MethodGet, v.of("streams", s.ID, "status"), nil, status); {
+		case err == nil:
+			s.Status = status
+		case errors.As(err, &f) && f.status == http.StatusNotFound: // it was removed meanwhile
+		default:
+			return err
+		}
+	}
+	return v.render("streams", "Streams", list.Streams)
+}
+
+// pauseStream serves POST …/streams/{stream}/pause.
+func (c *Console) pauseStream(v *visit) error { return c.patchStream(v, true, "stream-paused") }
+
+// resumeStream serves POST …/streams/{stream}/resume.
+func (c *Console) resumeStream(v *visit) error { return c.patchStream(v, false, "stream-resumed") }
+
+func (c *Console) patchStream(v *visit, isPaused bool, done string) error {
+	if err := v.call(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused}, nil); err != nil {
+		return v.retry(err, c.showStreams)
+	}
+	return v.redirect(v.at("streams"), done)
+}
+
+// rewindStream serves POST …/streams/{stream}/rewind.
+func (c *Console) rewindStream(v *visit) error {
+	body := map[string]string{"from": v.form("from")}
+	if err := v.call(http.MethodPost, v.of("streams", v.r.PathValue("stream"), "rewind"), body, nil); err != nil {
+		return v.retry(err, c.showStreams)
+	}
+	return v.redirect(v.at("streams"), "stream-rewound")
+}

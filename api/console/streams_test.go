@@ -1,0 +1,78 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const streamsYAML = `
+workspaces:
+  - id: demo
+    name: Demo shop
+    streams:
+      - {id: lake, from: "2026-11-01T00:00:00Z", destination: {type: directory, path: lake}}
+      - {id: hooks, kinds: [deletion], destination: {type: http, url: "https://example.com/<b>hook"}}
+    campaigns:
+      - id: welcome
+        name: Welcome <b>
+        messages:
+          - {id: m1, channel: email, multi_language: true, source: {hello: "Hello <i>", bye: Bye}, translations: [{locale: {name: es-MX, country: MX, language: es}, translation_map: {hello: Hola}}]}
+    canvases:
+      - {id: tour, name: Tour, steps: [{id: s1, name: First step, messages: [{id: m2, channel: push}]}]}
+`
+
+// serveStreamStatus stands for what carries streams.
+func serveStreamStatus(w http.ResponseWriter, r *http.Request) {
+	state := "running"
+	if r.PathValue("id") == "hooks" {
+		state = "failing"
+	}
+	_, _ = io.WriteString(w, fmt.Sprintf(`{"message":"success","state":%q,"events":12345,"bytes":678,"lag_events":5,"lag_seconds":61,"error":"<script>refused</script>"}`, state))
+}
+
+// Streams are seen with how far they are, and stop, go on and begin anew, in the name of who has said so.
+func TestStreams(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	require.Contains(t, b.get(demo+"/streams").text, "There is none.")
+	h.bootstrap(streamsYAML)
+	p := b.get(demo + "/streams")
+	requireHarmless(t, p.text, "streams")
+	for _, text := range []string{"lake", "event, purchase, as parquet", "deletion, as currents", "https://example.com/&lt;b&gt;hook", "failing", "5 events, 1m1s", "&lt;script&gt;refused"} {
+		require.Contains(t, p.text, text)
+	}
+	p = b.post(demo + "/streams/lake/pause")
+	require.Contains(t, p.text, "The stream stays where it is.")
+	require.Contains(t, p.text, "Resume")
+	require.True(t, h.control.Streams.Get("demo", "lake").Paused)
+	require.Contains(t, b.post(demo+"/streams/lake/resume").text, "The stream goes on.")
+	require.False(t, h.control.Streams.Get("demo", "lake").Paused)
+	p = b.post(demo+"/streams/lake/rewind", "from", "yesterday")
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, "From &#34;yesterday&#34;: want a time")
+	started := h.control.Streams.Get("demo", "lake").StartedAt
+	require.Contains(t, b.post(demo+"/streams/lake/rewind", "from", "beginning").text, "The stream begins anew.")
+	require.Greater(t, h.control.Streams.Get("demo", "lake").StartedAt, started)
+	require.Equal(t, 404, b.post(demo+"/streams/nobody/pause").status)
+	require.Contains(t, b.get(auditPath).text, "admin token (console)")
+}
+
+// Texts stand beside their translations, and one that lacks is seen.
+func TestCampaigns(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	require.Contains(t, b.get(demo+"/campaigns").text, "There is none.")
+	h.bootstrap(streamsYAML)
+	p := b.get(demo + "/campaigns")
+	require.Contains(t, p.text, `<a href="/console/w/demo/campaigns/welcome">Welcome &lt;b&gt;</a>`)
+	require.Contains(t, p.text, `<a href="/console/w/demo/canvases/tour">Tour</a>`)
+	p = b.get(demo + "/campaigns/welcome")
+	require.Regexp(t, `(?s)es-MX.*bye.*Bye.*missing.*hello.*Hello &lt;i&gt;.*Hola`, p.text)
+	p = b.get(demo + "/canvases/tour")
+	require.Regexp(t, `(?s)First step.*push.*It has no texts`, p.text)
+	require.Equal(t, 404, b.get(demo+"/canvases/nobody").status)
+}
