@@ -54,17 +54,18 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/quorum":              {"wal", "wal/durable"},
 
-	"loadtest":          {"loadtest/body"}, // knows the server by HTTP only
-	"loadtest/body":     {},
-	"loadtest/history":  {}, // nobody but tests
-	"loadtest/model":    {}, // nobody but tests
-	"loadtest/testaddr": {}, // nobody but tests
-	"loadtest/testseed": {}, // nobody but tests
-	"loadtest/testsize": {}, // nobody but tests
+	"loadtest":             {"loadtest/body"}, // knows the server by HTTP only
+	"loadtest/body":        {},
+	"loadtest/history":     {}, // nobody but tests
+	"loadtest/model":       {}, // nobody but tests
+	"loadtest/testaddr":    {}, // nobody but tests
+	"loadtest/testbrowser": {}, // nobody but tests
+	"loadtest/testseed":    {}, // nobody but tests
+	"loadtest/testsize":    {}, // nobody but tests
 }
 
-// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testseed and
-// loadtest/testsize.
+// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
+// loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api/console":    {"api", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
@@ -107,7 +108,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testbrowser", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/loadtest/testbrowser"
 )
 
 // tab is a tab of a headless Chromium.
@@ -25,43 +25,9 @@ type tab struct {
 	ctx context.Context
 }
 
-// openBrowser starts one with a profile of its own, or skips the test where there is none; see the tests of package
-// api. MILLRACE_SCREENSHOTS names a folder for pictures.
+// openBrowser starts one, or skips the test where there is none. MILLRACE_SCREENSHOTS names a folder for pictures.
 func openBrowser(t *testing.T, flags ...string) tab {
-	path := os.Getenv("MILLRACE_BROWSER")
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if found, err := exec.LookPath(name); err == nil && path == "" {
-			path = found
-		}
-	}
-	switch {
-	case path == "" && os.Getenv("MILLRACE_REQUIRE_BROWSER") != "":
-		t.Fatal("there is no Chromium")
-	case path == "":
-		t.Skip("there is no Chromium; make test-browser gets one")
-	case testing.Short():
-		t.Skip("a browser takes its time")
-	}
-	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 900)}
-	for _, flag := range append([]string{"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-		"disable-component-update", "disable-sync", "disable-dev-shm-usage", "mute-audio", "hide-scrollbars"}, flags...) {
-		name, value, has := strings.Cut(flag, "=")
-		if has {
-			options = append(options, chromedp.Flag(name, value))
-		} else {
-			options = append(options, chromedp.Flag(name, true))
-		}
-	}
-	// A browser that hangs fails the test after three minutes; nothing else depends on the time.
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	require.NoError(t, chromedp.Do(ctx))
-	t.Cleanup(func() { require.NoError(t, chromedp.Cancel(ctx)) }) // before its profile is removed
-	return tab{t, ctx}
+	return tab{t, testbrowser.Open(t, 1280, 900, flags...)}
 }
 
 func run[T any](b tab, action chromedp.Action[T]) T {
