@@ -179,6 +179,9 @@ func TestServeAsNodes(t *testing.T) {
 
 	// What the operator's side has of a cluster: events of all groups, figures by group, a backup.
 	require.Equal(t, 3, strings.Count(admin(2, http.MethodGet, "/admin/events?workspace=test", "").body, `"name":"e"`))
+	counts := admin(2, http.MethodGet, "/admin/events/counts", "")
+	require.Contains(t, counts.body, `"hours":[`)
+	require.NotContains(t, counts.body, "missing_groups", "it has a replica of each")
 	require.Equal(t, 200, admin(1, http.MethodGet, "/admin/backup", "").status)
 	metrics := admin(1, http.MethodGet, "/metrics", "").body
 	for _, line := range []string{"\nmillrace_ready 1\n", "\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n"} {
