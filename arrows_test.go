@@ -42,7 +42,8 @@ var arrows = map[string][]string{
 	"ingest/field": {},
 	"ingest/files": {},
 
-	"shard":                   {"shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard":                   {"shard/arena", "shard/identity", "shard/op", "shard/profile", "wal"},
+	"shard/arena":             {},
 	"shard/backup":            {"shard", "shard/eventlog", "wal"},
 	"shard/cluster/placement": {"shard", "wal/quorum"},
 	"shard/cluster":           {"shard", "shard/backup", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/op", "wal", "wal/durable", "wal/quorum"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -47,12 +48,12 @@ func (w *worker) keepAnswer(p *partition, o op.Op) error {
 }
 
 // putAnswer keeps an answer in the slot that has an older one, or else at number.
-func (w *worker) putAnswer(p *partition, s *slot, number uint64, key, answer []byte) error {
+func (w *worker) putAnswer(p *partition, s *arena.Slot, number uint64, key, answer []byte) error {
 	rec := w.applying.rec
 	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
 	w.fresh = append(w.fresh, answer...)
 	if s != nil {
-		number = s.number
+		number = s.Number
 	}
 	p.answers.added = append(p.answers.added, keptAnswer{w.rec.Stamp, number})
 	if s != nil {

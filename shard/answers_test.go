@@ -116,7 +116,7 @@ func TestSweepIsBounded(t *testing.T) {
 	left := func() (n int) {
 		e.owner[7].mu.Lock()
 		defer e.owner[7].mu.Unlock()
-		return e.partitions[7].count
+		return e.partitions[7].Count
 	}
 	require.Equal(t, len(keys), left())
 	now = now.Add(25 * time.Hour)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -166,7 +167,7 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 		w.applying.dropped = true
 		return nil
 	case len(m) == 0:
-		return w.createWithRow(p, s.number, o)
+		return w.createWithRow(p, s.Number, o)
 	}
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
 	// server as a whole has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
@@ -306,13 +307,13 @@ func (w *worker) keep(b []byte) []byte {
 }
 
 // change applies a user op to the profile in s.
-func (w *worker) change(p *partition, s *slot, o op.Op) error {
+func (w *worker) change(p *partition, s *arena.Slot, o op.Op) error {
 	if !w.hasRoom(p, s, len(o)) {
 		overgrown.Inc()
 		w.applying.dropped = true
 		return nil
 	}
-	w.applying.user = s.number
+	w.applying.user = s.Number
 	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
 		return w.changeContact(p, s, o)
 	}
@@ -360,22 +361,22 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return nil
 	}
 	rec := w.applying.rec
-	p.trail.erased = append(p.trail.erased, s.number)
+	p.trail.erased = append(p.trail.erased, s.Number)
 	w.forgetMerged(p, b)
-	if !bytes.Equal(o.Body(), w.appendErased(b, s.number, profile.Place{})) {
-		w.eraseEvents(p, s.number, w.appendErased(b, s.number, w.place())) // it has changed since the op was made: the event log must know of more
+	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
+		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place())) // it has changed since the op was made: the event log must know of more
 	}
 	w.eraseElsewhere(p, b)
-	w.e.unblock(s.number)
+	w.e.unblock(s.Number)
 	w.eachRow(b, func(id op.IDKind, key []byte) {
-		w.tellRow(p, op.RowRemove, 0, id, key, s.number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
 	})
 	w.fresh = appendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
 		return err
 	}
 	profilesDeleted.Inc()
-	w.setApart(p, s.number, apartElsewhere)
+	w.setApart(p, s.Number, apartElsewhere)
 	return w.update(s, w.fresh)
 }
 
@@ -473,7 +474,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 // putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these
 // states and rows. It is there as if it had got its addresses now: what they have of states and the profile says
 // otherwise stays theirs, and the marks of its email it only offers.
-func (w *worker) putImported(p *partition, s *slot, number uint64, had []stateChange, before *rowKeys) (err error) {
+func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []stateChange, before *rowKeys) (err error) {
 	states, stamp := statesOf(w.fresh), w.applying.rec.Stamp
 	var after rowKeys
 	after.read(w.fresh)

@@ -60,7 +60,7 @@ func BenchmarkApplyRecords(b *testing.B) {
 			b.StopTimer()
 			b.ReportMetric(float64(cpuNanos(b)-before)/float64(b.N)/objects, "cpu-ns/object")
 			b.ReportMetric(float64(size), "B/profile")
-			b.ReportMetric(float64(w.arena.used)/users, "B/block")
+			b.ReportMetric(float64(w.arena.Used)/users, "B/block")
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -98,7 +99,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 	var holder uint64
 	if s != nil {
 		if b := w.entryOf(s); profile.Kind(b) == profile.KindUser {
-			holder = s.number
+			holder = s.Number
 		} else if m := members(b); len(m) > 0 {
 			holder = member(m, 0)
 		}
@@ -165,7 +166,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
 	has := isUser && isNamed(blob, id, key)
 	if isUser && c.confirm && !has { // it has lost the name since, and has told the row: the row is free by then
-		again := claim{profile: s.number, kind: c.kind, mode: c.mode, ref: c.ref, old: c.old}
+		again := claim{profile: s.Number, kind: c.kind, mode: c.mode, ref: c.ref, old: c.old}
 		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.append(nil), key, false)
 		return nil
 	}
@@ -187,7 +188,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 }
 
 // take changes the profile in s as a claim wants, if that can be.
-func (w *worker) take(p *partition, s *slot, id op.IDKind, key []byte, c claim) (outcome Outcome, err error) {
+func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c claim) (outcome Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
 	has := isNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {
@@ -240,7 +241,7 @@ func (w *worker) take(p *partition, s *slot, id op.IDKind, key []byte, c claim) 
 	}
 	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
 	if lost != nil {
-		w.tellRow(p, op.RowRemove, 0, id, lost, s.number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
 	}
 	return Done, w.update(s, out)
 }
@@ -267,7 +268,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 				w.setApart(p, home, apartElsewhere)
 				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
 			} else {
-				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.number, nil)
+				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
 			}
 			profile.SetUpdated(out, max(profile.Updated(out), rec.Stamp))
 			if err := w.update(s, out); err != nil {
@@ -323,7 +324,7 @@ func (w *worker) place() profile.Place {
 }
 
 // hasRoom says whether the profile in s may grow by an op of n bytes.
-func (w *worker) hasRoom(p *partition, s *slot, n int) bool {
-	need := s.size() + 2*n + profileSlack
-	return need <= maxEntryBytes && need+p.reserved(s.number) <= maxEntryBytes
+func (w *worker) hasRoom(p *partition, s *arena.Slot, n int) bool {
+	need := s.Size() + 2*n + profileSlack
+	return need <= arena.MaxBlockBytes && need+p.reserved(s.Number) <= arena.MaxBlockBytes
 }

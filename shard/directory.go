@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -15,8 +16,8 @@ import (
 
 // changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
 // said himself, and goes to the addresses that he has behind it, too.
-func (w *worker) changeContact(p *partition, s *slot, o op.Op) error {
-	number, set := s.number, statesSet(o.Body(), w.applying.rec)
+func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
+	number, set := s.Number, statesSet(o.Body(), w.applying.rec)
 	email, phone := profile.Addresses(w.entryOf(s))
 	if len(set) == 0 && sameAddresses(email, phone, o.Body()) { // clients track the same values again and again
 		return w.applyIn(s, o)
@@ -157,7 +158,7 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 // maxMembers bounds how many profiles share one address; later ones keep the address but are not found by it.
 const maxMembers = 100_000
 
-func (w *worker) setMembers(s *slot, m []byte) error {
+func (w *worker) setMembers(s *arena.Slot, m []byte) error {
 	w.members = m
 	w.value = op.AppendString(w.value[:0], m)
 	return w.update(s, w.ed.SetAttr(w.entryOf(s), attrMembers, op.Value(w.value)))
@@ -207,7 +208,7 @@ func (w *worker) left(p *partition, o op.Op) error {
 	had := statesOf(w.entryOf(s))
 	until, states := int64(binary.LittleEndian.Uint64(o.Body())), parseStates(o.Body()[8:])
 	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, states)
-	w.noteAll(p, s.number, had, out)
+	w.noteAll(p, s.Number, had, out)
 	return w.update(s, out)
 }
 

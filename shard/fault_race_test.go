@@ -145,7 +145,7 @@ func TestFaultMemoryBudget(t *testing.T) {
 			b.Release()
 			for _, w := range e.workers {
 				w.mu.Lock()
-				most = max(most, w.arena.used)
+				most = max(most, w.arena.Used)
 				w.mu.Unlock()
 			}
 			if i := r.IntN(users); r.IntN(4) == 0 {

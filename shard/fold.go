@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -101,7 +102,7 @@ func (f *folder) addAll(d delta, born bool) (err error) {
 				f.keep(f.ed.SetBorn(f.blob, c.place))
 			}
 		}
-		if len(f.blob)+2*len(c.op)+profileSlack > maxEntryBytes {
+		if len(f.blob)+2*len(c.op)+profileSlack > arena.MaxBlockBytes {
 			overgrown.Inc()
 			continue
 		}

@@ -30,18 +30,18 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 	}
 	for step := range 4000 {
 		number := 1 + rng.Uint64N(20)
-		s, blob := p.find(number), slices.Clip(want[number])
+		s, blob := p.Find(number), slices.Clip(want[number])
 		o, rec := randomUserOp(t, rng, int64(step))
 		switch rng.IntN(20) {
 		case 0:
-			require.NoError(t, w.move(s))
+			require.NoError(t, w.arena.Move(s))
 		case 1:
 			state := profile.StateChange{State: profile.State{Kind: profile.StateEmail, Value: "opted_in"}, Changed: int64(step)}
 			blob = plain.SetState(blob, state)
 			require.NoError(t, w.update(s, w.ed.SetState(w.entryOf(s), state)))
 		case 2:
-			w.arena.release(s.off, s.class())
-			p.remove(s)
+			w.arena.Release(s.Off, s.Class())
+			p.Remove(s)
 			_, err := w.admit(p, number, blob)
 			require.NoError(t, err)
 		default:
@@ -51,7 +51,7 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 		}
 		want[number] = slices.Clone(blob)
 		require.NoError(t, profile.Check(want[number]))
-		require.True(t, bytes.Equal(want[number], w.entryOf(p.find(number))), "step %d", step)
+		require.True(t, bytes.Equal(want[number], w.entryOf(p.Find(number))), "step %d", step)
 	}
 	checkArena(t, w)
 }
@@ -63,8 +63,8 @@ func TestTouchOfNobody(t *testing.T) {
 	w.e.owner[0], w.e.partitions[0] = w, p
 	s, err := w.insert(p, 7, profile.New(nil, 3, op.ExternalID, []byte("u"), 1))
 	require.NoError(t, err)
-	w.arena.release(s.off, s.class())
-	p.remove(s)
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
 	var b op.Builder
 	b.Reset(0)
 	for range 5 {

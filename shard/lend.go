@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
 )
@@ -38,9 +39,9 @@ func (e *Replica) lend(number uint64) (l lent, err error) {
 	}
 	for {
 		w.mu.Lock()
-		s := p.find(number)
+		s := p.Find(number)
 		if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
-			s.meta |= metaRef
+			s.Meta |= arena.Referenced
 			return lent{w.entryOf(s), w}, nil
 		}
 		if s == nil && (p.complete || p.isDeleted(number)) {
@@ -67,7 +68,7 @@ type sought struct {
 }
 
 // seek begins to read an entry; s has its delta, if there is one. The caller holds w.mu.
-func (w *worker) seek(p *partition, s *slot, number uint64) sought {
+func (w *worker) seek(p *partition, s *arena.Slot, number uint64) sought {
 	x := sought{number: number, evicted: p.evicted, turn: p.turn}
 	if s != nil {
 		x.delta, x.before = bytes.Clone(w.entryOf(s)), p.view
@@ -83,7 +84,7 @@ func (w *worker) isOld(p *partition, x *sought) bool {
 		return true
 	}
 	if x.delta == nil {
-		return p.find(x.number) != nil
+		return p.Find(x.number) != nil
 	}
 	return x.before == nil && p.turn != x.turn
 }

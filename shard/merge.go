@@ -6,6 +6,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -88,7 +89,7 @@ func (w *worker) claimAgain(p *partition, o op.Op, m *merging, gone uint64) {
 }
 
 // entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
-func (w *worker) entryAt(p *partition, number uint64) (s *slot, isUser bool, err error) {
+func (w *worker) entryAt(p *partition, number uint64) (s *arena.Slot, isUser bool, err error) {
 	s, err = w.lookup(p, number)
 	if s == nil || err != nil {
 		return nil, false, err
@@ -101,7 +102,7 @@ func (w *worker) entryAt(p *partition, number uint64) (s *slot, isUser bool, err
 }
 
 // forwardOf is where the profile in s has gone, 0 when it has not.
-func (w *worker) forwardOf(s *slot) uint64 {
+func (w *worker) forwardOf(s *arena.Slot) uint64 {
 	if s == nil {
 		return 0
 	}
@@ -143,9 +144,9 @@ func (w *worker) merge(p *partition, o op.Op) error {
 }
 
 // askFor sends the Pin for the profile in s.
-func (w *worker) askFor(p *partition, s *slot, m merging, key []byte) {
+func (w *worker) askFor(p *partition, s *arena.Slot, m merging, key []byte) {
 	keep := m.other
-	m.other, m.room = s.number, uint32(s.size()+s.size()/4+mergeSlack)
+	m.other, m.room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
 	w.sendMerge(p, op.Pin, keep, m, key)
 }
 
@@ -177,12 +178,12 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
 		w.ended(&m, Nobody, mergesIdle)
-	case s.size()+int(m.room)+profileSlack > maxEntryBytes:
+	case s.Size()+int(m.room)+profileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
-			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.room, "keep_bytes", s.size())
+			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.room, "keep_bytes", s.Size())
 		}
 		w.ended(&m, Taken, mergesTooLarge)
-	case p.waits(keep), p.isPinned(keep) && s.size()+p.reserved(keep)+int(m.room)+mergeSpare > maxEntryBytes:
+	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.room)+mergeSpare > arena.MaxBlockBytes:
 		w.park(p, op.Pin, keep, m, o.Key())
 	default:
 		p.hold(keep, int(m.room))
@@ -208,7 +209,7 @@ func (w *worker) seal(p *partition, o op.Op) error {
 		w.park(p, op.Seal, gone, m, o.Key())
 		return nil
 	}
-	if isUser && !pinned && s.size() <= int(m.room) && !(identify && profile.Identified(w.entryOf(s))) {
+	if isUser && !pinned && s.Size() <= int(m.room) && !(identify && profile.Identified(w.entryOf(s))) {
 		return w.depart(p, s, m, o.Key())
 	}
 	w.sendMerge(p, op.Unpin, keep, merging{other: gone, room: m.room}, nil)
@@ -229,8 +230,8 @@ func (w *worker) seal(p *partition, o op.Op) error {
 
 // depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
 // all but the external ids: those are free from now on.
-func (w *worker) depart(p *partition, s *slot, m merging, key []byte) error {
-	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.number, m.other
+func (w *worker) depart(p *partition, s *arena.Slot, m merging, key []byte) error {
+	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.other
 	var keys rowKeys
 	keys.read(blob)
 	for _, k := range keys.list {
@@ -296,8 +297,8 @@ func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
-func (w *worker) takeIn(p *partition, s *slot, gone uint64, theirs []byte, rows rowKeys, mode profile.MergeMode) error {
-	keep, mine := s.number, w.entryOf(s)
+func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte, rows rowKeys, mode profile.MergeMode) error {
+	keep, mine := s.Number, w.entryOf(s)
 	var before, after rowKeys
 	before.read(mine)
 	out := w.ed.Merge(mine, theirs, mode, w.applying.rec.Stamp, w.limit())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
 	"millrace/wal"
@@ -112,7 +113,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.MaxClockOffset, DefaultMaxClockOffset)
 	preset(&o.patience, 5*time.Second)
 	preset(&o.tend, time.Second)
-	preset(&o.addressable, maxChunks*arenaChunk)
+	preset(&o.addressable, arena.MaxBytes)
 	o.Limits.EnsureDefaults()
 	if o.MaxDeltaChanges == 0 {
 		o.MaxDeltaChanges = 8

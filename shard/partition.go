@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -28,7 +29,7 @@ const attrMembers = 40
 // holds the worker's mutex.
 type partition struct {
 	id uint8
-	table
+	arena.Table
 	books
 	complete bool   // all entries are resident: a miss means absent
 	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
@@ -62,22 +63,22 @@ func (p *partition) isDeleted(number uint64) bool {
 }
 
 // entryOf is the entry in s: its length is what is used, its capacity what its block holds besides an index's books.
-func (w *worker) entryOf(s *slot) []byte {
+func (w *worker) entryOf(s *arena.Slot) []byte {
 	block := w.block(s)
-	return block[:s.size():profile.Usable(block)]
+	return block[:s.Size():profile.Usable(block)]
 }
 
 // block is the block of an entry: the entry, what is unused, and the index of a large profile (profile.ApplyIn).
-func (w *worker) block(s *slot) []byte { return w.arena.at(s.off)[:classSize(s.class())] }
+func (w *worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
 
 // lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
-func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
+func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 	if number == 0 { // nobody's; of the table it is an empty slot's
 		return nil, nil
 	}
-	s := p.find(number)
+	s := p.Find(number)
 	if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
-		s.meta |= metaRef
+		s.Meta |= arena.Referenced
 		return s, nil
 	}
 	if s == nil {
@@ -99,37 +100,37 @@ func (w *worker) lookup(p *partition, number uint64) (*slot, error) {
 
 // admit makes what the store has at a number resident, as it is there; nil when there is a delta in memory alone. With
 // the delta, it differs from the store.
-func (w *worker) admit(p *partition, number uint64, value []byte) (*slot, error) {
-	s := p.find(number)
+func (w *worker) admit(p *partition, number uint64, value []byte) (*arena.Slot, error) {
+	s := p.Find(number)
 	if s != nil || profile.Kind(value) == kindMixed {
 		return w.read(p, s, number, value)
 	}
 	s, err := w.insert(p, number, value)
 	if err == nil {
-		s.meta &^= metaDirty
+		s.Meta &^= arena.Dirty
 	}
 	return s, err
 }
 
 // insert makes a new entry. blob is copied.
-func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error) {
-	if len(blob) > maxEntryBytes {
+func (w *worker) insert(p *partition, number uint64, blob []byte) (*arena.Slot, error) {
+	if len(blob) > arena.MaxBlockBytes {
 		return nil, errTooLarge
 	}
-	w.tables -= p.mapped()
-	s, err := p.table.insert(number)
-	w.tables += p.mapped()
+	w.tables -= p.Mapped()
+	s, err := p.Table.Insert(number)
+	w.tables += p.Mapped()
 	if err != nil {
 		return nil, err
 	}
-	class := classFor(min(profile.Room(blob, 0), maxEntryBytes))
-	off, err := w.arena.alloc(class)
+	class := arena.ClassFor(min(profile.Room(blob, 0), arena.MaxBlockBytes))
+	off, err := w.arena.Alloc(class)
 	if err != nil {
-		p.remove(s)
+		p.Remove(s)
 		return nil, err
 	}
-	s.off, s.meta = off, metaDirty|metaRef
-	s.setSize(len(blob), class)
+	s.Off, s.Meta = off, arena.Dirty|arena.Referenced
+	s.SetSize(len(blob), class)
 	profile.Put(w.block(s), blob)
 	delete(p.deleted, number)
 	delete(p.deleting, number)
@@ -137,11 +138,11 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*slot, error)
 }
 
 // update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere.
-func (w *worker) update(s *slot, blob []byte) error {
+func (w *worker) update(s *arena.Slot, blob []byte) error {
 	old := w.entryOf(s)
 	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] {
-		s.meta |= metaDirty
-		s.setSize(len(blob), s.class())
+		s.Meta |= arena.Dirty
+		s.SetSize(len(blob), s.Class())
 		profile.Unindex(w.block(s))
 		return nil
 	}
@@ -149,14 +150,14 @@ func (w *worker) update(s *slot, blob []byte) error {
 }
 
 // applyIn changes the profile in s by a user op.
-func (w *worker) applyIn(s *slot, o op.Op) error {
-	out, inPlace, verdict := w.ed.ApplyIn(w.block(s), s.size(), o, w.applying.rec, w.limit())
-	w.judge(s.number, verdict)
+func (w *worker) applyIn(s *arena.Slot, o op.Op) error {
+	out, inPlace, verdict := w.ed.ApplyIn(w.block(s), s.Size(), o, w.applying.rec, w.limit())
+	w.judge(s.Number, verdict)
 	if !inPlace {
 		return w.rehouse(s, out, w.ed.Room(out, len(out)/growth), w.ed.Move)
 	}
-	s.meta |= metaDirty
-	s.setSize(len(out), s.class())
+	s.Meta |= arena.Dirty
+	s.SetSize(len(out), s.Class())
 	return nil
 }
 
@@ -165,39 +166,39 @@ const growth = 4
 
 // rehouse puts blob in the place of an entry, into another block with so much room. What has outgrown the largest block
 // keeps its old state; the counter tells.
-func (w *worker) rehouse(s *slot, blob []byte, room int, put func(block, blob []byte)) error {
-	s.meta |= metaDirty
-	if len(blob) > maxEntryBytes {
+func (w *worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
+	s.Meta |= arena.Dirty
+	if len(blob) > arena.MaxBlockBytes {
 		overgrown.Inc()
 		return nil
 	}
-	class := classFor(min(room, maxEntryBytes))
-	off, err := w.arena.alloc(class)
+	class := arena.ClassFor(min(room, arena.MaxBlockBytes))
+	off, err := w.arena.Alloc(class)
 	if err != nil {
 		return err
 	}
-	put(w.arena.at(off)[:classSize(class)], blob)
-	w.arena.release(s.off, s.class()) // blob may lie there
-	s.off = off
-	s.setSize(len(blob), class)
+	put(w.arena.Block(off, class), blob)
+	w.arena.Release(s.Off, s.Class()) // blob may lie there
+	s.Off = off
+	s.SetSize(len(blob), class)
 	return nil
 }
 
 // erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of
 // findHome: then a tombstone fills the gap.
-func (w *worker) erase(p *partition, s *slot) error {
-	number := s.number
+func (w *worker) erase(p *partition, s *arena.Slot) error {
+	number := s.Number
 	behind, err := w.lookup(p, identity.Next(number))
 	if err != nil {
 		return err
 	}
-	if s = p.find(number); behind != nil { // reading back may have moved it
+	if s = p.Find(number); behind != nil { // reading back may have moved it
 		w.fresh = appendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
 		w.setApart(p, number, apartElsewhere)
 		return w.update(s, w.fresh)
 	}
-	w.arena.release(s.off, s.class())
-	p.remove(s)
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
 	if p.deleted == nil {
 		p.deleted = make(map[uint64]struct{})
 	}
@@ -210,24 +211,24 @@ func (w *worker) erase(p *partition, s *slot) error {
 func (w *worker) evict(most int) (freed int64, ended bool, err error) {
 	p := w.parts[w.evictAt.part%len(w.parts)]
 	i := w.evictAt.slot
-	for looks := 0; i < len(p.slots) && !p.saving; looks++ {
+	for looks := 0; i < len(p.Slots) && !p.saving; looks++ {
 		if looks == most {
 			w.evictAt.slot = i
 			return freed, false, nil
 		}
-		s := &p.slots[i]
-		if s.number == 0 || s.meta&metaDirty != 0 {
+		s := &p.Slots[i]
+		if s.Number == 0 || s.Meta&arena.Dirty != 0 {
 			i++
 			continue
 		}
-		if s.meta&metaRef != 0 {
-			s.meta &^= metaRef
+		if s.Meta&arena.Referenced != 0 {
+			s.Meta &^= arena.Referenced
 			i++
 			continue
 		}
-		freed += blockBytes(s.class())
-		w.arena.release(s.off, s.class())
-		p.remove(s) // may move another entry here: look again
+		freed += arena.BlockBytes(s.Class())
+		w.arena.Release(s.Off, s.Class())
+		p.Remove(s) // may move another entry here: look again
 		p.complete = false
 		w.complete.Store(false)
 		p.evicted++
@@ -236,12 +237,12 @@ func (w *worker) evict(most int) (freed int64, ended bool, err error) {
 	if p.saving {
 		return freed, true, nil
 	}
-	before := p.mapped()
-	if err := p.shrink(); err != nil {
+	before := p.Mapped()
+	if err := p.Shrink(); err != nil {
 		return freed, true, err
 	}
-	w.tables += p.mapped() - before
-	return freed + before - p.mapped(), true, nil
+	w.tables += p.Mapped() - before
+	return freed + before - p.Mapped(), true, nil
 }
 
 // evictAt is where evict goes on: a worker's partition, and a slot in its table.
@@ -252,7 +253,7 @@ const maxLooks = 4096
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
 // row. Without one, s is nil and free the number where it would go.
-func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *slot, free uint64, err error) {
+func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *arena.Slot, free uint64, err error) {
 	for n := home; ; n = identity.Next(n) {
 		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
 			return nil, n, err
@@ -292,15 +293,15 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *view) error {
 		return err
 	}
 	w.dirty = w.dirty[:0]
-	for i := range p.slots {
-		if s := &p.slots[i]; s.number != 0 && s.meta&metaDirty != 0 {
-			w.dirty = append(w.dirty, s.number)
+	for i := range p.Slots {
+		if s := &p.Slots[i]; s.Number != 0 && s.Meta&arena.Dirty != 0 {
+			w.dirty = append(w.dirty, s.Number)
 		}
 	}
 	slices.Sort(w.dirty)
 	var key [9]byte
 	for _, number := range w.dirty {
-		s := p.find(number)
+		s := p.Find(number)
 		entry, write := w.entryOf(s), batch.Set
 		if profile.Kind(entry) == kindDelta {
 			write = batch.Merge
@@ -313,7 +314,7 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *view) error {
 		if d := delta(entry); profile.Kind(entry) == kindDelta {
 			d.setSaving(d.changes(), len(d))
 		}
-		s.meta &^= metaDirty
+		s.Meta &^= arena.Dirty
 	}
 	for number := range p.deleted { // order doesn't matter: the keys differ
 		if err := batch.Delete(appendEntryKey(key[:0], number), nil); err != nil {
@@ -339,22 +340,22 @@ func (w *worker) saved(p *partition) error {
 
 // forgetDeltas lets go of the changes that are in the store by now.
 func (w *worker) forgetDeltas(p *partition) error {
-	for i := 0; i < len(p.slots); {
-		s := &p.slots[i]
-		if s.number == 0 || profile.Kind(w.entryOf(s)) != kindDelta || delta(w.entryOf(s)).saving() == 0 {
+	for i := 0; i < len(p.Slots); {
+		s := &p.Slots[i]
+		if s.Number == 0 || profile.Kind(w.entryOf(s)) != kindDelta || delta(w.entryOf(s)).saving() == 0 {
 			i++
 			continue
 		}
 		if d := delta(w.entryOf(s)); d.savedUpTo() < len(d) {
-			s.setSize(len(d.saved()), s.class())
+			s.SetSize(len(d.saved()), s.Class())
 			i++
 			continue
 		}
 		w.dropDelta(p, s) // may move another entry here: look again
 	}
-	before := p.mapped()
-	err := p.shrink()
-	w.tables += p.mapped() - before
+	before := p.Mapped()
+	err := p.Shrink()
+	w.tables += p.Mapped() - before
 	return err
 }
 

@@ -15,16 +15,16 @@ func (w *worker) budget() int64 {
 }
 
 // used is what has to be in memory as long as nothing is evicted. The caller holds w.mu.
-func (w *worker) used() int64 { return w.arena.used + w.tables + w.unwritten }
+func (w *worker) used() int64 { return w.arena.Used + w.tables + w.unwritten }
 
 // resident is what takes memory. The caller holds w.mu.
-func (w *worker) resident() int64 { return w.arena.resident() + w.tables + w.unwritten }
+func (w *worker) resident() int64 { return w.arena.Resident() + w.tables + w.unwritten }
 
 // excess is how much should be evicted. A sixteenth of it is left for free blocks; an eighth when they take more than
 // that.
 func (w *worker) excess() int64 {
 	budget, used := w.budget(), w.used()
-	if w.arena.held+w.tables+w.unwritten > budget+spareBytes {
+	if w.arena.Held+w.tables+w.unwritten > budget+spareBytes {
 		return max(used-budget*7/8, 0)
 	}
 	if over := used - budget*15/16; over > 0 {

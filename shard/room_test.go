@@ -29,8 +29,8 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 	defer w.mu.Unlock()
 	entries := func() (n int) {
 		for _, p := range w.parts {
-			for i := range p.slots {
-				if p.slots[i].number != 0 {
+			for i := range p.Slots {
+				if p.Slots[i].Number != 0 {
 					n++
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -140,14 +141,14 @@ func sets(changes []stateChange, s profile.State) bool {
 }
 
 // setStates makes changes of an address, those that are later than what it has.
-func (w *worker) setStates(p *partition, s *slot, changes []stateChange) error {
+func (w *worker) setStates(p *partition, s *arena.Slot, changes []stateChange) error {
 	for _, c := range changes {
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
 		if known && !c.Later(now) {
 			continue
 		}
-		if len(b)+stateSlack > maxEntryBytes {
+		if len(b)+stateSlack > arena.MaxBlockBytes {
 			overgrown.Inc()
 			continue
 		}
@@ -155,10 +156,10 @@ func (w *worker) setStates(p *partition, s *slot, changes []stateChange) error {
 			return err
 		}
 		if differs(now, known, c.State) {
-			w.note(p, s.number, c)
+			w.note(p, s.Number, c)
 		}
 		if c.Kind == Bounce && now.On != c.On {
-			p.blocked.changes = append(p.blocked.changes, blockChange{s.number, w.applying.rec.Workspace, c.On})
+			p.blocked.changes = append(p.blocked.changes, blockChange{s.Number, w.applying.rec.Workspace, c.On})
 		}
 	}
 	return nil

@@ -20,12 +20,12 @@ type Stats struct {
 func (e *Replica) Stats() (s Stats) {
 	for _, w := range e.workers {
 		w.mu.Lock()
-		s.EntryBytes += w.arena.used
-		s.EntryMemoryBytes += w.arena.resident()
+		s.EntryBytes += w.arena.Used
+		s.EntryMemoryBytes += w.arena.Resident()
 		for _, p := range w.parts {
 			p.forgetApplied()
-			s.Entries += p.count
-			s.TableBytes += p.bytes()
+			s.Entries += p.Count
+			s.TableBytes += p.Bytes()
 			for _, m := range p.outbox {
 				if !m.applied.Load() {
 					s.Outbox++

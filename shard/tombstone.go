@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/binary"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -45,7 +46,7 @@ func appendForward(dst []byte, workspace uint32, stamp int64, to uint64) []byte 
 }
 
 // passMarks goes from n on to the first number that has no tombstone, and to the entry there, if there is one.
-func (w *worker) passTombstones(p *partition, n uint64) (s *slot, at uint64, err error) {
+func (w *worker) passTombstones(p *partition, n uint64) (s *arena.Slot, at uint64, err error) {
 	for at = n; ; {
 		if s, err = w.lookup(p, at); err != nil {
 			return nil, at, err
@@ -63,7 +64,7 @@ func (w *worker) passTombstones(p *partition, n uint64) (s *slot, at uint64, err
 
 // shorten makes the tombstone at n remember that only tombstones are there before to. Slots stay where they are.
 func (w *worker) shorten(p *partition, n, to uint64) error {
-	s := p.find(n)
+	s := p.Find(n)
 	tombstone := w.entryOf(s)
 	if behind(tombstone, n) == to {
 		return nil

@@ -110,7 +110,7 @@ func TestTombstonesOfManyNames(t *testing.T) {
 		require.NoError(t, err)
 		if number, ok := users[name]; ok {
 			require.NotNil(t, s, "step %d: %s", step, name)
-			require.Equal(t, number, s.number)
+			require.Equal(t, number, s.Number)
 			if r.IntN(2) == 0 {
 				require.NoError(t, w.update(s, appendTombstone(nil, 1, 1)))
 				delete(users, name)
@@ -125,14 +125,14 @@ func TestTombstonesOfManyNames(t *testing.T) {
 		users[name] = free
 	}
 	for n, steps := base, 0; ; steps++ {
-		s := p.find(n)
+		s := p.Find(n)
 		if s == nil {
 			require.Less(t, steps, 200, "steps over %d numbers", len(seen))
 			break
 		}
 		if b := w.entryOf(s); profile.Kind(b) == kindTombstone {
 			for between := identity.Next(n); between < behind(b, n); between++ {
-				require.EqualValues(t, kindTombstone, profile.Kind(w.entryOf(p.find(between))))
+				require.EqualValues(t, kindTombstone, profile.Kind(w.entryOf(p.Find(between))))
 			}
 			n = behind(b, n)
 		} else {
@@ -178,7 +178,7 @@ func TestPrefetchGoesBehindTombstones(t *testing.T) {
 		if n == 0 {
 			continue
 		}
-		for s := p.find(n); ; s = p.find(n) {
+		for s := p.Find(n); ; s = p.Find(n) {
 			require.NotNil(t, s, "%x", n)
 			if profile.Kind(w.entryOf(s)) != kindTombstone {
 				break

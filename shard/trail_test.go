@@ -212,7 +212,7 @@ func TestTrailIsBounded(t *testing.T) {
 			}
 		})
 		w.mu.Lock()
-		most = max(most, w.arena.used+w.unwritten)
+		most = max(most, w.arena.Used+w.unwritten)
 		w.mu.Unlock()
 	}
 	require.Less(t, most, 2*o.MemoryBytes)

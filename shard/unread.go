@@ -6,6 +6,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/arena"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -46,7 +47,7 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 		return false
 	}
 	number := o.Number()
-	if s := p.find(number); s != nil {
+	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
 		return profile.Kind(b) == kindDelta && delta(b).changes() < w.e.opts.MaxDeltaChanges && // who has many is read
 			len(b)+len(o) <= maxDeltaBytes && isOf(b, workspace, op.ExternalID, o.Key())
@@ -64,10 +65,10 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 
 // keepUnread keeps an op that goes unread; false: it has to be read after all.
 func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
-	rec, before := w.applying.rec, w.arena.used
+	rec, before := w.applying.rec, w.arena.Used
 	w.applying.user = o.Number()
-	defer func() { w.deltas += w.arena.used - before }()
-	s := p.find(o.Number())
+	defer func() { w.deltas += w.arena.Used - before }()
+	s := p.Find(o.Number())
 	if s == nil {
 		w.fresh = appendDelta(w.fresh[:0], rec.Workspace, o.Key())
 		if w.fresh, kept = appendChange(w.fresh, o, rec, w.place()); kept {
@@ -94,7 +95,7 @@ func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
 
 // read makes the entry at number resident: value is what the store has, nil for nothing, s the delta that is in memory,
 // nil for none.
-func (w *worker) read(p *partition, s *slot, number uint64, value []byte) (*slot, error) {
+func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
 	f := &w.folder
 	if err := f.begin(value, &w.e.limits); err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (w *worker) read(p *partition, s *slot, number uint64, value []byte) (*slot
 		if err := w.settle(p, number, strays); err != nil {
 			return nil, err
 		}
-		s = p.find(number)
+		s = p.Find(number)
 	}
 	return s, nil
 }
@@ -140,10 +141,10 @@ func (w *worker) markDummy(p *partition, number uint64) {
 }
 
 // dropDelta takes a delta out of memory.
-func (w *worker) dropDelta(p *partition, s *slot) {
-	w.deltas -= blockBytes(s.class())
-	w.arena.release(s.off, s.class())
-	p.remove(s)
+func (w *worker) dropDelta(p *partition, s *arena.Slot) {
+	w.deltas -= arena.BlockBytes(s.Class())
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
 }
 
 // settle gives changes to those whose external ids have a home number that something else lies at, which nobody knew

@@ -355,7 +355,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
 		p := e.partitions[identity.Partition(number)]
 		w.mu.Lock()
-		x := w.seek(p, p.find(number), number)
+		x := w.seek(p, p.Find(number), number)
 		w.mu.Unlock()
 		require.NoError(t, e.Checkpoint())
 		_, again, err := w.lendSought(p, x)
@@ -460,7 +460,7 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
-		s := e.partitions[identity.Partition(number)].find(number)
+		s := e.partitions[identity.Partition(number)].Find(number)
 		return profile.Kind(w.entryOf(s)) == kindDelta
 	}
 	for n := 2; n < 10; n++ {
@@ -482,7 +482,7 @@ func evictAll(t *testing.T, e *Engine) {
 			require.NoError(t, err)
 		}
 		for _, p := range w.parts {
-			require.Zero(t, p.count)
+			require.Zero(t, p.Count)
 			p.complete = false
 		}
 		w.complete.Store(false)

@@ -10,6 +10,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sync/errgroup"
 
+	"millrace/shard/arena"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
@@ -37,7 +38,7 @@ type worker struct {
 
 	mu    sync.Mutex // guards what follows
 	parts []*partition
-	arena arena
+	arena arena.Arena
 	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
 	unwritten  int64
 	deltas     int64 // bytes of blocks that hold deltas
@@ -88,8 +89,7 @@ type queue struct {
 
 func newWorker(e *Replica, id int) *worker {
 	w := &worker{e: e, id: id, gone: make(chan struct{})}
-	w.arena.limit = int(e.opts.addressable / arenaChunk)
-	w.arena.plain = e.opts.MemoryBytes/int64(e.opts.Workers) < minHuge
+	w.arena = arena.New(e.opts.MemoryBytes/int64(e.opts.Workers), e.opts.addressable)
 	w.queue.cond.L = &w.queue.mu
 	return w
 }
@@ -206,7 +206,7 @@ func (w *worker) touch(items []*commit) {
 			o, rest = op.Next(rest)
 			if p := o.Partition(); w.e.owner[p] == w {
 				w.touching[n].Op, w.touching[n].Rec = o, &c.rec
-				sum += w.e.partitions[p].touch(o.Number())
+				sum += w.e.partitions[p].Touch(o.Number())
 				n++
 			}
 		}
@@ -218,8 +218,8 @@ func (w *worker) touch(items []*commit) {
 	for i := range ops {
 		var block []byte
 		var size int
-		if s := w.e.partitions[ops[i].Op.Partition()].find(ops[i].Op.Number()); s != nil && s.number != 0 {
-			block, size = w.block(s), s.size()
+		if s := w.e.partitions[ops[i].Op.Partition()].Find(ops[i].Op.Number()); s != nil && s.Number != 0 {
+			block, size = w.block(s), s.Size()
 		}
 		sum += ops[i].Ends(block, size)
 	}
@@ -284,7 +284,7 @@ func (w *worker) findMissing(items []*commit) {
 // addMissing lists a number, or where the tombstones lead that are there, unless it is known what the store has of it.
 func (w *worker) addMissing(p *partition, number uint64) {
 	for range prefetchRounds {
-		s := p.find(number)
+		s := p.Find(number)
 		if s == nil {
 			if _, isAbsent := slices.BinarySearch(w.absent, number); !isAbsent && !p.isDeleted(number) {
 				w.missing = append(w.missing, missed{number: number})
@@ -326,7 +326,7 @@ func (w *worker) readMissing() (tombstones int, err error) {
 	for i := range w.missing {
 		m := &w.missing[i]
 		p := w.e.partitions[m.number>>56]
-		s := p.find(m.number)
+		s := p.Find(m.number)
 		switch {
 		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != kindDelta, s == nil && p.isDeleted(m.number):
 			continue // lookup reads it, if need be
@@ -394,9 +394,9 @@ func (w *worker) free() {
 	w.mu.Lock() // a reader of another engine may have an entry in hand
 	defer w.mu.Unlock()
 	for _, p := range w.parts {
-		p.close()
+		p.Close()
 	}
-	w.arena.close()
+	w.arena.Close()
 }
 
 var (

@@ -1,4 +1,13 @@
-package shard
+// Package arena is the memory of a worker: blocks outside the Go heap, and tables that find entries in them by number.
+// Nothing in it is a pointer, so the collector neither scans nor counts it (DESIGN.md 3: 0.1 ms for a full collection at
+// 10 M profiles against 1.7 s with pointers). An Arena and its Tables belong to whoever holds their worker's mutex.
+//
+// Memory is mapped in chunks of 64 pages. A page holds blocks of one size class, and goes back when the last of them is
+// released: then any class may have it. A block that is larger than a page takes some in a row, one that is larger than
+// maxRun a mapping of its own. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that Alloc
+// returns an error. Entries are found through their slots alone, so a page that has few blocks left can be emptied into
+// others (sparse.go).
+package arena
 
 import (
 	"errors"
@@ -9,24 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena holds the bytes of hot entries outside the Go heap: nothing in it is a pointer, so the collector neither scans
-// nor counts it (DESIGN.md 3: 0.1 ms for a full collection at 10 M profiles against 1.7 s with pointers). It belongs to
-// one worker.
-//
-// Memory is mapped in chunks of 64 pages. A page holds blocks of one size class, and goes back when the last of them is
-// released: then any class may have it. A block that is larger than a page takes some in a row, one that is larger than
-// maxRun a mapping of its own. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that alloc
-// returns an error. Entries are found through their slots alone, so a page that has few blocks left can be emptied into
-// others (compact.go).
-type arena struct {
+// Arena hands out blocks of memory, each of a size class. An offset is never 0.
+type Arena struct {
 	memory [][]byte // of each chunk; nil: not mapped. The first is never used: no block has offset 0
 	chunks []chunk
 	free   []uint64             // of each chunk, a bit for each page that nobody has
 	warm   []uint64             // and for each that may be resident
 	open   [arenaClasses]uint32 // of each class, the first page of the list of those that have a free block
-	used   int64                // bytes of blocks that are handed out, each with its share of its page
-	held   int64                // bytes of pages that somebody has
-	idle   int64                // bytes of warm pages that nobody has
+	Used   int64                // bytes of blocks that are handed out, each with its share of its page
+	Held   int64                // bytes of pages that somebody has
+	Idle   int64                // bytes of warm pages that nobody has
 	plain  bool                 // no huge pages: the budget is small
 	limit  int                  // chunks that may be mapped; 0: as many as offsets can address
 }
@@ -58,24 +59,25 @@ type page struct {
 
 const (
 	arenaUnit     = 16
-	pageBytes     = 64 << 10
-	pageUnits     = pageBytes / arenaUnit
+	PageBytes     = 64 << 10
+	pageUnits     = PageBytes / arenaUnit
 	chunkPages    = 64 // so that a word has a bit for each
-	arenaChunk    = chunkPages * pageBytes
+	arenaChunk    = chunkPages * PageBytes
 	chunkUnits    = arenaChunk / arenaUnit
 	maxChunks     = (math.MaxUint32 + 1) / chunkUnits
-	maxRun        = 1 << 20 // bytes of a block that lies among others
+	MaxBytes      = maxChunks * arenaChunk // what offsets can address
+	maxRun        = 1 << 20                // bytes of a block that lies among others
 	arenaClasses  = 61
-	maxEntryBytes = 12 << 20 // the largest class
+	MaxBlockBytes = 12 << 20 // the largest class
 	allPages      = math.MaxUint64
 	minHuge       = 64 << 20 // a worker with less gets no huge pages: of each a few bytes may be all that is used
 )
 
-// errArenaFull is returned when offsets can address no more memory.
-var errArenaFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
+// ErrFull is returned when offsets can address no more memory.
+var ErrFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
-// classSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
-func classSize(c uint8) int {
+// ClassSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
+func ClassSize(c uint8) int {
 	if c < 32 {
 		return (int(c) + 1) * arenaUnit
 	}
@@ -87,8 +89,8 @@ func classSize(c uint8) int {
 	return base * 2
 }
 
-// classFor is the smallest class that holds size bytes.
-func classFor(size int) uint8 {
+// ClassFor is the smallest class that holds size bytes.
+func ClassFor(size int) uint8 {
 	if size <= 512 {
 		return uint8((max(size, 1) - 1) / arenaUnit)
 	}
@@ -102,20 +104,25 @@ func classFor(size int) uint8 {
 // classes has what follows from a class's size.
 var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
 	for c := range list {
-		x, size := &list[c], classSize(uint8(c))
-		x.blocks = max(pageBytes/size, 1)
-		x.pages = (size + pageBytes - 1) / pageBytes
-		x.share = x.pages * pageBytes / x.blocks
+		x, size := &list[c], ClassSize(uint8(c))
+		x.blocks = max(PageBytes/size, 1)
+		x.pages = (size + PageBytes - 1) / PageBytes
+		x.share = x.pages * PageBytes / x.blocks
 	}
 	return list
 }()
 
-// blockBytes is what a block of class c takes: its share of its page.
-func blockBytes(c uint8) int64 { return int64(classes[c].share) }
+// BlockBytes is what a block of class c takes: its share of its page.
+func BlockBytes(c uint8) int64 { return int64(classes[c].share) }
 
-// alloc hands out a block of class c.
-func (a *arena) alloc(c uint8) (off uint32, err error) {
-	if classSize(c) > maxRun {
+// New makes one for so many bytes, which may map up to limit bytes; 0: as many as offsets can address.
+func New(budget, limit int64) Arena {
+	return Arena{plain: budget < minHuge, limit: int(limit / arenaChunk)}
+}
+
+// Alloc hands out a block of class c.
+func (a *Arena) Alloc(c uint8) (off uint32, err error) {
+	if ClassSize(c) > maxRun {
 		return a.allocWhole(c)
 	}
 	i := a.open[c]
@@ -129,21 +136,21 @@ func (a *arena) alloc(c uint8) (off uint32, err error) {
 		b := a.at(off)
 		p.free = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 	} else {
-		off = i*pageUnits + uint32(p.fresh)*uint32(classSize(c)/arenaUnit)
+		off = i*pageUnits + uint32(p.fresh)*uint32(ClassSize(c)/arenaUnit)
 		p.fresh++
 	}
 	p.live++
 	if int(p.live) == classes[c].blocks {
 		a.unlist(i, p)
 	}
-	a.used += blockBytes(c)
+	a.Used += BlockBytes(c)
 	return off, nil
 }
 
-// release takes a block back.
-func (a *arena) release(off uint32, c uint8) {
-	a.used -= blockBytes(c)
-	if classSize(c) > maxRun {
+// Release takes a block back.
+func (a *Arena) Release(off uint32, c uint8) {
+	a.Used -= BlockBytes(c)
+	if ClassSize(c) > maxRun {
 		a.releaseWhole(off, c)
 		return
 	}
@@ -165,15 +172,18 @@ func (a *arena) release(off uint32, c uint8) {
 	}
 }
 
+// Block is the memory of a block of class c.
+func (a *Arena) Block(off uint32, c uint8) []byte { return a.at(off)[:ClassSize(c)] }
+
 // at is the memory from off to the end of its chunk.
-func (a *arena) at(off uint32) []byte {
+func (a *Arena) at(off uint32) []byte {
 	return a.memory[off/chunkUnits][off%chunkUnits*arenaUnit:]
 }
 
-func (a *arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
+func (a *Arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
 
 // list puts a page in front of those of its class that have a free block.
-func (a *arena) list(i uint32, p *page) {
+func (a *Arena) list(i uint32, p *page) {
 	first := &a.open[p.class]
 	p.prev, p.next = 0, *first
 	if *first != 0 {
@@ -182,7 +192,7 @@ func (a *arena) list(i uint32, p *page) {
 	*first = i
 }
 
-func (a *arena) unlist(i uint32, p *page) {
+func (a *Arena) unlist(i uint32, p *page) {
 	if p.prev != 0 {
 		a.page(p.prev).next = p.next
 	} else {
@@ -195,16 +205,16 @@ func (a *arena) unlist(i uint32, p *page) {
 }
 
 // openPage gives class c another page, or as many in a row as its blocks need.
-func (a *arena) openPage(c uint8) (i uint32, err error) {
+func (a *Arena) openPage(c uint8) (i uint32, err error) {
 	n := classes[c].pages
 	if i, err = a.findPages(n); err != nil {
 		return 0, err
 	}
 	at, mask := i/chunkPages, pageMask(i, n)
-	a.idle -= int64(bits.OnesCount64(a.warm[at]&mask)) * pageBytes
+	a.Idle -= int64(bits.OnesCount64(a.warm[at]&mask)) * PageBytes
 	a.free[at] &^= mask
 	a.warm[at] |= mask
-	a.held += int64(n) * pageBytes
+	a.Held += int64(n) * PageBytes
 	p := a.page(i)
 	*p = page{class: c}
 	a.list(i, p)
@@ -212,13 +222,13 @@ func (a *arena) openPage(c uint8) (i uint32, err error) {
 }
 
 // closePage takes back a page, or those in a row that one block has had.
-func (a *arena) closePage(i uint32) {
+func (a *Arena) closePage(i uint32) {
 	p := a.page(i)
 	n := classes[p.class].pages
 	*p = page{}
 	a.free[i/chunkPages] |= pageMask(i, n)
-	a.held -= int64(n) * pageBytes
-	a.idle += int64(n) * pageBytes
+	a.Held -= int64(n) * PageBytes
+	a.Idle += int64(n) * PageBytes
 }
 
 // pageMask has the bits of n pages from i on.
@@ -227,8 +237,8 @@ func pageMask(i uint32, n int) uint64 {
 }
 
 // findPages finds n free pages in a row: such as are resident if there are any, in the first chunk that has them.
-func (a *arena) findPages(n int) (i uint32, err error) {
-	if a.idle >= int64(n)*pageBytes {
+func (a *Arena) findPages(n int) (i uint32, err error) {
+	if a.Idle >= int64(n)*PageBytes {
 		for at, free := range a.free {
 			if run := runOf(free&a.warm[at], n); run >= 0 {
 				return uint32(at*chunkPages + run), nil
@@ -262,7 +272,7 @@ func runOf(set uint64, n int) int {
 }
 
 // mapChunks maps size bytes for n chunks in a row and says which is the first.
-func (a *arena) mapChunks(n, size int) (first int, err error) {
+func (a *Arena) mapChunks(n, size int) (first int, err error) {
 	if len(a.chunks) == 0 {
 		a.grow(1)
 		a.chunks[0].kind = rest
@@ -274,7 +284,7 @@ func (a *arena) mapChunks(n, size int) (first int, err error) {
 		limit = maxChunks
 	}
 	if first+n > limit {
-		return 0, errArenaFull
+		return 0, ErrFull
 	}
 	b, err := offHeap(size)
 	if err != nil {
@@ -289,7 +299,7 @@ func (a *arena) mapChunks(n, size int) (first int, err error) {
 }
 
 // areUnmapped says so of n chunks from first on; beyond the last one nothing is mapped.
-func (a *arena) areUnmapped(first, n int) bool {
+func (a *Arena) areUnmapped(first, n int) bool {
 	for i := first; i < min(first+n, len(a.chunks)); i++ {
 		if a.chunks[i].kind != unmapped {
 			return false
@@ -298,7 +308,7 @@ func (a *arena) areUnmapped(first, n int) bool {
 	return true
 }
 
-func (a *arena) grow(n int) {
+func (a *Arena) grow(n int) {
 	for range n {
 		a.memory, a.chunks = append(a.memory, nil), append(a.chunks, chunk{})
 		a.free, a.warm = append(a.free, 0), append(a.warm, 0)
@@ -306,8 +316,8 @@ func (a *arena) grow(n int) {
 }
 
 // allocWhole is alloc for a block that has a mapping of its own.
-func (a *arena) allocWhole(c uint8) (off uint32, err error) {
-	size := classSize(c)
+func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
+	size := ClassSize(c)
 	n := (size + arenaChunk - 1) / arenaChunk
 	first, err := a.mapChunks(n, size)
 	if err != nil {
@@ -317,27 +327,27 @@ func (a *arena) allocWhole(c uint8) (off uint32, err error) {
 	for i := first + 1; i < first+n; i++ {
 		a.chunks[i].kind = rest
 	}
-	a.used += blockBytes(c)
-	a.held += blockBytes(c)
+	a.Used += BlockBytes(c)
+	a.Held += BlockBytes(c)
 	return uint32(first * chunkUnits), nil
 }
 
-func (a *arena) releaseWhole(off uint32, c uint8) {
+func (a *Arena) releaseWhole(off uint32, c uint8) {
 	first := int(off / chunkUnits)
 	freeOffHeap(a.memory[first])
 	a.memory[first] = nil
-	for i := range (classSize(c) + arenaChunk - 1) / arenaChunk {
+	for i := range (ClassSize(c) + arenaChunk - 1) / arenaChunk {
 		a.chunks[first+i].kind = unmapped
 	}
-	a.held -= blockBytes(c)
+	a.Held -= BlockBytes(c)
 }
 
-// resident is how much of the arena takes memory, at most.
-func (a *arena) resident() int64 { return a.held + a.idle }
+// Resident is how much of the arena takes memory, at most.
+func (a *Arena) Resident() int64 { return a.Held + a.Idle }
 
-// giveBack gives pages that nobody has back to the system, until no more than keep bytes of them are left.
-func (a *arena) giveBack(keep int64) {
-	for at := len(a.chunks) - 1; at > 0 && a.idle > keep; at-- {
+// GiveBack gives pages that nobody has back to the system, until no more than keep bytes of them are left.
+func (a *Arena) GiveBack(keep int64) {
+	for at := len(a.chunks) - 1; at > 0 && a.Idle > keep; at-- {
 		idle := a.free[at] & a.warm[at]
 		switch {
 		case idle == 0:
@@ -349,28 +359,29 @@ func (a *arena) giveBack(keep int64) {
 			_ = unix.Madvise(a.memory[at], unix.MADV_NOHUGEPAGE)
 			a.dropPages(at, idle)
 		}
-		a.idle -= int64(bits.OnesCount64(idle)) * pageBytes
+		a.Idle -= int64(bits.OnesCount64(idle)) * PageBytes
 		a.warm[at] &^= idle
 	}
 }
 
 // dropPages gives back the pages of a chunk that have a bit in set, run by run.
-func (a *arena) dropPages(at int, set uint64) {
+func (a *Arena) dropPages(at int, set uint64) {
 	for set != 0 {
 		from := bits.TrailingZeros64(set)
 		n := bits.TrailingZeros64(^(set >> from))
-		_ = unix.Madvise(a.memory[at][from*pageBytes:(from+n)*pageBytes], unix.MADV_DONTNEED)
+		_ = unix.Madvise(a.memory[at][from*PageBytes:(from+n)*PageBytes], unix.MADV_DONTNEED)
 		set &^= pageMask(uint32(from), n)
 	}
 }
 
-func (a *arena) close() {
+// Close gives back all memory.
+func (a *Arena) Close() {
 	for _, b := range a.memory {
 		if b != nil {
 			freeOffHeap(b)
 		}
 	}
-	*a = arena{}
+	*a = Arena{}
 }
 
 // offHeap maps size bytes of zeros that the collector doesn't know; huge pages spare address translation on random

@@ -1,0 +1,63 @@
+package arena
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Check counts anew what the arena has in its books, from all tables that have blocks of it. It is for tests.
+func (a *Arena) Check(tables ...*Table) error {
+	used, held, live := countBlocks(tables)
+	var idle int64
+	for at := range a.chunks {
+		if a.chunks[at].kind != paged {
+			continue
+		}
+		idle += int64(bits.OnesCount64(a.free[at]&a.warm[at])) * PageBytes
+		held += int64(chunkPages-bits.OnesCount64(a.free[at])) * PageBytes
+		for i := range a.chunks[at].pages {
+			n := uint32(at*chunkPages + i)
+			if live[n] != int(a.page(n).live) {
+				return fmt.Errorf("page %d has %d blocks, and its book says %d", n, live[n], a.page(n).live)
+			}
+		}
+	}
+	if used != a.Used || held != a.Held || idle != a.Idle {
+		return fmt.Errorf("%d bytes used, %d held and %d idle, and the books say %d, %d and %d", used, held, idle, a.Used, a.Held, a.Idle)
+	}
+	return a.checkLists()
+}
+
+// countBlocks counts the blocks of tables: the bytes of all, those of the ones that have a mapping of their own, and how
+// many each page has.
+func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
+	live = map[uint32]int{}
+	for _, t := range tables {
+		for i := range t.Slots {
+			s := &t.Slots[i]
+			if s.Number == 0 {
+				continue
+			}
+			used += BlockBytes(s.Class())
+			if ClassSize(s.Class()) > maxRun {
+				whole += BlockBytes(s.Class())
+			} else {
+				live[s.Off/pageUnits]++
+			}
+		}
+	}
+	return used, whole, live
+}
+
+// checkLists looks whether the lists of pages with a free block have such pages alone.
+func (a *Arena) checkLists() error {
+	for c := range a.open {
+		for i, before := a.open[c], uint32(0); i != 0; i, before = a.page(i).next, i {
+			p := a.page(i)
+			if int(p.class) != c || p.prev != before || p.leaving || p.live == 0 || int(p.live) >= classes[c].blocks {
+				return fmt.Errorf("page %d in the list of class %d: %+v", i, c, *p)
+			}
+		}
+	}
+	return nil
+}

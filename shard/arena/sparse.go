@@ -1,0 +1,74 @@
+package arena
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Choose marks pages to be emptied, those with the least to move first, until they come to want bytes, and says whether
+// there are any. What is in them fits in the other pages of their class.
+func (a *Arena) Choose(want int64) bool {
+	sparse := a.sparsePages()
+	slices.SortFunc(sparse, func(i, j uint32) int {
+		p, q := a.page(i), a.page(j)
+		return cmp.Compare(int(p.live)*classes[q.class].blocks, int(q.live)*classes[p.class].blocks)
+	})
+	n := 0
+	for n < len(sparse) && want > 0 {
+		p := a.page(sparse[n])
+		a.unlist(sparse[n], p)
+		p.leaving = true
+		want -= PageBytes
+		n++
+	}
+	return n > 0
+}
+
+// sparsePages are, of each class, as many pages with a free block as its blocks could do without: those with the fewest
+// blocks.
+func (a *Arena) sparsePages() (sparse []uint32) {
+	for c := range a.open {
+		var open []uint32
+		free, blocks := 0, classes[c].blocks
+		for i := a.open[c]; i != 0; i = a.page(i).next {
+			open = append(open, i)
+			free += blocks - int(a.page(i).live)
+		}
+		slices.SortFunc(open, func(i, j uint32) int { return cmp.Compare(a.page(i).live, a.page(j).live) })
+		sparse = append(sparse, open[:free/blocks]...)
+	}
+	return sparse
+}
+
+// isLeaving says whether the block at off is to be moved.
+func (a *Arena) isLeaving(off uint32) bool {
+	x := &a.chunks[off/chunkUnits]
+	return x.kind == paged && x.pages[off%chunkUnits/pageUnits].leaving
+}
+
+// Empty moves what a table has in pages that are to be emptied, and says how many bytes that were.
+func (a *Arena) Empty(t *Table) (moved int64, err error) {
+	for i := range t.Slots {
+		s := &t.Slots[i]
+		if s.Number == 0 || !a.isLeaving(s.Off) {
+			continue
+		}
+		moved += BlockBytes(s.Class())
+		if err := a.Move(s); err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+// Move moves the entry in s to another block of its class.
+func (a *Arena) Move(s *Slot) error {
+	off, err := a.Alloc(s.Class())
+	if err != nil {
+		return err
+	}
+	copy(a.Block(off, s.Class()), a.Block(s.Off, s.Class()))
+	a.Release(s.Off, s.Class())
+	s.Off = off
+	return nil
+}
