@@ -18,6 +18,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // contents are the entries, documents and books of an engine, as its store holds them after a checkpoint; but for how
@@ -27,16 +28,16 @@ func contents(t *testing.T, e *Engine) map[string]string {
 	e.forgetOwn()
 	require.NoError(t, e.Checkpoint())
 	all := map[string]string{}
-	require.NoError(t, e.store.scan([]byte("c"), []byte("f"), func(k, v []byte) error {
+	require.NoError(t, e.store.Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
 		if k[0] == 'e' && len(k) > 9 {
 			switch k[9] {
-			case bookDropped:
+			case store.BookDropped:
 				return nil
-			case bookApart:
+			case store.BookApart:
 				if apartReason(v[0]) != apartElsewhere { // who came across it
 					return nil
 				}
-			case bookApplied:
+			case store.BookApplied:
 				v = v[8:]
 			}
 		}
@@ -194,9 +195,9 @@ func testReplicasAreAlike(t *testing.T) {
 					kinds[k[9]]++
 				}
 			}
-			require.Zero(t, kinds[bookOutbox]+kinds[bookDeferred])
+			require.Zero(t, kinds[store.BookOutbox]+kinds[store.BookDeferred])
 			if g.number > 0 {
-				require.NotZero(t, kinds[bookTrail])
+				require.NotZero(t, kinds[store.BookTrail])
 			}
 			alike(t, want, contents(t, over(g.replicas[1].e.Load())), fmt.Sprintf("round %d, group %d, the other node", round, g.number))
 			for i := range 3 {

@@ -9,8 +9,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // Kept answers (decisions.md D3) are entries that go by themselves, a day after they were kept. Which ones do must not
@@ -50,7 +52,7 @@ func (w *worker) keepAnswer(p *partition, o op.Op) error {
 // putAnswer keeps an answer in the slot that has an older one, or else at number.
 func (w *worker) putAnswer(p *partition, s *arena.Slot, number uint64, key, answer []byte) error {
 	rec := w.applying.rec
-	w.fresh = profile.AppendHeader(w.fresh[:0], kindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
+	w.fresh = profile.AppendHeader(w.fresh[:0], entries.KindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
 	w.fresh = append(w.fresh, answer...)
 	if s != nil {
 		number = s.Number
@@ -82,7 +84,7 @@ func (w *worker) sweep(p *partition) error {
 		if err != nil {
 			return err
 		}
-		if s != nil && profile.Kind(w.entryOf(s)) == kindAnswer && profile.Created(w.entryOf(s)) < oldest {
+		if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer && profile.Created(w.entryOf(s)) < oldest {
 			if err := w.erase(p, s); err != nil {
 				return err
 			}
@@ -95,7 +97,7 @@ func (w *worker) sweep(p *partition) error {
 }
 
 // before are the first rows with a stamp before oldest, in order: more than maxSwept if there are more.
-func (x *answerIndex) before(s *store, partition uint8, oldest int64) (due []keptAnswer, err error) {
+func (x *answerIndex) before(s *store.Store, partition uint8, oldest int64) (due []keptAnswer, err error) {
 	if oldest <= x.swept.stamp {
 		return nil, nil
 	}
@@ -105,8 +107,8 @@ func (x *answerIndex) before(s *store, partition uint8, oldest int64) (due []kep
 		}
 	}
 	pending := len(due)
-	upper := appendBookKey(nil, partition, bookAnswers, uint64(oldest))
-	err = s.scan(x.behindSwept(partition), upper, func(k, _ []byte) error {
+	upper := store.AppendBookKey(nil, partition, store.BookAnswers, uint64(oldest))
+	err = s.Scan(x.behindSwept(partition), upper, func(k, _ []byte) error {
 		if len(k) == 26 {
 			due = append(due, keptAnswer{int64(binary.BigEndian.Uint64(k[10:])), binary.BigEndian.Uint64(k[18:])})
 		}
@@ -124,7 +126,7 @@ func (x *answerIndex) before(s *store, partition uint8, oldest int64) (due []kep
 
 func (x *answerIndex) save(partition uint8, batch *pebble.Batch) error {
 	for _, a := range x.added {
-		if err := batch.Set(appendBookKey(nil, partition, bookAnswers, uint64(a.stamp), a.number), nil, nil); err != nil {
+		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.stamp), a.number), nil, nil); err != nil {
 			return err
 		}
 	}
@@ -133,12 +135,12 @@ func (x *answerIndex) save(partition uint8, batch *pebble.Batch) error {
 		return nil
 	}
 	x.unsaved = false
-	return batch.DeleteRange(appendBookKey(nil, partition, bookAnswers), x.behindSwept(partition), nil)
+	return batch.DeleteRange(store.AppendBookKey(nil, partition, store.BookAnswers), x.behindSwept(partition), nil)
 }
 
 // behindSwept is the first key that a row may have which is not swept.
 func (x *answerIndex) behindSwept(partition uint8) []byte {
-	return append(appendBookKey(nil, partition, bookAnswers, uint64(x.swept.stamp), x.swept.number), 0)
+	return append(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(x.swept.stamp), x.swept.number), 0)
 }
 
 func (x *answerIndex) saved() {

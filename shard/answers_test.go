@@ -12,8 +12,10 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those
@@ -69,17 +71,17 @@ func TestAnswersAreForgotten(t *testing.T) {
 		if r.IntN(2) == 0 {
 			w.disturb()
 		}
-		entries, rows := 0, 0
+		found, rows := 0, 0
 		scanAll(t, w.e, func(k, v []byte) error {
-			if len(k) == 9 && profile.Kind(v) == kindAnswer {
-				entries++
+			if len(k) == 9 && profile.Kind(v) == entries.KindAnswer {
+				found++
 			}
-			if len(k) == 26 && k[9] == bookAnswers {
+			if len(k) == 26 && k[9] == store.BookAnswers {
 				rows++
 			}
 			return nil
 		})
-		require.Equal(t, want, entries)
+		require.Equal(t, want, found)
 		require.GreaterOrEqual(t, rows, want)
 		if want == 0 {
 			require.Zero(t, rows)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
 )
 
 // Numbers set apart are those of which it must be known without a look that an op for them has to look: where an
@@ -70,7 +72,7 @@ func (a *apart) load(number uint64, value []byte) {
 
 func (a *apart) save(partition uint8, batch *pebble.Batch) error {
 	for _, x := range a.added {
-		if err := batch.Set(appendBookKey(nil, partition, bookApart, x.number), []byte{byte(x.why)}, nil); err != nil {
+		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookApart, x.number), []byte{byte(x.why)}, nil); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -159,9 +160,9 @@ func (w *worker) applyToUser(p *partition, o op.Op) error {
 	case profile.Kind(w.entryOf(s)) == profile.KindUser:
 		return w.change(p, s, o)
 	}
-	switch m := members(w.entryOf(s)); {
+	switch m := entries.Members(w.entryOf(s)); {
 	case len(m) == 8:
-		w.pass(p, o, member(m, 0))
+		w.pass(p, o, entries.Member(m, 0))
 		return nil
 	case len(m) == 0 && flags.Has(op.UpdateOnly):
 		w.applying.dropped = true
@@ -194,7 +195,7 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace && isNamed(b, o.Flags().ID(), o.Key()) {
 			return w.change(p, s, o)
 		}
-		if to, ok := forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
+		if to, ok := entries.Forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
 			w.follow(p, o, to)
 			return nil
 		}
@@ -309,7 +310,7 @@ func (w *worker) keep(b []byte) []byte {
 // change applies a user op to the profile in s.
 func (w *worker) change(p *partition, s *arena.Slot, o op.Op) error {
 	if !w.hasRoom(p, s, len(o)) {
-		overgrown.Inc()
+		entries.Overgrown.Inc()
 		w.applying.dropped = true
 		return nil
 	}
@@ -332,9 +333,6 @@ func (w *worker) limit() *profile.Limits {
 	}
 	return &w.limits
 }
-
-// profileSlack is more than the bookkeeping that one op can add to a profile.
-const profileSlack = 64 << 10
 
 // judge takes note of what the editor says about the op that it has applied.
 func (w *worker) judge(number uint64, v profile.Verdict) {
@@ -371,7 +369,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	w.eachRow(b, func(id op.IDKind, key []byte) {
 		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
 	})
-	w.fresh = appendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
+	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
 		return err
 	}
@@ -435,14 +433,14 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		return err
 	}
 	if s != nil && flags.Has(op.Resolved) {
-		if to, ok := forward(w.entryOf(s)); ok {
+		if to, ok := entries.Forward(w.entryOf(s)); ok {
 			w.send(p, op.Import, flags, to, o.Body(), o.Key(), false)
 			return nil
 		}
 	}
-	if s != nil && profile.Kind(w.entryOf(s)) == kindRow {
-		if m := members(w.entryOf(s)); len(m) > 0 {
-			w.send(p, op.Import, flags|op.Resolved, member(m, 0), o.Body(), o.Key(), false)
+	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindRow {
+		if m := entries.Members(w.entryOf(s)); len(m) > 0 {
+			w.send(p, op.Import, flags|op.Resolved, entries.Member(m, 0), o.Body(), o.Key(), false)
 			return nil
 		}
 	}

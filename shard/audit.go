@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
 )
 
 // The audit log is a book of partition 0 that is only ever appended to: written by checkpoints, never loaded whole. An
@@ -55,14 +57,14 @@ func (l *auditLog) save(batch *pebble.Batch) error {
 		v := binary.LittleEndian.AppendUint64(nil, uint64(a.Time))
 		v = binary.LittleEndian.AppendUint32(v, a.Actor)
 		v = append(append(v, a.Hash[:]...), a.Body...)
-		if err := batch.Set(appendBookKey(nil, 0, bookAudit, a.Seq), v, nil); err != nil {
+		if err := batch.Set(store.AppendBookKey(nil, 0, store.BookAudit, a.Seq), v, nil); err != nil {
 			return err
 		}
 	}
 	if l.saving = len(l.pending); l.saving == 0 {
 		return nil
 	}
-	return batch.Set(appendBookKey(nil, 0, bookAuditEnd), append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
+	return batch.Set(store.AppendBookKey(nil, 0, store.BookAuditEnd), append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
 }
 
 func (l *auditLog) saved() {
@@ -70,13 +72,13 @@ func (l *auditLog) saved() {
 }
 
 // load reads where the log ends.
-func (l *auditLog) load(s *store) error {
-	v, err := s.getCopy(appendBookKey(nil, 0, bookAuditEnd))
+func (l *auditLog) load(s *store.Store) error {
+	v, err := s.Get(store.AppendBookKey(nil, 0, store.BookAuditEnd))
 	if err != nil || v == nil {
 		return err
 	}
 	if len(v) != 8+len(l.hash) {
-		return fmt.Errorf("%w: end of the audit log of %d bytes", ErrStore, len(v))
+		return fmt.Errorf("%w: end of the audit log of %d bytes", store.ErrStore, len(v))
 	}
 	l.seq, l.hash = binary.LittleEndian.Uint64(v), [32]byte(v[8:])
 	return nil
@@ -108,10 +110,10 @@ func (e *Replica) auditPage(seq uint64) (page []AuditEntry, err error) {
 	pending := append([]AuditEntry(nil), e.audit.pending...)
 	w.mu.Unlock()
 	size := 0
-	err = e.store.scan(appendBookKey(nil, 0, bookAudit, seq), appendBookKey(nil, 0, bookAudit+1), func(k, v []byte) error {
+	err = e.store.Scan(store.AppendBookKey(nil, 0, store.BookAudit, seq), store.AppendBookKey(nil, 0, store.BookAudit+1), func(k, v []byte) error {
 		a := AuditEntry{Seq: binary.BigEndian.Uint64(k[10:])}
 		if len(v) < 12+len(a.Hash) {
-			return fmt.Errorf("%w: audit entry %d of %d bytes", ErrStore, a.Seq, len(v))
+			return fmt.Errorf("%w: audit entry %d of %d bytes", store.ErrStore, a.Seq, len(v))
 		}
 		a.Time, a.Actor = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint32(v[8:])
 		a.Hash, a.Body = [32]byte(v[12:]), bytes.Clone(v[12+len(a.Hash):])

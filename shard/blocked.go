@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -67,7 +68,7 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 		return a, false, err
 	}
 	defer l.back()
-	if profile.Kind(l.blob) != kindRow || profile.Workspace(l.blob) != workspace {
+	if profile.Kind(l.blob) != entries.KindRow || profile.Workspace(l.blob) != workspace {
 		return a, false, nil
 	}
 	s, _ := profile.StateOf(l.blob, State{Kind: Bounce})

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
 )
 
 // The block list is an index of the rows of emails that are marked as hard bounces: a book of each partition, keyed by
@@ -26,9 +28,9 @@ func (e *Replica) BlockedPage(workspace uint32, partition uint8, after uint64) (
 	}
 	w.mu.Unlock()
 	pending := len(numbers)
-	lower := appendBookKey(nil, partition, bookBlocked, uint64(workspace), after+1)
-	upper := appendBookKey(nil, partition, bookBlocked, uint64(workspace)+1)
-	err = e.store.scan(lower, upper, func(k, _ []byte) error {
+	lower := store.AppendBookKey(nil, partition, store.BookBlocked, uint64(workspace), after+1)
+	upper := store.AppendBookKey(nil, partition, store.BookBlocked, uint64(workspace)+1)
+	err = e.store.Scan(lower, upper, func(k, _ []byte) error {
 		if len(k) != 26 {
 			return nil
 		}
@@ -72,7 +74,7 @@ type blockChange struct {
 func (x *blockIndex) save(partition uint8, batch *pebble.Batch) error {
 	var key []byte
 	for _, c := range x.changes {
-		key = appendBookKey(key[:0], partition, bookBlocked, uint64(c.workspace), c.number)
+		key = store.AppendBookKey(key[:0], partition, store.BookBlocked, uint64(c.workspace), c.number)
 		write := func() error { return batch.Delete(key, nil) }
 		if c.on {
 			write = func() error { return batch.Set(key, nil, nil) }

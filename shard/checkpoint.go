@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
 )
 
 // checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
@@ -101,7 +102,7 @@ func (e *Replica) checkpoint() error {
 	select {
 	case err := <-done:
 		return err
-	case <-e.store.events.dead:
+	case <-e.store.Dead():
 		return e.Failed()
 	}
 }
@@ -122,7 +123,7 @@ func (e *Replica) checkpointAll() error {
 		}
 		i, applied = next, min(applied, at)
 	}
-	if err := e.store.flush(); err != nil {
+	if err := e.store.Flush(); err != nil {
 		return err
 	}
 	e.checkpointed.Store(applied)
@@ -144,10 +145,10 @@ func (e *Replica) checkpointAll() error {
 // it is instead of sorting it in, key by key.
 func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
-	batch := e.store.db.NewBatchWithSize(enough + enough/4)
+	batch := e.store.DB.NewBatchWithSize(enough + enough/4)
 	defer batch.Close()
-	before := e.store.view()
-	defer before.close()
+	before := e.store.View()
+	defer before.Close()
 	applied = math.MaxUint64
 	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
 		p := e.held[next]
@@ -168,7 +169,7 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 		}
 	}
 	if err := batch.Commit(pebble.NoSync); err != nil {
-		return 0, 0, fmt.Errorf("%w: %w", ErrStore, err)
+		return 0, 0, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	for _, p := range e.held[first:next] {
 		w := e.owner[p.id]
@@ -186,7 +187,7 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 // saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back.
 // Records with later stamps are in the log: it is trimmed to what the first partition had applied, at most.
 func (e *Replica) saveStamp(batch *pebble.Batch) error {
-	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(e.clock.Last())), nil)
+	return store.SaveStamp(batch, e.clock.Last())
 }
 
 var (

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -100,8 +101,8 @@ func (w *worker) claim(p *partition, o op.Op) error {
 	if s != nil {
 		if b := w.entryOf(s); profile.Kind(b) == profile.KindUser {
 			holder = s.Number
-		} else if m := members(b); len(m) > 0 {
-			holder = member(m, 0)
+		} else if m := entries.Members(b); len(m) > 0 {
+			holder = entries.Member(m, 0)
 		}
 	}
 	switch {
@@ -158,7 +159,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	var blob []byte
 	if s != nil {
 		blob = w.entryOf(s)
-		if to, ok := forward(blob); ok && profile.Workspace(blob) == rec.Workspace { // who it has been merged into gets it
+		if to, ok := entries.Forward(blob); ok && profile.Workspace(blob) == rec.Workspace { // who it has been merged into gets it
 			w.send(p, op.Grant, o.Flags(), to, o.Body(), key, false)
 			return nil
 		}
@@ -192,7 +193,7 @@ func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c c
 	blob, lost := w.entryOf(s), []byte(nil)
 	has := isNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {
-		overgrown.Inc()
+		entries.Overgrown.Inc()
 		return Nobody, nil
 	}
 	var out []byte
@@ -293,14 +294,14 @@ func (w *worker) moveMember(p *partition, o op.Op) error {
 		return op.ErrMalformed
 	}
 	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
-	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != kindRow {
+	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
 		return err
 	}
 	from, to := binary.LittleEndian.Uint64(o.Body()), binary.LittleEndian.Uint64(o.Body()[8:])
-	m := append(w.members[:0], members(w.entryOf(s))...)
+	m := append(w.members[:0], entries.Members(w.entryOf(s))...)
 	at, has := -1, false
 	for i := 0; i < len(m)/8; i++ {
-		switch member(m, i) {
+		switch entries.Member(m, i) {
 		case from:
 			at = i
 		case to:
@@ -325,6 +326,6 @@ func (w *worker) place() profile.Place {
 
 // hasRoom says whether the profile in s may grow by an op of n bytes.
 func (w *worker) hasRoom(p *partition, s *arena.Slot, n int) bool {
-	need := s.Size() + 2*n + profileSlack
+	need := s.Size() + 2*n + entries.ProfileSlack
 	return need <= arena.MaxBlockBytes && need+p.reserved(s.Number) <= arena.MaxBlockBytes
 }

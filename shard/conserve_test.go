@@ -18,6 +18,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -569,7 +570,7 @@ func (s *sent) check(t *testing.T, e *Engine) {
 	for _, number := range s.numbers {
 		to := number
 		for live[to] == nil {
-			require.NoError(t, e.view(to, func(b []byte) { to, _ = forward(b) }))
+			require.NoError(t, e.view(to, func(b []byte) { to, _ = entries.Forward(b) }))
 			require.NotZero(t, to, "%x leads nowhere", number)
 		}
 		x, _ := profile.Event(live[to], fmt.Append(nil, "n", number))
@@ -602,9 +603,9 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 		case profile.KindUser:
 			require.NoError(t, profile.Check(v))
 			live[number] = slices.Clone(v)
-		case kindRow:
+		case entries.KindRow:
 			require.NotContains(t, rows, keyOf(id, key), "two rows")
-			rows[keyOf(id, key)] = slices.Clone(members(v))
+			rows[keyOf(id, key)] = slices.Clone(entries.Members(v))
 		}
 		return nil
 	})
@@ -615,10 +616,10 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 			row := rows[keyOf(k.id, k.key)]
 			if k.id == op.Alias || k.id == op.ExternalID {
 				require.Equal(t, 8, len(row), "%v %q of %x is in a row of %d", k.id, k.key, number, len(row)/8)
-				require.Equal(t, number, member(row, 0), "%v %q", k.id, k.key)
+				require.Equal(t, number, entries.Member(row, 0), "%v %q", k.id, k.key)
 				continue
 			}
-			require.True(t, slices.ContainsFunc(slices.Collect(slices.Chunk(row, 8)), func(m []byte) bool { return member(m, 0) == number }), "%v %q does not lead to %x", k.id, k.key, number)
+			require.True(t, slices.ContainsFunc(slices.Collect(slices.Chunk(row, 8)), func(m []byte) bool { return entries.Member(m, 0) == number }), "%v %q does not lead to %x", k.id, k.key, number)
 		}
 		if id := profile.ExternalID(blob); id != nil {
 			require.Equal(t, number, numberOf(t, e, op.ExternalID, string(id)))
@@ -627,11 +628,11 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 	}
 	for key, row := range rows {
 		for i := range len(row) / 8 {
-			blob := live[member(row, i)]
-			require.NotNil(t, blob, "%s leads to %x, which is nobody", key, member(row, i))
+			blob := live[entries.Member(row, i)]
+			require.NotNil(t, blob, "%s leads to %x, which is nobody", key, entries.Member(row, i))
 			var keys rowKeys
 			keys.read(blob)
-			require.True(t, slices.ContainsFunc(keys.list, func(k rowKey) bool { return keyOf(k.id, k.key) == key }), "%s leads to %x, which does not know it", key, member(row, i))
+			require.True(t, slices.ContainsFunc(keys.list, func(k rowKey) bool { return keyOf(k.id, k.key) == key }), "%s leads to %x, which does not know it", key, entries.Member(row, i))
 		}
 	}
 	return live

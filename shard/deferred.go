@@ -12,6 +12,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -32,7 +33,7 @@ func (d *deferred) encode() []byte {
 
 func decodeDeferred(seq uint64, v []byte) (*deferred, error) {
 	if len(v) < 8 {
-		return nil, fmt.Errorf("%w: deferred record of %d bytes", ErrStore, len(v))
+		return nil, fmt.Errorf("%w: deferred record of %d bytes", store.ErrStore, len(v))
 	}
 	return &deferred{seq: seq, owner: binary.LittleEndian.Uint64(v), record: bytes.Clone(v[8:]), stored: true}, nil
 }
@@ -129,7 +130,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		case err == nil:
 			p.future.finish()
 			return p.Wait(end)
-		case errors.Is(err, ErrStore):
+		case errors.Is(err, store.ErrStore):
 			e.fail(err)
 			return x, e.Failed()
 		case errors.Is(err, ErrNotLeader), errors.Is(err, ErrClosed):

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -131,19 +132,19 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
 			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), apartElsewhere)
 		}
-		w.row = profile.AppendHeader(w.row[:0], kindRow, id, key, rec.Workspace, rec.Stamp)
+		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, key, rec.Workspace, rec.Stamp)
 		if s, err = w.insert(p, row, w.row); err != nil {
 			return err
 		}
 	}
-	m := members(w.entryOf(s))
+	m := entries.Members(w.entryOf(s))
 	for i := 0; i < len(m)/8; i++ {
-		if member(m, i) == number {
+		if entries.Member(m, i) == number {
 			return nil
 		}
 	}
 	if len(m)/8 >= maxMembers {
-		overgrown.Inc()
+		entries.Overgrown.Inc()
 		return nil
 	}
 	m = binary.LittleEndian.AppendUint64(append(w.members[:0], m...), number)
@@ -161,7 +162,7 @@ const maxMembers = 100_000
 func (w *worker) setMembers(s *arena.Slot, m []byte) error {
 	w.members = m
 	w.value = op.AppendString(w.value[:0], m)
-	return w.update(s, w.ed.SetAttr(w.entryOf(s), attrMembers, op.Value(w.value)))
+	return w.update(s, w.ed.SetAttr(w.entryOf(s), entries.AttrMembers, op.Value(w.value)))
 }
 
 // removeMember: a profile has lost this address or is gone. A row without profiles and states goes too. Who left, and
@@ -179,12 +180,12 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 		}
 		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, appendStates(bytes.Clone(until), states), nil, false)
 	}
-	if s == nil || profile.Kind(w.entryOf(s)) != kindRow {
+	if s == nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
 		return nil
 	}
-	m := append(w.members[:0], members(w.entryOf(s))...)
+	m := append(w.members[:0], entries.Members(w.entryOf(s))...)
 	for i := 0; i < len(m)/8; i++ {
-		if member(m, i) == number {
+		if entries.Member(m, i) == number {
 			m = append(m[:8*i], m[8*i+8:]...)
 			break
 		}
@@ -228,7 +229,7 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 		changes = missing(w.entryOf(s), changes)
 	}
 	if s == nil {
-		w.row = profile.AppendHeader(w.row[:0], kindRow, id, o.Key(), rec.Workspace, rec.Stamp)
+		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, o.Key(), rec.Workspace, rec.Stamp)
 		if s, err = w.insert(p, row, w.row); err != nil {
 			return err
 		}
@@ -246,8 +247,8 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 
 // isAlone says whether a profile is the only one that a row leads to.
 func isAlone(row []byte, number uint64) bool {
-	m := members(row)
-	return len(m) == 8 && member(m, 0) == number
+	m := entries.Members(row)
+	return len(m) == 8 && entries.Member(m, 0) == number
 }
 
 // sameAddresses says whether an attributes body gives a profile no other email or phone than it has

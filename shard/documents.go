@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/op"
+	"millrace/shard/store"
 )
 
 // Control documents (workspaces, keys, groups, …) are partition 0's: the worker that owns it applies their changes, and
@@ -160,9 +161,9 @@ func (e *Replica) saveDocuments(batch *pebble.Batch) error {
 	for key := range e.unsavedDocs {
 		var err error
 		if doc, ok := e.documents[key]; ok {
-			err = batch.Set(documentKey(key), doc, nil)
+			err = batch.Set(store.DocumentKey(key), doc, nil)
 		} else {
-			err = batch.Delete(documentKey(key), nil)
+			err = batch.Delete(store.DocumentKey(key), nil)
 		}
 		if err != nil {
 			return err

@@ -9,12 +9,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"millrace/loadtest/testseed"
-	"millrace/loadtest/testsize"
-
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/store"
 )
 
 func auditOf(t testing.TB, e *Engine, seq uint64) (entries []AuditEntry) {
@@ -200,9 +201,9 @@ func TestVerifyAudit(t *testing.T) {
 	require.NoError(t, e.Checkpoint())
 	require.Empty(t, e.audit.pending)
 	require.Len(t, auditOf(t, e, 1), entries)
-	key := func(seq uint64) []byte { return appendBookKey(nil, 0, bookAudit, seq) }
+	key := func(seq uint64) []byte { return store.AppendBookKey(nil, 0, store.BookAudit, seq) }
 	row := func(seq uint64) []byte {
-		v, err := e.store.getCopy(key(seq))
+		v, err := e.store.Get(key(seq))
 		require.NoError(t, err)
 		return v
 	}
@@ -218,14 +219,14 @@ func TestVerifyAudit(t *testing.T) {
 		require.ErrorContains(t, err, text, what)
 		require.Equal(t, good, n, what)
 		for seq, v := range saved {
-			require.NoError(t, e.store.db.Set(key(seq), v, pebble.NoSync))
+			require.NoError(t, e.store.DB.Set(key(seq), v, pebble.NoSync))
 		}
 		n, err = e.VerifyAudit()
 		require.NoError(t, err)
 		require.EqualValues(t, entries, n)
 	}
-	put := func(seq uint64, v []byte) { require.NoError(t, e.store.db.Set(key(seq), v, pebble.NoSync)) }
-	drop := func(seq uint64) { require.NoError(t, e.store.db.Delete(key(seq), pebble.NoSync)) }
+	put := func(seq uint64, v []byte) { require.NoError(t, e.store.DB.Set(key(seq), v, pebble.NoSync)) }
+	drop := func(seq uint64) { require.NoError(t, e.store.DB.Delete(key(seq), pebble.NoSync)) }
 	for _, at := range []int{0, 8, 12, 12 + 31, 12 + 32, len(row(77)) - 1} { // time, actor, hash, body
 		f(fmt.Sprint("a flipped bit at ", at), 76, "entry 77 was changed", func() {
 			v := row(77)

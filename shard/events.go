@@ -10,6 +10,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no
@@ -66,8 +67,8 @@ func (e *Replica) Dropped(from, to uint64) ([]Dropped, error) {
 			}
 		}
 		w.mu.Unlock()
-		lower, upper := appendBookKey(nil, p.id, bookDropped, from), appendBookKey(nil, p.id, bookDropped, to, ^uint64(0))
-		err := e.store.scan(lower, upper, func(k, _ []byte) error {
+		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, from), store.AppendBookKey(nil, p.id, store.BookDropped, to, ^uint64(0))
+		err := e.store.Scan(lower, upper, func(k, _ []byte) error {
 			if len(k) == 26 {
 				all = append(all, Dropped{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
 			}
@@ -88,16 +89,16 @@ func (e *Replica) Dropped(from, to uint64) ([]Dropped, error) {
 
 // ForgetDropped removes what Dropped knows of positions up to to: the event log has taken it over.
 func (e *Replica) ForgetDropped(to uint64) error {
-	batch := e.store.db.NewBatch()
+	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	for _, p := range e.held {
-		lower, upper := appendBookKey(nil, p.id, bookDropped, 0), appendBookKey(nil, p.id, bookDropped, to+1)
+		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, 0), store.AppendBookKey(nil, p.id, store.BookDropped, to+1)
 		if err := batch.DeleteRange(lower, upper, nil); err != nil {
-			return fmt.Errorf("%w: %w", ErrStore, err)
+			return fmt.Errorf("%w: %w", store.ErrStore, err)
 		}
 	}
 	if err := batch.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return nil
 }

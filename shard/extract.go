@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -44,7 +45,7 @@ func (e *Replica) Settle(ctx context.Context) error {
 const settlePause = 5 * time.Millisecond
 
 // Secret is what numbers are made with: of who knows it, users can be aimed at one partition.
-func (e *Replica) Secret() [32]byte { return e.store.secret }
+func (e *Replica) Secret() [32]byte { return e.store.Secret }
 
 // Extract describes a store to be made of a part of another one (Replica.Extract).
 type Extract struct {
@@ -67,8 +68,8 @@ type Extract struct {
 
 // PartitionBytes is about how many bytes a partition takes in the store.
 func (e *Replica) PartitionBytes(partition uint8) int64 {
-	lower, upper := bounds(partition)
-	n, err := e.store.db.EstimateDiskUsage(lower, upper)
+	lower, upper := store.Bounds(partition)
+	n, err := e.store.DB.EstimateDiskUsage(lower, upper)
 	if err != nil {
 		return 0
 	}
@@ -95,27 +96,27 @@ func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	if err := wal.MakeDir(x.FS, path); err != nil {
 		return err
 	}
-	to := &Replica{opts: ReplicaOptions{Options: Options{FS: x.FS, Dir: x.Dir, Logger: x.Logger}}, failure: failure{failed: make(chan struct{})}}
-	to.opts.EnsureDefaults()
-	to.window.init(to.opts.MaxInflightBytes)
-	s, err := openStore(to, true, e.store.secret)
+	o := e.storeOptions(true, e.store.Secret)
+	o.FS, o.Dir, o.Logger, o.Cache = x.FS, path, x.Logger, nil
+	o.Note, o.OnFailure = func(uint64) {}, func(error) {} // its flush says so
+	s, err := store.Open(o)
 	if err != nil {
 		return err
 	}
-	c := &copier{ctx: ctx, from: e, to: s, x: &x, batch: s.db.NewBatch()}
+	c := &copier{ctx: ctx, from: e, to: s, x: &x, batch: s.DB.NewBatch()}
 	err = c.copy()
 	_ = c.batch.Close()
 	if err == nil {
-		err = s.flush()
+		err = s.Flush()
 	}
-	return errors.Join(err, s.close())
+	return errors.Join(err, s.Close())
 }
 
 // copier is one run of Extract.
 type copier struct {
 	ctx   context.Context
 	from  *Replica
-	to    *store
+	to    *store.Store
 	x     *Extract
 	batch *pebble.Batch
 }
@@ -156,7 +157,7 @@ func (c *copier) write() error {
 		return err
 	}
 	if err := c.batch.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	c.batch.Reset()
 	return nil
@@ -164,17 +165,17 @@ func (c *copier) write() error {
 
 func (c *copier) documents() error {
 	without := c.x.WithoutDocuments
-	err := c.from.store.documents(func(key string, doc []byte) {
+	err := c.from.store.Documents(func(key string, doc []byte) {
 		if without != "" && strings.HasPrefix(key, without) || c.x.Documents[key] != nil {
 			return
 		}
-		_ = c.batch.Set(documentKey(key), doc, nil) // fails only when the batch was committed
+		_ = c.batch.Set(store.DocumentKey(key), doc, nil) // fails only when the batch was committed
 	})
 	if err != nil {
 		return err
 	}
 	for key, doc := range c.x.Documents { // order doesn't matter: the keys differ
-		if err := c.set(documentKey(key), doc); err != nil {
+		if err := c.set(store.DocumentKey(key), doc); err != nil {
 			return err
 		}
 	}
@@ -183,39 +184,37 @@ func (c *copier) documents() error {
 
 // partition copies the books of a partition, as far as they go along, and its entries.
 func (c *copier) partition(p uint8) error {
-	lower, upper := bounds(p)
+	lower, upper := store.Bounds(p)
 	if c.x.Control { // of its books the audit log alone
-		upper = appendEntryKey(nil, uint64(p)<<56|1)
+		upper = store.AppendEntryKey(nil, uint64(p)<<56|1)
 	}
 	found := false
-	err := c.from.store.scan(lower, upper, func(k, v []byte) error {
-		if len(k) > entryKeyBytes {
-			switch kind := k[entryKeyBytes]; {
-			case kind == bookApplied:
+	err := c.from.store.Scan(lower, upper, func(k, v []byte) error {
+		if len(k) > store.EntryKeyBytes {
+			switch kind := k[store.EntryKeyBytes]; {
+			case kind == store.BookApplied:
 				found = true
 				return c.applied(k, v)
-			case c.x.Control != (kind == bookAudit || kind == bookAuditEnd), kind == bookDropped:
+			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped:
 				return nil
 			}
 		}
 		return c.set(k, v)
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("%w: its books are missing", ErrStore)
+		err = fmt.Errorf("%w: its books are missing", store.ErrStore)
 	}
 	return err
 }
 
-const entryKeyBytes = 9
-
 // applied copies a partition's position, and its counters: those of a control group begin anew.
 func (c *copier) applied(k, v []byte) error {
 	var b books
-	if err := b.decode(bookApplied, v); err != nil {
+	if err := b.decode(store.BookApplied, v); err != nil {
 		return err
 	}
 	if b.applied > c.x.Position {
-		return fmt.Errorf("%w: it is at position %d, ahead of %d", ErrStore, b.applied, c.x.Position)
+		return fmt.Errorf("%w: it is at position %d, ahead of %d", store.ErrStore, b.applied, c.x.Position)
 	}
 	if c.x.Control {
 		b = books{}

@@ -17,6 +17,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/store"
 )
 
 // A store is taken apart after a crash in the midst of merges, and what comes of it has everything, each in its place:
@@ -120,8 +121,8 @@ func requireExtracted(t *testing.T, fs *vfs.MemFS, e *Engine, groups int, positi
 }
 
 func keysOf(t *testing.T, e *Engine, p uint8) (n int) {
-	lower, upper := bounds(p)
-	require.NoError(t, e.store.scan(lower, upper, func(k, v []byte) error { n++; return nil }))
+	lower, upper := store.Bounds(p)
+	require.NoError(t, e.store.Scan(lower, upper, func(k, v []byte) error { n++; return nil }))
 	return n
 }
 
@@ -131,13 +132,13 @@ func requireSamePartition(t *testing.T, a, b *Engine, p uint8) {
 	t.Helper()
 	dump := func(e *Engine) map[string]string {
 		all := map[string]string{}
-		lower, upper := bounds(p)
-		require.NoError(t, e.store.scan(lower, upper, func(k, v []byte) error {
+		lower, upper := store.Bounds(p)
+		require.NoError(t, e.store.Scan(lower, upper, func(k, v []byte) error {
 			if len(k) > 9 {
 				switch k[9] {
-				case bookAudit, bookAuditEnd, bookDropped:
+				case store.BookAudit, store.BookAuditEnd, store.BookDropped:
 					return nil
-				case bookApplied:
+				case store.BookApplied:
 					v = v[8:]
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"millrace/shard/op"
+	"millrace/shard/store"
 )
 
 // held is what merges know of one profile (merge.go): how many are on their way to it, and who waits until they have
@@ -136,7 +137,7 @@ func (p *partition) encodeHeld() (v []byte) {
 const heldHeader = 8 + 4 + 8 + 4
 
 func (p *partition) decodeHeld(v []byte) error {
-	short := fmt.Errorf("%w: the book of merges is cut short", ErrStore)
+	short := fmt.Errorf("%w: the book of merges is cut short", store.ErrStore)
 	for len(v) > 0 {
 		if len(v) < heldHeader {
 			return short

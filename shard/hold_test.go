@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/op"
+	"millrace/shard/store"
 )
 
 // The book of merges: what is held is counted, comes back from the store as it was, and is gone when nobody is held.
@@ -27,7 +28,7 @@ func TestHeld(t *testing.T) {
 	for n := range book {
 		cut := &partition{tokens: new(atomic.Int64)}
 		if err := cut.decodeHeld(book[:n]); err != nil {
-			require.ErrorIs(t, err, ErrStore)
+			require.ErrorIs(t, err, store.ErrStore)
 		} else {
 			require.Less(t, len(cut.held), 2)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -94,8 +95,8 @@ func (i *Image) copyStore() error {
 		return err
 	}
 	i.checkpointed = e.checkpointed.Load()
-	if err := e.store.db.Checkpoint(i.Path("state")); err != nil {
-		return fmt.Errorf("%w: copy: %w", ErrStore, err)
+	if err := e.store.DB.Checkpoint(i.Path("state")); err != nil {
+		return fmt.Errorf("%w: copy: %w", store.ErrStore, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -68,7 +69,7 @@ func (c *Coordinator) addressState(workspace uint32, id op.IDKind, key []byte, s
 		return held, false, err
 	}
 	defer l.back()
-	if profile.Kind(l.blob) != kindRow {
+	if profile.Kind(l.blob) != entries.KindRow {
 		return held, false, nil
 	}
 	held, ok = profile.StateOf(l.blob, s)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -89,7 +90,7 @@ type Answer struct {
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
 	oldest := c.opts.Now().UnixMicro() - answerLife.Microseconds()
 	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
-		if profile.Kind(blob) != kindAnswer || profile.Created(blob) < oldest {
+		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
 			return
 		}
 		body := blob[profile.HeaderBytes+len(key):]

@@ -3,11 +3,15 @@ package shard
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
@@ -40,7 +44,7 @@ func (e *Replica) lend(number uint64) (l lent, err error) {
 	for {
 		w.mu.Lock()
 		s := p.Find(number)
-		if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
+		if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
 			s.Meta |= arena.Referenced
 			return lent{w.entryOf(s), w}, nil
 		}
@@ -60,8 +64,8 @@ func (e *Replica) lend(number uint64) (l lent, err error) {
 // sought is an entry that isn't resident, as it was when somebody looked for it.
 type sought struct {
 	number uint64
-	delta  []byte // what is kept of it in memory; nil: nothing
-	before *view  // of the store, to be read with the delta
+	delta  []byte      // what is kept of it in memory; nil: nothing
+	before *store.View // of the store, to be read with the delta
 	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of changes
 	// that have been written meanwhile, and may be in both places.
 	evicted, turn uint64
@@ -89,31 +93,33 @@ func (w *worker) isOld(p *partition, x *sought) bool {
 	return x.before == nil && p.turn != x.turn
 }
 
+var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
+
 // lendSought reads an entry outside of the lock. again: it is to be looked for anew.
 func (w *worker) lendSought(p *partition, x sought) (l lent, again bool, err error) {
-	value, err := w.e.store.value(x.before, nil, x.number)
+	value, err := w.e.store.Entry(x.before, nil, x.number)
 	switch {
-	case errors.Is(err, errViewClosed):
+	case errors.Is(err, store.ErrViewClosed):
 		return lent{}, true, w.e.Failed()
 	case err != nil:
 		return lent{}, false, err
 	case w.isOld(p, &x):
 		return lent{}, true, nil
-	case x.delta == nil && (value == nil || profile.Kind(value) != kindMixed):
+	case x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed):
 		return lent{blob: value}, false, nil
 	}
-	f := folders.Get().(*folder)
+	f := folders.Get().(*entries.Folder)
 	defer folders.Put(f)
-	if err = f.begin(value, &w.e.limits); err == nil {
-		err = f.add(x.delta)
+	if err = f.Begin(value, &w.e.limits); err == nil {
+		err = f.Add(x.delta)
 	}
 	if err != nil {
-		return lent{}, false, err
+		return lent{}, false, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	if len(f.strays) > 0 {
+	if len(f.Strays) > 0 {
 		return lent{}, true, w.settleAt(x.number)
 	}
-	return lent{blob: bytes.Clone(f.blob)}, false, nil
+	return lent{blob: bytes.Clone(f.Entry)}, false, nil
 }
 
 // enter says whether the engine can be read from outside, and keeps it so until usable.RUnlock.

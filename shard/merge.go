@@ -7,6 +7,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -106,7 +107,7 @@ func (w *worker) forwardOf(s *arena.Slot) uint64 {
 	if s == nil {
 		return 0
 	}
-	to, _ := forward(w.entryOf(s))
+	to, _ := entries.Forward(w.entryOf(s))
 	return to
 }
 
@@ -178,7 +179,7 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
 		w.ended(&m, Nobody, mergesIdle)
-	case s.Size()+int(m.room)+profileSlack > arena.MaxBlockBytes:
+	case s.Size()+int(m.room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
 			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.room, "keep_bytes", s.Size())
 		}
@@ -248,7 +249,7 @@ func (w *worker) depart(p *partition, s *arena.Slot, m merging, key []byte) erro
 	w.keep(w.ed.AddFormer(w.fresh, w.formerOf(blob, gone)))
 	m.other = gone
 	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.append(nil), w.fresh...), key, false)
-	w.fresh = appendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
+	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
 	w.e.unblock(gone)
 	w.setApart(p, gone, apartElsewhere)
 	return w.update(s, w.fresh)

@@ -219,7 +219,7 @@ func scanAll(t *testing.T, e *Engine, f func(k, v []byte) error) {
 	t.Helper()
 	for _, h := range holders(e) {
 		require.NoError(t, h.Checkpoint())
-		require.NoError(t, h.store.scan([]byte("e"), []byte("f"), f))
+		require.NoError(t, h.store.Scan([]byte("e"), []byte("f"), f))
 	}
 }
 

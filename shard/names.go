@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -206,7 +207,7 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 			case profile.Kind(blob) == profile.KindUser:
 				u = b.readUser(at, blob)
 			default:
-				at, again = forward(blob)
+				at, again = entries.Forward(blob)
 			}
 		})
 	}

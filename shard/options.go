@@ -11,8 +11,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -53,7 +55,7 @@ type Options struct {
 	StoreCacheBytes int64
 	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
 	// own.
-	StoreCache *StoreCache
+	StoreCache *store.Cache
 	// StoreMemTableBytes is how much of what checkpoints write is put together in memory before it becomes a file; up
 	// to four such tables wait to be written. Default 64 MiB, of a replica 16 MiB.
 	StoreMemTableBytes int64
@@ -118,7 +120,7 @@ func (o *Options) EnsureDefaults() {
 	if o.MaxDeltaChanges == 0 {
 		o.MaxDeltaChanges = 8
 	}
-	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*largeBytes { // what is kept unread might pass them
+	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes { // what is kept unread might pass them
 		o.MaxDeltaChanges = -1
 	}
 	if o.OnDocument == nil {

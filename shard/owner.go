@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -39,9 +40,9 @@ func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) er
 			return nil
 		}
 		next, merged := identity.Next(n), false
-		if profile.Kind(l.blob) == kindTombstone {
-			next = behind(l.blob, n)
-			_, merged = forward(l.blob)
+		if profile.Kind(l.blob) == entries.KindTombstone {
+			next = entries.Behind(l.blob, n)
+			_, merged = entries.Forward(l.blob)
 		}
 		l.back()
 		if merged {
@@ -93,7 +94,7 @@ func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number 
 			l.show(number, f)
 			return nil
 		}
-		next, ok := forward(l.blob)
+		next, ok := entries.Forward(l.blob)
 		ok = ok && profile.Workspace(l.blob) == workspace
 		l.back()
 		if !ok {

@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -10,20 +8,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
-
-// Kinds of entries besides profile.KindUser; all begin with the profile package's header.
-const (
-	kindRow       = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
-	kindTombstone = 3 // where a profile was: deleted, or merged into another one, to which the mark leads
-	kindAnswer    = 4 // the answer to a request with an Idempotency-Key
-)
-
-// attrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
-const attrMembers = 40
 
 // partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
 // holds the worker's mutex.
@@ -31,11 +21,11 @@ type partition struct {
 	id uint8
 	arena.Table
 	books
-	complete bool   // all entries are resident: a miss means absent
-	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
-	evicted  uint64 // how many times something was
-	view     *view  // while saving, the store without what is being written: deltas are in memory until that is over
-	turn     uint64 // how many times saving has changed
+	complete bool        // all entries are resident: a miss means absent
+	saving   bool        // a checkpoint is writing what was dirty: nothing may be evicted
+	evicted  uint64      // how many times something was
+	view     *store.View // while saving, the store without what is being written: deltas are in memory until that is over
+	turn     uint64      // how many times saving has changed
 
 	deleted     map[uint64]struct{} // erased entries that the store still has
 	deleting    map[uint64]struct{} // the same, while a checkpoint deletes them
@@ -77,7 +67,7 @@ func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 		return nil, nil
 	}
 	s := p.Find(number)
-	if s != nil && profile.Kind(w.entryOf(s)) != kindDelta {
+	if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
 		s.Meta |= arena.Referenced
 		return s, nil
 	}
@@ -89,7 +79,7 @@ func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 			return nil, nil
 		}
 	}
-	value, err := w.e.store.value(p.view, w.readBack[:0], number)
+	value, err := w.e.store.Entry(p.view, w.readBack[:0], number)
 	if err != nil || value == nil && s == nil {
 		return nil, err
 	}
@@ -102,7 +92,7 @@ func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 // the delta, it differs from the store.
 func (w *worker) admit(p *partition, number uint64, value []byte) (*arena.Slot, error) {
 	s := p.Find(number)
-	if s != nil || profile.Kind(value) == kindMixed {
+	if s != nil || profile.Kind(value) == entries.KindMixed {
 		return w.read(p, s, number, value)
 	}
 	s, err := w.insert(p, number, value)
@@ -169,7 +159,7 @@ const growth = 4
 func (w *worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
 	s.Meta |= arena.Dirty
 	if len(blob) > arena.MaxBlockBytes {
-		overgrown.Inc()
+		entries.Overgrown.Inc()
 		return nil
 	}
 	class := arena.ClassFor(min(room, arena.MaxBlockBytes))
@@ -193,7 +183,7 @@ func (w *worker) erase(p *partition, s *arena.Slot) error {
 		return err
 	}
 	if s = p.Find(number); behind != nil { // reading back may have moved it
-		w.fresh = appendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
+		w.fresh = entries.AppendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
 		w.setApart(p, number, apartElsewhere)
 		return w.update(s, w.fresh)
 	}
@@ -251,42 +241,9 @@ type evictAt struct{ part, slot int }
 // maxLooks is how many slots are looked at in one hold of a worker's mutex: readers wait meanwhile.
 const maxLooks = 4096
 
-// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
-// row. Without one, s is nil and free the number where it would go.
-func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *arena.Slot, free uint64, err error) {
-	for n := home; ; n = identity.Next(n) {
-		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
-			return nil, n, err
-		}
-		if isOf(w.entryOf(s), workspace, id, key) {
-			return s, n, nil
-		}
-	}
-}
-
-// isOf says whether an entry carries an identifier.
-func isOf(entry []byte, workspace uint32, id op.IDKind, key []byte) bool {
-	if profile.Kind(entry) == kindTombstone || profile.Workspace(entry) != workspace {
-		return false
-	}
-	kind, k := profile.HomeID(entry)
-	return kind == id && bytes.Equal(k, key)
-}
-
-// members are the numbers of the profiles in a directory row.
-func members(row []byte) []byte {
-	v, ok := profile.Attr(row, attrMembers)
-	if !ok {
-		return nil
-	}
-	return v.Bytes()
-}
-
-func member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:]) }
-
 // save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is
 // evicted: what the batch holds can't be read back yet.
-func (w *worker) save(p *partition, batch *pebble.Batch, before *view) error {
+func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) error {
 	p.applied = max(p.applied, w.applied)
 	w.takeNoted()
 	if err := p.saveBooks(batch); err != nil {
@@ -303,21 +260,21 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *view) error {
 	for _, number := range w.dirty {
 		s := p.Find(number)
 		entry, write := w.entryOf(s), batch.Set
-		if profile.Kind(entry) == kindDelta {
+		if profile.Kind(entry) == entries.KindDelta {
 			write = batch.Merge
-		} else if len(entry) > largeBytes {
+		} else if len(entry) > entries.LargeBytes {
 			w.setApart(p, number, apartLarge)
 		}
-		if err := write(appendEntryKey(key[:0], number), entry, nil); err != nil {
+		if err := write(store.AppendEntryKey(key[:0], number), entry, nil); err != nil {
 			return err
 		}
-		if d := delta(entry); profile.Kind(entry) == kindDelta {
-			d.setSaving(d.changes(), len(d))
+		if d := entries.Delta(entry); profile.Kind(entry) == entries.KindDelta {
+			d.SetSaving(d.Changes(), len(d))
 		}
 		s.Meta &^= arena.Dirty
 	}
 	for number := range p.deleted { // order doesn't matter: the keys differ
-		if err := batch.Delete(appendEntryKey(key[:0], number), nil); err != nil {
+		if err := batch.Delete(store.AppendEntryKey(key[:0], number), nil); err != nil {
 			return err
 		}
 	}
@@ -342,12 +299,12 @@ func (w *worker) saved(p *partition) error {
 func (w *worker) forgetDeltas(p *partition) error {
 	for i := 0; i < len(p.Slots); {
 		s := &p.Slots[i]
-		if s.Number == 0 || profile.Kind(w.entryOf(s)) != kindDelta || delta(w.entryOf(s)).saving() == 0 {
+		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta || entries.Delta(w.entryOf(s)).Saving() == 0 {
 			i++
 			continue
 		}
-		if d := delta(w.entryOf(s)); d.savedUpTo() < len(d) {
-			s.SetSize(len(d.saved()), s.Class())
+		if d := entries.Delta(w.entryOf(s)); d.SavedUpTo() < len(d) {
+			s.SetSize(len(d.Saved()), s.Class())
 			i++
 			continue
 		}
@@ -363,7 +320,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
 	p.forgetApplied()
 	for _, seq := range p.sent {
-		if err := batch.Delete(appendBookKey(nil, p.id, bookOutbox, seq), nil); err != nil {
+		if err := batch.Delete(store.AppendBookKey(nil, p.id, store.BookOutbox, seq), nil); err != nil {
 			return err
 		}
 	}
@@ -371,13 +328,13 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		if m.stored {
 			continue
 		}
-		if err := set(appendBookKey(nil, p.id, bookOutbox, m.seq), m.body); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookOutbox, m.seq), m.body); err != nil {
 			return err
 		}
 		m.stored = true
 	}
 	for _, seq := range p.released {
-		if err := batch.Delete(appendBookKey(nil, p.id, bookDeferred, seq), nil); err != nil {
+		if err := batch.Delete(store.AppendBookKey(nil, p.id, store.BookDeferred, seq), nil); err != nil {
 			return err
 		}
 	}
@@ -385,13 +342,13 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		if d.stored {
 			continue
 		}
-		if err := set(appendBookKey(nil, p.id, bookDeferred, d.seq), d.encode()); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookDeferred, d.seq), d.encode()); err != nil {
 			return err
 		}
 		d.stored = true
 	}
 	for i := range p.dropped {
-		if err := set(appendBookKey(nil, p.id, bookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)), nil); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)), nil); err != nil {
 			return err
 		}
 	}
@@ -401,17 +358,17 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]
 	if p.inboxNew {
 		p.inboxNew = false
-		if err := set(appendBookKey(nil, p.id, bookInbox), p.encodeInbox()); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookInbox), p.encodeInbox()); err != nil {
 			return err
 		}
 	}
 	if p.heldNew {
 		p.heldNew = false
-		if err := set(appendBookKey(nil, p.id, bookMerges), p.encodeHeld()); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookMerges), p.encodeHeld()); err != nil {
 			return err
 		}
 	}
-	return set(appendBookKey(nil, p.id, bookApplied), p.encodeApplied())
+	return set(store.AppendBookKey(nil, p.id, store.BookApplied), p.encodeApplied())
 }
 
 // forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a

@@ -6,6 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 )
 
@@ -14,6 +15,6 @@ func TestTombstoneHasNoAddresses(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for code := range uint64(op.ReservedCodes) {
 		number := 0x40 | code | 0x1234<<8
-		require.Zero(t, e.addressRows(1, appendForward(nil, 1, 1, number)))
+		require.Zero(t, e.addressRows(1, entries.AppendForward(nil, 1, 1, number)))
 	}
 }

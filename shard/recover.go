@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -17,7 +19,7 @@ import (
 // memory, all entries.
 func (e *Replica) loadStore() error {
 	start := time.Now()
-	if err := e.store.documents(func(key string, doc []byte) {
+	if err := e.store.Documents(func(key string, doc []byte) {
 		e.documents[key] = doc
 		e.opts.OnDocument(key, doc)
 	}); err != nil {
@@ -26,7 +28,7 @@ func (e *Replica) loadStore() error {
 	if err := errors.Join(e.loadPartitions(), e.audit.load(e.store)); err != nil {
 		return err
 	}
-	stamp, err := e.store.stamp()
+	stamp, err := e.store.Stamp()
 	if err != nil {
 		return err
 	}
@@ -76,7 +78,7 @@ func (e *Replica) recover() error {
 // loadPartitions reads the books of all partitions and, when the store fits the memory budget, all entries.
 func (e *Replica) loadPartitions() error {
 	// Blocks are compressed on disk: about half of what they hold.
-	fits := e.store.size()*3 < e.opts.MemoryBytes
+	fits := e.store.Size()*3 < e.opts.MemoryBytes
 	errs := make([]error, len(e.workers))
 	var wg sync.WaitGroup
 	for i, w := range e.workers {
@@ -99,22 +101,22 @@ func (e *Replica) loadPartitions() error {
 	return nil
 }
 
-func (w *worker) loadPartition(p *partition, entries bool) error {
-	p.complete = entries
+func (w *worker) loadPartition(p *partition, whole bool) error {
+	p.complete = whole
 	var load func(number uint64, value []byte) error
 	var mixed []uint64
-	if entries {
+	if whole {
 		load = func(number uint64, value []byte) error {
 			if w.used() > w.budget()*7/8 {
 				p.complete = false
 				return nil
 			}
-			if profile.Kind(value) == kindMixed {
+			if profile.Kind(value) == entries.KindMixed {
 				mixed = append(mixed, number)
 				return nil
 			}
 			if len(value) < profile.HeaderBytes {
-				return fmt.Errorf("%w: entry of %d bytes", ErrStore, len(value))
+				return fmt.Errorf("%w: entry of %d bytes", store.ErrStore, len(value))
 			}
 			if profile.Kind(value) == profile.KindUser && profile.Blocked(value) {
 				w.e.block(number)

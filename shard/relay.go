@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/binary"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -53,7 +54,7 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	if s != nil && profile.Kind(w.entryOf(s)) == kindAnswer && profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
+	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer && profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
 		w.applying.future.report(ref, Taken)
 		return nil
 	}

@@ -33,6 +33,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -47,7 +48,7 @@ type Replica struct {
 	opts       ReplicaOptions
 	limits     profile.Limits
 	log        Log
-	store      *store
+	store      *store.Store
 	hasher     *identity.Hasher
 	partitions [identity.Partitions]*partition // nil: not held by this engine
 	owner      [identity.Partitions]*worker    // of each partition that is held
@@ -143,15 +144,23 @@ func (e *Replica) openState() (err error) {
 			return err
 		}
 	}
-	if e.store, err = openStore(e, e.opts.MayMake, secret); err != nil {
+	if e.store, err = store.Open(e.storeOptions(e.opts.MayMake, secret)); err != nil {
 		return err
 	}
-	if !isOwn && e.store.secret != secret {
-		return fmt.Errorf("%w: %q is of another cluster", ErrStore, e.opts.Dir)
+	if !isOwn && e.store.Secret != secret {
+		return fmt.Errorf("%w: %q is of another cluster", store.ErrStore, e.opts.Dir)
 	}
-	e.hasher = identity.NewHasher(e.store.secret)
+	e.hasher = identity.NewHasher(e.store.Secret)
 	e.hire()
 	return e.loadStore()
+}
+
+func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
+	o := &e.opts
+	return store.Options{
+		FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "state"), Logger: o.Logger, New: isNew, Secret: secret, Limits: &o.Limits,
+		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.note, OnFailure: e.fail,
+	}
 }
 
 // hire makes the workers and shares the partitions out among them.
@@ -218,7 +227,7 @@ func (e *Replica) abandon() {
 // letGo gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
 // middle of it.
 func (e *Replica) letGo() error {
-	if e.store != nil && e.store.isDead() {
+	if e.store != nil && isClosed(e.store.Dead()) {
 		return nil
 	}
 	var err error
@@ -226,7 +235,7 @@ func (e *Replica) letGo() error {
 		w.free()
 	}
 	if e.store != nil {
-		err = e.store.close()
+		err = e.store.Close()
 	}
 	return err
 }

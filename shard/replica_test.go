@@ -14,6 +14,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -235,7 +236,7 @@ func TestReplicaHoldsItsPartitions(t *testing.T) {
 
 	o.Secret = [32]byte{9}
 	_, err := openGroup(o)
-	require.ErrorIs(t, err, ErrStore, "another cluster's")
+	require.ErrorIs(t, err, store.ErrStore, "another cluster's")
 	o.Secret, o.Dir = testSecret, "elsewhere"
 	_, err = openGroup(o)
 	require.ErrorIs(t, err, wal.ErrMissing, "an empty store, and a log that doesn't begin at its beginning")
@@ -270,7 +271,7 @@ func TestReplicaRefusesMalformedRecords(t *testing.T) {
 
 // Replicas of one process share caches, and cost little while they are empty.
 func TestReplicasShareACache(t *testing.T) {
-	cache := NewStoreCache(8<<20, 100)
+	cache := store.NewCache(8<<20, 100)
 	defer cache.Close()
 	before := runtime.NumGoroutine()
 	var engines []*Engine

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -149,7 +150,7 @@ func (w *worker) setStates(p *partition, s *arena.Slot, changes []stateChange) e
 			continue
 		}
 		if len(b)+stateSlack > arena.MaxBlockBytes {
-			overgrown.Inc()
+			entries.Overgrown.Inc()
 			continue
 		}
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {

@@ -7,23 +7,25 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/store"
 )
 
 // A store of another format is refused with a word that says so: its keys may be others than ours for the same users.
 func TestStoreOfAnotherFormat(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	facts, err := e.store.getCopy([]byte("sfacts"))
+	facts, err := e.store.Get([]byte("sfacts"))
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
-	for _, version := range []uint32{1, storeVersion + 1} {
-		db, err := pebble.Open(fs.PathJoin(testOptions(fs).Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Merger: newMerger(nil, nil)})
+	for _, version := range []uint32{1, binary.LittleEndian.Uint32(facts) + 1} {
+		db, err := pebble.Open(fs.PathJoin(testOptions(fs).Dir, "state"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Merger: store.NewMerger(nil, nil)})
 		require.NoError(t, err)
 		binary.LittleEndian.PutUint32(facts, version)
 		require.NoError(t, db.Set([]byte("sfacts"), facts, pebble.Sync))
 		require.NoError(t, db.Close())
 		_, err = openEngine(testOptions(fs))
-		require.ErrorIs(t, err, ErrStore)
+		require.ErrorIs(t, err, store.ErrStore)
 		require.ErrorContains(t, err, "for the version that wrote it")
 	}
 }
@@ -38,6 +40,6 @@ func TestStoreOfAnotherMerger(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	_, err = openEngine(o)
-	require.ErrorIs(t, err, ErrStore)
+	require.ErrorIs(t, err, store.ErrStore)
 	require.ErrorContains(t, err, "for the version that wrote it")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -22,10 +23,10 @@ func walked(t *testing.T, e *Engine, n uint64) (numbers []uint64) {
 		numbers = append(numbers, n)
 		blob, err := e.Entry(n)
 		require.NoError(t, err)
-		if blob == nil || profile.Kind(blob) != kindTombstone {
+		if blob == nil || profile.Kind(blob) != entries.KindTombstone {
 			return numbers
 		}
-		n = behind(blob, n)
+		n = entries.Behind(blob, n)
 	}
 }
 
@@ -112,7 +113,7 @@ func TestTombstonesOfManyNames(t *testing.T) {
 			require.NotNil(t, s, "step %d: %s", step, name)
 			require.Equal(t, number, s.Number)
 			if r.IntN(2) == 0 {
-				require.NoError(t, w.update(s, appendTombstone(nil, 1, 1)))
+				require.NoError(t, w.update(s, entries.AppendTombstone(nil, 1, 1)))
 				delete(users, name)
 			}
 			continue
@@ -130,11 +131,11 @@ func TestTombstonesOfManyNames(t *testing.T) {
 			require.Less(t, steps, 200, "steps over %d numbers", len(seen))
 			break
 		}
-		if b := w.entryOf(s); profile.Kind(b) == kindTombstone {
-			for between := identity.Next(n); between < behind(b, n); between++ {
-				require.EqualValues(t, kindTombstone, profile.Kind(w.entryOf(p.Find(between))))
+		if b := w.entryOf(s); profile.Kind(b) == entries.KindTombstone {
+			for between := identity.Next(n); between < entries.Behind(b, n); between++ {
+				require.EqualValues(t, entries.KindTombstone, profile.Kind(w.entryOf(p.Find(between))))
 			}
-			n = behind(b, n)
+			n = entries.Behind(b, n)
 		} else {
 			n = identity.Next(n)
 		}
@@ -180,10 +181,10 @@ func TestPrefetchGoesBehindTombstones(t *testing.T) {
 		}
 		for s := p.Find(n); ; s = p.Find(n) {
 			require.NotNil(t, s, "%x", n)
-			if profile.Kind(w.entryOf(s)) != kindTombstone {
+			if profile.Kind(w.entryOf(s)) != entries.KindTombstone {
 				break
 			}
-			n = behind(w.entryOf(s), n)
+			n = entries.Behind(w.entryOf(s), n)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // The trail of consent (decisions.md D5): each change of a state that is applied to a profile or to the row of an
@@ -60,7 +61,7 @@ func (e *Replica) TrailOf(number uint64) (all Trail, err error) {
 	}
 	w.mu.Unlock()
 	lower, upper := trailBounds(number)
-	err = e.store.scan(lower, upper, func(k, v []byte) error {
+	err = e.store.Scan(lower, upper, func(k, v []byte) error {
 		if len(k) == 34 && len(v) > 8 {
 			found = append(found, place{binary.BigEndian.Uint64(k[18:]), binary.BigEndian.Uint64(k[26:]), slices.Clone(v)})
 		}
@@ -86,7 +87,7 @@ func (e *Replica) TrailOf(number uint64) (all Trail, err error) {
 
 func trailBounds(number uint64) (lower, upper []byte) {
 	p := identity.Partition(number)
-	return appendBookKey(nil, p, bookTrail, number), appendBookKey(nil, p, bookTrail, number, ^uint64(0), ^uint64(0))
+	return store.AppendBookKey(nil, p, store.BookTrail, number), store.AppendBookKey(nil, p, store.BookTrail, number, ^uint64(0), ^uint64(0))
 }
 
 // trail is what a partition has to write of it.
@@ -204,7 +205,7 @@ func (w *worker) forget(p *partition, o op.Op) error {
 func (t *trail) save(partition uint8, batch *pebble.Batch) error {
 	var key []byte
 	for _, x := range t.entries {
-		key = appendBookKey(key[:0], partition, bookTrail, x.number, x.position, x.index)
+		key = store.AppendBookKey(key[:0], partition, store.BookTrail, x.number, x.position, x.index)
 		if err := batch.Set(key, t.values[x.at:x.end], nil); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
+	"millrace/shard/store"
 )
 
 // What the trail says of a few changes, to the letter; a set to what is already makes no entry.
@@ -76,7 +77,7 @@ func TestTrail(t *testing.T) {
 // trailRows counts the trail's rows in the store.
 func trailRows(t *testing.T, e *Engine, number uint64) (n int) {
 	lower, upper := trailBounds(number)
-	require.NoError(t, e.store.scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
+	require.NoError(t, e.store.Scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
 	return n
 }
 
@@ -163,7 +164,7 @@ func TestBlockedAddresses(t *testing.T) {
 	require.NoError(t, e.Checkpoint())
 	rows := 0
 	for i := range e.partitions {
-		require.NoError(t, e.store.scan(appendBookKey(nil, uint8(i), bookBlocked), appendBookKey(nil, uint8(i), bookBlocked+1), func(_, _ []byte) error {
+		require.NoError(t, e.store.Scan(store.AppendBookKey(nil, uint8(i), store.BookBlocked), store.AppendBookKey(nil, uint8(i), store.BookBlocked+1), func(_, _ []byte) error {
 			rows++
 			return nil
 		}))
@@ -306,7 +307,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 // What comes while a checkpoint writes is left for the next one.
 func TestBooksBetweenSaveAndSaved(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
-	batch := e.store.db.NewBatch()
+	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	w, p := e.workers[0], e.workers[0].parts[0]
 	w.mu.Lock()
@@ -356,7 +357,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	p.deferred = []*deferred{{seq: 7, record: []byte("record")}}
 	p.dropped = []dropped{{1, 2}}
 	p.blocked.changes = []blockChange{{number: 1, on: true}}
-	batch := e.store.db.NewBatch()
+	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	require.NoError(t, p.saveBooks(batch))
 	require.NoError(t, batch.Commit(pebble.NoSync))
@@ -368,8 +369,8 @@ func TestBooksAreLoaded(t *testing.T) {
 	require.True(t, q.outbox[0].stored)
 	require.Equal(t, p.deferred, q.deferred)
 	require.Empty(t, q.dropped)
-	require.NoError(t, e.store.scan(appendBookKey(nil, p.id, bookLazy), appendEntryKey(nil, uint64(p.id)<<56|1), func(k, _ []byte) error {
-		require.Contains(t, []byte{bookTrail, bookAudit, bookBlocked, bookDropped}, k[9])
+	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.id, store.BookLazy), store.AppendEntryKey(nil, uint64(p.id)<<56|1), func(k, _ []byte) error {
+		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped}, k[9])
 		return nil
 	}))
 }

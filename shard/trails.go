@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -66,7 +67,7 @@ func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) (
 	if err != nil || l.blob == nil {
 		return nil, err
 	}
-	isRow := profile.Kind(l.blob) == kindRow
+	isRow := profile.Kind(l.blob) == entries.KindRow
 	l.back()
 	if !isRow {
 		return nil, nil

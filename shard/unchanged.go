@@ -3,6 +3,7 @@ package shard
 import (
 	"slices"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -104,8 +105,8 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
 			return number, l, nil
 		}
 		number = 0
-		if m := members(l.blob); len(m) > 0 {
-			number = member(m, 0)
+		if m := entries.Members(l.blob); len(m) > 0 {
+			number = entries.Member(m, 0)
 		}
 		l.back()
 	}

@@ -7,13 +7,15 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // Changes that need nothing of a profile don't read it. Once the state is larger than the memory, an op for a user who
-// is not in memory is kept as a change of the user's delta (delta.go). Checkpoints write deltas as operands, together
+// is not in memory is kept as a change of the user's delta (package entries). Checkpoints write deltas as operands, together
 // with how far the partition has applied the log, so that none is written twice; the store folds them into profiles
 // when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
 //
@@ -37,7 +39,7 @@ func needsProfile(o op.Op) bool {
 	case flags.Has(op.Contact): // rows are told, the trail written, by what was there before
 		return true
 	}
-	return len(o) > maxDeltaBytes/2 // and those that appendChange refuses
+	return len(o) > entries.MaxDeltaBytes/2 // and those that appendChange refuses
 }
 
 // goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
@@ -49,8 +51,8 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 	number := o.Number()
 	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
-		return profile.Kind(b) == kindDelta && delta(b).changes() < w.e.opts.MaxDeltaChanges && // who has many is read
-			len(b)+len(o) <= maxDeltaBytes && isOf(b, workspace, op.ExternalID, o.Key())
+		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.e.opts.MaxDeltaChanges && // who has many is read
+			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
 	}
 	switch {
 	case p.apart.has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
@@ -70,25 +72,25 @@ func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
 	defer func() { w.deltas += w.arena.Used - before }()
 	s := p.Find(o.Number())
 	if s == nil {
-		w.fresh = appendDelta(w.fresh[:0], rec.Workspace, o.Key())
-		if w.fresh, kept = appendChange(w.fresh, o, rec, w.place()); kept {
-			delta(w.fresh).setSize(1)
+		w.fresh = entries.AppendDelta(w.fresh[:0], rec.Workspace, o.Key())
+		if w.fresh, kept = entries.AppendChange(w.fresh, o, rec, w.place()); kept {
+			entries.Delta(w.fresh).SetSize(1)
 			_, err = w.insert(p, o.Number(), w.fresh)
 			changesUnread.Inc()
 		}
 		return kept, err
 	}
-	if w.fresh, kept = appendChange(w.fresh[:0], o, rec, w.place()); !kept {
+	if w.fresh, kept = entries.AppendChange(w.fresh[:0], o, rec, w.place()); !kept {
 		return false, nil
 	}
 	b := w.entryOf(s)
-	changes := delta(b).changes() + 1
+	changes := entries.Delta(b).Changes() + 1
 	if len(b)+len(w.fresh) > cap(b) {
 		w.row = append(w.row[:0], b...)
 		b = w.row
 	}
 	b = append(b, w.fresh...)
-	delta(b).setSize(changes)
+	entries.Delta(b).SetSize(changes)
 	changesUnread.Inc()
 	return true, w.update(s, b)
 }
@@ -97,24 +99,24 @@ func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
 // nil for none.
 func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
 	f := &w.folder
-	if err := f.begin(value, &w.e.limits); err != nil {
+	if err := f.Begin(value, &w.e.limits); err != nil {
 		return nil, err
 	}
 	if s != nil {
-		if err := f.add(w.entryOf(s)); err != nil {
+		if err := f.Add(w.entryOf(s)); err != nil {
 			return nil, err
 		}
 		w.dropDelta(p, s)
 	}
-	if f.created {
+	if f.Created {
 		profilesCreated.Inc()
 	}
-	strays := bytes.Clone(f.strays)
-	s, err := w.insert(p, number, f.blob)
+	strays := bytes.Clone(f.Strays)
+	s, err := w.insert(p, number, f.Entry)
 	if err != nil {
 		return nil, err
 	}
-	w.consider(p, number, f.blob)
+	w.consider(p, number, f.Entry)
 	if len(strays) > 0 {
 		if err := w.settle(p, number, strays); err != nil {
 			return nil, err
@@ -126,7 +128,7 @@ func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) 
 
 // consider takes note of a profile that has grown while nobody looked.
 func (w *worker) consider(p *partition, number uint64, entry []byte) {
-	if len(entry) > largeBytes {
+	if len(entry) > entries.LargeBytes {
 		w.setApart(p, number, apartLarge)
 	}
 	if profile.Kind(entry) == profile.KindUser && profile.Blocked(entry) {
@@ -153,7 +155,7 @@ func (w *worker) dropDelta(p *partition, s *arena.Slot) {
 func (w *worker) settle(p *partition, home uint64, strays []byte) error {
 	w.setApart(p, home, apartElsewhere)
 	for len(strays) > 0 {
-		d, rest, err := nextDelta(strays)
+		d, rest, err := entries.NextDelta(strays)
 		if err != nil {
 			return err
 		}
@@ -165,22 +167,22 @@ func (w *worker) settle(p *partition, home uint64, strays []byte) error {
 		}
 		var entry []byte
 		if s != nil {
-			if entry = w.entryOf(s); !d.isFor(entry) {
-				return fmt.Errorf("%w: changes of nobody at %016x", ErrStore, home)
+			if entry = w.entryOf(s); !d.IsFor(entry) {
+				return fmt.Errorf("%w: changes of nobody at %016x", store.ErrStore, home)
 			}
 		}
 		f := &w.folder
-		if err = f.begin(entry, &w.e.limits); err == nil {
-			err = f.addAll(d, true)
+		if err = f.Begin(entry, &w.e.limits); err == nil {
+			err = f.AddAll(d, true)
 		}
 		if err != nil {
 			return err
 		}
 		if s != nil {
-			err = w.update(s, f.blob)
+			err = w.update(s, f.Entry)
 		} else {
 			profilesCreated.Inc()
-			_, err = w.insert(p, free, f.blob)
+			_, err = w.insert(p, free, f.Entry)
 		}
 		if err != nil {
 			return err

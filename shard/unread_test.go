@@ -15,9 +15,11 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -162,7 +164,7 @@ func playShaped(t *testing.T, r *rand.Rand, records []memRecord, shape func(o *O
 				}
 			}
 		case 6:
-			require.NoError(t, e.store.db.Compact(t.Context(), []byte("e"), []byte("f"), false))
+			require.NoError(t, e.store.DB.Compact(t.Context(), []byte("e"), []byte("f"), false))
 		}
 	}
 	require.NoError(t, e.WaitApplied(log.DurablePosition()))
@@ -287,7 +289,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				commit(0)
 				require.EqualValues(t, users, changesUnread.Get()-before)
 				pass("kept")
-				view, batch := e.store.view(), e.store.db.NewBatch()
+				view, batch := e.store.View(), e.store.DB.NewBatch()
 				each := func(f func(p *partition) error) {
 					w.mu.Lock()
 					defer w.mu.Unlock()
@@ -302,7 +304,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				require.NoError(t, batch.Commit(pebble.NoSync))
 				pass("committed")
 				each(w.saved)
-				view.close()
+				view.Close()
 				pass("let go")
 				evictAll(t, e)
 				check("evicted")
@@ -376,8 +378,8 @@ func assertNoError(t *testing.T, err error) bool {
 func TestFoldInAnyGroups(t *testing.T) {
 	r := testseed.Rand(t)
 	limits := profile.DefaultLimits()
-	key := appendEntryKey(nil, 7<<56|9)
-	merger := newMerger(limits, func(uint64) {})
+	key := store.AppendEntryKey(nil, 7<<56|9)
+	merger := store.NewMerger(limits, func(uint64) {})
 	fold := func(includesBase bool, values ...[]byte) []byte { // the oldest first
 		if r.IntN(2) == 0 {
 			m, err := merger.Merge(key, values[0])
@@ -411,9 +413,9 @@ func TestFoldInAnyGroups(t *testing.T) {
 			for ops := rec.Ops; len(ops) > 0; {
 				var o op.Op
 				o, ops = op.Next(ops)
-				d, ok := appendChange(appendDelta(nil, 1, fmt.Append(nil, "u", 1+r.IntN(8)/7)), o, &rec, profile.Place{Position: uint64(i)})
+				d, ok := entries.AppendChange(entries.AppendDelta(nil, 1, fmt.Append(nil, "u", 1+r.IntN(8)/7)), o, &rec, profile.Place{Position: uint64(i)})
 				require.True(t, ok)
-				delta(d).setSize(1)
+				entries.Delta(d).SetSize(1)
 				values = append(values, d)
 			}
 		}
@@ -432,20 +434,20 @@ func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
 	rec, err := op.ParseRecord(eventRecord(1, 0, 256, "u1"), nil)
 	require.NoError(t, err)
 	o, _ := op.Next(rec.Ops)
-	whole, ok := appendChange(appendDelta(nil, 1, []byte("u1")), o, &rec, profile.Place{})
+	whole, ok := entries.AppendChange(entries.AppendDelta(nil, 1, []byte("u1")), o, &rec, profile.Place{})
 	require.True(t, ok)
-	delta(whole).setSize(1)
-	var f folder
+	entries.Delta(whole).SetSize(1)
+	var f entries.Folder
 	for n := 1; n < len(whole); n++ {
-		require.NoError(t, f.begin(nil, profile.DefaultLimits()))
-		require.ErrorIs(t, f.add(whole[:n]), ErrStore, "%d bytes", n)
+		require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
+		require.ErrorIs(t, f.Add(whole[:n]), entries.ErrDamaged, "%d bytes", n)
 		if d := slices.Clone(whole[:n]); n > profile.HeaderBytes+2 {
-			delta(d).setSize(1)
-			require.NoError(t, f.begin(nil, profile.DefaultLimits()))
-			require.ErrorIs(t, f.add(d), ErrStore, "%d bytes, and its size says so", n)
+			entries.Delta(d).SetSize(1)
+			require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
+			require.ErrorIs(t, f.Add(d), entries.ErrDamaged, "%d bytes, and its size says so", n)
 		}
 	}
-	require.ErrorIs(t, f.begin([]byte{kindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), ErrStore)
+	require.ErrorIs(t, f.Begin([]byte{entries.KindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), entries.ErrDamaged)
 }
 
 // Who has many changes is read, once, and is in memory then.
@@ -461,7 +463,7 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 		defer w.mu.Unlock()
 		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
 		s := e.partitions[identity.Partition(number)].Find(number)
-		return profile.Kind(w.entryOf(s)) == kindDelta
+		return profile.Kind(w.entryOf(s)) == entries.KindDelta
 	}
 	for n := 2; n < 10; n++ {
 		commitEvent(t, e, op.ExternalID, "ann", "e", 0)

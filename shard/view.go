@@ -3,6 +3,7 @@ package shard
 import (
 	"slices"
 
+	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -65,7 +66,7 @@ func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, numb
 			l.show(number, f)
 			return nil
 		}
-		next, ok := forward(l.blob)
+		next, ok := entries.Forward(l.blob)
 		l.back()
 		if !ok || !only || id == op.ExternalID { // that of a merged user is nobody's
 			return nil
@@ -99,7 +100,7 @@ func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number
 		if err != nil || l.blob == nil {
 			return number
 		}
-		next, ok := forward(l.blob)
+		next, ok := entries.Forward(l.blob)
 		l.back()
 		if !ok {
 			return number
@@ -133,7 +134,7 @@ func (c *Coordinator) FindMerged(workspace uint32, number uint64) (users []User,
 			case profile.Kind(blob) == profile.KindUser:
 				users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 			default:
-				number, merged = forward(blob)
+				number, merged = entries.Forward(blob)
 			}
 		})
 	}
@@ -156,9 +157,9 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 	if profile.Kind(l.blob) == profile.KindUser {
 		return append(dst, number), nil
 	}
-	m := members(l.blob)
+	m := entries.Members(l.blob)
 	for i := 0; i < len(m)/8; i++ {
-		dst = append(dst, member(m, i))
+		dst = append(dst, entries.Member(m, i))
 	}
 	return dst, nil
 }
@@ -187,12 +188,12 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 func (c *Coordinator) lendHome(home uint64, workspace uint32, id op.IDKind, key []byte) (number uint64, l lent, err error) {
 	for n := home; ; {
 		l, err := c.lend(n)
-		if err != nil || l.blob == nil || isOf(l.blob, workspace, id, key) {
+		if err != nil || l.blob == nil || entries.IsOf(l.blob, workspace, id, key) {
 			return n, l, err
 		}
 		next := identity.Next(n)
-		if profile.Kind(l.blob) == kindTombstone {
-			next = behind(l.blob, n)
+		if profile.Kind(l.blob) == entries.KindTombstone {
+			next = entries.Behind(l.blob, n)
 		}
 		l.back()
 		n = next
@@ -262,7 +263,7 @@ func (c *Coordinator) ViewAddress(workspace uint32, id op.IDKind, key []byte, f 
 		return err
 	}
 	defer l.back()
-	if profile.Kind(l.blob) == kindRow {
+	if profile.Kind(l.blob) == entries.KindRow {
 		f(l.blob)
 	}
 	return nil

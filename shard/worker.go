@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -58,7 +60,7 @@ type worker struct {
 	ed                                   profile.Editor
 	fresh, row, members, value, readBack []byte
 	missing                              []missed
-	folder                               folder
+	folder                               entries.Folder
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
 	dirty    []uint64       // numbers, of the partition that is being saved
@@ -256,7 +258,7 @@ func (w *worker) prefetch(items []*commit) error {
 type missed struct {
 	number  uint64
 	isDelta bool
-	before  *view
+	before  *store.View
 	turn    uint64
 	value   []byte
 }
@@ -292,11 +294,11 @@ func (w *worker) addMissing(p *partition, number uint64) {
 			return
 		}
 		switch profile.Kind(w.entryOf(s)) {
-		case kindDelta:
+		case entries.KindDelta:
 			w.missing = append(w.missing, missed{number: number, isDelta: true, before: p.view, turn: p.turn})
 			return
-		case kindTombstone:
-			number = behind(w.entryOf(s), number)
+		case entries.KindTombstone:
+			number = entries.Behind(w.entryOf(s), number)
 		default:
 			return
 		}
@@ -311,7 +313,7 @@ func (w *worker) readMissing() (tombstones int, err error) {
 		reading.Go(func() (err error) {
 			for i := r; i < len(w.missing) && err == nil; i += readers {
 				m := &w.missing[i]
-				if m.value, err = w.e.store.value(m.before, nil, m.number); errors.Is(err, errViewClosed) {
+				if m.value, err = w.e.store.Entry(m.before, nil, m.number); errors.Is(err, store.ErrViewClosed) {
 					m.turn, err = m.turn-1, nil // it has changed, too
 				}
 			}
@@ -328,14 +330,14 @@ func (w *worker) readMissing() (tombstones int, err error) {
 		p := w.e.partitions[m.number>>56]
 		s := p.Find(m.number)
 		switch {
-		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != kindDelta, s == nil && p.isDeleted(m.number):
+		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta, s == nil && p.isDeleted(m.number):
 			continue // lookup reads it, if need be
 		case s == nil && m.value == nil:
 			w.absent = append(w.absent, m.number)
 			continue
 		}
 		readBacks.Inc()
-		if m.value != nil && profile.Kind(m.value) == kindTombstone {
+		if m.value != nil && profile.Kind(m.value) == entries.KindTombstone {
 			tombstones++
 		}
 		if _, err := w.admit(p, m.number, m.value); err != nil {
@@ -405,5 +407,4 @@ var (
 	readBacks       = metrics.NewCounter("millrace_entries_read_back_total")
 	evictions       = metrics.NewCounter("millrace_evicted_bytes_total")
 	trailEntries    = metrics.NewCounter("millrace_state_changes_total")
-	overgrown       = metrics.NewCounter("millrace_ops_dropped_overgrown_total")
 )

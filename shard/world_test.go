@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/store"
 )
 
 // world is where a test's requests go to: an engine alone, or a cluster.
@@ -136,14 +138,14 @@ func (w clusterWorld) close() {
 			}
 			e, got := r.e.Load(), map[string]string{}
 			require.NoError(w.t, e.Checkpoint())
-			require.NoError(w.t, e.store.scan([]byte("c"), []byte("f"), func(k, v []byte) error {
-				if len(k) > 9 && k[0] == 'e' && (k[9] == bookOutbox || k[9] == bookDeferred) { // until the next checkpoint
+			require.NoError(w.t, e.store.Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
+				if len(k) > 9 && k[0] == 'e' && (k[9] == store.BookOutbox || k[9] == store.BookDeferred) { // until the next checkpoint
 					return nil
 				}
-				if len(k) > 9 && k[0] == 'e' && k[9] == bookApart && apartReason(v[0]) != apartElsewhere {
+				if len(k) > 9 && k[0] == 'e' && k[9] == store.BookApart && apartReason(v[0]) != apartElsewhere {
 					return nil
 				}
-				if len(k) > 9 && k[0] == 'e' && k[9] == bookApplied {
+				if len(k) > 9 && k[0] == 'e' && k[9] == store.BookApplied {
 					v = v[8:] // without the position
 				}
 				got[fmt.Sprintf("%x", k)] = fmt.Sprintf("%x", v)

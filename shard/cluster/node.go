@@ -20,6 +20,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/shard/store"
 	"millrace/wal/quorum"
 )
 
@@ -157,7 +158,7 @@ type Node struct {
 	serving     sync.WaitGroup
 	streams     sync.WaitGroup // answers that are streams
 	coordinator *shard.Coordinator
-	cache       *shard.StoreCache
+	cache       *store.Cache
 	operator    *placement.Operator
 
 	facts   atomic.Pointer[facts] // replaced, never changed
@@ -259,7 +260,7 @@ func (n *Node) furnish() error {
 	n.routes = newRoutes(n.self, f.Groups)
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
 	n.groupBarriers = make([]barriers, f.Groups+1)
-	n.cache = shard.NewStoreCache(n.opts.Engine.StoreCacheBytes, openFiles)
+	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, openFiles)
 	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{
 		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout, LeaderWait: n.opts.LeaderWait,
 		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes, MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting,

@@ -1,4 +1,4 @@
-package shard
+package entries
 
 import (
 	"encoding/binary"
@@ -13,77 +13,72 @@ import (
 // (fold.go). Behind the header that all entries have, with the size of the whole in the place of the times, comes the
 // external id that names the user, and then change by change:
 //
-//	header     kindDelta u8 | op.ExternalID u8 | key length u16 | workspace u32 |
+//	header     KindDelta u8 | op.ExternalID u8 | key length u16 | workspace u32 |
 //	           size u32 | changes u16 | changes that are being saved u16 | bytes up to the last one of those u32 | 0 u32
 //	key
 //	changes    an op, with its stamp in the place of its number, without a key, and with names of its own from 0 on |
 //	           position, ordinal, actor, source, array limit, count of names: uvarints | names: length uvarint, text
 //
 // Operands of one user stand one behind the other.
-type delta []byte
+type Delta []byte
 
-// kindDelta and kindMixed are kinds as kindRow is. A mixed value is in the store alone: an entry, and behind it deltas
-// of others who have the same home number, which nobody has settled yet (unread.go):
+// mixedHeader begins a mixed value: an entry, and behind it deltas of others who have the same home number, which nobody
+// has settled yet:
 //
-//	kindMixed u8 | 0 u8 | 0 u16 | size of the entry u32 | entry | deltas
-const (
-	kindDelta = 5
-	kindMixed = 6
-)
-
+//	KindMixed u8 | 0 u8 | 0 u16 | size of the entry u32 | entry | deltas
 const mixedHeader = 8
 
 // Bounds of what is kept unread.
 const (
-	maxDeltaBytes = 4 << 10  // of one user in memory
-	largeBytes    = 32 << 10 // a profile of more is read
+	MaxDeltaBytes = 4 << 10  // of one user in memory
+	LargeBytes    = 32 << 10 // a profile of more is read
 	maxDeltaNames = 64       // of one op
 )
 
-func (d delta) size() int      { return int(binary.LittleEndian.Uint32(d[8:])) }
-func (d delta) changes() int   { return int(binary.LittleEndian.Uint16(d[12:])) }
-func (d delta) saving() int    { return int(binary.LittleEndian.Uint16(d[14:])) }
-func (d delta) savedUpTo() int { return int(binary.LittleEndian.Uint32(d[16:])) }
+func (d Delta) size() int      { return int(binary.LittleEndian.Uint32(d[8:])) }
+func (d Delta) Changes() int   { return int(binary.LittleEndian.Uint16(d[12:])) }
+func (d Delta) Saving() int    { return int(binary.LittleEndian.Uint16(d[14:])) }
+func (d Delta) SavedUpTo() int { return int(binary.LittleEndian.Uint32(d[16:])) }
 
-func (d delta) setSaving(changes, upTo int) {
+func (d Delta) SetSaving(changes, upTo int) {
 	binary.LittleEndian.PutUint16(d[14:], uint16(changes))
 	binary.LittleEndian.PutUint32(d[16:], uint32(upTo))
 }
 
-func (d delta) setSize(changes int) {
+func (d Delta) SetSize(changes int) {
 	binary.LittleEndian.PutUint32(d[8:], uint32(len(d)))
 	binary.LittleEndian.PutUint16(d[12:], uint16(changes))
 }
 
-// start is where the changes begin.
-func (d delta) start() int { return profile.HeaderBytes + int(binary.LittleEndian.Uint16(d[2:])) }
+// Start is where the changes begin.
+func (d Delta) Start() int { return profile.HeaderBytes + int(binary.LittleEndian.Uint16(d[2:])) }
 
-// appendDelta appends a delta without changes.
-func appendDelta(dst []byte, workspace uint32, key []byte) []byte {
+// AppendDelta appends a delta without changes.
+func AppendDelta(dst []byte, workspace uint32, key []byte) []byte {
 	start := len(dst)
-	dst = profile.AppendHeader(dst, kindDelta, op.ExternalID, key, workspace, 0)
-	delta(dst[start:]).setSize(0)
+	dst = profile.AppendHeader(dst, KindDelta, op.ExternalID, key, workspace, 0)
+	Delta(dst[start:]).SetSize(0)
 	return dst
 }
 
-// nextDelta splits the first delta off.
-func nextDelta(all []byte) (d delta, rest []byte, err error) {
-	if len(all) < profile.HeaderBytes || all[0] != kindDelta {
-		return nil, nil, fmt.Errorf("%w: no delta", ErrStore)
+// NextDelta splits the first delta off.
+func NextDelta(all []byte) (d Delta, rest []byte, err error) {
+	if len(all) < profile.HeaderBytes || all[0] != KindDelta {
+		return nil, nil, fmt.Errorf("%w: no delta", ErrDamaged)
 	}
-	d = delta(all)
-	if d.size() > len(all) || d.size() < d.start() {
-		return nil, nil, fmt.Errorf("%w: delta of %d bytes", ErrStore, d.size())
+	d = Delta(all)
+	if d.size() > len(all) || d.size() < d.Start() {
+		return nil, nil, fmt.Errorf("%w: delta of %d bytes", ErrDamaged, d.size())
 	}
 	return d[:d.size():d.size()], all[d.size():], nil
 }
 
-// saved cuts off what a checkpoint has written, and returns what is left.
-func (d delta) saved() delta {
-	changes, n := d.changes()-d.saving(), copy(d[d.start():], d[d.savedUpTo():])
-	d = d[:d.start()+n]
-	d.setSaving(0, 0)
-	d.setSize(changes)
+// Saved cuts off what a checkpoint has written, and returns what is left.
+func (d Delta) Saved() Delta {
+	changes, n := d.Changes()-d.Saving(), copy(d[d.Start():], d[d.SavedUpTo():])
+	d = d[:d.Start()+n]
+	d.SetSaving(0, 0)
+	d.SetSize(changes)
 	return d
 }
 
@@ -94,9 +89,9 @@ type change struct {
 	place profile.Place
 }
 
-// appendChange appends the change that an op makes to a delta that ends dst; ok is false for an op that can't be
+// AppendChange appends the change that an op makes to a delta that ends dst; ok is false for an op that can't be
 // written so: one without its name, which has no effect, and one whose operators want to hear what became of them.
-func appendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out []byte, ok bool) {
+func AppendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out []byte, ok bool) {
 	start := len(dst)
 	var names changeNames
 	dst = append(dst, o[:op.OpHeaderBytes]...)
@@ -114,7 +109,7 @@ func appendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out
 	}
 	for _, i := range names.list[:names.n] {
 		name := rec.Names.At(i)
-		if len(name) == 0 || len(name) > maxDeltaBytes {
+		if len(name) == 0 || len(name) > MaxDeltaBytes {
 			return dst[:start], false
 		}
 		dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
@@ -171,8 +166,8 @@ func (c *changeNames) appendAttributes(dst, body []byte) (out []byte, ok bool) {
 }
 
 // next reads the change at the beginning of changes, those of d or some of them, into c and returns what is behind it.
-func (c *change) next(d delta, changes []byte) (rest []byte, err error) {
-	bad := func() ([]byte, error) { return nil, fmt.Errorf("%w: delta is cut short", ErrStore) }
+func (c *change) next(d Delta, changes []byte) (rest []byte, err error) {
+	bad := func() ([]byte, error) { return nil, fmt.Errorf("%w: delta is cut short", ErrDamaged) }
 	if len(changes) < op.OpHeaderBytes {
 		return bad()
 	}

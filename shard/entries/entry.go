@@ -1,0 +1,57 @@
+// Package entries is the form of what lies at a number, in memory and in the store: directory rows, tombstones, and
+// deltas, changes of a user whose profile nobody has read, with what makes a profile of them. Profiles have a package of
+// their own, and all entries its header. It knows bytes, not who keeps them.
+package entries
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Kinds of entries besides profile.KindUser; all begin with the profile package's header.
+const (
+	KindRow       = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
+	KindTombstone = 3 // where a profile was: deleted, or merged into another one, to which the tombstone leads
+	KindAnswer    = 4 // the answer to a request with an Idempotency-Key
+	KindDelta     = 5 // changes of a user whose profile nobody has read
+	KindMixed     = 6 // an entry and deltas of others, in the store alone
+)
+
+// AttrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
+const AttrMembers = 40
+
+// ErrDamaged is wrapped by errors about bytes that are no entry.
+var ErrDamaged = errors.New("damaged entry")
+
+// Overgrown counts ops that would have made an entry larger than a block can be.
+var Overgrown = metrics.NewCounter("millrace_ops_dropped_overgrown_total")
+
+// ProfileSlack is more than the bookkeeping that one op can add to a profile.
+const ProfileSlack = 64 << 10
+
+// IsOf says whether an entry carries an identifier.
+func IsOf(entry []byte, workspace uint32, id op.IDKind, key []byte) bool {
+	if profile.Kind(entry) == KindTombstone || profile.Workspace(entry) != workspace {
+		return false
+	}
+	kind, k := profile.HomeID(entry)
+	return kind == id && bytes.Equal(k, key)
+}
+
+// Members are the numbers of the profiles in a directory row.
+func Members(row []byte) []byte {
+	v, ok := profile.Attr(row, AttrMembers)
+	if !ok {
+		return nil
+	}
+	return v.Bytes()
+}
+
+// Member is the number of one of them.
+func Member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:]) }

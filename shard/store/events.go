@@ -1,0 +1,80 @@
+package store
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// events sends what Pebble has to say to slog, and the engine when the store cannot be written any more.
+type events struct {
+	log       *slog.Logger
+	onFailure func(error)
+	once, die sync.Once
+	err       error         // set before failed is closed
+	failed    chan struct{} // the store can't be written any more
+	dead      chan struct{} // closed by Fatalf: Pebble's goroutines stand still for good
+}
+
+// fail makes the first error final.
+func (l *events) fail(err error) {
+	l.once.Do(func() {
+		l.err = fmt.Errorf("%w: %w", ErrStore, err)
+		close(l.failed)
+		l.onFailure(l.err)
+	})
+}
+
+func (l *events) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
+func (l *events) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
+
+// Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has
+// to end, but in the engine's way: with its reason and exit code.
+func (l *events) Fatalf(f string, a ...any) {
+	l.fail(fmt.Errorf(f, a...))
+	l.die.Do(func() { close(l.dead) })
+	select {}
+}
+
+// syncedFS takes a directory that can't be synced for Fatalf: Pebble panics then, on a goroutine of its own.
+type syncedFS struct {
+	vfs.FS
+	events *events
+}
+
+type syncedDir struct {
+	vfs.File
+	events *events
+}
+
+// Unwrap is for Pebble, which looks below wrappers.
+func (fs syncedFS) Unwrap() vfs.FS { return fs.FS }
+
+// OpenDir opens a directory to sync it.
+func (fs syncedFS) OpenDir(name string) (vfs.File, error) {
+	d, err := fs.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return syncedDir{d, fs.events}, nil
+}
+
+// Sync does not return when it fails.
+func (d syncedDir) Sync() error {
+	if err := d.File.Sync(); err != nil {
+		d.events.Fatalf("%v", err)
+	}
+	return nil
+}
+
+// backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told.
+// Pebble's locks are held.
+func (l *events) backgroundError(err error) {
+	l.Errorf("background error: %s", err)
+	if !pebble.IsCorruptionError(err) {
+		l.fail(err)
+	}
+}

@@ -1,0 +1,329 @@
+// Package store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not
+// flushed is in ours. Nothing else opens Pebble or builds its keys. Key space:
+//
+//	s<name>                        facts of the store: format version, secret; stamp of the newest record
+//	c<document key>                control documents, owned by partition 0
+//	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
+//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
+//	                               events
+//
+// so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one
+// snapshot.
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard/profile"
+)
+
+// Store is an open database.
+type Store struct {
+	DB     *pebble.DB // for batches, and copies of all files
+	Secret [32]byte   // of the hash that numbers are made with
+	events *events
+}
+
+const version = 8
+
+// Cache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
+// behind the engines.
+type Cache struct {
+	blocks *pebble.Cache
+	files  *pebble.FileCache
+}
+
+// NewCache makes a cache of so many bytes of blocks, and of so many open files.
+func NewCache(bytes int64, files int) *Cache {
+	return &Cache{pebble.NewCache(bytes), pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
+}
+
+// maxFileShards: each shard of a file cache has a goroutine.
+const (
+	maxFileShards = 8
+	minOpenFiles  = 64
+)
+
+// Close frees the cache once no engine uses it.
+func (c *Cache) Close() {
+	c.files.Unref()
+	c.blocks.Unref()
+}
+
+// ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
+var ErrStore = errors.New("state store")
+
+// Options are what a store is opened with.
+type Options struct {
+	FS     vfs.FS
+	Dir    string       // holds this store alone
+	Logger *slog.Logger // of what Pebble has to say, too
+	// New: the store may be made, with this secret.
+	New    bool
+	Secret [32]byte
+	// Limits are those of profiles that changes are folded into.
+	Limits *profile.Limits
+	// Cache is shared with other stores; nil: the store has one of CacheBytes of its own.
+	Cache      *Cache
+	CacheBytes int64 // see Cache
+	// MemTableBytes is how much is collected before it is written out.
+	MemTableBytes int64
+	// Note gets the numbers of users who are better read from now on. Pebble's goroutines call it.
+	Note func(number uint64)
+	// OnFailure is called when the store can't be written any more.
+	OnFailure func(error)
+}
+
+// Open opens a store, or makes it.
+func Open(opts Options) (*Store, error) {
+	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}), dead: make(chan struct{})}
+	o := &pebble.Options{
+		FS: syncedFS{opts.FS, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
+		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
+		LBaseMaxBytes: 4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
+		Merger: NewMerger(opts.Limits, opts.Note),
+	}
+	if opts.Cache != nil {
+		o.Cache, o.FileCache = opts.Cache.blocks, opts.Cache.files
+	} else {
+		o.Cache = pebble.NewCache(opts.CacheBytes)
+		defer o.Cache.Unref()
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].BlockSize = 16 << 10
+	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
+		c := pebble.DBCompressionFastest
+		for i := range len(c.Levels) - 2 { // what is there is rewritten soon
+			c.Levels[i] = sstable.NoCompression
+		}
+		return c
+	})
+	l := pebble.MakeLoggingEventListener(events)
+	quiet := pebble.EventListener{
+		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
+		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5).
+		// The read that met the block fails instead.
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			opts.Logger.Error("state store: damaged block", "detail", i.String())
+		},
+	}
+	o.EventListener = &quiet
+	o.EnsureDefaults()
+	db, err := openPebble(opts.Dir, o, events)
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "merger name"): // Pebble has no error to ask for; facts would have said so
+		return nil, fmt.Errorf("%w: open %q: %w: it is for the version that wrote it", ErrStore, opts.Dir, err)
+	default:
+		return nil, fmt.Errorf("%w: open %q: %w", ErrStore, opts.Dir, err)
+	}
+	s := &Store{DB: db, events: events}
+	if err := s.facts(opts.New, opts.Secret); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// openPebble returns an error where Pebble panics or stands still: when the disk fails while it opens.
+func openPebble(dir string, o *pebble.Options, events *events) (db *pebble.DB, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("%v", p)
+			}
+		}()
+		db, err = pebble.Open(dir, o)
+	}()
+	select {
+	case <-done:
+		return db, err
+	case <-events.dead:
+		return nil, events.err
+	}
+}
+
+// facts reads, or on the first start writes, the format version and the secret that identity hashes with. A store that
+// has lost them (a manifest that is cut short looks like an empty store) must not get others: users would be there
+// under numbers that nothing leads to.
+func (s *Store) facts(isNew bool, secret [32]byte) error {
+	v, err := s.Get([]byte("sfacts"))
+	if err != nil {
+		return err
+	}
+	if v == nil && !isNew {
+		return fmt.Errorf("%w: it is empty although there is a log; its files are damaged", ErrStore)
+	}
+	if v == nil {
+		s.Secret = secret
+		v = binary.LittleEndian.AppendUint32(nil, version)
+		if err := s.DB.Set([]byte("sfacts"), append(v, secret[:]...), pebble.NoSync); err != nil {
+			return fmt.Errorf("%w: %w", ErrStore, err)
+		}
+		return s.Flush()
+	}
+	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != version {
+		return fmt.Errorf("%w: its format is version %d, this program reads %d: it is for the version that wrote it", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
+	}
+	copy(s.Secret[:], v[4:])
+	return nil
+}
+
+// Stamp is the stamp that records had come to at the last checkpoint, 0 before the first.
+func (s *Store) Stamp() (int64, error) {
+	v, err := s.Get([]byte("sstamp"))
+	if err != nil || len(v) != 8 {
+		return 0, err
+	}
+	return int64(binary.LittleEndian.Uint64(v)), nil
+}
+
+// SaveStamp puts into a batch which stamp records have come to.
+func SaveStamp(batch *pebble.Batch, stamp int64) error {
+	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(stamp)), nil)
+}
+
+// Get is a copy of what the store has under a key; nil when there is nothing.
+func (s *Store) Get(key []byte) ([]byte, error) {
+	v, closer, err := s.DB.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read: %w", ErrStore, err)
+	}
+	defer closer.Close()
+	return append([]byte{}, v...), nil
+}
+
+// Entry appends what the store has at a number to dst, operands folded: an entry, or a mixed value; nil when there is
+// none. v: not the store as it is, but as it was.
+func (s *Store) Entry(v *View, dst []byte, number uint64) ([]byte, error) {
+	var reader pebble.Reader = s.DB
+	if v != nil {
+		v.mu.RLock()
+		defer v.mu.RUnlock()
+		if v.isClosed {
+			return nil, ErrViewClosed
+		}
+		reader = v.snapshot
+	}
+	var k [9]byte
+	value, closer, err := reader.Get(AppendEntryKey(k[:0], number))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read entry: %w", ErrStore, err)
+	}
+	defer closer.Close()
+	return append(dst, value...), nil
+}
+
+// View is the store as it was before a checkpoint's batch: who has changes in hand that are in the batch reads it, so
+// that none counts twice. Only checkpoints write entries, one batch after the other.
+type View struct {
+	mu       sync.RWMutex // held for reading by who reads
+	snapshot *pebble.Snapshot
+	isClosed bool
+}
+
+// ErrViewClosed: the batch is in the store by now, or will never be.
+var ErrViewClosed = fmt.Errorf("%w: the view is closed", ErrStore)
+
+// View is the store as it is now.
+func (s *Store) View() *View { return &View{snapshot: s.DB.NewSnapshot()} }
+
+// Close ends the view: who comes later gets ErrViewClosed.
+func (v *View) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.isClosed = true
+	_ = v.snapshot.Close() // fails for one that is closed
+}
+
+// Flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the
+// wait.
+func (s *Store) Flush() error {
+	flushed, err := s.DB.AsyncFlush()
+	if err != nil {
+		return fmt.Errorf("%w: flush: %w", ErrStore, err)
+	}
+	select {
+	case <-flushed:
+		return nil
+	case <-s.events.failed:
+		return fmt.Errorf("flush: %w", s.events.err)
+	}
+}
+
+// Dead is closed when Pebble has given up and holds its locks for good. What is not resident can still be read.
+func (s *Store) Dead() <-chan struct{} { return s.events.dead }
+
+// Close closes the database, as far as it lets itself be closed.
+func (s *Store) Close() error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.DB.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-s.events.dead: // it would wait for what stands still
+		return nil
+	}
+}
+
+// Documents calls f for every stored control document.
+func (s *Store) Documents(f func(key string, doc []byte)) error {
+	return s.Scan([]byte("c"), []byte("d"), func(k, v []byte) error {
+		f(string(k[1:]), bytes.Clone(v))
+		return nil
+	})
+}
+
+// Scan calls f for each key from lower up to but excluding upper; the bytes are valid during the call.
+func (s *Store) Scan(lower, upper []byte, f func(key, value []byte) error) error {
+	it, err := s.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("%w: scan: %w", ErrStore, err)
+		}
+		if err := f(it.Key(), v); err != nil {
+			return err
+		}
+	}
+	if err := it.Error(); err != nil {
+		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// Size is about how many bytes the store's entries take, uncompressed sizes unknown: what it says is the files' size.
+func (s *Store) Size() int64 {
+	n, err := s.DB.EstimateDiskUsage([]byte("e"), []byte("f"))
+	if err != nil {
+		return math.MaxInt64
+	}
+	return int64(n) + int64(s.DB.Metrics().MemTable.Size)
+}
