@@ -13,6 +13,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard"
+	"millrace/shard/bodies"
 )
 
 // clusterStub notes what it is asked to do, and stores it with its entry of the audit log as a cluster does.
@@ -33,7 +34,7 @@ func (c *clusterStub) do(entry ClusterEntry, format string, args ...any) error {
 	c.did = append(c.did, fmt.Sprintf(format, args...))
 	entry("overtaken", "cluster_node", "9", nil, nil, nil)
 	return c.store.(interface {
-		PutDocuments(uint32, []shard.DocumentChange, []byte) error
+		PutDocuments(uint32, []bodies.DocumentChange, []byte) error
 	}).PutDocuments(control.AdminActor, nil, entry("node changed", "cluster_node", "4", []byte(`{"state":"active"}`), []byte(`{"state":"drained"}`), []any{"state", "drained"}))
 }
 

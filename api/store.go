@@ -6,6 +6,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -140,9 +141,9 @@ type controlStore struct {
 // PutDocuments passes changes on; control doesn't know the engine. Control judges by what this node has applied, so in
 // a cluster the node catches up with the leader before control goes on, whatever has become of the change.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
-	of := make([]shard.DocumentChange, len(changes))
+	of := make([]bodies.DocumentChange, len(changes))
 	for i, c := range changes {
-		of[i] = shard.DocumentChange(c)
+		of[i] = bodies.DocumentChange(c)
 	}
 	err := s.engine.PutDocuments(actor, of, audit)
 	return afterPut(err, s.engine.BarrierControl, s.spread)

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
@@ -17,11 +16,3 @@ const (
 	Bounce     = profile.StateBounce // hard bounce: the address is on the block list (service.md 4.8)
 	Spam       = profile.StateSpam   // marked_email_as_spam_at
 )
-
-// appendKey appends the key of an identifier in its canonical form.
-func appendKey(dst []byte, id op.IDKind, key []byte) []byte {
-	if id == op.Email {
-		return op.AppendEmailKey(dst, key)
-	}
-	return append(dst, key...)
-}

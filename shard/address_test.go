@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -73,7 +74,7 @@ func statesOfAddress(t testing.TB, e *Engine, id op.IDKind, key string) (states 
 }
 
 func values(blob []byte) (states []State) {
-	for _, c := range statesOf(blob) {
+	for _, c := range bodies.StatesOf(blob) {
 		states = append(states, c.State)
 	}
 	return states
@@ -101,7 +102,7 @@ func TestSetAddressStates(t *testing.T) {
 		got, _ = statesOfAddress(t, e, op.Phone, "+4930123456")
 		require.Equal(t, []State{smsGroup}, got)
 		require.NoError(t, e.ViewAddress(1, op.Email, []byte("a@example.com"), func(blob []byte) {
-			for _, c := range statesOf(blob) {
+			for _, c := range bodies.StatesOf(blob) {
 				require.Equal(t, []any{uint32(7), op.SourceEmailStatus}, []any{c.Actor, c.Source})
 				require.Positive(t, c.Changed)
 			}
@@ -366,7 +367,7 @@ func TestAddressStatesBehindDeferred(t *testing.T) {
 	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
 	require.ElementsMatch(t, []State{email("unsubscribed"), emailGroup}, got)
 	require.NoError(t, e.ViewAddress(1, op.Email, []byte("x@example.com"), func(blob []byte) {
-		for _, c := range statesOf(blob) {
+		for _, c := range bodies.StatesOf(blob) {
 			require.Equal(t, []any{uint32(7), op.SourceTrack}, []any{c.Actor, c.Source})
 		}
 	}))

@@ -16,6 +16,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/store"
@@ -130,7 +131,7 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 		b.KeepAnswer(fmt.Append(nil, "k", r.IntN(60)), [32]byte{}, 200, fmt.Append(nil, r.IntN(100)))
 	case 9:
 		key := fmt.Sprint("d", r.IntN(5))
-		err := e.PutDocuments(1, []DocumentChange{{Key: key, Doc: fmt.Append(nil, r.IntN(3)), Check: r.IntN(2) == 0, Was: e.Document(key)}}, []byte("changed"))
+		err := e.PutDocuments(1, []bodies.DocumentChange{{Key: key, Doc: fmt.Append(nil, r.IntN(3)), Check: r.IntN(2) == 0, Was: e.Document(key)}}, []byte("changed"))
 		if err != nil {
 			require.ErrorIs(t, err, ErrConflict)
 		}

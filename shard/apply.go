@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"millrace/shard/arena"
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -192,7 +193,7 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 	}
 	if s != nil {
 		b := w.entryOf(s)
-		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace && isNamed(b, o.Flags().ID(), o.Key()) {
+		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace && entries.IsNamed(b, o.Flags().ID(), o.Key()) {
 			return w.change(p, s, o)
 		}
 		if to, ok := entries.Forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
@@ -221,20 +222,6 @@ func (w *worker) follow(p *partition, o op.Op, to uint64) {
 		id, key = op.SvcID, nil
 	}
 	w.send(p, o.Kind(), op.MakeFlags(o.Flags()|op.Resolved, id), to, o.Body(), key, true)
-}
-
-// isNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external
-// id is a promise until the profile has kept it (claim.go). An email or phone names all who have it; there the row's
-// word is enough.
-func isNamed(blob []byte, id op.IDKind, key []byte) bool {
-	switch id {
-	case op.Alias:
-		label, name, ok := op.SplitAliasKey(key)
-		return ok && profile.HasAlias(blob, label, name)
-	case op.ExternalID:
-		return profile.HasExternalID(blob, key)
-	}
-	return true
 }
 
 // create makes the profile of an external id.
@@ -380,44 +367,10 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 
 // eachRow calls f for every directory row that a profile stands in.
 func (w *worker) eachRow(b []byte, f func(id op.IDKind, key []byte)) {
-	var keys rowKeys
-	keys.read(b)
-	for _, k := range keys.list {
-		f(k.id, k.key)
-	}
-}
-
-// rowKeys are copies of the directory keys of a profile.
-type rowKeys struct {
-	list []rowKey
-}
-
-type rowKey struct {
-	id  op.IDKind
-	key []byte
-}
-
-// read reads them all, and addresses those of addresses alone.
-func (r *rowKeys) read(b []byte) {
-	r.addresses(profile.Addresses(b))
-	add := func(id op.IDKind, key []byte) { r.list = append(r.list, rowKey{id, key}) }
-	profile.Aliases(b, func(label, name []byte) { add(op.Alias, op.AppendAliasKey(nil, label, name)) })
-	home, key := profile.HomeID(b)
-	addID := func(id []byte) {
-		if len(id) > 0 && (home != op.ExternalID || !bytes.Equal(id, key)) { // the home needs no row
-			add(op.ExternalID, append([]byte{}, id...))
-		}
-	}
-	addID(profile.ExternalID(b))
-	profile.DeprecatedIDs(b, addID)
-}
-
-func (r *rowKeys) addresses(email, phone op.Value) {
-	if email != nil {
-		r.list = append(r.list, rowKey{op.Email, op.AppendEmailKey(nil, email.Bytes())})
-	}
-	if phone != nil {
-		r.list = append(r.list, rowKey{op.Phone, append([]byte{}, phone.Bytes()...)})
+	var keys entries.Keys
+	keys.Read(b)
+	for _, k := range keys.List {
+		f(k.ID, k.Key)
 	}
 }
 
@@ -445,12 +398,12 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 	}
 	w.fresh = append(w.fresh[:0], o.Body()...)
-	var before rowKeys
-	var had []stateChange
+	var before entries.Keys
+	var had []profile.StateChange
 	switch {
 	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
-		before.read(w.entryOf(s))
-		had = statesOf(w.entryOf(s))
+		before.Read(w.entryOf(s))
+		had = bodies.StatesOf(w.entryOf(s))
 		w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
 	case flags.Has(op.Resolved):
 		return nil // gone meanwhile
@@ -472,15 +425,15 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 // putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these
 // states and rows. It is there as if it had got its addresses now: what they have of states and the profile says
 // otherwise stays theirs, and the marks of its email it only offers.
-func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []stateChange, before *rowKeys) (err error) {
-	states, stamp := statesOf(w.fresh), w.applying.rec.Stamp
-	var after rowKeys
-	after.read(w.fresh)
-	for _, id := range addresses {
-		if old := before.of(id); old != nil && !bytes.Equal(old, after.of(id)) {
+func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []profile.StateChange, before *entries.Keys) (err error) {
+	states, stamp := bodies.StatesOf(w.fresh), w.applying.rec.Stamp
+	var after entries.Keys
+	after.Read(w.fresh)
+	for _, id := range entries.Addresses {
+		if old := before.Of(id); old != nil && !bytes.Equal(old, after.Of(id)) {
 			w.noteStay(p, number, Stay{ID: id, Key: old, Since: profile.Joined(w.entryOf(s), id), Until: stamp})
 		}
-		if after.of(id) != nil {
+		if after.Of(id) != nil {
 			w.keep(w.ed.SetJoined(w.fresh, id, stamp))
 		}
 	}
@@ -494,29 +447,20 @@ func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []s
 	if err != nil {
 		return err
 	}
-	for _, k := range before.list {
-		if !after.has(k) {
-			w.tellRow(p, op.RowRemove, 0, k.id, k.key, number, nil)
+	for _, k := range before.List {
+		if !after.Has(k) {
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, number, nil)
 		}
 	}
-	for _, k := range after.list {
-		if !before.has(k) {
-			w.tellRow(p, op.RowAdd, 0, k.id, k.key, number, nil)
+	for _, k := range after.List {
+		if !before.Has(k) {
+			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
 		}
-		if offer := forAddress(states, k.id); len(offer) > 0 {
-			w.tellRow(p, op.RowState, op.Offer, k.id, k.key, number, appendStates(nil, offer))
+		if offer := bodies.ForAddress(states, k.ID); len(offer) > 0 {
+			w.tellRow(p, op.RowState, op.Offer, k.ID, k.Key, number, bodies.AppendStates(nil, offer))
 		}
 	}
 	return nil
-}
-
-func (r *rowKeys) has(k rowKey) bool {
-	for _, x := range r.list {
-		if x.id == k.id && string(x.key) == string(k.key) {
-			return true
-		}
-	}
-	return false
 }
 
 // send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road

@@ -3,6 +3,8 @@ package shard
 import (
 	"encoding/binary"
 
+	"millrace/shard/bodies"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -15,7 +17,7 @@ func (b *Batch) Delete(number uint64) {
 	var body []byte
 	_ = b.coordinator.view(number, func(blob []byte) { // not found: the op will have no effect
 		if profile.Kind(blob) == profile.KindUser {
-			body = appendErased(nil, blob, number, profile.Place{}, b.coordinator.hasher, b.coordinator.nodes)
+			body = bodies.AppendErased(nil, blob, number, profile.Place{}, b.coordinator.hasher, b.coordinator.nodes)
 		}
 	})
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
@@ -32,8 +34,8 @@ func (b *Batch) Import(blob []byte) {
 // later. It happens once or, when one of them is not there by then, not at all. Commit returns ErrBusy when too many
 // merges wait (Options.MaxMergesWaiting).
 func (b *Batch) Merge(gone, keep uint64) {
-	m := merging{other: keep, mode: profile.MergeUsers}
-	b.Append(op.Merge, op.MakeFlags(0, op.SvcID), gone, m.append(nil), nil)
+	m := bodies.Merge{Other: keep, Mode: profile.MergeUsers}
+	b.Append(op.Merge, op.MakeFlags(0, op.SvcID), gone, m.Append(nil), nil)
 	b.merges++
 }
 
@@ -44,30 +46,30 @@ func (b *Batch) Outcome(ref int) Outcome { return b.outcomes[ref] }
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
 // somebody has the alias already, the outcome is Taken.
 func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
-	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), claim{profile: number, kind: claimAlias})
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), bodies.Claim{Profile: number, Kind: bodies.ClaimAlias})
 }
 
 // RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update,
 // decisions.md D4).
 func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
-	c := claim{profile: number, kind: claimAliasRename, old: op.AppendAliasKey(nil, label, old)}
+	c := bodies.Claim{Profile: number, Kind: bodies.ClaimAliasRename, Old: op.AppendAliasKey(nil, label, old)}
 	// What is sent straight to who a user is being merged into may come before the aliases do; it must not overtake
 	// them.
-	c.profile = b.coordinator.namedBy(b.workspace, op.Alias, c.old, number)
+	c.Profile = b.coordinator.namedBy(b.workspace, op.Alias, c.Old, number)
 	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
 }
 
 // Identify gives an external id to the profile with this number, which has none; when another profile has that external
 // id, the first is merged into it (service.md 4.10). mode is profile.MergeIdentify or profile.MergeNone.
 func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int) {
-	return b.claim(op.ExternalID, externalID, claim{profile: number, kind: claimIdentify, mode: mode})
+	return b.claim(op.ExternalID, externalID, bodies.Claim{Profile: number, Kind: bodies.ClaimIdentify, Mode: mode})
 }
 
 // RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one
 // leads to the profile still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
 func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
 	b.renames = true
-	return b.claim(op.ExternalID, id, claim{profile: number, kind: claimExternalID, old: current})
+	return b.claim(op.ExternalID, id, bodies.Claim{Profile: number, Kind: bodies.ClaimExternalID, Old: current})
 }
 
 // RemoveExternalID takes a deprecated external id away from the profile with this number. Nobody: the profile has no
@@ -78,10 +80,10 @@ func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) {
 	return ref
 }
 
-func (b *Batch) claim(id op.IDKind, key []byte, c claim) (ref int) {
+func (b *Batch) claim(id op.IDKind, key []byte, c bodies.Claim) (ref int) {
 	ref = b.expect()
-	c.ref = uint16(ref)
-	b.Append(op.Claim, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), c.append(nil), key)
+	c.Ref = uint16(ref)
+	b.Append(op.Claim, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), c.Append(nil), key)
 	return ref
 }
 
@@ -121,7 +123,7 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 	keyLen := 0
 	if id != op.SvcID {
 		at := len(b.Buf)
-		b.Buf = appendKey(b.Buf, id, key)
+		b.Buf = entries.AppendKey(b.Buf, id, key)
 		keyLen = len(b.Buf) - at
 		number = b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
 	}
@@ -135,19 +137,19 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
-	var changes []stateChange
+	var changes []profile.StateChange
 	for _, s := range states {
 		if s.ForAddress(id) {
-			changes = setLast(changes, stateChange{State: s})
+			changes = bodies.SetLast(changes, profile.StateChange{State: s})
 		}
 	}
 	if len(changes) == 0 {
 		b.Abort(start)
 		return
 	}
-	b.Buf = appendStates(b.Buf, changes)
+	b.Buf = bodies.AppendStates(b.Buf, changes)
 	at := len(b.Buf)
-	b.Buf = appendKey(b.Buf, id, key)
+	b.Buf = entries.AppendKey(b.Buf, id, key)
 	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
 	b.Builder.End(start, op.RowState, op.MakeFlags(0, id), len(b.Buf)-at, home)
 	b.addressed = true
@@ -159,7 +161,7 @@ func (b *Batch) SetSource(s op.Source) { b.Source = s }
 // Audit writes an entry of the audit log in the batch's record: it is there if and only if the rest is.
 func (b *Batch) Audit(entry []byte) {
 	start := b.Begin()
-	b.Buf = appendDocuments(b.Buf, nil, entry)
+	b.Buf = bodies.AppendDocuments(b.Buf, nil, entry)
 	b.Builder.End(start, op.Document, 0, 0, 0)
 	b.deletes++ // a batch that deletes is one also with its entry
 }

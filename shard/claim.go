@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/arena"
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -43,52 +44,9 @@ const (
 	NotArray
 )
 
-// claim is the body of a Claim and of the Grant that answers it; the key is the name.
-//
-//	profile u64 | kind u8 | merge mode u8 | confirm u8 | reference u16 | old name …
-type claim struct {
-	profile uint64 // who wants the name (0: a new profile); in a Grant, who the row leads to for it
-	kind    byte
-	mode    profile.MergeMode // of claimIdentify
-	// confirm, in a Grant: the row led to the profile before the claim, so the profile should have the name.
-	confirm bool
-	ref     uint16 // of the outcome
-	old     []byte // of a rename: the alias's key, or the external id
-}
-
-const (
-	claimAlias       = 1
-	claimAliasRename = 2
-	claimIdentify    = 3
-	claimExternalID  = 4 // a rename
-
-	claimHeader = 8 + 1 + 1 + 1 + 2
-)
-
-func (c *claim) append(dst []byte) []byte {
-	dst = binary.LittleEndian.AppendUint64(dst, c.profile)
-	confirm := byte(0)
-	if c.confirm {
-		confirm = 1
-	}
-	dst = append(dst, c.kind, byte(c.mode), confirm)
-	dst = binary.LittleEndian.AppendUint16(dst, c.ref)
-	return append(dst, c.old...)
-}
-
-func parseClaim(b []byte) (c claim, err error) {
-	if len(b) < claimHeader {
-		return c, op.ErrMalformed
-	}
-	return claim{
-		profile: binary.LittleEndian.Uint64(b), kind: b[8], mode: profile.MergeMode(b[9]), confirm: b[10] == 1,
-		ref: binary.LittleEndian.Uint16(b[11:]), old: b[claimHeader:],
-	}, nil
-}
-
 // claim decides who gets a name.
 func (w *worker) claim(p *partition, o op.Op) error {
-	c, err := parseClaim(o.Body())
+	c, err := bodies.ParseClaim(o.Body())
 	if err != nil {
 		return err
 	}
@@ -106,30 +64,30 @@ func (w *worker) claim(p *partition, o op.Op) error {
 		}
 	}
 	switch {
-	case c.profile == 0 && c.kind != claimAlias:
-		w.applying.future.report(c.ref, Nobody)
+	case c.Profile == 0 && c.Kind != bodies.ClaimAlias:
+		w.applying.future.report(c.Ref, Nobody)
 		return nil
-	case holder == 0 && c.profile == 0:
+	case holder == 0 && c.Profile == 0:
 		return w.createNamed(p, row, o, c)
 	case holder == 0:
-		if err := w.addToRow(p, row, id, o.Key(), c.profile); err != nil {
+		if err := w.addToRow(p, row, id, o.Key(), c.Profile); err != nil {
 			return err
 		}
-	case holder == c.profile:
-		c.confirm = true
-	case c.kind == claimIdentify:
+	case holder == c.Profile:
+		c.Confirm = true
+	case c.Kind == bodies.ClaimIdentify:
 		w.mergeInto(p, o, c, holder)
 		return nil
 	default:
-		w.applying.future.report(c.ref, Taken)
+		w.applying.future.report(c.Ref, Taken)
 		return nil
 	}
-	w.send(p, op.Grant, op.MakeFlags(0, id), c.profile, c.append(nil), o.Key(), false)
+	w.send(p, op.Grant, op.MakeFlags(0, id), c.Profile, c.Append(nil), o.Key(), false)
 	return nil
 }
 
 // createNamed makes an alias-only user.
-func (w *worker) createNamed(p *partition, row uint64, o op.Op, c claim) error {
+func (w *worker) createNamed(p *partition, row uint64, o op.Op, c bodies.Claim) error {
 	rec, id := w.applying.rec, o.Flags().ID()
 	number, err := w.freeProfile(p, row)
 	if err != nil {
@@ -141,13 +99,13 @@ func (w *worker) createNamed(p *partition, row uint64, o op.Op, c claim) error {
 		return err
 	}
 	profilesCreated.Inc()
-	w.applying.future.report(c.ref, Done)
+	w.applying.future.report(c.Ref, Done)
 	return w.addToRow(p, row, id, o.Key(), number)
 }
 
 // grant: the profile takes the name that the directory has promised it, or says why not.
 func (w *worker) grant(p *partition, o op.Op) error {
-	c, err := parseClaim(o.Body())
+	c, err := bodies.ParseClaim(o.Body())
 	if err != nil {
 		return err
 	}
@@ -165,10 +123,10 @@ func (w *worker) grant(p *partition, o op.Op) error {
 		}
 	}
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
-	has := isUser && isNamed(blob, id, key)
-	if isUser && c.confirm && !has { // it has lost the name since, and has told the row: the row is free by then
-		again := claim{profile: s.Number, kind: c.kind, mode: c.mode, ref: c.ref, old: c.old}
-		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.append(nil), key, false)
+	has := isUser && entries.IsNamed(blob, id, key)
+	if isUser && c.Confirm && !has { // it has lost the name since, and has told the row: the row is free by then
+		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
+		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil
 	}
 	outcome := Nobody
@@ -177,28 +135,28 @@ func (w *worker) grant(p *partition, o op.Op) error {
 			return err
 		}
 	}
-	w.applying.future.report(c.ref, outcome)
+	w.applying.future.report(c.Ref, outcome)
 	switch {
-	case c.confirm:
+	case c.Confirm:
 	case outcome != Done && !has:
-		w.tellRow(p, op.RowRemove, 0, id, key, c.profile, nil)
-	case c.profile != o.Number():
-		w.moveRow(p, id, key, c.profile, o.Number())
+		w.tellRow(p, op.RowRemove, 0, id, key, c.Profile, nil)
+	case c.Profile != o.Number():
+		w.moveRow(p, id, key, c.Profile, o.Number())
 	}
 	return nil
 }
 
 // take changes the profile in s as a claim wants, if that can be.
-func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c claim) (outcome Outcome, err error) {
+func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim) (outcome Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
-	has := isNamed(blob, id, key)
+	has := entries.IsNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {
 		entries.Overgrown.Inc()
 		return Nobody, nil
 	}
 	var out []byte
-	switch c.kind {
-	case claimAlias:
+	switch c.Kind {
+	case bodies.ClaimAlias:
 		label, name, ok := op.SplitAliasKey(key)
 		if has || !ok {
 			return Done, nil
@@ -206,22 +164,22 @@ func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c c
 		if out, ok = w.ed.AddAlias(blob, label, name); !ok {
 			return LabelTaken, nil
 		}
-	case claimAliasRename:
-		label, old, ok := op.SplitAliasKey(c.old)
+	case bodies.ClaimAliasRename:
+		label, old, ok := op.SplitAliasKey(c.Old)
 		if !ok || !profile.HasAlias(blob, label, old) {
 			return Nobody, nil
 		}
 		_, name, ok := op.SplitAliasKey(key)
 		switch {
-		case !ok || bytes.Equal(c.old, key):
+		case !ok || bytes.Equal(c.Old, key):
 			return Done, nil
 		case has: // a merge has left it several names under the label
 			out = w.ed.RemoveAlias(blob, label, old)
 		default:
 			out, _ = w.ed.RenameAlias(blob, label, old, name)
 		}
-		lost = c.old
-	case claimIdentify:
+		lost = c.Old
+	case bodies.ClaimIdentify:
 		if has {
 			return Done, nil
 		}
@@ -229,11 +187,11 @@ func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c c
 			return Identified, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
-	case claimExternalID:
-		if len(c.old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.old) {
+	case bodies.ClaimExternalID:
+		if len(c.Old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.Old) {
 			return Nobody, nil
 		}
-		if bytes.Equal(c.old, key) {
+		if bytes.Equal(c.Old, key) {
 			return Done, nil
 		}
 		out = w.ed.SetExternalID(blob, key)

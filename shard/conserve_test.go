@@ -610,16 +610,16 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 		return nil
 	})
 	for number, blob := range live {
-		var keys rowKeys
-		keys.read(blob)
-		for _, k := range keys.list {
-			row := rows[keyOf(k.id, k.key)]
-			if k.id == op.Alias || k.id == op.ExternalID {
-				require.Equal(t, 8, len(row), "%v %q of %x is in a row of %d", k.id, k.key, number, len(row)/8)
-				require.Equal(t, number, entries.Member(row, 0), "%v %q", k.id, k.key)
+		var keys entries.Keys
+		keys.Read(blob)
+		for _, k := range keys.List {
+			row := rows[keyOf(k.ID, k.Key)]
+			if k.ID == op.Alias || k.ID == op.ExternalID {
+				require.Equal(t, 8, len(row), "%v %q of %x is in a row of %d", k.ID, k.Key, number, len(row)/8)
+				require.Equal(t, number, entries.Member(row, 0), "%v %q", k.ID, k.Key)
 				continue
 			}
-			require.True(t, slices.ContainsFunc(slices.Collect(slices.Chunk(row, 8)), func(m []byte) bool { return entries.Member(m, 0) == number }), "%v %q does not lead to %x", k.id, k.key, number)
+			require.True(t, slices.ContainsFunc(slices.Collect(slices.Chunk(row, 8)), func(m []byte) bool { return entries.Member(m, 0) == number }), "%v %q does not lead to %x", k.ID, k.Key, number)
 		}
 		if id := profile.ExternalID(blob); id != nil {
 			require.Equal(t, number, numberOf(t, e, op.ExternalID, string(id)))
@@ -630,9 +630,9 @@ func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 		for i := range len(row) / 8 {
 			blob := live[entries.Member(row, i)]
 			require.NotNil(t, blob, "%s leads to %x, which is nobody", key, entries.Member(row, i))
-			var keys rowKeys
-			keys.read(blob)
-			require.True(t, slices.ContainsFunc(keys.list, func(k rowKey) bool { return keyOf(k.id, k.key) == key }), "%s leads to %x, which does not know it", key, entries.Member(row, i))
+			var keys entries.Keys
+			keys.Read(blob)
+			require.True(t, slices.ContainsFunc(keys.List, func(k entries.Key) bool { return keyOf(k.ID, k.Key) == key }), "%s leads to %x, which does not know it", key, entries.Member(row, i))
 		}
 	}
 	return live

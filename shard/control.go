@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 )
 
@@ -17,7 +18,7 @@ var ErrConflict = errors.New("the document has changed")
 // PutDocuments stores control documents and an entry of the audit log, when audit is not empty, all or nothing: durable
 // and visible when it returns nil. Conditions are judged where changes are applied, so that of two who change the same
 // document at once exactly one gets ErrConflict. Errors as Batch.Commit; no key may stand there twice.
-func (c *Coordinator) PutDocuments(actor uint32, changes []DocumentChange, audit []byte) error {
+func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	for i, change := range changes {
 		if change.Key == "" || len(change.Key) > op.MaxKeyBytes {
 			return fmt.Errorf("document key of %d bytes", len(change.Key))
@@ -36,7 +37,7 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []DocumentChange, audit
 	b.SetSource(op.SourceAdmin)
 	ref := b.expect()
 	start := b.Begin()
-	b.Buf = appendDocuments(b.Buf, changes, audit)
+	b.Buf = bodies.AppendDocuments(b.Buf, changes, audit)
 	b.Builder.End(start, op.Document, 0, 0, 0)
 	if err := b.Commit(); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (c *Coordinator) beginRenames(workspace uint32) error {
 		return nil
 	}
 	if !c.hasRenamed(workspace) {
-		err := c.PutDocuments(0, []DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
+		err := c.PutDocuments(0, []bodies.DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}

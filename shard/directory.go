@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/arena"
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -18,23 +19,23 @@ import (
 // changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
 // said himself, and goes to the addresses that he has behind it, too.
 func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
-	number, set := s.Number, statesSet(o.Body(), w.applying.rec)
+	number, set := s.Number, bodies.StatesSet(o.Body(), w.applying.rec)
 	email, phone := profile.Addresses(w.entryOf(s))
-	if len(set) == 0 && sameAddresses(email, phone, o.Body()) { // clients track the same values again and again
+	if len(set) == 0 && entries.SameAddresses(email, phone, o.Body()) { // clients track the same values again and again
 		return w.applyIn(s, o)
 	}
-	var before, after rowKeys
-	before.addresses(email, phone) // a body names nobody's alias and no other external id
-	had := statesOf(w.entryOf(s))
+	var before, after entries.Keys
+	before.AddAddresses(email, phone) // a body names nobody's alias and no other external id
+	had := bodies.StatesOf(w.entryOf(s))
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
 		return w.update(s, out)
 	}
-	after.addresses(profile.Addresses(out))
+	after.AddAddresses(profile.Addresses(out))
 	out = w.moveAddresses(p, number, out, &before, &after, w.applying.rec.Stamp)
-	left := before.of(op.Email) != nil && !bytes.Equal(before.of(op.Email), after.of(op.Email))
-	if left && !sets(set, State{Kind: EmailState}) { // reference.md 2.2
+	left := before.Of(op.Email) != nil && !bytes.Equal(before.Of(op.Email), after.Of(op.Email))
+	if left && !bodies.Sets(set, State{Kind: EmailState}) { // reference.md 2.2
 		out = w.ed.ForgetState(out, State{Kind: EmailState})
 	}
 	w.noteAll(p, number, had, out)
@@ -42,21 +43,18 @@ func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
 		return err
 	}
 	w.tellRows(p, number, &before, &after)
-	for _, id := range addresses {
-		if changes := forAddress(set, id); len(changes) > 0 && after.of(id) != nil {
-			w.tellRow(p, op.RowState, 0, id, after.of(id), number, appendStates(nil, changes))
+	for _, id := range entries.Addresses {
+		if changes := bodies.ForAddress(set, id); len(changes) > 0 && after.Of(id) != nil {
+			w.tellRow(p, op.RowState, 0, id, after.Of(id), number, bodies.AppendStates(nil, changes))
 		}
 	}
 	return nil
 }
 
-// addresses are the kinds of identifiers that hold states.
-var addresses = [...]op.IDKind{op.Email, op.Phone}
-
 // moveAddresses notes in a profile since when it has an address that it did not have before, and which one it leaves.
-func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, after *rowKeys, at int64) []byte {
-	for _, id := range addresses {
-		old, now := before.of(id), after.of(id)
+func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, after *entries.Keys, at int64) []byte {
+	for _, id := range entries.Addresses {
+		old, now := before.Of(id), after.Of(id)
 		if bytes.Equal(old, now) {
 			continue
 		}
@@ -75,30 +73,21 @@ func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, 
 
 // tellRows tells the directory which identifiers a profile has no more, and which it has now. Of an address that it
 // leaves it wants to know what held for it there.
-func (w *worker) tellRows(p *partition, number uint64, before, after *rowKeys) {
-	for _, k := range before.list {
-		if !after.has(k) {
+func (w *worker) tellRows(p *partition, number uint64, before, after *entries.Keys) {
+	for _, k := range before.List {
+		if !after.Has(k) {
 			var until []byte
-			if k.id == op.Email || k.id == op.Phone {
+			if k.ID == op.Email || k.ID == op.Phone {
 				until = binary.LittleEndian.AppendUint64(nil, uint64(w.applying.rec.Stamp))
 			}
-			w.tellRow(p, op.RowRemove, 0, k.id, k.key, number, until)
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, number, until)
 		}
 	}
-	for _, k := range after.list {
-		if !before.has(k) {
-			w.tellRow(p, op.RowAdd, 0, k.id, k.key, number, nil)
+	for _, k := range after.List {
+		if !before.Has(k) {
+			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
 		}
 	}
-}
-
-func (r *rowKeys) of(id op.IDKind) []byte {
-	for _, k := range r.list {
-		if k.id == id {
-			return k.key
-		}
-	}
-	return nil
 }
 
 // tellRow sends a change to a directory row: the profile's number, then what is said.
@@ -174,11 +163,11 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 	}
 	number, until := binary.LittleEndian.Uint64(o.Body()), o.Body()[8:]
 	if len(until) > 0 {
-		var states []stateChange
+		var states []profile.StateChange
 		if s != nil {
-			states = statesOf(w.entryOf(s))
+			states = bodies.StatesOf(w.entryOf(s))
 		}
-		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, appendStates(bytes.Clone(until), states), nil, false)
+		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, bodies.AppendStates(bytes.Clone(until), states), nil, false)
 	}
 	if s == nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
 		return nil
@@ -206,8 +195,8 @@ func (w *worker) left(p *partition, o op.Op) error {
 	if err != nil || !isUser {
 		return err
 	}
-	had := statesOf(w.entryOf(s))
-	until, states := int64(binary.LittleEndian.Uint64(o.Body())), parseStates(o.Body()[8:])
+	had := bodies.StatesOf(w.entryOf(s))
+	until, states := int64(binary.LittleEndian.Uint64(o.Body())), bodies.ParseStates(o.Body()[8:])
 	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, states)
 	w.noteAll(p, s.Number, had, out)
 	return w.update(s, out)
@@ -221,12 +210,12 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	number, changes := binary.LittleEndian.Uint64(o.Body()), parseStates(o.Body()[8:])
+	number, changes := binary.LittleEndian.Uint64(o.Body()), bodies.ParseStates(o.Body()[8:])
 	if o.Flags().Has(op.Offer) {
 		if s == nil || !isAlone(w.entryOf(s), number) {
 			return nil
 		}
-		changes = missing(w.entryOf(s), changes)
+		changes = bodies.Missing(w.entryOf(s), changes)
 	}
 	if s == nil {
 		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, o.Key(), rec.Workspace, rec.Stamp)
@@ -249,28 +238,4 @@ func (w *worker) setRowState(p *partition, o op.Op) error {
 func isAlone(row []byte, number uint64) bool {
 	m := entries.Members(row)
 	return len(m) == 8 && entries.Member(m, 0) == number
-}
-
-// sameAddresses says whether an attributes body gives a profile no other email or phone than it has
-// (profile.Addresses).
-func sameAddresses(email, phone op.Value, body []byte) bool {
-	for len(body) > 0 {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			return false
-		}
-		body = rest
-		now := email
-		switch code {
-		case op.AttrEmail:
-		case op.AttrPhone:
-			now = phone
-		default:
-			continue
-		}
-		if now != nil && !bytes.Equal(now, v) || now == nil && v.Tag() != op.Null {
-			return false
-		}
-	}
-	return true
 }

@@ -15,6 +15,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/store"
 )
 
@@ -33,12 +34,12 @@ func TestPutDocuments(t *testing.T) {
 	seen := map[string]string{}
 	o.OnDocument = func(key string, doc []byte) { seen[key] = string(doc) }
 	e := openTest(t, o)
-	doc := func(key, is string) DocumentChange { return DocumentChange{Key: key, Doc: []byte(is)} }
-	was := func(c DocumentChange, was string) DocumentChange {
+	doc := func(key, is string) bodies.DocumentChange { return bodies.DocumentChange{Key: key, Doc: []byte(is)} }
+	was := func(c bodies.DocumentChange, was string) bodies.DocumentChange {
 		c.Check, c.Was = true, []byte(was)
 		return c
 	}
-	f := func(want error, audit string, changes ...DocumentChange) {
+	f := func(want error, audit string, changes ...bodies.DocumentChange) {
 		t.Helper()
 		require.ErrorIs(t, e.PutDocuments(3, changes, []byte(audit)), want)
 	}
@@ -52,8 +53,8 @@ func TestPutDocuments(t *testing.T) {
 	f(nil, "")
 	require.Equal(t, map[string]string{"a": "1", "b": "", "c": "4", "nobody": ""}, seen)
 	require.Nil(t, e.Document("b"))
-	require.Error(t, e.PutDocuments(0, []DocumentChange{{}}, nil))
-	require.ErrorContains(t, e.PutDocuments(0, []DocumentChange{doc("a", "5"), doc("a", "6")}, nil), "twice")
+	require.Error(t, e.PutDocuments(0, []bodies.DocumentChange{{}}, nil))
+	require.ErrorContains(t, e.PutDocuments(0, []bodies.DocumentChange{doc("a", "5"), doc("a", "6")}, nil), "twice")
 
 	before := auditOf(t, e, 0)
 	require.Len(t, before, 3)
@@ -95,7 +96,7 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 			go func() {
 				defer group.Done()
 				me := []byte(fmt.Sprint(round, " ", i))
-				err := e.PutDocuments(uint32(i), []DocumentChange{{Key: "doc", Doc: me, Check: true, Was: last}, {Key: fmt.Sprint("of", i), Doc: me}}, me)
+				err := e.PutDocuments(uint32(i), []bodies.DocumentChange{{Key: "doc", Doc: me, Check: true, Was: last}, {Key: fmt.Sprint("of", i), Doc: me}}, me)
 				switch {
 				case err == nil:
 					won.Add(1)
@@ -127,10 +128,10 @@ func TestDocumentsModel(t *testing.T) {
 	model := map[string]string{}
 	var audit []string
 	for step := range 400 {
-		var changes []DocumentChange
+		var changes []bodies.DocumentChange
 		holds := true
 		for _, k := range r.Perm(5)[:r.IntN(4)] {
-			c := DocumentChange{Key: fmt.Sprint(k), Doc: []byte(fmt.Sprint(r.IntN(3)))}
+			c := bodies.DocumentChange{Key: fmt.Sprint(k), Doc: []byte(fmt.Sprint(r.IntN(3)))}
 			if r.IntN(4) == 0 {
 				c.Doc = nil
 			}

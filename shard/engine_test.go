@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
@@ -276,9 +277,9 @@ func TestDocuments(t *testing.T) {
 	o := testOptions(fs)
 	o.OnDocument = func(key string, doc []byte) { seen[key] = string(doc) }
 	e := openTest(t, o)
-	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "a", Doc: []byte("1")}}, nil))
-	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "b", Doc: []byte("2")}}, nil))
-	require.NoError(t, e.PutDocuments(0, []DocumentChange{{Key: "a", Doc: nil}}, nil))
+	require.NoError(t, e.PutDocuments(0, []bodies.DocumentChange{{Key: "a", Doc: []byte("1")}}, nil))
+	require.NoError(t, e.PutDocuments(0, []bodies.DocumentChange{{Key: "b", Doc: []byte("2")}}, nil))
+	require.NoError(t, e.PutDocuments(0, []bodies.DocumentChange{{Key: "a", Doc: nil}}, nil))
 	require.Equal(t, map[string]string{"a": "", "b": "2"}, seen)
 	require.NoError(t, e.Close())
 	clear(seen)

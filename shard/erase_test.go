@@ -18,6 +18,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 )
@@ -251,7 +252,7 @@ func (w *eraseWorld) checkDeletions() (messages int) {
 				if o.Kind() != op.Delete {
 					continue
 				}
-				require.NoError(w.t, shard.EachErased(o.Body(), func(x shard.Erased) { require.Equal(w.t, group, w.groupOf(x.Number)) }))
+				require.NoError(w.t, bodies.EachErased(o.Body(), func(x bodies.Erased) { require.Equal(w.t, group, w.groupOf(x.Number)) }))
 				if isMessage {
 					messages++
 				}

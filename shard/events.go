@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/bodies"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -103,94 +104,8 @@ func (e *Replica) ForgetDropped(to uint64) error {
 	return nil
 }
 
-// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before
-// Until; a zero Until is the Delete's own place.
-type Erased struct {
-	Number       uint64
-	By           ErasedBy
-	Since, Until profile.Place
-}
-
-// ErasedBy says what an event has its number from.
-type ErasedBy uint8
-
-const (
-	ByProfile    ErasedBy = 1 // the op named the profile by its number
-	ByIdentifier ErasedBy = 2 // the op's number is the home number of the identifier that was sent
-)
-
-const erasedBytes = 8 + 1 + 2*(8+4)
-
-// EachErased calls f for each entry of a Delete's body.
-func EachErased(body []byte, f func(Erased)) error {
-	if len(body)%erasedBytes != 0 {
-		return fmt.Errorf("%w: delete of %d bytes", op.ErrMalformed, len(body))
-	}
-	place := func(b []byte) profile.Place {
-		return profile.Place{Position: binary.LittleEndian.Uint64(b), Ordinal: binary.LittleEndian.Uint32(b[8:])}
-	}
-	for ; len(body) > 0; body = body[erasedBytes:] {
-		f(Erased{binary.LittleEndian.Uint64(body), ErasedBy(body[8]), place(body[9:]), place(body[21:])})
-	}
-	return nil
-}
-
-func (x Erased) append(dst []byte) []byte {
-	dst = append(binary.LittleEndian.AppendUint64(dst, x.Number), byte(x.By))
-	for _, at := range [...]profile.Place{x.Since, x.Until} {
-		dst = binary.LittleEndian.AppendUint64(dst, at.Position)
-		dst = binary.LittleEndian.AppendUint32(dst, at.Ordinal)
-	}
-	return dst
-}
-
-// appendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the
-// profile's group; other groups are told by eraseElsewhere.
-func appendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups grouped) []byte {
-	dst = Erased{Number: number, By: ByProfile, Until: until}.append(dst)
-	if id, key := profile.HomeID(blob); id != op.NoID {
-		since, born := profile.Born(blob)
-		if born && id != op.ExternalID { // the op that made it; the directory has named it to all that came later
-			until = since.Next()
-		}
-		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.append(dst)
-	}
-	return appendFormers(dst, blob, number, groups)
-}
-
 func (w *worker) appendErased(blob []byte, number uint64, until profile.Place) []byte {
-	return appendErased(nil, blob, number, until, w.e.hasher, w.e.opts.Carrier)
-}
-
-// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that
-// came under an identifier that it has no more. A Former's places are in the log that its own number is in: they mean
-// nothing in another one.
-func appendFormers(dst, blob []byte, number uint64, groups grouped) []byte {
-	eachFormer(blob, func(x Erased) {
-		if oneLog(number, x.Number, groups) {
-			dst = x.append(dst)
-		}
-	})
-	return dst
-}
-
-func eachFormer(blob []byte, f func(Erased)) {
-	profile.Formers(blob, func(x profile.Former) {
-		if x.Number != 0 {
-			f(Erased{Number: x.Number, By: ByProfile})
-		}
-		if x.Home != 0 {
-			f(Erased{x.Home, ByIdentifier, x.Since, x.Until})
-		}
-	})
-}
-
-// grouped knows which group holds a partition.
-type grouped interface{ GroupOf(partition uint8) int }
-
-// oneLog says whether two numbers are in the same log.
-func oneLog(a, b uint64, groups grouped) bool {
-	return groups.GroupOf(identity.Partition(a)) == groups.GroupOf(identity.Partition(b))
+	return bodies.AppendErased(nil, blob, number, until, w.e.hasher, w.e.opts.Carrier)
 }
 
 // eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody
@@ -203,19 +118,19 @@ func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
 // formers.
 func (w *worker) eraseElsewhere(p *partition, blob []byte) {
 	var partitions []uint8
-	bodies := make(map[uint8][]byte)
-	eachFormer(blob, func(x Erased) {
-		if oneLog(nobodyIn(p.id), x.Number, w.e.opts.Carrier) {
+	deletes := make(map[uint8][]byte)
+	bodies.EachFormer(blob, func(x bodies.Erased) {
+		if bodies.OneLog(nobodyIn(p.id), x.Number, w.e.opts.Carrier) {
 			return
 		}
 		to := identity.Partition(x.Number)
-		if bodies[to] == nil {
+		if deletes[to] == nil {
 			partitions = append(partitions, to)
 		}
-		bodies[to] = x.append(bodies[to])
+		deletes[to] = x.Append(deletes[to])
 	})
 	for _, to := range partitions {
-		w.eraseEvents(p, nobodyIn(to), bodies[to])
+		w.eraseEvents(p, nobodyIn(to), deletes[to])
 	}
 }
 

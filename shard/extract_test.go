@@ -15,6 +15,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/store"
@@ -31,7 +32,7 @@ func TestExtract(t *testing.T) {
 		s := &sent{toNumber: map[uint64]int64{}, toAlias: map[string]int64{}, aliases: map[string]bool{}, byName: map[string]int64{}, users: 12}
 		s.importUsers(t, e, 12)
 		s.makeUsers(t, e, "more", 30)
-		require.NoError(t, e.PutDocuments(7, []DocumentChange{{Key: "ws/1", Doc: []byte("one")}, {Key: "cluster/node/1", Doc: []byte("old")}}, []byte("entry 1")))
+		require.NoError(t, e.PutDocuments(7, []bodies.DocumentChange{{Key: "ws/1", Doc: []byte("one")}, {Key: "cluster/node/1", Doc: []byte("old")}}, []byte("entry 1")))
 		require.NoError(t, e.PutDocuments(8, nil, []byte("entry 2")))
 		commitAs(t, e, op.SourceAdmin, func(b *Batch) {
 			b.SetAddressStates(op.Email, []byte("m1@example.com"), State{Kind: EmailState, Value: "unsubscribed"})

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
@@ -101,12 +102,12 @@ func (p *partition) takeWaiting(number uint64) []*waiter {
 }
 
 // park makes a merge wait for the profile with this number, which is pinned.
-func (w *worker) park(p *partition, kind op.Kind, number uint64, m merging, key []byte) {
+func (w *worker) park(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
 	rec := w.applying.rec
 	var b op.Builder
 	b.Reset(0)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source
-	b.Append(kind, op.MakeFlags(0, op.SvcID), number, m.append(nil), key)
+	b.Append(kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key)
 	x := &waiter{record: b.Finish(rec.Workspace, rec.Actor, rec.Stamp)}
 	if t := w.applying.future; t != nil {
 		x.future = t

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
@@ -20,8 +21,8 @@ func TestHeld(t *testing.T) {
 	p.hold(9, 1)
 	p.unhold(7, 100)
 	require.Equal(t, []any{true, 50, 1, 0}, []any{p.isPinned(7), p.reserved(7), p.reserved(9), p.reserved(8)})
-	w.park(p, op.Seal, 7, merging{other: 8, ref: 2, room: 11}, []byte("id"))
-	w.park(p, op.Pin, 7, merging{other: 6}, nil)
+	w.park(p, op.Seal, 7, bodies.Merge{Other: 8, Ref: 2, Room: 11}, []byte("id"))
+	w.park(p, op.Pin, 7, bodies.Merge{Other: 6}, nil)
 	require.Empty(t, p.takeWaiting(7), "it is pinned")
 
 	book := p.encodeHeld()
@@ -46,9 +47,9 @@ func TestHeld(t *testing.T) {
 	rec, err := op.ParseRecord(list[0].record, nil)
 	require.NoError(t, err)
 	o, _ := op.Next(rec.Ops)
-	m, _, err := parseMerging(o.Body())
+	m, _, err := bodies.ParseMerge(o.Body())
 	require.NoError(t, err)
-	require.Equal(t, []any{uint32(3), uint32(4), int64(5), op.SourceMerge, op.Seal, uint64(7), "id", merging{other: 8, ref: 2, room: 11}},
+	require.Equal(t, []any{uint32(3), uint32(4), int64(5), op.SourceMerge, op.Seal, uint64(7), "id", bodies.Merge{Other: 8, Ref: 2, Room: 11}},
 		[]any{rec.Workspace, rec.Actor, rec.Stamp, rec.Source, o.Kind(), o.Number(), string(o.Key()), m})
 	again.unhold(9, 1)
 	require.Empty(t, again.held)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -13,7 +14,7 @@ import (
 // HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
 // never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
 // the user's addresses counts. For op.SvcID key is the svc_id as text.
-func (c *Coordinator) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (held stateChange, ok bool, err error) {
+func (c *Coordinator) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (held profile.StateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
 	switch id {
 	case op.Email:
@@ -39,7 +40,7 @@ func (c *Coordinator) HeldState(workspace uint32, id op.IDKind, key []byte, s St
 }
 
 // heldBy is HeldState of a profile in hand, which it gives back.
-func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held stateChange, ok bool, err error) {
+func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held profile.StateChange, ok bool, err error) {
 	own, said := profile.StateOf(user.blob, s)
 	id, code := op.Email, uint32(op.AttrEmail)
 	if !s.ForAddress(op.Email) {
@@ -49,7 +50,7 @@ func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held stateCh
 	var canonical [maxStackKey]byte
 	key := canonical[:0]
 	if address, has := profile.Attr(user.blob, code); has {
-		key = appendKey(key, id, address.Bytes())
+		key = entries.AppendKey(key, id, address.Bytes())
 	}
 	user.back()
 	if len(key) == 0 {
@@ -63,7 +64,7 @@ func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held stateCh
 }
 
 // addressState is the state of an address; key is canonical.
-func (c *Coordinator) addressState(workspace uint32, id op.IDKind, key []byte, s State) (held stateChange, ok bool, err error) {
+func (c *Coordinator) addressState(workspace uint32, id op.IDKind, key []byte, s State) (held profile.StateChange, ok bool, err error) {
 	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.blob == nil {
 		return held, false, err
@@ -81,15 +82,15 @@ func (c *Coordinator) join(workspace uint32, users []User) error {
 	var ed profile.Editor
 	for i := range users {
 		u := &users[i]
-		var keys rowKeys
-		keys.addresses(profile.Addresses(u.Blob))
-		for _, id := range addresses {
-			key := keys.of(id)
+		var keys entries.Keys
+		keys.AddAddresses(profile.Addresses(u.Blob))
+		for _, id := range entries.Addresses {
+			key := keys.Of(id)
 			if key == nil {
 				continue
 			}
-			var states []stateChange
-			if err := c.ViewAddress(workspace, id, key, func(row []byte) { states = statesOf(row) }); err != nil {
+			var states []profile.StateChange
+			if err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) }); err != nil {
 				return err
 			}
 			if len(states) > 0 {

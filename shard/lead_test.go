@@ -17,6 +17,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -690,8 +691,8 @@ func testDocumentsInCluster(t *testing.T) {
 					if was != nil {
 						value = binary.LittleEndian.Uint64(was)
 					}
-					change := DocumentChange{Key: "counter", Doc: binary.LittleEndian.AppendUint64(nil, value+1), Check: true, Was: was}
-					switch err := n.coord.PutDocuments(uint32(n.i), []DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
+					change := bodies.DocumentChange{Key: "counter", Doc: binary.LittleEndian.AppendUint64(nil, value+1), Check: true, Was: was}
+					switch err := n.coord.PutDocuments(uint32(n.i), []bodies.DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
 					case err == nil:
 						done = true
 					case errors.Is(err, ErrUnknown): // the log of changes tells whether it was this node's

@@ -1,12 +1,10 @@
 package shard
 
 import (
-	"encoding/binary"
-	"fmt"
-
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/arena"
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -30,63 +28,30 @@ import (
 // What reaches a tombstone that leads on (an op by svc_id or by a look-up that is older, a name that was granted)
 // follows it, behind all that the profile had sent before it left.
 
-// merging is the body of Merge, Pin, Seal, Absorb and Unpin; the key is the external id that an identify wants, empty
-// for /users/merge.
-//
-//	other u64 | mode u8 | reference u16 | room u32 | profile, of an Absorb …
-type merging struct {
-	other uint64 // gone or keep: whichever the op is not addressed to
-	mode  profile.MergeMode
-	ref   uint16 // of the outcome, of an identify
-	room  uint32 // bytes that keep has set apart for gone
-}
-
-const mergingHeader = 8 + 1 + 2 + 4
-
-func (m *merging) append(dst []byte) []byte {
-	dst = append(binary.LittleEndian.AppendUint64(dst, m.other), byte(m.mode))
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint16(dst, m.ref), m.room)
-}
-
-func parseMerging(b []byte) (m merging, rest []byte, err error) {
-	if len(b) < mergingHeader {
-		return m, nil, fmt.Errorf("%w: merge of %d bytes", op.ErrMalformed, len(b))
-	}
-	return merging{
-		other: binary.LittleEndian.Uint64(b), mode: profile.MergeMode(b[8]),
-		ref: binary.LittleEndian.Uint16(b[9:]), room: binary.LittleEndian.Uint32(b[11:]),
-	}, b[mergingHeader:], nil
-}
-
-// isToken says whether an op is a merge on its way. An Unpin is not: it only cleans up.
-func isToken(k op.Kind) bool {
-	return k == op.Merge || k == op.Pin || k == op.Seal || k == op.Absorb
-}
-
 // ended: the token is no more.
-func (w *worker) ended(m *merging, outcome Outcome, counter *metrics.Counter) {
+func (w *worker) ended(m *bodies.Merge, outcome Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
-	w.applying.future.report(m.ref, outcome) // nobody waits for /users/merge: there is no future
+	w.applying.future.report(m.Ref, outcome) // nobody waits for /users/merge: there is no future
 }
 
 // sendMerge sends the token on.
-func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m merging, key []byte) {
-	w.send(p, kind, op.MakeFlags(0, op.SvcID), number, m.append(nil), key, false)
+func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+	w.send(p, kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key, false)
 }
 
 // mergeInto begins the merge of an identify: holder has the external id.
-func (w *worker) mergeInto(p *partition, o op.Op, c claim, holder uint64) {
-	w.sendMerge(p, op.Merge, c.profile, merging{other: holder, mode: c.mode, ref: c.ref}, o.Key())
+func (w *worker) mergeInto(p *partition, o op.Op, c bodies.Claim, holder uint64) {
+	w.sendMerge(p, op.Merge, c.Profile, bodies.Merge{Other: holder, Mode: c.Mode, Ref: c.Ref}, o.Key())
 }
 
 // claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is
 // next.
-func (w *worker) claimAgain(p *partition, o op.Op, m *merging, gone uint64) {
-	c := claim{profile: gone, kind: claimIdentify, mode: m.mode, ref: m.ref}
+func (w *worker) claimAgain(p *partition, o op.Op, m *bodies.Merge, gone uint64) {
+	c := bodies.Claim{Profile: gone, Kind: bodies.ClaimIdentify, Mode: m.Mode, Ref: m.Ref}
 	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
-	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.append(nil), o.Key(), false)
+	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.Append(nil), o.Key(), false)
 }
 
 // entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
@@ -113,7 +78,7 @@ func (w *worker) forwardOf(s *arena.Slot) uint64 {
 
 // merge: the profile at this number is to leave.
 func (w *worker) merge(p *partition, o op.Op) error {
-	m, _, err := parseMerging(o.Body())
+	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
@@ -130,7 +95,7 @@ func (w *worker) merge(p *partition, o op.Op) error {
 	switch {
 	case to != 0 && identify:
 		w.sendMerge(p, op.Merge, to, m, o.Key())
-	case gone == m.other:
+	case gone == m.Other:
 		w.ended(&m, Done, mergesIdle)
 	case !isUser:
 		w.ended(&m, Nobody, mergesIdle)
@@ -145,9 +110,9 @@ func (w *worker) merge(p *partition, o op.Op) error {
 }
 
 // askFor sends the Pin for the profile in s.
-func (w *worker) askFor(p *partition, s *arena.Slot, m merging, key []byte) {
-	keep := m.other
-	m.other, m.room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
+func (w *worker) askFor(p *partition, s *arena.Slot, m bodies.Merge, key []byte) {
+	keep := m.Other
+	m.Other, m.Room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
 	w.sendMerge(p, op.Pin, keep, m, key)
 }
 
@@ -160,11 +125,11 @@ const mergeSpare = 1 << 20
 
 // pin: the profile at this number is to take another one in.
 func (w *worker) pin(p *partition, o op.Op) error {
-	m, _, err := parseMerging(o.Body())
+	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
-	keep, gone, identify := o.Number(), m.other, len(o.Key()) > 0
+	keep, gone, identify := o.Number(), m.Other, len(o.Key()) > 0
 	s, isUser, err := w.entryAt(p, keep)
 	if err != nil {
 		return err
@@ -179,16 +144,16 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
 		w.ended(&m, Nobody, mergesIdle)
-	case s.Size()+int(m.room)+entries.ProfileSlack > arena.MaxBlockBytes:
+	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
-			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.room, "keep_bytes", s.Size())
+			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.Room, "keep_bytes", s.Size())
 		}
 		w.ended(&m, Taken, mergesTooLarge)
-	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.room)+mergeSpare > arena.MaxBlockBytes:
+	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
 		w.park(p, op.Pin, keep, m, o.Key())
 	default:
-		p.hold(keep, int(m.room))
-		m.other = keep
+		p.hold(keep, int(m.Room))
+		m.Other = keep
 		w.sendMerge(p, op.Seal, gone, m, o.Key())
 	}
 	return nil
@@ -196,11 +161,11 @@ func (w *worker) pin(p *partition, o op.Op) error {
 
 // seal: the profile at this number leaves for the one that is pinned for it, if it still can.
 func (w *worker) seal(p *partition, o op.Op) error {
-	m, _, err := parseMerging(o.Body())
+	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
-	gone, keep, identify := o.Number(), m.other, len(o.Key()) > 0
+	gone, keep, identify := o.Number(), m.Other, len(o.Key()) > 0
 	s, isUser, err := w.entryAt(p, gone)
 	if err != nil {
 		return err
@@ -210,10 +175,10 @@ func (w *worker) seal(p *partition, o op.Op) error {
 		w.park(p, op.Seal, gone, m, o.Key())
 		return nil
 	}
-	if isUser && !pinned && s.Size() <= int(m.room) && !(identify && profile.Identified(w.entryOf(s))) {
+	if isUser && !pinned && s.Size() <= int(m.Room) && !(identify && profile.Identified(w.entryOf(s))) {
 		return w.depart(p, s, m, o.Key())
 	}
-	w.sendMerge(p, op.Unpin, keep, merging{other: gone, room: m.room}, nil)
+	w.sendMerge(p, op.Unpin, keep, bodies.Merge{Other: gone, Room: m.Room}, nil)
 	switch to := w.forwardOf(s); {
 	case to != 0 && identify:
 		w.sendMerge(p, op.Merge, to, m, o.Key())
@@ -231,24 +196,24 @@ func (w *worker) seal(p *partition, o op.Op) error {
 
 // depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
 // all but the external ids: those are free from now on.
-func (w *worker) depart(p *partition, s *arena.Slot, m merging, key []byte) error {
-	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.other
-	var keys rowKeys
-	keys.read(blob)
-	for _, k := range keys.list {
-		if k.id == op.ExternalID {
-			w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
+func (w *worker) depart(p *partition, s *arena.Slot, m bodies.Merge, key []byte) error {
+	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.Other
+	var keys entries.Keys
+	keys.Read(blob)
+	for _, k := range keys.List {
+		if k.ID == op.ExternalID {
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
 		}
 	}
-	for _, id := range addresses {
-		if key := keys.of(id); key != nil {
+	for _, id := range entries.Addresses {
+		if key := keys.Of(id); key != nil {
 			w.noteStay(p, gone, Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: w.rec.Stamp})
 		}
 	}
 	w.fresh = append(w.fresh[:0], blob...)
 	w.keep(w.ed.AddFormer(w.fresh, w.formerOf(blob, gone)))
-	m.other = gone
-	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.append(nil), w.fresh...), key, false)
+	m.Other = gone
+	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.Append(nil), w.fresh...), key, false)
 	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
 	w.e.unblock(gone)
 	w.setApart(p, gone, apartElsewhere)
@@ -257,26 +222,26 @@ func (w *worker) depart(p *partition, s *arena.Slot, m merging, key []byte) erro
 
 // absorb: a profile comes to the one at this number.
 func (w *worker) absorb(p *partition, o op.Op) error {
-	m, theirs, err := parseMerging(o.Body())
+	m, theirs, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
-	keep, gone := o.Number(), m.other
-	p.unhold(keep, int(m.room))
+	keep, gone := o.Number(), m.Other
+	p.unhold(keep, int(m.Room))
 	s, isUser, err := w.entryAt(p, keep)
 	if err != nil {
 		return err
 	}
-	var rows rowKeys // those that lead to gone
-	rows.read(theirs)
+	var rows entries.Keys // those that lead to gone
+	rows.Read(theirs)
 	if isUser {
-		if err := w.takeIn(p, s, gone, theirs, rows, m.mode); err != nil {
+		if err := w.takeIn(p, s, gone, theirs, rows, m.Mode); err != nil {
 			return err
 		}
 	} else { // deleted meanwhile, and the other one with it
-		for _, k := range rows.list {
-			if k.id != op.ExternalID {
-				w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
+		for _, k := range rows.List {
+			if k.ID != op.ExternalID {
+				w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
 			}
 		}
 		w.eraseFormers(p, gone, theirs)
@@ -289,21 +254,21 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 // eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
 // merged into it.
 func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
-	if oneLog(gone, nobodyIn(p.id), w.e.opts.Carrier) {
-		w.eraseEvents(p, gone, appendFormers(nil, blob, gone, w.e.opts.Carrier))
-	} else if own := appendFormers(nil, blob, nobodyIn(p.id), w.e.opts.Carrier); len(own) > 0 {
+	if bodies.OneLog(gone, nobodyIn(p.id), w.e.opts.Carrier) {
+		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.e.opts.Carrier))
+	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.id), w.e.opts.Carrier); len(own) > 0 {
 		w.eraseEvents(p, nobodyIn(p.id), own)
 	}
 	w.eraseElsewhere(p, blob)
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
-func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte, rows rowKeys, mode profile.MergeMode) error {
+func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode) error {
 	keep, mine := s.Number, w.entryOf(s)
-	var before, after rowKeys
-	before.read(mine)
+	var before, after entries.Keys
+	before.Read(mine)
 	out := w.ed.Merge(mine, theirs, mode, w.applying.rec.Stamp, w.limit())
-	after.read(out)
+	after.Read(out)
 	// What the addresses have heard while the merge was under way, they have heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
 	if profile.Blocked(out) {
@@ -312,15 +277,15 @@ func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte,
 	if err := w.update(s, out); err != nil {
 		return err
 	}
-	for _, k := range rows.list {
-		switch k.id {
+	for _, k := range rows.List {
+		switch k.ID {
 		case op.Alias:
-			w.moveRow(p, k.id, k.key, gone, keep)
+			w.moveRow(p, k.ID, k.Key, gone, keep)
 		case op.Email, op.Phone:
-			if after.has(k) && !before.has(k) {
-				w.tellRow(p, op.RowAdd, 0, k.id, k.key, keep, nil)
+			if after.Has(k) && !before.Has(k) {
+				w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, keep, nil)
 			}
-			w.tellRow(p, op.RowRemove, 0, k.id, k.key, gone, nil)
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
 		}
 	}
 	return nil
@@ -328,11 +293,11 @@ func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte,
 
 // unpin: a profile does not come to the one at this number.
 func (w *worker) unpin(p *partition, o op.Op) error {
-	m, _, err := parseMerging(o.Body())
+	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
-	p.unhold(o.Number(), int(m.room))
+	p.unhold(o.Number(), int(m.Room))
 	return w.proceed(p, o.Number())
 }
 

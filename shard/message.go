@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 )
 
@@ -39,7 +40,7 @@ func newMessage(scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Re
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
 	binary.LittleEndian.PutUint64(data[9:], owner)
-	return &message{sender: sender, seq: seq, number: number, body: data, token: isToken(kind), last: kind == op.Absorb}
+	return &message{sender: sender, seq: seq, number: number, body: data, token: bodies.IsToken(kind), last: kind == op.Absorb}
 }
 
 // addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are
@@ -79,7 +80,7 @@ func parseMessage(body []byte) (*message, error) {
 		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
 	}
 	o, _ := op.Next(rec.Ops)
-	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: isToken(o.Kind()), last: o.Kind() == op.Absorb}, nil
+	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: bodies.IsToken(o.Kind()), last: o.Kind() == op.Absorb}, nil
 }
 
 // MessageRecord is the record inside the body of a Message op.

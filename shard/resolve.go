@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/binary"
 
+	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal"
@@ -78,7 +79,7 @@ func (b *Batch) readContact(start int) {
 				id, f.at = op.Phone, atPhone
 			}
 			if v.Tag() == op.String {
-				b.keep = appendKey(b.keep[:0], id, v.Bytes())
+				b.keep = entries.AppendKey(b.keep[:0], id, v.Bytes())
 				f.row = b.coordinator.hasher.Number(b.workspace, id, b.keep)
 			}
 			r.fields, r.gives = append(r.fields, f), true
@@ -206,7 +207,7 @@ func (b *Batch) isKnown(start int, number uint64) (known bool, err error) {
 		return true, nil
 	}
 	err = b.coordinator.view(number, func(blob []byte) {
-		known = profile.Kind(blob) == profile.KindUser && isNamed(blob, op.Alias, o.Key())
+		known = profile.Kind(blob) == profile.KindUser && entries.IsNamed(blob, op.Alias, o.Key())
 	})
 	return known, err
 }

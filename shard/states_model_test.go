@@ -19,6 +19,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -434,7 +435,7 @@ func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, wh
 		}
 		got, want := map[modelKey]modelState{}, map[modelKey]modelState{}
 		require.NoError(t, e.ViewAddress(1, id, []byte(address), func(blob []byte) {
-			for _, c := range statesOf(blob) {
+			for _, c := range bodies.StatesOf(blob) {
 				k, value := keyOf(c.State)
 				if got[k] = (modelState{value, 0, c.Changed / 1e6, c.Actor, c.Source}); m.tracks {
 					got[k] = modelState{value: value}
@@ -845,9 +846,9 @@ func (x *converging) run(r *rand.Rand, requests int, engine func() *Engine) {
 func (x *converging) check(e *Engine) {
 	t := x.t
 	for a := range 3 {
-		var row []stateChange
+		var row []profile.StateChange
 		key := []byte(x.addressOf(a))
-		require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { row = statesOf(blob) }))
+		require.NoError(t, e.ViewAddress(1, op.Email, key, func(blob []byte) { row = bodies.StatesOf(blob) }))
 		require.NotEmpty(t, row)
 		trail, err := e.AddressTrail(1, op.Email, key)
 		require.NoError(t, err)
@@ -865,13 +866,13 @@ func (x *converging) check(e *Engine) {
 	}
 }
 
-func (c StateChange) change() stateChange {
-	return stateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
+func (c StateChange) change() profile.StateChange {
+	return profile.StateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
 }
 
 // requireTrail: every entry of an address is a change, they come by the stamps of their changes, and the last ones lead
 // to the states that are.
-func requireTrail(t *testing.T, trail []StateChange, states []stateChange) {
+func requireTrail(t *testing.T, trail []StateChange, states []profile.StateChange) {
 	t.Helper()
 	last := map[modelKey]StateChange{}
 	for _, c := range trail {

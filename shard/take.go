@@ -7,6 +7,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/wal"
 )
@@ -218,7 +219,7 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 			urgent = false
 		case op.Delete, op.Sweep:
 		case op.Document: // with an entry of the audit log alone
-			changes, _, err := parseDocuments(o.Body())
+			changes, _, err := bodies.ParseDocuments(o.Body())
 			if err != nil {
 				return 0, false, err
 			}

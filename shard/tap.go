@@ -41,7 +41,7 @@ func (w *worker) applyObject(p *partition, o op.Op) error {
 }
 
 // showChange shows a change of a state of the entry at number.
-func (w *worker) showChange(p *partition, number uint64, c stateChange) {
+func (w *worker) showChange(p *partition, number uint64, c profile.StateChange) {
 	a := &w.applying
 	s := p.Find(number)
 	if a.echoes || s == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/bodies"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -107,12 +108,12 @@ type trailEntry struct {
 }
 
 // appendTrail encodes the value of an entry: when it was applied i64, the change.
-func appendTrail(dst []byte, c stateChange, applied int64) []byte {
-	return appendStates(binary.LittleEndian.AppendUint64(dst, uint64(applied)), []stateChange{c})
+func appendTrail(dst []byte, c profile.StateChange, applied int64) []byte {
+	return bodies.AppendStates(binary.LittleEndian.AppendUint64(dst, uint64(applied)), []profile.StateChange{c})
 }
 
 func parseTrail(v []byte) StateChange {
-	c, _ := nextState(v[8:])
+	c, _ := bodies.NextState(v[8:])
 	return StateChange{c.State, c.Changed, c.Actor, c.Source, int64(binary.LittleEndian.Uint64(v))}
 }
 
@@ -130,7 +131,7 @@ func parseStay(v []byte) Stay {
 }
 
 // note adds a change of a state of the entry at number to the trail.
-func (w *worker) note(p *partition, number uint64, c stateChange) {
+func (w *worker) note(p *partition, number uint64, c profile.StateChange) {
 	at := len(p.trail.values)
 	p.trail.values = appendTrail(p.trail.values, c, w.rec.Stamp)
 	w.noteValue(p, number, at)
@@ -158,19 +159,19 @@ func (w *worker) noteValue(p *partition, number uint64, at int) {
 const trailEntryBytes = 40
 
 // noteAll adds what has become of the states of the entry at number, which were before, to the trail.
-func (w *worker) noteAll(p *partition, number uint64, before []stateChange, blob []byte) {
+func (w *worker) noteAll(p *partition, number uint64, before []profile.StateChange, blob []byte) {
 	rec := w.applying.rec
-	after := statesOf(blob)
+	after := bodies.StatesOf(blob)
 	for _, was := range before {
-		if !sets(after, was.State) && differs(was, true, State{Kind: was.Kind}) { // it was left behind with an address
-			w.note(p, number, stateChange{
+		if !bodies.Sets(after, was.State) && differs(was, true, State{Kind: was.Kind}) { // it was left behind with an address
+			w.note(p, number, profile.StateChange{
 				State: State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source,
 			})
 		}
 	}
 	for _, c := range after {
-		i := slices.IndexFunc(before, func(was stateChange) bool { return was.Is(c.State) })
-		was := stateChange{}
+		i := slices.IndexFunc(before, func(was profile.StateChange) bool { return was.Is(c.State) })
+		was := profile.StateChange{}
 		if i >= 0 {
 			was = before[i]
 		}
@@ -182,7 +183,7 @@ func (w *worker) noteAll(p *partition, number uint64, before []stateChange, blob
 
 // differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is
 // the same as not to know; not to be in a group isn't.
-func differs(was stateChange, known bool, now State) bool {
+func differs(was profile.StateChange, known bool, now State) bool {
 	return !was.Same(now) || !known && now.Kind == GroupState
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/shard/store"
 )
 
@@ -315,7 +316,7 @@ func TestBooksBetweenSaveAndSaved(t *testing.T) {
 	var audit auditLog
 	add := func(n uint64) {
 		w.applying.position, w.applying.noted = n, 0
-		w.note(p, n, stateChange{State: email("opted_in"), Changed: int64(n)})
+		w.note(p, n, profile.StateChange{State: email("opted_in"), Changed: int64(n)})
 		p.trail.erased = append(p.trail.erased, 100+n)
 		p.blocked.changes = append(p.blocked.changes, blockChange{number: n, on: true})
 		audit.add(int64(n), 1, []byte("entry"))

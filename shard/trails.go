@@ -19,10 +19,10 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []StateChange,
 	err = c.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
 		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
-		var keys rowKeys
-		keys.addresses(profile.Addresses(blob))
-		for _, id := range addresses {
-			if key := keys.of(id); key != nil {
+		var keys entries.Keys
+		keys.AddAddresses(profile.Addresses(blob))
+		for _, id := range entries.Addresses {
+			if key := keys.Of(id); key != nil {
 				stays = append(stays, Stay{id, key, profile.Joined(blob, id), math.MaxInt64})
 			}
 		}
@@ -62,7 +62,7 @@ func oneEach(all []StateChange) (each []StateChange) {
 
 // AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
 func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
-	key = appendKey(nil, id, key)
+	key = entries.AppendKey(nil, id, key)
 	number, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.blob == nil {
 		return nil, err

@@ -3,6 +3,7 @@ package shard
 import (
 	"slices"
 
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -67,20 +68,20 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 		l.back()
 		return user, false, known, nil
 	}
-	said := statesSet(o.Body(), &op.Record{})
+	said := bodies.StatesSet(o.Body(), &op.Record{})
 	email, phone := profile.Addresses(l.blob)
-	same = sameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c stateChange) bool {
+	same = entries.SameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c profile.StateChange) bool {
 		own, has := profile.StateOf(l.blob, c.State)
 		return !has || !own.Same(c.State) || own.Channel != c.Channel
 	})
-	var keys rowKeys
-	keys.addresses(email, phone)
+	var keys entries.Keys
+	keys.AddAddresses(email, phone)
 	l.back()
-	for _, k := range keys.list {
-		home, changes := e.hasher.Number(b.workspace, k.id, k.key), forAddress(said, k.id)
+	for _, k := range keys.List {
+		home, changes := e.hasher.Number(b.workspace, k.ID, k.Key), bodies.ForAddress(said, k.ID)
 		if same && len(changes) > 0 {
 			if same = !slices.Contains(before.rows, home) && e.isHere(home); same {
-				if same, err = e.haveHeard(b.workspace, k.id, k.key, changes); err != nil {
+				if same, err = e.haveHeard(b.workspace, k.ID, k.Key, changes); err != nil {
 					return user, false, known, err
 				}
 			}
@@ -119,10 +120,10 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
 }
 
 // haveHeard says whether all who share an address have heard these states of it last, and since they came.
-func (c *Coordinator) haveHeard(workspace uint32, id op.IDKind, key []byte, states []stateChange) (all bool, err error) {
+func (c *Coordinator) haveHeard(workspace uint32, id op.IDKind, key []byte, states []profile.StateChange) (all bool, err error) {
 	err = c.ViewAddress(workspace, id, key, func(row []byte) {
 		joined := profile.Updated(row)
-		all = !slices.ContainsFunc(states, func(s stateChange) bool {
+		all = !slices.ContainsFunc(states, func(s profile.StateChange) bool {
 			heard, known := profile.StateOf(row, s.State)
 			return !known || !heard.Same(s.State) || heard.Changed <= joined
 		})

@@ -62,7 +62,7 @@ func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, numb
 		if err != nil || l.blob == nil {
 			return err
 		}
-		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (isNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
+		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (entries.IsNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
 			l.show(number, f)
 			return nil
 		}

@@ -26,6 +26,7 @@ import (
 	"millrace/api/control"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -74,9 +75,9 @@ func (w *world) PutDocuments(actor uint32, changes []control.Change, audit []byt
 			return err
 		}
 	}
-	of := make([]shard.DocumentChange, len(changes))
+	of := make([]bodies.DocumentChange, len(changes))
 	for i, c := range changes {
-		of[i] = shard.DocumentChange(c)
+		of[i] = bodies.DocumentChange(c)
 	}
 	if err := w.e.PutDocuments(actor, of, audit); errors.Is(err, shard.ErrConflict) {
 		return fmt.Errorf("%w: %w", control.ErrConflict, err)

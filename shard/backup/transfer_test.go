@@ -26,6 +26,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -290,9 +291,9 @@ func paperRecords(r *rand.Rand, n int) (records []paperRecord) {
 		case 3:
 			if len(doomed) > 0 { // both numbers of a user who was never deleted before are the same
 				body := binary.LittleEndian.AppendUint64(nil, doomed[0])
-				body = append(append(body, byte(shard.ByProfile)), make([]byte, 24)...)
+				body = append(append(body, byte(bodies.ByProfile)), make([]byte, 24)...)
 				body = binary.LittleEndian.AppendUint64(body, doomed[0])
-				body = append(append(body, byte(shard.ByIdentifier)), make([]byte, 24)...)
+				body = append(append(body, byte(bodies.ByIdentifier)), make([]byte, 24)...)
 				b.Append(op.Delete, op.MakeFlags(0, op.SvcID), doomed[0], body, nil)
 				doomed = doomed[1:]
 			}

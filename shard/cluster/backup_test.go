@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -51,7 +52,7 @@ func TestBackupUnderLoad(t *testing.T) {
 			}
 			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
 			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
-			require.NoError(t, c.node(1).Coordinator().PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
+			require.NoError(t, c.node(1).Coordinator().PutDocuments(7, []bodies.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}}, []byte("entry")))
 			crowd.run(seed, 3, 40, func() *shard.Coordinator { return c.node(1).Coordinator() })
 			stop := make(chan struct{})
 			var load sync.WaitGroup

@@ -23,6 +23,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/bodies"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
@@ -322,7 +323,7 @@ func killedAlone(t *testing.T, seed uint64) (dir string, c *crowd) {
 	fs := vfs.NewCrashableMem()
 	a := openAlone(t, fs, "data")
 	c = &crowd{t: t, numbers: map[uint64]bool{}}
-	require.NoError(t, a.PutDocuments(7, []shard.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}, {Key: "app/1", Doc: []byte("two")}}, []byte("entry")))
+	require.NoError(t, a.PutDocuments(7, []bodies.DocumentChange{{Key: "workspace/1", Doc: []byte("one")}, {Key: "app/1", Doc: []byte("two")}}, []byte("entry")))
 	for phase := range uint64(2) { // some events in blocks, some in the log alone
 		c.run(seed+phase, 4, 30, func() *shard.Coordinator { return a.Coordinator })
 		if phase == 0 {

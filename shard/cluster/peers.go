@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
@@ -115,7 +115,7 @@ func (c peers) Barrier(ctx context.Context) error {
 }
 
 // PutDocuments is the coordinator's.
-func (c peers) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
+func (c peers) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	return c.coordinator.PutDocuments(actor, changes, audit)
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -17,14 +17,14 @@ type deletion struct {
 	accepted  int64 // Unix µs
 	// erased are those of the profile and of all that were merged into it. Their ends are set: at the deletion itself
 	// where the op sets none.
-	erased []shard.Erased
+	erased []bodies.Erased
 }
 
 // newDeletion reads a Delete op; ok is false for one that found nobody when it was made.
 func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d deletion, ok bool, err error) {
 	d = deletion{position: position, ordinal: ordinal, workspace: rec.Workspace, accepted: rec.Stamp}
 	end := profile.Place{Position: position, Ordinal: ordinal}
-	err = shard.EachErased(o.Body(), func(x shard.Erased) {
+	err = bodies.EachErased(o.Body(), func(x bodies.Erased) {
 		if x.Until == (profile.Place{}) {
 			x.Until = end
 		}
@@ -35,7 +35,7 @@ func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d de
 
 // deletedSet answers which events are gone. It is never changed.
 type deletedSet struct {
-	erased map[deletedKey][]shard.Erased
+	erased map[deletedKey][]bodies.Erased
 }
 
 type deletedKey struct {
@@ -46,7 +46,7 @@ type deletedKey struct {
 func newDeletedSet(ledger []deletion) *deletedSet {
 	s := &deletedSet{}
 	if len(ledger) > 0 {
-		s.erased = make(map[deletedKey][]shard.Erased, 2*len(ledger))
+		s.erased = make(map[deletedKey][]bodies.Erased, 2*len(ledger))
 	}
 	for i := range ledger {
 		d := &ledger[i]
@@ -63,9 +63,9 @@ func (s *deletedSet) covers(r *row) bool {
 	if len(s.erased) == 0 || r.kind == op.Delete {
 		return false
 	}
-	by := shard.ByIdentifier
+	by := bodies.ByIdentifier
 	if r.resolved {
-		by = shard.ByProfile
+		by = bodies.ByProfile
 	}
 	for _, x := range s.erased[deletedKey{r.workspace, r.number}] {
 		if x.By == by && !before(r.position, r.ordinal, x.Since.Position, x.Since.Ordinal) && before(r.position, r.ordinal, x.Until.Position, x.Until.Ordinal) {
@@ -77,7 +77,7 @@ func (s *deletedSet) covers(r *row) bool {
 
 // mayTouch says whether an event of this user at or after a position could be gone.
 func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
-	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}], func(x shard.Erased) bool { return x.Until.Position >= first })
+	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}], func(x bodies.Erased) bool { return x.Until.Position >= first })
 }
 
 // learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller

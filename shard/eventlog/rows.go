@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 )
 
@@ -262,8 +263,8 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 // went out under their numbers, too. Their ordinals have how many there were before in the upper bits.
 func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	rows := uint32(0)
-	_ = shard.EachErased(o.Body(), func(x shard.Erased) { // addOp has read it
-		if x.By != shard.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
+	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has read it
+		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
 			return
 		}
 		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp, accepted: rec.Stamp, time: rec.Stamp / 1000,

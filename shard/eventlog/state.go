@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/zeebo/xxh3"
 
-	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/profile"
 )
 
@@ -75,7 +75,7 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 		d := deletion{position: c.u64(), ordinal: c.u32(), workspace: c.u32(), accepted: int64(c.u64())}
 		place := func() profile.Place { return profile.Place{Position: c.u64(), Ordinal: c.u32()} }
 		for m := c.u32(); m > 0 && !c.bad; m-- {
-			x := shard.Erased{Number: c.u64(), By: shard.ErasedBy(c.byte())}
+			x := bodies.Erased{Number: c.u64(), By: bodies.ErasedBy(c.byte())}
 			x.Since, x.Until = place(), place()
 			d.erased = append(d.erased, x)
 		}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -167,8 +167,8 @@ func (n *Directory) IsNeeded(node quorum.Node) bool {
 }
 
 // change makes a document what v says (nil: removed), on the condition that it still is what it is here.
-func (n *Directory) change(key string, v any) shard.DocumentChange {
-	c := shard.DocumentChange{Key: key, Check: true, Was: n.raw[key]}
+func (n *Directory) change(key string, v any) bodies.DocumentChange {
+	c := bodies.DocumentChange{Key: key, Check: true, Was: n.raw[key]}
 	if v != nil {
 		var err error
 		if c.Doc, err = json.Marshal(v); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -223,7 +224,7 @@ func (o *Operator) change(ctx context.Context, node quorum.Node, audit func(Entr
 		change := d.change(NodeKey(node), next)
 		entry := Entry{What: what, Kind: "cluster_node", ID: strconv.FormatUint(uint64(node), 10), Before: change.Was, After: change.Doc,
 			Details: []any{"state", string(next.State), "node_address", next.Address}}
-		err = o.Peers.PutDocuments(adminActor, []shard.DocumentChange{change}, encodeEntry(audit, entry))
+		err = o.Peers.PutDocuments(adminActor, []bodies.DocumentChange{change}, encodeEntry(audit, entry))
 		if !errors.Is(err, shard.ErrConflict) || attempt == maxAttempts {
 			return err
 		}

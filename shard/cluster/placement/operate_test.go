@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -94,7 +95,7 @@ type overtaking struct {
 
 func (o *overtaking) Barrier(context.Context) error { return o.barrier }
 
-func (o *overtaking) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
+func (o *overtaking) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	if len(o.with) > 0 {
 		doc := o.with[0]
 		o.with = o.with[1:]
@@ -257,7 +258,7 @@ func TestDocuments(t *testing.T) {
 	_, ok = old.Address(8)
 	require.False(t, ok)
 	c := old.change("cluster/node/7", NodeDocument{State: Drained, Address: "a:1"})
-	require.Equal(t, shard.DocumentChange{Key: "cluster/node/7", Doc: []byte(`{"state":"drained","address":"a:1"}`), Check: true, Was: []byte(`{"state":"active","address":"a:1"}`)}, c)
+	require.Equal(t, bodies.DocumentChange{Key: "cluster/node/7", Doc: []byte(`{"state":"drained","address":"a:1"}`), Check: true, Was: []byte(`{"state":"active","address":"a:1"}`)}, c)
 	require.NoError(t, d.Apply("cluster/node/7", nil))
 	now, _ = d.Get()
 	require.Empty(t, now.Nodes)

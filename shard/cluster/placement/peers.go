@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -23,7 +23,7 @@ type Peers interface {
 	// node's replica, its documents included.
 	Barrier(ctx context.Context) error
 	// PutDocuments is the engine's: shard.Coordinator.
-	PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error
+	PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error
 }
 
 // Report is what a node says of itself.

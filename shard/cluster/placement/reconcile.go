@@ -12,6 +12,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -103,7 +104,7 @@ func (r *Reconciler) round(ctx context.Context) (acted bool) {
 // make writes the first documents: the nodes that make the cluster, all of which have to be there, and where each group
 // is.
 func (r *Reconciler) make(l *probe) bool {
-	var changes []shard.DocumentChange
+	var changes []bodies.DocumentChange
 	nodes := slices.Sorted(maps.Keys(r.members))
 	for _, n := range nodes {
 		report := l.reports[n]
@@ -132,7 +133,7 @@ func (r *Reconciler) states(l *probe, s *clusterView) (acted bool) {
 			continue
 		}
 		change := l.directory.change(NodeKey(n), d)
-		acted = r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
+		acted = r.put([]bodies.DocumentChange{change}, Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
 	}
 	return acted
 }
@@ -144,7 +145,7 @@ func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 	if decided.step != nil {
 		steps = append(steps, decided.step)
 	}
-	var made []shard.DocumentChange
+	var made []bodies.DocumentChange
 	problems, leaderless, catchingUp := 0, 0, s.catchingUp()
 	for i := range s.groups {
 		g := &s.groups[i]
@@ -180,12 +181,12 @@ func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 // place changes a group's document.
 func (r *Reconciler) place(l *probe, group uint32, p GroupDocument, what, why string) bool {
 	change := l.directory.change(GroupKey(group), p)
-	return r.put([]shard.DocumentChange{change}, Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
+	return r.put([]bodies.DocumentChange{change}, Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
 		Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
 }
 
 // put stores documents that the reconciler has decided on. When somebody has overtaken it, the next round judges anew.
-func (r *Reconciler) put(changes []shard.DocumentChange, e Entry) bool {
+func (r *Reconciler) put(changes []bodies.DocumentChange, e Entry) bool {
 	args := []any{"by", "reconciler"}
 	if e.ID != "" {
 		args = append(args, "id", e.ID)

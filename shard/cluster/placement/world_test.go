@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/wal/quorum"
 )
 
@@ -237,7 +238,7 @@ func (w *world) fault(format string, args ...any) {
 
 func (w *world) Barrier(context.Context) error { return nil }
 
-func (w *world) PutDocuments(actor uint32, changes []shard.DocumentChange, audit []byte) error {
+func (w *world) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.EqualValues(w.t, math.MaxUint32, actor)

@@ -1,0 +1,99 @@
+package bodies
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before
+// Until; a zero Until is the Delete's own place.
+type Erased struct {
+	Number       uint64        // that the events have
+	By           ErasedBy      // what they have it from
+	Since, Until profile.Place // in the log
+}
+
+// ErasedBy says what an event has its number from.
+type ErasedBy uint8
+
+const (
+	ByProfile    ErasedBy = 1 // the op named the profile by its number
+	ByIdentifier ErasedBy = 2 // the op's number is the home number of the identifier that was sent
+)
+
+const erasedBytes = 8 + 1 + 2*(8+4)
+
+// EachErased calls f for each entry of a Delete's body.
+func EachErased(body []byte, f func(Erased)) error {
+	if len(body)%erasedBytes != 0 {
+		return fmt.Errorf("%w: delete of %d bytes", op.ErrMalformed, len(body))
+	}
+	place := func(b []byte) profile.Place {
+		return profile.Place{Position: binary.LittleEndian.Uint64(b), Ordinal: binary.LittleEndian.Uint32(b[8:])}
+	}
+	for ; len(body) > 0; body = body[erasedBytes:] {
+		f(Erased{binary.LittleEndian.Uint64(body), ErasedBy(body[8]), place(body[9:]), place(body[21:])})
+	}
+	return nil
+}
+
+// Append encodes one entry.
+func (x Erased) Append(dst []byte) []byte {
+	dst = append(binary.LittleEndian.AppendUint64(dst, x.Number), byte(x.By))
+	for _, at := range [...]profile.Place{x.Since, x.Until} {
+		dst = binary.LittleEndian.AppendUint64(dst, at.Position)
+		dst = binary.LittleEndian.AppendUint32(dst, at.Ordinal)
+	}
+	return dst
+}
+
+// AppendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the
+// profile's group; other groups are told by messages (EachFormer).
+func AppendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups Groups) []byte {
+	dst = Erased{Number: number, By: ByProfile, Until: until}.Append(dst)
+	if id, key := profile.HomeID(blob); id != op.NoID {
+		since, born := profile.Born(blob)
+		if born && id != op.ExternalID { // the op that made it; the directory has named it to all that came later
+			until = since.Next()
+		}
+		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.Append(dst)
+	}
+	return AppendFormers(dst, blob, number, groups)
+}
+
+// AppendFormers appends where the log that number is in has events of those who were merged into a profile, or that
+// came under an identifier that it has no more. A Former's places are in the log that its own number is in: they mean
+// nothing in another one.
+func AppendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
+	EachFormer(blob, func(x Erased) {
+		if OneLog(number, x.Number, groups) {
+			dst = x.Append(dst)
+		}
+	})
+	return dst
+}
+
+// EachFormer calls f for where events of those are who were merged into a profile, or that came under an identifier that
+// it has no more.
+func EachFormer(blob []byte, f func(Erased)) {
+	profile.Formers(blob, func(x profile.Former) {
+		if x.Number != 0 {
+			f(Erased{Number: x.Number, By: ByProfile})
+		}
+		if x.Home != 0 {
+			f(Erased{x.Home, ByIdentifier, x.Since, x.Until})
+		}
+	})
+}
+
+// Groups knows which group holds a partition.
+type Groups interface{ GroupOf(partition uint8) int }
+
+// OneLog says whether two numbers are in the same log.
+func OneLog(a, b uint64, groups Groups) bool {
+	return groups.GroupOf(identity.Partition(a)) == groups.GroupOf(identity.Partition(b))
+}

@@ -1,0 +1,150 @@
+package bodies
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as
+// lists of changes. Each state is a register that the latest change wins, by the stamp of the op that made it, in whatever
+// order messages arrive.
+
+// AppendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for
+// a mark on; changed, actor, source.
+func AppendStates(dst []byte, changes []profile.StateChange) []byte {
+	for _, c := range changes {
+		dst = append(dst, byte(c.Kind))
+		on := c.Channel << 1
+		if c.On {
+			on |= 1
+		}
+		switch c.Kind {
+		case profile.StateEmail:
+			dst = append(append(dst, byte(len(c.Value))), c.Value...)
+		case profile.StateGroup:
+			dst = append(append(dst, c.Group[:]...), on)
+		default:
+			dst = append(dst, on)
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(c.Changed))
+		dst = binary.LittleEndian.AppendUint32(dst, c.Actor)
+		dst = append(dst, byte(c.Source))
+	}
+	return dst
+}
+
+// ParseStates reads what AppendStates has written.
+func ParseStates(b []byte) (changes []profile.StateChange) {
+	for len(b) > 0 {
+		var c profile.StateChange
+		c, b = NextState(b)
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// NextState splits the first change off b.
+func NextState(b []byte) (c profile.StateChange, rest []byte) {
+	c.Kind, b = profile.StateKind(b[0]), b[1:]
+	switch c.Kind {
+	case profile.StateEmail:
+		n := 1 + int(b[0])
+		c.Value, b = string(b[1:n]), b[n:]
+	case profile.StateGroup:
+		c.Group, c.On, c.Channel, b = [16]byte(b), b[16]&1 != 0, b[16]>>1, b[17:]
+	default:
+		c.On, b = b[0] != 0, b[1:]
+	}
+	c.Changed, c.Actor, c.Source = int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:]), op.Source(b[12])
+	return c, b[13:]
+}
+
+// StatesSet are the changes that an attributes body makes itself: of what it sets twice the last one, since both have
+// one stamp and no order.
+func StatesSet(body []byte, rec *op.Record) (changes []profile.StateChange) {
+	add := func(s profile.State) {
+		changes = SetLast(changes, profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
+	}
+	for len(body) > 0 {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			break
+		}
+		body = rest
+		switch {
+		case code == op.AttrEmailSubscribe && v.Tag() == op.String:
+			add(profile.State{Kind: profile.StateEmail, Value: string(v.Bytes())})
+		case code == op.AttrEmailSubscribe && v.Tag() == op.Null:
+			add(profile.State{Kind: profile.StateEmail})
+		case code == op.AttrHardBounce:
+			add(profile.State{Kind: profile.StateBounce, On: v.Tag() == op.True})
+		case code == op.AttrSpam:
+			add(profile.State{Kind: profile.StateSpam, On: v.Tag() == op.True})
+		case code == op.AttrSubscriptionGroups && v.Tag() == op.Array:
+			eachGroup(v.Bytes(), func(s profile.State) { add(s) })
+		}
+	}
+	return changes
+}
+
+// SetLast appends a change, or puts it in the place of one of the same thing.
+func SetLast(changes []profile.StateChange, c profile.StateChange) []profile.StateChange {
+	if i := slices.IndexFunc(changes, func(other profile.StateChange) bool { return other.Is(c.State) }); i >= 0 {
+		changes[i] = c
+		return changes
+	}
+	return append(changes, c)
+}
+
+// eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be
+// read.
+func eachGroup(list []byte, f func(profile.State)) bool {
+	for len(list) > 0 {
+		id, after, ok := op.NextValue(list)
+		if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
+			return false
+		}
+		on, after, ok := op.NextValue(after)
+		if !ok {
+			return false
+		}
+		s := profile.State{Kind: profile.StateGroup, Group: [16]byte(id.Bytes()), On: on.Tag() == op.True}
+		if b := id.Bytes(); len(b) > 16 {
+			s.Channel = b[16]
+		}
+		f(s)
+		list = after
+	}
+	return true
+}
+
+// StatesOf are the states that a profile or row has.
+func StatesOf(blob []byte) []profile.StateChange { return profile.AppendStates(nil, blob) }
+
+// ForAddress keeps the changes that concern addresses of a kind.
+func ForAddress(changes []profile.StateChange, id op.IDKind) (kept []profile.StateChange) {
+	for _, c := range changes {
+		if c.ForAddress(id) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// Sets says whether one of changes is of the same thing as s.
+func Sets(changes []profile.StateChange, s profile.State) bool {
+	return slices.ContainsFunc(changes, func(c profile.StateChange) bool { return c.Is(s) })
+}
+
+// Missing are the changes of states that blob has nothing of.
+func Missing(blob []byte, changes []profile.StateChange) (fresh []profile.StateChange) {
+	for _, c := range changes {
+		if _, known := profile.StateOf(blob, c.State); !known {
+			fresh = append(fresh, c)
+		}
+	}
+	return fresh
+}

@@ -1,0 +1,111 @@
+package entries
+
+import (
+	"bytes"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// IsNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external
+// id is a promise until the profile has kept it. An email or phone names all who have it; there the row's
+// word is enough.
+func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
+	switch id {
+	case op.Alias:
+		label, name, ok := op.SplitAliasKey(key)
+		return ok && profile.HasAlias(blob, label, name)
+	case op.ExternalID:
+		return profile.HasExternalID(blob, key)
+	}
+	return true
+}
+
+// Keys are copies of the directory keys of a profile.
+type Keys struct {
+	List []Key // in the order in which they were added
+}
+
+// Key is where a directory row lies.
+type Key struct {
+	ID  op.IDKind // what it is of
+	Key []byte    // see op.IDKind
+}
+
+// Read reads them all.
+func (r *Keys) Read(b []byte) {
+	r.AddAddresses(profile.Addresses(b))
+	add := func(id op.IDKind, key []byte) { r.List = append(r.List, Key{id, key}) }
+	profile.Aliases(b, func(label, name []byte) { add(op.Alias, op.AppendAliasKey(nil, label, name)) })
+	home, key := profile.HomeID(b)
+	addID := func(id []byte) {
+		if len(id) > 0 && (home != op.ExternalID || !bytes.Equal(id, key)) { // the home needs no row
+			add(op.ExternalID, append([]byte{}, id...))
+		}
+	}
+	addID(profile.ExternalID(b))
+	profile.DeprecatedIDs(b, addID)
+}
+
+// AddAddresses reads those of an email and a phone, nil for none.
+func (r *Keys) AddAddresses(email, phone op.Value) {
+	if email != nil {
+		r.List = append(r.List, Key{op.Email, op.AppendEmailKey(nil, email.Bytes())})
+	}
+	if phone != nil {
+		r.List = append(r.List, Key{op.Phone, append([]byte{}, phone.Bytes()...)})
+	}
+}
+
+// Addresses are the kinds of identifiers that hold states.
+var Addresses = [...]op.IDKind{op.Email, op.Phone}
+
+// SameAddresses says whether an attributes body gives a profile no other email or phone than it has
+// (profile.Addresses).
+func SameAddresses(email, phone op.Value, body []byte) bool {
+	for len(body) > 0 {
+		code, v, rest, ok := op.NextField(body)
+		if !ok {
+			return false
+		}
+		body = rest
+		now := email
+		switch code {
+		case op.AttrEmail:
+		case op.AttrPhone:
+			now = phone
+		default:
+			continue
+		}
+		if now != nil && !bytes.Equal(now, v) || now == nil && v.Tag() != op.Null {
+			return false
+		}
+	}
+	return true
+}
+
+// AppendKey appends the key of an identifier in its canonical form.
+func AppendKey(dst []byte, id op.IDKind, key []byte) []byte {
+	if id == op.Email {
+		return op.AppendEmailKey(dst, key)
+	}
+	return append(dst, key...)
+}
+
+func (r *Keys) Has(k Key) bool {
+	for _, x := range r.List {
+		if x.ID == k.ID && string(x.Key) == string(k.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Keys) Of(id op.IDKind) []byte {
+	for _, k := range r.List {
+		if k.ID == id {
+			return k.Key
+		}
+	}
+	return nil
+}
