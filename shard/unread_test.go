@@ -429,27 +429,6 @@ func TestFoldInAnyGroups(t *testing.T) {
 	}
 }
 
-// A value that is cut short, or is none, is an error.
-func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
-	rec, err := op.ParseRecord(eventRecord(1, 0, 256, "u1"), nil)
-	require.NoError(t, err)
-	o, _ := op.Next(rec.Ops)
-	whole, ok := entries.AppendChange(entries.AppendDelta(nil, 1, []byte("u1")), o, &rec, profile.Place{})
-	require.True(t, ok)
-	entries.Delta(whole).SetSize(1)
-	var f entries.Folder
-	for n := 1; n < len(whole); n++ {
-		require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
-		require.ErrorIs(t, f.Add(whole[:n]), entries.ErrDamaged, "%d bytes", n)
-		if d := slices.Clone(whole[:n]); n > profile.HeaderBytes+2 {
-			entries.Delta(d).SetSize(1)
-			require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
-			require.ErrorIs(t, f.Add(d), entries.ErrDamaged, "%d bytes, and its size says so", n)
-		}
-	}
-	require.ErrorIs(t, f.Begin([]byte{entries.KindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), entries.ErrDamaged)
-}
-
 // Who has many changes is read, once, and is in memory then.
 func TestUserWithManyChangesIsRead(t *testing.T) {
 	o := testOptions(vfs.NewMem())

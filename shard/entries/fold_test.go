@@ -1,0 +1,39 @@
+package entries
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// A value that is cut short, or is none, is an error.
+func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
+	var b op.Builder
+	b.Reset(0)
+	start := b.Begin()
+	b.Buf = op.AppendEventBody(b.Buf)
+	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("bought")), 0)
+	b.Buf = append(b.Buf, "u1"...)
+	b.End(start, op.Event, op.MakeFlags(0, op.ExternalID), len("u1"), 7)
+	rec, err := op.ParseRecord(b.Finish(1, 0, 1), nil)
+	require.NoError(t, err)
+	o, _ := op.Next(rec.Ops)
+	whole, ok := AppendChange(AppendDelta(nil, 1, []byte("u1")), o, &rec, profile.Place{})
+	require.True(t, ok)
+	Delta(whole).SetSize(1)
+	var f Folder
+	for n := 1; n < len(whole); n++ {
+		require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
+		require.ErrorIs(t, f.Add(whole[:n]), ErrDamaged, "%d bytes", n)
+		if d := slices.Clone(whole[:n]); n > profile.HeaderBytes+2 {
+			Delta(d).SetSize(1)
+			require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
+			require.ErrorIs(t, f.Add(d), ErrDamaged, "%d bytes, and its size says so", n)
+		}
+	}
+	require.ErrorIs(t, f.Begin([]byte{KindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), ErrDamaged)
+}
