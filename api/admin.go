@@ -127,7 +127,8 @@ func (s *Server) AdminAPI() http.Handler {
 // pattern for: 405 when another method of the path has one.
 func withoutSlash(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") && len(path) > len("/admin/") {
+		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") &&
+			len(path) > len("/admin/") {
 			u := *r.URL
 			u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), strings.TrimSuffix(u.RawPath, "/")
 			r = r.Clone(r.Context())
@@ -158,8 +159,11 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 // struct, or one of the types below.
 type adminRoute struct {
 	pattern string
-	handler func(by control.Actor, r *http.Request) (any, error)
+	handler adminHandler
 }
+
+// adminHandler does what a request of by asks for, and returns the answer.
+type adminHandler func(by control.Actor, r *http.Request) (any, error)
 
 // Answers of the admin API: objects with a string message, like all others.
 type (
@@ -224,9 +228,11 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 			return
 		}
 		badKeyRequests.Inc()
-		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && !s.badKeys.allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute) {
+		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil &&
+			!s.badKeys.allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute) {
 			w.Header().Set("Retry-After", "60")
-			adminAnswer(w, http.StatusTooManyRequests, failure{"Too many requests with an invalid admin token. Please try again later."})
+			adminAnswer(w, http.StatusTooManyRequests,
+				failure{"Too many requests with an invalid admin token. Please try again later."})
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="millrace admin"`)
@@ -246,12 +252,13 @@ func AdminActor(r *http.Request) control.Actor {
 	if by, ok := r.Context().Value(actorKey{}).(control.Actor); ok {
 		return by
 	}
-	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr, RequestID: r.Header.Get("X-Request-Id")}
+	return control.Actor{Name: "admin token", Number: control.AdminActor, Address: r.RemoteAddr,
+		RequestID: r.Header.Get("X-Request-Id")}
 }
 
 // behindBarrier has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is
 // there.
-func (s *Server) behindBarrier(handler func(control.Actor, *http.Request) (any, error)) func(control.Actor, *http.Request) (any, error) {
+func (s *Server) behindBarrier(handler adminHandler) adminHandler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		if err := s.options.Store.Barrier(); err != nil {
 			return nil, err
@@ -260,12 +267,13 @@ func (s *Server) behindBarrier(handler func(control.Actor, *http.Request) (any, 
 	}
 }
 
-func (s *Server) serveAdmin(handler func(control.Actor, *http.Request) (any, error)) http.HandlerFunc {
+func (s *Server) serveAdmin(handler adminHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
 				handlerPanics.Inc()
-				s.options.Logger.Error("panic in the admin API", "path", r.Pattern, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				s.options.Logger.Error("panic in the admin API", "path", r.Pattern, "panic", fmt.Sprint(p),
+					"stack", string(debug.Stack()))
 				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
 			}
 		}()

@@ -44,7 +44,8 @@ func (s *Server) clusterRoutes() []adminRoute {
 			if err != nil {
 				return nil, err
 			}
-			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Add(r.Context(), sent.Node, sent.Address, entry) })
+			return s.changeCluster(by,
+				func(c Cluster, entry ClusterEntry) error { return c.Add(r.Context(), sent.Node, sent.Address, entry) })
 		}},
 		{"POST /admin/cluster/nodes/{node}/drain", func(by control.Actor, r *http.Request) (any, error) {
 			node, err := pathNode(r)
@@ -62,7 +63,8 @@ func (s *Server) clusterRoutes() []adminRoute {
 			if err != nil {
 				return nil, err
 			}
-			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Remove(r.Context(), node, force, entry) })
+			return s.changeCluster(by,
+				func(c Cluster, entry ClusterEntry) error { return c.Remove(r.Context(), node, force, entry) })
 		}},
 	}
 }

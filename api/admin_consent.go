@@ -81,7 +81,8 @@ func (s *Server) trailOf(w *Workspace, query url.Values) ([]shard.StateChange, e
 }
 
 func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {
-	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(), changedBy: describeActor(w, c.Actor, c.Source)}
+	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(),
+		changedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
 		if out.Value = c.Value; c.Value == "" {

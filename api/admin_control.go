@@ -141,7 +141,9 @@ const (
 
 // documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are
 // sent, remove. summarise, when it is not nil, makes of a document what the list has of it.
-func documentRoutes[T any](s *Server, base, name string, l *control.Collection[T], summarise func(*T) any) []adminRoute {
+func documentRoutes[T any](
+	s *Server, base, name string, l *control.Collection[T], summarise func(*T) any,
+) []adminRoute {
 	all, one := base+name, base+name+"/{id}"
 	return []adminRoute{
 		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
@@ -207,7 +209,8 @@ func documentRoutes[T any](s *Server, base, name string, l *control.Collection[T
 			return tagged{v: v, tag: v}, err
 		}},
 		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
-			return success{}, l.Remove(by, r.PathValue("workspace"), r.PathValue("id"), func(old *T) error { return checkMatch(r, old) })
+			return success{}, l.Remove(by, r.PathValue("workspace"), r.PathValue("id"),
+				func(old *T) error { return checkMatch(r, old) })
 		}},
 	}
 }
@@ -281,7 +284,8 @@ type madeKey struct {
 }
 
 func (s *Server) describeKey(k *control.KeyDocument) adminKey {
-	return adminKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions), IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
+	return adminKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
+		IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
 		LastUsedAt: timeText(s.options.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
 
@@ -372,7 +376,8 @@ func (s *Server) scimRoutes() []adminRoute {
 			if err != nil {
 				return nil, err
 			}
-			if err := c.UpdateSCIM(by, func(settings *control.SCIMSettings) error { return control.PatchStrict(text, settings) }); err != nil {
+			if err := c.UpdateSCIM(by,
+				func(settings *control.SCIMSettings) error { return control.PatchStrict(text, settings) }); err != nil {
 				return nil, err
 			}
 			return describe(), nil

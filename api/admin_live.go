@@ -79,7 +79,8 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	watch, err := s.beginLive(r.URL.Query())
 	if err == nil {
 		defer watch.viewer.Close()
-		err = s.options.Control.Audit(AdminActor(r), "changes watched", r.URL.Query().Get("workspace"), "kinds", r.URL.Query()["kind"], "by_user", watch.byUser)
+		err = s.options.Control.Audit(AdminActor(r), "changes watched", r.URL.Query().Get("workspace"),
+			"kinds", r.URL.Query()["kind"], "by_user", watch.byUser)
 	}
 	if err != nil {
 		s.failLive(w, r, err)
@@ -181,7 +182,8 @@ func (s *Server) watchLive(ctx context.Context, watch liveWatch, out *liveWriter
 			out.send("", s.describeLive(item))
 			wrote = now
 		}
-		if left.Out, left.Unseen = left.Out+more.Out, left.Unseen+more.Unseen; left != (live.Left{}) && now.Sub(told) >= livePause {
+		if left.Out, left.Unseen = left.Out+more.Out, left.Unseen+more.Unseen; left != (live.Left{}) &&
+			now.Sub(told) >= livePause {
 			out.send("left_out", liveLeft(left))
 			left, told, wrote = live.Left{}, now, now
 		}

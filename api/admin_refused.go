@@ -52,7 +52,8 @@ type refusedReason struct {
 }
 
 func describeRefused(w *Workspace, e *refused.Entry) refusedEntry {
-	out := refusedEntry{ID: e.ID().String(), At: time.UnixMilli(e.At).UTC().Format(milliLayout), RequestID: e.Request, Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
+	out := refusedEntry{ID: e.ID().String(), At: time.UnixMilli(e.At).UTC().Format(milliLayout), RequestID: e.Request,
+		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
 		Size: e.Size, Object: string(e.Object), Reasons: []refusedReason{}}
 	out.Key, out.KeyName = keyNumbered(w, e.Key)
 	for _, f := range e.Faults {
@@ -88,7 +89,8 @@ func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, 
 	if err != nil {
 		return q, err
 	}
-	q = refused.Query{Workspace: w.Number, Rule: query.Get("rule"), Array: query.Get("input_array"), OnlyRefused: query.Get("refused") == "true", Limit: int(limit)}
+	q = refused.Query{Workspace: w.Number, Rule: query.Get("rule"), Array: query.Get("input_array"),
+		OnlyRefused: query.Get("refused") == "true", Limit: int(limit)}
 	if !slices.Contains([]string{"", "attributes", "events", "purchases", refused.Request}, q.Array) {
 		return q, fmt.Errorf("%w: input_array: want attributes, events, purchases or request", control.ErrInvalid)
 	}
@@ -119,7 +121,9 @@ func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, 
 }
 
 // ofRefused makes a route about what the query of the request chooses.
-func (s *Server) ofRefused(f func(control.Actor, *http.Request, *Workspace, refused.Query) (any, error)) func(control.Actor, *http.Request) (any, error) {
+func (s *Server) ofRefused(
+	f func(control.Actor, *http.Request, *Workspace, refused.Query) (any, error),
+) adminHandler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		w, err := s.adminWorkspace(r)
 		if err != nil {
@@ -253,7 +257,8 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	if err := isSendable(&e); err != nil {
 		return nil, err
 	}
-	if err := s.options.Control.Audit(by, "refused object sent again", w.ID, "id", e.ID().String(), "edited", edited != nil); err != nil {
+	if err := s.options.Control.Audit(by, "refused object sent again", w.ID, "id", e.ID().String(),
+		"edited", edited != nil); err != nil {
 		return nil, err
 	}
 	reply, status, err := s.trackAgain(w, e.Array, e.Object)
@@ -295,7 +300,8 @@ func editedObject(text []byte) ([]byte, error) {
 func isSendable(e *refused.Entry) error {
 	switch {
 	case e.Array == "":
-		return fmt.Errorf("%w: a request that was refused as a whole is not kept: its client must send it again", control.ErrConflict)
+		return fmt.Errorf("%w: a request that was refused as a whole is not kept: its client must send it again",
+			control.ErrConflict)
 	case e.Object == nil:
 		return fmt.Errorf("%w: the object is not kept: send one along", control.ErrConflict)
 	case !e.IsRefused && e.Array != "attributes":
@@ -354,7 +360,8 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace,
 	if more {
 		answer.Next = list[len(list)-1].ID().String()
 	}
-	if err := s.options.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule, "count", len(list)); err != nil {
+	if err := s.options.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule,
+		"count", len(list)); err != nil {
 		return nil, err
 	}
 	slices.Reverse(list)
@@ -376,7 +383,8 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace,
 
 // sendTogether sends entries of one array in one request, and removes those that were accepted.
 func (s *Server) sendTogether(ctx context.Context, w *Workspace, list []refused.Entry) (accepted int, err error) {
-	reply, status, err := s.trackAgain(w, list[0].Array, mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
+	reply, status, err := s.trackAgain(w, list[0].Array,
+		mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
 	if err != nil || status != fasthttp.StatusCreated { // nothing was accepted
 		return 0, err
 	}

@@ -150,7 +150,7 @@ func (s *Server) userAt(w *Workspace, r *http.Request) (u User, err error) {
 }
 
 // ofUser makes a route about the user whom the path names.
-func (s *Server) ofUser(f func(control.Actor, *http.Request, *Workspace, User) (any, error)) func(control.Actor, *http.Request) (any, error) {
+func (s *Server) ofUser(f func(control.Actor, *http.Request, *Workspace, User) (any, error)) adminHandler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		w, err := s.adminWorkspace(r)
 		if err != nil {
@@ -180,7 +180,8 @@ func (s *Server) showUser(_ control.Actor, _ *http.Request, w *Workspace, u User
 
 // exportUser is showUser for who takes the answer away, with an entry of the audit log.
 func (s *Server) exportUser(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
-	return shownUser{User: s.describeUser(w, u)}, s.options.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
+	return shownUser{User: s.describeUser(w, u)},
+		s.options.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
 // deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which

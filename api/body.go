@@ -148,7 +148,8 @@ func (x *exchange) readBody() bool {
 		return true
 	case errors.Is(err, fasthttp.ErrContentEncodingUnsupported):
 		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
-	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
+	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded),
+		errors.Is(err, zstd.ErrWindowSizeExceeded):
 		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
 		x.ctx.SetConnectionClose()
 	default:

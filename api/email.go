@@ -12,7 +12,8 @@ import (
 // emailStatus serves POST /email/status.
 func (s *Server) emailStatus(x *exchange, body value) {
 	c := consent{x: x}
-	state := shard.State{Kind: shard.EmailState, Value: c.required("subscription_state", body.member("subscription_state"))}
+	state := shard.State{Kind: shard.EmailState,
+		Value: c.required("subscription_state", body.member("subscription_state"))}
 	switch state.Value {
 	case "subscribed", "unsubscribed", "opted_in":
 	default:
@@ -24,7 +25,8 @@ func (s *Server) emailStatus(x *exchange, body value) {
 
 // blockEmails serves POST /email/blocklist and /email/blacklist: unsubscribed, and marked as a hard bounce.
 func (s *Server) blockEmails(x *exchange, body value) {
-	x.setAddresses(body, op.SourceEmailBlocklist, shard.State{Kind: shard.EmailState, Value: "unsubscribed"}, shard.State{Kind: shard.Bounce, On: true})
+	x.setAddresses(body, op.SourceEmailBlocklist, shard.State{Kind: shard.EmailState, Value: "unsubscribed"},
+		shard.State{Kind: shard.Bounce, On: true})
 }
 
 // removeBounces serves POST /email/bounce/remove. The state of the address stays: consent doesn't come back by itself.

@@ -27,21 +27,28 @@ type engineAnswer struct {
 
 // answers has all that are known. Everything else is a neutral 500 and a log line.
 var answers = []engineAnswer{
-	{err: shard.ErrBusy, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is busy. Please try again later."},
-	{err: control.ErrConflict, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is busy. Please try again later.", refused: refusedConflict},
-	{err: shard.ErrDiskFull, status: fasthttp.StatusServiceUnavailable, retryAfter: 30, text: "The service can't store more data at the moment. Please try again later.",
+	{err: shard.ErrBusy, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
+		text: "The service is busy. Please try again later."},
+	{err: control.ErrConflict, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
+		text: "The service is busy. Please try again later.", refused: refusedConflict},
+	{err: shard.ErrDiskFull, status: fasthttp.StatusServiceUnavailable, retryAfter: 30,
+		text:    "The service can't store more data at the moment. Please try again later.",
 		refused: refusedDiskFull},
 	{err: shard.ErrTooLarge, status: fasthttp.StatusRequestEntityTooLarge, text: textTooLarge},
-	{err: shard.ErrClosed, status: fasthttp.StatusServiceUnavailable, retryAfter: 1, text: "The service is stopping. Please try again later.", refused: refusedStopping},
+	{err: shard.ErrClosed, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
+		text: "The service is stopping. Please try again later.", refused: refusedStopping},
 	{err: shard.ErrFailed, status: fasthttp.StatusServiceUnavailable, retryAfter: 5,
-		text: "The service has failed. Whether the data were stored is unknown; please try again later.", done: true, refused: refusedFailed},
+		text: "The service has failed. Whether the data were stored is unknown; please try again later.", done: true,
+		refused: refusedFailed},
 	// Of a cluster.
 	{err: shard.ErrUnknown, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
 		text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; please try again later.", done: true, refused: refusedUnknown},
 	{err: shard.ErrUnavailable, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
-		text: "Too much of the service is out of reach at the moment. Nothing was done; please try again later.", refused: refusedUnavailable},
+		text:    "Too much of the service is out of reach at the moment. Nothing was done; please try again later.",
+		refused: refusedUnavailable},
 	{err: shard.ErrNotLeader, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
-		text: "A part of the service is being handed over. Nothing was done; please try again later.", refused: refusedNotLeader},
+		text:    "A part of the service is being handed over. Nothing was done; please try again later.",
+		refused: refusedNotLeader},
 }
 
 // Requests that were refused for what the engine said; those for its bounds it counts itself.
@@ -149,7 +156,8 @@ var shapes = []struct {
 	{pagePrefix, &shape{contentHTML, appendNotice, setPageHeaders}},
 }
 
-var plainShape = shape{contentType: contentJSON, append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
+var plainShape = shape{contentType: contentJSON,
+	append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
 
 func shapeOf(path []byte) *shape {
 	for i := range shapes {

@@ -120,7 +120,8 @@ func (s *Server) removeExternalIDs(x *exchange, body value) {
 		return
 	}
 	x.reply = append(x.reply[:0], `{"removed_ids":[`...)
-	x.reply = l.appendAccepted(x.reply, func(dst []byte, c change) []byte { return appendQuoted(dst, c.(*externalIDRemoval).id) })
+	x.reply = l.appendAccepted(x.reply,
+		func(dst []byte, c change) []byte { return appendQuoted(dst, c.(*externalIDRemoval).id) })
 	x.reply = l.appendRefusals(append(x.reply, ']', ','), "removal_errors")
 	x.reply = append(x.reply, `,"message":"success"}`...)
 	x.send(fasthttp.StatusCreated, x.reply)

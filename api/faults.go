@@ -28,8 +28,10 @@ func (x *exchange) noteFault(f Fault) {
 		x.faults[n-1].Faults = append(x.faults[n-1].Faults, fault)
 		return
 	}
-	x.faults = append(x.faults, refused.Entry{At: x.now, Workspace: x.ws.Number, Key: x.key.Number, Request: string(x.requestID), Array: f.Array, Index: f.Index,
-		IsRefused: f.IsRefused, Faults: []refused.Fault{fault}, Object: f.Object})
+	x.faults = append(x.faults,
+		refused.Entry{At: x.now, Workspace: x.ws.Number, Key: x.key.Number, Request: string(x.requestID), Array: f.Array,
+			Index:     f.Index,
+			IsRefused: f.IsRefused, Faults: []refused.Fault{fault}, Object: f.Object})
 }
 
 // Rules that apply finds broken, of operators.

@@ -186,7 +186,8 @@ func readPrioritization(v value) (prioritization, text string) {
 			return "", wrong
 		}
 		for _, other := range list {
-			if other == s || strings.HasSuffix(other, "identified") && strings.HasSuffix(s, "identified") || strings.HasSuffix(other, "_updated") && strings.HasSuffix(s, "_updated") {
+			if other == s || strings.HasSuffix(other, "identified") && strings.HasSuffix(s, "identified") ||
+				strings.HasSuffix(other, "_updated") && strings.HasSuffix(s, "_updated") {
 				return "", wrong
 			}
 		}

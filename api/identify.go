@@ -26,7 +26,8 @@ func (s *Server) identify(x *exchange, body value) {
 			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "phone") })
 		}
 	}
-	if l.apply("One of 'aliases_to_identify', 'emails_to_identify' or 'phone_numbers_to_identify' is required", op.SourceIdentify) {
+	if l.apply("One of 'aliases_to_identify', 'emails_to_identify' or 'phone_numbers_to_identify' is required",
+		op.SourceIdentify) {
 		l.succeed()
 	}
 }

@@ -30,7 +30,8 @@ func (l *limitListener) Close() (err error) {
 }
 
 func (s *Server) limit(ln net.Listener) net.Listener {
-	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP, perIP: xsync.NewMapOf[netip.Addr, int]()}
+	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP,
+		perIP: xsync.NewMapOf[netip.Addr, int]()}
 	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
 		l.Listener = t.inner
 		return &tlsListener{l, l, t.config}

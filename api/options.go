@@ -23,7 +23,8 @@ type Workspace = control.Workspace
 // TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
 // With a status other than 201 the batch is dropped. note, unless it is nil, is called for each fault that the answer
 // tells of.
-type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) (reply []byte, status int)
+type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) (reply []byte,
+	status int)
 
 // Options of a Server.
 type Options struct {

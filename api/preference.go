@@ -99,22 +99,23 @@ func (s *Server) updatePreferenceCenter(x *exchange, body value) {
 		x.fail(fasthttp.StatusBadRequest, r.bad)
 		return
 	}
-	p, err := s.options.Control.PreferenceCenters.Change(x.actor(), x.ws.ID, x.param("{id}"), func(p *control.PreferenceCenter) (*control.PreferenceCenter, error) {
-		if p == nil {
-			return nil, control.ErrNotFound
-		}
-		p.Title, p.PageHTML, p.ConfirmationHTML = r.center.Title, r.center.PageHTML, r.center.ConfirmationHTML
-		if r.center.State != "" {
-			p.State = r.center.State
-		}
-		if r.hasOptions {
-			p.Options = r.center.Options
-		}
-		if r.hasRedirect {
-			p.RedirectHTML = r.center.RedirectHTML
-		}
-		return p, nil
-	})
+	p, err := s.options.Control.PreferenceCenters.Change(x.actor(), x.ws.ID, x.param("{id}"),
+		func(p *control.PreferenceCenter) (*control.PreferenceCenter, error) {
+			if p == nil {
+				return nil, control.ErrNotFound
+			}
+			p.Title, p.PageHTML, p.ConfirmationHTML = r.center.Title, r.center.PageHTML, r.center.ConfirmationHTML
+			if r.center.State != "" {
+				p.State = r.center.State
+			}
+			if r.hasOptions {
+				p.Options = r.center.Options
+			}
+			if r.hasRedirect {
+				p.RedirectHTML = r.center.RedirectHTML
+			}
+			return p, nil
+		})
 	if err != nil {
 		x.failCenter(err)
 		return
@@ -285,8 +286,9 @@ func (s *Server) preferenceURL(x *exchange) {
 		x.failEngine(err)
 		return
 	}
-	link := preference.Sign(&secret, preference.Link{Workspace: x.ws.Number, User: users[0].Number, Center: center.ID, Viewport: viewport,
-		Expires: x.now/1000 + int64(s.options.PreferenceLinkLife.Seconds())})
+	link := preference.Sign(&secret,
+		preference.Link{Workspace: x.ws.Number, User: users[0].Number, Center: center.ID, Viewport: viewport,
+			Expires: x.now/1000 + int64(s.options.PreferenceLinkLife.Seconds())})
 	x.ctx.Response.Header.SetCanonical(headerCacheControl, noStore)
 	x.reply = appendQuoted(append(x.reply[:0], `{"preference_center_url":`...), base+pagePath+link)
 	x.reply = append(x.reply, `,"message":"success"}`...)
@@ -345,9 +347,10 @@ func (x *exchange) publicURL() (base string, ok bool) {
 		scheme, port = "https://", 443
 	}
 	host := string(x.ctx.Host())
-	ok = isLocalHost(host, port, addrPortOf(x.ctx.LocalAddr())) || slices.ContainsFunc(x.s.options.PublicHosts, func(known string) bool {
-		return withPort(known, port) == withPort(host, port)
-	})
+	ok = isLocalHost(host, port, addrPortOf(x.ctx.LocalAddr())) ||
+		slices.ContainsFunc(x.s.options.PublicHosts, func(known string) bool {
+			return withPort(known, port) == withPort(host, port)
+		})
 	return scheme + host, ok
 }
 

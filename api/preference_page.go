@@ -64,15 +64,20 @@ func setPageHeaders(h *fasthttp.ResponseHeader) {
 
 // notices are the words for what goes wrong with a page.
 var notices = map[int]preference.Notice{
-	fasthttp.StatusBadRequest:            {Title: "That did not work"},
-	fasthttp.StatusNotFound:              {Title: "There is no such page", Text: "The link may be incomplete, or it is no longer valid. Please use the link in your most recent message."},
-	fasthttp.StatusMethodNotAllowed:      {Title: "That did not work", Text: "This page can be opened and its form can be sent, nothing else."},
-	fasthttp.StatusGone:                  {Title: "This link has expired", Text: "Please use the link in your most recent message."},
+	fasthttp.StatusBadRequest: {Title: "That did not work"},
+	fasthttp.StatusNotFound: {Title: "There is no such page",
+		Text: "The link may be incomplete, or it is no longer valid. Please use the link in your most recent message."},
+	fasthttp.StatusMethodNotAllowed: {Title: "That did not work",
+		Text: "This page can be opened and its form can be sent, nothing else."},
+	fasthttp.StatusGone: {Title: "This link has expired",
+		Text: "Please use the link in your most recent message."},
 	fasthttp.StatusRequestEntityTooLarge: {Title: "That was too much", Text: "The form that was sent is too large."},
 	fasthttp.StatusUnsupportedMediaType:  {Title: "That did not work"},
-	fasthttp.StatusTooManyRequests:       {Title: "One moment, please", Text: "There were too many requests. Please try again in a minute."},
-	fasthttp.StatusServiceUnavailable:    {Title: "One moment, please"},
-	fasthttp.StatusInternalServerError:   {Title: "Something went wrong", Text: "This is our fault. Please try again later."},
+	fasthttp.StatusTooManyRequests: {Title: "One moment, please",
+		Text: "There were too many requests. Please try again in a minute."},
+	fasthttp.StatusServiceUnavailable: {Title: "One moment, please"},
+	fasthttp.StatusInternalServerError: {Title: "Something went wrong",
+		Text: "This is our fault. Please try again later."},
 }
 
 // appendNotice appends a page about what went wrong: in the words above, or else with text.
@@ -240,7 +245,8 @@ func (s *Server) sendForm(x *exchange) {
 	}
 	if choices.OneClick {
 		oneClicks.Inc()
-		x.send(fasthttp.StatusOK, preference.Notice{Title: "You are unsubscribed", Text: "You will get no more emails from us.", Done: true}.Render())
+		x.send(fasthttp.StatusOK,
+			preference.Notice{Title: "You are unsubscribed", Text: "You will get no more emails from us.", Done: true}.Render())
 		return
 	}
 	formsTaken.Inc()
@@ -264,7 +270,8 @@ func (s *Server) choose(v *visit, c preference.Choices) error {
 		states = append(states, shard.State{Kind: shard.EmailState, Value: c.Email})
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.Groups)) {
-		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(id), Channel: channelOf(v.ws.Groups[id]), On: c.Groups[id]})
+		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(id),
+			Channel: channelOf(v.ws.Groups[id]), On: c.Groups[id]})
 	}
 	if len(states) == 0 {
 		return nil

@@ -251,7 +251,8 @@ func isHeaderName(name []byte) bool {
 var tokenBytes = func() (table [256]bool) {
 	for c := range table {
 		c := byte(c)
-		table[c] = c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c != 0 && strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+		table[c] = c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c != 0 &&
+			strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 	}
 	return table
 }()
@@ -333,7 +334,8 @@ func (x *exchange) authenticate() bool {
 
 // denyKey answers a request without a valid key. All wrong keys take the same way.
 func (x *exchange) denyKey(token []byte) bool {
-	return x.deny("Too many requests with an invalid API key. Please try again later.", textUnauthorized+firstCharacters(token)+"…")
+	return x.deny("Too many requests with an invalid API key. Please try again later.",
+		textUnauthorized+firstCharacters(token)+"…")
 }
 
 // deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from
@@ -401,12 +403,14 @@ func (x *exchange) take(limit ratelimit.Limit, of counted) bool {
 	x.setRate(state)
 	if !ok {
 		rejectedRate.Inc()
-		x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.now), 10))
+		x.ctx.Response.Header.SetCanonical(headerRetryAfter,
+			strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.now), 10))
 		name, text := x.route.bucket.String(), limit.String()
 		if state.Burst {
 			name, text = name+" (burst)", limit.BurstString()
 		}
-		x.fail(fasthttp.StatusTooManyRequests, "The rate limit of "+name+", "+text+" requests, is exceeded. Please try again later.")
+		x.fail(fasthttp.StatusTooManyRequests,
+			"The rate limit of "+name+", "+text+" requests, is exceeded. Please try again later.")
 	}
 	return ok
 }
@@ -473,7 +477,8 @@ func (x *exchange) param(name string) string { return x.route.param(string(x.pat
 // as %2F and as they are.
 func (x *exchange) lastSegment() string {
 	n := strings.Count(x.route.path, "/")
-	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/")) // resource.matches has seen that it is one
+	// resource.matches has seen that it is one
+	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/"))
 	return segment
 }
 

@@ -101,7 +101,8 @@ func (s *Server) createSCIM(of scimStore) func(*exchange) {
 func (s *Server) getSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		resource, err := of.Get(x.param("{id}"))
-		if have := x.ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 && scim.Matches(string(have), resource.Version) {
+		if have := x.ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 &&
+			scim.Matches(string(have), resource.Version) {
 			x.ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
 			x.sendNothing(fasthttp.StatusNotModified)
 			return
@@ -113,7 +114,9 @@ func (s *Server) getSCIM(of scimStore) func(*exchange) {
 func (s *Server) replaceSCIM(of scimStore) func(*exchange) { return s.changeSCIM(of, of.Replace) }
 func (s *Server) patchSCIM(of scimStore) func(*exchange)   { return s.changeSCIM(of, of.Patch) }
 
-func (s *Server) changeSCIM(of scimStore, change func(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)) func(*exchange) {
+func (s *Server) changeSCIM(
+	of scimStore, change func(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error),
+) func(*exchange) {
 	return func(x *exchange) {
 		body, ok := x.scimBody(of)
 		if !ok {
@@ -172,7 +175,8 @@ func (x *exchange) ifMatch() string {
 // projection says which attributes the request wants to see.
 func (x *exchange) projection() scim.Projection {
 	query := x.ctx.QueryArgs()
-	return scim.Projection{Attributes: string(query.Peek("attributes")), ExcludedAttributes: string(query.Peek("excludedAttributes"))}
+	return scim.Projection{Attributes: string(query.Peek("attributes")),
+		ExcludedAttributes: string(query.Peek("excludedAttributes"))}
 }
 
 // sendSCIM answers with a resource, or with what stood in the way.

@@ -80,7 +80,8 @@ func New(options Options) (*Server, error) {
 	s.scim = scim.NewUsers(options.Control, options.Now)
 	s.scimGroups = scim.NewGroups(options.Control)
 	var err error
-	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)), zstd.WithDecoderConcurrency(0)); err != nil {
+	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)),
+		zstd.WithDecoderConcurrency(0)); err != nil {
 		return nil, fmt.Errorf("api: zstd: %w", err)
 	}
 	s.exchanges.New = func() any {
@@ -175,7 +176,8 @@ func (s *Server) finish(x *exchange, start time.Time) {
 	requestsInFlight.Add(-1)
 	if p := recover(); p != nil {
 		handlerPanics.Inc()
-		s.options.Logger.Error("panic in a handler", "route", x.routeName(), "request_id", string(x.requestID), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.options.Logger.Error("panic in a handler", "route", x.routeName(), "request_id", string(x.requestID),
+			"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		x.ctx.Response.Reset()
 		x.setStandardHeaders()
 		x.fail(fasthttp.StatusInternalServerError, textInternal)
@@ -204,8 +206,10 @@ func (x *exchange) record(start time.Time) {
 	if x.ws != nil {
 		workspace, key = x.ws.ID, x.key.ID
 	}
-	x.s.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", slog.String("route", x.routeName()), slog.Int("status", status),
-		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())), slog.String("workspace", workspace), slog.String("key", key),
+	x.s.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", slog.String("route", x.routeName()),
+		slog.Int("status", status),
+		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())), slog.String("workspace", workspace),
+		slog.String("key", key),
 		slog.String("request_id", string(x.requestID)))
 }
 

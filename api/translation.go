@@ -30,18 +30,23 @@ func (e *translationError) Error() string { return e.text }
 
 // Codes and texts of service.md 7 and reference.md 7, and ours where those say nothing.
 var (
-	errMultiLanguage  = &translationError{400, "MULTI_LANGUAGE_NOT_ENABLED", "Multi-language is not enabled in this workspace."}
-	errMonolingual    = &translationError{400, "MULTI_LANGUAGE_NOT_ENABLED_ON_MESSAGE", "This message does not support multi-language."}
-	errChannel        = &translationError{400, "UNSUPPORTED_CHANNEL", "Only email messages can be translated."}
-	errCampaign       = &translationError{400, "INVALID_CAMPAIGN_ID", "The provided campaign ID is not valid."}
-	errVariation      = &translationError{400, "INVALID_MESSAGE_VARIATION_ID", "The provided message variation ID is not valid."}
-	errMessage        = &translationError{400, "MESSAGE_NOT_FOUND", "The message was not found in this campaign or Canvas step."}
+	errMultiLanguage = &translationError{400, "MULTI_LANGUAGE_NOT_ENABLED",
+		"Multi-language is not enabled in this workspace."}
+	errMonolingual = &translationError{400, "MULTI_LANGUAGE_NOT_ENABLED_ON_MESSAGE",
+		"This message does not support multi-language."}
+	errChannel   = &translationError{400, "UNSUPPORTED_CHANNEL", "Only email messages can be translated."}
+	errCampaign  = &translationError{400, "INVALID_CAMPAIGN_ID", "The provided campaign ID is not valid."}
+	errVariation = &translationError{400, "INVALID_MESSAGE_VARIATION_ID",
+		"The provided message variation ID is not valid."}
+	errMessage = &translationError{400, "MESSAGE_NOT_FOUND",
+		"The message was not found in this campaign or Canvas step."}
 	errLocaleID       = &translationError{400, "INVALID_LOCALE_ID", "The provided locale ID is not valid."}
 	errLocale         = &translationError{400, "LOCALE_NOT_FOUND", "The provided locale code does not exist."}
 	errTranslationMap = &translationError{400, "INVALID_TRANSLATION_MAP", "'translation_map' must be an object of strings"}
-	errTranslations   = &translationError{400, "TRANSLATIONS_TOO_LARGE", "The provided translations have exceeded the maximum of 20MB."}
-	errCanvas         = &translationError{404, "CANVAS_NOT_FOUND", "The Canvas was not found."}
-	errStep           = &translationError{404, "STEP_NOT_FOUND", "The Canvas step was not found."}
+	errTranslations   = &translationError{400, "TRANSLATIONS_TOO_LARGE",
+		"The provided translations have exceeded the maximum of 20MB."}
+	errCanvas = &translationError{404, "CANVAS_NOT_FOUND", "The Canvas was not found."}
+	errStep   = &translationError{404, "STEP_NOT_FOUND", "The Canvas step was not found."}
 )
 
 func requiredID(code, name string) *translationError {
@@ -94,7 +99,8 @@ type messagePlace struct {
 func (x *exchange) queriedPlace() messagePlace {
 	query := x.ctx.QueryArgs()
 	get := func(name string) string { return string(query.Peek(name)) }
-	return messagePlace{campaign: get("campaign_id"), canvas: get("workflow_id"), step: get("step_id"), variation: get("message_variation_id"), localeID: get("locale_id")}
+	return messagePlace{campaign: get("campaign_id"), canvas: get("workflow_id"), step: get("step_id"),
+		variation: get("message_variation_id"), localeID: get("locale_id")}
 }
 
 // checkCampaign and checkCanvas say which id is missing.
@@ -435,7 +441,10 @@ func (x *exchange) written(body value, check func(*messagePlace) error) (p messa
 
 // putTranslation gives a message's translation into a locale the texts, all of them. The request is judged on what is
 // there now, and once more on the document that it changes, which nobody else changes meanwhile.
-func putTranslation[T any](x *exchange, p *messagePlace, texts value, l *control.Collection[T], id string, messagesOf func(*T) ([]control.Message, error)) {
+func putTranslation[T any](
+	x *exchange, p *messagePlace, texts value, l *control.Collection[T], id string,
+	messagesOf func(*T) ([]control.Message, error),
+) {
 	messages, err := p.messages(x)
 	var m *control.Message
 	if err == nil {
@@ -480,7 +489,8 @@ func putTranslation[T any](x *exchange, p *messagePlace, texts value, l *control
 
 // withTranslation puts t in the place of the translation into the same locale, or behind the others.
 func withTranslation(list []control.Translation, t control.Translation) []control.Translation {
-	i := slices.IndexFunc(list, func(other control.Translation) bool { return localeKey(other.Locale) == localeKey(t.Locale) })
+	i := slices.IndexFunc(list,
+		func(other control.Translation) bool { return localeKey(other.Locale) == localeKey(t.Locale) })
 	if i < 0 {
 		return append(list, t)
 	}
@@ -522,7 +532,8 @@ func complete(m *control.Message, texts map[string]string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return &translationError{400, "MISSING_TRANSLATIONS", "The provided translations are missing " + strings.Join(missing, ", ")}
+		return &translationError{400, "MISSING_TRANSLATIONS",
+			"The provided translations are missing " + strings.Join(missing, ", ")}
 	}
 	return nil
 }

@@ -30,7 +30,9 @@ func allocations(ctx context.Context, s *settings) (figures []Figure, err error)
 	return figures, nil
 }
 
-func allocationsOf(ctx context.Context, s *settings, e *shard.Coordinator, name string, mix body.Mix) (figures []Figure, err error) {
+func allocationsOf(
+	ctx context.Context, s *settings, e *shard.Coordinator, name string, mix body.Mix,
+) (figures []Figure, err error) {
 	clients, err := newClients(e, s.bodies(mix), committers)
 	if err != nil {
 		return nil, err

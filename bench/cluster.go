@@ -81,13 +81,17 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	figures = append(figures,
 		newFigure("CPU of an object, three nodes ÷ (3 × one node alone), 225 objects, 128 connections", "", cpu,
-			Detail{"three nodes", median(all.cpu), "s per million objects"}, Detail{"one node alone", median(one.cpu), "s per million objects"},
+			Detail{"three nodes", median(all.cpu), "s per million objects"},
+			Detail{"one node alone", median(one.cpu), "s per million objects"},
 			Detail{"three nodes", median(rates[1]), "objects/s"}, Detail{"one node alone", median(rates[0]), "objects/s"},
-			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost, clusterCPUTarget),
+			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost,
+			clusterCPUTarget),
 		newFigure("bytes written for an object, three nodes ÷ one node alone", "", ratios(all.written, one.written),
-			Detail{"three nodes", median(all.written), "bytes"}, Detail{"one node alone", median(one.written), "bytes"}).want(atMost, clusterBytesTarget),
+			Detail{"three nodes", median(all.written), "bytes"},
+			Detail{"one node alone", median(one.written), "bytes"}).want(atMost, clusterBytesTarget),
 		newFigure("all load sent to one node ÷ spread over all", "", ratios(rates[2], rates[1]),
-			Detail{"to one node", median(rates[2]), "objects/s"}, Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast, clusterSkewTarget))
+			Detail{"to one node", median(rates[2]), "objects/s"}, Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast,
+			clusterSkewTarget))
 
 	joined, err := nodes.join(ctx, s, all)
 	if err != nil {
@@ -235,8 +239,10 @@ func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure
 		}
 	}
 	took := time.Since(start).Seconds()
-	return newFigure("rate in the worst round while a fourth node joins ÷ before", "", []float64{worst / before}, Detail{"before", before, "objects/s"},
-		Detail{"worst", worst, "objects/s"}, Detail{"in the end", after, "objects/s"}, Detail{"took", took, "s"}).want(atLeast, clusterChangeTarget), nil
+	return newFigure("rate in the worst round while a fourth node joins ÷ before", "", []float64{worst / before},
+		Detail{"before", before, "objects/s"},
+		Detail{"worst", worst, "objects/s"}, Detail{"in the end", after, "objects/s"},
+		Detail{"took", took, "s"}).want(atLeast, clusterChangeTarget), nil
 }
 
 // failOver kills a node under load and measures how long no request that concerns every group is answered.
@@ -270,12 +276,14 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 			return Figure{}, err
 		}
 	}
-	return newFigure("kill -9 of a node under load: until every group is led again", "s", rounds).want(atMost, clusterFailTarget), nil
+	return newFigure("kill -9 of a node under load: until every group is led again", "s", rounds).want(atMost,
+		clusterFailTarget), nil
 }
 
 // operate runs a command of the operator on the first node.
 func (n *nodes) operate(ctx context.Context, args ...string) ([]byte, error) {
-	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--server", "http://"+n.processes[0].admin)
+	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--server",
+		"http://"+n.processes[0].admin)
 	c := exec.CommandContext(ctx, n.s.server, args...)
 	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
 	out, err := c.Output()

@@ -88,7 +88,8 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 		name, side := fmt.Sprintf("state %d × the budget, %s", coldFactor, m.name), sides[i+1]
 		f := newFigure(name+" ÷ all in memory", "", ratios(rates[i+1], rates[0]),
 			Detail{"cold", median(rates[i+1]), "objects/s"}, Detail{"in memory", median(rates[0]), "objects/s"},
-			Detail{"users", float64(o.Users), ""}, Detail{"budget", float64(budget), "bytes"}, Detail{"state before", float64(state), "bytes"},
+			Detail{"users", float64(o.Users), ""}, Detail{"budget", float64(budget), "bytes"},
+			Detail{"state before", float64(state), "bytes"},
 			Detail{"objects unread", median(side.unread), "of one"}, Detail{"read back", median(side.read), "of an object"},
 			Detail{"reads of 50 profiles meanwhile, p99", median(side.reads), "ms"})
 		if m.least > 0 {
@@ -199,7 +200,9 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 func counter(name string) float64 { return float64(metrics.GetOrCreateCounter(name).Get()) }
 
 // populate gives every user an object of each kind, closes the engine, and returns the bytes of all profiles.
-func populate(ctx context.Context, s *settings, name string, o body.Options, eo shard.Options) (bytes int64, err error) {
+func populate(
+	ctx context.Context, s *settings, name string, o body.Options, eo shard.Options,
+) (bytes int64, err error) {
 	e, err := openEngine(s, name, eo)
 	if err != nil {
 		return 0, err

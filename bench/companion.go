@@ -42,7 +42,8 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	pairs := &pairs{server: server}
-	beside := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill, status: fasthttp.StatusAccepted}
+	beside := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill,
+		status: fasthttp.StatusAccepted}
 	var merged []float64
 	rates, err := inTurns(ctx, s.Rounds,
 		func(int) (float64, error) {
@@ -64,9 +65,10 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	figures = append(figures, newFigure("track beside 3,000 merges/s ÷ track alone, 225 objects, 64 connections", "", ratios(rates[0], rates[1]),
-		Detail{"beside merges", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
-		Detail{"merges applied", median(merged), "merges/s"}).want(atLeast, mergeTarget))
+	figures = append(figures,
+		newFigure("track beside 3,000 merges/s ÷ track alone, 225 objects, 64 connections", "", ratios(rates[0], rates[1]),
+			Detail{"beside merges", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
+			Detail{"merges applied", median(merged), "merges/s"}).want(atLeast, mergeTarget))
 
 	alone := &traffic{server: server, connections: 8, fill: pairs.fill, status: fasthttp.StatusAccepted}
 	rounds := make([]float64, s.Rounds)
@@ -102,8 +104,10 @@ func (p *pairs) make(ctx context.Context, n int) error {
 		for _, side := range []string{"from", "into"} {
 			var attributes, events []byte
 			for i := range int64(body.MaxPerArray) {
-				attributes = fmt.Appendf(attributes, `,{"external_id":"%s-%d","first_name":"Ada","home_city":"London","points":%d,"plan":"gold"}`, side, p.made+i, i)
-				events = fmt.Appendf(events, `,{"external_id":"%s-%d","name":"signed up","time":"2026-01-02T03:04:05Z"}`, side, p.made+i)
+				attributes = fmt.Appendf(attributes,
+					`,{"external_id":"%s-%d","first_name":"Ada","home_city":"London","points":%d,"plan":"gold"}`, side, p.made+i, i)
+				events = fmt.Appendf(events, `,{"external_id":"%s-%d","name":"signed up","time":"2026-01-02T03:04:05Z"}`, side,
+					p.made+i)
 			}
 			text := fmt.Appendf(nil, `{"attributes":[%s],"events":[%s]}`, attributes[1:], events[1:])
 			if err := post(p.server, "/users/track", text, fasthttp.StatusCreated); err != nil {
@@ -137,7 +141,8 @@ func (p *pairs) fill(r *fasthttp.Request) error {
 		if i > first {
 			text = append(text, ',')
 		}
-		text = fmt.Appendf(text, `{"identifier_to_merge":{"external_id":"from-%d"},"identifier_to_keep":{"external_id":"into-%d"}}`, i, i)
+		text = fmt.Appendf(text,
+			`{"identifier_to_merge":{"external_id":"from-%d"},"identifier_to_keep":{"external_id":"into-%d"}}`, i, i)
 	}
 	r.Header.SetMethod(fasthttp.MethodPost)
 	r.SetRequestURI("http://" + p.server.address + "/users/merge")
@@ -210,9 +215,11 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		}
 		rates, p50, p99 = append(rates, r.perSecond), append(p50, r.quantile(50)), append(p99, r.quantile(99))
 	}
-	return []Figure{newFigure("subscription/status/get of 50 users, 32 connections, beside half of the track rate", "requests/s", rates,
+	return []Figure{newFigure("subscription/status/get of 50 users, 32 connections, beside half of the track rate",
+		"requests/s", rates,
 		Detail{"p50", median(p50), "ms"}, Detail{"p99", median(p99), "ms"},
-		Detail{"track beside", median(tracked), "objects/s"}, Detail{"track alone", full, "objects/s"}).want(atLeast, statusTarget)}, nil
+		Detail{"track beside", median(tracked), "objects/s"}, Detail{"track alone", full, "objects/s"}).want(atLeast,
+		statusTarget)}, nil
 }
 
 // subscribe sets a state for every other user that is asked for, and returns the requests that ask.
@@ -229,7 +236,8 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 			}
 		}
 		uris = append(uris, string(uri))
-		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`, groupID, ids[1:])
+		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`, groupID,
+			ids[1:])
 		if err := post(server, "/subscription/status/set", text, fasthttp.StatusCreated); err != nil {
 			return nil, err
 		}
@@ -293,7 +301,10 @@ func (t *traffic) during(ctx context.Context, f func() error) (*answered, error)
 }
 
 // send is one connection's part. When paced, a request's latency counts from when it was due.
-func (t *traffic) send(ctx context.Context, client *fasthttp.HostClient, start time.Time, connection int, stop <-chan struct{}, latency *hdrhistogram.Histogram) error {
+func (t *traffic) send(
+	ctx context.Context, client *fasthttp.HostClient, start time.Time, connection int, stop <-chan struct{},
+	latency *hdrhistogram.Histogram,
+) error {
 	r, a := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(r)
 	defer fasthttp.ReleaseResponse(a)

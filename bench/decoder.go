@@ -107,7 +107,8 @@ func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 		Detail{"body", float64(size) / float64(len(texts)), "bytes"}))
 	for i, side := range sides[1:] {
 		times := rounds[i+1]
-		f := newFigure("speed of ingest ÷ "+side.name, "", ratios(times, rounds[0]), Detail{side.name, median(times), "ns/object"},
+		f := newFigure("speed of ingest ÷ "+side.name, "", ratios(times, rounds[0]),
+			Detail{side.name, median(times), "ns/object"},
 			Detail{"allocations", side.allocs, "a body"})
 		if side.target > 0 {
 			f = f.want(atLeast, side.target)
@@ -121,7 +122,8 @@ func complete(unmarshal func([]byte, any) error) func([]byte) error {
 	return func(text []byte) error {
 		var v trackBody
 		err := unmarshal(text, &v)
-		if err == nil && (len(v.Attributes) != body.MaxPerArray || len(v.Events) != body.MaxPerArray || len(v.Purchases) != body.MaxPerArray) {
+		if err == nil && (len(v.Attributes) != body.MaxPerArray || len(v.Events) != body.MaxPerArray ||
+			len(v.Purchases) != body.MaxPerArray) {
 			err = errors.New("not all objects were decoded")
 		}
 		return err

@@ -85,7 +85,8 @@ func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures
 	}
 	figures = append(figures, newFigure("server ÷ no-op, "+l.name, "", ratios(rates[0], rates[1]),
 		Detail{"server", median(rates[0]), "objects/s"}, Detail{"no-op", median(rates[1]), "objects/s"},
-		Detail{"server CPU", median(ours.cpu), "s per million objects"}, Detail{"no-op CPU", median(theirs.cpu), "s per million objects"},
+		Detail{"server CPU", median(ours.cpu), "s per million objects"},
+		Detail{"no-op CPU", median(theirs.cpu), "s per million objects"},
 		Detail{"server p50", median(ours.p50), "ms"}, Detail{"p99", median(ours.p99), "ms"},
 		Detail{"no-op p50", median(theirs.p50), "ms"}, Detail{"p99", median(theirs.p99), "ms"}).want(atLeast, l.target))
 	size := newFigure("log ÷ JSON bytes, "+l.name, "", []float64{(logAfter - logBefore) / float64(ours.sent)})

@@ -82,7 +82,8 @@ func (c *client) address(t *body.Template) {
 func (c *client) decode(text []byte) (*shard.Batch, error) {
 	b := c.engine.NewBatch(c.workspace.ID, 1)
 	status := 0
-	if c.reply, status = c.decoder.Track(c.reply[:0], text, c.workspace, &b.Builder, b, time.Now().UnixMilli()); status != 201 {
+	if c.reply, status = c.decoder.Track(c.reply[:0], text, c.workspace, &b.Builder, b,
+		time.Now().UnixMilli()); status != 201 {
 		b.Release()
 		return nil, fmt.Errorf("a good body is answered %d: %.300s", status, c.reply)
 	}
@@ -136,7 +137,9 @@ func drive(ctx context.Context, clients []*client, d time.Duration) (objectsPerS
 }
 
 // sendEach has clients send n requests, numbered from 0, after prepare has addressed them.
-func sendEach(ctx context.Context, clients []*client, n int, prepare func(request int, c *client, t *body.Template)) error {
+func sendEach(
+	ctx context.Context, clients []*client, n int, prepare func(request int, c *client, t *body.Template),
+) error {
 	var next atomic.Int64
 	return each(clients, func(_ int, c *client) error {
 		for request := int(next.Add(1)) - 1; request < n; request = int(next.Add(1)) - 1 {

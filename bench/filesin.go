@@ -62,9 +62,12 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 	if err != nil {
 		return f, err
 	}
-	return newFigure(fmt.Sprintf("import of files ÷ /users/track, %s, %d connections", name, filesInConnections), "", ratios(rates[0], rates[1]),
-		Detail{"import", median(rates[0]), "rows/s"}, Detail{"track", median(rates[1]), "objects/s"},
-		Detail{"rows", float64(file.rows), ""}, Detail{"file", float64(file.bytes) / 1e6, "MB"}).want(atLeast, filesInTarget), nil
+	return newFigure(fmt.Sprintf("import of files ÷ /users/track, %s, %d connections", name, filesInConnections),
+			"", ratios(rates[0], rates[1]),
+			Detail{"import", median(rates[0]), "rows/s"}, Detail{"track", median(rates[1]), "objects/s"},
+			Detail{"rows", float64(file.rows), ""}, Detail{"file", float64(file.bytes) / 1e6, "MB"}).want(atLeast,
+			filesInTarget),
+		nil
 }
 
 // rowsFile is the file that is taken, under another name in each round: what was taken isn't taken again.
@@ -126,8 +129,9 @@ func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
 	if err := os.Link(r.path(), path); err != nil {
 		return 0, err
 	}
-	report, err := importer.Run(ctx, importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
-		State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Timeout: time.Minute})
+	report, err := importer.Run(ctx,
+		importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
+			State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Timeout: time.Minute})
 	if err != nil {
 		return 0, err
 	}

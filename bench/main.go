@@ -126,17 +126,21 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	var s settings
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	list := flags.String("part", "all", "what to measure, separated by commas: "+strings.Join(partNames(), ", "))
-	flags.DurationVar(&s.Duration, "duration", 10*time.Second, "how long each side runs in each round; the decoder and the engine take a part of it")
+	flags.DurationVar(&s.Duration, "duration", 10*time.Second,
+		"how long each side runs in each round; the decoder and the engine take a part of it")
 	flags.IntVar(&s.Rounds, "rounds", 3, "rounds in which the sides take turns")
-	flags.BoolVar(&s.Mixed, "mixed", false, "bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside ASCII, 3 % with escapes")
+	flags.BoolVar(&s.Mixed, "mixed", false,
+		"bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside ASCII, 3 % with escapes")
 	flags.IntVar(&s.Profiles, "profiles", 0, "profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
 	flags.IntVar(&s.ColdProfiles, "cold-profiles", 2_000_000, "profiles of part cold")
 	flags.Int64Var(&s.ReplayBytes, "replay-bytes", 1_000_000_000, "log to replay")
 	flags.IntVar(&s.MaxProcs, "server-gomaxprocs", 0, "GOMAXPROCS of both servers (0: Go's default)")
 	jsonPath := flags.String("json", "", "write the results to this `file` too")
-	flags.StringVar(&s.dir, "dir", "", "where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
+	flags.StringVar(&s.dir, "dir", "",
+		"where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
 	flags.StringVar(&s.server, "server", "", "measure this `binary` instead of building one")
-	profilePath := flags.String("profile", "", "measure nothing: write a CPU profile of the server, under load for three times -duration, to this `file`")
+	profilePath := flags.String("profile", "",
+		"measure nothing: write a CPU profile of the server, under load for three times -duration, to this `file`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -168,7 +172,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if *profilePath != "" {
 		return profile(ctx, &s, *profilePath)
 	}
-	results := Results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: inspect(s.dir), Settings: s}
+	results := Results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: inspect(s.dir),
+		Settings: s}
 	results.Machine.warn(os.Stderr)
 	err = measure(ctx, &s, &results)
 	return errors.Join(err, results.WriteText(stdout), results.write(*jsonPath))

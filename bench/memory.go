@@ -28,7 +28,8 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		}
 	}
 	const unbounded = 48 << 30
-	e, err := openEngine(s, "data", shard.Options{MemoryBytes: unbounded, CheckpointBytes: unbounded, CheckpointInterval: 1000 * time.Hour})
+	e, err := openEngine(s, "data",
+		shard.Options{MemoryBytes: unbounded, CheckpointBytes: unbounded, CheckpointInterval: 1000 * time.Hour})
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +55,10 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		}
 	}
 	each := float64(after-before) / float64(n-first)
-	figures = append(figures, newFigure(fmt.Sprintf("resident memory of a profile of %d bytes, %d of them", profileBytes, n), "bytes", []float64{each},
-		Detail{"process", float64(after), "bytes"}).want(atMost, 300))
+	figures = append(figures,
+		newFigure(fmt.Sprintf("resident memory of a profile of %d bytes, %d of them", profileBytes, n),
+			"bytes", []float64{each},
+			Detail{"process", float64(after), "bytes"}).want(atMost, 300))
 	figures = append(figures, newFigure("full collection with them", "ms", collections(5)).want(atMost, 5))
 
 	start := time.Now()
@@ -64,7 +67,8 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	took := time.Since(start)
 	each = float64(weigh()-before) / float64(n-first)
-	return append(figures, newFigure("the same after a checkpoint of all, with the store's own memory", "bytes", []float64{each},
+	return append(figures, newFigure("the same after a checkpoint of all, with the store's own memory",
+		"bytes", []float64{each},
 		Detail{"checkpoint", took.Seconds(), "s"})), nil
 }
 
@@ -103,7 +107,8 @@ const (
 func newMakers(e *shard.Coordinator, pad int) []*maker {
 	var makers []*maker
 	for range committers {
-		m := &maker{client: client{engine: e, decoder: ingest.NewDecoder(ingest.Options{}), workspace: &ingest.Workspace{ID: 1}}}
+		m := &maker{client: client{engine: e, decoder: ingest.NewDecoder(ingest.Options{}),
+			workspace: &ingest.Workspace{ID: 1}}}
 		text := `{"attributes":[`
 		for i := range profilesInBody {
 			if i > 0 {
@@ -111,7 +116,8 @@ func newMakers(e *shard.Coordinator, pad int) []*maker {
 			}
 			text += `{"external_id":"` + profilePrefix
 			m.ids = append(m.ids, len(text))
-			text += strings.Repeat("0", profileDigits) + `","first_name":"Ada","plan":"professional","visits":12,"about":"` + strings.Repeat("x", pad) + `"}`
+			text += strings.Repeat("0", profileDigits) + `","first_name":"Ada","plan":"professional","visits":12,"about":"` +
+				strings.Repeat("x", pad) + `"}`
 		}
 		m.body = []byte(text + `]}`)
 		makers = append(makers, m)

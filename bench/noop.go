@@ -63,7 +63,8 @@ func serveNoop(ctx context.Context, answer string) error {
 	if err != nil {
 		return err
 	}
-	if err := json.NewEncoder(os.Stderr).Encode(map[string]string{"msg": "serving", "address": listener.Addr().String()}); err != nil {
+	if err := json.NewEncoder(os.Stderr).Encode(map[string]string{"msg": "serving",
+		"address": listener.Addr().String()}); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)

@@ -56,19 +56,22 @@ func startServer(ctx context.Context, s *settings, name string, args ...string) 
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
 		return nil, err
 	}
-	args = append([]string{"serve", "--data", filepath.Join(s.dir, name), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--bootstrap", file}, args...)
+	args = append([]string{"serve", "--data", filepath.Join(s.dir, name), "--listen", "127.0.0.1:0", "--admin",
+		"127.0.0.1:0", "--bootstrap", file}, args...)
 	return start(ctx, s, s.server, args...)
 }
 
 // start starts a program and waits until it serves. It does not outlive ctx, nor this process.
 func start(ctx context.Context, s *settings, program string, args ...string) (*process, error) {
-	p := &process{cmd: exec.CommandContext(ctx, program, args...), serving: make(chan struct{}), exited: make(chan struct{})}
+	p := &process{cmd: exec.CommandContext(ctx, program, args...), serving: make(chan struct{}),
+		exited: make(chan struct{})}
 	p.cmd.Cancel = func() error {
 		p.cancelled.Store(true)
 		return p.cmd.Process.Kill()
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") }) // which would be flags
+	// which would be flags
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
 	if s.MaxProcs > 0 {
 		p.cmd.Env = append(p.cmd.Env, "GOMAXPROCS="+strconv.Itoa(s.MaxProcs))
 	}

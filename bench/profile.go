@@ -36,7 +36,8 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	merges := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill, status: fasthttp.StatusAccepted}
+	merges := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill,
+		status: fasthttp.StatusAccepted}
 	reads := &traffic{server: server, connections: 8, status: fasthttp.StatusOK, fill: inTurn(uris)}
 
 	// The profile ends when the last of the load does, or a little later.

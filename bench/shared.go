@@ -33,7 +33,8 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	defer func() { err = errors.Join(err, server.stop()) }()
 	users := min(sharers, s.ColdProfiles)
 	for i := 0; i < users; i += body.MaxPerArray {
-		if err := post(server, "/users/track", shareAddress(i, min(i+body.MaxPerArray, users)), fasthttp.StatusCreated); err != nil {
+		if err := post(server, "/users/track", shareAddress(i, min(i+body.MaxPerArray, users)),
+			fasthttp.StatusCreated); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +69,8 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 		waits = append(waits, a.quantile(100))
 		written = append(written, (writtenOf([]*process{server})-before)/1e6)
 	}
-	rates, err := inTurns(ctx, max(s.Rounds, 9), timed(server, `"email":"`+sharedEmail+`"`), timed(server, `"external_id":"sharer-0"`))
+	rates, err := inTurns(ctx, max(s.Rounds, 9), timed(server, `"email":"`+sharedEmail+`"`),
+		timed(server, `"external_id":"sharer-0"`))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +80,8 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"the request", median(took), "ms"}, Detail{"others", bystanders, "requests/s"}).want(atMost, sharedWait),
 		newFigure(name+", 50 states set by a request: written, others included", "MB", written).want(atMost, sharedWritten),
 		newFigure(name+": 75 events by it ÷ by external id", "", ratios(rates[0], rates[1]),
-			Detail{"by the address", median(rates[0]), "ms"}, Detail{"by external id", median(rates[1]), "ms"}).want(atMost, sharedLookUp),
+			Detail{"by the address", median(rates[0]), "ms"}, Detail{"by external id", median(rates[1]), "ms"}).want(atMost,
+			sharedLookUp),
 	}, nil
 }
 

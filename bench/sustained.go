@@ -46,9 +46,11 @@ func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
 	first, last := rates[0], (rates[2]+rates[3])/2
 	total := sustainedLegs * sustainedTurns * s.Duration / time.Second
 	return []Figure{
-		newFigure("the last half ÷ the first quarter of sustained load, 225 objects, 64 connections", "", []float64{last / first},
+		newFigure("the last half ÷ the first quarter of sustained load, 225 objects, 64 connections",
+			"", []float64{last / first},
 			Detail{"in all", float64(total), "s"}, Detail{"first quarter", first, "objects/s"},
-			Detail{"second", rates[1], "objects/s"}, Detail{"third", rates[2], "objects/s"}, Detail{"fourth", rates[3], "objects/s"},
+			Detail{"second", rates[1], "objects/s"}, Detail{"third", rates[2], "objects/s"},
+			Detail{"fourth", rates[3], "objects/s"},
 			Detail{"p99 of the last", p99[len(p99)-1], "ms"}).want(atLeast, sustainedRate),
 		newFigure("sustained load: server CPU of an object", "µs",
 			[]float64{(cpuOf(side.processes) - cpu) / objects * 1e6},

@@ -246,14 +246,16 @@ func arrayNamed(name []byte) array {
 // appends the whole JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. 201 with
 // b.Count() 0 is possible: everything was accepted, nothing has an effect. r is asked in the order of effect. nowMillis
 // (Unix ms) takes the place of times in the future. body is only read and not kept.
-func (d *Decoder) Track(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64) (reply []byte,
-	status int) {
+func (d *Decoder) Track(
+	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64,
+) (reply []byte, status int) {
 	return d.TrackNoting(dst, body, ws, b, r, nowMillis, nil)
 }
 
 // TrackNoting is Track, and calls note for each Fault that the answer tells of, in the answer's order.
-func (d *Decoder) TrackNoting(dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64,
-	note func(Fault)) (reply []byte, status int) {
+func (d *Decoder) TrackNoting(
+	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64, note func(Fault),
+) (reply []byte, status int) {
 	long := len(body) > maxBodyBytes
 	if long {
 		body = nil

@@ -121,7 +121,8 @@ func (l *line) draw(from, to int64, times []int64, top float64) {
 		b.WriteString(command + coordinate(x) + " " + coordinate(chartHeight*(1-v/top)))
 	}
 	if l.Path = b.String(); l.Path != "" {
-		l.Area = l.Path + " L" + coordinate(last) + " " + coordinate(chartHeight) + " L" + coordinate(first) + " " + coordinate(chartHeight) + " Z"
+		l.Area = l.Path + " L" + coordinate(last) + " " + coordinate(chartHeight) + " L" + coordinate(first) + " " +
+			coordinate(chartHeight) + " Z"
 	}
 }
 

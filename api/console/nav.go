@@ -28,7 +28,8 @@ var (
 	workspaceMenu = []entry{
 		{name: "Users", path: usersPath}, {name: "Live", path: livePath}, {name: "Refused", path: refusedPath},
 		{name: "Consent", path: consentPath, also: []string{centersPath}},
-		{name: "Campaigns", path: campaignsPath, also: []string{workspacePath + "/canvases"}}, {name: "Streams", path: streamsPath},
+		{name: "Campaigns", path: campaignsPath, also: []string{workspacePath + "/canvases"}},
+		{name: "Streams", path: streamsPath},
 		{name: "API keys", path: keysPath}, {name: "Settings", path: settingsPath},
 	}
 )

@@ -158,7 +158,8 @@ func (c *Console) finishOIDC(v *visit) error {
 	f, ok := flowOf(v.r)
 	query := v.r.URL.Query()
 	if !c.oidc.isSet() || !ok || !same(query.Get("state"), f.State) {
-		return &fault{http.StatusBadRequest, "This sign-in was not begun in this browser, or it took too long. Please sign in again."}
+		return &fault{http.StatusBadRequest,
+			"This sign-in was not begun in this browser, or it took too long. Please sign in again."}
 	}
 	setCookie(v.w, flowCookie, "", http.SameSiteLaxMode, -1)
 	if code := query.Get("error"); code != "" {
@@ -174,14 +175,16 @@ func (c *Console) finishOIDC(v *visit) error {
 	if err != nil {
 		signInsFailed.Inc()
 		c.options.Logger.Warn("sign-in failed", "address", v.r.RemoteAddr, "error", err)
-		return &fault{http.StatusForbidden, "The identity provider's answer can't be accepted. The log of the server says why."}
+		return &fault{http.StatusForbidden,
+			"The identity provider's answer can't be accepted. The log of the server says why."}
 	}
 	user, permissions := c.users.Named(name)
 	if user == nil || user.Inactive {
 		signInsRefused.Inc()
 		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one", "address", v.r.RemoteAddr, "user",
 			name)
-		return &fault{http.StatusForbidden, fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
+		return &fault{http.StatusForbidden,
+			fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
 	}
 	if r := rightsOf(permissions); r.company == 0 && len(r.workspaces) == 0 {
 		c.options.Logger.Info("somebody without any right here signs in", "user", user.UserName)

@@ -96,7 +96,8 @@ func (c *Console) pauseStream(v *visit) error { return c.patchStream(v, true, "s
 func (c *Console) resumeStream(v *visit) error { return c.patchStream(v, false, "stream-resumed") }
 
 func (c *Console) patchStream(v *visit, isPaused bool, done string) error {
-	if err := v.call(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused}, nil); err != nil {
+	if err := v.call(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused},
+		nil); err != nil {
 		return v.retry(err, c.showStreams)
 	}
 	return v.redirect(v.at("streams"), done)

@@ -232,7 +232,8 @@ func (c *Console) showEvents(v *visit) error {
 	query := url.Values{"workspace": {v.At.ID}, "user": {v.r.PathValue("user")},
 		"since": {since.UTC().Format(time.RFC3339)}}
 	end := c.options.Now()/eventPeriod.Milliseconds()*eventPeriod.Milliseconds() + eventPeriod.Milliseconds()
-	counts := eventsOverTime{end: end, events: make([]float64, days*periodsADay), purchases: make([]float64, days*periodsADay)}
+	counts := eventsOverTime{end: end, events: make([]float64, days*periodsADay),
+		purchases: make([]float64, days*periodsADay)}
 	w := &lastLines{answer: answer{header: http.Header{}}, each: counts.add}
 	if err := v.pass(w, http.MethodGet, "/admin/events?"+query.Encode(), nil); err != nil {
 		return err

@@ -80,7 +80,8 @@ func (v *visit) admit() error {
 		}
 	}
 	if !have.has(v.route.needs) {
-		return &fault{http.StatusForbidden, "You may not do this here. It needs the right to " + strings.Join((v.route.needs&^have).names(), " and to ") + "."}
+		return &fault{http.StatusForbidden,
+			"You may not do this here. It needs the right to " + strings.Join((v.route.needs&^have).names(), " and to ") + "."}
 	}
 	return nil
 }
@@ -101,7 +102,8 @@ func (v *visit) checkForm() error {
 		return &fault{http.StatusBadRequest, "The form can't be read."}
 	}
 	if !same(v.r.PostForm.Get("form"), want) {
-		return &fault{http.StatusForbidden, "This form is not one of your present session. Go back, load the page anew, and try again."}
+		return &fault{http.StatusForbidden,
+			"This form is not one of your present session. Go back, load the page anew, and try again."}
 	}
 	return nil
 }

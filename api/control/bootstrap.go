@@ -184,7 +184,8 @@ func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err err
 			return made, fmt.Errorf("workspaces[%d] (%s): %w", i, f.Workspaces[i].ID, err)
 		}
 	}
-	err = each("permission_sets", f.Company.PermissionSets, func(p *PermissionSet) error { return c.PermissionSets.ensure(by, "", *p) })
+	err = each("permission_sets", f.Company.PermissionSets,
+		func(p *PermissionSet) error { return c.PermissionSets.ensure(by, "", *p) })
 	if err != nil {
 		return made, fmt.Errorf("company: %w", err)
 	}
@@ -226,7 +227,8 @@ func (c *Control) bootstrapWorkspace(by Actor, w *BootstrapWorkspace) (made []Ma
 	return made, errors.Join(
 		each("apps", w.Apps, func(a *App) error { return c.Apps.ensure(by, w.ID, *a) }),
 		each("subscription_groups", w.Groups, func(g *Group) error { return c.Groups.ensure(by, w.ID, *g) }),
-		each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error { return c.PreferenceCenters.ensure(by, w.ID, *p) }),
+		each("preference_centers", w.PreferenceCenters,
+			func(p *PreferenceCenter) error { return c.PreferenceCenters.ensure(by, w.ID, *p) }),
 		each("campaigns", w.Campaigns, func(p *Campaign) error { return c.Campaigns.ensure(by, w.ID, *p) }),
 		each("canvases", w.Canvases, func(p *Canvas) error { return c.Canvases.ensure(by, w.ID, *p) }),
 		each("streams", w.Streams, func(s *Stream) error { return c.Streams.ensure(by, w.ID, *s) }),

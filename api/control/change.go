@@ -115,10 +115,12 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	}
 	if was == nil && kind != kindWorkspace {
 		if n := d.c.count(kind, workspace); n >= MaxDocuments {
-			return fmt.Errorf("%w: there are %d documents of kind %s, the most that there may be", ErrConflict, n, publicKind(kind))
+			return fmt.Errorf("%w: there are %d documents of kind %s, the most that there may be", ErrConflict, n,
+				publicKind(kind))
 		}
 	}
-	d.entry = Entry{What: what, Kind: publicKind(kind), Workspace: workspace, ID: id, Before: sumOf(was), After: sumOf(doc), Changed: changed(was, doc), Details: pairs(details)}
+	d.entry = Entry{What: what, Kind: publicKind(kind), Workspace: workspace, ID: id, Before: sumOf(was),
+		After: sumOf(doc), Changed: changed(was, doc), Details: pairs(details)}
 	if kind == kindWorkspace {
 		d.entry.ID = workspace
 	}
@@ -194,7 +196,8 @@ func (c *Control) Audit(by Actor, what, workspace string, details ...any) error 
 // Entry makes an entry for whoever writes it in a record of his own, and then logs it by Log. workspace is empty for
 // the company; details are pairs of names and values; no secrets, no personal data.
 func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry {
-	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address, RequestID: by.RequestID}
+	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address,
+		RequestID: by.RequestID}
 }
 
 // DocumentEntry makes an entry about a document that somebody else stores, with the entry in the same record; then it
@@ -211,7 +214,8 @@ func (c *Control) Log(e Entry) {
 	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
 		args = append(args, name, e.Details[name])
 	}
-	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID}, {"by", e.By}, {"address", e.Address}, {"request_id", e.RequestID}} {
+	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID},
+		{"by", e.By}, {"address", e.Address}, {"request_id", e.RequestID}} {
 		if a.value != "" {
 			args = append(args, a.name, a.value)
 		}

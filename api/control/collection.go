@@ -115,7 +115,9 @@ func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T)
 // none), and returns what it shall be (nil: removed), or an error, which is Edit's. Nothing is filled in and nothing is
 // checked besides. It is called again when another node was faster. what and details (pairs of names and values) are
 // for the audit log: "translation put", "locale", "es-MX"; no secrets, no contents.
-func (l *Collection[T]) Edit(by Actor, workspace, id, what string, edit func(old *T) (*T, error), details ...any) error {
+func (l *Collection[T]) Edit(
+	by Actor, workspace, id, what string, edit func(old *T) (*T, error), details ...any,
+) error {
 	return l.c.do(by, func(d *draft) error {
 		var old *T
 		if text := d.get(joinKey(l.kind, workspace, id)); len(text) > 0 {

@@ -55,10 +55,11 @@ const (
 	kindCampaign         = "campaign"
 	kindCanvas           = "canvas"
 	kindStream           = "stream"
-	kindStreamCursor     = "stream_cursor"  // by stream, a dot and the group: how far it is
-	kindSCIMUser         = "scim_user"      // of the company; by user name in lower case, so that a name can't be there twice
-	kindPermissionSet    = "permission_set" // of the company
-	kindSession          = "session"        // of the company; by the digest of its token
+	kindStreamCursor     = "stream_cursor" // by stream, a dot and the group: how far it is
+	// of the company; by user name in lower case, so that a name can't be there twice
+	kindSCIMUser      = "scim_user"
+	kindPermissionSet = "permission_set" // of the company
+	kindSession       = "session"        // of the company; by the digest of its token
 )
 
 // Options of a Control.
@@ -150,12 +151,14 @@ func New(options Options) *Control {
 	c.Campaigns = newCollection[Campaign](c, kindCampaign, "campaign")
 	c.Canvases = newCollection[Canvas](c, kindCanvas, "canvas")
 	c.Streams = newCollection[Stream](c, kindStream, "stream")
-	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c, docs: xsync.NewMapOf[string, *SCIMUser](),
+	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c,
+		docs:    xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.PermissionSets = newPermissionSets(c)
 	c.sessions = &Collection[Session]{kind: kindSession, noun: "session", c: c, docs: xsync.NewMapOf[string, *Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
-		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
+		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindStream: c.Streams,
+		kindSCIMUser:      c.SCIMUsers,
 		kindPermissionSet: c.PermissionSets, kindSession: c.sessions}
 	return c
 }
@@ -244,7 +247,8 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 	if text == nil || !c.decode(joinKey(kindWorkspace, slug, ""), text, &doc) {
 		return
 	}
-	w := &Workspace{Settings: doc.Settings, Number: doc.Number, Apps: map[string]*App{}, Groups: map[string]*Group{}, Blocked: map[string]struct{}{}}
+	w := &Workspace{Settings: doc.Settings, Number: doc.Number, Apps: map[string]*App{}, Groups: map[string]*Group{},
+		Blocked: map[string]struct{}{}}
 	w.ensureDefaults()
 	for _, id := range w.BlockedExternalIDs {
 		w.Blocked[id] = struct{}{}
@@ -359,7 +363,9 @@ func (c *Control) FlushUsage() error {
 	var changes []Change
 	add := func(slug string, number uint32) {
 		if minute := c.usageOf(number).Minute(); minute > c.flushed[number] {
-			changes = append(changes, Change{Key: joinKey(kindUsed, slug, strconv.FormatUint(uint64(number), 10)), Doc: strconv.AppendInt(nil, minute, 10)})
+			changes = append(changes,
+				Change{Key: joinKey(kindUsed, slug, strconv.FormatUint(uint64(number), 10)),
+					Doc: strconv.AppendInt(nil, minute, 10)})
 		}
 	}
 	c.mu.Lock()

@@ -119,26 +119,36 @@ type destinationField struct {
 
 var destinationFields = []destinationField{
 	{"path", func(d *Destination) string { return d.Path }, []string{DestinationDirectory}, checkDirectory},
-	{"layout", func(d *Destination) string { return d.Layout }, []string{DestinationDirectory, DestinationS3}, oneOf(LayoutHive, LayoutCurrents)},
-	{"credentials", func(d *Destination) string { return d.Credentials }, []string{DestinationS3, DestinationHTTP, DestinationKafka}, checkSlug},
+	{"layout", func(d *Destination) string { return d.Layout }, []string{DestinationDirectory, DestinationS3},
+		oneOf(LayoutHive, LayoutCurrents)},
+	{"credentials", func(d *Destination) string { return d.Credentials },
+		[]string{DestinationS3, DestinationHTTP, DestinationKafka}, checkSlug},
 	{"endpoint", func(d *Destination) string { return d.Endpoint }, []string{DestinationS3}, checkHost},
 	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkWord},
 	{"prefix", func(d *Destination) string { return d.Prefix }, []string{DestinationS3}, checkPrefix},
 	{"region", func(d *Destination) string { return d.Region }, []string{DestinationS3}, checkWord},
-	{"addressing", func(d *Destination) string { return d.Addressing }, []string{DestinationS3}, oneOf(AddressingAuto, AddressingPath, AddressingHost)},
-	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3}, oneOf(EncryptionS3, EncryptionKMS)},
+	{"addressing", func(d *Destination) string { return d.Addressing }, []string{DestinationS3},
+		oneOf(AddressingAuto, AddressingPath, AddressingHost)},
+	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3},
+		oneOf(EncryptionS3, EncryptionKMS)},
 	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkWord},
 	{"url", func(d *Destination) string { return d.URL }, []string{DestinationHTTP}, checkURL},
 	{"batch", func(d *Destination) string { return number(d.Batch) }, []string{DestinationHTTP}, checkBatch},
 	{"brokers", func(d *Destination) string { return d.Brokers }, []string{DestinationKafka}, checkBrokers},
 	{"topic", func(d *Destination) string { return d.Topic }, []string{DestinationKafka}, checkTopic},
-	{"security", func(d *Destination) string { return d.Security }, []string{DestinationKafka}, oneOf(SecurityPlaintext, SecurityTLS)},
-	{"sasl", func(d *Destination) string { return d.SASL }, []string{DestinationKafka}, oneOf(SASLPlain, SASLScram256, SASLScram512)},
+	{"security", func(d *Destination) string { return d.Security }, []string{DestinationKafka},
+		oneOf(SecurityPlaintext, SecurityTLS)},
+	{"sasl", func(d *Destination) string { return d.SASL }, []string{DestinationKafka},
+		oneOf(SASLPlain, SASLScram256, SASLScram512)},
 }
 
 // destinationNeeds are the fields that a type must have.
-var destinationNeeds = map[string][]string{DestinationDirectory: {"path"}, DestinationS3: {"endpoint", "bucket"}, DestinationHTTP: {"url"},
-	DestinationKafka: {"brokers", "topic"}}
+var destinationNeeds = map[string][]string{
+	DestinationDirectory: {"path"},
+	DestinationS3:        {"endpoint", "bucket"},
+	DestinationHTTP:      {"url"},
+	DestinationKafka:     {"brokers", "topic"},
+}
 
 // destinationFormats are what a type's events can be written as; the first is the default.
 var destinationFormats = map[string][]string{
@@ -151,7 +161,8 @@ var destinationFormats = map[string][]string{
 func (d *Destination) validate() error {
 	needs, known := destinationNeeds[d.Type]
 	if !known {
-		return invalid("destination.type %q: want %s", d.Type, strings.Join(slices.Sorted(maps.Keys(destinationNeeds)), " or "))
+		return invalid("destination.type %q: want %s", d.Type,
+			strings.Join(slices.Sorted(maps.Keys(destinationNeeds)), " or "))
 	}
 	for _, f := range destinationFields {
 		field, value := "destination."+f.name, f.value(d)
@@ -244,7 +255,8 @@ const maxTopicBytes = 100
 
 func checkTopic(field, value string) error {
 	if !topicForm.MatchString(value) || len(value) > maxTopicBytes || value == "." || value == ".." {
-		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field, value, maxTopicBytes)
+		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field, value,
+			maxTopicBytes)
 	}
 	return nil
 }
@@ -268,7 +280,8 @@ func checkBatch(field, value string) error {
 // the stream.
 func checkHost(field, value string) error {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return invalid("%s %q: want a URL such as https://s3.example.com", field, value)
 	}
 	return nil

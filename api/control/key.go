@@ -32,7 +32,8 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 		token = keys.Make(keys.Prefix)
 	}
 	digest := keys.DigestOf([]byte(token))
-	k = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token), CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
+	k = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token),
+		CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
 	for _, w := range d.c.Snapshot().Workspaces() {
 		for _, other := range w.Keys {
 			if other.Digest == k.Digest {
@@ -41,7 +42,8 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 		}
 	}
 	k.ID = strconv.FormatUint(uint64(k.Number), 10)
-	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
+	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name,
+		"permissions", strings.Join(k.Permissions, " "))
 }
 
 // keyNumbers is the counter of API keys and SCIM tokens: whoever makes one changes it.
@@ -89,7 +91,8 @@ func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k Ke
 	if err := k.KeySpec.validate(); err != nil {
 		return k, err
 	}
-	return k, d.replace("API key changed", kindKey, workspace, id, k, "name", k.Name, "permissions", strings.Join(k.Permissions, " "))
+	return k, d.replace("API key changed", kindKey, workspace, id, k, "name", k.Name,
+		"permissions", strings.Join(k.Permissions, " "))
 }
 
 // RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old
@@ -103,13 +106,15 @@ func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, toke
 		if old.RevokedAt != 0 {
 			return fmt.Errorf("%w: API key %q is revoked", ErrConflict, id)
 		}
-		k, token, err = d.createKey(workspace, KeySpec{Name: old.Name, Permissions: old.Permissions, IPAllowList: old.IPAllowList})
+		k, token, err = d.createKey(workspace,
+			KeySpec{Name: old.Name, Permissions: old.Permissions, IPAllowList: old.IPAllowList})
 		if err != nil {
 			return err
 		}
 		for _, other := range d.c.Snapshot().Lookup(workspace).Keys {
 			if other.Name == old.Name && other.RevokedAt == 0 && other.ID != id {
-				return fmt.Errorf("%w: the keys %s and %s are valid under the name %q: revoke one first", ErrConflict, id, other.ID, old.Name)
+				return fmt.Errorf("%w: the keys %s and %s are valid under the name %q: revoke one first", ErrConflict, id, other.ID,
+					old.Name)
 			}
 		}
 		d.entry.Details["rotates"] = id

@@ -114,7 +114,9 @@ type MemberChange struct{ Add, Remove []string }
 
 // EditPermissionSet changes a permission set and its members in one record. edit gets the present set, which it may
 // change (nil: there is none), and returns what it shall be. It is called again when another node was faster.
-func (c *Control) EditPermissionSet(by Actor, id string, edit func(old *PermissionSet) (*PermissionSet, MemberChange, error)) (p *PermissionSet, err error) {
+func (c *Control) EditPermissionSet(
+	by Actor, id string, edit func(old *PermissionSet) (*PermissionSet, MemberChange, error),
+) (p *PermissionSet, err error) {
 	err = c.do(by, func(d *draft) error {
 		var members MemberChange
 		p, err = c.PermissionSets.change(d, "", id, func(old *PermissionSet) (next *PermissionSet, err error) {
@@ -164,7 +166,8 @@ func (d *draft) setMember(number uint32, id string, is bool) (int, error) {
 	if err := json.Unmarshal(text, u); err != nil {
 		return 0, fmt.Errorf("dashboard user can't be read: %w", err)
 	}
-	u.PermissionSets = slices.DeleteFunc(u.PermissionSets, func(n uint32) bool { return n == number || d.c.setNumbered(n) == nil })
+	u.PermissionSets = slices.DeleteFunc(u.PermissionSets,
+		func(n uint32) bool { return n == number || d.c.setNumbered(n) == nil })
 	if is {
 		u.PermissionSets = append(u.PermissionSets, number)
 		slices.Sort(u.PermissionSets)

@@ -198,7 +198,8 @@ func (p *SCIMPermissions) join(q SCIMPermissions) {
 			i = len(p.AppGroups) - 1
 		}
 		have := &p.AppGroups[i]
-		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions), union(have.PermissionSets, g.PermissionSets)
+		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions),
+			union(have.PermissionSets, g.PermissionSets)
 		for _, t := range g.Teams {
 			have.joinTeam(t)
 		}

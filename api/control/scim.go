@@ -159,7 +159,8 @@ func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
 			return err
 		}
 	}
-	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin, "ip_allowlist", strings.Join(s.IPAllowList, " "),
+	return d.replace("SCIM access changed", kindSCIM, "", "", s, "request_origin", s.RequestOrigin,
+		"ip_allowlist", strings.Join(s.IPAllowList, " "),
 		"rate_limit", s.RateLimit, "default_department", s.DefaultDepartment)
 }
 
@@ -196,7 +197,8 @@ func (c *Control) checkSCIMTokens() error {
 
 func (d *draft) createSCIMToken(token string) (t SCIMToken, err error) {
 	digest := keys.DigestOf([]byte(token))
-	t = SCIMToken{Number: d.keyNumber(), Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token), CreatedAt: d.c.options.Now()}
+	t = SCIMToken{Number: d.keyNumber(), Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token),
+		CreatedAt: d.c.options.Now()}
 	t.ID = strconv.FormatUint(uint64(t.Number), 10)
 	return t, d.replace("SCIM token created", kindSCIMToken, "", t.ID, t)
 }

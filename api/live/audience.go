@@ -83,7 +83,9 @@ func (a *audience) hasName(rec *op.Record) bool {
 func (a *audience) Applied(rec *op.Record, o op.Op, user uint64) { show(a.viewers, rec, o, user) }
 
 // Changed is of shard.Watcher.
-func (a *audience) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
+func (a *audience) Changed(
+	rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange,
+) {
 	var item *Item
 	for _, v := range a.viewers {
 		if !v.wantsChange(rec, number, c) || !v.take() {

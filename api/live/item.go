@@ -80,7 +80,8 @@ type Item struct {
 const maxBodyBytes = 8 << 10
 
 func newItem(rec *op.Record, o op.Op, user uint64) *Item {
-	i := &Item{Kind: kindOf(o.Kind()), Workspace: rec.Workspace, Stamp: rec.Stamp, Actor: rec.Actor, Source: rec.Source, User: user, ID: o.Flags().ID(),
+	i := &Item{Kind: kindOf(o.Kind()), Workspace: rec.Workspace, Stamp: rec.Stamp, Actor: rec.Actor, Source: rec.Source,
+		User: user, ID: o.Flags().ID(),
 		Key: slices.Clone(o.Key()), IsCut: len(o) > maxBodyBytes}
 	switch i.Kind {
 	case Event:
@@ -100,7 +101,8 @@ func newItem(rec *op.Record, o op.Op, user uint64) *Item {
 }
 
 func newChange(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) *Item {
-	i := &Item{Kind: Consent, Workspace: rec.Workspace, Stamp: rec.Stamp, Actor: c.Actor, Source: c.Source, ID: id, Key: slices.Clone(key), Change: c}
+	i := &Item{Kind: Consent, Workspace: rec.Workspace, Stamp: rec.Stamp, Actor: c.Actor, Source: c.Source, ID: id,
+		Key: slices.Clone(key), Change: c}
 	if isUser {
 		i.User = number
 	}
@@ -198,7 +200,8 @@ func appendEdits(dst, edits []byte) []byte {
 			dst = profile.AppendJSONValue(append(dst, `"$add":`...), values[0])
 			continue
 		}
-		dst = append(append(dst, map[byte]string{op.EditUpdate: `"$update"`, op.EditRemove: `"$remove"`}[kind]...), `:[{"$identifier_key":`...)
+		dst = append(append(dst, map[byte]string{op.EditUpdate: `"$update"`, op.EditRemove: `"$remove"`}[kind]...),
+			`:[{"$identifier_key":`...)
 		dst = profile.AppendJSONValue(dst, values[0])
 		dst = profile.AppendJSONValue(append(dst, `,"$identifier_value":`...), values[1])
 		if kind == op.EditUpdate {
@@ -222,7 +225,8 @@ func appendGroups(dst []byte, v op.Value) []byte {
 		if !first {
 			dst = append(dst, ',')
 		}
-		dst = append(append(append(dst, `{"subscription_group_id":"`...), groupText([16]byte(group.Bytes()))...), `","subscription_state":"`...)
+		dst = append(append(append(dst, `{"subscription_group_id":"`...), groupText([16]byte(group.Bytes()))...),
+			`","subscription_state":"`...)
 		if on.Tag() == op.True {
 			dst = append(dst, `subscribed"}`...)
 		} else {

@@ -49,7 +49,8 @@ type Viewer struct {
 }
 
 func newViewer(h *Hub, f Filter) *Viewer {
-	v := &Viewer{hub: h, filter: f, ended: make(chan struct{}), awake: make(chan struct{}, 1), unseen: h.unseen.Load(), missed: h.missed.Load()}
+	v := &Viewer{hub: h, filter: f, ended: make(chan struct{}), awake: make(chan struct{}, 1), unseen: h.unseen.Load(),
+		missed: h.missed.Load()}
 	v.chosen.Store(new([]uint64))
 	v.allowance.Store(int64(h.options.PerSecond))
 	return v

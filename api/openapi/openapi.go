@@ -26,7 +26,8 @@ var files embed.FS
 const root = "openapi.yaml"
 
 var resources = []string{
-	"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml", "service.yaml",
+	"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml",
+	"service.yaml",
 }
 
 // JSON returns the document. The bytes are shared: don't change them.

@@ -35,7 +35,8 @@ func (p Page) RenderForNobody(text string) []byte {
 func (p Page) document(text string) []byte {
 	o := outlineOf(text)
 	if !o.whole {
-		return []byte("<!doctype html>\n<html>\n<head>\n<meta charset=\"utf-8\">\n" + p.head(true) + "</head>\n<body>\n" + text + "\n</body>\n</html>\n")
+		return []byte("<!doctype html>\n<html>\n<head>\n<meta charset=\"utf-8\">\n" + p.head(true) + "</head>\n<body>\n" +
+			text + "\n</body>\n</html>\n")
 	}
 	out := text[:o.head] + p.head(!o.title) + text[o.head:]
 	if !o.doctype {
@@ -55,7 +56,8 @@ func (p Page) head(withTitle bool) string {
 	}
 	for _, i := range p.Icons {
 		b.WriteString("<link")
-		for _, a := range [][2]string{{"rel", i.Rel}, {"type", i.Type}, {"sizes", i.Sizes}, {"color", i.Color}, {"href", i.Href}} {
+		for _, a := range [][2]string{{"rel", i.Rel}, {"type", i.Type}, {"sizes", i.Sizes}, {"color", i.Color},
+			{"href", i.Href}} {
 			if a[1] != "" {
 				b.WriteString(" " + a[0] + "=\"" + html.EscapeString(a[1]) + "\"")
 			}

@@ -65,7 +65,8 @@ func Open(secret *[32]byte, text string, nowSeconds int64) (Link, error) {
 	if !hmac.Equal(tag, linkTag(secret, b)) || b[0] != linkVersion {
 		return Link{}, ErrForged
 	}
-	l := Link{Workspace: binary.BigEndian.Uint32(b[1:]), User: binary.BigEndian.Uint64(b[5:]), Expires: int64(binary.BigEndian.Uint64(b[13:]))}
+	l := Link{Workspace: binary.BigEndian.Uint32(b[1:]), User: binary.BigEndian.Uint64(b[5:]),
+		Expires: int64(binary.BigEndian.Uint64(b[13:]))}
 	center := b[linkFixed:]
 	if int(b[linkFixed-1]) > len(center) {
 		return Link{}, ErrForged

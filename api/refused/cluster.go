@@ -191,7 +191,8 @@ func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok
 	if !slices.Contains(c.peers.Nodes(), id.Node) {
 		return e, false, nil
 	}
-	r, err := c.call(ctx, id.Node, request{Verb: verbList, Query: Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1}})
+	r, err := c.call(ctx, id.Node,
+		request{Verb: verbList, Query: Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1}})
 	if err != nil || len(r.Entries) == 0 || r.Entries[0].Seq != id.Seq {
 		return e, false, err
 	}

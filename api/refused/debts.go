@@ -135,7 +135,8 @@ func (d *debts) payAll(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.owed = slices.DeleteFunc(slices.Clone(d.owed), func(x debt) bool {
-		return slices.ContainsFunc(paid, func(p debt) bool { return p.Node == x.Node && p.Since == x.Since && slices.Equal(p.IDs, x.IDs) })
+		return slices.ContainsFunc(paid,
+			func(p debt) bool { return p.Node == x.Node && p.Since == x.Since && slices.Equal(p.IDs, x.IDs) })
 	})
 	if err := d.save(); err != nil {
 		d.options.Logger.Error("refused objects: what is owed to other nodes can't be written", "error", err)

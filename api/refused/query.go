@@ -29,8 +29,10 @@ func (q *Query) matches(e *Entry) bool {
 	if array == "" {
 		array = Request
 	}
-	return (q.Workspace == 0 || q.Workspace == e.Workspace) && (q.Key == 0 || q.Key == e.Key) && (q.Array == "" || q.Array == array) &&
-		(!q.OnlyRefused || e.IsRefused) && e.At >= q.Since && (q.Until == 0 || e.At < q.Until) && (q.Before == 0 || e.Seq < q.Before) &&
+	return (q.Workspace == 0 || q.Workspace == e.Workspace) && (q.Key == 0 || q.Key == e.Key) &&
+		(q.Array == "" || q.Array == array) &&
+		(!q.OnlyRefused || e.IsRefused) && e.At >= q.Since && (q.Until == 0 || e.At < q.Until) &&
+		(q.Before == 0 || e.Seq < q.Before) &&
 		(q.Rule == "" || slices.ContainsFunc(e.Faults, func(f Fault) bool { return f.Rule == q.Rule }))
 }
 
@@ -199,13 +201,15 @@ func sortedCounts(counts map[countKey]*Count) (list []Count) {
 		list = append(list, *c)
 	}
 	slices.SortFunc(list, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Hour, a.Hour), cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(cmp.Compare(b.Hour, a.Hour), cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Key, b.Key),
+			cmp.Compare(a.Rule, b.Rule))
 	})
 	return list
 }
 
 // counts says whether the query chooses an hour's count.
 func (q *Query) counts(c *Count) bool {
-	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) && (q.Rule == "" || q.Rule == c.Rule) &&
+	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) &&
+		(q.Rule == "" || q.Rule == c.Rule) &&
 		c.Hour+time.Hour.Milliseconds() > q.Since && (q.Until == 0 || c.Hour < q.Until) && !(q.OnlyRefused && c.Refused == 0)
 }

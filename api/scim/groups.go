@@ -76,8 +76,10 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 
 // change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the
 // form.
-func (g *Groups) change(by control.Actor, id, ifMatch string, isNew bool,
-	next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet) (*Resource, error) {
+func (g *Groups) change(
+	by control.Actor, id, ifMatch string, isNew bool,
+	next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet,
+) (*Resource, error) {
 	set, err := g.control.EditPermissionSet(by, id,
 		func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
 			var change control.MemberChange

@@ -110,8 +110,9 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 
 // change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again
 // only when somebody was faster. One that is to be as it is stays, its time of change too.
-func (u *Users) change(by control.Actor, id, what, ifMatch string,
-	next func(f *form, old *control.SCIMUser) *control.SCIMUser) (*Resource, error) {
+func (u *Users) change(
+	by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser,
+) (*Resource, error) {
 	present := u.control.SCIMUsers.Find("", id)
 	if present == nil {
 		return nil, errNotFound
@@ -275,8 +276,9 @@ func (u *Users) describe(user *control.SCIMUser) *Resource {
 }
 
 // edit changes one document. change gets the present user, nil for none, and returns what it shall be, nil for removed.
-func (u *Users) edit(by control.Actor, key, what, id string, f *form,
-	change func(*control.SCIMUser) (*control.SCIMUser, error)) error {
+func (u *Users) edit(
+	by control.Actor, key, what, id string, f *form, change func(*control.SCIMUser) (*control.SCIMUser, error),
+) error {
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }
 

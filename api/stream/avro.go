@@ -19,10 +19,12 @@ const avroFormat eventlog.Format = "avro"
 
 // The schemas: fields in their order, "?" behind those that may be null, ":" and a type where it isn't string.
 var avroSchemas = map[op.Kind]*avro.Schema{
-	op.Event: avroSchema("users.behaviors", "CustomEvent", "id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
-		"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
-	op.Purchase: avroSchema("users.behaviors", "Purchase", "id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
-		"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
+	op.Event: avroSchema("users.behaviors", "CustomEvent",
+		"id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
+			"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
+	op.Purchase: avroSchema("users.behaviors", "Purchase",
+		"id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
+			"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
 	op.Delete: avroSchema("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
 }
 
@@ -39,7 +41,8 @@ func avroSchema(space, name, fields string) *avro.Schema {
 			list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, field, kind))
 		}
 	}
-	return avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`, name, space, strings.Join(list, ",")))
+	return avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`,
+		name, space, strings.Join(list, ",")))
 }
 
 // avroRow has the fields of all schemas that Millrace fills.
@@ -84,13 +87,16 @@ func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) 
 }
 
 func (x *avroEncoder) Write(e *eventlog.Event) error {
-	r := avroRow{ID: x.users.id(e).String(), UserID: string(x.users.svcID), ExternalUserID: optional(x.users.externalID), AppID: optional(e.App),
-		Time: int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(x.users.timeZone), AppGroupID: &x.workspace}
+	r := avroRow{ID: x.users.id(e).String(), UserID: string(x.users.svcID), ExternalUserID: optional(x.users.externalID),
+		AppID: optional(e.App),
+		Time:  int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(x.users.timeZone),
+		AppGroupID: &x.workspace}
 	switch e.Kind {
 	case op.Event:
 		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
 	case op.Purchase:
-		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]), string(appendProperties(nil, e))
+		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
+			string(appendProperties(nil, e))
 	}
 	if err := x.w.Encode(&r); err != nil {
 		return fmt.Errorf("write avro: %w", err)

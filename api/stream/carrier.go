@@ -143,7 +143,8 @@ func (k *carrier) note(err error) {
 	k.follower = nil
 	k.counter("errors").Inc()
 	if had == nil || had.Error() != err.Error() {
-		k.o.Logger.Warn("a stream is held up; it is tried again", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group, "error", err)
+		k.o.Logger.Warn("a stream is held up; it is tried again", "workspace", k.ws.ID, "stream", k.stream.ID,
+			"group", k.part.Group, "error", err)
 	}
 }
 
@@ -203,7 +204,8 @@ func (k *carrier) load(ctx context.Context) error {
 	k.cursor = c
 	k.mu.Unlock()
 	k.rest = true // what there is is due
-	k.follower = k.part.Events.Follow(c.Position, eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.stream), Names: k.stream.Names}, since)
+	k.follower = k.part.Events.Follow(c.Position,
+		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.stream), Names: k.stream.Names}, since)
 	return nil
 }
 
@@ -268,14 +270,17 @@ func (k *carrier) resume(ctx context.Context) error {
 		return err
 	}
 	if through < k.cursor.Pending {
-		return fmt.Errorf("the log ends at position %d, before %d, where it was when the stream was here last", through, k.cursor.Pending)
+		return fmt.Errorf("the log ends at position %d, before %d, where it was when the stream was here last", through,
+			k.cursor.Pending)
 	}
 	k.rest = true
 	return k.deliver(ctx, d, k.cursor, t)
 }
 
 // read writes the events behind the cursor into a delivery. full: it has ended before all there was.
-func (k *carrier) read(ctx context.Context, d delivery, to uint64, again bool) (through uint64, t tally, full bool, err error) {
+func (k *carrier) read(
+	ctx context.Context, d delivery, to uint64, again bool,
+) (through uint64, t tally, full bool, err error) {
 	last := uint64(0)
 	through, err = k.follower.Read(ctx, to, func(e *eventlog.Event) error {
 		if e.Position != last {
@@ -388,7 +393,8 @@ func (k *carrier) noteExpired() {
 		return
 	}
 	k.counter("gaps").Inc()
-	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group,
+	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID, "stream", k.stream.ID,
+		"group", k.part.Group,
 		"from", known+1, "to", expired)
 	k.expired = expired
 	k.mu.Lock()

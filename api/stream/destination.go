@@ -72,7 +72,8 @@ type pace struct {
 // newDestination makes what a stream's document says.
 func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
 	own := filepath.Join(o.Dir, ws.ID)
-	refused := refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"), limit: o.RefusedBytes}
+	refused := refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"),
+		limit: o.RefusedBytes}
 	switch s.Destination.Type {
 	case control.DestinationHTTP:
 		return newEndpoint(o, ws, s, refused)

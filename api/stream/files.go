@@ -156,7 +156,8 @@ func (f *files) create(key fileKey) (*output, error) {
 	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
 	w := io.Writer(o.buffer)
 	if f.format == eventlog.NDJSON {
-		if o.zstd, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
+		if o.zstd, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1),
+			zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
 			panic("BUG: zstd options: " + err.Error())
 		}
 		w = o.zstd

@@ -47,8 +47,9 @@ func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused r
 		t.MaxIdleConnsPerHost = 1
 		transport = t
 	}
-	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused, client: &http.Client{Transport: transport, Timeout: o.RequestTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused,
+		client: &http.Client{Transport: transport, Timeout: o.RequestTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 func (h *endpoint) notes() bool         { return false }
@@ -149,7 +150,8 @@ func (d *posts) send(ctx context.Context, batch []post) error {
 		return fmt.Errorf("%s answers %d: %s", d.to.to.URL, status, answer)
 	case len(batch) == 1:
 		d.done.refused++
-		return d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Status: status, Answer: answer, Event: batch[0].text})
+		return d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Status: status, Answer: answer,
+			Event: batch[0].text})
 	}
 	part := 1 // of a batch that was refused as a whole, it is asked which event is at fault
 	if status == http.StatusRequestEntityTooLarge {

@@ -44,9 +44,11 @@ type kafkaCredentials struct {
 }
 
 func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
-	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s), names: map[string]string{}, refused: refused}
+	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s), names: map[string]string{},
+		refused: refused}
 	for _, kind := range s.Kinds {
-		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID, "{kind}", kind).Replace(s.Destination.Topic)
+		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
+			"{kind}", kind).Replace(s.Destination.Topic)
 	}
 	return k
 }
@@ -72,8 +74,10 @@ func (k *topics) open(context.Context) error {
 			return err
 		}
 	}
-	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...), kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
-		kgo.RecordDeliveryTimeout(k.o.RequestTimeout), kgo.ProducerLinger(producerLinger), kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.SnappyCompression(), kgo.NoCompression())}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...),
+		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
+		kgo.RecordDeliveryTimeout(k.o.RequestTimeout), kgo.ProducerLinger(producerLinger),
+		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.SnappyCompression(), kgo.NoCompression())}
 	if m, err := c.mechanism(k.to.SASL); err != nil {
 		return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
 	} else if m != nil {
@@ -149,9 +153,11 @@ func (d *records) write(ctx context.Context, e *eventlog.Event) error {
 	kind := eventlog.KindName(e.Kind)
 	value := w.append(nil, e)
 	d.done.bytes += int64(len(value))
-	d.to.client.Produce(ctx, &kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value, Headers: []kgo.RecordHeader{
-		{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)}, {Key: "workspace", Value: []byte(d.to.ws.ID)},
-		{Key: "content-type", Value: []byte("application/json")}}}, d.note)
+	d.to.client.Produce(ctx,
+		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value, Headers: []kgo.RecordHeader{
+			{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
+			{Key: "workspace", Value: []byte(d.to.ws.ID)},
+			{Key: "content-type", Value: []byte("application/json")}}}, d.note)
 	return d.failed()
 }
 
@@ -186,11 +192,13 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 		return err
 	}
 	for _, r := range d.tooLarge {
-		err := d.to.client.ProduceSync(ctx, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}).FirstErr()
+		err := d.to.client.ProduceSync(ctx,
+			&kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}).FirstErr()
 		if errors.Is(err, kerr.MessageTooLarge) {
 			d.done.refused++
 			d.done.bytes -= int64(len(r.Value))
-			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: kerr.MessageTooLarge.Message, Event: r.Value})
+			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: kerr.MessageTooLarge.Message,
+				Event: r.Value})
 		}
 		if err != nil {
 			return fmt.Errorf("produce to topic %q: %w", r.Topic, err)

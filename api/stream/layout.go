@@ -24,7 +24,8 @@ type layout struct {
 }
 
 func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
-	return layout{workspace: ws.ID, stream: s.ID, started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
+	return layout{workspace: ws.ID, stream: s.ID,
+		started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
 		suffix: suffixOf(eventlog.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents}
 }
 
@@ -75,7 +76,8 @@ func (l *layout) name(k fileKey, first, last uint64) string {
 func (l *layout) folder(k fileKey) string {
 	at := time.Unix(k.slot*l.slotSeconds(), 0).UTC()
 	if l.currents {
-		return path.Join(l.integration(), "event_type="+currentsType(k.kind), "date="+at.Format("2006-01-02-15"), schemaID, l.started)
+		return path.Join(l.integration(), "event_type="+currentsType(k.kind), "date="+at.Format("2006-01-02-15"), schemaID,
+			l.started)
 	}
 	return path.Join("event_type="+eventlog.KindName(k.kind), "date="+at.Format(time.DateOnly))
 }

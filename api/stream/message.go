@@ -32,5 +32,6 @@ func (w *writer) append(dst []byte, e *eventlog.Event) []byte {
 	}
 	row := *e
 	row.Resolved = true
-	return eventlog.AppendJSON(dst, &row, false, func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
+	return eventlog.AppendJSON(dst, &row, false,
+		func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
 }

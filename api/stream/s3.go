@@ -61,9 +61,12 @@ func (b *bucket) open(context.Context) error {
 	if err != nil {
 		return err
 	}
-	lookup := map[string]minio.BucketLookupType{control.AddressingPath: minio.BucketLookupPath, control.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
-	b.client, err = minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup, Transport: transport,
-		MaxRetries: s3Tries})
+	lookup := map[string]minio.BucketLookupType{control.AddressingPath: minio.BucketLookupPath,
+		control.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
+	b.client, err = minio.New(u.Host,
+		&minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup,
+			Transport:  transport,
+			MaxRetries: s3Tries})
 	if err != nil {
 		return err
 	}
@@ -80,7 +83,8 @@ func (b *bucket) open(context.Context) error {
 // credentials are those that the stream names; else what the machine has for AWS: environment, file, role.
 func (b *bucket) credentials() (*credentials.Credentials, error) {
 	if b.to.Credentials == "" {
-		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
+			&credentials.FileAWSCredentials{},
 			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}}}), nil
 	}
 	var c s3Credentials

@@ -81,9 +81,11 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 }
 
 func describe(group string, c *cursor) PartStatus {
-	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files, Bytes: c.Bytes, Refused: c.Refused,
-		LastEventAt: timeOf(time.UnixMicro(c.LastEventAt), c.LastEventAt), MovedAt: timeOf(time.UnixMilli(c.MovedAt), c.MovedAt),
-		ExpiredAt: timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
+	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files,
+		Bytes: c.Bytes, Refused: c.Refused,
+		LastEventAt: timeOf(time.UnixMicro(c.LastEventAt), c.LastEventAt),
+		MovedAt:     timeOf(time.UnixMilli(c.MovedAt), c.MovedAt),
+		ExpiredAt:   timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
 }
 
 // timeOf is nil for a time that there isn't.
@@ -115,7 +117,8 @@ func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t
 
 // counter counts what a stream does on this node.
 func (k *carrier) counter(what string) *metrics.Counter {
-	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total", "bytes": "millrace_stream_bytes_total",
+	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total",
+		"bytes":  "millrace_stream_bytes_total",
 		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total",
 		"refused": "millrace_stream_refused_total"}[what]
 	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())

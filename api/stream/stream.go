@@ -104,10 +104,12 @@ func (o *Options) Validate() error {
 	case o.Control == nil || o.Parts == nil || o.SvcID == nil || o.Users == nil || o.Dir == "":
 		return errors.New("stream: Control, Parts, SvcID, Users or Dir is not set")
 	case o.MessageBytes < 1<<10 || o.MessageBytes > 1<<30 || o.RefusedBytes < 1<<10:
-		return fmt.Errorf("stream: MessageBytes %d, RefusedBytes %d: want 1 KiB and more, and at most 1 GiB of the first", o.MessageBytes, o.RefusedBytes)
+		return fmt.Errorf("stream: MessageBytes %d, RefusedBytes %d: want 1 KiB and more, and at most 1 GiB of the first",
+			o.MessageBytes, o.RefusedBytes)
 	case o.FileBytes < 1<<10 || o.FileBytes > 16<<30:
 		return fmt.Errorf("stream: FileBytes %d: want 1 KiB to 16 GiB", o.FileBytes)
-	case o.MessageInterval < 0 || o.RequestTimeout < 0 || o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 || o.MaxRetryAfter < o.RetryAfter:
+	case o.MessageInterval < 0 || o.RequestTimeout < 0 || o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 ||
+		o.MaxRetryAfter < o.RetryAfter:
 		return errors.New("stream: a time is negative, or MaxRetryAfter is less than RetryAfter")
 	}
 	return nil

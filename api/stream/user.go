@@ -40,7 +40,8 @@ func (r *reader) read(e *eventlog.Event) error {
 		r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
 		return nil
 	}
-	of := shard.Logged{Workspace: e.Workspace, At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number, Resolved: e.Resolved}
+	of := shard.Logged{Workspace: e.Workspace, At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID,
+		Key: e.Key, Number: e.Number, Resolved: e.Resolved}
 	err := r.o.Users.ViewOwner(of, func(number uint64, blob []byte) {
 		r.number, r.svcID = number, r.o.SvcID(r.svcID, e.Workspace, number)
 		r.externalID = append(r.externalID, profile.ExternalID(blob)...)

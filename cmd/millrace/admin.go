@@ -62,7 +62,9 @@ func (c *adminTarget) call(ctx context.Context, method, path string, body io.Rea
 	return answer.Body, nil
 }
 
-func (c *adminTarget) request(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+func (c *adminTarget) request(
+	ctx context.Context, method, path string, body io.Reader, header http.Header,
+) (*http.Response, error) {
 	token, err := c.token()
 	if err != nil {
 		return nil, err

@@ -34,7 +34,8 @@ func (*scimGet) Run(s *session) error {
 		return err
 	}
 	fmt.Fprintln(s.out)
-	return s.printList(tokens, "tokens", column{"ID", "id"}, column{"TOKEN", "hint"}, column{"CREATED", "created_at"}, column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
+	return s.printList(tokens, "tokens", column{"ID", "id"}, column{"TOKEN", "hint"}, column{"CREATED", "created_at"},
+		column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
 }
 
 type scimSet struct {
@@ -168,7 +169,8 @@ func (c *auditList) Run(s *session) error {
 	if c.From > 0 {
 		query.Set("from", fmt.Sprint(c.From))
 	}
-	columns := []column{{"SEQ", "seq"}, {"TIME", "time"}, {"WHAT", "what"}, {"WORKSPACE", "workspace"}, {"ID", "id"}, {"CHANGED", "changed"}, {"DETAILS", "details"}, {"BY", "by"}, {"FROM", "address"}}
+	columns := []column{{"SEQ", "seq"}, {"TIME", "time"}, {"WHAT", "what"}, {"WORKSPACE", "workspace"}, {"ID", "id"},
+		{"CHANGED", "changed"}, {"DETAILS", "details"}, {"BY", "by"}, {"FROM", "address"}}
 	return s.pages(path("audit"), query, "entries", "from", c.All, columns)
 }
 

@@ -19,7 +19,8 @@ type blocklistList struct{ inOne }
 // Run lists the block list; with --json one object a line.
 func (c *blocklistList) Run(s *session) error {
 	columns := []column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}}
-	return s.pages(inWorkspace(c.Workspace, "blocklist"), url.Values{"limit": {"1000"}}, "blocklist", "cursor", true, columns)
+	return s.pages(inWorkspace(c.Workspace, "blocklist"), url.Values{"limit": {"1000"}}, "blocklist", "cursor", true,
+		columns)
 }
 
 type blocklistLift struct {
@@ -29,7 +30,8 @@ type blocklistLift struct {
 
 // Run takes an address off the block list.
 func (c *blocklistLift) Run(s *session) error {
-	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil, "%s is off the block list", c.Email)
+	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil, "%s is off the block list",
+		c.Email)
 }
 
 // trailCommand shows the trail of subscription states.
@@ -45,7 +47,8 @@ type trailCommand struct {
 // Run lists the trail, oldest first.
 func (c *trailCommand) Run(s *session) error {
 	query := url.Values{}
-	for name, value := range map[string]string{"external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
+	for name, value := range map[string]string{"external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email,
+		"phone": c.Phone} {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -53,6 +56,8 @@ func (c *trailCommand) Run(s *session) error {
 	if err := setAlias(query, c.Alias); err != nil {
 		return err
 	}
-	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"}, column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
-		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})
+	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"},
+		column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
+		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"},
+		column{"BY", "actor"}, column{"KEY", "key_name"})
 }

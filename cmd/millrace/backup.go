@@ -180,7 +180,8 @@ func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, info.Size(), about.Created.Format(time.RFC3339), about.Position)
+	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, info.Size(),
+		about.Created.Format(time.RFC3339), about.Position)
 	return err
 }
 
@@ -254,7 +255,8 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
 	stop()
-	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what, about.Created.Format(time.RFC3339), about.Position,
+	_, err = fmt.Fprintf(stdout, "%s: %s, of %s, up to position %d, written by version %s\n", c.File, what,
+		about.Created.Format(time.RFC3339), about.Position,
 		about.Program)
 	if err != nil || founded == nil {
 		return err

@@ -84,7 +84,8 @@ type clusterAdd struct {
 // Run adds the node.
 func (c *clusterAdd) Run(s *session) error {
 	body := map[string]any{"node": c.Node, "address": c.Address}
-	return s.say(http.MethodPost, path("cluster", "nodes"), body, "node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
+	return s.say(http.MethodPost, path("cluster", "nodes"), body,
+		"node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
 }
 
 type clusterDrain struct {
@@ -97,7 +98,8 @@ const drainInterval = 2 * time.Second
 
 // Run drains the node.
 func (c *clusterDrain) Run(s *session) error {
-	if err := s.say(http.MethodPost, path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10), "drain"), nil, "node %d drains", c.Node); err != nil || !c.Wait {
+	if err := s.say(http.MethodPost, path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10), "drain"), nil,
+		"node %d drains", c.Node); err != nil || !c.Wait {
 		return err
 	}
 	for said := -1; ; {
@@ -142,7 +144,8 @@ func (c *clusterRemove) Run(s *session) error {
 
 // printCluster prints the status for persons: a table of nodes, one of groups.
 func printCluster(out io.Writer, status placement.Status) error {
-	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster), status.Replicas, status.Node)
+	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster),
+		status.Replicas, status.Node)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	line := func(cells ...string) {
 		for i, c := range cells {
@@ -154,7 +157,8 @@ func printCluster(out io.Writer, status placement.Status) error {
 	}
 	line("NODE", "STATE", "ALIVE", "SEEN", "LEADS", "HOLDS", "ADDRESS", "API", "VERSION", "PROBLEM")
 	for _, n := range status.Nodes {
-		line(fmt.Sprint(n.Node), string(n.State), yesNo(n.Alive), since(n.Seen, status.Time), fmt.Sprint(n.Leads), fmt.Sprint(n.Holds), n.Address, n.API, n.Program, n.Problem)
+		line(fmt.Sprint(n.Node), string(n.State), yesNo(n.Alive), since(n.Seen, status.Time), fmt.Sprint(n.Leads),
+			fmt.Sprint(n.Holds), n.Address, n.API, n.Program, n.Problem)
 	}
 	fmt.Fprintln(w)
 	line("GROUP", "PARTITIONS", "LEADER", "TERM", "REPLICAS", "STATE")
@@ -243,7 +247,8 @@ func encodeEntry(entry api.ClusterEntry) func(placement.Entry) []byte {
 // reconcilerEntry makes the entries of the audit log of what no operator has asked for (cluster.Options.Audit).
 func reconcilerEntry(c *control.Control) func(placement.Entry) []byte {
 	return func(e placement.Entry) []byte {
-		return c.DocumentEntry(control.Actor{Name: "reconciler"}, e.What, e.Kind, e.ID, e.Before, e.After, e.Details...).Encode()
+		return c.DocumentEntry(control.Actor{Name: "reconciler"}, e.What, e.Kind, e.ID, e.Before, e.After,
+			e.Details...).Encode()
 	}
 }
 
@@ -258,7 +263,8 @@ func (e saidError) Unwrap() []error { return []error{e.error, e.meaning} }
 
 // clusterError gives an error of package cluster the meaning that the admin API knows.
 func clusterError(err error) error {
-	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid, placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
+	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid,
+		placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
 		if errors.Is(err, from) {
 			return saidError{err, to}
 		}

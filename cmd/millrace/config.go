@@ -96,7 +96,8 @@ func (b *byteSize) UnmarshalText(s []byte) error {
 	number := strings.TrimRight(string(s), "BKMGTIbkmgti ")
 	n, err := strconv.ParseFloat(number, 64)
 	factor, ok := map[string]float64{"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
+		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+		"tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
 	if err != nil || !ok || n < 0 {
 		return fmt.Errorf("%q is no number of bytes: try 4GiB", s)
 	}

@@ -84,9 +84,12 @@ type importFiles struct {
 
 // Run takes the files and prints a report.
 func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
-	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind, Format: c.Format, Malformed: c.Malformed,
-		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly, Connections: c.Connections, Objects: c.Objects,
-		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late, Watch: c.Watch, Settle: c.Settle, Poll: c.Poll}
+	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind,
+		Format: c.Format, Malformed: c.Malformed,
+		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly,
+		Connections: c.Connections, Objects: c.Objects,
+		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
+		Watch: c.Watch, Settle: c.Settle, Poll: c.Poll}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		o.Terminal = os.Stderr
 	} else {
@@ -109,8 +112,10 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 	lines := []struct {
 		what string
 		n    int64
-	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)}, {"files of unknown formats", int64(len(r.Unknown))},
-		{"rows", r.Rows}, {"taken", r.Taken}, {"  of them with a value left out", r.Warned}, {"  of them the server had before", r.Replayed},
+	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)},
+		{"files of unknown formats", int64(len(r.Unknown))},
+		{"rows", r.Rows}, {"taken", r.Taken}, {"  of them with a value left out", r.Warned},
+		{"  of them the server had before", r.Replayed},
 		{"  of them of nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}
 	for i, l := range lines {
 		if l.n == 0 && i != 0 && l.what != "rows" && l.what != "refused" {
@@ -120,6 +125,7 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(stdout, "%-31s %12s, %.0f rows/s\n", "time", r.Duration.Round(time.Millisecond), float64(r.Rows)/r.Duration.Seconds())
+	_, err := fmt.Fprintf(stdout, "%-31s %12s, %.0f rows/s\n", "time", r.Duration.Round(time.Millisecond),
+		float64(r.Rows)/r.Duration.Seconds())
 	return err
 }

@@ -93,7 +93,8 @@ var errEnough = errors.New("enough")
 
 func (c *liveCommand) query() (url.Values, error) {
 	query := url.Values{"kind": c.Kind}
-	for name, value := range map[string]string{"workspace": c.Workspace, "name": c.Name, "external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
+	for name, value := range map[string]string{"workspace": c.Workspace, "name": c.Name, "external_id": c.ExternalID,
+		"svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -140,7 +141,8 @@ func (c *liveCommand) print(out io.Writer, name string, data []byte) error {
 // liveLine is a change on one line: when, where, whose, what.
 func liveLine(v members) string {
 	words := []string{v.text("at"), v.text("workspace"), v.text("kind")}
-	for _, name := range []string{"external_id", "user_alias", "email", "phone", "svc_id", "name", "product_id", "price", "currency", "quantity", "state", "value",
+	for _, name := range []string{"external_id", "user_alias", "email", "phone", "svc_id", "name", "product_id", "price",
+		"currency", "quantity", "state", "value",
 		"subscription_group_name", "subscription_group_id", "attributes", "properties", "cut"} {
 		if text := v.text(name); text != "" {
 			words = append(words, name+"="+text)

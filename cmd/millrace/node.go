@@ -99,7 +99,8 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
 	door.Control, door.Live, door.Refused = n.control, n.live, n.refused
-	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
+	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte,
+		int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
 		b.MaxArray, b.Source = uint16(ws.MaxArrayLength), op.SourceTrack
@@ -155,7 +156,8 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 	for id := range w.Apps {
 		i.Apps[id] = struct{}{}
 	}
-	channels := map[string]ingest.Channel{"email": ingest.ChannelEmail, "sms": ingest.ChannelSMS, "whatsapp": ingest.ChannelWhatsApp}
+	channels := map[string]ingest.Channel{"email": ingest.ChannelEmail, "sms": ingest.ChannelSMS,
+		"whatsapp": ingest.ChannelWhatsApp}
 	for id, g := range w.Groups {
 		if raw, ok := field.UUID([]byte(id)); ok {
 			i.Groups[raw] = channels[g.Channel]
@@ -237,7 +239,8 @@ func (n *node) warnOfUsage(err error) {
 // half a cluster, doesn't make the stop a failure.
 func (n *node) close() error {
 	usage := n.control.FlushUsage()
-	for _, harmless := range []error{shard.ErrDiskFull, shard.ErrBusy, shard.ErrUnavailable, shard.ErrUnknown, shard.ErrNotLeader} {
+	for _, harmless := range []error{shard.ErrDiskFull, shard.ErrBusy, shard.ErrUnavailable, shard.ErrUnknown,
+		shard.ErrNotLeader} {
 		if errors.Is(usage, harmless) {
 			n.warnOfUsage(usage)
 			usage = nil

@@ -26,7 +26,8 @@ func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, e
 	if c.Refused == "off" {
 		return nil, nil
 	}
-	o := &refusals.Options{Dir: filepath.Join(c.Data, "refused"), Retention: c.RefusedRetention, MaxBytes: int64(c.RefusedBytes), WithoutObjects: c.Refused == "reasons",
+	o := &refusals.Options{Dir: filepath.Join(c.Data, "refused"), Retention: c.RefusedRetention,
+		MaxBytes: int64(c.RefusedBytes), WithoutObjects: c.Refused == "reasons",
 		MaxObjectBytes: int(c.RefusedObject), QueueBytes: int64(c.RefusedQueue), Logger: logger}
 	switch {
 	case o.Retention < time.Hour:
@@ -139,7 +140,8 @@ type refusedChoice struct {
 
 func (c *refusedChoice) query(rule string) url.Values {
 	query := url.Values{}
-	for name, value := range map[string]string{"rule": rule, "key_id": c.Key, "input_array": c.Array, "since": c.Since, "until": c.Until} {
+	for name, value := range map[string]string{"rule": rule, "key_id": c.Key, "input_array": c.Array, "since": c.Since,
+		"until": c.Until} {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -156,7 +158,8 @@ type refusedList struct {
 
 // Run lists entries; with --json one object a line.
 func (c *refusedList) Run(s *session) error {
-	columns := []column{{"ID", "id"}, {"AT", "at"}, {"ARRAY", "input_array"}, {"INDEX", "index"}, {"REFUSED", "refused"}, {"KEY", "key_name"}, {"REASONS", "reasons"}}
+	columns := []column{{"ID", "id"}, {"AT", "at"}, {"ARRAY", "input_array"}, {"INDEX", "index"}, {"REFUSED", "refused"},
+		{"KEY", "key_name"}, {"REASONS", "reasons"}}
 	return s.pages(inWorkspace(c.Workspace, "refused"), c.query(c.Rule), "refused", "before", c.All, columns)
 }
 
@@ -182,7 +185,8 @@ type refusedCounts struct {
 
 // Run lists counts.
 func (c *refusedCounts) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "refused", "counts")+"?"+c.query(c.Rule).Encode(), "counts", column{"HOUR", "hour"}, column{"RULE", "rule"},
+	return s.list(inWorkspace(c.Workspace, "refused", "counts")+"?"+c.query(c.Rule).Encode(),
+		"counts", column{"HOUR", "hour"}, column{"RULE", "rule"},
 		column{"REFUSED", "refused"}, column{"LEFT OUT", "left_out"}, column{"KEY", "key_name"}, column{"KEY ID", "key_id"})
 }
 

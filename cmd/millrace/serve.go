@@ -180,7 +180,8 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	}
 	failed := make(chan error, 1)
 	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
-		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties, MaxPropertiesBytes: c.MaxPropertiesBytes}}
+		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
+			MaxPropertiesBytes: c.MaxPropertiesBytes}}
 	if o.streams, err = c.streamOptions(logger); err != nil {
 		return err
 	}
@@ -235,7 +236,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
 // long: whoever comes meanwhile is told.
-func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, failed <-chan error, stdout io.Writer) (*node, error) {
+func (c *serveCommand) open(
+	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, failed <-chan error, stdout io.Writer,
+) (*node, error) {
 	if o.cluster == nil {
 		n, err := openNode(ctx, o)
 		if err != nil {
@@ -262,7 +265,8 @@ func (c *serveCommand) open(ctx context.Context, o nodeOptions, listener net.Lis
 }
 
 // serve runs the listeners until the end and closes everything in order.
-func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS, hup <-chan os.Signal, reload reloads, failed <-chan error,
+func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS,
+	hup <-chan os.Signal, reload reloads, failed <-chan error,
 	logger *slog.Logger, stdout io.Writer) error {
 	ended := make(chan error, 3)
 	inner, err := c.serveInner(n, certificate, ended, logger) // first: who sees that the API is ready finds it there
@@ -308,7 +312,9 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 }
 
 // serveInner runs the listeners of those who look after the server: the admin listener, and the console's own.
-func (c *serveCommand) serveInner(n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger) (servers []*http.Server, err error) {
+func (c *serveCommand) serveInner(
+	n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger,
+) (servers []*http.Server, err error) {
 	serve := func(name, address string, server *http.Server, secure bool) error {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
@@ -493,8 +499,9 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 
 func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
 	return eventlog.Options{
-		Dir: filepath.Join(c.Data, "events"), Retention: c.EventRetention, MaxBacklogBytes: int64(c.EventBacklog), PackAfter: c.EventPackAfter,
-		MaxDuty: c.EventDuty, DeleteWithin: c.EventDeleteTime, Logger: logger,
+		Dir: filepath.Join(c.Data, "events"), Retention: c.EventRetention, MaxBacklogBytes: int64(c.EventBacklog),
+		PackAfter: c.EventPackAfter,
+		MaxDuty:   c.EventDuty, DeleteWithin: c.EventDeleteTime, Logger: logger,
 	}
 }
 
@@ -511,8 +518,9 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
 		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn, MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
-		PublicURL: c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife, MaxPagesPerMinute: c.MaxPagesPerMinute,
-		AccessLog: c.AccessLog, Logger: logger,
+		PublicURL: c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife,
+		MaxPagesPerMinute: c.MaxPagesPerMinute,
+		AccessLog:         c.AccessLog, Logger: logger,
 	}
 	for _, p := range c.TrustedProxies {
 		if !strings.Contains(p, "/") {

@@ -143,7 +143,8 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
 		Groups: c.Groups, Replicas: c.Replicas, Pace: placement.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
-			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
+			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)),
+			MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
 		CommitTimeout: c.CommitTimeout, BarrierTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
 		Engine: o.engine, Events: o.events, OnFailure: o.engine.OnFailure, Program: version, Logger: logger,
@@ -174,7 +175,8 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(), clusterDoor{n.cluster}
+	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(),
+		clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()
 	return nil
@@ -249,7 +251,8 @@ func (n *node) groupGauges() {
 // isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are
 // missing.
 func isPassing(err error) bool {
-	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
+	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) ||
+		errors.Is(err, shard.ErrUnknown)
 }
 
 // patiently does what may fail as long as the cluster has no majority, or others do the same at the same time.
@@ -307,8 +310,9 @@ func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom,
 		own = tls.NewListener(own, certificate.Config())
 	}
 	r := &waitingRoom{ended: make(chan struct{}), server: &http.Server{
-		Handler: http.HandlerFunc(serveWaiting), ReadTimeout: waitingTimeout, WriteTimeout: waitingTimeout, MaxHeaderBytes: 8 << 10,
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+		Handler: http.HandlerFunc(serveWaiting), ReadTimeout: waitingTimeout, WriteTimeout: waitingTimeout,
+		MaxHeaderBytes: 8 << 10,
+		ErrorLog:       slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}}
 	r.server.SetKeepAlivesEnabled(false)
 	go func() {

@@ -35,9 +35,11 @@ func (c *serveCommand) streamOptions(logger *slog.Logger) (stream.Options, error
 		return stream.Options{}, errors.New("--stream-retry-max: want at least 1s")
 	}
 	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
-		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")), FileBytes: int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
+		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")),
+		FileBytes:      int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
 		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax,
-		MessageBytes: int64(c.StreamMessageBytes), MessageInterval: c.StreamMessageEvery, RequestTimeout: c.StreamRequestTimeout, RefusedBytes: int64(c.StreamRefusedBytes), Logger: logger}, nil
+		MessageBytes: int64(c.StreamMessageBytes), MessageInterval: c.StreamMessageEvery,
+		RequestTimeout: c.StreamRequestTimeout, RefusedBytes: int64(c.StreamRefusedBytes), Logger: logger}, nil
 }
 
 // openStreams begins to carry the streams of this node; they end before anything else does.
@@ -120,22 +122,25 @@ type destinationFlags struct {
 }
 
 func (f *destinationFlags) destination() control.Destination {
-	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials, Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
+	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials,
+		Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
 		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
 		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL}
 }
 
 // Run makes a stream.
 func (c *streamsCreate) Run(s *session) error {
-	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"), control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Format: c.Format,
-		Destination: c.destination(), From: c.From})
+	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
+		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Format: c.Format,
+			Destination: c.destination(), From: c.From})
 }
 
 type streamsList struct{ inOne }
 
 // Run lists the streams of a workspace.
 func (c *streamsList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "streams"), "streams", column{"ID", "id"}, column{"FORMAT", "format"}, column{"DESTINATION", "destination"},
+	return s.list(inWorkspace(c.Workspace, "streams"), "streams", column{"ID", "id"}, column{"FORMAT", "format"},
+		column{"DESTINATION", "destination"},
 		column{"KINDS", "kinds"}, column{"FROM", "from"}, column{"PAUSED", "paused"})
 }
 

@@ -46,13 +46,16 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := n.control.Audit(api.AdminActor(r), "events exported", r.URL.Query().Get("workspace"), "format", string(format), "since", r.URL.Query().Get("since"),
+	if err := n.control.Audit(api.AdminActor(r), "events exported", r.URL.Query().Get("workspace"),
+		"format", string(format), "since", r.URL.Query().Get("since"),
 		"until", r.URL.Query().Get("until"), "names", len(q.Names)); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
-	w.Header().Set("Content-Type", map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson", eventlog.Parquet: "application/vnd.apache.parquet"}[format])
+	w.Header().Set("Content-Type",
+		map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson",
+			eventlog.Parquet: "application/vnd.apache.parquet"}[format])
 	if err := eventlog.Write(r.Context(), n.events, w, format, q, n.engine.AppendSvcID); err != nil {
 		panic(http.ErrAbortHandler)
 	}

@@ -46,7 +46,8 @@ var formsOf = map[Kind]map[string]form{
 	Attributes: {
 		"first_name": formText, "last_name": formText, "home_city": formText, "country": formText, "dob": formText,
 		"gender": formText, "language": formText, "time_zone": formText,
-		"date_of_first_session": formText, "date_of_last_session": formText, "email_subscribe": formText, "push_subscribe": formText,
+		"date_of_first_session": formText, "date_of_last_session": formText, "email_subscribe": formText,
+		"push_subscribe":               formText,
 		"email_open_tracking_disabled": formBoolean, "email_click_tracking_disabled": formBoolean,
 		"subscription_group_id": formGroup, "subscription_state": formState,
 	},

@@ -18,8 +18,10 @@ import (
 // MILLRACE_REQUIRE_BROWSER so that nothing is skipped. Flags are those of Chromium, as name or name=value.
 func Open(t *testing.T, width, height int, flags ...string) context.Context {
 	t.Helper()
-	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(find(t)), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(width, height)}
-	for _, flag := range append([]string{"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(find(t)), chromedp.UserDataDir(t.TempDir()),
+		chromedp.WindowSize(width, height)}
+	for _, flag := range append([]string{"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+		"disable-background-networking",
 		"disable-component-update", "disable-sync", "disable-dev-shm-usage", "mute-audio", "hide-scrollbars"}, flags...) {
 		name, value, has := strings.Cut(flag, "=")
 		if has {

@@ -30,7 +30,8 @@ func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
 // ReplaceFileOn is ReplaceFile on any file system, with the mode that it gives. A nil one is the operating system's.
 func ReplaceFileOn(on vfs.FS, path string, text []byte) error {
 	on = orDefault(on)
-	return replace(on, path, text, func(path string) (file, error) { return on.Create(path, vfs.WriteCategoryUnspecified) })
+	return replace(on, path, text,
+		func(path string) (file, error) { return on.Create(path, vfs.WriteCategoryUnspecified) })
 }
 
 type file interface {

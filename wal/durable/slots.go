@@ -63,7 +63,8 @@ func appendSlot(b []byte, magic string, generation uint64, state []byte) []byte 
 // ReadSlot is the state in a slot, which b begins with.
 func ReadSlot(b []byte, magic string, size int) (state []byte, generation uint64, ok bool) {
 	end := slotHead + size
-	if len(b) < end+slotSum || string(b[:8]) != magic || crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
+	if len(b) < end+slotSum || string(b[:8]) != magic ||
+		crc32.Checksum(b[:end], castagnoli) != binary.LittleEndian.Uint32(b[end:]) {
 		return nil, 0, false
 	}
 	return b[slotHead:end:end], binary.LittleEndian.Uint64(b[8:]), true
@@ -117,7 +118,8 @@ func (s *Slots) load(size int) (state []byte, err error) {
 func (s *Slots) unreadable() error {
 	magic := make([]byte, len(s.magic))
 	version := len(magic) - 1
-	if _, err := s.file.ReadAt(magic, 0); err == nil && string(magic[:version]) == s.magic[:version] && magic[version] != s.magic[version] {
+	if _, err := s.file.ReadAt(magic, 0); err == nil && string(magic[:version]) == s.magic[:version] &&
+		magic[version] != s.magic[version] {
 		return fmt.Errorf("it is of log format %c, this program has format %c", magic[version], s.magic[version])
 	}
 	return ErrNoSlot

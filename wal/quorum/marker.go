@@ -84,8 +84,9 @@ func (s *markers) List() ([]*raft.SnapshotMeta, error) {
 
 // Create begins a marker: this node's own, when the state machine says so (marking.Persist), or one that comes from the
 // leader.
-func (s *markers) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64,
-	_ raft.Transport) (raft.SnapshotSink, error) {
+func (s *markers) Create(
+	_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, _ raft.Transport,
+) (raft.SnapshotSink, error) {
 	return &sink{s: s, m: marker{Version: markerVersion, Index: index, Term: term, Configuration: c,
 		ConfigurationIndex: configurationIndex}}, nil
 }

@@ -60,8 +60,9 @@ const (
 )
 
 // openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
-func openStore(dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *highWater,
-	fail func(error) error) (*store, error) {
+func openStore(
+	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *highWater, fail func(error) error,
+) (*store, error) {
 	s := &store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	err := repairTail(dir, s.meta)
 	if err == nil {

@@ -19,8 +19,10 @@ func (b *bar) begin(what string, total int64, unit string) {
 	if b.stop(); b.out == nil {
 		return
 	}
-	b.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out), progressbar.OptionSetWidth(30), progressbar.OptionSetDescription(what),
-		progressbar.OptionShowIts(), progressbar.OptionShowCount(), progressbar.OptionSetItsString(unit), progressbar.OptionSetPredictTime(true),
+	b.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out), progressbar.OptionSetWidth(30),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionShowIts(), progressbar.OptionShowCount(), progressbar.OptionSetItsString(unit),
+		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 

@@ -39,7 +39,8 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 	if deletes {
 		c = call{path: "/users/delete", body: appendDelete(nil, rows, o)}
 	} else {
-		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" + strconv.Itoa(len(rows))
+		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" +
+			strconv.Itoa(len(rows))
 	}
 	if err := j.client.do(ctx, &c, len(rows)); err != nil {
 		return err

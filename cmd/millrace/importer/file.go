@@ -117,9 +117,11 @@ func (j *job) begin(ctx context.Context, info os.FileInfo) error {
 }
 
 func (j *job) newState(name, hash string) *state {
-	return &state{Name: name, Hash: hash, Begun: time.Now().UTC().Truncate(time.Millisecond), Kind: j.o.Kind, Format: j.format,
-		Lanes: j.o.Connections, Objects: j.o.Objects, RequestBytes: j.o.RequestBytes,
-		UpdateExistingOnly: j.o.UpdateExistingOnly, APIKey: hashOfKey(j.o.Key), Acked: make([]int64, j.o.Connections), Refused: -1}
+	return &state{Name: name, Hash: hash, Begun: time.Now().UTC().Truncate(time.Millisecond), Kind: j.o.Kind,
+		Format: j.format,
+		Lanes:  j.o.Connections, Objects: j.o.Objects, RequestBytes: j.o.RequestBytes,
+		UpdateExistingOnly: j.o.UpdateExistingOnly, APIKey: hashOfKey(j.o.Key), Acked: make([]int64, j.o.Connections),
+		Refused: -1}
 }
 
 // keyHead begins the Idempotency-Keys of a file: it names the file and what decides how its rows become requests.

@@ -89,11 +89,13 @@ func (r *request) takesDeletion(o *files.Object, most int) bool {
 	if r.counts[deletions] == most {
 		return false
 	}
-	return !slices.ContainsFunc(r.rows, func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
+	return !slices.ContainsFunc(r.rows,
+		func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
 }
 
 func (r *request) add(row *files.Row, o *files.Object, fault string) {
-	s := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text), user: o.User, fault: fault}
+	s := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text),
+		user: o.User, fault: fault}
 	if fault != "" {
 		r.text = append(r.text, row.Text...)
 		r.faults++
