@@ -18,7 +18,8 @@ func Open(o Options) (*Coordinator, error) {
 	o.EnsureDefaults()
 	clock := &Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
 	co := CoordinatorOptions{
-		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Now: o.Now, Logger: o.Logger,
+		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Now: o.Now,
+		Logger: o.Logger,
 	}
 	co.ensureBounds()
 	c := newCoordinator(co)
@@ -30,7 +31,8 @@ func Open(o Options) (*Coordinator, error) {
 		}
 	}
 	ro := ReplicaOptions{
-		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
+		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
+		FlushAll: c.FlushAll,
 	}
 	if err := ro.findLog(); err != nil {
 		return nil, err

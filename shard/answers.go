@@ -126,7 +126,8 @@ func (x *answerIndex) before(s *store.Store, partition uint8, oldest int64) (due
 
 func (x *answerIndex) save(partition uint8, batch *pebble.Batch) error {
 	for _, a := range x.added {
-		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.stamp), a.number), nil, nil); err != nil {
+		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.stamp), a.number), nil,
+			nil); err != nil {
 			return err
 		}
 	}

@@ -72,7 +72,8 @@ func (a *apart) load(number uint64, value []byte) {
 
 func (a *apart) save(partition uint8, batch *pebble.Batch) error {
 	for _, x := range a.added {
-		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookApart, x.number), []byte{byte(x.why)}, nil); err != nil {
+		if err := batch.Set(store.AppendBookKey(nil, partition, store.BookApart, x.number), []byte{byte(x.why)},
+			nil); err != nil {
 			return err
 		}
 	}

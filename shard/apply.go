@@ -193,7 +193,8 @@ func (w *worker) applyToNumber(p *partition, o op.Op) error {
 	}
 	if s != nil {
 		b := w.entryOf(s)
-		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace && entries.IsNamed(b, o.Flags().ID(), o.Key()) {
+		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace &&
+			entries.IsNamed(b, o.Flags().ID(), o.Key()) {
 			return w.change(p, s, o)
 		}
 		if to, ok := entries.Forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
@@ -425,7 +426,9 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 // putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these
 // states and rows. It is there as if it had got its addresses now: what they have of states and the profile says
 // otherwise stays theirs, and the marks of its email it only offers.
-func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []profile.StateChange, before *entries.Keys) (err error) {
+func (w *worker) putImported(
+	p *partition, s *arena.Slot, number uint64, had []profile.StateChange, before *entries.Keys,
+) (err error) {
 	states, stamp := bodies.StatesOf(w.fresh), w.applying.rec.Stamp
 	var after entries.Keys
 	after.Read(w.fresh)
@@ -468,7 +471,8 @@ func (w *worker) putImported(p *partition, s *arena.Slot, number uint64, had []p
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.nextMessage++
 	p.forgetApplied()
-	m := newMessage(&w.message, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key, names)
+	m := newMessage(&w.message, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key,
+		names)
 	p.outbox = append(p.outbox, m)
 	if m.token {
 		p.tokens.Add(1)

@@ -64,7 +64,8 @@ func (l *auditLog) save(batch *pebble.Batch) error {
 	if l.saving = len(l.pending); l.saving == 0 {
 		return nil
 	}
-	return batch.Set(store.AppendBookKey(nil, 0, store.BookAuditEnd), append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
+	return batch.Set(store.AppendBookKey(nil, 0, store.BookAuditEnd),
+		append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
 }
 
 func (l *auditLog) saved() {
@@ -110,19 +111,20 @@ func (e *Replica) auditPage(seq uint64) (page []AuditEntry, err error) {
 	pending := append([]AuditEntry(nil), e.audit.pending...)
 	w.mu.Unlock()
 	size := 0
-	err = e.store.Scan(store.AppendBookKey(nil, 0, store.BookAudit, seq), store.AppendBookKey(nil, 0, store.BookAudit+1), func(k, v []byte) error {
-		a := AuditEntry{Seq: binary.BigEndian.Uint64(k[10:])}
-		if len(v) < 12+len(a.Hash) {
-			return fmt.Errorf("%w: audit entry %d of %d bytes", store.ErrStore, a.Seq, len(v))
-		}
-		a.Time, a.Actor = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint32(v[8:])
-		a.Hash, a.Body = [32]byte(v[12:]), bytes.Clone(v[12+len(a.Hash):])
-		page = append(page, a)
-		if size += len(v); len(page) == auditPageEntries || size >= auditPageBytes {
-			return errEnough
-		}
-		return nil
-	})
+	err = e.store.Scan(store.AppendBookKey(nil, 0, store.BookAudit, seq), store.AppendBookKey(nil, 0, store.BookAudit+1),
+		func(k, v []byte) error {
+			a := AuditEntry{Seq: binary.BigEndian.Uint64(k[10:])}
+			if len(v) < 12+len(a.Hash) {
+				return fmt.Errorf("%w: audit entry %d of %d bytes", store.ErrStore, a.Seq, len(v))
+			}
+			a.Time, a.Actor = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint32(v[8:])
+			a.Hash, a.Body = [32]byte(v[12:]), bytes.Clone(v[12+len(a.Hash):])
+			page = append(page, a)
+			if size += len(v); len(page) == auditPageEntries || size >= auditPageBytes {
+				return errEnough
+			}
+			return nil
+		})
 	if errors.Is(err, errEnough) {
 		return page, nil
 	}

@@ -25,7 +25,9 @@ var ErrCursor = errors.New("not a cursor")
 // BlockedAddresses lists a workspace's block list in the engine's own order: at most limit entries (at least one)
 // behind cursor ("" for the first), and the cursor for those that follow, "" at the end. An address that is there from
 // the first call to the last is listed once.
-func (c *Coordinator) BlockedAddresses(workspace uint32, cursor string, limit int) (list []BlockedAddress, next string, err error) {
+func (c *Coordinator) BlockedAddresses(
+	workspace uint32, cursor string, limit int,
+) (list []BlockedAddress, next string, err error) {
 	after := uint64(0)
 	if cursor != "" {
 		if after, err = strconv.ParseUint(cursor, 16, 64); err != nil || len(cursor) != 16 {
@@ -77,7 +79,9 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 }
 
 // blockedPage is BlockedPage wherever the partition is.
-func (c *Coordinator) blockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
+func (c *Coordinator) blockedPage(
+	workspace uint32, partition uint8, after uint64,
+) (numbers []uint64, more bool, err error) {
 	if r := c.nodes.Local(partition); r != nil && r.enter() {
 		defer r.usable.RUnlock()
 		return r.BlockedPage(workspace, partition, after)

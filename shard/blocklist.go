@@ -14,7 +14,9 @@ import (
 // need only be complete, which the batch that writes both sees to.
 
 // BlockedPage are some numbers of the index behind after, in order, and whether there may be more.
-func (e *Replica) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
+func (e *Replica) BlockedPage(
+	workspace uint32, partition uint8, after uint64,
+) (numbers []uint64, more bool, err error) {
 	if after == ^uint64(0) {
 		return nil, false, nil
 	}

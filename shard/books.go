@@ -39,7 +39,8 @@ func (b *books) decode(kind byte, v []byte) error {
 		if len(v) != 24 {
 			return fmt.Errorf("%w: books of %d bytes", store.ErrStore, len(v))
 		}
-		b.applied, b.nextMessage, b.nextDeferred = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:]), binary.LittleEndian.Uint64(v[16:])
+		b.applied, b.nextMessage, b.nextDeferred = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:]),
+			binary.LittleEndian.Uint64(v[16:])
 	case store.BookInbox:
 		for len(v) > 0 {
 			seq, n := binary.Uvarint(v[1:])

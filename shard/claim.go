@@ -147,7 +147,9 @@ func (w *worker) grant(p *partition, o op.Op) error {
 }
 
 // take changes the profile in s as a claim wants, if that can be.
-func (w *worker) take(p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim) (outcome Outcome, err error) {
+func (w *worker) take(
+	p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
+) (outcome Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
 	has := entries.IsNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {

@@ -170,5 +170,6 @@ func (c *Clock) warn(at time.Time, jump time.Duration) {
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(), "permitted", c.bound().String())
+	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(),
+		"permitted", c.bound().String())
 }

@@ -202,7 +202,8 @@ func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
 func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
 	r := refOf(ref)
 	if e.owner[r.partition] == nil {
-		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed, r.partition)
+		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed,
+			r.partition)
 	}
 	l := e.lead.Load()
 	if l == nil || !l.takes(false) {

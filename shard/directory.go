@@ -91,7 +91,9 @@ func (w *worker) tellRows(p *partition, number uint64, before, after *entries.Ke
 }
 
 // tellRow sends a change to a directory row: the profile's number, then what is said.
-func (w *worker) tellRow(p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte) {
+func (w *worker) tellRow(
+	p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
+) {
 	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
 	body := append(binary.LittleEndian.AppendUint64(nil, number), what...)
 	w.send(p, kind, op.MakeFlags(flags, id), home, body, key, false)
@@ -167,7 +169,8 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 		if s != nil {
 			states = bodies.StatesOf(w.entryOf(s))
 		}
-		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, bodies.AppendStates(bytes.Clone(until), states), nil, false)
+		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, bodies.AppendStates(bytes.Clone(until), states), nil,
+			false)
 	}
 	if s == nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
 		return nil

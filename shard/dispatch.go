@@ -173,7 +173,8 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 		o, rest = op.Next(rest)
 		w := e.owner[o.Partition()]
 		if w == nil {
-			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group", position, op.ErrMalformed, o.Partition())
+			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group", position, op.ErrMalformed,
+				o.Partition())
 		}
 		c.workers |= 1 << w.id
 	}
@@ -205,7 +206,8 @@ func (w *worker) applyOther(c *commit) (err error) {
 		switch p := recover().(type) {
 		case nil:
 		case runtime.Error:
-			w.e.opts.Logger.Error("a record can't be applied", "position", c.Position, "error", p, "stack", string(debug.Stack()))
+			w.e.opts.Logger.Error("a record can't be applied", "position", c.Position, "error", p,
+				"stack", string(debug.Stack()))
 			err = fmt.Errorf("apply position %d op %d: %w: %w", c.Position, w.applying.ordinal, op.ErrMalformed, p)
 		default:
 			panic(p)
@@ -217,7 +219,8 @@ func (w *worker) applyOther(c *commit) (err error) {
 // Advance says that all records up to a position have been dispatched: the log has none between the last of them and
 // there. So the engine counts as having applied the log that far, once it has applied those.
 func (e *Replica) Advance(position uint64) {
-	for last := e.advanced.Load(); last < position && !e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
+	for last := e.advanced.Load(); last < position &&
+		!e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
 	}
 	for _, w := range e.workers {
 		q := &w.queue

@@ -68,7 +68,8 @@ func (e *Replica) Dropped(from, to uint64) ([]Dropped, error) {
 			}
 		}
 		w.mu.Unlock()
-		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, from), store.AppendBookKey(nil, p.id, store.BookDropped, to, ^uint64(0))
+		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, from),
+			store.AppendBookKey(nil, p.id, store.BookDropped, to, ^uint64(0))
 		err := e.store.Scan(lower, upper, func(k, _ []byte) error {
 			if len(k) == 26 {
 				all = append(all, Dropped{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
@@ -93,7 +94,8 @@ func (e *Replica) ForgetDropped(to uint64) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	for _, p := range e.held {
-		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, 0), store.AppendBookKey(nil, p.id, store.BookDropped, to+1)
+		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, 0),
+			store.AppendBookKey(nil, p.id, store.BookDropped, to+1)
 		if err := batch.DeleteRange(lower, upper, nil); err != nil {
 			return fmt.Errorf("%w: %w", store.ErrStore, err)
 		}

@@ -31,7 +31,8 @@ func (e *Replica) Settle(ctx context.Context) error {
 		before := e.log.LastPosition()
 		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions
 		// was there at one time.
-		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 && s.InflightBytes == 0 && e.log.LastPosition() == before {
+		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 && s.InflightBytes == 0 &&
+			e.log.LastPosition() == before {
 			return nil
 		}
 		select {

@@ -14,7 +14,9 @@ import (
 // HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
 // never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
 // the user's addresses counts. For op.SvcID key is the svc_id as text.
-func (c *Coordinator) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (held profile.StateChange, ok bool, err error) {
+func (c *Coordinator) HeldState(
+	workspace uint32, id op.IDKind, key []byte, s State,
+) (held profile.StateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
 	switch id {
 	case op.Email:
@@ -64,7 +66,9 @@ func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held profile
 }
 
 // addressState is the state of an address; key is canonical.
-func (c *Coordinator) addressState(workspace uint32, id op.IDKind, key []byte, s State) (held profile.StateChange, ok bool, err error) {
+func (c *Coordinator) addressState(
+	workspace uint32, id op.IDKind, key []byte, s State,
+) (held profile.StateChange, ok bool, err error) {
 	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.blob == nil {
 		return held, false, err

@@ -133,7 +133,8 @@ func (e *Replica) begin(t *future) *leadership {
 // resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
 func (l *leadership) resend(p *partition, t *future) (resent int) {
 	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
-		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token, last: m.last}
+		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token,
+			last: m.last}
 		if p.outbox[i].applied.Load() {
 			m.applied.Store(true)
 			if p.isFar(m) { // no replica has been told

@@ -146,7 +146,8 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.ended(&m, Nobody, mergesIdle)
 	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
-			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.Room, "keep_bytes", s.Size())
+			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.Room,
+				"keep_bytes", s.Size())
 		}
 		w.ended(&m, Taken, mergesTooLarge)
 	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
@@ -263,7 +264,9 @@ func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
-func (w *worker) takeIn(p *partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode) error {
+func (w *worker) takeIn(
+	p *partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
+) error {
 	keep, mine := s.Number, w.entryOf(s)
 	var before, after entries.Keys
 	before.Read(mine)

@@ -29,7 +29,10 @@ const messageHeadroom = 17 // sender u8, seq u64, owner u64 (applying.owner)
 
 // newMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of
 // rec's names in it.
-func newMessage(scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64, body, key []byte, withNames bool) *message {
+func newMessage(
+	scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64,
+	body, key []byte, withNames bool,
+) *message {
 	scratch.Reset(messageHeadroom)
 	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
 	if withNames {
@@ -40,7 +43,8 @@ func newMessage(scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Re
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
 	binary.LittleEndian.PutUint64(data[9:], owner)
-	return &message{sender: sender, seq: seq, number: number, body: data, token: bodies.IsToken(kind), last: kind == op.Absorb}
+	return &message{sender: sender, seq: seq, number: number, body: data, token: bodies.IsToken(kind),
+		last: kind == op.Absorb}
 }
 
 // addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are
@@ -80,7 +84,8 @@ func parseMessage(body []byte) (*message, error) {
 		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
 	}
 	o, _ := op.Next(rec.Ops)
-	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body, token: bodies.IsToken(o.Kind()), last: o.Kind() == op.Absorb}, nil
+	return &message{sender: body[0], seq: binary.LittleEndian.Uint64(body[1:]), number: o.Number(), body: body,
+		token: bodies.IsToken(o.Kind()), last: o.Kind() == op.Absorb}, nil
 }
 
 // MessageRecord is the record inside the body of a Message op.

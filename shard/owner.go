@@ -71,7 +71,8 @@ func (e *Logged) made(blob []byte) bool {
 		return ok && born == e.At
 	}
 	id, key := profile.HomeID(blob)
-	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born)) || e.became(0, blob) // who had it, and has it no more
+	// who had it, and has it no more
+	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born)) || e.became(0, blob)
 }
 
 // became says whether the user who had the identifier then, at number, was merged into the one of the entry; 0: whether

@@ -348,11 +348,13 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		d.stored = true
 	}
 	for i := range p.dropped {
-		if err := set(store.AppendBookKey(nil, p.id, store.BookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)), nil); err != nil {
+		if err := set(store.AppendBookKey(nil, p.id, store.BookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)),
+			nil); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch), p.apart.save(p.id, batch)); err != nil {
+	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch),
+		p.apart.save(p.id, batch)); err != nil {
 		return err
 	}
 	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]

@@ -26,7 +26,8 @@ func (c *Coordinator) NewReads() *Reads {
 		return &Reads{coordinator: c}
 	}
 	f := &barriers{Nodes: c.nodes}
-	return &Reads{&Coordinator{opts: c.opts, nodes: f, hasher: c.hasher, clock: c.clock, renamed: c.renamed, spread: c.spread}, f}
+	return &Reads{&Coordinator{opts: c.opts, nodes: f, hasher: c.hasher, clock: c.clock, renamed: c.renamed,
+		spread: c.spread}, f}
 }
 
 // Begin begins another request, or goes on with one that has changed something: what is read from now on has all that

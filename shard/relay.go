@@ -54,7 +54,8 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer && profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
+	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer &&
+		profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
 		w.applying.future.report(ref, Taken)
 		return nil
 	}

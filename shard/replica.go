@@ -159,7 +159,8 @@ func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
 	o := &e.opts
 	return store.Options{
 		FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "state"), Logger: o.Logger, New: isNew, Secret: secret, Limits: &o.Limits,
-		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.note, OnFailure: e.fail,
+		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.note,
+		OnFailure: e.fail,
 	}
 }
 

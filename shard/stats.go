@@ -37,6 +37,7 @@ func (e *Replica) Stats() (s Stats) {
 	}
 	s.MergesWaiting = int(e.merges.Load())
 	s.InflightBytes, s.LogBytes = e.inflight.Load(), e.log.Bytes()
-	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(), e.CheckpointedPosition()
+	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),
+		e.CheckpointedPosition()
 	return s
 }

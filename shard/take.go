@@ -224,7 +224,8 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 				return 0, false, err
 			}
 			urgent = urgent && len(changes) == 0
-		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim, op.Unname, op.RowState, op.Relay:
+		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim, op.Unname, op.RowState,
+			op.Relay:
 			urgent = false
 		default:
 			return 0, false, fmt.Errorf("%w: kind %d in a request", op.ErrMalformed, o.Kind())

@@ -88,7 +88,8 @@ func (e *Replica) TrailOf(number uint64) (all Trail, err error) {
 
 func trailBounds(number uint64) (lower, upper []byte) {
 	p := identity.Partition(number)
-	return store.AppendBookKey(nil, p, store.BookTrail, number), store.AppendBookKey(nil, p, store.BookTrail, number, ^uint64(0), ^uint64(0))
+	return store.AppendBookKey(nil, p, store.BookTrail, number),
+		store.AppendBookKey(nil, p, store.BookTrail, number, ^uint64(0), ^uint64(0))
 }
 
 // trail is what a partition has to write of it.
@@ -151,7 +152,8 @@ func (w *worker) noteStay(p *partition, number uint64, s Stay) {
 // noteValue adds an entry whose value is in the trail's from at on.
 func (w *worker) noteValue(p *partition, number uint64, at int) {
 	a, t := &w.applying, &p.trail
-	t.entries = append(t.entries, trailEntry{number, a.position, uint64(a.ordinal)<<32 | uint64(a.noted), at, len(t.values)})
+	t.entries = append(t.entries,
+		trailEntry{number, a.position, uint64(a.ordinal)<<32 | uint64(a.noted), at, len(t.values)})
 	a.noted++
 	w.unwritten += int64(len(t.values) - at + trailEntryBytes)
 }

@@ -120,7 +120,9 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
 }
 
 // haveHeard says whether all who share an address have heard these states of it last, and since they came.
-func (c *Coordinator) haveHeard(workspace uint32, id op.IDKind, key []byte, states []profile.StateChange) (all bool, err error) {
+func (c *Coordinator) haveHeard(
+	workspace uint32, id op.IDKind, key []byte, states []profile.StateChange,
+) (all bool, err error) {
 	err = c.ViewAddress(workspace, id, key, func(row []byte) {
 		joined := profile.Updated(row)
 		all = !slices.ContainsFunc(states, func(s profile.StateChange) bool {

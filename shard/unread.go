@@ -51,7 +51,8 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 	number := o.Number()
 	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
-		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.e.opts.MaxDeltaChanges && // who has many is read
+		// who has many is read
+		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.e.opts.MaxDeltaChanges &&
 			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
 	}
 	switch {

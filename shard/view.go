@@ -38,7 +38,9 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 }
 
 // candidates appends the profiles that an identifier names, the one first that /users/track would update.
-func (c *Coordinator) candidates(dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte) ([]candidate, error) {
+func (c *Coordinator) candidates(
+	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
+) ([]candidate, error) {
 	var numbers [8]uint64
 	found, err := c.numbers(numbers[:0], home, workspace, id, key)
 	if err != nil {
@@ -55,14 +57,17 @@ func (c *Coordinator) candidates(dst []candidate, home uint64, workspace uint32,
 // viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet
 // that it was promised. The only one that is named may have been merged into another one, which the directory has not
 // heard of yet: then f gets that one, unless it has taken in whoever was named, and has not got the name with them.
-func (c *Coordinator) viewNamed(workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte)) error {
+func (c *Coordinator) viewNamed(
+	workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte),
+) error {
 	var merged []uint64
 	for {
 		l, err := c.lend(number)
 		if err != nil || l.blob == nil {
 			return err
 		}
-		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser && (entries.IsNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
+		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser &&
+			(entries.IsNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
 			l.show(number, f)
 			return nil
 		}
@@ -165,7 +170,9 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 }
 
 // walk finds an identifier's entry as worker.findHome does and calls f with it, once or not at all.
-func (c *Coordinator) walk(home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+func (c *Coordinator) walk(
+	home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte),
+) error {
 	number, l, err := c.lendHome(home, workspace, id, key)
 	if err == nil && l.blob != nil {
 		l.show(number, f)
@@ -185,7 +192,9 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 }
 
 // lendHome walks from an identifier's home number to its entry, as worker.findHome does.
-func (c *Coordinator) lendHome(home uint64, workspace uint32, id op.IDKind, key []byte) (number uint64, l lent, err error) {
+func (c *Coordinator) lendHome(
+	home uint64, workspace uint32, id op.IDKind, key []byte,
+) (number uint64, l lent, err error) {
 	for n := home; ; {
 		l, err := c.lend(n)
 		if err != nil || l.blob == nil || entries.IsOf(l.blob, workspace, id, key) {

@@ -12,7 +12,9 @@ import (
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
 // row. Without one, s is nil and free the number where it would go.
-func (w *worker) findHome(p *partition, home uint64, workspace uint32, id op.IDKind, key []byte) (s *arena.Slot, free uint64, err error) {
+func (w *worker) findHome(
+	p *partition, home uint64, workspace uint32, id op.IDKind, key []byte,
+) (s *arena.Slot, free uint64, err error) {
 	for n := home; ; n = identity.Next(n) {
 		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
 			return nil, n, err

@@ -330,7 +330,8 @@ func (w *worker) readMissing() (tombstones int, err error) {
 		p := w.e.partitions[m.number>>56]
 		s := p.Find(m.number)
 		switch {
-		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta, s == nil && p.isDeleted(m.number):
+		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta, s == nil &&
+			p.isDeleted(m.number):
 			continue // lookup reads it, if need be
 		case s == nil && m.value == nil:
 			w.absent = append(w.absent, m.number)

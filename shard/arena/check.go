@@ -23,7 +23,8 @@ func (a *Arena) Check(tables ...*Table) error {
 		}
 	}
 	if used != a.Used || held != a.Held || idle != a.Idle {
-		return fmt.Errorf("%d bytes used, %d held and %d idle, and the books say %d, %d and %d", used, held, idle, a.Used, a.Held, a.Idle)
+		return fmt.Errorf("%d bytes used, %d held and %d idle, and the books say %d, %d and %d", used, held, idle, a.Used,
+			a.Held, a.Idle)
 	}
 	return a.checkLists()
 }

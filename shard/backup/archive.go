@@ -214,7 +214,8 @@ func read(ctx context.Context, r io.Reader, create func(name string) (io.WriteCl
 		return about, err
 	}
 	defer plain.Close()
-	a := &reader{in: &summed{r: plain, sum: xxh3.New128()}, create: create, buf: make([]byte, copyBytes), seen: map[string]struct{}{}}
+	a := &reader{in: &summed{r: plain, sum: xxh3.New128()}, create: create, buf: make([]byte, copyBytes),
+		seen: map[string]struct{}{}}
 	a.tar = tar.NewReader(a.in)
 	if err := a.begin(&about); err != nil {
 		return about, err
@@ -402,7 +403,8 @@ func (a *reader) finish(h *tar.Header) error {
 		case found[i].Name != want.Name:
 			return fmt.Errorf("%w: %q stands where %q should", ErrArchive, found[i].Name, want.Name)
 		case found[i] != want:
-			return fmt.Errorf("%w: %q has other contents (SHA-256 %s instead of %s)", ErrArchive, want.Name, found[i].SHA256, want.SHA256)
+			return fmt.Errorf("%w: %q has other contents (SHA-256 %s instead of %s)", ErrArchive, want.Name, found[i].SHA256,
+				want.SHA256)
 		}
 	}
 	if len(found) > len(m.Files) {

@@ -39,7 +39,8 @@ func Take(ctx context.Context, e *shard.Replica, events *eventlog.Log, program s
 	if err != nil {
 		return nil, err
 	}
-	i := &Image{image: image, About: About{Format: formatVersion, Program: program, Created: now.UTC().Truncate(time.Second)}}
+	i := &Image{image: image,
+		About: About{Format: formatVersion, Program: program, Created: now.UTC().Truncate(time.Second)}}
 	if err := i.take(events); err != nil {
 		return nil, errors.Join(err, image.Release())
 	}

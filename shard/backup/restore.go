@@ -105,7 +105,8 @@ func (s *restore) begin() error {
 	}
 	unfinished := slices.Contains(names, shard.RestoreMarker)
 	for _, name := range names {
-		if !slices.Contains(tolerated, name) && !(unfinished && (name == shard.RestoreMarker || slices.Contains(s.owns, name))) {
+		if !slices.Contains(tolerated, name) &&
+			!(unfinished && (name == shard.RestoreMarker || slices.Contains(s.owns, name))) {
 			return fmt.Errorf("%w: %q has %q", ErrNotEmpty, s.dir, name)
 		}
 	}

@@ -44,7 +44,9 @@ func Send(ctx context.Context, e *shard.Replica, events *eventlog.Log, position 
 	if err != nil {
 		return err
 	}
-	i := &Image{image: image, About: About{Format: formatVersion, Created: time.Now().UTC().Truncate(time.Second), Position: position, Replica: true}}
+	i := &Image{image: image,
+		About: About{Format: formatVersion, Created: time.Now().UTC().Truncate(time.Second), Position: position,
+			Replica: true}}
 	return errors.Join(i.send(ctx, events, position, w), i.Release())
 }
 

@@ -58,7 +58,8 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 	default:
 		c.On, b = b[0] != 0, b[1:]
 	}
-	c.Changed, c.Actor, c.Source = int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:]), op.Source(b[12])
+	c.Changed, c.Actor, c.Source = int64(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint32(b[8:]),
+		op.Source(b[12])
 	return c, b[13:]
 }
 

@@ -116,7 +116,9 @@ func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 	return a.Written(), err
 }
 
-func (b *Backup) writeFile(ctx context.Context, a *backup.Writer, p groupPart, file int, name string, size int64) error {
+func (b *Backup) writeFile(
+	ctx context.Context, a *backup.Writer, p groupPart, file int, name string, size int64,
+) error {
 	r, err := p.open(file)
 	if err != nil {
 		return err

@@ -281,7 +281,8 @@ func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 //	body    timeout ms u32, groups u32 each
 //	answer  for each group: code u8, hint u64, position u64, the last committed entry's index u64 and term u64
 func (r *remote) mark(marks []*readIndex, deadline time.Time) {
-	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)), uint32(max(time.Until(deadline), 0).Milliseconds()))
+	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)),
+		uint32(max(time.Until(deadline), 0).Milliseconds()))
 	for _, m := range marks {
 		body = appendU32(body, m.group)
 	}

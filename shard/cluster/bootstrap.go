@@ -110,7 +110,8 @@ func (f *Bootstrap) begin(secret [32]byte) (*founding, error) {
 		Version: clusterVersion, Node: f.Node, Disk: hex.EncodeToString(disk[:]),
 		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: f.Groups, Replicas: f.Replicas,
 		// The others did not make it: they join.
-		Members: map[quorum.Node]string{f.Node: f.Members[f.Node]}, Disks: map[quorum.Node]string{f.Node: hex.EncodeToString(disk[:])},
+		Members: map[quorum.Node]string{f.Node: f.Members[f.Node]},
+		Disks:   map[quorum.Node]string{f.Node: hex.EncodeToString(disk[:])},
 	}}
 	for group := range f.Groups + 1 {
 		x.facts.Here = append(x.facts.Here, uint32(group))
@@ -356,13 +357,16 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 }
 
 // replay applies the tail, and says in store and event log that they have all up to begin.
-func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail, begin uint64, secret [32]byte) (err error) {
+func (x *founding) replay(
+	ctx context.Context, group uint32, dir string, t *tail, begin uint64, secret [32]byte,
+) (err error) {
 	routes := newRoutes(x.Node, x.Groups)
 	o := x.Engine
 	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
 	first, count := routes.partitions(group)
 	e, err := shard.OpenReplica(shard.ReplicaOptions{
-		Options: o, First: first, Count: count, Secret: secret, MayMake: true, Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
+		Options: o, First: first, Count: count, Secret: secret, MayMake: true,
+		Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
 		OpenLog:   func(*shard.Replica) (shard.Log, error) { return t, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
 		FlushAll:  func() error { return shard.ErrUnavailable },
@@ -381,7 +385,8 @@ func (x *founding) replay(ctx context.Context, group uint32, dir string, t *tail
 	}
 	// The control group gets the documents of the new cluster.
 	fresh := filepath.Join(dir, "new")
-	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix, Documents: x.documents(), Position: begin, Logger: x.Logger})
+	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix,
+		Documents: x.documents(), Position: begin, Logger: x.Logger})
 	if err = errors.Join(err, closeEngine()); err != nil {
 		return err
 	}

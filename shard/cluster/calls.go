@@ -60,8 +60,10 @@ const (
 )
 
 var codes = map[errCode]error{
-	codeNotLeader: shard.ErrNotLeader, codeBusy: shard.ErrBusy, codeUnavailable: shard.ErrUnavailable, codeTooLarge: shard.ErrTooLarge,
-	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: placement.ErrReplaced, codeMembers: placement.ErrMembers, codeDamaged: eventlog.ErrCorrupt,
+	codeNotLeader: shard.ErrNotLeader, codeBusy: shard.ErrBusy, codeUnavailable: shard.ErrUnavailable,
+	codeTooLarge: shard.ErrTooLarge,
+	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: placement.ErrReplaced,
+	codeMembers: placement.ErrMembers, codeDamaged: eventlog.ErrCorrupt,
 	codeClock: shard.ErrClock,
 }
 
@@ -209,7 +211,8 @@ func (n *Node) requestHandlers() map[string]handler {
 func (n *Node) serviceHandlers() map[string]handler {
 	h := map[string]handler{
 		callFacts: n.serveFacts, callPing: n.servePing, callLost: n.serveLost, callMessages: n.serveMessages,
-		callEffects: n.serveEffects, callBarrier: n.serveBarrier, callEntry: n.serveEntry, callSpread: n.serveSpread, callStep: n.serveStep, callBye: n.serveBye,
+		callEffects: n.serveEffects, callBarrier: n.serveBarrier, callEntry: n.serveEntry, callSpread: n.serveSpread,
+		callStep: n.serveStep, callBye: n.serveBye,
 		callCut: n.serveCut, callImage: n.serveImage,
 	}
 	for name, service := range n.opts.Services {
@@ -227,11 +230,13 @@ func (n *Node) serviceHandlers() map[string]handler {
 func (n *Node) newServer(handlers map[string]handler) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler: func(x *fasthttp.RequestCtx) { n.serve(handlers, x) },
-		Name:    "millrace", NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true, DisableHeaderNamesNormalizing: true,
+		Name:    "millrace", NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,
+		DisableHeaderNamesNormalizing: true,
 		// A connection is silent between calls, and while an answer is waited for.
 		IdleTimeout: 2 * idleTime, ReadTimeout: callReadTime, WriteTimeout: callReadTime,
-		MaxRequestBodySize: n.opts.maxCallBytes(), Concurrency: n.opts.MaxCallsServed, ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
-		Logger: quiet{}, // connections that end are no news
+		MaxRequestBodySize: n.opts.maxCallBytes(), Concurrency: n.opts.MaxCallsServed, ReadBufferSize: 16 << 10,
+		WriteBufferSize: 16 << 10,
+		Logger:          quiet{}, // connections that end are no news
 	}
 }
 
@@ -250,7 +255,8 @@ func (n *Node) serveCalls(requests, services map[string]handler) {
 }
 
 const (
-	idleTime     = 30 * time.Second // after which who calls closes a connection; who is called waits longer, so it never closes one that is being used
+	// after which who calls closes a connection; who is called waits longer, so it never closes one that is being used
+	idleTime     = 30 * time.Second
 	callReadTime = 30 * time.Second
 )
 

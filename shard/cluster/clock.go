@@ -25,8 +25,10 @@ func (n *Node) observe(stamp int64) error {
 	if err == nil && ahead < maxClockAhead {
 		return nil
 	}
-	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute && n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
-		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's", "by", ahead.String(), "refused", err != nil)
+	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute &&
+		n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
+		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's", "by", ahead.String(),
+			"refused", err != nil)
 	}
 	if err != nil {
 		return fmt.Errorf("node %d refuses the call: %w", n.self, err)

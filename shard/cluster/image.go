@@ -209,7 +209,8 @@ func (t *tail) index() error {
 			return err
 		}
 		offset += int64(len(head))
-		rec := tailRecord{binary.LittleEndian.Uint64(head[:]), offset, binary.LittleEndian.Uint32(head[12:]), binary.LittleEndian.Uint32(head[8:])}
+		rec := tailRecord{binary.LittleEndian.Uint64(head[:]), offset, binary.LittleEndian.Uint32(head[12:]),
+			binary.LittleEndian.Uint32(head[8:])}
 		if _, err := r.Discard(int(rec.size)); err != nil {
 			return io.ErrUnexpectedEOF
 		}

@@ -201,7 +201,9 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		opts: o, self: o.Node, log: o.Logger, clock: &shard.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(), started: time.Now(),
+		opts: o, self: o.Node, log: o.Logger,
+		clock: &shard.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(),
+		started:   time.Now(),
 		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}
 	n.draining = make(chan struct{})
@@ -217,7 +219,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := n.openFacts(); err != nil {
 		return err
 	}
-	n.host, err = quorum.Listen(quorum.HostOptions{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS, Resolve: n.resolve, Logger: n.log})
+	n.host, err = quorum.Listen(quorum.HostOptions{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS,
+		Resolve: n.resolve, Logger: n.log})
 	if err != nil {
 		return err
 	}
@@ -262,12 +265,15 @@ func (n *Node) furnish() error {
 	n.groupBarriers = make([]barriers, f.Groups+1)
 	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, openFiles)
 	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{
-		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout, LeaderWait: n.opts.LeaderWait,
-		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes, MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting,
-		Now: n.opts.Engine.Now, Logger: n.log,
+		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout,
+		LeaderWait:     n.opts.LeaderWait,
+		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes,
+		MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting,
+		Now:              n.opts.Engine.Now, Logger: n.log,
 	})
 	n.operator = &placement.Operator{
-		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas, Documents: n.documents, Peers: peers{n}, Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
+		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas, Documents: n.documents, Peers: peers{n},
+		Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
 	}
 	return nil
 }

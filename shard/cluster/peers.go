@@ -24,7 +24,8 @@ func isClusterDocument(key string) bool { return strings.HasPrefix(key, placemen
 // report is what this node says of itself.
 func (n *Node) report() placement.Report {
 	report := placement.Report{
-		Node: n.self, Disk: n.facts.Load().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program, Now: n.clock.Time(), Started: n.started,
+		Node: n.self, Disk: n.facts.Load().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program,
+		Now: n.clock.Time(), Started: n.started,
 		Heard: map[quorum.Node]time.Time{},
 	}
 	for i := range n.replicas {

@@ -94,7 +94,8 @@ func (n *Node) read(what byte, partition uint8, workspace uint32, number uint64,
 			}
 		}
 		// Reading twice does no harm.
-		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrUnknown) && !errors.Is(err, shard.ErrUnavailable) && !wasNotSent(err) {
+		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrUnknown) &&
+			!errors.Is(err, shard.ErrUnavailable) && !wasNotSent(err) {
 			return err
 		}
 		n.routes.resign(group, leader)
@@ -109,7 +110,9 @@ func (n *Node) read(what byte, partition uint8, workspace uint32, number uint64,
 	}
 }
 
-func (n *Node) readHere(dst []byte, what byte, partition uint8, workspace uint32, number uint64, deadline time.Time) ([]byte, error) {
+func (n *Node) readHere(
+	dst []byte, what byte, partition uint8, workspace uint32, number uint64, deadline time.Time,
+) ([]byte, error) {
 	g := n.group(n.routes.groupOf[partition])
 	if g == nil {
 		return dst, shard.ErrNotLeader

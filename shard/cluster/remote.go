@@ -60,7 +60,8 @@ func (n *Node) newRemote(node quorum.Node) *remote {
 	r := &remote{n: n, node: node, kick: make(chan struct{}, 1), gone: make(chan struct{})}
 	r.lines = map[*line]struct{}{}
 	requests, services := r.lineOf(n.host.DialRequests), r.lineOf(n.host.DialCalls)
-	r.requests, r.services, r.pings = client(requests, n.opts.MaxCalls), client(services, n.opts.MaxCalls), client(r.dialBy(n.host.DialCalls), maxPings)
+	r.requests, r.services, r.pings = client(requests, n.opts.MaxCalls), client(services, n.opts.MaxCalls),
+		client(r.dialBy(n.host.DialCalls), maxPings)
 	for _, pool := range []*fasthttp.HostClient{r.requests, r.services, r.pings} {
 		pool.MaxResponseBodySize = n.opts.maxCallBytes()
 	}
@@ -132,8 +133,10 @@ var errSilent = errors.New("cluster: the node does not answer")
 
 func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 	return &fasthttp.HostClient{
-		Addr: "node", DialTimeout: dial, MaxConns: conns, MaxConnWaitTimeout: connWait, MaxIdleConnDuration: idleTime, WriteTimeout: callReadTime,
-		NoDefaultUserAgentHeader: true, DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true, ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
+		Addr: "node", DialTimeout: dial, MaxConns: conns, MaxConnWaitTimeout: connWait, MaxIdleConnDuration: idleTime,
+		WriteTimeout:             callReadTime,
+		NoDefaultUserAgentHeader: true, DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true,
+		ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
 		// A call is made once: who is called may have done it although no answer came.
 		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
 	}
@@ -169,7 +172,9 @@ func (n *Node) remote(node quorum.Node) *remote {
 
 // post makes a call. body has room for the header (headerBytes) in front. answer gets what was asked for, lent for the
 // call; it may be nil. Errors: what the other node says (codes), one for which wasNotSent, or shard.ErrUnknown.
-func (r *remote) post(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
+func (r *remote) post(
+	pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error,
+) error {
 	begun := time.Now()
 	if pool != r.pings && r.silent.Load() {
 		return notSent{errSilent}
@@ -197,7 +202,9 @@ func (e answered) Unwrap() error { return e.error }
 
 // exchange makes a call over some connection. Errors: answered, one for which wasNotSent, or one after which nobody
 // knows.
-func (n *Node) exchange(pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error) error {
+func (n *Node) exchange(
+	pool *fasthttp.HostClient, path string, body []byte, deadline time.Time, answer func(*reader) error,
+) error {
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
 	defer fasthttp.ReleaseResponse(resp)
@@ -279,7 +286,8 @@ func (r *remote) lost(begun time.Time, err error) {
 // isLate: no answer came in time, which is all that is known.
 func isLate(err error) bool {
 	var timeout net.Error
-	return errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) &&
+		timeout.Timeout()
 }
 
 // ring has ping said now.

@@ -33,7 +33,8 @@ const (
 
 // newRoutes shares the partitions out among so many user groups, which are numbered from 1 on.
 func newRoutes(self quorum.Node, groups int) *routes {
-	r := &routes{self: self, leaders: make([]atomic.Uint64, groups+1), missing: make([]atomic.Int64, groups+1), looked: make([]atomic.Int64, groups+1)}
+	r := &routes{self: self, leaders: make([]atomic.Uint64, groups+1), missing: make([]atomic.Int64, groups+1),
+		looked: make([]atomic.Int64, groups+1)}
 	for p := range r.groupOf {
 		r.groupOf[p] = uint32(1 + p*groups/identity.Partitions)
 	}
@@ -80,7 +81,8 @@ func (r *routes) put(group uint32, hint uint64) {
 	if int(group) >= len(r.leaders) {
 		return
 	}
-	for now := r.leaders[group].Load(); hint>>nodeBits > now>>nodeBits || hint>>nodeBits == now>>nodeBits && now&nodeMask == 0; now = r.leaders[group].Load() {
+	for now := r.leaders[group].Load(); hint>>nodeBits > now>>nodeBits || hint>>nodeBits == now>>nodeBits &&
+		now&nodeMask == 0; now = r.leaders[group].Load() {
 		if hint == now || r.leaders[group].CompareAndSwap(now, hint) {
 			return
 		}
@@ -153,7 +155,8 @@ func (n *Node) awaitLeader(group uint32, deadline time.Time, patient bool) (quor
 			return leader, nil
 		}
 		now := time.Now()
-		if last := n.routes.looked[group].Load(); now.UnixNano()-last > int64(lookInterval) && n.routes.looked[group].CompareAndSwap(last, now.UnixNano()) {
+		if last := n.routes.looked[group].Load(); now.UnixNano()-last > int64(lookInterval) &&
+			n.routes.looked[group].CompareAndSwap(last, now.UnixNano()) {
 			n.lookAt(group)
 			if leader := n.reachable(group); leader != 0 {
 				return leader, nil

@@ -41,7 +41,8 @@ func (n *Node) Nodes() []quorum.Node {
 	d, _ := n.documents.Get()
 	nodes := []quorum.Node{n.self}
 	for node, document := range d.Nodes {
-		if node != n.self && (document.State == placement.Active || document.State == placement.Draining || document.State == placement.Drained) {
+		if node != n.self && (document.State == placement.Active || document.State == placement.Draining ||
+			document.State == placement.Drained) {
 			nodes = append(nodes, node)
 		}
 	}

@@ -111,7 +111,8 @@ func (f *facts) write(dir string) error {
 func (n *Node) openFacts() error {
 	dir := n.opts.Dir
 	if _, err := os.Stat(filepath.Join(dir, shard.RestoreMarker)); err == nil {
-		return fmt.Errorf("%q has the file %s: what was to make this directory has not ended; begin it again", dir, shard.RestoreMarker)
+		return fmt.Errorf("%q has the file %s: what was to make this directory has not ended; begin it again", dir,
+			shard.RestoreMarker)
 	}
 	f, err := readFacts(dir)
 	if err != nil {
@@ -256,8 +257,9 @@ func (n *Node) mint(answers map[quorum.Node]*factsAnswer) (*facts, string, error
 		}
 	}
 	f := &facts{
-		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: n.opts.Groups, Replicas: n.opts.Replicas,
-		Members: maps.Clone(n.opts.Members), Disks: map[quorum.Node]string{n.self: n.facts.Load().Disk},
+		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: n.opts.Groups,
+		Replicas: n.opts.Replicas,
+		Members:  maps.Clone(n.opts.Members), Disks: map[quorum.Node]string{n.self: n.facts.Load().Disk},
 	}
 	for node, a := range answers {
 		f.Disks[node] = a.Disk
@@ -325,7 +327,8 @@ func (n *Node) answerFacts(from quorum.Node, q factsQuestion) (*factsAnswer, err
 		n.log.Warn("a node was refused: its number belongs to another disk", "node", from)
 		return nil, err
 	case errors.Is(err, placement.ErrNotFound):
-		a.Wait = fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d HOST:PORT", from, from)
+		a.Wait = fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d HOST:PORT",
+			from, from)
 	case errors.Is(err, placement.ErrRefused):
 		return nil, err
 	default:

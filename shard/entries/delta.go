@@ -104,7 +104,8 @@ func AppendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out
 	binary.LittleEndian.PutUint16(h[6:], 0)
 	binary.LittleEndian.PutUint64(h[8:], uint64(rec.Stamp))
 	dst = binary.AppendUvarint(dst, place.Position)
-	for _, v := range [...]uint64{uint64(place.Ordinal), uint64(rec.Actor), uint64(rec.Source), uint64(rec.MaxArray), uint64(names.n)} {
+	for _, v := range [...]uint64{uint64(place.Ordinal), uint64(rec.Actor), uint64(rec.Source), uint64(rec.MaxArray),
+		uint64(names.n)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	for _, i := range names.list[:names.n] {

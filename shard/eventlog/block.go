@@ -82,7 +82,8 @@ type blockWriter struct {
 }
 
 func newBlockWriter(rest func() error) *blockWriter {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderCRC(false),
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
+		zstd.WithEncoderCRC(false),
 		zstd.WithSingleSegment(true))
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
@@ -120,7 +121,8 @@ func (w *blockWriter) write(rs *rows, first, last uint64) ([]byte, *blockInfo, e
 }
 
 func (w *blockWriter) writeGroup(list []row, n *names) (g groupInfo, err error) {
-	g = groupInfo{rows: len(list), minTime: list[0].time, maxTime: list[len(list)-1].time, minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+	g = groupInfo{rows: len(list), minTime: list[0].time, maxTime: list[len(list)-1].time, minAccepted: math.MaxInt64,
+		maxAccepted: math.MinInt64}
 	for i := range list {
 		g.minAccepted, g.maxAccepted = min(g.minAccepted, list[i].accepted), max(g.maxAccepted, list[i].accepted)
 	}
@@ -190,13 +192,15 @@ func (b *blockInfo) append(dst []byte) []byte {
 
 func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 	c := cursor{b: data}
-	b := &blockInfo{first: c.uvarint(), last: c.uvarint(), bytes: fileBytes, minTime: math.MaxInt64, maxTime: math.MinInt64,
+	b := &blockInfo{first: c.uvarint(), last: c.uvarint(), bytes: fileBytes, minTime: math.MaxInt64,
+		maxTime:     math.MinInt64,
 		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
 	for n := c.uvarint(); n > 0 && !c.bad; n-- {
 		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.uvarint()), int(c.uvarint())})
 	}
 	for n := c.uvarint(); n > 0 && !c.bad; n-- {
-		g := groupInfo{rows: int(c.uvarint()), minTime: c.varint(), maxTime: c.varint(), minAccepted: c.varint(), maxAccepted: c.varint()}
+		g := groupInfo{rows: int(c.uvarint()), minTime: c.varint(), maxTime: c.varint(), minAccepted: c.varint(),
+			maxAccepted: c.varint()}
 		for n := c.uvarint(); n > 0 && !c.bad; n-- {
 			k := chunkInfo{column: uint32(c.uvarint()), offset: c.uvarint(), size: c.uvarint(), plain: c.uvarint(), sum: c.u64()}
 			if k.plain > maxChunk || k.size > k.plain || k.offset > uint64(fileBytes) || k.size > uint64(fileBytes)-k.offset {
@@ -334,7 +338,8 @@ func (r *blockReader) touches(group int, deleted *deletedSet) (bool, error) {
 	if !ok {
 		return false, r.corrupt("group %d makes no sense", group)
 	}
-	return slices.ContainsFunc(users, func(u user) bool { return deleted.mayTouch(u.workspace, u.number, r.info.first) }), nil
+	return slices.ContainsFunc(users, func(u user) bool { return deleted.mayTouch(u.workspace, u.number, r.info.first) }),
+		nil
 }
 
 // load reads and checks those columns of a group that want wants.
@@ -367,7 +372,8 @@ func (r *blockReader) load(g *groupInfo, want func(column uint32) bool) error {
 
 // decoder is shared by all readers: it is safe for concurrent use.
 var decoder = sync.OnceValue(func() *zstd.Decoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxChunk+1))
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxChunk+1))
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}

@@ -68,7 +68,8 @@ func (s *deletedSet) covers(r *row) bool {
 		by = bodies.ByProfile
 	}
 	for _, x := range s.erased[deletedKey{r.workspace, r.number}] {
-		if x.By == by && !before(r.position, r.ordinal, x.Since.Position, x.Since.Ordinal) && before(r.position, r.ordinal, x.Until.Position, x.Until.Ordinal) {
+		if x.By == by && !before(r.position, r.ordinal, x.Since.Position, x.Since.Ordinal) &&
+			before(r.position, r.ordinal, x.Until.Position, x.Until.Ordinal) {
 			return true
 		}
 	}
@@ -77,7 +78,8 @@ func (s *deletedSet) covers(r *row) bool {
 
 // mayTouch says whether an event of this user at or after a position could be gone.
 func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
-	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}], func(x bodies.Erased) bool { return x.Until.Position >= first })
+	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}],
+		func(x bodies.Erased) bool { return x.Until.Position >= first })
 }
 
 // learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller

@@ -227,10 +227,12 @@ func (l *Log) open() (err error) {
 	case !known:
 		s.packed = first - 1
 	case s.packed > l.src.AppliedPosition() && l.opts.Group == "":
-		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together", ErrCorrupt, l.statePath(), s.packed,
+		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together", ErrCorrupt, l.statePath(),
+			s.packed,
 			l.src.AppliedPosition())
 	case s.packed+1 < first:
-		l.opts.Logger.Error("event log: the log was trimmed before it was packed; events are lost", "from", s.packed+1, "to", first-1)
+		l.opts.Logger.Error("event log: the log was trimmed before it was packed; events are lost", "from", s.packed+1,
+			"to", first-1)
 		lostPositions.Add(int(first - 1 - s.packed))
 		s.packed = first - 1
 	}
@@ -260,7 +262,8 @@ func (l *Log) loadBlocks(s state, known bool) error {
 		path := fs.PathJoin(dir, name)
 		first, last, ok := parseBlockName(name)
 		switch {
-		case strings.HasSuffix(name, durable.Temporary), ok && known && first > s.packed && l.src.FirstPosition() <= s.packed+1:
+		case strings.HasSuffix(name, durable.Temporary), ok && known && first > s.packed &&
+			l.src.FirstPosition() <= s.packed+1:
 			if err := fs.Remove(path); err != nil {
 				return fmt.Errorf("remove what a crash left, %q: %w", path, err)
 			}
@@ -406,7 +409,9 @@ func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) boo
 }
 
 // readGroups is readBlock with memory of the caller's for the rows of each group.
-func (l *Log) readGroups(ctx context.Context, b *block, want func(*groupInfo) bool, memory func() *rows, f func(*rows) error) error {
+func (l *Log) readGroups(
+	ctx context.Context, b *block, want func(*groupInfo) bool, memory func() *rows, f func(*rows) error,
+) error {
 	if b.err != nil {
 		return b.err
 	}

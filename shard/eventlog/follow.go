@@ -35,7 +35,8 @@ type place struct {
 // Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since
 // or later is passed on.
 func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
-	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64, deleted: l.deleted.Load()}
+	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64,
+		deleted: l.deleted.Load()}
 	if !since.IsZero() {
 		f.since = since.UnixMicro()
 	}

@@ -13,12 +13,13 @@ import (
 // The columns of a group. Those marked * are planes (column.go): 256 × plane is added to the column's number. Empty
 // columns are left out. Columns are part of the file format: they are never given anew.
 const (
-	colTime     = 1  // first time, then how much each is later; ms
-	colRecords  = 2  // the records that events came in: n, (position as a difference, stamp as a difference) …
-	colRecord   = 3  // * which of them
-	colOrdinal  = 4  // *
-	colAccepted = 5  // when the event was accepted, as a difference to its record's stamp + ordinal; 0 but for messages
-	colUsers    = 6  // identifiers as they were sent, each once, sorted: n, (workspace as a difference, kind and whether resolved) …
+	colTime     = 1 // first time, then how much each is later; ms
+	colRecords  = 2 // the records that events came in: n, (position as a difference, stamp as a difference) …
+	colRecord   = 3 // * which of them
+	colOrdinal  = 4 // *
+	colAccepted = 5 // when the event was accepted, as a difference to its record's stamp + ordinal; 0 but for messages
+	// identifiers as they were sent, each once, sorted: n, (workspace as a difference, kind and whether resolved) …
+	colUsers    = 6
 	colNumbers  = 7  // their numbers, 8 bytes each
 	colShared   = 8  // how many bytes of its key an identifier shares with the one before
 	colKeySizes = 9  // how long the whole key is
@@ -63,7 +64,8 @@ type user struct {
 }
 
 func compareUsers(a, b *user) int {
-	return cmp.Or(cmp.Compare(a.workspace, b.workspace), cmp.Compare(a.id, b.id), cmp.Compare(flag(a.resolved), flag(b.resolved)),
+	return cmp.Or(cmp.Compare(a.workspace, b.workspace), cmp.Compare(a.id, b.id),
+		cmp.Compare(flag(a.resolved), flag(b.resolved)),
 		bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 }
 
@@ -159,7 +161,8 @@ func (w *groupWriter) records(list []row) {
 	}
 	w.put(colRecords, w.buf)
 	w.putPlanes(colRecord, list, func(i int) uint32 {
-		at, _ := slices.BinarySearchFunc(records, list[i].position, func(r record, p uint64) int { return cmp.Compare(r.position, p) })
+		at, _ := slices.BinarySearchFunc(records, list[i].position,
+			func(r record, p uint64) int { return cmp.Compare(r.position, p) })
 		return uint32(at)
 	})
 	w.putPlanes(colOrdinal, list, func(i int) uint32 { return list[i].ordinal })
@@ -520,7 +523,8 @@ func (r *groupReader) records(list []row) {
 
 // users reads the group's users; their keys are kept in p.
 func (r *groupReader) users(p *pages) (users []user, ok bool) {
-	c, numbers, shared, sizes, keys := r.cursor(colUsers), r.cursor(colNumbers), r.cursor(colShared), r.cursor(colKeySizes), r.cursor(colKeys)
+	c, numbers, shared, sizes, keys := r.cursor(colUsers), r.cursor(colNumbers), r.cursor(colShared),
+		r.cursor(colKeySizes), r.cursor(colKeys)
 	users = make([]user, r.count(&c))
 	var key []byte
 	workspace := uint32(0)
@@ -532,7 +536,8 @@ func (r *groupReader) users(p *pages) (users []user, ok bool) {
 			return nil, false
 		}
 		key = append(key[:n], keys.take(size-n)...)
-		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1, number: numbers.u64(), key: p.keep(key)}
+		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1, number: numbers.u64(),
+			key: p.keep(key)}
 	}
 	for _, c := range [...]*cursor{&c, &numbers, &shared, &sizes, &keys} {
 		r.end(c)

@@ -142,7 +142,8 @@ type stretch struct {
 
 func (s *stretch) begin(first uint64) {
 	s.rows.reset()
-	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames, innerNames: s.innerNames, ids: s.ids, scratch: s.scratch}
+	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames, innerNames: s.innerNames, ids: s.ids,
+		scratch: s.scratch}
 }
 
 // addRecord adds the events and deletions of a record.
@@ -267,8 +268,10 @@ func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
 			return
 		}
-		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp, accepted: rec.Stamp, time: rec.Stamp / 1000,
-			workspace: rec.Workspace, kind: op.Delete, id: op.SvcID, resolved: true, number: x.Number, name: s.names.intern(&s.pages, nil)})
+		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp,
+			accepted: rec.Stamp, time: rec.Stamp / 1000,
+			workspace: rec.Workspace, kind: op.Delete, id: op.SvcID, resolved: true, number: x.Number,
+			name: s.names.intern(&s.pages, nil)})
 		s.eventBytes += rowOverhead
 		rows++
 	})

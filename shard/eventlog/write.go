@@ -193,7 +193,8 @@ type parquetEncoder struct {
 
 func newParquetEncoder(w io.Writer, svcID SvcIDFunc) *parquetEncoder {
 	return &parquetEncoder{svcID: svcID, batch: make([]ParquetRow, 0, parquetBatch),
-		w: parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup), parquet.Compression(&parquet.Zstd))}
+		w: parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup),
+			parquet.Compression(&parquet.Zstd))}
 }
 
 func (x *parquetEncoder) Write(e *Event) error {
@@ -221,7 +222,8 @@ func (x *parquetEncoder) Close() error {
 
 func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {
 	text := func(b []byte) *string { s := string(b); return &s }
-	r := ParquetRow{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: KindName(e.Kind), Time: e.Time.UnixMilli(), AcceptedAt: e.AcceptedAt.UnixMicro()}
+	r := ParquetRow{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: KindName(e.Kind), Time: e.Time.UnixMilli(),
+		AcceptedAt: e.AcceptedAt.UnixMicro()}
 	switch e.ID {
 	case op.ExternalID:
 		r.ExternalID = text(e.Key)
@@ -239,7 +241,8 @@ func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {
 	}
 	if e.Kind == op.Purchase {
 		price, quantity, total := e.Price, e.Quantity, e.Total
-		r.ProductID, r.Currency, r.Price, r.Quantity, r.TotalMinor = text(e.Name), text(e.Currency[:]), &price, &quantity, &total
+		r.ProductID, r.Currency, r.Price, r.Quantity, r.TotalMinor = text(e.Name), text(e.Currency[:]), &price, &quantity,
+			&total
 	} else if e.Kind == op.Event {
 		r.Name = text(e.Name)
 	}

@@ -29,10 +29,11 @@ const (
 	AttrPushSubscribe         = 17 // String: opted_in, subscribed, unsubscribed
 	AttrPushTokens            = 18 // Array of Objects {app_id, token, device_id}
 	AttrPhone                 = 19 // String, E.164
-	AttrSubscriptionGroups    = 20 // Array: (String: 16 raw bytes of the group's id, 1 of its channel; True = subscribed or False)…
-	AttrTimeZone              = 21 // String, IANA
-	AttrFacebook              = 22 // Object
-	AttrTwitter               = 23 // Object
+	// Array: (String: 16 raw bytes of the group's id, 1 of its channel; True = subscribed or False)…
+	AttrSubscriptionGroups = 20
+	AttrTimeZone           = 21 // String, IANA
+	AttrFacebook           = 22 // Object
+	AttrTwitter            = 23 // Object
 	// The two below have no public name: the server's own ops set them, and they are kept as states, not as attributes.
 	AttrHardBounce = 24 // bool: the email that the user has is marked as a hard bounce, or no longer
 	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, of the email that the user has
@@ -58,13 +59,16 @@ func AttrName(code uint32) string {
 func AttrCode(name []byte) uint32 { return attrCodes[string(name)] }
 
 var attrNames = [...]string{
-	AttrFirstName: "first_name", AttrLastName: "last_name", AttrHomeCity: "home_city", AttrImageURL: "image_url", AttrCountry: "country",
-	AttrLanguage: "language", AttrGender: "gender", AttrDateOfBirth: "dob", AttrDateOfFirstSession: "date_of_first_session",
-	AttrDateOfLastSession: "date_of_last_session", AttrCurrentLocation: "current_location", AttrEmail: "email",
+	AttrFirstName: "first_name", AttrLastName: "last_name", AttrHomeCity: "home_city", AttrImageURL: "image_url",
+	AttrCountry:  "country",
+	AttrLanguage: "language", AttrGender: "gender", AttrDateOfBirth: "dob",
+	AttrDateOfFirstSession: "date_of_first_session",
+	AttrDateOfLastSession:  "date_of_last_session", AttrCurrentLocation: "current_location", AttrEmail: "email",
 	AttrEmailSubscribe: "email_subscribe", AttrEmailOpenTrackingOff: "email_open_tracking_disabled",
 	AttrEmailClickTrackingOff: "email_click_tracking_disabled", AttrMarkedEmailAsSpamAt: "marked_email_as_spam_at",
-	AttrPushSubscribe: "push_subscribe", AttrPushTokens: "push_tokens", AttrPhone: "phone", AttrSubscriptionGroups: "subscription_groups",
-	AttrTimeZone: "time_zone", AttrFacebook: "facebook", AttrTwitter: "twitter",
+	AttrPushSubscribe: "push_subscribe", AttrPushTokens: "push_tokens", AttrPhone: "phone",
+	AttrSubscriptionGroups: "subscription_groups",
+	AttrTimeZone:           "time_zone", AttrFacebook: "facebook", AttrTwitter: "twitter",
 }
 
 var attrCodes = func() map[string]uint32 {

@@ -105,7 +105,8 @@ func (b *Builder) Intern(name []byte) uint32 {
 		return e.index
 	}
 	index := b.Name(name)
-	*e = internEntry{gen: b.interned.gen, hash: h, at: uint32(len(b.names) - len(name)), size: uint32(len(name)), index: index}
+	*e = internEntry{gen: b.interned.gen, hash: h, at: uint32(len(b.names) - len(name)), size: uint32(len(name)),
+		index: index}
 	return index
 }
 

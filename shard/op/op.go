@@ -44,22 +44,24 @@ const (
 	Attributes  Kind = 1
 	Event       Kind = 2
 	Purchase    Kind = 3
-	Delete      Kind = 4  // removes the profile; no body
-	Idempotency Kind = 5  // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
-	Message     Kind = 6  // delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
-	Deferred    Kind = 7  // ops of a request that wait for the ops before them; body: a record
-	Resume      Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
-	Document    Kind = 9  // changes control documents and adds to the audit log; body: see shard
-	Import      Kind = 10 // replaces a profile by an imported one; body: a profile
-	Sweep       Kind = 11 // forgets what has expired at the record's stamp in the op's partition
-	Claim       Kind = 12 // a profile wants this alias or external id; body: see shard
-	Merge       Kind = 13 // merges the profile with this number into another; body: see shard
-	Unname      Kind = 14 // takes an old external id away from a profile; body: see shard
-	Relay       Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: see shard
-	Delivered   Kind = 16 // forgets messages that have arrived; body: see shard
+	Delete      Kind = 4 // removes the profile; no body
+	Idempotency Kind = 5 // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
+	// delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
+	Message   Kind = 6
+	Deferred  Kind = 7  // ops of a request that wait for the ops before them; body: a record
+	Resume    Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
+	Document  Kind = 9  // changes control documents and adds to the audit log; body: see shard
+	Import    Kind = 10 // replaces a profile by an imported one; body: a profile
+	Sweep     Kind = 11 // forgets what has expired at the record's stamp in the op's partition
+	Claim     Kind = 12 // a profile wants this alias or external id; body: see shard
+	Merge     Kind = 13 // merges the profile with this number into another; body: see shard
+	Unname    Kind = 14 // takes an old external id away from a profile; body: see shard
+	Relay     Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: see shard
+	Delivered Kind = 16 // forgets messages that have arrived; body: see shard
 	// The kinds below travel inside messages only, but for RowState.
-	RowAdd    Kind = 20 // a profile has got this address; body: profile number u64
-	RowRemove Kind = 21 // a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
+	RowAdd Kind = 20 // a profile has got this address; body: profile number u64
+	// a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
+	RowRemove Kind = 21
 	RowState  Kind = 22 // states of this address were set, by a profile or by a request for the address itself; body: profile number u64, states
 	// 23 was in use before.
 	Grant   Kind = 24 // an alias or external id is the profile's now; body: see shard
@@ -68,8 +70,9 @@ const (
 	Absorb  Kind = 27 // a profile takes in another one; body: see shard
 	Unpin   Kind = 28 // the other one does not come; body: see shard
 	RowMove Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
-	Forget  Kind = 30 // erases what is known of the states that a profile had which is merged into one that is deleted; no body
-	Left    Kind = 31 // what an address has that the profile left; body: when it left i64, states
+	// erases what is known of the states that a profile had which is merged into one that is deleted; no body
+	Forget Kind = 30
+	Left   Kind = 31 // what an address has that the profile left; body: when it left i64, states
 )
 
 // Source says through which endpoint a request came: the trail of consent keeps it (decisions.md D5).
@@ -92,8 +95,10 @@ const (
 	SourceMerge            Source = 13 // POST /users/merge
 )
 
-var sourceNames = [...]string{"server", "/users/track", "/subscription/status/set", "/v2/subscription/status/set", "/email/status", "/email/blocklist",
-	"/email/bounce/remove", "/email/spam/remove", "preference center", "one-click unsubscribe", "admin", "import", "/users/identify", "/users/merge"}
+var sourceNames = [...]string{"server", "/users/track", "/subscription/status/set", "/v2/subscription/status/set",
+	"/email/status", "/email/blocklist",
+	"/email/bounce/remove", "/email/spam/remove", "preference center", "one-click unsubscribe", "admin", "import",
+	"/users/identify", "/users/merge"}
 
 func (s Source) String() string {
 	if int(s) < len(sourceNames) {
@@ -237,7 +242,9 @@ func (b PurchaseBody) Properties() []byte    { return b[purchaseFixed:] }
 func AppendPurchaseBody(dst []byte) []byte { return append(dst, make([]byte, purchaseFixed)...) }
 
 // PutPurchase fills the fixed part at the start of body.
-func PutPurchase(body []byte, timeMillis, total int64, priceBits uint64, quantity, product, app uint32, currency [3]byte) {
+func PutPurchase(
+	body []byte, timeMillis, total int64, priceBits uint64, quantity, product, app uint32, currency [3]byte,
+) {
 	binary.LittleEndian.PutUint64(body, uint64(timeMillis))
 	binary.LittleEndian.PutUint64(body[8:], uint64(total))
 	binary.LittleEndian.PutUint64(body[16:], priceBits)

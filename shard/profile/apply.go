@@ -114,7 +114,8 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
-	next := fieldsStart(b) // behind the field that was set last: clients send the same attributes in the same order again and again
+	// behind the field that was set last: clients send the same attributes in the same order again and again
+	next := fieldsStart(b)
 	composites := 0
 	for fields := o.Body(); len(fields) > 0; {
 		code, v, rest, ok := op.NextField(fields)
@@ -252,7 +253,8 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 			break
 		}
 		rest = tail
-		if raw := content(id, op.String); (len(raw) == 16 || len(raw) == 17) && (state.Tag() == op.True || state.Tag() == op.False) {
+		if raw := content(id, op.String); (len(raw) == 16 || len(raw) == 17) &&
+			(state.Tag() == op.True || state.Tag() == op.False) {
 			set := State{Kind: StateGroup, Group: [16]byte(raw), On: state.Tag() == op.True}
 			if len(raw) == 17 {
 				set.Channel = raw[16]
@@ -359,7 +361,8 @@ func (e *Editor) updateArray(old op.Value, operands []byte, lim *Limits) bool {
 		return false
 	}
 	remove, _, ok := op.NextValue(rest)
-	if !ok || old != nil && old.Tag() != op.Array && len(content(add, op.Array)) == 0 || old == nil && len(content(add, op.Array)) == 0 {
+	if !ok || old != nil && old.Tag() != op.Array && len(content(add, op.Array)) == 0 || old == nil &&
+		len(content(add, op.Array)) == 0 {
 		return false
 	}
 	e.pushValues(content(remove, op.Array))
@@ -589,7 +592,8 @@ func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []
 			break
 		}
 		rest = tail
-		i, found := slices.BinarySearchFunc(e.refs[base:end], name, func(r ref, key []byte) int { return bytes.Compare(r.key, key) })
+		i, found := slices.BinarySearchFunc(e.refs[base:end], name,
+			func(r ref, key []byte) int { return bytes.Compare(r.key, key) })
 		if !found {
 			dst = append(appendName(dst, name), v...)
 			continue
@@ -616,7 +620,8 @@ func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []
 		if v.Tag() == op.Null {
 			continue
 		}
-		if i, found := slices.BinarySearchFunc(e.refs[base:end], name, func(r ref, key []byte) int { return bytes.Compare(r.key, key) }); found && e.refs[base+i].used {
+		if i, found := slices.BinarySearchFunc(e.refs[base:end], name,
+			func(r ref, key []byte) int { return bytes.Compare(r.key, key) }); found && e.refs[base+i].used {
 			continue
 		}
 		dst = e.appendClean(appendName(dst, name), v, depth+1)

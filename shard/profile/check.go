@@ -69,7 +69,8 @@ func checkHeader(b []byte, i int) (tag byte, start, end int, ok bool) {
 
 func repeats(tag byte) bool {
 	switch tag {
-	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup, tagDeprecated, tagFormer, tagJoined, tagLeave:
+	case tagAlias, tagCustom, tagEvent, tagProduct, tagApp, tagRevenue, tagGroup, tagDeprecated, tagFormer, tagJoined,
+		tagLeave:
 		return true
 	}
 	return false

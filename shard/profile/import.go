@@ -44,7 +44,9 @@ type Importer struct {
 // store (svc_id, random_bucket, names of groups and apps) are ignored. Unknown members are ignored too.
 //
 // An event's recent occurrences are not in the shape: its last and, when it counts two, its first are taken for such.
-func (im *Importer) Import(dst []byte, workspace uint32, line []byte, stamp int64, opt ImportOptions) (out []byte, err error) {
+func (im *Importer) Import(
+	dst []byte, workspace uint32, line []byte, stamp int64, opt ImportOptions,
+) (out []byte, err error) {
 	if opt.Limits == nil {
 		opt.Limits = &defaultLimits
 	}
@@ -125,7 +127,8 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 		}
 	}
 	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // a mark of the email
-		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0, op.SourceImport})
+		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0,
+			op.SourceImport})
 	}
 	for _, v := range im.array(o, "subscription_groups") {
 		var id [16]byte
@@ -270,7 +273,8 @@ func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
 		} else if name := im.text(v.Get("name"), "name of an app"); im.opt.AppID != nil {
 			id = im.opt.AppID(name)
 		}
-		first, last := clampMillis(im.time(either(v, "first", "first_used"), "first")), clampMillis(im.time(either(v, "last", "last_used"), "last"))
+		first, last := clampMillis(im.time(either(v, "first", "first_used"), "first")),
+			clampMillis(im.time(either(v, "last", "last_used"), "last"))
 		sessions := im.count(v.Get("sessions"), "sessions")
 		if im.err == nil && (len(id) == 0 || len(id) > maxNameBytes || known[string(id)] || first > last) {
 			im.fail("apps: unknown or repeated app, or first after last")
@@ -387,7 +391,8 @@ func (im *Importer) count(v *fastjson.Value, what string) uint64 {
 }
 
 // timeLayouts are what other exports write; our own is tried first.
-var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700", "2006-01-02T15:04:05", "2006-01-02"}
+var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700",
+	"2006-01-02T15:04:05", "2006-01-02"}
 
 func (im *Importer) time(v *fastjson.Value, what string) int64 {
 	return im.instant(v, what).UnixMilli()

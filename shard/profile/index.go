@@ -86,7 +86,9 @@ func Usable(block []byte) int {
 // ApplyIn is Apply for a profile of size bytes at the beginning of its block, whose index it uses and keeps. inPlace is
 // false when the profile or its index has outgrown the block: then out is to be taken along into one of Room bytes, by
 // Move, before the Editor's next call.
-func (e *Editor) ApplyIn(block []byte, size int, o op.Op, rec *op.Record, lim *Limits) (out []byte, inPlace bool, verdict Verdict) {
+func (e *Editor) ApplyIn(
+	block []byte, size int, o op.Op, rec *op.Record, lim *Limits,
+) (out []byte, inPlace bool, verdict Verdict) {
 	x := &e.index
 	usable := len(block)
 	x.list = nil

@@ -73,7 +73,8 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	}
 	clear(e.fields)
 	touch(out, stamp)
-	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) || overLimit(out, tagCustom, lim) ||
+	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) ||
+		overLimit(out, tagCustom, lim) ||
 		Sessions(out) > uint64(lim.MaxSessions)) {
 		out = e.block(slices.Grow(out, fieldHeader))
 	}
@@ -86,7 +87,8 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
-	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState, reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
+	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState,
+		reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
 		tagSpamSet, reservedTag(op.AttrMarkedEmailAsSpamAt):
 		return false
 	}
@@ -145,7 +147,8 @@ func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte, l
 		e.recent = append(e.recent, seconds(min(a.Last, b.Last)))
 		slices.Sort(e.recent)
 	}
-	return appendSummary(out, tag, name, saturatingSum(a.Count, b.Count), min(a.First, b.First), last, trimRecent(e.recent, last, lim))
+	return appendSummary(out, tag, name, saturatingSum(a.Count, b.Count), min(a.First, b.First), last,
+		trimRecent(e.recent, last, lim))
 }
 
 func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last int64, recent []uint32) []byte {

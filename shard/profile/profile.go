@@ -122,7 +122,8 @@ func (l *Limits) EnsureDefaults() {
 
 // LeastOver is how many bytes a profile has at least that is beyond a limit which makes a dummy user.
 func (l *Limits) LeastOver() int {
-	return min(l.MaxEventNames*(namedMinimum+summaryFixed), l.MaxProductNames*(namedMinimum+summaryFixed), l.MaxAttributes*(namedMinimum+1))
+	return min(l.MaxEventNames*(namedMinimum+summaryFixed), l.MaxProductNames*(namedMinimum+summaryFixed),
+		l.MaxAttributes*(namedMinimum+1))
 }
 
 // DefaultLimits returns the limits with all defaults.

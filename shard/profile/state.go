@@ -30,7 +30,8 @@ const (
 	StateSpam                        // marked_email_as_spam_at
 )
 
-var stateNames = [...]string{StateEmail: "email_subscribe", StateGroup: "subscription_group", StateBounce: "hard_bounce", StateSpam: "email_spam"}
+var stateNames = [...]string{StateEmail: "email_subscribe", StateGroup: "subscription_group",
+	StateBounce: "hard_bounce", StateSpam: "email_spam"}
 
 func (k StateKind) String() string { return stateNames[k] }
 
@@ -51,7 +52,8 @@ func (c StateChange) Later(than StateChange) bool {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(c.Changed, than.Changed), cmp.Compare(c.Actor, than.Actor), cmp.Compare(c.Source, than.Source),
+	return cmp.Or(cmp.Compare(c.Changed, than.Changed), cmp.Compare(c.Actor, than.Actor),
+		cmp.Compare(c.Source, than.Source),
 		cmp.Compare(on(c.State), on(than.State)), cmp.Compare(c.Value, than.Value)) > 0
 }
 
@@ -257,7 +259,9 @@ func stateName(state []byte) string {
 	return string(state)
 }
 
-func (e *Editor) setContactState(blob []byte, code uint32, state []byte, changed int64, actor uint32, source op.Source) []byte {
+func (e *Editor) setContactState(
+	blob []byte, code uint32, state []byte, changed int64, actor uint32, source op.Source,
+) []byte {
 	blob = e.markChange(blob, changeTag(code), changed, actor, source)
 	if len(state) == 0 {
 		return e.RemoveAttr(blob, code)

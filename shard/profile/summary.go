@@ -95,7 +95,9 @@ func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
 }
 
 // observe counts times occurrences at millis. The name is new when fresh is true.
-func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits) (out []byte, fresh bool) {
+func (e *Editor) observe(
+	b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits,
+) (out []byte, fresh bool) {
 	millis = clampMillis(millis)
 	s := e.findNamed(b, tag, name)
 	if s.none() {

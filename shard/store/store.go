@@ -48,7 +48,8 @@ type Cache struct {
 
 // NewCache makes a cache of so many bytes of blocks, and of so many open files.
 func NewCache(bytes int64, files int) *Cache {
-	return &Cache{pebble.NewCache(bytes), pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
+	return &Cache{pebble.NewCache(bytes),
+		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
 }
 
 // maxFileShards: each shard of a file cache has a goroutine.
@@ -92,8 +93,9 @@ func Open(opts Options) (*Store, error) {
 	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}), dead: make(chan struct{})}
 	o := &pebble.Options{
 		FS: syncedFS{opts.FS, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
-		LBaseMaxBytes: 4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
+		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 32,
+		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
 		Merger: NewMerger(opts.Limits, opts.Note),
 	}
 	if opts.Cache != nil {
@@ -115,7 +117,8 @@ func Open(opts Options) (*Store, error) {
 	})
 	l := pebble.MakeLoggingEventListener(events)
 	quiet := pebble.EventListener{
-		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin, WriteStallEnd: l.WriteStallEnd,
+		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin,
+		WriteStallEnd: l.WriteStallEnd,
 		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5).
 		// The read that met the block fails instead.
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
@@ -180,7 +183,8 @@ func (s *Store) facts(isNew bool, secret [32]byte) error {
 		return s.Flush()
 	}
 	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != version {
-		return fmt.Errorf("%w: its format is version %d, this program reads %d: it is for the version that wrote it", ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
+		return fmt.Errorf("%w: its format is version %d, this program reads %d: it is for the version that wrote it",
+			ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
 	}
 	copy(s.Secret[:], v[4:])
 	return nil

@@ -90,7 +90,8 @@ type Documents struct {
 // NewDocuments has none yet.
 func NewDocuments() *Documents {
 	return &Documents{
-		now:     &Directory{Nodes: map[quorum.Node]NodeDocument{}, Groups: map[uint32]GroupDocument{}, raw: map[string][]byte{}},
+		now: &Directory{Nodes: map[quorum.Node]NodeDocument{}, Groups: map[uint32]GroupDocument{},
+			raw: map[string][]byte{}},
 		changed: make(chan struct{}),
 	}
 }

@@ -59,39 +59,41 @@ type Operator struct {
 // durable when Add returns; the reconciler carries it out. audit makes the entry of the audit log, and is called anew
 // when somebody overtakes. Errors: ErrInvalid, ErrRefused, those of Peers.PutDocuments.
 func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
-		if address == "" && !known {
-			return now, "", fmt.Errorf("%w: an address is required: node %d is new", ErrInvalid, node)
-		}
-		if address != "" {
-			if err := checkAddress(address); err != nil {
-				return now, "", err
+	return o.change(ctx, node, audit,
+		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
+			if address == "" && !known {
+				return now, "", fmt.Errorf("%w: an address is required: node %d is new", ErrInvalid, node)
 			}
-			for other, document := range d.Nodes {
-				if other != node && document.State != Removed && document.Address == address {
-					return now, "", fmt.Errorf("%w: node %d is at %s", ErrRefused, other, address)
+			if address != "" {
+				if err := checkAddress(address); err != nil {
+					return now, "", err
+				}
+				for other, document := range d.Nodes {
+					if other != node && document.State != Removed && document.Address == address {
+						return now, "", fmt.Errorf("%w: node %d is at %s", ErrRefused, other, address)
+					}
 				}
 			}
-		}
-		next, what = now, "node added"
-		switch {
-		case !known:
-			if count := d.members(); count >= maxNodes {
-				return now, "", fmt.Errorf("%w: there are %d nodes, the most that there may be", ErrRefused, count)
+			next, what = now, "node added"
+			switch {
+			case !known:
+				if count := d.members(); count >= maxNodes {
+					return now, "", fmt.Errorf("%w: there are %d nodes, the most that there may be", ErrRefused, count)
+				}
+				next.State = Joining
+			case now.State == Removed:
+				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused,
+					node)
+			case now.State == Draining || now.State == Drained:
+				next.State = Active
+			default:
+				what = "node's address changed"
 			}
-			next.State = Joining
-		case now.State == Removed:
-			return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused, node)
-		case now.State == Draining || now.State == Drained:
-			next.State = Active
-		default:
-			what = "node's address changed"
-		}
-		if address != "" {
-			next.Address = address
-		}
-		return next, what, nil
-	})
+			if address != "" {
+				next.Address = address
+			}
+			return next, what, nil
+		})
 }
 
 func checkAddress(address string) error {
@@ -120,45 +122,49 @@ func (n *Directory) members() (count int) {
 
 // Drain has a node give its groups away; then it is Drained. As Add; ErrNotFound besides.
 func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
-		next = now
-		switch {
-		case !known:
-			return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
-		case now.State == Removed:
-			return now, "", fmt.Errorf("%w: node %d is removed", ErrRefused, node)
-		case now.State == Joining:
-			return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused, node)
-		case now.State == Active:
-			next.State = Draining
-			if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.Nodes[n].State == Active }) {
-				return now, "", fmt.Errorf("%w: there is no other node that is active", ErrRefused)
+	return o.change(ctx, node, audit,
+		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
+			next = now
+			switch {
+			case !known:
+				return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
+			case now.State == Removed:
+				return now, "", fmt.Errorf("%w: node %d is removed", ErrRefused, node)
+			case now.State == Joining:
+				return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused,
+					node)
+			case now.State == Active:
+				next.State = Draining
+				if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.Nodes[n].State == Active }) {
+					return now, "", fmt.Errorf("%w: there is no other node that is active", ErrRefused)
+				}
 			}
-		}
-		return next, "node to be drained", nil
-	})
+			return next, "node to be drained", nil
+		})
 }
 
 // Remove takes a node out for good; its number is never used again. force: also one that isn't drained, because it is
 // gone. It is refused when a group would be left without a majority. As Drain.
 func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
-		next = now
-		next.State = Removed
-		switch {
-		case !known:
-			return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
-		case now.State == Removed:
-			return now, "", nil
-		case now.State == Joining && now.Disk == "", now.State == Drained, force:
-		default:
-			return now, "", fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good", ErrRefused, node, now.State)
-		}
-		if now.Disk != "" {
-			err = o.mayLeave(ctx, node)
-		}
-		return next, "node removed", err
-	})
+	return o.change(ctx, node, audit,
+		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
+			next = now
+			next.State = Removed
+			switch {
+			case !known:
+				return now, "", fmt.Errorf("node %d: %w", node, ErrNotFound)
+			case now.State == Removed:
+				return now, "", nil
+			case now.State == Joining && now.Disk == "", now.State == Drained, force:
+			default:
+				return now, "", fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
+					ErrRefused, node, now.State)
+			}
+			if now.Disk != "" {
+				err = o.mayLeave(ctx, node)
+			}
+			return next, "node removed", err
+		})
 }
 
 // mayLeave is an error when a group could not go on without node.
@@ -173,7 +179,8 @@ func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
 		case len(voters) == 1:
 			return fmt.Errorf("%w: %s has its only replica on node %d", ErrRefused, name, node)
 		case !s.decides(without(voters, node)):
-			return fmt.Errorf("%w: %s would be left without a majority: too few of nodes %v answer", ErrRefused, name, without(voters, node))
+			return fmt.Errorf("%w: %s would be left without a majority: too few of nodes %v answer", ErrRefused, name,
+				without(voters, node))
 		}
 	}
 	return nil
@@ -190,24 +197,27 @@ func groupName(group uint32) string {
 // Claim says that a node's number belongs to a disk, when it comes for the first time. Errors: ErrReplaced when it
 // belongs to another one, ErrNotFound when nobody has added the node, ErrRefused when it was removed.
 func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
-	return o.change(ctx, node, audit, func(_ *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
-		next = now
-		switch next.Disk = disk; {
-		case !known:
-			return now, "", fmt.Errorf("node %d: %w: add it first", node, ErrNotFound)
-		case now.State == Removed:
-			return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again", ErrRefused, node)
-		case now.Disk != "" && now.Disk != disk:
-			return now, "", ErrReplaced
-		}
-		return next, "node has come", nil
-	})
+	return o.change(ctx, node, audit,
+		func(_ *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
+			next = now
+			switch next.Disk = disk; {
+			case !known:
+				return now, "", fmt.Errorf("node %d: %w: add it first", node, ErrNotFound)
+			case now.State == Removed:
+				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again", ErrRefused, node)
+			case now.Disk != "" && now.Disk != disk:
+				return now, "", ErrReplaced
+			}
+			return next, "node has come", nil
+		})
 }
 
 // change makes a change of a node's document: judge says what it shall be. It judges by all that is acknowledged, and
 // anew when somebody overtakes.
-func (o *Operator) change(ctx context.Context, node quorum.Node, audit func(Entry) []byte,
-	judge func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error)) error {
+func (o *Operator) change(
+	ctx context.Context, node quorum.Node, audit func(Entry) []byte,
+	judge func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error),
+) error {
 	if node == 0 {
 		return fmt.Errorf("%w: node 0: nodes have numbers from 1 on", ErrInvalid)
 	}
@@ -222,7 +232,8 @@ func (o *Operator) change(ctx context.Context, node quorum.Node, audit func(Entr
 			return err
 		}
 		change := d.change(NodeKey(node), next)
-		entry := Entry{What: what, Kind: "cluster_node", ID: strconv.FormatUint(uint64(node), 10), Before: change.Was, After: change.Doc,
+		entry := Entry{What: what, Kind: "cluster_node", ID: strconv.FormatUint(uint64(node), 10), Before: change.Was,
+			After:   change.Doc,
 			Details: []any{"state", string(next.State), "node_address", next.Address}}
 		err = o.Peers.PutDocuments(adminActor, []bodies.DocumentChange{change}, encodeEntry(audit, entry))
 		if !errors.Is(err, shard.ErrConflict) || attempt == maxAttempts {

@@ -70,7 +70,8 @@ const (
 )
 
 func (v Verb) String() string {
-	if names := [...]string{AddLearner: "add learner", AddVoter: "make voter", Demote: "demote", Remove: "remove", Transfer: "hand over to"}; int(v) < len(names) {
+	if names := [...]string{AddLearner: "add learner", AddVoter: "make voter",
+		Demote: "demote", Remove: "remove", Transfer: "hand over to"}; int(v) < len(names) {
 		return names[v]
 	}
 	return "unknown verb"

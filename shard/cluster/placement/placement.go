@@ -77,7 +77,8 @@ func spreadLeaders(groups []GroupDocument, nodes []quorum.Node) []quorum.Node {
 		leads[leaders[g]]++
 	}
 	for {
-		g, to := handOver(nodes, leads, len(groups), func(g int) quorum.Node { return leaders[g] }, func(g int) []quorum.Node { return groups[g].Replicas })
+		g, to := handOver(nodes, leads, len(groups), func(g int) quorum.Node { return leaders[g] },
+			func(g int) []quorum.Node { return groups[g].Replicas })
 		if to == 0 {
 			return leaders
 		}
@@ -90,7 +91,10 @@ func spreadLeaders(groups []GroupDocument, nodes []quorum.Node) []quorum.Node {
 // handOver is the next change of a leader on the shortest way that takes one group from a node which leads the most to
 // one which leads at least two fewer; 0 when there is none. On a longer way the next call finds the rest: it is shorter
 // by one then.
-func handOver(nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader func(g int) quorum.Node, successors func(g int) []quorum.Node) (g int, to quorum.Node) {
+func handOver(
+	nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader func(g int) quorum.Node,
+	successors func(g int) []quorum.Node,
+) (g int, to quorum.Node) {
 	most := 0
 	for _, n := range nodes {
 		most = max(most, leads[n])
@@ -137,7 +141,8 @@ func handOver(nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader
 func (s *clusterView) catchingUp() (count int) {
 	for i := range s.groups {
 		g := &s.groups[i]
-		if slices.ContainsFunc(g.members, func(m quorum.Member) bool { return !m.Voter && s.nodes[m.Node].alive && !g.fresh[m.Node] }) {
+		if slices.ContainsFunc(g.members,
+			func(m quorum.Member) bool { return !m.Voter && s.nodes[m.Node].alive && !g.fresh[m.Node] }) {
 			count++
 		}
 	}
@@ -206,7 +211,8 @@ func (s *clusterView) nextMoves(limit int) (moves []move) {
 	for _, need := range []struct {
 		from func(quorum.Node) bool
 		why  string
-	}{{gone, "node %d is removed: node %d takes its place"}, {nil, ""}, {drains, "from node %d, which drains, to node %d"}} {
+	}{{gone, "node %d is removed: node %d takes its place"}, {nil, ""},
+		{drains, "from node %d, which drains, to node %d"}} {
 		for i := range s.groups {
 			g := &s.groups[i]
 			if g.underWay() || g.leader == 0 {
@@ -250,7 +256,8 @@ func (s *clusterView) nextMoves(limit int) (moves []move) {
 
 // waits says whether a group on its way can't go on before a node comes back.
 func (s *clusterView) waits(g *groupView) bool {
-	return g.leader == 0 || slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) && !s.nodes[n].alive })
+	return g.leader == 0 || slices.ContainsFunc(g.Replicas,
+		func(n quorum.Node) bool { return !g.votes(n) && !s.nodes[n].alive })
 }
 
 // unevenness is a group that may be moved from a node with many groups to one with at least two fewer: one whose
@@ -266,7 +273,8 @@ func (s *clusterView) unevenness(loads map[quorum.Node]int) (g *groupView, from,
 			}
 			for i := range s.groups {
 				c := &s.groups[i]
-				if c.underWay() || c.leader == 0 || !slices.Contains(c.Replicas, from) || c.Holds(to) || slices.ContainsFunc(c.Replicas, func(n quorum.Node) bool { return !s.nodes[n].alive }) {
+				if c.underWay() || c.leader == 0 || !slices.Contains(c.Replicas, from) || c.Holds(to) ||
+					slices.ContainsFunc(c.Replicas, func(n quorum.Node) bool { return !s.nodes[n].alive }) {
 					continue
 				}
 				if g == nil || g.leader == from && c.leader != from {
@@ -301,18 +309,19 @@ func (s *clusterView) handOffs() (steps []*Step) {
 // can be done about it. Nodes that have just come are left alone.
 func (s *clusterView) nextTransfer() *Step {
 	nodes := slices.DeleteFunc(s.usable(), func(n quorum.Node) bool { return !s.nodes[n].settled })
-	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader }, func(i int) (list []quorum.Node) {
-		g := &s.groups[i]
-		if g.underWay() {
-			return nil
-		}
-		for _, n := range g.Replicas {
-			if n != g.leader && g.votes(n) && g.fresh[n] {
-				list = append(list, n)
+	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader },
+		func(i int) (list []quorum.Node) {
+			g := &s.groups[i]
+			if g.underWay() {
+				return nil
 			}
-		}
-		return list
-	})
+			for _, n := range g.Replicas {
+				if n != g.leader && g.votes(n) && g.fresh[n] {
+					list = append(list, n)
+				}
+			}
+			return list
+		})
 	if to == 0 {
 		return nil
 	}

@@ -58,7 +58,8 @@ func (o *Operator) probe(ctx context.Context, members []quorum.Node) *probe {
 	l.directory, _ = o.Documents.Get()
 	asked := l.directory.toAsk(append(slices.Clone(members), o.Self))
 	l.ask(ctx, o, asked)
-	if more := slices.DeleteFunc(l.members(), func(n quorum.Node) bool { return slices.Contains(asked, n) }); len(more) > 0 {
+	if more := slices.DeleteFunc(l.members(),
+		func(n quorum.Node) bool { return slices.Contains(asked, n) }); len(more) > 0 {
 		l.ask(ctx, o, more) // removed, but not yet from all groups
 	}
 	return l
@@ -185,7 +186,8 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 		if ever {
 			silent = l.at.Sub(heard)
 		}
-		s.nodes[n] = nodeView{NodeDocument: l.directory.Nodes[n], alive: ever && silent < aliveFor, lost: silent >= o.Pace.Lost,
+		s.nodes[n] = nodeView{NodeDocument: l.directory.Nodes[n], alive: ever && silent < aliveFor,
+			lost: silent >= o.Pace.Lost,
 			here: s.nodes[n].here, settled: s.nodes[n].settled}
 	}
 	samples := map[uint32]sample{}

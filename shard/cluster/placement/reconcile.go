@@ -111,12 +111,14 @@ func (r *Reconciler) make(l *probe) bool {
 		if report == nil || report.Disk == "" {
 			return false
 		}
-		changes = append(changes, l.directory.change(NodeKey(n), NodeDocument{State: Active, Address: r.members[n], Disk: report.Disk}))
+		changes = append(changes,
+			l.directory.change(NodeKey(n), NodeDocument{State: Active, Address: r.members[n], Disk: report.Disk}))
 	}
 	for i, p := range initialPlacement(nodes, r.Groups, r.Replicas) {
 		changes = append(changes, l.directory.change(GroupKey(uint32(i+1)), p))
 	}
-	return r.put(changes, Entry{What: "cluster made", Details: []any{"cluster", r.Cluster, "nodes", len(nodes), "groups", r.Groups, "replicas", r.Replicas}})
+	return r.put(changes, Entry{What: "cluster made",
+		Details: []any{"cluster", r.Cluster, "nodes", len(nodes), "groups", r.Groups, "replicas", r.Replicas}})
 }
 
 // states changes nodes from Joining to Active and from Draining to Drained.
@@ -133,7 +135,8 @@ func (r *Reconciler) states(l *probe, s *clusterView) (acted bool) {
 			continue
 		}
 		change := l.directory.change(NodeKey(n), d)
-		acted = r.put([]bodies.DocumentChange{change}, Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
+		acted = r.put([]bodies.DocumentChange{change},
+			Entry{What: what, Kind: "cluster_node", ID: fmt.Sprint(n), Before: change.Was, After: change.Doc}) || acted
 	}
 	return acted
 }
@@ -181,8 +184,9 @@ func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 // place changes a group's document.
 func (r *Reconciler) place(l *probe, group uint32, p GroupDocument, what, why string) bool {
 	change := l.directory.change(GroupKey(group), p)
-	return r.put([]bodies.DocumentChange{change}, Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
-		Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
+	return r.put([]bodies.DocumentChange{change},
+		Entry{What: what, Kind: "cluster_group", ID: fmt.Sprint(group), Before: change.Was, After: change.Doc,
+			Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
 }
 
 // put stores documents that the reconciler has decided on. When somebody has overtaken it, the next round judges anew.

@@ -85,7 +85,8 @@ func (o *Operator) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := o.view(l, newMemory(l.at))
-	status := Status{Cluster: o.Cluster, Node: o.Self, Time: l.at, Replicas: o.Replicas, Nodes: []NodeStatus{}, Groups: []GroupStatus{}}
+	status := Status{Cluster: o.Cluster, Node: o.Self, Time: l.at, Replicas: o.Replicas, Nodes: []NodeStatus{},
+		Groups: []GroupStatus{}}
 	status.Control = l.groupStatus(&s.control, s.controlStep())
 	for i := range s.groups {
 		g := &s.groups[i]
@@ -125,7 +126,8 @@ func (l *probe) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStat
 }
 
 func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
-	status := GroupStatus{Group: g.group, Leader: g.leader, Doing: next.doing, Problem: next.problem, Replicas: []ReplicaStatus{}}
+	status := GroupStatus{Group: g.group, Leader: g.leader, Doing: next.doing, Problem: next.problem,
+		Replicas: []ReplicaStatus{}}
 	leader, latest := l.of(g.group)
 	if latest != nil {
 		status.Term = latest.Term

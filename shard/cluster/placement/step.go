@@ -70,7 +70,8 @@ func (s *clusterView) firstLeader(g *groupView) decision {
 		}
 		return decision{doing: fmt.Sprintf("node %d is to lead first, and catches up", first)}
 	}
-	return decision{place: &GroupDocument{Replicas: slices.Sorted(slices.Values(g.Replicas)), Leaving: g.Leaving}, doing: "is made"}
+	return decision{place: &GroupDocument{Replicas: slices.Sorted(slices.Values(g.Replicas)), Leaving: g.Leaving},
+		doing: "is made"}
 }
 
 // nextToLeave is a member that isn't wanted any more: rather one that is missed less.

@@ -64,7 +64,8 @@ func (g *groupView) voters() (list []quorum.Node) {
 
 // underWay says whether the group is being made or moved.
 func (g *groupView) underWay() bool {
-	return len(g.Leaving) > 0 || len(g.MadeOf) > 0 || slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) })
+	return len(g.Leaving) > 0 || len(g.MadeOf) > 0 ||
+		slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) })
 }
 
 func (g *groupView) step(verb Verb, n quorum.Node) *Step {
