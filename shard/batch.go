@@ -36,6 +36,7 @@ type Batch struct {
 	urgent   bool
 	outcomes []Outcome // by reference; see Batch.Outcome
 	lost     bool      // the log may still have its bytes
+	restIn   int       // partition of the rest that was deferred; -1: none was
 	// Alone, the only part, and what waits for it; used again and again.
 	parts   [1]Part
 	pending Pending
@@ -46,7 +47,7 @@ func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
 	b.outcomes = b.outcomes[:0]
-	b.addressed = false
+	b.addressed, b.restIn = false, -1
 	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]
 	b.operators.reset()
 	b.Reset(wal.HeaderBytes)
@@ -54,7 +55,7 @@ func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 }
 
 func newBatch(c *Coordinator) *Batch {
-	b := &Batch{coordinator: c}
+	b := &Batch{coordinator: c, restIn: -1}
 	b.pending.init(c.sole)
 	return b
 }

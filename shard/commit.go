@@ -319,6 +319,8 @@ func (b *Batch) conclude(parts []Part, until time.Time) error {
 	for i := range parts {
 		hear(&parts[i].Effects)
 	}
+	// What apply has deferred, because a look-up was out of date, stood before the rest that had to wait anyhow.
+	slices.SortStableFunc(deferred, func(x, y uint64) int { return b.isRest(x) - b.isRest(y) })
 	for ; len(deferred) > 0; deferred = deferred[1:] {
 		effects, err := b.coordinator.release(deferred[0], until)
 		if err != nil {
@@ -327,6 +329,14 @@ func (b *Batch) conclude(parts []Part, until time.Time) error {
 		hear(&effects)
 	}
 	return nil
+}
+
+// isRest is 1 for a deferred record that is where the batch's own rest is.
+func (b *Batch) isRest(ref uint64) int {
+	if int(identity.Partition(ref)) == b.restIn {
+		return 1
+	}
+	return 0
 }
 
 // release lets a deferred record go. What its request has done is done: any failure leaves the request unknown.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
 )
@@ -32,6 +33,7 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
 	b.Abort(start)
 	b.Append(op.Deferred, 0, number, record, nil)
+	b.restIn = int(identity.Partition(number))
 	for _, o := range first {
 		b.AppendOp(o)
 	}

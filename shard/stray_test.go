@@ -11,6 +11,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply is deferred by apply
@@ -75,6 +76,54 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 	require.NoError(t, coord.Barrier())
 	require.Zero(t, w.deferred())
 	require.Equal(t, 2, eventCount(t, coord, op.ExternalID, users[1], "e")+eventCount(t, coord, op.ExternalID, users[2], "e"))
+}
+
+// An op that apply defers, because the address that names its user is another user's by then, takes effect before the
+// rest of its request, which has waited for an op before it. They are about one user.
+func TestStraysComeBeforeTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := smallCluster(t, nil)
+		coord, email, phone := w.nodes[0].coord, emailIn(2, 0), phoneIn(t, 1)
+		was, is, other := userIn(1, 0), userIn(2, 1), userIn(1, 2)
+		set := func(user string, field byte, value string) {
+			b := coord.NewBatch(1, 0)
+			defer b.Release()
+			addAttributes(b, op.ExternalID, user, op.Contact, attrField(field, value))
+			require.NoError(t, b.Commit())
+		}
+		set(was, op.AttrEmail, email)
+		b := coord.NewBatch(1, 0)
+		defer b.Release()
+		addAttributes(b, op.Email, email, 0, attrField(op.AttrFirstName, "first"))
+		addAttributes(b, op.ExternalID, is, op.Contact, attrField(op.AttrPhone, phone))
+		addAttributes(b, op.Phone, phone, 0, attrField(op.AttrFirstName, "last"))
+		require.NoError(t, b.lookUpAll())
+		require.GreaterOrEqual(t, b.restIn, 0)
+		deleteAll(t, coord, op.ExternalID, was) // while the request is on its way
+		set(other, op.AttrEmail, email)
+		set(is, op.AttrEmail, email)
+		b.data = b.finish()
+		require.NoError(t, b.carry())
+		require.NoError(t, coord.Barrier())
+		users, err := coord.Find(1, op.ExternalID, []byte(is))
+		require.NoError(t, err)
+		require.Len(t, users, 1)
+		name, _ := profile.Attr(users[0].Blob, op.AttrFirstName)
+		require.Equal(t, "last", string(name.Bytes()))
+	})
+}
+
+// phoneIn is a number whose row is in a group.
+func phoneIn(t *testing.T, group int) string {
+	h := identity.NewHasher(testSecret)
+	for n := range 1000 {
+		phone := fmt.Sprintf("+4915112345%03d", n)
+		if int(identity.Partition(h.Number(1, op.Phone, []byte(phone)))/128) == group-1 {
+			return phone
+		}
+	}
+	t.Fatal("no number")
+	return ""
 }
 
 // deferred is how many records wait in the groups' leaders.
