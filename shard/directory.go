@@ -19,33 +19,38 @@ import (
 // changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
 // said himself, and goes to the addresses that he has behind it, too.
 func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
-	number, set := s.Number, bodies.StatesSet(o.Body(), w.applying.rec)
+	w.set = bodies.AppendStatesSet(w.set[:0], o.Body(), w.applying.rec)
+	number, set := s.Number, w.set
 	email, phone := profile.Addresses(w.entryOf(s))
 	if len(set) == 0 && entries.SameAddresses(email, phone, o.Body()) { // clients track the same values again and again
 		return w.applyIn(s, o)
 	}
-	var before, after entries.Keys
+	before, after := &w.before, &w.after
+	before.Reset()
 	before.AddAddresses(email, phone) // a body names nobody's alias and no other external id
-	had := bodies.StatesOf(w.entryOf(s))
+	w.had = profile.AppendStates(w.had[:0], w.entryOf(s))
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
 		return w.update(s, out)
 	}
+	after.Reset()
 	after.AddAddresses(profile.Addresses(out))
-	out = w.moveAddresses(p, number, out, &before, &after, w.applying.rec.Stamp)
+	out = w.moveAddresses(p, number, out, before, after, w.applying.rec.Stamp)
 	left := before.Of(op.Email) != nil && !bytes.Equal(before.Of(op.Email), after.Of(op.Email))
 	if left && !bodies.Sets(set, State{Kind: EmailState}) { // reference.md 2.2
 		out = w.ed.ForgetState(out, State{Kind: EmailState})
 	}
-	w.noteAll(p, number, had, out)
+	w.noteAll(p, number, w.had, out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}
-	w.tellRows(p, number, &before, &after)
+	w.tellRows(p, number, before, after)
 	for _, id := range entries.Addresses {
-		if changes := bodies.ForAddress(set, id); len(changes) > 0 && after.Of(id) != nil {
-			w.tellRow(p, op.RowState, 0, id, after.Of(id), number, bodies.AppendStates(nil, changes))
+		if key := after.Of(id); key != nil {
+			if w.what = bodies.AppendStatesFor(w.what[:0], set, id); len(w.what) > 0 {
+				w.tellRow(p, op.RowState, 0, id, key, number, w.what)
+			}
 		}
 	}
 	return nil
@@ -95,8 +100,8 @@ func (w *worker) tellRow(
 	p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
 ) {
 	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
-	body := append(binary.LittleEndian.AppendUint64(nil, number), what...)
-	w.send(p, kind, op.MakeFlags(flags, id), home, body, key, false)
+	w.body = append(binary.LittleEndian.AppendUint64(w.body[:0], number), what...)
+	w.send(p, kind, op.MakeFlags(flags, id), home, w.body, key, false)
 }
 
 // addMember: a profile has got this address.

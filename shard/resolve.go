@@ -33,6 +33,10 @@ type routing struct {
 	ways   map[uint64]uint64   // naming.via of the last op, by naming.number; only if there are detours
 	// detours: some op goes to somebody who was merged.
 	detours bool
+
+	before touched               // of leaveOutUnchanged
+	keys   entries.Keys          // scratch, as is what follows
+	said   []profile.StateChange // what an op sets
 }
 
 // contactField is what an op says of an address, or of states.

@@ -28,10 +28,11 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	}) {
 		return false, nil
 	}
-	var before touched
+	before := &b.routing.before
+	before.users, before.rows = before.users[:0], before.rows[:0]
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
-		user, same, known, err := b.isUnchanged(o, &before)
+		user, same, known, err := b.isUnchanged(o, before)
 		if err != nil || !known { // it may be for anybody whom the ops behind it are for
 			return changed, err
 		}
@@ -68,13 +69,15 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 		l.back()
 		return user, false, known, nil
 	}
-	said := bodies.StatesSet(o.Body(), &op.Record{})
+	b.routing.said = bodies.AppendStatesSet(b.routing.said[:0], o.Body(), &op.Record{})
+	said := b.routing.said
 	email, phone := profile.Addresses(l.blob)
 	same = entries.SameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c profile.StateChange) bool {
 		own, has := profile.StateOf(l.blob, c.State)
 		return !has || !own.Same(c.State) || own.Channel != c.Channel
 	})
-	var keys entries.Keys
+	keys := &b.routing.keys
+	keys.Reset()
 	keys.AddAddresses(email, phone)
 	l.back()
 	for _, k := range keys.List {

@@ -63,6 +63,10 @@ type worker struct {
 	folder                               entries.Folder
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
+	before, after entries.Keys          // addresses of a profile that is being changed
+	set, had, now []profile.StateChange // its states: those that are set, all before, all after
+	what, body    []byte                // what a row is told of it
+
 	dirty    []uint64       // numbers, of the partition that is being saved
 	message  op.Builder     // of the message at hand
 	limits   profile.Limits // of the last record with a limit of its own

@@ -36,6 +36,16 @@ func AppendStates(dst []byte, changes []profile.StateChange) []byte {
 	return dst
 }
 
+// AppendStatesFor is AppendStates of those that concern addresses of a kind.
+func AppendStatesFor(dst []byte, changes []profile.StateChange, id op.IDKind) []byte {
+	for i := range changes {
+		if changes[i].ForAddress(id) {
+			dst = AppendStates(dst, changes[i:i+1])
+		}
+	}
+	return dst
+}
+
 // ParseStates reads what AppendStates has written.
 func ParseStates(b []byte) (changes []profile.StateChange) {
 	for len(b) > 0 {
@@ -52,7 +62,7 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 	switch c.Kind {
 	case profile.StateEmail:
 		n := 1 + int(b[0])
-		c.Value, b = string(b[1:n]), b[n:]
+		c.Value, b = profile.StateName(b[1:n]), b[n:]
 	case profile.StateGroup:
 		c.Group, c.On, c.Channel, b = [16]byte(b), b[16]&1 != 0, b[16]>>1, b[17:]
 	default:
@@ -63,9 +73,9 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 	return c, b[13:]
 }
 
-// StatesSet are the changes that an attributes body makes itself: of what it sets twice the last one, since both have
-// one stamp and no order.
-func StatesSet(body []byte, rec *op.Record) (changes []profile.StateChange) {
+// AppendStatesSet appends the changes that an attributes body makes itself: of what it sets twice the last one, since
+// both have one stamp and no order.
+func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record) []profile.StateChange {
 	add := func(s profile.State) {
 		changes = SetLast(changes, profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
 	}
@@ -77,7 +87,7 @@ func StatesSet(body []byte, rec *op.Record) (changes []profile.StateChange) {
 		body = rest
 		switch {
 		case code == op.AttrEmailSubscribe && v.Tag() == op.String:
-			add(profile.State{Kind: profile.StateEmail, Value: string(v.Bytes())})
+			add(profile.State{Kind: profile.StateEmail, Value: profile.StateName(v.Bytes())})
 		case code == op.AttrEmailSubscribe && v.Tag() == op.Null:
 			add(profile.State{Kind: profile.StateEmail})
 		case code == op.AttrHardBounce:

@@ -21,9 +21,10 @@ func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
 	return true
 }
 
-// Keys are copies of the directory keys of a profile.
+// Keys are copies of the directory keys of a profile. They may be used again, after Reset.
 type Keys struct {
 	List []Key // in the order in which they were added
+	buf  []byte
 }
 
 // Key is where a directory row lies.
@@ -31,6 +32,9 @@ type Key struct {
 	ID  op.IDKind // what it is of
 	Key []byte    // see op.IDKind
 }
+
+// Reset forgets the keys, whose memory is used for the next ones.
+func (r *Keys) Reset() { r.List, r.buf = r.List[:0], r.buf[:0] }
 
 // Read reads them all.
 func (r *Keys) Read(b []byte) {
@@ -50,11 +54,17 @@ func (r *Keys) Read(b []byte) {
 // AddAddresses reads those of an email and a phone, nil for none.
 func (r *Keys) AddAddresses(email, phone op.Value) {
 	if email != nil {
-		r.List = append(r.List, Key{op.Email, op.AppendEmailKey(nil, email.Bytes())})
+		r.add(op.Email, email.Bytes())
 	}
 	if phone != nil {
-		r.List = append(r.List, Key{op.Phone, append([]byte{}, phone.Bytes()...)})
+		r.add(op.Phone, phone.Bytes())
 	}
+}
+
+func (r *Keys) add(id op.IDKind, key []byte) {
+	at := len(r.buf)
+	r.buf = AppendKey(r.buf, id, key) // where it moves, keys before it keep their old memory
+	r.List = append(r.List, Key{id, r.buf[at:len(r.buf):len(r.buf)]})
 }
 
 // Addresses are the kinds of identifiers that hold states.

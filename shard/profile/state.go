@@ -242,15 +242,15 @@ func emailState(blob []byte) (c StateChange, ok bool) {
 	if !ok {
 		return StateChange{State: State{Kind: StateEmail}}, false
 	}
-	c = StateChange{State{Kind: StateEmail, Value: stateName(state)}, changed, actor, 0}
+	c = StateChange{State{Kind: StateEmail, Value: StateName(state)}, changed, actor, 0}
 	if s := find(blob, tagEmailState); !s.none() {
 		_, _, c.Source = splitChange(blob[s.start:])
 	}
 	return c, true
 }
 
-// stateName spares a copy of what is one of three.
-func stateName(state []byte) string {
+// StateName is the text of an email state. It spares a copy of what is one of three.
+func StateName(state []byte) string {
 	for _, name := range [...]string{"subscribed", "unsubscribed", "opted_in", ""} {
 		if string(state) == name {
 			return name
