@@ -45,3 +45,15 @@ func TestDistinctStates(t *testing.T) {
 	}
 	require.Len(t, distinctStates(states), 1)
 }
+
+// A request of unknown outcome may be done in part when it is about several users, also if those are in one element.
+func TestLeaves(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"email":"a"}`: 0, `{"external_id":["a","b"]}`: 2, `{"events":[{"name":"x"}],"purchases":[{"price":1}]}`: 2,
+		`{"subscription_groups":[{"emails":["a"],"external_ids":["b","c"]},{"phones":["d"]}]}`: 4,
+	} {
+		v, err := decode([]byte(body))
+		require.NoError(t, err)
+		require.Equal(t, want, leaves(v.(map[string]any)), body)
+	}
+}

@@ -200,15 +200,21 @@ func (q *Sequence) branch(r *Request, w *Wire) string {
 // mayBeDoneInPart says whether some elements of a request of unknown outcome may be done and others not (docs/http.md).
 // One node does most requests as a whole, but not those that list aliases and external ids.
 func (q *Sequence) mayBeDoneInPart(w *Wire) bool {
-	elements := 0
-	for _, member := range w.Body {
-		if list, ok := member.([]any); ok {
-			elements += len(list)
-		}
-	}
 	listed := strings.HasPrefix(w.Path, "/users/alias/") || strings.HasPrefix(w.Path, "/users/external_ids/") ||
 		w.Path == "/users/identify"
-	return elements > 1 && (q.InParts || listed)
+	return leaves(w.Body) > 1 && (q.InParts || listed)
+}
+
+// leaves is how many elements the lists of a body have, those within elements instead of these.
+func leaves(body map[string]any) (n int) {
+	for _, member := range body {
+		list, _ := member.([]any)
+		for _, element := range list {
+			o, _ := element.(map[string]any)
+			n += max(leaves(o), 1)
+		}
+	}
+	return n
 }
 
 // check reads, and keeps the states that explain all that is read. It reads again for as long as it has patience:
