@@ -58,7 +58,7 @@ type serveCommand struct {
 	Node          uint32            `default:"0" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
 	Raft          string            `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
 	Members       map[uint32]string `mapsep:"," help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
-	Groups        int               `default:"16" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made."`
+	Groups        int               `default:"0" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, six at least."`
 	Replicas      int               `default:"3" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
 	RaftInsecure  bool              `help:"No TLS between nodes. Loopback only."`
 	RaftCert      string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`

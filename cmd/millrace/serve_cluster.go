@@ -42,8 +42,8 @@ func (c *serveCommand) checkCluster() error {
 	if c.Raft == "" || len(c.Members) == 0 {
 		return errors.New("--node: a node of a cluster needs --raft and --members")
 	}
-	if c.Groups < 1 || c.Groups > 256 {
-		return errors.New("--groups: want 1 to 256")
+	if c.Groups < 0 || c.Groups > 256 {
+		return errors.New("--groups: want 1 to 256, or 0 for two a member")
 	}
 	if c.Replicas < 1 {
 		return errors.New("--replicas: want at least 1")

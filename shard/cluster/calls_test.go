@@ -246,6 +246,18 @@ func TestTwoQuestionsForEffects(t *testing.T) {
 	}
 }
 
+// A cluster has more groups than nodes, whatever it begins with.
+func TestDefaultGroups(t *testing.T) {
+	for members, groups := range map[int]int{1: 6, 3: 6, 5: 10, 100: 200, 1000: 256} {
+		o := Options{Members: map[quorum.Node]string{}}
+		for i := range members {
+			o.Members[quorum.Node(i+1)] = "127.0.0.1:7000"
+		}
+		o.EnsureDefaults()
+		require.Equal(t, groups, o.Groups, members)
+	}
+}
+
 // The route of the latest term counts, and within a term who leads does not change.
 func TestRoutes(t *testing.T) {
 	r := newRoutes(1, 4)

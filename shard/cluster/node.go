@@ -37,8 +37,8 @@ type Options struct {
 	// hold for all nodes together. body and the answer are lent for the call. A service must not wait for long; it may
 	// make calls itself.
 	Services map[string]func(from quorum.Node, body []byte) (answer []byte, err error)
-	// Groups and Replicas are fixed when the cluster is made. Defaults 16 (of 16 partitions each) and 3 (or as many as
-	// there are nodes).
+	// Groups and Replicas are fixed when the cluster is made. Defaults: two for each of Members and six at least, and
+	// 3 (or as many as there are nodes).
 	Groups, Replicas int
 	Quorum           quorum.Options   // what is alike in all groups: times and bounds
 	Engine           shard.Options    // memory and bounds of the whole node: shared out among the replicas
@@ -80,9 +80,14 @@ type Options struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
+// defaultGroups is how many groups a cluster of so many nodes gets. A request costs an entry in the log of each group that
+// it has a user in, on each of its disks, so few are best; and what a node that fails has led is to be shared out among
+// the others.
+func defaultGroups(members int) int { return min(max(6, 2*members), identity.Partitions) }
+
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	o.Groups = cmp.Or(max(o.Groups, 0), 16)
+	o.Groups = cmp.Or(max(o.Groups, 0), defaultGroups(len(o.Members)))
 	o.Replicas = cmp.Or(max(o.Replicas, 0), 3)
 	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), 2500*time.Millisecond)
 	o.BarrierTimeout = cmp.Or(max(o.BarrierTimeout, 0), 2500*time.Millisecond)
