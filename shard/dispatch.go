@@ -260,6 +260,9 @@ func (w *worker) waitApplied(position uint64) error {
 		}
 		q.cond.Wait()
 	}
+	if len(q.items) == 0 && !q.busy {
+		q.done = max(q.done, q.upTo)
+	}
 	return nil
 }
 

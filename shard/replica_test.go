@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -243,6 +244,33 @@ func TestReplicaHoldsItsPartitions(t *testing.T) {
 }
 
 // What can't be applied fails the engine, and nothing else.
+// A checkpoint that begins when all up to a position is applied comes to that position, although the worker has got more
+// to do meanwhile and the position is no record's.
+func TestCheckpointReachesWhatIsApplied(t *testing.T) {
+	log := &memLog{}
+	e := openGroupTest(t, replicaOptions(vfs.NewMem(), log, 0, 256))
+	w := e.workers[0]
+	for i := range uint64(2) {
+		log.add((i+1)*65536, 1, eventRecord(int64(i+1)*1e6, 0, 256, "u"))
+	}
+	deliver(e, log.from(0)[:1], 1)
+	end := uint64(65536 + 7)
+	e.Advance(end)
+	require.NoError(t, e.WaitApplied(end))
+
+	w.mu.Lock()
+	deliver(e, log.from(0)[1:], 1)
+	require.Eventually(t, func() bool { // the worker has the second record, and waits for its lock
+		w.queue.mu.Lock()
+		defer w.queue.mu.Unlock()
+		return w.queue.busy
+	}, time.Minute, time.Millisecond)
+	w.catchUp()
+	applied := w.applied
+	w.mu.Unlock()
+	require.Equal(t, end, applied)
+}
+
 func TestReplicaRefusesMalformedRecords(t *testing.T) {
 	resume := func() []byte { // with a body that ends too early for apply
 		var b op.Builder

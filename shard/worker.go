@@ -362,13 +362,15 @@ const prefetchRounds = 3
 const maxReaders = 8
 
 // catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would
-// hold the log. The caller holds w.mu.
+// hold the log. What WaitApplied has said is applied counts also while the worker has something to do. The caller holds
+// w.mu.
 func (w *worker) catchUp() {
 	q := &w.queue
 	q.mu.Lock()
 	if len(q.items) == 0 && !q.busy {
 		w.applied = max(w.applied, q.upTo)
 	}
+	w.applied = max(w.applied, q.done)
 	q.mu.Unlock()
 }
 
