@@ -93,7 +93,6 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--raft-ca", broken), "--raft-insecure goes without"},
 		{member("--raft-cert", broken, "--raft-key", broken, "--raft-ca", broken), "--raft-cert: load certificate"},
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
-		{member("--raft-insecure", "--groups", "257"), "--groups"},
 		{member("--raft-insecure", "--replicas", "0"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
 		{member("--raft-insecure", "--members", "0=127.0.0.1:7081"), "begin with 1"},

@@ -11,13 +11,12 @@ func (g *generator) reads(s *State, all bool) []*Request {
 	list := []*Request{g.readUsers()}
 	for n := range addresses {
 		if all || g.needs(email, n) || g.chance(15) {
-			list = append(list, &Request{Path: exportPath,
-				Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}})
+			list = append(list, readAddress(email, n))
 		}
 	}
 	for n := range phones {
 		if all || g.needs(phone, n) || g.chance(15) {
-			list = append(list, &Request{Path: exportPath, Body: map[string]any{"phone": fmt.Sprintf("phone#%d", n)}})
+			list = append(list, readAddress(phone, n))
 		}
 	}
 	if g.areas.Consent {

@@ -84,11 +84,18 @@ func each(n int, f func(order []int)) {
 // addressReads ask who has each address, and who is meant by it.
 func addressReads() (list []*Request) {
 	for n := range addresses {
-		list = append(list, &Request{Path: exportPath,
-			Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}})
+		list = append(list, readAddress(email, n))
 	}
 	for n := range phones {
-		list = append(list, &Request{Path: exportPath, Body: map[string]any{"phone": fmt.Sprintf("phone#%d", n)}})
+		list = append(list, readAddress(phone, n))
 	}
 	return list
+}
+
+// readAddress asks who has an address of the pools.
+func readAddress(kind, n int) *Request {
+	if kind == phone {
+		return &Request{Path: exportPath, Body: map[string]any{"phone": fmt.Sprintf("phone#%d", n)}}
+	}
+	return &Request{Path: exportPath, Body: map[string]any{"email_address": fmt.Sprintf("~a%d@example.com", n)}}
 }
