@@ -179,8 +179,8 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 	}
 }
 
-// status measures reads of the subscription states of 50 users a request, while the track load runs at half of its
-// rate.
+// status measures reads of the subscription states of 50 users a request, alone and while the track load runs at half of
+// its rate.
 func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
@@ -200,9 +200,14 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	reads := &traffic{server: server, connections: 32, status: fasthttp.StatusOK, fill: inTurn(uris)}
-	var rates, p50, p99, tracked []float64
+	var alone, rates, p50, p99, tracked []float64
 	perRequest := float64(mix225[body.Attributes] + mix225[body.Events] + mix225[body.Purchases])
 	for range s.Rounds {
+		a, err := reads.during(ctx, func() error { return sleep(ctx, s.Duration) })
+		if err != nil {
+			return nil, err
+		}
+		alone = append(alone, a.perSecond)
 		r, err := reads.during(ctx, func() error {
 			report, err := track.run(ctx, loadtest.Options{Duration: s.Duration, Rate: max(1, full/perRequest/2)})
 			if err == nil {
@@ -215,7 +220,8 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		}
 		rates, p50, p99 = append(rates, r.perSecond), append(p50, r.quantile(50)), append(p99, r.quantile(99))
 	}
-	return []Figure{newFigure("subscription/status/get of 50 users, 32 connections, beside half of the track rate",
+	return []Figure{newFigure("subscription/status/get of 50 users, 32 connections", "requests/s", alone).want(atLeast,
+		statusTarget), newFigure("subscription/status/get of 50 users, 32 connections, beside half of the track rate",
 		"requests/s", rates,
 		Detail{"p50", median(p50), "ms"}, Detail{"p99", median(p99), "ms"},
 		Detail{"track beside", median(tracked), "objects/s"}, Detail{"track alone", full, "objects/s"}).want(atLeast,
