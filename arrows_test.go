@@ -90,7 +90,7 @@ var libraries = map[string][]string{
 	"github.com/cockroachdb/pebble/v2":  {"wal", "wal/durable", "shard/...", "bench/..."},
 	"github.com/alecthomas/kong":        {"cmd/..."},
 	"github.com/minio/minio-go/v7":      {"api/stream"},
-	"github.com/twmb/franz-go":          {"api/stream"},
+	"github.com/twmb/franz-go":          {"api/stream", "bench/..."},
 	"github.com/twmb/avro":              {"api/stream"},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},
 	"github.com/coreos/go-oidc/v3":      {"api/console"},

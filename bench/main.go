@@ -52,6 +52,7 @@ var parts = []part{
 	{"shared", "an address that many users share", shared},
 	{"merge", "merges beside the track load", merge},
 	{"filesin", "import of files against the track load", filesIn},
+	{"streams", "streams beside the track load, and how fast the event log goes out", streams},
 	{"status", "reads of subscription states beside the track load", status},
 	{"cluster", "three nodes on this machine against one alone", cluster},
 	{"replay", "kill -9 and the time until the server is ready again", replay},

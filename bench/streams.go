@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rclone/gofakes3"
+	"github.com/rclone/gofakes3/s3mem"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"millrace/api/control"
+	"millrace/loadtest"
+)
+
+const (
+	streamedTarget  = 0.85 // of the track rate without a stream
+	parquetPerBlock = 1.3  // bytes
+	kafkaTarget     = 300_000
+	bucketTarget    = 500_000
+	maxStreamed     = 1_000_000 // events that are streamed in a round
+
+	streamTopic  = "bench"
+	streamBucket = "lake"
+)
+
+// fileStreams are what is written into a directory; target is events/s of one core.
+var fileStreams = []struct {
+	format string
+	target float64
+}{{"parquet", 1_000_000}, {"ndjson", 1_000_000}, {"avro", 800_000}}
+
+// streams measures what a stream costs requests, how fast the event log goes out, and how soon an event is in Kafka.
+func streams(ctx context.Context, s *settings) (figures []Figure, err error) {
+	for _, part := range []func(context.Context, *settings) ([]Figure, error){streamBeside, streamOut, streamDelay} {
+		f, err := part(ctx, s)
+		if figures = append(figures, f...); err != nil {
+			return figures, err
+		}
+	}
+	return figures, nil
+}
+
+// streamBeside measures requests while a stream writes files of what they bring against requests alone.
+func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
+	note("streams: beside requests")
+	var sides []*httpSide
+	for _, name := range []string{"streamed", "alone"} {
+		server, err := startServer(ctx, s, name, "--stream-file-after", "1s")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, server.stop()) }()
+		sides = append(sides,
+			&httpSide{s: s, processes: []*process{server}, connections: 128, bodies: s.bodies(mix225)})
+	}
+	stream := &stream{server: sides[0].processes[0], data: filepath.Join(s.dir, "streamed"), id: "lake"}
+	if err := stream.create(ctx, control.Stream{Format: "parquet"}); err != nil {
+		return nil, err
+	}
+	for _, side := range sides {
+		if err := side.warmup(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rates, err := inTurns(ctx, s.Rounds,
+		func(int) (float64, error) { return sides[0].measure(ctx) },
+		func(int) (float64, error) { return sides[1].measure(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	status, err := stream.status(ctx)
+	if err == nil && status.Error != "" {
+		err = errors.New(status.Error)
+	}
+	return []Figure{newFigure("requests beside a stream to a directory ÷ alone, 225 objects, 128 connections", "",
+		ratios(rates[0], rates[1]),
+		Detail{"beside", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
+		Detail{"CPU beside", median(sides[0].cpu), "s per million objects"},
+		Detail{"CPU alone", median(sides[1].cpu), "s per million objects"},
+		Detail{"streamed", float64(status.Events), "events"}, Detail{"waiting", float64(status.LagEvents), "events"}).want(
+		atLeast, streamedTarget)}, err
+}
+
+// streamOut measures how fast the event log goes to each destination. That of files is taken by the processor's time, so
+// it is that of one core; those that others answer for by the clock.
+func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
+	note("streams: out of the event log")
+	const data = "out"
+	server, err := startServer(ctx, s, data, "--event-pack-after", "1s", "--event-duty", "1", "--checkpoint-interval",
+		"500ms") // what isn't checkpointed isn't packed
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	out := &out{server: server, data: filepath.Join(s.dir, data)}
+	if err := out.fill(ctx, s); err != nil {
+		return nil, err
+	}
+	brokers, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, streamTopic))
+	if err != nil {
+		return nil, err
+	}
+	defer brokers.Close()
+	bucket, err := out.bucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer bucket.Close()
+
+	var sides []*outSide
+	var measures []func(int) (float64, error)
+	add := func(name string, document control.Stream, target float64) {
+		side := &outSide{out: out, name: name, document: document, target: target}
+		sides = append(sides, side)
+		measures = append(measures, func(round int) (float64, error) { return side.measure(ctx, round) })
+	}
+	for _, f := range fileStreams {
+		add(f.format, control.Stream{Format: f.format}, f.target)
+	}
+	add("kafka", control.Stream{Format: "json", Destination: control.Destination{Type: control.DestinationKafka,
+		Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}}, kafkaTarget)
+	add("s3", control.Stream{Format: "ndjson", Destination: control.Destination{Type: control.DestinationS3,
+		Endpoint: "http://" + bucket.address, Bucket: streamBucket, Region: "us-east-1", Addressing: "path",
+		Credentials: streamBucket}}, bucketTarget)
+	rates, err := inTurns(ctx, s.Rounds, measures...)
+	if err != nil {
+		return nil, err
+	}
+	for i, side := range sides {
+		name, unit := "event log → "+side.name+" files, one core", "events/s"
+		if i >= len(fileStreams) {
+			name = "event log → " + side.name
+		}
+		figures = append(figures, newFigure(name, unit, rates[i],
+			Detail{"took", median(side.seconds), "s"}, Detail{"CPU of the server", median(side.cpu) * 1e6, "µs an event"},
+			Detail{"bytes", side.perEvent, "an event"}, Detail{"events", float64(out.events), ""}).want(atLeast, side.target))
+	}
+	return append(figures, newFigure("bytes of an event in Parquet ÷ in the event log", "",
+		[]float64{sides[0].perEvent / out.perEvent}, Detail{"Parquet", sides[0].perEvent, "bytes"},
+		Detail{"event log", out.perEvent, "bytes"}).want(atMost, parquetPerBlock)), nil
+}
+
+// out is a server with a packed event log.
+type out struct {
+	server   *process
+	data     string
+	events   int64
+	perEvent float64 // bytes, packed
+}
+
+// fill sends events and waits until they are packed.
+func (o *out) fill(ctx context.Context, s *settings) error {
+	side := &httpSide{s: s, processes: []*process{o.server}, connections: 64, bodies: s.bodies(mixEvents)}
+	r, err := side.run(ctx, loadtest.Options{Duration: 2 * s.Duration,
+		Requests: maxStreamed / int64(mixEvents.Total())})
+	if err != nil {
+		return err
+	}
+	o.events = r.Objects
+	for packed := 0.0; packed < float64(o.events); {
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+		if packed, err = o.server.metric(ctx, "millrace_eventlog_packed_events_total"); err != nil {
+			return err
+		}
+	}
+	size, err := o.server.metric(ctx, "millrace_eventlog_bytes")
+	o.perEvent = size / float64(o.events)
+	return err
+}
+
+// served is a server of this process.
+type served struct {
+	net.Listener
+	address string
+}
+
+// bucket serves a bucket in memory, whose key the server has.
+func (o *out) bucket(ctx context.Context) (*served, error) {
+	const id, secret = "AKIDBENCH", "bench-secret"
+	backend := s3mem.New()
+	if err := backend.CreateBucket(ctx, streamBucket); err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(o.data, "stream-credentials", "bench")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	text := fmt.Appendf(nil, `{"access_key_id":%q,"secret_access_key":%q}`, id, secret)
+	if err := os.WriteFile(filepath.Join(folder, streamBucket+".json"), text, 0o600); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	handler := gofakes3.New(backend, gofakes3.WithV4Auth(map[string]string{id: secret})).Server()
+	go func() { _ = http.Serve(l, handler) }() // until it is closed
+	return &served{l, l.Addr().String()}, nil
+}
+
+// outSide is one destination, with a stream of its own in each round.
+type outSide struct {
+	*out
+	name     string
+	document control.Stream
+	target   float64
+
+	seconds, cpu []float64 // of a round, and of an event
+	perEvent     float64   // bytes
+}
+
+func (o *outSide) measure(ctx context.Context, round int) (float64, error) {
+	stream := &stream{server: o.server, data: o.data, id: fmt.Sprint(o.name, round)}
+	cpu, start := cpuSeconds(o.server.pid()), time.Now()
+	o.document.From, o.document.Kinds = control.StreamBeginning, []string{"event"}
+	if err := stream.create(ctx, o.document); err != nil {
+		return 0, err
+	}
+	status, err := stream.await(ctx, o.events)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", o.name, err)
+	}
+	took, used := time.Since(start).Seconds(), max(cpuSeconds(o.server.pid())-cpu, cpuTick)
+	o.seconds, o.cpu = append(o.seconds, took), append(o.cpu, used/float64(o.events))
+	o.perEvent = float64(status.Bytes) / float64(o.events)
+	if err := stream.remove(ctx); err != nil {
+		return 0, err
+	}
+	quiet(o.server.pid())
+	if o.document.Destination.Type != "" {
+		return float64(o.events) / took, nil
+	}
+	return float64(o.events) / used, os.RemoveAll(filepath.Join(o.data, "streams", "bench", stream.id))
+}
+
+// stream is one of a server's.
+type stream struct {
+	server *process
+	data   string
+	id     string
+}
+
+func (t *stream) create(ctx context.Context, document control.Stream) error {
+	document.ID = t.id
+	return t.call(ctx, http.MethodPost, "", document, nil)
+}
+
+func (t *stream) remove(ctx context.Context) error {
+	return t.call(ctx, http.MethodDelete, "/"+t.id, nil, nil)
+}
+
+// streamStatus is what is looked at of a status.
+type streamStatus struct {
+	Error     string `json:"error"`
+	Events    int64  `json:"events"`
+	Bytes     int64  `json:"bytes"`
+	LagEvents int64  `json:"lag_events"`
+}
+
+func (t *stream) status(ctx context.Context) (v streamStatus, err error) {
+	return v, t.call(ctx, http.MethodGet, "/"+t.id+"/status", nil, &v)
+}
+
+// await waits until so many events are delivered.
+func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) {
+	for {
+		status, err := t.status(ctx)
+		if err == nil && status.Error != "" {
+			err = errors.New(status.Error)
+		}
+		if err != nil || status.Events >= events {
+			return status, err
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return status, err
+		}
+	}
+}
+
+func (t *stream) call(ctx context.Context, method, path string, body, answer any) error {
+	token, err := os.ReadFile(filepath.Join(t.data, "admin-token"))
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+t.server.admin+"/admin/workspaces/bench/streams"+path,
+		bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	r.Header.Set("Content-Type", "application/json")
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if text, err = io.ReadAll(a.Body); err == nil && a.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s streams%s: %s %s", method, path, a.Status, text)
+	}
+	if err != nil || answer == nil {
+		return err
+	}
+	return json.Unmarshal(text, answer)
+}
