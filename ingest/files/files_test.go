@@ -94,6 +94,13 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":"a","payload":"{\"k\":[1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
 	f(`{"email":"a"}`, deletions, `- a deletion needs 'external_id', 'svc_id', or 'alias_name' and 'alias_label'`)
 	f(`{"external_id":"a","payload":{}}`, deletions, `- a deletion has no 'payload'`)
+	f(`{"external_id":"a","updated_at":1769851800,"payload":{"name":"e"}}`, events, `events {"external_id":"a","time":1769851800,"name":"e"}`)
+	f(`{"external_id":"a","external_id":"b","payload":{}}`, Options{}, `- 'external_id' is there more than once, or under another name`)
+	f(`{"svc_id":"a","BRAZE_ID":"b","payload":{}}`, Options{}, `- 'BRAZE_ID' is there more than once, or under another name`)
+	f(`{"external_id":"a","payload":{},"Payload":{"k":1}}`, Options{}, `- 'Payload' is there more than once, or under another name`)
+	f(`{"external_id":"a","External_ID":"b"}`, deletions, `- 'External_ID' is there more than once, or under another name`)
+	f(`{"external_id":"a","EXTERNAL_ID":null,"payload":{}}`, Options{}, `attributes {"external_id":"a"}`)
+	f(`{"external_id":"a","EXTERNAL_ID":"b"}`, Options{}, `attributes {"external_id":"a","EXTERNAL_ID":"b"}`)
 	f(`[1]`, Options{}, `- it is no JSON object`)
 	f(`{"a"`, Options{}, `- it is no JSON object`)
 	f(`{`, Options{}, `- a bracket or a quote is not closed`)
@@ -194,6 +201,9 @@ func TestHostileFiles(t *testing.T) {
 	f("a,b,c,d", CSV, short, "line 1, column 7: the row has more than 3 cells")
 	f("first_name,age\nA,3", CSV, Options{}, "line 1: the header has no column of an identifier: external_id, svc_id, braze_id, alias_name and alias_label, email, or phone")
 	f("external_id,age,age\n", CSV, Options{}, `line 1: the column "age" is there more than once`)
+	f("external_id,EXTERNAL_ID,payload\n", CSV, Options{}, `line 1: the columns "external_id" and "EXTERNAL_ID" mean the same`)
+	f("alias_name,alias_label,user_alias_name\n", CSV, Options{}, `line 1: the columns "alias_name" and "user_alias_name" mean the same`)
+	f("svc_id,braze_id\n", CSV, Options{Kind: Deletions}, `line 1: the columns "svc_id" and "braze_id" mean the same`)
 	f("external_id,braze_id\n", CSV, Options{}, "line 1: the header has identifiers of more than one kind, and no payload")
 	f("alias_name,payload\n", CSV, Options{}, "line 1: the header has only one of alias_name and alias_label")
 	f("external_id,payload\n", CSV, Options{Kind: Deletions}, "line 1: deletions have no column payload")
@@ -248,6 +258,13 @@ func TestParquet(t *testing.T) {
 		`attributes {"external_id":"b","age":0,"score":0,"at":"1970-01-01T00:00:00Z","day":"1970-01-01"}`)
 	rows(t, parquetText(t, parquetRow{&id, nil, `{"k":1}`}, parquetRow{nil, &email, `{"k":2}`}, parquetRow{&id, &email, `{"k":2}`}, parquetRow{&id, nil, ``}), Parquet, Options{},
 		`attributes {"external_id":"a","k":1}`, `attributes {"email":"e@x.de","k":2}`, `- a row must have one identifier: more columns are filled in`, `- 'payload' is required`)
+	type unsigned struct {
+		ExternalID uint64 `parquet:"external_id"`
+		Small      uint32 `parquet:"small"`
+		Large      uint64 `parquet:"k"`
+	}
+	rows(t, parquetText(t, unsigned{1 << 63, 1<<32 - 1, 1<<64 - 1}), Parquet, Options{},
+		`attributes {"external_id":9223372036854775808,"small":4294967295,"k":18446744073709551615}`)
 	type nested struct {
 		ExternalID string   `parquet:"external_id"`
 		List       []string `parquet:"list"`

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -88,14 +89,9 @@ func lineFault(r *Row, blanks int, err error) error {
 // takeApart finds the columns of a line. One without a payload is an object itself.
 func (r *Row) takeApart() error {
 	text := r.line
-	var w walk
-	for w.begin(text); w.next(); {
-		if c := columnOf(w.name); c != columnNone && !isNothing(w.value) {
-			r.columns[c] = w.value
-		}
-	}
-	if w.err != nil {
-		return w.err
+	twice, err := r.takeColumns(text)
+	if err != nil {
+		return err
 	}
 	payload := r.columns[columnPayload]
 	if payload == nil {
@@ -103,12 +99,30 @@ func (r *Row) takeApart() error {
 		r.object = text
 		return nil
 	}
+	if twice != nil {
+		return twice
+	}
 	if payload[0] != '"' {
 		r.payload = payload
 		return nil
 	}
-	var err error
 	r.scratch, err = jsontext.AppendUnquote(r.scratch[:0], payload)
 	r.payload = r.scratch
 	return err
+}
+
+// takeColumns takes the members of an object for columns. twice says which of them is filled in more than once.
+func (r *Row) takeColumns(object []byte) (twice, err error) {
+	var w walk
+	for w.begin(object); w.next(); {
+		c := columnOf(w.name)
+		if c == columnNone || isNothing(w.value) {
+			continue
+		}
+		if r.columns[c] != nil && twice == nil {
+			twice = fmt.Errorf("'%s' is there more than once, or under another name", w.name)
+		}
+		r.columns[c] = w.value
+	}
+	return twice, w.err
 }

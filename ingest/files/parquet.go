@@ -102,7 +102,11 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 			return leaf{form: func(dst []byte, v parquet.Value) []byte { return appendTime(dst, v.Int64(), unit) }}, true
 		case *format.DateType:
 			return leaf{form: appendDate}, true
-		case *format.StringType, *format.EnumType, *format.JsonType, *format.IntType, nil:
+		case *format.IntType:
+			if !t.IsSigned {
+				return leaf{appendUnsigned, true}, true
+			}
+		case *format.StringType, *format.EnumType, *format.JsonType, nil:
 		default:
 			return l, false
 		}
@@ -126,6 +130,13 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 		return leaf{form: func(dst []byte, v parquet.Value) []byte { return append(dst, v.ByteArray()...) }}, true
 	}
 	return l, false
+}
+
+func appendUnsigned(dst []byte, v parquet.Value) []byte {
+	if v.Kind() == parquet.Int32 {
+		return strconv.AppendUint(dst, uint64(v.Uint32()), 10)
+	}
+	return strconv.AppendUint(dst, v.Uint64(), 10)
 }
 
 func appendTime(dst []byte, n int64, unit time.Duration) []byte {

@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -269,14 +270,9 @@ func (r *Row) appendIdentifier(o *Object, who column) string {
 
 // takeIdentifiers takes the members of an object for columns.
 func (r *Row) takeIdentifiers(object []byte) (column, string) {
-	var w walk
-	for w.begin(object); w.next(); {
-		if c := columnOf(w.name); c != columnNone && !isNothing(w.value) {
-			r.columns[c] = w.value
-		}
-	}
-	if w.err != nil {
-		return columnNone, w.err.Error()
+	twice, err := r.takeColumns(object)
+	if err = cmp.Or(err, twice); err != nil {
+		return columnNone, err.Error()
 	}
 	r.object = nil
 	return r.identifier()
@@ -305,7 +301,7 @@ func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) stri
 // appendMissing appends, each with a comma before it, the members that an object lacks.
 func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *ObjectOptions) []byte {
 	if kind != Attributes && !facts.time {
-		if at := r.columns[columnUpdatedAt]; isString(at) {
+		if at := r.columns[columnUpdatedAt]; at != nil {
 			dst = append(append(dst, `,"time":`...), at...)
 		} else {
 			dst = append(append(append(dst, `,"time":"`...), options.Time...), '"')

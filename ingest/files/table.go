@@ -122,8 +122,16 @@ func (t *table) column(title string, i int) tableColumn {
 
 // check finds what no row can mend.
 func (t *table) check() error {
+	var titles [columnCount]string
 	for _, c := range t.columns {
-		if c.known >= columnExternalID && c.known <= columnPhone && !slices.Contains(t.who, c.known) {
+		if c.known == columnNone {
+			continue
+		}
+		if other := titles[c.known]; other != "" {
+			return &Fault{Line: 1, Text: fmt.Sprintf("the columns %q and %q mean the same", other, c.title)}
+		}
+		titles[c.known] = c.title
+		if c.known >= columnExternalID && c.known <= columnPhone {
 			t.who = append(t.who, c.known)
 		}
 	}

@@ -23,8 +23,8 @@ func (i *importer) file(ctx context.Context, path string) error {
 		return err
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		return err
+	if err != nil { // it is gone since the directory was read, or not for us
+		return &FileError{path, err}
 	}
 	defer f.Close()
 	info, err := f.Stat()

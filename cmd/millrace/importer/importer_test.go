@@ -382,6 +382,21 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, err, "it fails its checksum")
 }
 
+// A file that is gone when its turn comes, for whoever brought it took it back, doesn't keep those behind it.
+func TestFileThatIsGone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	for n, name := range []string{"a.ndjson", "b.ndjson", "c.ndjson"} {
+		write(t, filepath.Join(dir, name), fmt.Sprintf(`{"external_id":"u","row":%d}`+"\n", n))
+	}
+	d.onAny = sync.OnceFunc(func() { _ = os.Remove(filepath.Join(dir, "b.ndjson")) })
+	report, err := Run(t.Context(), d.options(t, dir))
+	require.ErrorContains(t, err, "b.ndjson: no such file or directory")
+	require.Equal(t, []int{0, 2}, d.rows["u"])
+	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
+}
+
 type info struct {
 	fs.FileInfo
 	size     int64
@@ -423,13 +438,18 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// A file of events that was left off too long ago isn't gone on with by itself.
+// A file that was left off too long ago isn't gone on with by itself: rows of any kind may say that they are events, and
+// attributes may be counters. Deletions have no keys.
 func TestLate(t *testing.T) {
-	o := Options{Kind: files.Events, Key: "key"}
-	s := &state{Kind: files.Events, APIKey: hashOfKey("key"), Saved: time.Now().Add(-keeps - time.Hour)}
-	require.ErrorContains(t, s.resume(&o), "--late")
-	o.Late = true
-	require.NoError(t, s.resume(&o))
-	o.Late, s.Saved = false, time.Now()
-	require.NoError(t, s.resume(&o))
+	for _, kind := range files.Kinds {
+		o := Options{Kind: kind, Key: "key"}
+		s := &state{Kind: kind, APIKey: hashOfKey("key"), Saved: time.Now().Add(-keeps - time.Hour)}
+		if kind != files.Deletions {
+			require.ErrorContains(t, s.resume(&o), "--late", kind)
+		}
+		o.Late = true
+		require.NoError(t, s.resume(&o))
+		o.Late, s.Saved = false, time.Now()
+		require.NoError(t, s.resume(&o))
+	}
 }

@@ -129,7 +129,7 @@ func (one *state) resume(o *Options) error {
 		return errors.New("it was begun with another --update-existing-only")
 	case one.APIKey != hashOfKey(o.Key):
 		return errors.New("it was begun with another API key, by which alone the server knows what it has had")
-	case !o.Late && one.Kind != files.Attributes && time.Since(one.Saved) > keeps:
+	case !o.Late && one.Kind != files.Deletions && time.Since(one.Saved) > keeps: // attributes may say `inc`, or be events
 		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, "+
 			"of which a part could be applied twice; --late goes on all the same",
 			one.Saved.Format(time.RFC3339))
