@@ -55,7 +55,7 @@ func (e *Replica) takeOwn(p *Pending, data []byte, merges int, urgent bool) (err
 	if c.rec, err = op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names); err != nil {
 		panic("BUG: made a bad record: " + err.Error())
 	}
-	c.Urgent = urgent
+	c.Urgent, c.Waits = urgent, true
 	return e.take(p, data, merges)
 }
 

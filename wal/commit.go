@@ -8,7 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 )
 
-// committer is the state of the commit loop. Only that goroutine touches it.
+// committer is the state of the commit loop. The loop's goroutine touches it, and who has its place (commitHere).
 type committer struct {
 	writer  *writer   // nil: the next record begins a segment
 	segment *segment  // what writer writes to
@@ -32,27 +32,9 @@ func (c *committer) init(l *Log) {
 // makes two halves that take turns, and so twice the fsyncs, which cost more CPU than anything else here.
 func (l *Log) commitLoop() {
 	defer close(l.done)
-	c := &l.commit
 	for l.take() {
-		err := l.write()
-		if err == nil {
-			err = l.sync()
-		}
-		if err != nil {
-			l.fail(err)
+		if !l.commitGroup() {
 			return
-		}
-		if l.Err() != nil { // of the high-water mark, found by the keeper: nothing is acknowledged after it
-			return
-		}
-		l.opts.OnDurable(c.group)
-		clear(c.group)
-		c.group = c.group[:0]
-		if c.writer.end() >= l.opts.SegmentBytes {
-			if err := l.finishSegment(); err != nil {
-				l.fail(err)
-				return
-			}
 		}
 	}
 	if l.Err() == nil {
@@ -62,19 +44,65 @@ func (l *Log) commitLoop() {
 	}
 }
 
+// commitHere makes what waits durable in the caller's goroutine, which has the committer's place (lent): a request that is
+// alone then waits for its fsync, and for no goroutine to be woken, twice. It does one group; what came meanwhile is the
+// committer's.
+func (l *Log) commitHere() {
+	runtime.Gosched() // as in take
+	l.mu.Lock()
+	l.gather()
+	l.mu.Unlock()
+	if len(l.commit.group) > 0 {
+		l.commitGroup()
+	}
+	l.mu.Lock()
+	l.lent = false
+	l.idle = l.rests()
+	wake := !l.idle
+	l.mu.Unlock()
+	if wake {
+		l.wake.Signal()
+	}
+}
+
+// commitGroup makes the group durable and hands it back. It says false when the log has failed.
+func (l *Log) commitGroup() bool {
+	c := &l.commit
+	err := l.write()
+	if err == nil {
+		err = l.sync()
+	}
+	if err != nil {
+		l.fail(err)
+		return false
+	}
+	if l.Err() != nil { // of the high-water mark, found by the keeper: nothing is acknowledged after it
+		return false
+	}
+	l.opts.OnDurable(c.group)
+	clear(c.group)
+	c.group = c.group[:0]
+	if c.writer.end() >= l.opts.SegmentBytes {
+		if err := l.finishSegment(); err != nil {
+			l.fail(err)
+			return false
+		}
+	}
+	return true
+}
+
 // take moves what waits into the group, up to groupBytes. It blocks while nothing waits, and returns false when nothing
 // ever will.
 //
 // It lets other goroutines run first: those that were just answered, or are about to append as well, get into this
 // group instead of the next one. Woken by the first of many, the committer would otherwise sync that one record alone.
 func (l *Log) take() bool {
-	c := &l.commit
 	runtime.Gosched()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queued == 0 && !l.closing && l.failure == nil {
-		for l.queued == 0 && !l.closing && l.failure == nil {
-			l.idle = true
+	if l.rests() {
+		for l.rests() || l.lent {
+			l.idle = !l.lent
 			l.wake.Wait()
 		}
 		l.mu.Unlock()
@@ -82,8 +110,18 @@ func (l *Log) take() bool {
 		l.mu.Lock()
 	}
 	l.idle = false
+	l.gather()
+	return len(l.commit.group) > 0
+}
+
+// rests: there is nothing to commit, nor an end to come to. The caller holds l.mu.
+func (l *Log) rests() bool { return l.queued == 0 && !l.closing && l.failure == nil }
+
+// gather moves what waits into the group; nothing when the log has failed. The caller holds l.mu.
+func (l *Log) gather() {
+	c := &l.commit
 	if l.failure != nil {
-		return false
+		return
 	}
 	var size int64
 	for l.queued > 0 && size < c.groupBytes {
@@ -94,7 +132,6 @@ func (l *Log) take() bool {
 		size += int64(len(r.Data))
 		c.group = append(c.group, r)
 	}
-	return len(c.group) > 0
 }
 
 // write copies the group to the writer.

@@ -84,6 +84,7 @@ func (h *harness) write(t *testing.T, id uint64, rng *rand.Rand, stop chan struc
 			size = 8 + rng.IntN(6000)
 		}
 		r := newRecord(id, size)
+		r.Waits = rng.IntN(2) == 0
 		acked := make(chan struct{})
 		r.Context = acked
 		if err := h.Append(r); err != nil {
@@ -125,6 +126,7 @@ func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error 
 		mine := map[uint64]uint64{}
 		for range rng.IntN(4) {
 			r := newRecord(1<<60+rng.Uint64N(1<<50), 8+rng.IntN(2000))
+			r.Waits = rng.IntN(2) == 0
 			if err := c.Append(r); err != nil {
 				return err
 			}

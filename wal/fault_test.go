@@ -88,6 +88,7 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 		for i := uint64(1); i <= 30; i++ {
 			r := newRecord(i, 8000)
+			r.Waits = i%3 == 0
 			err := h.Append(r)
 			if err == nil && h.waitAcked(r.Position) {
 				if i%10 == 0 {
@@ -232,6 +233,67 @@ func TestStalledDisk(t *testing.T) {
 	}
 }
 
+// A record that its owner waits for is made durable by whoever appends it when the committer has nothing to do, else by
+// the committer; what comes meanwhile, and Close, are the committer's.
+func TestWaitingRecords(t *testing.T) {
+	var gate sync.RWMutex
+	fs := syncFS{vfs.NewMem(), func() { gate.RLock(); gate.RUnlock() }} //nolint:staticcheck // a gate
+	h := mustOpen(t, fs, nil)
+	waiting := func(id uint64) *Record {
+		r := newRecord(id, 100)
+		r.Waits = true
+		return r
+	}
+	rests := func() bool {
+		h.Log.mu.Lock()
+		defer h.Log.mu.Unlock()
+		return h.idle
+	}
+	atRest := func() { require.Eventually(t, rests, time.Minute, time.Millisecond) }
+	atDisk := func() { require.Eventually(t, func() bool { return h.atDisk() > 0 }, time.Minute, time.Millisecond) }
+	for id := range uint64(3) {
+		atRest()
+		require.NoError(t, h.Append(waiting(id)))
+		require.EqualValues(t, id+1, h.ackedPosition(), "when Append returns it is durable")
+		require.True(t, rests(), "and nobody was woken")
+	}
+
+	gate.Lock()
+	require.NoError(t, h.Append(newRecord(3, 100))) // the committer's
+	atDisk()
+	require.NoError(t, h.Append(waiting(4)), "which doesn't wait for the committer")
+	require.EqualValues(t, 3, h.ackedPosition())
+	gate.Unlock()
+	require.True(t, h.waitAcked(5))
+	atRest()
+
+	gate.Lock()
+	var all sync.WaitGroup
+	all.Go(func() { require.NoError(t, h.Append(waiting(5))) })
+	atDisk()
+	for id := range uint64(100) { // with none of which the committer begins
+		r := newRecord(6+id, 100)
+		r.Waits = id%2 == 0
+		require.NoError(t, h.Append(r))
+	}
+	require.EqualValues(t, 5, h.ackedPosition())
+	gate.Unlock()
+	all.Wait()
+	require.True(t, h.waitAcked(106))
+	atRest()
+
+	gate.Lock()
+	all.Go(func() { require.NoError(t, h.Append(waiting(106))) })
+	atDisk()
+	require.NoError(t, h.Append(newRecord(107, 100)))
+	all.Go(func() { require.NoError(t, h.Close()) })
+	require.Eventually(t, func() bool { return errors.Is(h.Append(waiting(0)), ErrClosed) }, time.Minute, time.Millisecond)
+	gate.Unlock()
+	all.Wait()
+	require.Equal(t, h.LastPosition(), h.ackedPosition())
+	require.NoError(t, h.bad)
+}
+
 // F22: Close drains: what was taken is acknowledged and there.
 func TestCloseDrains(t *testing.T) {
 	fs := vfs.NewMem()
@@ -241,7 +303,9 @@ func TestCloseDrains(t *testing.T) {
 	for w := range uint64(8) {
 		wg.Go(func() {
 			for {
-				err := h.Append(newRecord(w<<32, 500))
+				r := newRecord(w<<32, 500)
+				r.Waits = w%2 == 0
+				err := h.Append(r)
 				if errors.Is(err, ErrClosed) {
 					return
 				} else if err == nil {

@@ -22,6 +22,8 @@ type Record struct {
 	Context any
 	// Urgent records are taken while the disk is full, too: what completes accepted work, or makes room.
 	Urgent bool
+	// Waits: whoever appends it does nothing else until it is handed back, so Append may make it durable itself.
+	Waits bool
 }
 
 // HeaderBytes is the length of the header that Append writes to the start of Record.Data:

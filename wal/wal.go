@@ -93,7 +93,7 @@ type Options struct {
 	// StallAfter: Stalled reports true when the disk has been at one group for longer. Default 5 s.
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
-	// OnDurable gets records that have become durable, in position order, from one goroutine. The slice is lent for the
+	// OnDurable gets records that have become durable, in position order, from one goroutine at a time. The slice is lent for the
 	// call, the records are the caller's again. Nothing is written while it runs: it should hand over and return. It
 	// must not call Close. Required.
 	OnDurable func([]*Record)
@@ -163,7 +163,8 @@ type Log struct {
 	bytes    int64
 	appended uint64 // the last position given
 	touched  bool   // something was appended since Open
-	idle     bool   // the committer waits
+	idle     bool   // the committer waits, and nobody has its place
+	lent     bool   // who has appended a record has the committer's place (commitHere)
 	closing  bool
 	failure  error // wraps ErrFailed
 
@@ -235,8 +236,8 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// Append gives the record its position and queues it; it never waits for the disk. OnDurable hands the record back.
-// With an error the record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed,
+// Append gives the record its position and queues it. OnDurable hands the record back. It waits for the disk only with a
+// record that says so (Record.Waits). With an error the record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed,
 // ErrRecordTooLarge.
 func (l *Log) Append(r *Record) error {
 	size := len(r.Data)
@@ -272,10 +273,13 @@ func (l *Log) Append(r *Record) error {
 	l.queued++
 	l.records++
 	l.bytes += int64(size)
-	wake := l.idle
-	l.idle = false
+	isIdle := l.idle
+	l.idle, l.lent = false, l.lent || isIdle && r.Waits
 	l.mu.Unlock()
-	if wake {
+	switch {
+	case isIdle && r.Waits:
+		l.commitHere()
+	case isIdle:
 		l.wake.Signal()
 	}
 	return nil
