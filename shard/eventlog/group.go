@@ -619,7 +619,7 @@ func (r *groupReader) properties(list []row, dst *rows) {
 	}
 	v := valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts), raws: r.cursor(colRaws),
 		sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs)}
-	var values []op.Value
+	values := make([]op.Value, 0, len(v.tags.b)) // one for each tag
 	next := make([]int, names)
 	for name, n := range counts {
 		next[name] = len(values)

@@ -8,8 +8,6 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/parquet-go/parquet-go"
-
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -155,102 +153,4 @@ func KindName(k op.Kind) string {
 		return "deletion"
 	}
 	return "event"
-}
-
-// ParquetRow is a row of a Parquet file that Write makes.
-type ParquetRow struct {
-	ID         string   `parquet:"id"`
-	Workspace  uint32   `parquet:"workspace"`
-	Type       string   `parquet:"type,dict"`
-	ExternalID *string  `parquet:"external_id,optional"`
-	AliasName  *string  `parquet:"alias_name,optional"`
-	AliasLabel *string  `parquet:"alias_label,optional,dict"`
-	Email      *string  `parquet:"email,optional"`
-	Phone      *string  `parquet:"phone,optional"`
-	SvcID      *string  `parquet:"svc_id,optional"`
-	Name       *string  `parquet:"name,optional,dict"`
-	ProductID  *string  `parquet:"product_id,optional,dict"`
-	Currency   *string  `parquet:"currency,optional,dict"`
-	Price      *float64 `parquet:"price,optional"`
-	Quantity   *uint32  `parquet:"quantity,optional"`
-	TotalMinor *int64   `parquet:"total_minor,optional"`
-	Time       int64    `parquet:"time,timestamp(millisecond)"`
-	AcceptedAt int64    `parquet:"accepted_at,timestamp(microsecond)"`
-	AppID      *string  `parquet:"app_id,optional,dict"`
-	Properties *string  `parquet:"properties,optional"`
-}
-
-const (
-	parquetBatch    = 1 << 10
-	parquetRowGroup = 1 << 16
-)
-
-type parquetEncoder struct {
-	w     *parquet.GenericWriter[ParquetRow]
-	svcID SvcIDFunc
-	batch []ParquetRow
-}
-
-func newParquetEncoder(w io.Writer, svcID SvcIDFunc) *parquetEncoder {
-	return &parquetEncoder{svcID: svcID, batch: make([]ParquetRow, 0, parquetBatch),
-		w: parquet.NewGenericWriter[ParquetRow](w, parquet.MaxRowsPerRowGroup(parquetRowGroup),
-			parquet.Compression(&parquet.Zstd))}
-}
-
-func (x *parquetEncoder) Write(e *Event) error {
-	if x.batch = append(x.batch, parquetRow(e, x.svcID)); len(x.batch) < parquetBatch {
-		return nil
-	}
-	return x.Flush()
-}
-
-func (x *parquetEncoder) Flush() error {
-	_, err := x.w.Write(x.batch)
-	x.batch = x.batch[:0]
-	if err != nil {
-		return fmt.Errorf("write parquet: %w", err)
-	}
-	return nil
-}
-
-func (x *parquetEncoder) Close() error {
-	if err := errors.Join(x.Flush(), x.w.Close()); err != nil {
-		return fmt.Errorf("write parquet: %w", err)
-	}
-	return nil
-}
-
-func parquetRow(e *Event, svcID SvcIDFunc) ParquetRow {
-	text := func(b []byte) *string { s := string(b); return &s }
-	r := ParquetRow{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: KindName(e.Kind), Time: e.Time.UnixMilli(),
-		AcceptedAt: e.AcceptedAt.UnixMicro()}
-	switch e.ID {
-	case op.ExternalID:
-		r.ExternalID = text(e.Key)
-	case op.Alias:
-		if label, name, ok := op.SplitAliasKey(e.Key); ok {
-			r.AliasLabel, r.AliasName = text(label), text(name)
-		}
-	case op.Email:
-		r.Email = text(e.Key)
-	case op.Phone:
-		r.Phone = text(e.Key)
-	}
-	if svcID != nil && e.Resolved {
-		r.SvcID = text(svcID(nil, e.Workspace, e.Number))
-	}
-	if e.Kind == op.Purchase {
-		price, quantity, total := e.Price, e.Quantity, e.Total
-		r.ProductID, r.Currency, r.Price, r.Quantity, r.TotalMinor = text(e.Name), text(e.Currency[:]), &price, &quantity,
-			&total
-	} else if e.Kind == op.Event {
-		r.Name = text(e.Name)
-	}
-	if len(e.App) > 0 {
-		r.AppID = text(e.App)
-	}
-	if e.Properties != nil {
-		r.Properties = text(e.Properties)
-	}
-	return r
 }

@@ -1,0 +1,60 @@
+package eventlog
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// Rows are as they were written over the bounds of batches and row groups, whatever the rows before them had.
+func TestParquetRows(t *testing.T) {
+	const rows = parquetRowGroup + parquetBatch + 1
+	var out bytes.Buffer
+	e := NewEncoder(&out, Parquet, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) })
+	kinds := []op.Kind{op.Event, op.Purchase, op.Delete}
+	for i := range rows {
+		require.NoError(t, e.Write(&Event{Position: uint64(i), Workspace: 3, Kind: kinds[i%3], ID: op.ExternalID, Key: fmt.Append(nil, "u", i%1000), Number: uint64(i), Resolved: i%7 == 0,
+			Name: []byte("n"), Currency: [3]byte([]byte("EUR")), Price: 1.5, Quantity: 2, Total: int64(i), Time: time.UnixMilli(int64(i)), AcceptedAt: time.UnixMicro(int64(i)),
+			Properties: [][]byte{nil, []byte(`{"a":1}`)}[i/2%2]}))
+	}
+	require.NoError(t, e.Close())
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.Len(t, file.RowGroups(), 2)
+	require.EqualValues(t, parquetRowGroup, file.RowGroups()[0].NumRows())
+	got, err := parquet.Read[ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.Len(t, got, rows)
+	text := func(s string) *string { return &s }
+	for i, r := range got {
+		want := ParquetRow{ID: fmt.Sprintf("%016x0000", i), Workspace: 3, Type: KindName(kinds[i%3]), ExternalID: text(fmt.Sprint("u", i%1000)), Time: int64(i), AcceptedAt: int64(i)}
+		if i%7 == 0 {
+			want.SvcID = text(fmt.Sprint("svc", i))
+		}
+		switch kinds[i%3] {
+		case op.Event:
+			want.Name = text("n")
+		case op.Purchase:
+			price, quantity, total := 1.5, uint32(2), int64(i)
+			want.ProductID, want.Currency, want.Price, want.Quantity, want.TotalMinor = text("n"), text("EUR"), &price, &quantity, &total
+		}
+		if i/2%2 == 1 {
+			want.Properties = text(`{"a":1}`)
+		}
+		if !equalRows(&want, &r) {
+			require.Equal(t, want, r, "row %d", i)
+		}
+	}
+	require.Equal(t, parquetColumns, len(parquetSchema.Columns()))
+}
+
+// equalRows is quicker than what explains.
+func equalRows(a, b *ParquetRow) bool {
+	return parquetSchema.Deconstruct(nil, a).Equal(parquetSchema.Deconstruct(nil, b))
+}
