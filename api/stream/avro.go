@@ -1,11 +1,13 @@
 package stream
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
 	"strings"
 
+	"github.com/klauspost/compress/flate"
 	"github.com/twmb/avro"
 	"github.com/twmb/avro/ocf"
 
@@ -75,11 +77,8 @@ type avroEncoder struct {
 	workspace string
 }
 
-// avroLevel is that of deflate, which every reader of Avro knows.
-const avroLevel = 1
-
 func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) (*avroEncoder, error) {
-	o, err := ocf.NewWriter(w, avroSchemas[kind], ocf.WithCodec(ocf.DeflateCodec(avroLevel)))
+	o, err := ocf.NewWriter(w, avroSchemas[kind], ocf.WithCodec(newDeflate()))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
@@ -114,4 +113,29 @@ func optional(text []byte) *string {
 	}
 	s := string(text)
 	return &s
+}
+
+// deflate is the codec of that name, which every reader of Avro knows. That of the library, which it is but for
+// Compress, makes a compressor for each block.
+type deflate struct {
+	ocf.Codec
+	compressor *flate.Writer
+}
+
+func newDeflate() *deflate {
+	w, err := flate.NewWriter(nil, flate.BestSpeed)
+	if err != nil {
+		panic("BUG: deflate options: " + err.Error())
+	}
+	return &deflate{Codec: ocf.DeflateCodec(flate.BestSpeed), compressor: w}
+}
+
+func (d *deflate) Compress(src []byte) ([]byte, error) {
+	out := bytes.NewBuffer(make([]byte, 0, len(src)/2))
+	d.compressor.Reset(out)
+	if _, err := d.compressor.Write(src); err != nil {
+		return nil, err
+	}
+	err := d.compressor.Close()
+	return out.Bytes(), err
 }

@@ -12,6 +12,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"hash"
+	"sync"
 
 	"github.com/zeebo/xxh3"
 
@@ -25,11 +27,14 @@ const Partitions = 256
 type Hasher struct {
 	seed   uint64
 	secret [32]byte
+	macs   sync.Pool // of hash.Hash: to make one costs as much as to use it
 }
 
 // NewHasher makes the Hasher of a store from its 32-byte secret.
 func NewHasher(secret [32]byte) *Hasher {
-	return &Hasher{seed: binary.LittleEndian.Uint64(secret[:]), secret: secret}
+	h := &Hasher{seed: binary.LittleEndian.Uint64(secret[:]), secret: secret}
+	h.macs.New = func() any { return hmac.New(sha256.New, h.secret[:]) }
+	return h
 }
 
 // Number is the home number of an identifier in a workspace.
@@ -93,7 +98,9 @@ func (h *Hasher) tag(workspace uint32, number uint64) [32]byte {
 	var msg [12]byte
 	binary.LittleEndian.PutUint32(msg[:], workspace)
 	binary.LittleEndian.PutUint64(msg[4:], number)
-	mac := hmac.New(sha256.New, h.secret[:])
+	mac := h.macs.Get().(hash.Hash)
+	defer h.macs.Put(mac)
+	mac.Reset()
 	mac.Write(msg[:])
 	return [32]byte(mac.Sum(nil))
 }
