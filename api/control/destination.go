@@ -46,6 +46,8 @@ type Destination struct {
 	Topic    string `json:"topic,omitempty" yaml:"topic"`
 	Security string `json:"security,omitempty" yaml:"security"`
 	SASL     string `json:"sasl,omitempty" yaml:"sasl"`
+	// Registry is the URL of the schema registry, which the format avro needs.
+	Registry string `json:"registry,omitempty" yaml:"registry"`
 }
 
 // Types of a Destination, and values of its fields.
@@ -62,9 +64,10 @@ const (
 	AddressingPath = "path"
 	AddressingHost = "host"
 
-	// Formats of messages: the bodies of Currents, or the rows of files.
+	// Formats of messages: the bodies of Currents, or the rows of files; of Kafka also records of Avro.
 	FormatCurrents = "currents"
 	FormatJSON     = "json"
+	FormatAvro     = "avro"
 
 	EncryptionS3  = "AES256"
 	EncryptionKMS = "aws:kms"
@@ -140,6 +143,7 @@ var destinationFields = []destinationField{
 		oneOf(SecurityPlaintext, SecurityTLS)},
 	{"sasl", func(d *Destination) string { return d.SASL }, []string{DestinationKafka},
 		oneOf(SASLPlain, SASLScram256, SASLScram512)},
+	{"registry", func(d *Destination) string { return d.Registry }, []string{DestinationKafka}, checkRegistry},
 }
 
 // destinationNeeds are the fields that a type must have.
@@ -152,10 +156,10 @@ var destinationNeeds = map[string][]string{
 
 // destinationFormats are what a type's events can be written as; the first is the default.
 var destinationFormats = map[string][]string{
-	DestinationDirectory: {"parquet", "ndjson", "avro"},
-	DestinationS3:        {"parquet", "ndjson", "avro"},
+	DestinationDirectory: {"parquet", "ndjson", FormatAvro},
+	DestinationS3:        {"parquet", "ndjson", FormatAvro},
 	DestinationHTTP:      {FormatCurrents, FormatJSON},
-	DestinationKafka:     {FormatCurrents, FormatJSON},
+	DestinationKafka:     {FormatCurrents, FormatJSON, FormatAvro},
 }
 
 func (d *Destination) validate() error {
@@ -278,6 +282,16 @@ func checkBatch(field, value string) error {
 
 // checkHost wants a URL that is no more than a scheme and a host. One with a password would show it to whoever reads
 // the stream.
+// checkRegistry permits a path, below which some services have theirs.
+func checkRegistry(field, value string) error {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
+		return invalid("%s %q: want a URL such as https://registry.example.com", field, value)
+	}
+	return nil
+}
+
 func checkHost(field, value string) error {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||

@@ -81,7 +81,14 @@ func (s *Stream) validate() error {
 	if err := s.Destination.validate(); err != nil {
 		return err
 	}
-	return oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format)
+	if err := oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format); err != nil {
+		return err
+	}
+	avro := s.Destination.Type == DestinationKafka && s.Format == FormatAvro
+	if avro != (s.Destination.Registry != "") {
+		return invalid("destination.registry: the format %s to Kafka has one, and nothing else", FormatAvro)
+	}
+	return nil
 }
 
 // replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.

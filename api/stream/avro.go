@@ -86,10 +86,19 @@ func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) 
 }
 
 func (x *avroEncoder) Write(e *eventlog.Event) error {
-	r := avroRow{ID: x.users.id(e).String(), UserID: string(x.users.svcID), ExternalUserID: optional(x.users.externalID),
+	r := newAvroRow(e, x.users, x.workspace)
+	if err := x.w.Encode(&r); err != nil {
+		return fmt.Errorf("write avro: %w", err)
+	}
+	return nil
+}
+
+// newAvroRow is the row of the event that users has read last.
+func newAvroRow(e *eventlog.Event, users *reader, workspace string) avroRow {
+	r := avroRow{ID: users.id(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
 		AppID: optional(e.App),
-		Time:  int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(x.users.timeZone),
-		AppGroupID: &x.workspace}
+		Time:  int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(users.timeZone),
+		AppGroupID: &workspace}
 	switch e.Kind {
 	case op.Event:
 		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
@@ -97,10 +106,7 @@ func (x *avroEncoder) Write(e *eventlog.Event) error {
 		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
 			string(appendProperties(nil, e))
 	}
-	if err := x.w.Encode(&r); err != nil {
-		return fmt.Errorf("write avro: %w", err)
-	}
-	return nil
+	return r
 }
 
 func (x *avroEncoder) Flush() error { return x.w.Flush() }

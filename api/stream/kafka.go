@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,6 +33,7 @@ type topics struct {
 	names   map[string]string // topics by kind
 	refused refusedFile
 	client  *kgo.Client // nil: not connected
+	schemas *schemas    // nil: values are JSON
 }
 
 // kafkaCredentials is what credentials for Kafka look like: of SASL, and of TLS, in PEM.
@@ -41,6 +43,10 @@ type kafkaCredentials struct {
 	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's
 	Certificate string `json:"certificate,omitempty"`
 	Key         string `json:"key,omitempty"`
+	// Of the schema registry: a user, or a token.
+	RegistryUser     string `json:"registry_user,omitempty"`
+	RegistryPassword string `json:"registry_password,omitempty"`
+	RegistryToken    string `json:"registry_token,omitempty"`
 }
 
 func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
@@ -49,6 +55,9 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
+	}
+	if s.Format == control.FormatAvro {
+		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names}
 	}
 	return k
 }
@@ -65,7 +74,7 @@ func (k *topics) close() {
 }
 
 // open makes another producer, with the credentials as they are now. What the one before has not sent is given up.
-func (k *topics) open(context.Context) error {
+func (k *topics) open(ctx context.Context) error {
 	k.close()
 	k.refused.folders.forget()
 	var c kafkaCredentials
@@ -89,6 +98,11 @@ func (k *topics) open(context.Context) error {
 			return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
 		}
 		options = append(options, kgo.DialTLSConfig(config))
+	}
+	if k.schemas != nil {
+		if err := k.schemas.open(ctx, &c); err != nil {
+			return err
+		}
 	}
 	client, err := kgo.NewClient(append(options, k.o.kafka...)...)
 	k.client = client
@@ -151,14 +165,32 @@ func (d *records) write(ctx context.Context, e *eventlog.Event) error {
 		return err
 	}
 	kind := eventlog.KindName(e.Kind)
-	value := w.append(nil, e)
+	value, err := d.to.value(e)
+	if err != nil {
+		return err
+	}
 	d.done.bytes += int64(len(value))
 	d.to.client.Produce(ctx,
 		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value, Headers: []kgo.RecordHeader{
 			{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
 			{Key: "workspace", Value: []byte(d.to.ws.ID)},
-			{Key: "content-type", Value: []byte("application/json")}}}, d.note)
+			{Key: "content-type", Value: []byte(d.to.contentType())}}}, d.note)
 	return d.failed()
+}
+
+// value is the record of the event that the writer has read last.
+func (k *topics) value(e *eventlog.Event) ([]byte, error) {
+	if k.schemas == nil {
+		return k.writer.append(nil, e), nil
+	}
+	return k.schemas.append(nil, e, k.writer.reader, k.ws.ID)
+}
+
+func (k *topics) contentType() string {
+	if k.schemas == nil {
+		return "application/json"
+	}
+	return "application/avro"
 }
 
 // note is told what became of a record.
@@ -198,13 +230,21 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 			d.done.refused++
 			d.done.bytes -= int64(len(r.Value))
 			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: kerr.MessageTooLarge.Message,
-				Event: r.Value})
+				Event: d.to.readable(r.Value)})
 		}
 		if err != nil {
 			return fmt.Errorf("produce to topic %q: %w", r.Topic, err)
 		}
 	}
 	return nil
+}
+
+// readable is a record's value as JSON.
+func (k *topics) readable(value []byte) json.RawMessage {
+	if k.schemas == nil {
+		return value
+	}
+	return k.schemas.json(value)
 }
 
 // abort gives up what is not sent: open makes another producer.

@@ -10,11 +10,11 @@ import (
 type writer struct {
 	*reader
 	workspace string
-	currents  bool
+	currents  bool // the ids are those of Currents, and so are the messages, unless they are Avro
 }
 
 func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
-	return &writer{reader: newReader(o, ws.Number), workspace: ws.ID, currents: s.Format == control.FormatCurrents}
+	return &writer{reader: newReader(o, ws.Number), workspace: ws.ID, currents: s.Format != control.FormatJSON}
 }
 
 // messageID is what the id of an event is in the message itself.

@@ -95,7 +95,7 @@ type streamsCreate struct {
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
 	Kind   []string `env:"-" help:"event, purchase, deletion; default: the first two."`
 	Name   []string `env:"-" help:"Only these events and products."`
-	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json."`
+	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
 	destinationFlags
 }
@@ -119,13 +119,15 @@ type destinationFlags struct {
 	Topic       string `env:"-" help:"kafka: topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
 	Security    string `env:"-" help:"kafka: plaintext (default), tls."`
 	SASL        string `name:"sasl" env:"-" help:"kafka: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
+	Registry    string `env:"-" help:"kafka: the schema registry, for the format avro." placeholder:"URL"`
 }
 
 func (f *destinationFlags) destination() control.Destination {
 	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials,
 		Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
 		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
-		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL}
+		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL,
+		Registry: f.Registry}
 }
 
 // Run makes a stream.

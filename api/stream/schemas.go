@@ -1,0 +1,110 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/twmb/avro"
+	"github.com/twmb/franz-go/pkg/sr"
+
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+)
+
+// schemas are those of a stream's records, at a schema registry. A value has the number there of its schema in front,
+// as readers of Confluent's clients want it: a zero, the number in 4 bytes, highest first, and then the record.
+type schemas struct {
+	url     string
+	timeout time.Duration
+	topics  map[string]string // by kind
+	ids     map[op.Kind]int
+}
+
+// open registers the schemas, which does nothing where they are known.
+func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
+	config, err := c.tls()
+	if err != nil {
+		return err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	defer transport.CloseIdleConnections()
+	options := []sr.ClientOpt{sr.URLs(s.url), sr.UserAgent("millrace"),
+		sr.HTTPClient(&http.Client{Transport: transport, Timeout: s.timeout})}
+	switch {
+	case c.RegistryToken != "":
+		options = append(options, sr.BearerToken(c.RegistryToken))
+	case c.RegistryUser != "":
+		options = append(options, sr.BasicAuth(c.RegistryUser, c.RegistryPassword))
+	}
+	client, err := sr.NewClient(options...)
+	if err != nil {
+		return fmt.Errorf("schema registry: %w", err)
+	}
+	s.ids = map[op.Kind]int{}
+	for kind := range s.topics {
+		k := streamKinds[kind]
+		subject := s.subject(kind)
+		s.ids[k], err = client.RegisterSchema(ctx, subject, sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
+			-1, -1)
+		if err != nil {
+			return fmt.Errorf("schema registry: register subject %q: %w", subject, err)
+		}
+	}
+	return nil
+}
+
+// subject is that of a kind's topic; of a topic that has several kinds, that of the record in it.
+func (s *schemas) subject(kind string) string {
+	topic, kinds := s.topics[kind], 0
+	for _, t := range s.topics {
+		if t == topic {
+			kinds++
+		}
+	}
+	if kinds == 1 {
+		return topic + "-value"
+	}
+	root := avroSchemas[streamKinds[kind]].Root()
+	return topic + "-" + root.Namespace + "." + root.Name
+}
+
+const registryHeader = 5 // bytes in front of a value
+
+// append appends the value of the event that users has read last.
+func (s *schemas) append(dst []byte, e *eventlog.Event, users *reader, workspace string) ([]byte, error) {
+	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
+	r := newAvroRow(e, users, workspace)
+	dst, err := avroSchemas[e.Kind].AppendEncode(dst, &r)
+	if err != nil {
+		return nil, fmt.Errorf("write avro: %w", err)
+	}
+	return dst, nil
+}
+
+// json is a value for people to read.
+func (s *schemas) json(value []byte) json.RawMessage {
+	id := int(binary.BigEndian.Uint32(value[1:registryHeader]))
+	for kind, of := range s.ids {
+		if of == id {
+			return recordJSON(avroSchemas[kind], value[registryHeader:])
+		}
+	}
+	panic("BUG: a value of no schema")
+}
+
+func recordJSON(schema *avro.Schema, value []byte) json.RawMessage {
+	var row map[string]any
+	if _, err := schema.Decode(value, &row); err != nil {
+		panic("BUG: a record can't be read: " + err.Error())
+	}
+	text, err := json.Marshal(row)
+	if err != nil {
+		panic("BUG: a record is no JSON: " + err.Error())
+	}
+	return text
+}
