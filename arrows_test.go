@@ -27,6 +27,7 @@ var arrows = map[string][]string{
 	"cmd/millrace/importer": {"ingest/files", "wal/durable"},
 
 	"api":            {"api/...", "ingest/field", "shard", "shard/bodies", "shard/op", "shard/profile", "wal/durable"},
+	"api/census":     {"shard", "shard/profile"},
 	"api/console":    {"api/control", "api/preference", "api/scim"},
 	"api/control":    {"api/keys", "api/ratelimit"},
 	"api/keys":       {},
@@ -71,9 +72,10 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
 // loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":    {"api", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":    {"api", "api/census", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":     {"ingest", "shard/bodies", "shard/identity", "wal"},
+	"api/census":     {"shard/op"},
 	"api/live":       {"ingest"},
 	"ingest":         {"loadtest/body"},
 	"shard":          {"ingest", "loadtest/body"},

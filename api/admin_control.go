@@ -28,6 +28,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.scimRoutes(),
 		s.userRoutes(),
 		s.consentRoutes(),
+		s.censusRoutes(),
 		s.auditRoutes(),
 		s.refusedRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/refused"
@@ -49,9 +50,13 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	require.NoError(t, err)
 	d.control.Start(ControlStore(engine, nil))
 	require.NoError(t, d.bootstrap())
+	counter, err := census.New(census.Options{Store: engine, Share: 1, Logger: d.logger()})
+	require.NoError(t, err)
+	edit = append([]func(*Options){func(o *Options) { o.Census = counter }}, edit...)
 	served := d.openDoor(Engine(engine), edit)
 	return d, func() {
 		d.closeDoor(served)
+		require.NoError(t, counter.Close())
 		require.NoError(t, d.control.FlushUsage())
 		require.NoError(t, engine.Close())
 		require.NoError(t, kept.Close())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/census"
 	"millrace/api/ratelimit"
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
@@ -62,6 +63,7 @@ func TestOnACluster(t *testing.T) {
 		{"SCIMConcurrentCreation", TestSCIMConcurrentCreation},
 		{"SCIMConcurrentMembers", TestSCIMConcurrentMembers},
 		{"PreferenceCenterConcurrency", TestPreferenceCenterConcurrency},
+		{"Census", TestCensus},
 		{"LinkAfterARestart", TestLinksAfterARestart},
 	} {
 		if i < 2 || !testing.Short() {
@@ -108,6 +110,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		doors[i] = d
 		self := quorum.Node(i + 1)
 		var limiter atomic.Pointer[ratelimit.Limiter]
+		var counter atomic.Pointer[census.Counter]
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
 			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
@@ -122,6 +125,12 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 					}
 					return nil, errors.New("not open yet")
 				},
+				"census": func(_ quorum.Node, body []byte) ([]byte, error) {
+					if c := counter.Load(); c != nil {
+						return c.Serve(context.Background(), body)
+					}
+					return nil, errors.New("not open yet")
+				},
 			},
 		}
 		group.Go(func() {
@@ -133,10 +142,12 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			}
 			nodes[i] = n
 			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self)}, systemClock))
+			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: censusPeers{testPeers{n, uint32(self)}}, Logger: d.logger()})
+			counter.Store(c)
 			d.control.Start(ControlStore(n.Coordinator(), n.Spread))
-			errs[i] = eventually(func() error { return errors.Join(settled(n), d.bootstrap()) })
+			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
 		})
-		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter = limiter.Load() }}, edit...)
+		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter, o.Census = limiter.Load(), counter.Load() }}, edit...)
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -158,6 +169,9 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		group.Wait()
 		for _, d := range doors {
 			require.NoError(t, d.control.FlushUsage())
+			if d.options.Census != nil {
+				require.NoError(t, d.options.Census.Close())
+			}
 		}
 		closing()
 	}
@@ -217,4 +231,16 @@ func (p testPeers) Owner(partition uint8) (node uint32, term uint64) {
 
 func (p testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
 	return p.Node.Call(ctx, quorum.Node(node), "ratelimit", message)
+}
+
+// censusPeers are the nodes of the cluster as a census sees them.
+type censusPeers struct{ testPeers }
+
+func (p censusPeers) Leader(partition uint8) uint32 {
+	leader, _ := p.Owner(partition)
+	return leader
+}
+
+func (p censusPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	return p.Node.Call(ctx, quorum.Node(node), "census", message)
 }

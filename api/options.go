@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/ratelimit"
@@ -91,6 +92,9 @@ type Options struct {
 
 	// Refused keeps objects that are refused. nil: nobody does.
 	Refused refused.Feed
+
+	// Census counts consent. nil: nobody does.
+	Census *census.Counter
 
 	// Cluster is what this server is a node of; nil: it is alone.
 	Cluster Cluster

@@ -15,6 +15,7 @@ const (
 )
 
 type consentData struct {
+	Counts   *consentCounts // nil: nobody counts here
 	Groups   []subscriptionGroup
 	Centers  []center
 	Blocked  []blocked
@@ -41,11 +42,14 @@ type center struct {
 	State        string `json:"state"`
 }
 
-// showConsent serves GET …/consent: groups, preference centers, block list.
+// showConsent serves GET …/consent: groups, how many are in them, preference centers, block list.
 func (c *Console) showConsent(v *visit) error {
 	data := consentData{Channels: []string{"email", "sms", "whatsapp"}}
 	var err error
 	if data.Groups, err = v.groups(); err != nil {
+		return err
+	}
+	if data.Counts, err = v.consentCounts(); err != nil {
 		return err
 	}
 	var centers struct {

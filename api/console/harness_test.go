@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
+	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/openapi"
@@ -136,7 +137,10 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	kept, err := refused.Open(refused.Options{Dir: filepath.Join(h.t.TempDir(), "refused"), Logger: logger})
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, kept.Close()) })
-	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
+	counter, err := census.New(census.Options{Store: h.engine, Share: 1, Logger: logger})
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, counter.Close()) })
+	h.api, err = api.New(api.Options{Store: store, Census: counter, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
 		Live: h.live, Refused: kept, AdminHandlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts,
 			"GET /admin/workspaces/{workspace}/streams/{id}/status": serveStreamStatus},
 		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {

@@ -82,6 +82,7 @@ var doneTexts = map[string]string{
 	"app-removed":     "The app is removed. Profiles keep what they have of it.",
 	"workspace-added": "The workspace is added.",
 	"key-revoked":     "The key is revoked: requests with it are refused from now on.",
+	"count-stopped":   "The count is stopped.",
 	"group-added":     "The group is added.",
 	"group-changed":   "The group is changed.",
 	"group-archived":  "The group is archived. Users keep their states in it.",

@@ -52,6 +52,8 @@ func (c *Console) routes() []*route {
 		{"GET", canvasPath, See, c.showCanvas},
 
 		{"GET", consentPath, See, c.showConsent},
+		{"POST", countPath, ChangeGroups, c.startCount},
+		{"POST", countPath + "/stop", ChangeGroups, c.stopCount},
 		{"POST", groupsPath, ChangeGroups, c.addGroup},
 		{"POST", groupsPath + "/{group}", ChangeGroups, c.renameGroup},
 		{"POST", groupsPath + "/{group}/archive", ChangeGroups, c.archiveGroup},

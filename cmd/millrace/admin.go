@@ -20,20 +20,21 @@ import (
 type adminCommand struct {
 	adminCaller
 
-	Workspaces        workspacesCommand `cmd:"" help:"Workspaces and their settings. They are never removed."`
-	Apps              appsCommand       `cmd:"" help:"Apps of a workspace."`
-	Keys              keysCommand       `cmd:"" help:"API keys of a workspace."`
-	Groups            groupsCommand     `cmd:"" help:"Subscription groups of a workspace. They are archived, not removed."`
-	PreferenceCenters documentsCommand  `cmd:"" help:"Preference centers of a workspace."`
-	Campaigns         documentsCommand  `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
-	Canvases          documentsCommand  `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
-	SCIM              scimCommand       `cmd:"" name:"scim" help:"SCIM access of the company."`
-	PermissionSets    setsCommand       `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
-	Audit             auditCommand      `cmd:"" help:"Who has changed what."`
-	Blocklist         blocklistCommand  `cmd:"" help:"Email addresses on the block list of a workspace."`
-	Trail             trailCommand      `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
-	Bootstrap         bootstrapCommand  `cmd:"" help:"Apply a bootstrap file."`
-	Call              callCommand       `cmd:"" help:"Any call of the admin API."`
+	Workspaces        workspacesCommand    `cmd:"" help:"Workspaces and their settings. They are never removed."`
+	Apps              appsCommand          `cmd:"" help:"Apps of a workspace."`
+	Keys              keysCommand          `cmd:"" help:"API keys of a workspace."`
+	Groups            groupsCommand        `cmd:"" help:"Subscription groups of a workspace. They are archived, not removed."`
+	PreferenceCenters documentsCommand     `cmd:"" help:"Preference centers of a workspace."`
+	Campaigns         documentsCommand     `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
+	Canvases          documentsCommand     `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
+	SCIM              scimCommand          `cmd:"" name:"scim" help:"SCIM access of the company."`
+	PermissionSets    setsCommand          `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
+	Audit             auditCommand         `cmd:"" help:"Who has changed what."`
+	Blocklist         blocklistCommand     `cmd:"" help:"Email addresses on the block list of a workspace."`
+	Trail             trailCommand         `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
+	ConsentCounts     consentCountsCommand `cmd:"" help:"How many users of a workspace have which subscription state."`
+	Bootstrap         bootstrapCommand     `cmd:"" help:"Apply a bootstrap file."`
+	Call              callCommand          `cmd:"" help:"Any call of the admin API."`
 }
 
 // adminTarget is the admin listener of a running server, and how to prove that one may use it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,6 +45,14 @@ func TestAdminConsent(t *testing.T) {
 		"subscription_groups":[{"subscription_group_id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","subscription_state":"subscribed"}]}]}`).status)
 	o.has(args("trail test --external-id ada"), "subscription_group subscribed News 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55 /users/track api key track")
 	o.run(args("trail test --phone +14155552671")...)
+	o.has(args("consent-counts show test"), "nobody has counted since the server was started")
+	o.has(args("consent-counts start test"), "counting; `consent-counts show test` says how far it is")
+	for !strings.Contains(o.run(args("consent-counts show test")...), "counted at") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	o.has(args("consent-counts show test"), "1 users, counted at 20", "email: 0 opted in, 0 subscribed, 0 unsubscribed, 1 never set",
+		"GROUP CHANNEL SUBSCRIBED UNSUBSCRIBED UNKNOWN ID News email 1 0 0 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55")
+	require.Contains(t, o.refused("consent-counts", "stop", "test"), "404 Not Found")
 	require.Contains(t, o.refused("trail", "test", "--external-id", "nobody"), "404 Not Found: user not found")
 	require.Contains(t, o.refused("trail", "test", "--phone", "4155552671"), "phone must be in E.164 format")
 	p.stop()

@@ -11,6 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api"
+	"millrace/api/census"
 	"millrace/api/console"
 	"millrace/api/control"
 	"millrace/api/live"
@@ -37,6 +38,7 @@ type node struct {
 	streams *stream.Manager
 	live    *live.Hub
 	refused refusals.Feed // nil: what is refused is not kept
+	census  counter       // nil in it: nobody counts, or not yet
 	console *console.Console
 	// consoleAddress is where it is found; empty: nowhere.
 	consoleAddress string
@@ -60,6 +62,7 @@ type nodeOptions struct {
 	streams stream.Options
 	live    live.Options
 	refused *refusals.Options // nil: what is refused is not kept
+	census  *census.Options   // nil: nobody counts consent
 	console console.Options
 	cluster *cluster.Options // nil: alone
 
@@ -93,12 +96,15 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	if err := n.openRefused(keeper); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	if err := n.openCensus(&o); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	if err := n.openStreams(o.streams); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
-	door.Control, door.Live, door.Refused = n.control, n.live, n.refused
+	door.Control, door.Live, door.Refused, door.Census = n.control, n.live, n.refused, n.census.Load()
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte,
 		int) {
 		d := decoders.Get()

@@ -112,6 +112,8 @@ type serveCommand struct {
 	LiveViewers   int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
 	LivePerSecond int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
 
+	CountShare float64 `default:"0.25" help:"Share of one core for a count of consent; 0: nobody counts."`
+
 	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
 	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
 	WriteTimeout        time.Duration `default:"10s" help:"For an answer to leave."`
@@ -186,6 +188,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	if o.live, err = c.liveOptions(); err != nil {
+		return err
+	}
+	if o.census, err = c.censusOptions(); err != nil {
 		return err
 	}
 	if o.refused, err = c.refusedOptions(logger); err != nil {

@@ -164,6 +164,9 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 			return nil, errOpening
 		},
 	}
+	if o.census != nil {
+		options.Services[censusService] = n.serveCensus
+	}
 	if o.keeper != nil {
 		options.Services[refusedService] = o.keeper.serve
 	}

@@ -16,18 +16,20 @@ showTimes(document);
 // Parts that show what goes on are fetched again, while somebody looks at them.
 const live = document.querySelector("[data-reload]");
 if (live) {
-  setInterval(async () => {
+  const kept = live.id ? "#" + live.id : "[data-reload]";
+  const timer = setInterval(async () => {
     if (document.hidden) return;
     try {
       const answer = await fetch(location.href, { redirect: "error", headers: { "X-Reload": "1" } });
       if (!answer.ok) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const name of ["[data-reload]", ".figures"]) {
+      for (const name of [kept, ".figures"]) {
         const old = document.querySelector(name), next = page.querySelector(name);
         if (old && next) { showTimes(next); old.replaceWith(next); }
       }
+      if (!document.querySelector("[data-reload]")) clearInterval(timer); // it has come to its end
     } catch { /* the server stops, or the session is over: the next click tells */ }
-  }, 10000);
+  }, 1000 * (live.dataset.reload || 10));
 }
 
 // A menu closes when one clicks elsewhere, or by Escape.

@@ -1,0 +1,185 @@
+package census
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"millrace/shard"
+)
+
+// In a cluster the node that was asked counts what it holds itself, and has the leaders of the other groups count
+// theirs, page by page. What was counted is known to the node that has done it: who is asked, asks all.
+
+// Peers are the nodes of the cluster.
+type Peers interface {
+	Self() uint32
+	Nodes() []uint32 // this one included
+	// Leader is who leads the group of a partition; 0: nobody knows.
+	Leader(partition uint8) uint32
+	// Call has another node's Counter serve a message.
+	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
+}
+
+const (
+	pageTime = 5 * time.Minute // of another node, for a page
+	askTime  = 2 * time.Second // of another node, for what it knows
+)
+
+// request is what one node asks another, reply what that one says.
+type (
+	request struct {
+		Verb string `json:"verb"`
+		pageOf
+	}
+	reply struct {
+		Page    page   `json:"page"`
+		Status  Status `json:"status"`
+		IsBusy  bool   `json:"busy,omitempty"`
+		Stopped bool   `json:"stopped,omitempty"`
+	}
+)
+
+const (
+	verbPage   = "page"
+	verbStatus = "status"
+	verbStop   = "stop"
+)
+
+// Serve answers another node.
+func (c *Counter) Serve(ctx context.Context, message []byte) ([]byte, error) {
+	var q request
+	if err := json.Unmarshal(message, &q); err != nil {
+		return nil, fmt.Errorf("census: %w", err)
+	}
+	r, err := c.serve(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+func (c *Counter) serve(ctx context.Context, q request) (r reply, err error) {
+	switch q.Verb {
+	case verbPage:
+		ctx, cancel := context.WithTimeout(ctx, pageTime)
+		defer cancel()
+		r.Page, err = c.pageBehindBarrier(ctx, q.pageOf)
+	case verbStatus:
+		r.Status, r.IsBusy = c.own(q.Workspace), c.isBusy()
+	case verbStop:
+		r.Stopped = c.stop(q.Workspace)
+	default:
+		err = fmt.Errorf("census: there is no verb %q", q.Verb)
+	}
+	return r, err
+}
+
+// pageBehindBarrier is pageHere for another node, whose count has seen a barrier of its own groups alone.
+func (c *Counter) pageBehindBarrier(ctx context.Context, of pageOf) (page, error) {
+	if of.After == 0 {
+		if err := c.options.Store.Barrier(); err != nil {
+			return page{}, err
+		}
+	}
+	return c.pageHere(ctx, of)
+}
+
+// page counts a page, wherever it lies.
+func (c *Counter) page(ctx context.Context, of pageOf) (page, error) {
+	p, err := c.pageHere(ctx, of)
+	if c.options.Peers == nil || !errors.Is(err, shard.ErrUnavailable) {
+		return p, err
+	}
+	leader := c.options.Peers.Leader(of.Partition)
+	if leader == 0 || leader == c.options.Peers.Self() {
+		return p, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pageTime)
+	defer cancel()
+	r, err := c.call(ctx, leader, request{verbPage, of})
+	return r.Page, err
+}
+
+func (c *Counter) call(ctx context.Context, node uint32, q request) (r reply, err error) {
+	message, err := json.Marshal(q)
+	if err != nil {
+		return r, err
+	}
+	text, err := c.options.Peers.Call(ctx, node, message)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(text, &r)
+}
+
+// ask asks all nodes at once, this one included. Those that can't be reached say nothing.
+func (c *Counter) ask(ctx context.Context, q request) []reply {
+	own, err := c.serve(ctx, q)
+	replies := []reply{own}
+	if c.options.Peers == nil || err != nil {
+		return replies
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, node := range c.options.Peers.Nodes() {
+		if node == c.options.Peers.Self() {
+			continue
+		}
+		asking.Go(func() {
+			if r, err := c.call(ctx, node, q); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				replies = append(replies, r)
+			}
+		})
+	}
+	asking.Wait()
+	return replies
+}
+
+// Start begins a count of a workspace. ErrBusy: this node counts already, or another one that can be reached.
+// shard.ErrClosed: after Close.
+func (c *Counter) Start(ctx context.Context, workspace uint32) error {
+	for _, r := range c.ask(ctx, request{verbStatus, pageOf{Workspace: workspace}}) {
+		if r.IsBusy {
+			return ErrBusy
+		}
+	}
+	return c.begin(workspace)
+}
+
+// Stop ends a count of a workspace, on whichever node, and says whether there was one.
+func (c *Counter) Stop(ctx context.Context, workspace uint32) (stopped bool) {
+	for _, r := range c.ask(ctx, request{verbStop, pageOf{Workspace: workspace}}) {
+		stopped = stopped || r.Stopped
+	}
+	return stopped
+}
+
+// Status is what is known of a workspace: what was counted last, on whichever node.
+func (c *Counter) Status(ctx context.Context, workspace uint32) (s Status) {
+	for _, r := range c.ask(ctx, request{verbStatus, pageOf{Workspace: workspace}}) {
+		s.Counted, s.Failed = later(s.Counted, r.Status.Counted), later(s.Failed, r.Status.Failed)
+		if r.Status.Running != nil {
+			s.Running = r.Status.Running
+		}
+	}
+	if s.Counted != nil && later(s.Counted, s.Failed) == s.Counted {
+		s.Failed = nil
+	}
+	return s
+}
+
+// later is the one that has ended later.
+func later(a, b *Result) *Result {
+	if a == nil || b != nil && b.Ended.After(a.Ended) {
+		return b
+	}
+	return a
+}
