@@ -247,6 +247,12 @@ func As(r *http.Request, by control.Actor) *http.Request {
 
 type actorKey struct{}
 
+// personOf is the name of the person whom As has named; empty: the holder of the token.
+func personOf(r *http.Request) string {
+	by, _ := r.Context().Value(actorKey{}).(control.Actor)
+	return by.Name
+}
+
 // AdminActor is who makes a request of the admin API: whom As has named, or else the holder of the token.
 func AdminActor(r *http.Request) control.Actor {
 	if by, ok := r.Context().Value(actorKey{}).(control.Actor); ok {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -76,7 +75,7 @@ const (
 
 // serveLive is GET /admin/live?workspace=&kind=&name=&external_id=….
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
-	watch, err := s.beginLive(r.URL.Query())
+	watch, err := s.beginLive(r)
 	if err == nil {
 		defer watch.viewer.Close()
 		err = s.options.Control.Audit(AdminActor(r), "changes watched", r.URL.Query().Get("workspace"),
@@ -95,6 +94,10 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) failLive(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, live.ErrMany) {
+		adminAnswer(w, http.StatusTooManyRequests, failure{err.Error()})
+		return
+	}
 	if errors.Is(err, live.ErrFull) || errors.Is(err, live.ErrClosed) {
 		adminAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
 		return
@@ -120,11 +123,12 @@ type liveWatch struct {
 	key    []byte
 }
 
-func (s *Server) beginLive(query url.Values) (watch liveWatch, err error) {
+func (s *Server) beginLive(r *http.Request) (watch liveWatch, err error) {
 	if s.options.Live == nil {
 		return watch, fmt.Errorf("live view %w: it is switched off", control.ErrNotFound)
 	}
-	filter := live.Filter{Name: query.Get("name")}
+	query := r.URL.Query()
+	filter := live.Filter{Name: query.Get("name"), Who: personOf(r)}
 	for _, name := range query["kind"] {
 		kind, ok := live.KindNamed(name)
 		if !ok {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/live"
 )
 
 // refuse sends objects to the public API that are refused.
@@ -134,6 +136,39 @@ func TestLiveStream(t *testing.T) {
 }
 
 // A page that is open doesn't keep its session, also when it comes back for the stream.
+// One person can't take the places of all, and has one again when a window is closed.
+func TestOnePersonWatchesInAFewWindows(t *testing.T) {
+	h := openHouse(t)
+	h.provision("ada@example.com", everything)
+	h.provision("eve@example.com", everything)
+	ada, eve := h.signedInAs("ada@example.com"), h.signedInAs("eve@example.com")
+	watch := func(b *browser) (close func(), status int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, "GET", h.url+demo+"/live/stream", nil)
+		require.NoError(t, err)
+		answer, err := b.Do(r)
+		require.NoError(t, err)
+		return func() { cancel(); answer.Body.Close() }, answer.StatusCode
+	}
+	for range 7 {
+		_, status := watch(ada)
+		require.Equal(t, 200, status)
+	}
+	last, status := watch(ada)
+	require.Equal(t, 200, status)
+	_, status = watch(ada)
+	require.Equal(t, 429, status)
+	_, status = watch(eve)
+	require.Equal(t, 200, status)
+	_, err := h.live.Watch(live.Filter{}) // the admin token's
+	require.NoError(t, err)
+	last()
+	for status = 429; status == 429; {
+		_, status = watch(ada)
+	}
+	require.Equal(t, 200, status)
+}
+
 func TestLiveStreamKeepsNoSession(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()

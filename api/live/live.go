@@ -30,6 +30,8 @@ import (
 var (
 	// ErrFull is returned when as many watch as may; try again when one has gone.
 	ErrFull = errors.New("as many watch as may")
+	// ErrMany is returned when somebody watches as often as one person may.
+	ErrMany = errors.New("you watch in as many places as one person may")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("the live view is closed")
 )
@@ -38,6 +40,8 @@ var (
 type Options struct {
 	// MaxViewers bounds who watch at the same time. Default 32.
 	MaxViewers int
+	// MaxViewersEach bounds how many of them one person may be (Filter.Who). Default 8.
+	MaxViewersEach int
 	// PerSecond is how many items one viewer is shown in a second. Default 50.
 	PerSecond int
 	// Looks is how many objects are looked at in a second, times the viewers who look; and as many again for those who
@@ -48,6 +52,7 @@ type Options struct {
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
 	o.MaxViewers = cmp.Or(o.MaxViewers, 32)
+	o.MaxViewersEach = cmp.Or(o.MaxViewersEach, 8)
 	o.PerSecond = cmp.Or(o.PerSecond, 50)
 	o.Looks = cmp.Or(o.Looks, 400_000)
 }
@@ -57,6 +62,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.MaxViewers < 1 || o.MaxViewers > 1000:
 		return fmt.Errorf("live: MaxViewers is %d, want 1 to 1000", o.MaxViewers)
+	case o.MaxViewersEach < 1:
+		return fmt.Errorf("live: MaxViewersEach is %d, want at least 1", o.MaxViewersEach)
 	case o.PerSecond < slicesASecond || o.PerSecond > 10_000:
 		return fmt.Errorf("live: PerSecond is %d, want %d to 10000", o.PerSecond, slicesASecond)
 	case o.Looks < 1000:
@@ -114,12 +121,24 @@ func (h *Hub) Watch(f Filter) (*Viewer, error) {
 		return nil, ErrClosed
 	case len(h.viewers) >= h.options.MaxViewers:
 		return nil, fmt.Errorf("%w: %d", ErrFull, h.options.MaxViewers)
+	case f.Who != "" && h.viewersOf(f.Who) >= h.options.MaxViewersEach:
+		return nil, fmt.Errorf("%w: %d", ErrMany, h.options.MaxViewersEach)
 	}
 	v := newViewer(h, f)
 	h.viewers = append(h.viewers, v)
 	watching.Add(1)
 	h.changed()
 	return v, nil
+}
+
+// viewersOf is how often somebody watches. The caller holds h.mu.
+func (h *Hub) viewersOf(who string) (n int) {
+	for _, v := range h.viewers {
+		if v.filter.Who == who {
+			n++
+		}
+	}
+	return n
 }
 
 // leave ends a viewer.

@@ -19,6 +19,8 @@ type Filter struct {
 	Name string
 	// ByUser: of the users alone whom Viewer.SetUsers names.
 	ByUser bool
+	// Who watches: a person, who may do so in a few places. Empty: whoever holds the admin token.
+	Who string
 }
 
 // isNarrow says whether it chooses so little that it is worth to look for it when not everything can be looked at.

@@ -21,10 +21,13 @@ func (c *serveCommand) liveOptions() (live.Options, error) {
 	if c.LiveViewers < 0 || c.LiveViewers > 1000 {
 		return live.Options{}, errors.New("--live-viewers: want 0 to 1000")
 	}
+	if c.LiveViewersEach < 1 {
+		return live.Options{}, errors.New("--live-viewers-each: want at least 1")
+	}
 	if c.LivePerSecond < 10 || c.LivePerSecond > 10_000 {
 		return live.Options{}, errors.New("--live-per-second: want 10 to 10000")
 	}
-	return live.Options{MaxViewers: c.LiveViewers, PerSecond: c.LivePerSecond}, nil
+	return live.Options{MaxViewers: c.LiveViewers, MaxViewersEach: c.LiveViewersEach, PerSecond: c.LivePerSecond}, nil
 }
 
 // openLive has the engine show what it applies, when anybody may watch.

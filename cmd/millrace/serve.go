@@ -109,8 +109,9 @@ type serveCommand struct {
 	RefusedObject    byteSize      `default:"64KiB" help:"A longer object is not kept, but why it was refused."`
 	RefusedQueue     byteSize      `default:"4MiB" help:"What may wait to be written; beyond it it is not kept, and counted."`
 
-	LiveViewers   int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
-	LivePerSecond int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
+	LiveViewers     int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
+	LiveViewersEach int `default:"8" help:"How often one person may, who has signed in to the console."`
+	LivePerSecond   int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
 
 	CountShare float64 `default:"0.25" help:"Share of one core for a count of consent; 0: nobody counts."`
 

@@ -107,7 +107,7 @@ if (stream) {
     if (paused) { held.push(i); held = held.slice(-most); } else show(i);
   });
   source.addEventListener("error", () => {
-    state.textContent = source.readyState === EventSource.CLOSED ? "The connection has ended. Load the page anew to go on." : "The connection is lost; it is tried again.";
+    state.textContent = source.readyState === EventSource.CLOSED ? "The connection has ended, or you watch in as many windows as one person may. Close some, and load the page anew." : "The connection is lost; it is tried again.";
   });
   pause.hidden = false;
   pause.addEventListener("click", () => {
