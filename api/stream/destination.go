@@ -37,7 +37,7 @@ type delivery interface {
 	// confirmed is the position up to which all is there for good, and what that was, when confirm or write has failed;
 	// 0: nothing is.
 	confirmed() (through uint64, t tally)
-	// sent is what has left, of what is there for good.
+	// sent is what has left, of what is there for good. It is asked once.
 	sent() sum
 	// abort removes what is not confirmed.
 	abort()

@@ -30,6 +30,20 @@ type endpoint struct {
 	known   httpCredentials
 	secret  []byte
 	refused refusedFile
+
+	answered place // of the last event that was taken or refused for good: who begins anew goes on behind it
+	done     sum   // that has left since it was asked
+}
+
+// place is where an event stands in the log.
+type place struct {
+	position uint64
+	ordinal  uint32
+}
+
+// has says whether an event stands here or before.
+func (p place) has(e *eventlog.Event) bool {
+	return e.Position < p.position || e.Position == p.position && e.Ordinal <= p.ordinal
 }
 
 // httpCredentials is what credentials for HTTP look like: a bearer token, a secret to sign with, or both.
@@ -83,11 +97,11 @@ type posts struct {
 	whole   mark // behind the last position that was written as a whole
 	there   mark // the same of what was answered, or refused for good
 	current mark
-	done    sum
 }
 
 // post is an event of a request.
 type post struct {
+	place
 	id   string
 	text []byte
 }
@@ -100,8 +114,13 @@ type mark struct {
 
 func (d *posts) ends(*eventlog.Event) bool  { return false }
 func (d *posts) abort()                     {}
-func (d *posts) sent() sum                  { return d.done }
 func (d *posts) confirmed() (uint64, tally) { return d.there.position, d.there.tally }
+
+func (d *posts) sent() sum {
+	done := d.to.done
+	d.to.done = sum{}
+	return done
+}
 
 func (d *posts) write(ctx context.Context, e *eventlog.Event) error {
 	if e.Position != d.current.position {
@@ -114,12 +133,15 @@ func (d *posts) write(ctx context.Context, e *eventlog.Event) error {
 		}
 		d.there = d.whole
 	}
+	d.current.tally.add(e)
+	if d.to.answered.has(e) {
+		return nil
+	}
 	w := d.to.writer
 	if err := w.read(e); err != nil {
 		return err
 	}
-	d.batch = append(d.batch, post{w.id(e).String(), w.append(nil, e)})
-	d.current.tally.add(e)
+	d.batch = append(d.batch, post{place{e.Position, e.Ordinal}, w.id(e).String(), w.append(nil, e)})
 	return nil
 }
 
@@ -144,14 +166,13 @@ func (d *posts) send(ctx context.Context, batch []post) error {
 	case err != nil:
 		return err
 	case status < 300:
-		d.done.bytes += int64(len(body))
+		d.to.done.bytes += int64(len(body))
+		d.to.answered = batch[len(batch)-1].place
 		return nil
 	case !isFinal(status):
 		return fmt.Errorf("%s answers %d: %s", d.to.to.URL, status, answer)
 	case len(batch) == 1:
-		d.done.refused++
-		return d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Status: status, Answer: answer,
-			Event: batch[0].text})
+		return d.refuse(batch[0], status, answer)
 	}
 	part := 1 // of a batch that was refused as a whole, it is asked which event is at fault
 	if status == http.StatusRequestEntityTooLarge {
@@ -162,6 +183,17 @@ func (d *posts) send(ctx context.Context, batch []post) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// refuse keeps an event that was refused for good.
+func (d *posts) refuse(p post, status int, answer string) error {
+	line := refusedLine{RefusedAt: time.Now().UTC(), Status: status, Answer: answer, Event: p.text}
+	if err := d.to.refused.add(line); err != nil {
+		return err
+	}
+	d.to.done.refused++
+	d.to.answered = p.place
 	return nil
 }
 

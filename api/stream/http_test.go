@@ -170,6 +170,42 @@ func TestHTTPGoesOnWhereItWas(t *testing.T) {
 	require.Len(t, s.events(t), 50)
 }
 
+// An endpoint that takes few requests at a time gets on, also when the events of one request to the server are more, or
+// when it refuses a batch and is asked about each event of it.
+func TestHTTPGetsOnWithinAPosition(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	single := w.hook("single", s, func(s *control.Stream) { s.Destination.Batch = 1 })
+	batch := w.hook("batch", s, func(s *control.Stream) { s.Destination.Batch = 50 })
+	w.commit(w.ws.Number, 2, 30)
+	count := 0
+	s.judge = func(_ int, body []byte) int {
+		if count++; count%7 == 0 {
+			return http.StatusTooManyRequests
+		}
+		if strings.Contains(string(body), `"n":25}`) {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	}
+	for _, stream := range []*control.Stream{single, batch} {
+		s.posts = nil
+		o := w.options()
+		k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+		k.carryOn(t)
+		require.Len(t, s.events(t), 59)
+		sent := 0
+		for _, p := range s.posts {
+			sent += len(p)
+		}
+		require.Equal(t, 59, sent, "what was answered is not sent again")
+		require.EqualValues(t, 60, k.status().Events)
+		require.EqualValues(t, 1, k.status().Refused)
+		lines, err := os.ReadFile(filepath.Join(w.dir, "shop", refusedDir, stream.ID+"..0.ndjson"))
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(lines), "\n"))
+	}
+}
+
 // The bodies of Currents, field by field: users with and without external id, time zone, app; a purchase of several.
 func TestCurrentsBodies(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
