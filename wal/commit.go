@@ -110,6 +110,9 @@ func (l *Log) take() bool {
 		l.mu.Lock()
 	}
 	l.idle = false
+	if l.failure != nil { // also of a group that somebody has committed here: it stays, and is not tried again
+		return false
+	}
 	l.gather()
 	return len(l.commit.group) > 0
 }
