@@ -14,7 +14,8 @@ import (
 // Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its
 // directory row lies, or the profile that was made with it, decides who gets it:
 //
-//	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told
+//	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told; it is told, too,
+//	                            when the row leads to another one
 //	Grant    to the profile     it takes the name, or says why not
 //	RowRemove, RowMove          to the name: it doesn't; or it has been merged into another one, which does
 //
@@ -74,13 +75,15 @@ func (w *worker) claim(p *partition, o op.Op) error {
 			return err
 		}
 	case holder == c.Profile:
-		c.Confirm = true
+		c.Row = bodies.RowConfirms
 	case c.Kind == bodies.ClaimIdentify:
 		w.mergeInto(p, o, c, holder)
 		return nil
-	default:
+	case c.Profile == 0:
 		w.applying.future.report(c.Ref, Taken)
 		return nil
+	default:
+		c.Row = bodies.RowDenies
 	}
 	w.send(p, op.Grant, op.MakeFlags(0, id), c.Profile, c.Append(nil), o.Key(), false)
 	return nil
@@ -124,20 +127,23 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	}
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
 	has := isUser && entries.IsNamed(blob, id, key)
-	if isUser && c.Confirm && !has { // it has lost the name since, and has told the row: the row is free by then
+	if isUser && c.Row == bodies.RowConfirms && !has { // it has lost the name since, and has told the row: the row is free by then
 		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
 		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil
 	}
 	outcome := Nobody
-	if isUser {
+	switch {
+	case c.Row == bodies.RowDenies && !has: // also when the claimant is gone
+		outcome = Taken
+	case isUser:
 		if outcome, err = w.take(p, s, id, key, c); err != nil {
 			return err
 		}
 	}
 	w.applying.future.report(c.Ref, outcome)
 	switch {
-	case c.Confirm:
+	case c.Row != bodies.RowPromises:
 	case outcome != Done && !has:
 		w.tellRow(p, op.RowRemove, 0, id, key, c.Profile, nil)
 	case c.Profile != o.Number():

@@ -791,12 +791,16 @@ func testMessagesOnceAndInOrder(t *testing.T) {
 }
 
 // An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the
-// aliases are still on their way there.
+// aliases are still on their way there. The new name is free, or that of who they are merged into.
 func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
-	synctest.Test(t, testRenameAliasOfAUserWhoIsBeingMerged)
+	for _, isOwn := range []bool{false, true} {
+		t.Run(fmt.Sprintf("own %v", isOwn), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRenameAliasOfAUserWhoIsBeingMerged(t, isOwn) })
+		})
+	}
 }
 
-func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
+func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 	w := smallCluster(t, func(o *clusterOptions) { o.groups = 3 })
 	e := w.nodes[0].coord
 	in := func(group int, id op.IDKind, format string) string {
@@ -812,6 +816,9 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	label, old, _ := op.SplitAliasKey([]byte(in(1, op.Alias, aliasKey("crm", "old%d"))))
 	_, name, _ := op.SplitAliasKey([]byte(in(2, op.Alias, aliasKey("crm", "new%d"))))
 	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
+	if isOwn {
+		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(to, label, name) }))
+	}
 
 	w.groups[3].frozen.Store(true)
 	defer w.groups[3].frozen.Store(false)

@@ -11,16 +11,29 @@ import (
 
 // Claim is the body of a Claim and of the Grant that answers it; the key is the name.
 //
-//	profile u64 | kind u8 | merge mode u8 | confirm u8 | reference u16 | old name …
+//	profile u64 | kind u8 | merge mode u8 | row u8 | reference u16 | old name …
 type Claim struct {
 	Profile uint64            // who wants the name (0: a new profile); in a Grant, who the row leads to for it
 	Kind    byte              // ClaimAlias, …
 	Mode    profile.MergeMode // of ClaimIdentify
-	// Confirm, in a Grant: the row led to the profile before the claim, so the profile should have the name.
-	Confirm bool
-	Ref     uint16 // of the outcome
-	Old     []byte // of a rename: the alias's key, or the external id
+	// Row, in a Grant, is what the name's row said before the claim.
+	Row RowAnswer
+	Ref uint16 // of the outcome
+	Old []byte // of a rename: the alias's key, or the external id
 }
+
+// RowAnswer is what the row of a name says to a claim.
+type RowAnswer byte
+
+const (
+	// RowPromises: nobody had the name; the row leads to the profile from now on.
+	RowPromises RowAnswer = iota
+	// RowConfirms: it led to the profile already, so the profile should have the name.
+	RowConfirms
+	// RowDenies: it leads to another profile. The profile may have the name nevertheless, when that one was merged into it,
+	// or it into that one, and the row is still to hear of it.
+	RowDenies
+)
 
 // Kinds of claims.
 const (
@@ -35,22 +48,18 @@ const (
 // Append encodes a claim.
 func (c *Claim) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, c.Profile)
-	confirm := byte(0)
-	if c.Confirm {
-		confirm = 1
-	}
-	dst = append(dst, c.Kind, byte(c.Mode), confirm)
+	dst = append(dst, c.Kind, byte(c.Mode), byte(c.Row))
 	dst = binary.LittleEndian.AppendUint16(dst, c.Ref)
 	return append(dst, c.Old...)
 }
 
 // ParseClaim reads a claim: a view of b.
 func ParseClaim(b []byte) (c Claim, err error) {
-	if len(b) < claimHeader {
+	if len(b) < claimHeader || RowAnswer(b[10]) > RowDenies {
 		return c, op.ErrMalformed
 	}
 	return Claim{
-		Profile: binary.LittleEndian.Uint64(b), Kind: b[8], Mode: profile.MergeMode(b[9]), Confirm: b[10] == 1,
+		Profile: binary.LittleEndian.Uint64(b), Kind: b[8], Mode: profile.MergeMode(b[9]), Row: RowAnswer(b[10]),
 		Ref: binary.LittleEndian.Uint16(b[11:]), Old: b[claimHeader:],
 	}, nil
 }
