@@ -75,7 +75,8 @@ type Options struct {
 
 	// Watch goes on looking for files until the context ends.
 	Watch bool
-	// Settle is how long a file must have been left alone before it is taken from a watched directory (default 10 s).
+	// Settle is how long a file must have been left alone before it is taken from a watched directory; 0: it is taken at
+	// once, half written or not.
 	Settle time.Duration
 	// Poll is how often a watched directory is looked at (default 2 s).
 	Poll time.Duration
@@ -98,7 +99,6 @@ func (o *Options) EnsureDefaults() {
 	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
-	o.Settle = cmp.Or(o.Settle, 10*time.Second)
 	o.Poll = cmp.Or(o.Poll, 2*time.Second)
 	if o.State == "" && len(o.Paths) > 0 {
 		o.State = filepath.Join(directoryOf(o.Paths[0]), ".millrace-import")
