@@ -32,7 +32,7 @@ func contents(t *testing.T, e *Engine) map[string]string {
 	require.NoError(t, e.store.Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
 		if k[0] == 'e' && len(k) > 9 {
 			switch k[9] {
-			case store.BookDropped:
+			case store.BookDropped, store.BookNoted:
 				return nil
 			case store.BookApart:
 				if apartReason(v[0]) != apartElsewhere { // who came across it

@@ -195,6 +195,7 @@ func (w *worker) take(
 			return Identified, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
+		w.noteIdentify(p, s.Number, key)
 	case bodies.ClaimExternalID:
 		if len(c.Old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.Old) {
 			return Nobody, nil

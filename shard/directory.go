@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
@@ -49,11 +50,26 @@ func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
 	for _, id := range entries.Addresses {
 		if key := after.Of(id); key != nil {
 			if w.what = bodies.AppendStatesFor(w.what[:0], set, id); len(w.what) > 0 {
-				w.tellRow(p, op.RowState, 0, id, key, number, w.what)
+				w.tellRow(p, op.RowState, w.echo(set, id), id, key, number, w.what)
 			}
 		}
 	}
 	return nil
+}
+
+// echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that w.had has,
+// else 0.
+func (w *worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
+	for _, c := range set {
+		if !c.ForAddress(id) || c.Kind == Bounce || c.Kind == Spam {
+			continue
+		}
+		i := slices.IndexFunc(w.had, func(was profile.StateChange) bool { return was.Is(c.State) })
+		if i >= 0 && w.had[i].Same(c.State) || i < 0 && !differs(profile.StateChange{}, false, c.State) {
+			return 0
+		}
+	}
+	return op.Echo
 }
 
 // moveAddresses notes in a profile since when it has an address that it did not have before, and which one it leaves.

@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -89,13 +91,108 @@ func (e *Replica) Dropped(from, to uint64) ([]Dropped, error) {
 	return all, nil
 }
 
-// ForgetDropped removes what Dropped knows of positions up to to: the event log has taken it over.
+// Noted is what an op of the log has made of the profile or the row with this number: a change of the email state or of a
+// group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index is which one of what the
+// op has made it is.
+type Noted struct {
+	Position       uint64
+	Ordinal, Index uint32
+	Number         uint64
+	profile.StateChange
+	Stamp      int64  // of a merge or identify: when, Unix µs
+	Gone       uint64 // of a merge: who came to Number
+	ExternalID []byte // of a merge: that of who came, if there was one; of an identify: the one that was given
+}
+
+// parse reads the value of an entry for readers of the log.
+func (n *Noted) parse(v []byte) {
+	if _, alone := isOfLog(v); !alone {
+		n.StateChange, _ = bodies.NextState(v[8:])
+		return
+	}
+	n.Stamp, n.Gone = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint64(v[9:])
+	n.ExternalID = slices.Clone(v[17:])
+}
+
+// Noted returns what the ops from position from on have made, in order, up to the position through, which is to, or
+// less where there is much.
+func (e *Replica) Noted(from, to uint64) (all []Noted, through uint64, err error) {
+	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
+	defer e.checkpoints.busy.Unlock()
+	for _, p := range e.held {
+		if all, to, err = e.notedIn(p, all, from, to); err != nil {
+			return nil, 0, err
+		}
+	}
+	slices.SortFunc(all, func(a, b Noted) int {
+		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(a.Index, b.Index))
+	})
+	end, _ := slices.BinarySearchFunc(all, to, func(n Noted, to uint64) int {
+		if n.Position <= to {
+			return -1
+		}
+		return 1
+	})
+	return all[:end], to, nil
+}
+
+// notedIn appends what there is in a partition, and says up to which position that is all: a run of many ends with a
+// whole record.
+func (e *Replica) notedIn(p *partition, all []Noted, from, to uint64) ([]Noted, uint64, error) {
+	n, last := 0, from
+	add := func(position, index, number uint64, value []byte) bool {
+		if n++; n > maxNoted && position != last {
+			to = min(to, last)
+			return false
+		}
+		x := Noted{Position: position, Ordinal: uint32(index >> 32), Index: uint32(index), Number: number}
+		x.parse(value)
+		all, last = append(all, x), position
+		return true
+	}
+	lower, upper := store.AppendBookKey(nil, p.id, store.BookNoted, from),
+		store.AppendBookKey(nil, p.id, store.BookNoted, to, ^uint64(0))
+	err := e.store.Scan(lower, upper, func(k, v []byte) error {
+		if len(k) == 26 && len(v) > 16 &&
+			!add(binary.BigEndian.Uint64(k[10:]), binary.BigEndian.Uint64(k[18:]), binary.LittleEndian.Uint64(v), v[8:]) {
+			return errMany
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errMany) {
+		return nil, 0, err
+	}
+	w, t := e.owner[p.id], &p.trail
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(t.entries, from,
+		func(x trailEntry, from uint64) int { return cmp.Compare(x.position, from) })
+	for _, x := range t.entries[first:] {
+		v := t.values[x.at:x.end]
+		if ofLog, _ := isOfLog(v); x.position > to || ofLog && !add(x.position, x.index, x.number, v) {
+			break
+		}
+	}
+	return all, to, nil
+}
+
+// maxNoted is about how many of a partition Noted returns at once.
+const maxNoted = 1 << 10
+
+// errMany ends a scan that has found enough.
+var errMany = errors.New("enough")
+
+// ForgetDropped removes what Dropped and Noted know of positions up to to: the event log has taken it over.
 func (e *Replica) ForgetDropped(to uint64) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	for _, p := range e.held {
 		lower, upper := store.AppendBookKey(nil, p.id, store.BookDropped, 0),
 			store.AppendBookKey(nil, p.id, store.BookDropped, to+1)
+		if err := batch.DeleteRange(lower, upper, nil); err != nil {
+			return fmt.Errorf("%w: %w", store.ErrStore, err)
+		}
+		lower, upper = store.AppendBookKey(nil, p.id, store.BookNoted, 0), store.AppendBookKey(nil, p.id, store.BookNoted, to+1)
 		if err := batch.DeleteRange(lower, upper, nil); err != nil {
 			return fmt.Errorf("%w: %w", store.ErrStore, err)
 		}

@@ -196,7 +196,7 @@ func (c *copier) partition(p uint8) error {
 			case kind == store.BookApplied:
 				found = true
 				return c.applied(k, v)
-			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped:
+			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped, kind == store.BookNoted:
 				return nil
 			}
 		}

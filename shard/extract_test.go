@@ -137,7 +137,7 @@ func requireSamePartition(t *testing.T, a, b *Engine, p uint8) {
 		require.NoError(t, e.store.Scan(lower, upper, func(k, v []byte) error {
 			if len(k) > 9 {
 				switch k[9] {
-				case store.BookAudit, store.BookAuditEnd, store.BookDropped:
+				case store.BookAudit, store.BookAuditEnd, store.BookDropped, store.BookNoted:
 					return nil
 				case store.BookApplied:
 					v = v[8:]

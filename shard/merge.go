@@ -277,6 +277,7 @@ func (w *worker) takeIn(
 	if profile.Blocked(out) {
 		w.markDummy(p, keep)
 	}
+	w.noteMerge(p, keep, gone, profile.ExternalID(theirs))
 	if err := w.update(s, out); err != nil {
 		return err
 	}

@@ -77,6 +77,7 @@ func (e *Replica) TrailOf(number uint64) (all Trail, err error) {
 	for i, x := range found {
 		switch {
 		case i > 0 && x.position == found[i-1].position && x.index == found[i-1].index:
+		case x.value[8] >= mergeMark:
 		case x.value[8] == stayMark:
 			all.Stays = append(all.Stays, parseStay(x.value))
 		default:
@@ -129,6 +130,36 @@ func appendStay(dst []byte, s Stay) []byte {
 
 func parseStay(v []byte) Stay {
 	return Stay{op.IDKind(v[9]), v[18:], int64(binary.LittleEndian.Uint64(v[10:])), int64(binary.LittleEndian.Uint64(v))}
+}
+
+// Marks of entries, in the same place, that are for readers of the log alone (Noted): when i64, the mark, the number of who
+// was merged u64 or 0, the external id that he had, or that the user was given.
+const (
+	mergeMark    = 0xfe
+	identifyMark = 0xff
+)
+
+// isOfLog says whether the value of an entry is for readers of the log, and whether it is for them alone.
+func isOfLog(v []byte) (is, alone bool) {
+	alone = v[8] >= mergeMark
+	return alone || v[8] == byte(EmailState) || v[8] == byte(GroupState), alone
+}
+
+// noteMerge tells readers of the log that a user has come to the one at number, noteIdentify that this one has got an
+// external id.
+func (w *worker) noteMerge(p *partition, number, gone uint64, externalID []byte) {
+	w.noteUser(p, number, mergeMark, gone, externalID)
+}
+
+func (w *worker) noteIdentify(p *partition, number uint64, externalID []byte) {
+	w.noteUser(p, number, identifyMark, 0, externalID)
+}
+
+func (w *worker) noteUser(p *partition, number uint64, mark byte, gone uint64, externalID []byte) {
+	at := len(p.trail.values)
+	v := append(binary.LittleEndian.AppendUint64(p.trail.values, uint64(w.rec.Stamp)), mark)
+	p.trail.values = append(binary.LittleEndian.AppendUint64(v, gone), externalID...)
+	w.noteValue(p, number, at)
 }
 
 // note adds a change of a state of the entry at number to the trail.
@@ -207,10 +238,22 @@ func (w *worker) forget(p *partition, o op.Op) error {
 
 // save writes what is new. The number of a profile is never given again, so what is erased stays so.
 func (t *trail) save(partition uint8, batch *pebble.Batch) error {
-	var key []byte
+	var key, noted []byte
 	for _, x := range t.entries {
-		key = store.AppendBookKey(key[:0], partition, store.BookTrail, x.number, x.position, x.index)
-		if err := batch.Set(key, t.values[x.at:x.end], nil); err != nil {
+		value := t.values[x.at:x.end]
+		ofLog, alone := isOfLog(value)
+		if !alone {
+			key = store.AppendBookKey(key[:0], partition, store.BookTrail, x.number, x.position, x.index)
+			if err := batch.Set(key, value, nil); err != nil {
+				return err
+			}
+		}
+		if !ofLog {
+			continue
+		}
+		key = store.AppendBookKey(key[:0], partition, store.BookNoted, x.position, x.index)
+		noted = append(binary.LittleEndian.AppendUint64(noted[:0], x.number), value...)
+		if err := batch.Set(key, noted, nil); err != nil {
 			return err
 		}
 	}

@@ -371,7 +371,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	require.Equal(t, p.deferred, q.deferred)
 	require.Empty(t, q.dropped)
 	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.id, store.BookLazy), store.AppendEntryKey(nil, uint64(p.id)<<56|1), func(k, _ []byte) error {
-		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped}, k[9])
+		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped, store.BookNoted}, k[9])
 		return nil
 	}))
 }

@@ -14,7 +14,7 @@ import (
 // in its cursors.
 type Stream struct {
 	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
-	Kinds       []string    `json:"kinds" yaml:"kinds"`           // event, purchase, deletion; default: the first two
+	Kinds       []string    `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
 	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
 	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
 	Destination Destination `json:"destination" yaml:"destination"`
@@ -35,6 +35,9 @@ const (
 
 // Rewound, as StartedAt of what a Stream shall be, has it begin anew at its From.
 const Rewound = -1
+
+// StreamKinds are the kinds that a Stream may have.
+var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge", "identify"}
 
 const (
 	// MaxStreams is how many a workspace can have: each reads the event log by itself.
@@ -60,8 +63,8 @@ func (s *Stream) validate() error {
 		return invalid("id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
 	}
 	for i, k := range s.Kinds {
-		if k != "event" && k != "purchase" && k != "deletion" {
-			return invalid("kinds[%d] %q: want event, purchase or deletion", i, k)
+		if !slices.Contains(StreamKinds, k) {
+			return invalid("kinds[%d] %q: want %s", i, k, strings.Join(StreamKinds, ", "))
 		}
 		if slices.Contains(s.Kinds[:i], k) {
 			return invalid("kinds[%d] %q stands twice", i, k)
@@ -83,6 +86,10 @@ func (s *Stream) validate() error {
 	}
 	if err := oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format); err != nil {
 		return err
+	}
+	if slices.Contains(s.Kinds, "identify") &&
+		(s.Format == FormatAvro || s.Format == FormatCurrents || s.Destination.Layout == LayoutCurrents) {
+		return invalid("kinds: Currents, whose words this stream has, knows no identify")
 	}
 	avro := s.Destination.Type == DestinationKafka && s.Format == FormatAvro
 	if avro != (s.Destination.Registry != "") {

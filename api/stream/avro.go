@@ -28,6 +28,17 @@ var avroSchemas = map[op.Kind]*avro.Schema{
 		"id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
 			"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
 	op.Delete: avroSchema("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
+	eventlog.Merged: avroSchema("users", "UserOrphan",
+		"id user_id external_user_id? device_id? app_group_id? app_id? time:int orphaned_by_id"),
+	eventlog.EmailState: avroSchema("users.behaviors.subscription", "GlobalStateChange",
+		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int timezone? "+
+			"app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? canvas_name? "+
+			"canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? send_id? channel_identifier?"),
+	eventlog.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
+		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
+			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+
+			"canvas_variation_name? canvas_step_id? canvas_step_name? subscription_group_id subscription_status channel? "+
+			"time:int timezone? send_id? state_change_source? app_group_id? dispatch_id? channel_identifier?"),
 }
 
 func avroSchema(space, name, fields string) *avro.Schema {
@@ -47,7 +58,7 @@ func avroSchema(space, name, fields string) *avro.Schema {
 		name, space, strings.Join(list, ",")))
 }
 
-// avroRow has the fields of all schemas that Millrace fills.
+// avroRow has the fields of events, purchases, deletions and merges, with those that Millrace has nothing for.
 type avroRow struct {
 	ID                string  `avro:"id"`
 	UserID            string  `avro:"user_id"`
@@ -68,6 +79,37 @@ type avroRow struct {
 	AdID              *string `avro:"ad_id"`
 	AdIDType          *string `avro:"ad_id_type"`
 	AdTrackingEnabled *bool   `avro:"ad_tracking_enabled"`
+	OrphanedByID      string  `avro:"orphaned_by_id"`
+}
+
+// avroChange has those of changes of states.
+type avroChange struct {
+	ID                   string  `avro:"id"`
+	UserID               string  `avro:"user_id"`
+	ExternalUserID       *string `avro:"external_user_id"`
+	AppID                *string `avro:"app_id"`
+	Time                 int32   `avro:"time"`
+	TimeZone             *string `avro:"timezone"`
+	AppGroupID           *string `avro:"app_group_id"`
+	EmailAddress         *string `avro:"email_address"`
+	PhoneNumber          *string `avro:"phone_number"`
+	ChannelIdentifier    *string `avro:"channel_identifier"`
+	GroupID              string  `avro:"subscription_group_id"`
+	Status               string  `avro:"subscription_status"`
+	Source               *string `avro:"state_change_source"`
+	Channel              *string `avro:"channel"`
+	CampaignID           *string `avro:"campaign_id"`
+	CampaignName         *string `avro:"campaign_name"`
+	MessageVariationID   *string `avro:"message_variation_id"`
+	MessageVariationName *string `avro:"message_variation_name"`
+	CanvasID             *string `avro:"canvas_id"`
+	CanvasName           *string `avro:"canvas_name"`
+	CanvasVariationID    *string `avro:"canvas_variation_id"`
+	CanvasVariationName  *string `avro:"canvas_variation_name"`
+	CanvasStepID         *string `avro:"canvas_step_id"`
+	CanvasStepName       *string `avro:"canvas_step_name"`
+	SendID               *string `avro:"send_id"`
+	DispatchID           *string `avro:"dispatch_id"`
 }
 
 // avroEncoder writes a file of events of one kind.
@@ -86,27 +128,47 @@ func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) 
 }
 
 func (x *avroEncoder) Write(e *eventlog.Event) error {
-	r := newAvroRow(e, x.users, x.workspace)
-	if err := x.w.Encode(&r); err != nil {
+	if err := x.w.Encode(avroValue(e, x.users, x.workspace)); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}
 	return nil
 }
 
-// newAvroRow is the row of the event that users has read last.
-func newAvroRow(e *eventlog.Event, users *reader, workspace string) avroRow {
-	r := avroRow{ID: users.id(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
-		AppID: optional(e.App),
-		Time:  int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32)), TimeZone: optional(users.timeZone),
-		AppGroupID: &workspace}
+// avroValue is the row of the event that users has read last.
+func avroValue(e *eventlog.Event, users *reader, workspace string) any {
+	if isState(e.Kind) {
+		return newAvroChange(e, users, workspace)
+	}
+	return newAvroRow(e, users, workspace)
+}
+
+func newAvroRow(e *eventlog.Event, users *reader, workspace string) *avroRow {
+	r := &avroRow{ID: users.id(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
+		AppID: optional(e.App), Time: avroTime(e), TimeZone: optional(users.timeZone), AppGroupID: &workspace}
 	switch e.Kind {
 	case op.Event:
 		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
+	case eventlog.Merged:
+		r.OrphanedByID = string(users.o.SvcID(nil, e.Workspace, e.Number))
 	case op.Purchase:
 		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
 			string(appendProperties(nil, e))
 	}
 	return r
+}
+
+func newAvroChange(e *eventlog.Event, users *reader, workspace string) *avroChange {
+	c := changeOf(e)
+	return &avroChange{ID: users.id(e).String(), UserID: string(users.svcID),
+		ExternalUserID: optional(users.externalID), Time: avroTime(e), TimeZone: optional(users.timeZone),
+		AppGroupID: &workspace, GroupID: string(e.Name), Status: c.status, Source: &c.source,
+		Channel: optional([]byte(c.channel)), EmailAddress: optional(c.email), PhoneNumber: optional(c.phone),
+		ChannelIdentifier: optional(c.address)}
+}
+
+// avroTime is the time of an event in seconds, as far as Avro's int has room for it.
+func avroTime(e *eventlog.Event) int32 {
+	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
 func (x *avroEncoder) Flush() error { return x.w.Flush() }

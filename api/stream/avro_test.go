@@ -12,13 +12,14 @@ import (
 	"github.com/twmb/avro/ocf"
 
 	"millrace/api/control"
+	"millrace/shard"
 	"millrace/shard/op"
 )
 
 // Files of Avro have the schemas of Currents, their fields in order, and what its messages have.
 func TestAvro(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	kinds := []string{"event", "purchase", "deletion"}
+	kinds := []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge"}
 	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin"}]}`)
 	w.track(`{"events":[{"external_id":"u1","name":"viewed","time":"2026-01-31T09:30:00.750Z","properties":{"k":"ü","n":{"a":[true]}}}]}`)
 	w.track(`{"events":[{"email":"a@example.com","name":"opened","time":"2026-01-31T09:30:01Z"}]}`)
@@ -27,9 +28,12 @@ func TestAvro(t *testing.T) {
 	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u2"))
 	require.NoError(t, err)
 	b := w.e.NewBatch(w.ws.Number, 0)
+	b.SetUserStates(op.ExternalID, []byte("u1"), 0, shard.State{Kind: shard.EmailState, Value: "unsubscribed"},
+		shard.State{Kind: shard.GroupState, Group: [16]byte{1}, Channel: op.ChannelSMS, On: true})
 	b.Delete(users[0].Number)
 	require.NoError(t, b.Commit())
 	b.Release()
+	w.merge("u3", "u1")
 	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "files", Format: "avro", Kinds: kinds, Destination: control.Destination{Layout: control.LayoutCurrents}})))
 	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds })))
 
@@ -53,13 +57,16 @@ func TestAvro(t *testing.T) {
 		}
 		want = append(want, row)
 	}
-	require.Len(t, want, 4)
+	require.Len(t, want, 7)
 
 	got := map[string]map[string]any{}
 	orders := map[string]string{
 		"CustomEvent":       "id,user_id,external_user_id,app_id,time,timezone,platform,os_version,device_model,device_id,name,properties,ad_id,ad_id_type,ad_tracking_enabled,app_group_id",
 		"Purchase":          "id,user_id,external_user_id,app_id,time,platform,os_version,device_model,device_id,product_id,price,currency,properties,ad_id,ad_id_type,ad_tracking_enabled,app_group_id",
 		"UserDeleteRequest": "id,user_id,app_group_id,time",
+		"UserOrphan":        "id,user_id,external_user_id,device_id,app_group_id,app_id,time,orphaned_by_id",
+		"GlobalStateChange": "id,user_id,external_user_id,email_address,state_change_source,subscription_status,channel,time,timezone,app_group_id,app_id,campaign_id,campaign_name,message_variation_id,canvas_id,canvas_name,canvas_variation_id,canvas_variation_name,canvas_step_id,canvas_step_name,send_id,channel_identifier",
+		"StateChange":       "id,user_id,external_user_id,email_address,phone_number,app_id,campaign_id,campaign_name,message_variation_id,message_variation_name,canvas_id,canvas_name,canvas_variation_id,canvas_variation_name,canvas_step_id,canvas_step_name,subscription_group_id,subscription_status,channel,time,timezone,send_id,state_change_source,app_group_id,dispatch_id,channel_identifier",
 	}
 	require.NoError(t, filepath.WalkDir(filepath.Join(w.dir, "shop", "files"), func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -210,14 +210,13 @@ func (k *carrier) load(ctx context.Context) error {
 }
 
 func kindsOf(s *control.Stream) (kinds []op.Kind) {
-	for _, k := range s.Kinds {
-		kinds = append(kinds, streamKinds[k])
+	for _, name := range s.Kinds {
+		if k, ok := eventlog.KindNamed(name); ok {
+			kinds = append(kinds, k)
+		}
 	}
 	return kinds
 }
-
-// streamKinds are the kinds that streams choose.
-var streamKinds = map[string]op.Kind{"event": op.Event, "purchase": op.Purchase, "deletion": op.Delete}
 
 // due says whether there is enough for a file, or something has waited long enough.
 func (k *carrier) due() bool {

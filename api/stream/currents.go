@@ -14,7 +14,9 @@ import (
 //	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
 //	 "properties":{"app_group_id":"<workspace>","app_id":"…","name":"viewed","custom_properties":{"k":1}}}
 //
-// A deletion (users.UserDeleteRequest) has user_id and app_group_id alone.
+// A change of a state has subscription_status, state_change_source, channel and, of an address, that; of a group
+// subscription_group_id. A deletion (users.UserDeleteRequest) has user_id and app_group_id alone, a merge
+// (users.UserOrphan) orphaned_by_id besides.
 // A purchase has product_id, price, currency and purchase_properties, and no time zone.
 func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) []byte {
 	dst = append(append(dst, `{"event_type":"`...), currentsType(e.Kind)...)
@@ -24,12 +26,19 @@ func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) 
 	if len(r.externalID) > 0 {
 		dst = profile.AppendJSONString(append(dst, `,"external_user_id":`...), r.externalID)
 	}
-	if len(r.timeZone) > 0 && e.Kind == op.Event {
+	if len(r.timeZone) > 0 && (e.Kind == op.Event || isState(e.Kind)) {
 		dst = profile.AppendJSONString(append(dst, `,"timezone":`...), r.timeZone)
 	}
 	dst = profile.AppendJSONString(append(dst, `},"properties":{"app_group_id":`...), workspace)
-	if e.Kind == op.Delete {
+	switch e.Kind {
+	case op.Delete:
 		return append(dst, "}}"...)
+	case eventlog.Merged:
+		dst = append(dst, `,"orphaned_by_id":"`...)
+		return append(r.o.SvcID(dst, e.Workspace, e.Number), `"}}`...)
+	}
+	if isState(e.Kind) {
+		return append(appendChange(dst, e), "}}"...)
 	}
 	if len(e.App) > 0 {
 		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
@@ -59,4 +68,59 @@ func appendProperties(dst []byte, e *eventlog.Event) []byte {
 		dst = append(dst, ',')
 	}
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
+}
+
+func isState(k op.Kind) bool { return k == eventlog.EmailState || k == eventlog.GroupState }
+
+// change is a change of a state in the words of Currents.
+type change struct {
+	status, source, channel string
+	email, phone, address   []byte // empty: there is none
+}
+
+func changeOf(e *eventlog.Event) (c change) {
+	c.status, c.source, c.channel = "Subscribed", "REST API", "email" // what was removed is what nobody has set
+	switch string(e.Status) {
+	case "unsubscribed":
+		c.status = "Unsubscribed"
+	case "opted_in":
+		c.status = "Opted In"
+	}
+	switch e.Source {
+	case op.SourcePreferenceCenter:
+		c.source = "Preference Center"
+	case op.SourceOneClick:
+		c.source = "List-Unsubscribe"
+	case op.SourceAdmin:
+		c.source = "Dashboard"
+	}
+	if e.Kind == eventlog.GroupState {
+		c.channel = eventlog.ChannelName(e.Channel)
+	}
+	switch e.ID {
+	case op.Email:
+		c.email, c.address = e.Key, e.Key
+	case op.Phone:
+		c.phone, c.address = e.Key, e.Key
+	}
+	return c
+}
+
+func appendChange(dst []byte, e *eventlog.Event) []byte {
+	c := changeOf(e)
+	dst = profile.AppendJSONString(append(dst, `,"subscription_status":`...), []byte(c.status))
+	dst = profile.AppendJSONString(append(dst, `,"state_change_source":`...), []byte(c.source))
+	if e.Kind == eventlog.GroupState {
+		dst = profile.AppendJSONString(append(dst, `,"subscription_group_id":`...), e.Name)
+	}
+	for _, f := range [...]struct {
+		name  string
+		value []byte
+	}{{"channel", []byte(c.channel)}, {"email_address", c.email}, {"phone_number", c.phone}, {"channel_identifier", c.address}} {
+		if len(f.value) > 0 {
+			dst = append(append(append(dst, `,"`...), f.name...), `":`...)
+			dst = profile.AppendJSONString(dst, f.value)
+		}
+	}
+	return dst
 }

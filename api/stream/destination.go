@@ -82,7 +82,8 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 	}
 	f := &files{folders: newFolders(o), format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
-	if f.format == avroFormat || slices.Contains(s.Kinds, "deletion") { // which are of a svc_id alone: the other rows must have it
+	if f.format == avroFormat || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
+		// Those are of a svc_id alone: the other rows must have it.
 		f.users = newReader(o, ws.Number)
 	}
 	switch d := &s.Destination; d.Type {

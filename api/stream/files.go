@@ -106,7 +106,9 @@ func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {
 		return err
 	}
 	row := *e
-	row.Number, row.Resolved = d.to.users.number, true
+	if !e.OfAddress() && e.Kind != eventlog.Merged {
+		row.Number, row.Resolved = d.to.users.number, true
+	}
 	return d.last.encoder.Write(&row)
 }
 
@@ -168,7 +170,7 @@ func (f *files) create(key fileKey) (*output, error) {
 		}
 		return o, nil
 	}
-	o.encoder = eventlog.NewEncoder(w, f.format, false, f.svcID)
+	o.encoder = eventlog.NewEncoder(w, f.format, key.kind, false, f.svcID)
 	return o, nil
 }
 

@@ -97,6 +97,12 @@ func currentsType(k op.Kind) string {
 		return "users.behaviors.Purchase"
 	case op.Delete:
 		return "users.UserDeleteRequest"
+	case eventlog.EmailState:
+		return "users.behaviors.subscription.GlobalStateChange"
+	case eventlog.GroupState:
+		return "users.behaviors.subscriptiongroup.StateChange"
+	case eventlog.Merged:
+		return "users.UserOrphan"
 	}
 	return "users.behaviors.CustomEvent"
 }

@@ -30,8 +30,11 @@ func (w *writer) append(dst []byte, e *eventlog.Event) []byte {
 	if w.currents {
 		return appendCurrents(dst, e, w.reader, w.workspace)
 	}
+	if e.Kind == eventlog.Merged { // which tells of two
+		return eventlog.AppendJSON(dst, e, false, w.o.SvcID)
+	}
 	row := *e
-	row.Resolved = true
+	row.Resolved = !e.OfAddress()
 	return eventlog.AppendJSON(dst, &row, false,
 		func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
 }

@@ -47,7 +47,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	}
 	s.ids = map[op.Kind]int{}
 	for kind := range s.topics {
-		k := streamKinds[kind]
+		k, _ := eventlog.KindNamed(kind)
 		subject := s.subject(kind)
 		s.ids[k], err = client.RegisterSchema(ctx, subject, sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
 			-1, -1)
@@ -69,7 +69,8 @@ func (s *schemas) subject(kind string) string {
 	if kinds == 1 {
 		return topic + "-value"
 	}
-	root := avroSchemas[streamKinds[kind]].Root()
+	k, _ := eventlog.KindNamed(kind)
+	root := avroSchemas[k].Root()
 	return topic + "-" + root.Namespace + "." + root.Name
 }
 
@@ -78,8 +79,7 @@ const registryHeader = 5 // bytes in front of a value
 // append appends the value of the event that users has read last.
 func (s *schemas) append(dst []byte, e *eventlog.Event, users *reader, workspace string) ([]byte, error) {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
-	r := newAvroRow(e, users, workspace)
-	dst, err := avroSchemas[e.Kind].AppendEncode(dst, &r)
+	dst, err := avroSchemas[e.Kind].AppendEncode(dst, avroValue(e, users, workspace))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 // Users finds users; *shard.Coordinator is one.
 type Users interface {
 	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) error
+	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 }
 
 // reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
@@ -32,23 +33,34 @@ func newReader(o *Options, workspace uint32) *reader {
 	return &reader{o: o, workspace: workspace, space: uuid.NewSHA1(uuid.NameSpaceOID, o.SvcID(nil, workspace, 0))}
 }
 
-// read finds the user of an event. Of one who is gone, what the event says is told.
+// read finds the user of an event: of a change of an address's state whom the address names now. Of one who is gone, and of
+// an address that nobody has, what the event says is told.
 func (r *reader) read(e *eventlog.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number = e.Number
-	if e.Kind == op.Delete {
+	switch e.Kind {
+	case op.Delete:
 		r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
 		return nil
+	case eventlog.Merged: // of who is no user any more
+		r.svcID, r.externalID = r.o.SvcID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
+		return nil
 	}
-	of := shard.Logged{Workspace: e.Workspace, At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID,
-		Key: e.Key, Number: e.Number, Resolved: e.Resolved}
-	err := r.o.Users.ViewOwner(of, func(number uint64, blob []byte) {
+	found := func(number uint64, blob []byte) {
 		r.number, r.svcID = number, r.o.SvcID(r.svcID, e.Workspace, number)
 		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
 		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
 			r.timeZone = append(r.timeZone, v.Bytes()...)
 		}
-	})
+	}
+	var err error
+	if e.OfAddress() {
+		err = r.o.Users.View(e.Workspace, e.ID, e.Key, found)
+	} else {
+		err = r.o.Users.ViewOwner(shard.Logged{Workspace: e.Workspace,
+			At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number,
+			Resolved: e.Resolved}, found)
+	}
 	if err != nil || len(r.svcID) > 0 {
 		return err
 	}

@@ -93,7 +93,7 @@ type streamsCommand struct {
 type streamsCreate struct {
 	inOne
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"event, purchase, deletion; default: the first two."`
+	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify; default: the first two."`
 	Name   []string `env:"-" help:"Only these events and products."`
 	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -359,4 +360,73 @@ func TestStreamsOfACluster(t *testing.T) {
 	for _, p := range nodes {
 		p.stop()
 	}
+}
+
+// The server is killed while users and addresses change their minds; who gets no answer says the same again. In the end a stream has
+// each change once, those of a user in order, and says the same once more when it is rewound.
+func TestStatesStreamOverKills(t *testing.T) {
+	t.Parallel()
+	r := testseed.Rand(t)
+	s := newAdminSite(t, "--stream-file-after", "30ms", "--event-pack-after", "200ms")
+	p := s.start(t)
+	tool(t, s.target("streams", "create", "test", "states", "--format", "ndjson", "--from", "beginning", "--kind", "email_subscription")...)
+	stop, values := make(chan struct{}), []string{"unsubscribed", "opted_in", "subscribed"}
+	var said [6]int
+	var wg sync.WaitGroup
+	for user := range said {
+		wg.Go(func() {
+			client := &http.Client{Timeout: time.Minute}
+			for n := 0; ; {
+				body := fmt.Sprintf(`{"attributes":[{"external_id":"u%d","email_subscribe":%q}]}`, user, values[n%3])
+				if reply, err := call(client, http.MethodPost, s.url("/users/track"), allKey, body); err == nil && reply.status == http.StatusCreated {
+					n++
+					said[user] = n
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for range testsize.Of(100, 3, 2) {
+		time.Sleep(time.Duration(100+r.IntN(500)) * time.Millisecond)
+		p.kill()
+		p = s.start(t, streamBounds(r)...)
+	}
+	close(stop)
+	wg.Wait()
+	all := 0
+	for user, n := range said {
+		require.NotZero(t, n, user)
+		all += n
+	}
+	read := func(all int) (got []string) {
+		require.Eventually(t, func() bool { return s.streamStatus(t, "states").Events >= int64(all) }, time.Minute, 50*time.Millisecond)
+		for _, f := range s.streamFiles(t, "states", ".ndjson.zst") {
+			got = append(got, ndjsonOf(t, f)...)
+		}
+		return got
+	}
+	first := read(all)
+	require.Len(t, first, all)
+	slices.SortFunc(first, func(a, b string) int { return strings.Compare(idOf(t, a), idOf(t, b)) })
+	var seen [6]int
+	for _, line := range first {
+		var v struct{ External_ID, Status, Source, Of string }
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		user := v.External_ID[1] - '0'
+		require.Equal(t, []string{values[seen[user]%3], "/users/track", "user"}, []string{v.Status, v.Source, v.Of}, line)
+		seen[user]++
+	}
+	require.Equal(t, said, seen)
+	tool(t, s.target("streams", "rewind", "test", "states")...)
+	second := []string{}
+	require.Eventually(t, func() bool { second = read(0); return len(second) >= 2*all }, time.Minute, 50*time.Millisecond)
+	slices.Sort(second)
+	slices.Sort(first)
+	require.Equal(t, first, slices.Compact(second), "under the same ids")
+	p.stop()
 }

@@ -60,7 +60,7 @@ func TestEventsCrossNodes(t *testing.T) {
 	e := eventlog.Event{
 		Group: "0a", Position: 1 << 40, Ordinal: 7, Workspace: 3, Kind: op.Purchase, ID: op.Email, Time: time.UnixMilli(-5).UTC(),
 		AcceptedAt: time.UnixMicro(1_700_000_000_000_001).UTC(), Number: 1<<63 | 5, Resolved: true, Currency: [3]byte{'E', 'U', 'R'}, Price: 1.5, Quantity: 2, Total: -300,
-		Key: []byte("a@b"), Name: []byte("shoe"), App: []byte("app"), Properties: []byte(`{"a":1}`),
+		Index: 3, Status: []byte("subscribed"), Source: op.SourceTrack, Channel: op.ChannelSMS, Gone: 9, Key: []byte("a@b"), Name: []byte("shoe"), App: []byte("app"), Properties: []byte(`{"a":1}`),
 	}
 	v := reflect.ValueOf(e)
 	for i := range v.NumField() {

@@ -255,7 +255,7 @@ const deadlineBytes = 64 << 10
 
 // appendEvent and readEvent are an event on its way between nodes.
 func appendEvent(dst []byte, e *eventlog.Event) []byte {
-	dst = appendU32(appendU64(appendSized(dst, []byte(e.Group)), e.Position), e.Ordinal)
+	dst = appendU32(appendU32(appendU64(appendSized(dst, []byte(e.Group)), e.Position), e.Ordinal), e.Index)
 	dst = append(appendU32(dst, e.Workspace), byte(e.Kind), byte(e.ID))
 	dst = appendU64(appendU64(dst, uint64(e.Time.UnixMilli())), uint64(e.AcceptedAt.UnixMicro()))
 	resolved := byte(0)
@@ -265,17 +265,19 @@ func appendEvent(dst []byte, e *eventlog.Event) []byte {
 	dst = append(appendU64(dst, e.Number), resolved)
 	dst = append(dst, e.Currency[:]...)
 	dst = appendU64(appendU32(appendU64(dst, math.Float64bits(e.Price)), e.Quantity), uint64(e.Total))
+	dst = append(appendU64(appendSized(dst, e.Status), e.Gone), byte(e.Source), e.Channel)
 	return appendSized(appendSized(appendSized(appendSized(dst, e.Key), e.Name), e.App), e.Properties)
 }
 
 func readEvent(b []byte, e *eventlog.Event) error {
 	r := &reader{rest: b}
-	e.Group, e.Position, e.Ordinal, e.Workspace = string(r.sized()), r.u64(), r.u32(), r.u32()
+	e.Group, e.Position, e.Ordinal, e.Index, e.Workspace = string(r.sized()), r.u64(), r.u32(), r.u32(), r.u32()
 	e.Kind, e.ID = op.Kind(r.u8()), op.IDKind(r.u8())
 	e.Time, e.AcceptedAt = time.UnixMilli(int64(r.u64())).UTC(), time.UnixMicro(int64(r.u64())).UTC()
 	e.Number, e.Resolved = r.u64(), r.u8() == 1
 	copy(e.Currency[:], r.bytes(3))
 	e.Price, e.Quantity, e.Total = math.Float64frombits(r.u64()), r.u32(), int64(r.u64())
+	e.Status, e.Gone, e.Source, e.Channel = r.sized(), r.u64(), op.Source(r.u8()), r.u8()
 	e.Key, e.Name, e.App, e.Properties = r.sized(), r.sized(), r.sized(), r.sized()
 	if len(e.Properties) == 0 {
 		e.Properties = nil

@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A block file, version 3 (1 had no deletions, 2 no counts):
+// A block file, version 4 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies):
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
@@ -25,7 +25,7 @@ import (
 //
 //	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (tally.go)
 //	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
-const blockMagic = "MREVBLK3" // the last character is the version
+const blockMagic = "MREVBLK4" // the last character is the version
 
 const (
 	blockTail   = 4 + 8 + len(blockMagic)

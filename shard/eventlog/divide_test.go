@@ -23,6 +23,7 @@ func (s still) FirstPosition() uint64                                           
 func (s still) AppliedPosition() uint64                                          { return s.at }
 func (s still) CheckpointedPosition() uint64                                     { return s.at }
 func (s still) Dropped(uint64, uint64) ([]shard.Dropped, error)                  { return nil, nil }
+func (s still) Noted(_, to uint64) ([]shard.Noted, uint64, error)                { return nil, to, nil }
 func (s still) ForgetDropped(uint64) error                                       { return nil }
 
 // openStill opens an event log that Divide has made.

@@ -6,8 +6,9 @@
 //	         blocks on disk   the log itself, held by HoldLog
 //
 // Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
-// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. Each Delete that found somebody
-// is there, too, for streams.
+// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of other
+// kinds, too (kinds.go): each Delete that found somebody, and each change of a state, merge and identify that the engine
+// says an op has made.
 //
 // Invariants:
 //   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash
@@ -65,6 +66,7 @@ type Source interface {
 	AppliedPosition() uint64
 	CheckpointedPosition() uint64
 	Dropped(from, to uint64) ([]shard.Dropped, error)
+	Noted(from, to uint64) (changes []shard.Noted, through uint64, err error)
 	ForgetDropped(to uint64) error
 }
 

@@ -12,16 +12,19 @@ import (
 	"millrace/shard/op"
 )
 
-// Event is one event or purchase, or the deletion of a user, which has a number and times alone. Its bytes are lent for the call that it is passed to.
+// Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes are
+// lent for the call that it is passed to.
 type Event struct {
-	// Group, Position and Ordinal are its place: in whose log (Options.Group), and where in it. Together its id, the
-	// same for ever.
+	// Group, Position, Ordinal and Index are its place: in whose log (Options.Group), and where in it. Together its id,
+	// the same for ever.
 	Group    string
 	Position uint64
 	Ordinal  uint32
+	// Index tells several changes of states from one another that one object has made; 0 for all else.
+	Index uint32
 
 	Workspace  uint32
-	Kind       op.Kind   // op.Event, op.Purchase or op.Delete
+	Kind       op.Kind   // op.Event, op.Purchase, op.Delete, EmailState …
 	Time       time.Time // when it happened, to the ms
 	AcceptedAt time.Time // when the server took it, to the µs
 
@@ -34,7 +37,7 @@ type Event struct {
 	Number   uint64
 	Resolved bool
 
-	Name []byte // of the event, or the product id
+	Name []byte // of the event, the product id, or the id of the subscription group
 	App  []byte // empty without one
 
 	// Of a purchase alone. Total is price × quantity in minor units of the currency.
@@ -43,17 +46,29 @@ type Event struct {
 	Quantity uint32
 	Total    int64
 
+	// Of a change of a state: opted_in, subscribed, unsubscribed or empty for removed; through which endpoint; of a group
+	// its channel.
+	Status  []byte
+	Source  op.Source
+	Channel byte
+
+	Gone uint64 // of a merge: the number of who was merged into Number; ID and Key are his external id
+
 	// Properties is a JSON object, nil for none.
 	Properties []byte
 }
 
 // AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and
-// - in front.
+// - in front; behind it a dot and 2 or more of index where there is one.
 func (e *Event) AppendID(dst []byte) []byte {
 	if e.Group != "" {
 		dst = append(append(dst, e.Group...), '-')
 	}
-	return appendID(dst, e.Position, e.Ordinal)
+	dst = appendID(dst, e.Position, e.Ordinal)
+	if e.Index > 0 {
+		dst = appendHex(append(dst, '.'), uint64(e.Index), 2)
+	}
+	return dst
 }
 
 func appendID(dst []byte, position uint64, ordinal uint32) []byte {
@@ -74,8 +89,8 @@ type Query struct {
 	Workspace uint32
 	// Since and Until bound the time when the event happened: Since ≤ time < Until.
 	Since, Until time.Time
-	Names        []string  // event names and product ids; deletions have none and are not asked
-	Kinds        []op.Kind // op.Event, op.Purchase, op.Delete; none: the first two
+	Names        []string  // event names and product ids; all else has none and is not asked
+	Kinds        []op.Kind // none: op.Event, op.Purchase
 	// Numbers are profile and home numbers: the events of one user.
 	Numbers []uint64
 	// SkipDamaged goes on behind a block that can't be read; its error is returned when all else has been passed on.
@@ -84,7 +99,7 @@ type Query struct {
 
 func (q *Query) wantsKind(k op.Kind) bool {
 	if len(q.Kinds) == 0 {
-		return k != op.Delete
+		return isEvent(k)
 	}
 	return slices.Contains(q.Kinds, k)
 }
@@ -138,7 +153,7 @@ func (f *filter) wants(r *row, n *names) bool {
 	if !q.wantsKind(r.kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.number) {
 		return false
 	}
-	if f.names != nil && r.kind != op.Delete {
+	if f.names != nil && isEvent(r.kind) {
 		_, ok := f.names[string(n.at(r.name))]
 		return ok
 	}
@@ -277,7 +292,12 @@ func (x *exporter) readTail(deleted *deletedSet) error {
 // gather reads the next stretch of the log. The caller holds tail.
 func (x *exporter) gather() error {
 	s := &x.stretch
-	s.begin(x.next)
+	if s.begin(x.next, x.end); x.filter.query.noted() {
+		if err := x.log.applied(x.ctx, x.end); err != nil {
+			return err
+		}
+		s.notes.of = x.log.src.Noted
+	}
 	err := x.log.src.ReadLog(x.next, x.end, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
@@ -324,7 +344,7 @@ func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 
 func (x *exporter) fill(r *row, n *names) {
 	x.event = Event{
-		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Workspace: r.workspace, Kind: r.kind,
+		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Index: r.index, Workspace: r.workspace, Kind: r.kind,
 		Time: time.UnixMilli(r.time).UTC(), AcceptedAt: time.UnixMicro(r.accepted).UTC(),
 		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: n.at(r.name),
 		Currency: r.currency, Price: math.Float64frombits(r.price), Quantity: r.quantity, Total: r.total,
@@ -332,7 +352,9 @@ func (x *exporter) fill(r *row, n *names) {
 	if r.app > 0 {
 		x.event.App = n.at(r.app - 1)
 	}
-	if len(r.properties) > 0 {
+	if !isEvent(r.kind) {
+		x.event.fillFields(r, n)
+	} else if len(r.properties) > 0 {
 		x.buf = appendPropertiesJSON(x.buf[:0], r.properties, n)
 		x.event.Properties = x.buf
 	}

@@ -28,6 +28,7 @@ type Follower struct {
 type place struct {
 	position uint64
 	ordinal  uint32
+	index    uint32
 	part     uint32
 	row      uint32
 }
@@ -132,7 +133,8 @@ func (f *Follower) readAhead() error {
 	x.next = b.last + 1
 	f.index(from)
 	slices.SortFunc(f.order, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal))
+		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
+			cmp.Compare(a.index, b.index))
 	})
 	return nil
 }
@@ -181,7 +183,7 @@ func (f *Follower) index(from uint64) {
 			if r.position < from || r.accepted < f.since || !f.x.filter.wants(r, &rs.names) || f.deleted.covers(r) {
 				continue
 			}
-			f.order = append(f.order, place{r.position, r.ordinal, uint32(p), uint32(i)})
+			f.order = append(f.order, place{r.position, r.ordinal, r.index, uint32(p), uint32(i)})
 		}
 	}
 }

@@ -48,7 +48,9 @@ const (
 	colSizes  = 28
 	colText   = 29
 	colRefs   = 30
-	numCols   = 31
+
+	colIndex = 31 // * of changes of states
+	numCols  = 32
 )
 
 // isUserColumn says whether a column is needed for the users of a group.
@@ -166,6 +168,7 @@ func (w *groupWriter) records(list []row) {
 		return uint32(at)
 	})
 	w.putPlanes(colOrdinal, list, func(i int) uint32 { return list[i].ordinal })
+	w.putPlanes(colIndex, list, func(i int) uint32 { return list[i].index })
 	for i := range list {
 		w.i(list[i].accepted - list[i].stamp - int64(list[i].ordinal))
 	}
@@ -477,7 +480,7 @@ func (r *groupReader) kinds(list []row) {
 	}
 	for i, k := range kinds {
 		list[i].kind = op.Kind(k)
-		r.ok = r.ok && (op.Kind(k) == op.Event || op.Kind(k) == op.Purchase || op.Kind(k) == op.Delete)
+		r.ok = r.ok && kindNames[k] != ""
 	}
 }
 
@@ -511,11 +514,11 @@ func (r *groupReader) records(list []row) {
 		r.ok = false
 		return
 	}
-	ordinals := r.planes(colOrdinal, len(list), math.MaxUint32)
+	ordinals, indexes := r.planes(colOrdinal, len(list), math.MaxUint32), r.planes(colIndex, len(list), math.MaxUint32)
 	c = r.cursor(colAccepted)
 	for i, at := range r.planes(colRecord, len(list), n) {
 		w := &list[i]
-		w.position, w.stamp, w.ordinal = positions[at], stamps[at], ordinals[i]
+		w.position, w.stamp, w.ordinal, w.index = positions[at], stamps[at], ordinals[i], indexes[i]
 		w.accepted = w.stamp + int64(w.ordinal) + c.varint()
 	}
 	r.end(&c)

@@ -89,7 +89,7 @@ func (w *world) onDiskNames() (names []string) {
 	for _, b := range w.l.blocks {
 		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *rows) error {
 			for i := range rs.list {
-				if rs.list[i].kind == op.Delete {
+				if !isEvent(rs.list[i].kind) {
 					continue
 				}
 				names = append(names, string(rs.names.at(rs.list[i].name)))

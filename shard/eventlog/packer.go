@@ -214,7 +214,8 @@ func enough(err error) error {
 // gather reads the next stretch into the packer: a block's worth of events, or what there is.
 func (l *Log) gather(from, to uint64) (full bool, err error) {
 	s := &l.pack.stretch
-	s.begin(from)
+	s.notes.of = l.src.Noted
+	s.begin(from, to)
 	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
@@ -280,7 +281,7 @@ func (l *Log) commit() error {
 	}
 	l.packed = s.last
 	l.mu.Unlock()
-	return l.letGo(s.last, len(dropped) > 0)
+	return l.letGo(s.last, len(dropped) > 0 || s.notes.any)
 }
 
 // letGo gives up the log up to a position, when those who read it there have finished.

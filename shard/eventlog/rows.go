@@ -29,6 +29,7 @@ type row struct {
 	price      uint64 // bits of a float64
 	total      int64
 	ordinal    uint32
+	index      uint32 // which of the changes of states that the op has made; 0: the op itself
 	workspace  uint32
 	name       uint32
 	app        uint32 // index plus one, 0 for none
@@ -67,7 +68,8 @@ func (r *rows) adopt(w *row, n *names) {
 // sort orders the rows by time, then by place in the log.
 func (r *rows) sort() {
 	slices.SortFunc(r.list, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal))
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
+			cmp.Compare(a.index, b.index))
 	})
 }
 
@@ -134,16 +136,17 @@ type stretch struct {
 	bytes       int64  // of all records
 	deletions   []deletion
 	dropped     int
+	notes       notes
 
 	recNames, innerNames op.Names
 	ids                  []uint32 // of the record at hand: index in names plus one
 	scratch              []byte
 }
 
-func (s *stretch) begin(first uint64) {
+func (s *stretch) begin(first, to uint64) {
 	s.rows.reset()
 	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames, innerNames: s.innerNames, ids: s.ids,
-		scratch: s.scratch}
+		scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
 }
 
 // addRecord adds the events and deletions of a record.
@@ -156,6 +159,9 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 	if s.last < s.first {
 		s.oldest = rec.Stamp
 	}
+	if err := s.notes.reach(position); err != nil {
+		return err
+	}
 	s.last = position
 	s.bytes += int64(len(payload))
 	s.newNames(&rec)
@@ -164,28 +170,41 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 		var o op.Op
 		o, rest = op.Next(rest)
 		rec.Stamp = stamp + int64(ordinal)
-		switch o.Kind() {
-		case op.Event, op.Purchase, op.Delete:
-			if err := s.addOp(position, ordinal, stamp, &rec, o); err != nil {
-				return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-			}
-			if o.Kind() == op.Delete { // in a message it is of events that another group has of the same user
-				s.addDeletion(position, ordinal, stamp, &rec, o)
-			}
-		case op.Message:
-			inner, o, err := message(o, s.innerNames)
-			if err != nil {
-				return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-			}
-			s.innerNames = inner.Names
-			if k := o.Kind(); k == op.Event || k == op.Purchase || k == op.Delete {
-				s.newNames(&inner)
-				if err := s.addOp(position, ordinal, stamp, &inner, o); err != nil {
-					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-				}
-				s.newNames(&rec)
-			}
+		if err := s.addPlace(position, ordinal, stamp, &rec, o); err != nil {
+			return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
 		}
+	}
+	return nil
+}
+
+// addPlace adds what the op at a place of the log is, alone or in a message.
+func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
+	of := rec
+	switch o.Kind() {
+	case op.Event, op.Purchase, op.Delete:
+		if err := s.addOp(position, ordinal, stamp, rec, o); err != nil {
+			return err
+		}
+		if o.Kind() == op.Delete { // in a message it is of events that another group has of the same user
+			s.addDeletion(position, ordinal, stamp, rec, o)
+		}
+	case op.Message:
+		inner, brought, err := message(o, s.innerNames)
+		if err != nil {
+			return err
+		}
+		s.innerNames = inner.Names
+		of, o = &inner, brought
+		if k := o.Kind(); k == op.Event || k == op.Purchase || k == op.Delete {
+			s.newNames(&inner)
+			if err := s.addOp(position, ordinal, stamp, &inner, o); err != nil {
+				return err
+			}
+			s.newNames(rec)
+		}
+	}
+	for c := s.notes.next(position, ordinal); c != nil; c = s.notes.next(position, ordinal) {
+		s.addNoted(position, ordinal, stamp, of, o, c)
 	}
 	return nil
 }

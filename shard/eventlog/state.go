@@ -24,7 +24,7 @@ type state struct {
 	deletions []deletion
 }
 
-const stateMagic = "MREVSTA4" // the last character is the version; it rises with that of blocks
+const stateMagic = "MREVSTA5" // the last character is the version; it rises with that of blocks
 
 func (s *state) append(dst []byte) []byte {
 	start := len(dst)

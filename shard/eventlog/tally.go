@@ -44,7 +44,7 @@ func countRows(rs *rows) (list []count) {
 	}
 	counts := map[key]int{}
 	for i := range rs.list {
-		if r := &rs.list[i]; r.kind != op.Delete {
+		if r := &rs.list[i]; isEvent(r.kind) {
 			counts[key{r.workspace, hourOf(r.accepted), r.kind, r.name}]++
 		}
 	}

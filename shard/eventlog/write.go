@@ -50,7 +50,7 @@ func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query,
 	if _, err := ParseFormat(string(format)); err != nil {
 		return err
 	}
-	e := NewEncoder(w, format, q.Workspace == 0, svcID)
+	e := NewEncoder(w, format, op.Event, q.Workspace == 0, svcID)
 	err := x.Export(ctx, q, e.Write)
 	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
 		return errors.Join(err, e.Flush())
@@ -67,10 +67,14 @@ type Encoder interface {
 	Close() error
 }
 
-// NewEncoder begins a file. NDJSON has the numbers of workspaces if that is wanted; Parquet has them always.
-func NewEncoder(w io.Writer, format Format, workspace bool, svcID SvcIDFunc) Encoder {
-	if format == Parquet {
+// NewEncoder begins a file of events of a kind; events, purchases and deletions go into one. NDJSON has the numbers of
+// workspaces if that is wanted; Parquet has them always.
+func NewEncoder(w io.Writer, format Format, kind op.Kind, workspace bool, svcID SvcIDFunc) Encoder {
+	switch {
+	case format == Parquet && kind < EmailState:
 		return newParquetEncoder(w, svcID)
+	case format == Parquet:
+		return newChangeEncoder(w, svcID)
 	}
 	return &ndjsonEncoder{w: bufio.NewWriterSize(w, 64<<10), workspace: workspace, svcID: svcID}
 }
@@ -93,6 +97,10 @@ func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 // AppendJSON appends an event as a JSON object without line breaks, with the number of its workspace if that is wanted.
 //
 //	{"id":…,"type":"event","external_id":…,"name":…,"time":…,"accepted_at":…,"app_id":…,"properties":{…}}
+//	{"id":…,"type":"subscription_group","external_id":…,"svc_id":…,"of":"user","subscription_group_id":…,"channel":"email","status":"unsubscribed","source":…,…}
+//	{"id":…,"type":"email_subscription","email":…,"of":"address","status":"opted_in","source":…,…}
+//	{"id":…,"type":"merge","external_id":…,"svc_id":…,"into_svc_id":…,…}
+//	{"id":…,"type":"identify","external_id":…,"svc_id":…,…}
 //	{"id":…,"type":"deletion","svc_id":…,"time":…,"accepted_at":…}
 //	{"id":…,"type":"purchase","external_id":…,"product_id":…,"currency":…,"price":…,"quantity":…,"total_minor":…,"time":…,…}
 //
@@ -107,7 +115,10 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 	dst = append(append(dst, KindName(e.Kind)...), '"')
 	dst = appendIdentifier(dst, e)
 	if svcID != nil && e.Resolved {
-		dst = append(svcID(append(dst, `,"svc_id":"`...), e.Workspace, e.Number), '"')
+		dst = append(svcID(append(dst, `,"svc_id":"`...), e.Workspace, e.of()), '"')
+	}
+	if svcID != nil && e.Kind == Merged {
+		dst = append(svcID(append(dst, `,"into_svc_id":"`...), e.Workspace, e.Number), '"')
 	}
 	if e.Kind == op.Purchase {
 		dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
@@ -117,6 +128,8 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = strconv.AppendInt(append(dst, `,"total_minor":`...), e.Total, 10)
 	} else if e.Kind == op.Event {
 		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
+	} else if isState(e.Kind) {
+		dst = appendState(dst, e)
 	}
 	dst = appendTime(append(dst, `,"time":`...), e.Time)
 	dst = appendTime(append(dst, `,"accepted_at":`...), e.AcceptedAt)
@@ -127,6 +140,39 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = append(append(dst, `,"properties":`...), e.Properties...)
 	}
 	return append(dst, '}')
+}
+
+// appendState appends what a change of a state has of its own. A state that was removed is null.
+func appendState(dst []byte, e *Event) []byte {
+	dst = append(append(append(dst, `,"of":"`...), ofWhat(e)...), '"')
+	if e.Kind == GroupState {
+		dst = profile.AppendJSONString(append(dst, `,"subscription_group_id":`...), e.Name)
+		if channel := ChannelName(e.Channel); channel != "" {
+			dst = append(append(append(dst, `,"channel":"`...), channel...), '"')
+		}
+	}
+	dst = append(dst, `,"status":`...)
+	if len(e.Status) == 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = profile.AppendJSONString(dst, e.Status)
+	}
+	return profile.AppendJSONString(append(dst, `,"source":`...), []byte(e.Source.String()))
+}
+
+// of is the number of whom a row tells.
+func (e *Event) of() uint64 {
+	if e.Kind == Merged {
+		return e.Gone
+	}
+	return e.Number
+}
+
+func ofWhat(e *Event) string {
+	if e.OfAddress() {
+		return "address"
+	}
+	return "user"
 }
 
 func appendIdentifier(dst []byte, e *Event) []byte {
@@ -142,15 +188,4 @@ func appendIdentifier(dst []byte, e *Event) []byte {
 		}
 	}
 	return dst
-}
-
-// KindName is what a kind of event is called outside.
-func KindName(k op.Kind) string {
-	switch k {
-	case op.Purchase:
-		return "purchase"
-	case op.Delete:
-		return "deletion"
-	}
-	return "event"
 }

@@ -129,6 +129,10 @@ const (
 // Offer marks a RowState that an import brings: an address that others have, or that knows already, does not take it.
 const Offer = UpdateOnly
 
+// Echo marks a RowState by a profile in whose own registers each of its states was another before: what it says has
+// been noted of the profile. For who reads the log.
+const Echo = Conditional
+
 // IDKind is the kind of identifier in an op's key (service.md 2.1).
 type IDKind uint8
 

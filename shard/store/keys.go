@@ -22,6 +22,7 @@ const (
 	BookBlocked = 'v' // + workspace, number: an email that is on the block list
 	BookAnswers = 'w' // + stamp, number: an answer that was kept there
 	BookDropped = 'x' // + position, ordinal: an event of the log that had no effect
+	BookNoted   = 'y' // + position, ordinal and index: what BookTrail got there of states, for the event log; number, its value
 )
 
 // AppendEntryKey appends the key of the entry at number.

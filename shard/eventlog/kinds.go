@@ -1,0 +1,179 @@
+package eventlog
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// Kinds of rows that no kind of op stands for. Blocks have them: a code is never given anew.
+const (
+	EmailState op.Kind = 128 + iota // the email state of a user, or of an address, has another value
+	GroupState                      // the same of a subscription group
+	Merged                          // a user was merged into another one
+	Identified                      // a user who had no external id has got one
+)
+
+// kindNames are what kinds are called outside.
+var kindNames = [256]string{op.Event: "event", op.Purchase: "purchase", op.Delete: "deletion",
+	EmailState: "email_subscription", GroupState: "subscription_group", Merged: "merge", Identified: "identify"}
+
+// KindName is what a kind of event is called outside.
+func KindName(k op.Kind) string { return kindNames[k] }
+
+// KindNamed is the kind that is called so.
+func KindNamed(name string) (op.Kind, bool) {
+	k := slices.Index(kindNames[:], name)
+	return op.Kind(max(k, 0)), k >= 0 && name != ""
+}
+
+// isEvent says whether a kind is what users do, which exports have and which has names.
+func isEvent(k op.Kind) bool { return k == op.Event || k == op.Purchase }
+
+// isState says whether a kind is a change of a state.
+func isState(k op.Kind) bool { return k == EmailState || k == GroupState }
+
+// isNoted says whether a kind is what the engine notes (shard.Noted).
+func isNoted(k op.Kind) bool { return k >= EmailState }
+
+// notes are what the engine has noted, as far as they have been looked up for a stretch.
+type notes struct {
+	of  func(from, to uint64) ([]shard.Noted, uint64, error) // nil: nobody asks for them
+	to  uint64                                               // the stretch goes as far
+	got uint64                                               // up to here they have been looked up
+	// list are those that are still to come.
+	list []shard.Noted
+	any  bool
+}
+
+// reach looks up what a position needs.
+func (n *notes) reach(position uint64) (err error) {
+	if n.of == nil || position <= n.got {
+		return nil
+	}
+	n.list, n.got, err = n.of(position, max(n.to, position))
+	n.any = n.any || len(n.list) > 0
+	return err
+}
+
+// next takes out the next thing that the op at a place has made; nil when there is none.
+func (n *notes) next(position uint64, ordinal uint32) *shard.Noted {
+	for len(n.list) > 0 {
+		c := &n.list[0]
+		switch {
+		case before(c.Position, c.Ordinal, position, ordinal):
+			n.list = n.list[1:]
+		case c.Position == position && c.Ordinal == ordinal:
+			n.list = n.list[1:]
+			return c
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// addNoted adds a row for what an op has made.
+func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *shard.Noted) {
+	if c.StateChange.Kind != 0 {
+		s.addState(position, ordinal, stamp, rec, o, c)
+		return
+	}
+	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
+		time: c.Stamp / 1000, workspace: rec.Workspace, kind: Identified, id: op.SvcID, number: c.Number, resolved: true}
+	if len(c.ExternalID) > 0 {
+		r.id, r.key = op.ExternalID, s.pages.keep(c.ExternalID)
+	}
+	r.name = s.names.intern(&s.pages, nil)
+	s.scratch = s.scratch[:0]
+	if c.Gone != 0 {
+		r.kind = Merged
+		s.scratch = s.appendField(s.scratch, fieldGone, op.AppendInt(nil, int64(c.Gone)))
+	}
+	s.addKept(r)
+}
+
+// addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user says
+// is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he leaves.
+func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *shard.Noted) {
+	flags := o.Flags()
+	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
+		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(), number: c.Number, resolved: true}
+	switch {
+	case o.Kind() == op.Left, o.Kind() == op.RowState && (flags.Has(op.Echo) || flags.Has(op.Offer)):
+		return
+	case o.Kind() == op.RowState:
+		r.resolved = false
+	}
+	status, name := []byte(c.Value), []byte(nil)
+	if c.Kind == shard.GroupState {
+		r.kind, name, status = GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
+		if c.On {
+			status = []byte("subscribed")
+		}
+	}
+	r.name, r.key = s.names.intern(&s.pages, name), s.pages.keep(o.Key())
+	s.scratch = s.appendField(s.scratch[:0], fieldStatus, op.AppendString(nil, status))
+	s.scratch = s.appendField(s.scratch, fieldSource, op.AppendInt(nil, int64(c.Source)))
+	s.scratch = s.appendField(s.scratch, fieldChannel, op.AppendInt(nil, int64(c.Channel)))
+	s.addKept(r)
+}
+
+// addKept adds a row with the fields in scratch.
+func (s *stretch) addKept(r row) {
+	r.properties = s.pages.keep(s.scratch)
+	s.eventBytes += rowOverhead
+	s.list = append(s.list, r)
+}
+
+// Names of the fields that rows of these kinds have in the place of properties.
+const (
+	fieldStatus  = "status"
+	fieldSource  = "source"
+	fieldChannel = "channel"
+	fieldGone    = "gone"
+)
+
+func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(s.names.intern(&s.pages, []byte(name))))
+	return append(dst, v...)
+}
+
+// fillFields gives an event what its row has in the place of properties.
+func (e *Event) fillFields(r *row, n *names) {
+	eachProperty(r.properties, func(name uint32, v op.Value) {
+		switch string(n.at(name)) {
+		case fieldStatus:
+			e.Status = v.Bytes()
+		case fieldSource:
+			e.Source = op.Source(v.Int())
+		case fieldChannel:
+			e.Channel = byte(v.Int())
+		case fieldGone:
+			e.Gone = uint64(v.Int())
+		}
+	})
+}
+
+// ChannelName is what the channel of a group is called; empty: it is not known.
+func ChannelName(channel byte) string {
+	switch channel {
+	case op.ChannelEmail:
+		return "email"
+	case op.ChannelSMS:
+		return "sms"
+	case op.ChannelWhatsApp:
+		return "whatsapp"
+	}
+	return ""
+}
+
+// OfAddress says whether the event is a change of a state that an address itself has, which names no user.
+func (e *Event) OfAddress() bool { return isState(e.Kind) && !e.Resolved }
+
+// noted says whether a query asks for what the engine notes.
+func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, isNoted) }
