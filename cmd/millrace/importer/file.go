@@ -35,33 +35,72 @@ func (i *importer) file(ctx context.Context, path string) error {
 		i.report.Before++
 		return nil
 	}
-	j := &job{importer: i, path: path, source: io.NewSectionReader(f, 0, info.Size()), size: info.Size()}
+	source := steady{io.NewSectionReader(f, 0, info.Size())}
+	j := &job{importer: i, path: path, info: info, source: source, size: info.Size()}
 	if err := j.begin(ctx, info); err != nil || j.state == nil {
 		return err
 	}
 	err = j.send(ctx)
 	i.report.add(j.state.Counts)
-	if err != nil {
+	switch {
+	case errors.Is(err, errChanged):
+		return &FileError{path, err}
+	case err != nil:
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	i.report.Files++
-	return j.checkUnchanged(path, info)
+	return nil
 }
 
-// checkUnchanged finds out that somebody has written into a file while it was taken: what it was before was taken.
-func (j *job) checkUnchanged(path string, before os.FileInfo) error {
-	after, err := os.Stat(path)
-	if err == nil && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
-		j.o.Logger.Warn("the file has changed while it was taken: what it is now counts as another file", "file", path)
+// errChanged: rows that were sent may be of the file as it was checked, or as it is now.
+var errChanged = errors.New("the file has changed while it was taken, and a part of it may have been: " +
+	"as it was, it is gone on with; as another one, it is taken whole")
+
+// checkUnchanged finds out that somebody has written into a file while it was taken. What was written behind its end
+// was not read, and what was put in its place is another file.
+func (j *job) checkUnchanged() error {
+	after, err := os.Stat(j.path)
+	if err == nil && after.Size() == j.info.Size() && after.ModTime().Equal(j.info.ModTime()) {
+		return nil
 	}
+	h := &hashReader{Source: j.source, hash: xxh3.New()}
+	switch hash, err := h.sum(j.size); {
+	case err != nil:
+		return err
+	case hash != j.state.Hash:
+		return errChanged
+	}
+	j.o.Logger.Warn("the file has changed since it was begun, and was taken as it was: what it is now counts as another file",
+		"file", j.path)
 	return nil
+}
+
+// steady is a file that must not become shorter: half a row would look like a whole one.
+type steady struct{ *io.SectionReader }
+
+func (s steady) Read(p []byte) (int, error) {
+	n, err := s.SectionReader.Read(p)
+	if at, _ := s.Seek(0, io.SeekCurrent); err == io.EOF && at < s.Size() {
+		err = errChanged
+	}
+	return n, err
+}
+
+// ReadAt is as Read.
+func (s steady) ReadAt(p []byte, at int64) (int, error) {
+	n, err := s.SectionReader.ReadAt(p, at)
+	if err == io.EOF && at+int64(n) < s.Size() {
+		err = errChanged
+	}
+	return n, err
 }
 
 // job is a file on its way.
 type job struct {
 	*importer
 	path   string
-	source *io.SectionReader
+	info   os.FileInfo
+	source files.Source
 	size   int64
 	format files.Format
 	total  int64 // rows
@@ -100,6 +139,9 @@ func (j *job) begin(ctx context.Context, info os.FileInfo) error {
 	default:
 		if err := s.resume(&j.o); err != nil {
 			return &FileError{j.path, err}
+		}
+		if j.states.hasLater(s) {
+			s.Refused = -1 // the refused file has another's rows behind its own
 		}
 		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
 	}
@@ -147,7 +189,7 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 	h := &hashReader{Source: j.source, hash: xxh3.New()}
 	bad := func(err error) error {
 		var fault *files.Fault
-		if errors.As(err, &fault) {
+		if errors.As(err, &fault) || errors.Is(err, errChanged) {
 			return &FileError{j.path, err}
 		}
 		return fmt.Errorf("%s: %w", j.path, err)
@@ -170,7 +212,10 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 			j.bar.set(r.Position().Offset)
 		}
 	}
-	return h.sum(j.size)
+	if hash, err = h.sum(j.size); err != nil {
+		return "", bad(err)
+	}
+	return hash, nil
 }
 
 // saveEvery is how often a file's state is noted while it is sent.
@@ -198,6 +243,9 @@ func (j *job) send(ctx context.Context) (err error) {
 	saved()
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
+	}
+	if err == nil {
+		err = j.checkUnchanged()
 	}
 	j.state.Done = err == nil
 	return errors.Join(err, j.save())

@@ -149,7 +149,7 @@ type Report struct {
 	Files    int           `json:"files"`   // taken to their ends
 	Before   int           `json:"before"`  // taken by an earlier run
 	Unknown  []string      `json:"unknown"` // whose names don't say what they are
-	Bad      int           `json:"bad"`     // of which nothing was taken
+	Bad      int           `json:"bad"`     // of which nothing was taken, or that changed meanwhile
 	Counts                 // of the rows of this run and, of a file that was resumed, of those before it
 	Duration time.Duration `json:"duration_ns"`
 }
@@ -242,7 +242,7 @@ func (i *importer) run(ctx context.Context) error {
 			switch {
 			case errors.As(err, &fault):
 				i.report.Bad++
-				i.o.Logger.Error("nothing of the file was taken", "file", name, "reason", fault.Err)
+				i.o.Logger.Error("the file was not taken", "file", name, "reason", fault.Err)
 				bad = append(bad, fault)
 			case err != nil:
 				return err
@@ -307,7 +307,7 @@ func (o *Options) strict(format files.Format) bool {
 	return o.Malformed == "file" || o.Malformed == "" && format != files.CSV
 }
 
-// FileError is why nothing of a file was taken.
+// FileError is why nothing of a file was taken, or not all of it.
 type FileError struct {
 	File string
 	Err  error
@@ -326,7 +326,7 @@ func (e FileErrors) Error() string {
 	for _, f := range e {
 		lines = append(lines, f.Error())
 	}
-	return "nothing was taken of " + strings.Join(lines, "\n")
+	return "not taken: " + strings.Join(lines, "\n")
 }
 
 func (e FileErrors) orNil() error {

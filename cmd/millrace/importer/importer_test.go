@@ -397,6 +397,80 @@ func TestFileThatIsGone(t *testing.T) {
 	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
 }
 
+// Who writes into a file while it is taken is told so, and what was in it before is gone on with when it is there again:
+// one that was copied once more over itself has all its rows taken, each once.
+func TestFileThatChanges(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for n := range 1000 {
+		fmt.Fprintf(&text, `{"external_id":"u","row":%d,"fill":%q}`+"\n", n, strings.Repeat("x", 900))
+	}
+	for name, change := range map[string]func(path string) error{
+		"cut": func(path string) error { return os.Truncate(path, 300_000) },
+		"overwritten": func(path string) error {
+			return os.WriteFile(path, []byte(strings.ReplaceAll(text.String(), "xxx", "yyy")), 0o600)
+		},
+	} {
+		dir := t.TempDir()
+		d := newDouble(t, testseed.Rand(t), 0)
+		path := write(t, filepath.Join(dir, "a.ndjson"), text.String())
+		write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"v","row":1}`)
+		d.onAny = sync.OnceFunc(func() { _ = change(path) })
+		o := d.options(t, dir)
+		o.Connections = 1
+		report, err := Run(t.Context(), o)
+		require.ErrorContains(t, err, "a.ndjson: the file has changed while it was taken", name)
+		require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad}, name)
+		require.Equal(t, []int{1}, d.rows["v"], "the next one is taken")
+		require.Empty(t, refusedRows(t, path), name)
+		write(t, path, text.String())
+		report, err = Run(t.Context(), o)
+		require.NoError(t, err, name)
+		require.EqualValues(t, 1000, report.Taken, name)
+		require.Len(t, d.rows["u"], 1000, name)
+		require.IsIncreasing(t, d.rows["u"], name)
+	}
+}
+
+// What another file of the same name has left of refused rows stays when the one before it comes back.
+func TestRefusedOfTwo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	var first strings.Builder
+	for n := range 300 {
+		fmt.Fprintf(&first, `{"external_id":"u","payload":"no %d"}`+"\n"+`{"external_id":"u","row":%d}`+"\n", n, n)
+	}
+	path := write(t, filepath.Join(dir, "a.ndjson"), first.String())
+	o := d.options(t, dir)
+	o.Connections = 1
+	ctx, cancel := context.WithCancel(t.Context())
+	count := 0
+	d.onAny = func() {
+		if count++; count == 10 {
+			cancel()
+		}
+	}
+	_, err := Run(ctx, o)
+	require.ErrorIs(t, err, context.Canceled)
+	write(t, path, `{"external_id":"v","payload":"no"}`+"\n"+`{"external_id":"v","row":1}`+"\n")
+	_, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	write(t, path, first.String())
+	_, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	users := map[string]map[int64]bool{}
+	for _, l := range refusedRows(t, path) {
+		user := l.Text[len(`{"external_id":"`):][:1]
+		if users[user] == nil {
+			users[user] = map[int64]bool{}
+		}
+		users[user][l.Row] = true
+	}
+	require.Len(t, users["u"], 300)
+	require.Len(t, users["v"], 1)
+}
+
 type info struct {
 	fs.FileInfo
 	size     int64

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,6 +102,11 @@ func (s *states) of(name, hash string) *state {
 		}
 	}
 	return nil
+}
+
+// hasLater reports whether another file of the same name was worked on since.
+func (s *states) hasLater(than *state) bool {
+	return slices.ContainsFunc(s.byName[than.Name], func(one *state) bool { return one.Saved.After(than.Saved) })
 }
 
 func (s *states) add(one *state) { s.byName[one.Name] = append(s.byName[one.Name], one) }
