@@ -459,8 +459,8 @@ func (w *worker) putImported(
 		if !before.Has(k) {
 			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
 		}
-		if offer := bodies.ForAddress(states, k.ID); len(offer) > 0 {
-			w.tellRow(p, op.RowState, op.Offer, k.ID, k.Key, number, bodies.AppendStates(nil, offer))
+		if w.contact.what = bodies.AppendStatesFor(w.contact.what[:0], states, k.ID); len(w.contact.what) > 0 {
+			w.tellRow(p, op.RowState, op.Offer, k.ID, k.Key, number, w.contact.what)
 		}
 	}
 	return nil

@@ -20,16 +20,16 @@ import (
 // changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
 // said himself, and goes to the addresses that he has behind it, too.
 func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
-	w.set = bodies.AppendStatesSet(w.set[:0], o.Body(), w.applying.rec)
-	number, set := s.Number, w.set
+	w.contact.set = bodies.AppendStatesSet(w.contact.set[:0], o.Body(), w.applying.rec)
+	number, set := s.Number, w.contact.set
 	email, phone := profile.Addresses(w.entryOf(s))
 	if len(set) == 0 && entries.SameAddresses(email, phone, o.Body()) { // clients track the same values again and again
 		return w.applyIn(s, o)
 	}
-	before, after := &w.before, &w.after
+	before, after := &w.contact.before, &w.contact.after
 	before.Reset()
 	before.AddAddresses(email, phone) // a body names nobody's alias and no other external id
-	w.had = profile.AppendStates(w.had[:0], w.entryOf(s))
+	w.contact.had = profile.AppendStates(w.contact.had[:0], w.entryOf(s))
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
@@ -42,30 +42,30 @@ func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
 	if left && !bodies.Sets(set, State{Kind: EmailState}) { // reference.md 2.2
 		out = w.ed.ForgetState(out, State{Kind: EmailState})
 	}
-	w.noteAll(p, number, w.had, out)
+	w.noteAll(p, number, w.contact.had, out)
 	if err := w.update(s, out); err != nil {
 		return err
 	}
 	w.tellRows(p, number, before, after)
 	for _, id := range entries.Addresses {
 		if key := after.Of(id); key != nil {
-			if w.what = bodies.AppendStatesFor(w.what[:0], set, id); len(w.what) > 0 {
-				w.tellRow(p, op.RowState, w.echo(set, id), id, key, number, w.what)
+			if w.contact.what = bodies.AppendStatesFor(w.contact.what[:0], set, id); len(w.contact.what) > 0 {
+				w.tellRow(p, op.RowState, w.echo(set, id), id, key, number, w.contact.what)
 			}
 		}
 	}
 	return nil
 }
 
-// echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that w.had has,
+// echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that was had,
 // else 0.
 func (w *worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
 	for _, c := range set {
 		if !c.ForAddress(id) || c.Kind == Bounce || c.Kind == Spam {
 			continue
 		}
-		i := slices.IndexFunc(w.had, func(was profile.StateChange) bool { return was.Is(c.State) })
-		if i >= 0 && w.had[i].Same(c.State) || i < 0 && !differs(profile.StateChange{}, false, c.State) {
+		i := slices.IndexFunc(w.contact.had, func(was profile.StateChange) bool { return was.Is(c.State) })
+		if i >= 0 && w.contact.had[i].Same(c.State) || i < 0 && !differs(profile.StateChange{}, false, c.State) {
 			return 0
 		}
 	}
@@ -116,8 +116,8 @@ func (w *worker) tellRow(
 	p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
 ) {
 	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
-	w.body = append(binary.LittleEndian.AppendUint64(w.body[:0], number), what...)
-	w.send(p, kind, op.MakeFlags(flags, id), home, w.body, key, false)
+	w.contact.body = append(binary.LittleEndian.AppendUint64(w.contact.body[:0], number), what...)
+	w.send(p, kind, op.MakeFlags(flags, id), home, w.contact.body, key, false)
 }
 
 // addMember: a profile has got this address.

@@ -194,8 +194,8 @@ const trailEntryBytes = 40
 // noteAll adds what has become of the states of the entry at number, which were before, to the trail.
 func (w *worker) noteAll(p *partition, number uint64, before []profile.StateChange, blob []byte) {
 	rec := w.applying.rec
-	w.now = profile.AppendStates(w.now[:0], blob)
-	after := w.now
+	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
+	after := w.contact.now
 	for _, was := range before {
 		if !bodies.Sets(after, was.State) && differs(was, true, State{Kind: was.Kind}) { // it was left behind with an address
 			w.note(p, number, profile.StateChange{

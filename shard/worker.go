@@ -63,9 +63,7 @@ type worker struct {
 	folder                               entries.Folder
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
-	before, after entries.Keys          // addresses of a profile that is being changed
-	set, had, now []profile.StateChange // its states: those that are set, all before, all after
-	what, body    []byte                // what a row is told of it
+	contact contactChange
 
 	dirty    []uint64       // numbers, of the partition that is being saved
 	message  op.Builder     // of the message at hand
@@ -78,6 +76,13 @@ type worker struct {
 	sink     uint64 // what touching adds up, so that the compiler keeps the loads
 	gone     chan struct{}
 	asked    <-chan struct{} // the worker's own: of the checkpoint that it has asked for
+}
+
+// contactChange is scratch for a change of what a profile says of addresses and states.
+type contactChange struct {
+	before, after entries.Keys          // addresses
+	set, had, now []profile.StateChange // states: those that are set, all before, all after
+	what, body    []byte                // what a row is told of it
 }
 
 // queue holds commits between OnDurable and the worker.
