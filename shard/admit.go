@@ -12,7 +12,7 @@ func (c *Coordinator) Admit() error {
 		return err
 	}
 	if m := c.opts.MaxInflightBytes; c.inflight.Load() > m-m/admitShare {
-		refusedBusy.Inc()
+		RefusedBusy.Inc()
 		return ErrBusy
 	}
 	return nil

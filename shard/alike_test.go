@@ -164,7 +164,7 @@ func testReplicasAreAlike(t *testing.T) {
 		c := openCluster(t, r.Uint64(), clusterOptions{
 			nodes: 2, replicas: 2, groups: 2, littleMemory: true,
 			now:    func() time.Time { return time.Now().Add(time.Duration(later.Load())) },
-			engine: func(o *Options) { o.patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
+			engine: func(o *Options) { o.Patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
 		})
 		w := clusterWorld{c}
 		for range testsize.Short(400, 100) {

@@ -1,19 +1,16 @@
 package shard
 
 import (
-	"fmt"
-	"slices"
 	"time"
 
 	"millrace/shard/identity"
-	"millrace/wal"
 )
 
 // Open opens a node that is alone: a coordinator over one replica with all partitions, on what Options.Dir holds. It
 // recovers: the store, then the log behind it.
 func Open(o Options) (*Coordinator, error) {
-	if o.patience <= 0 { // coordinator and replica end together
-		o.patience = time.Minute
+	if o.Patience <= 0 { // coordinator and replica end together
+		o.Patience = time.Minute
 	}
 	o.EnsureDefaults()
 	clock := &Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
@@ -30,64 +27,15 @@ func Open(o Options) (*Coordinator, error) {
 			onDocument(key, doc)
 		}
 	}
-	ro := ReplicaOptions{
-		Options: o, Count: identity.Partitions, OpenLog: openOwnLog, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
-		FlushAll: c.FlushAll,
-	}
-	if err := ro.findLog(); err != nil {
-		return nil, err
-	}
-	ro.appliesAtOnce = true
-	r, err := OpenReplica(ro)
+	r, err := OpenOwn(ReplicaOptions{
+		Options: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
+	})
 	if err != nil {
 		return nil, err
 	}
-	c.sole, c.hasher = r, r.hasher
+	c.sole, c.hasher = r, r.Hasher()
 	c.resumed = r.Resume()
 	return c, nil
-}
-
-// findLog makes the log's directory. The store may be made when there was never a log here: it is on disk before the
-// log gets its first file.
-func (o *ReplicaOptions) findLog() error {
-	if err := o.Validate(); err != nil {
-		return err
-	}
-	dir := o.FS.PathJoin(o.Dir, "log")
-	if err := wal.MakeDir(o.FS, dir); err != nil {
-		return err
-	}
-	names, err := o.FS.List(dir)
-	if err != nil {
-		return fmt.Errorf("list %q: %w", dir, err)
-	}
-	o.MayMake = !slices.ContainsFunc(names, func(name string) bool { return name != "LOCK" })
-	return nil
-}
-
-// openOwnLog opens the log of a replica that has one of its own.
-func openOwnLog(r *Replica) (Log, error) {
-	o := r.opts.Log
-	o.Trusted = r.checkpointed.Load()
-	o.FS, o.Dir, o.Logger = r.opts.FS, r.opts.FS.PathJoin(r.opts.Dir, "log"), r.opts.Logger
-	o.OnDurable, o.OnFailure = r.Dispatch, r.fail
-	log, err := wal.Open(o)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range r.opts.Readers {
-		log.Hold(name, log.FirstPosition())
-	}
-	return log, nil
-}
-
-// closeAlone closes a replica that has its log for itself: what that has taken is durable and dispatched before.
-func (e *Replica) closeAlone() error {
-	e.Follow()
-	for e.dispatched() < e.log.LastPosition() && e.Failed() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	return e.Close()
 }
 
 // alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is nobody to

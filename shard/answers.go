@@ -70,7 +70,7 @@ const maxSwept = 256
 
 // sweep forgets answers that are older than a day at the record's stamp, the oldest first.
 func (w *worker) sweep(p *partition) error {
-	oldest := w.applying.rec.Stamp - answerLife.Microseconds()
+	oldest := w.applying.rec.Stamp - AnswerLife.Microseconds()
 	x := &p.answers
 	due, err := x.before(w.e.store, p.id, oldest)
 	if err != nil {

@@ -59,7 +59,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 		require.NoError(t, w.e.sweepAll())
 		want := 0
 		for key, at := range kept {
-			alive := time.Duration(later.Load())-at < answerLife
+			alive := time.Duration(later.Load())-at < AnswerLife
 			a, ok, err := w.e.Answer(1, []byte(key))
 			require.NoError(t, err)
 			require.Equal(t, alive, ok, "%s, kept %v ago", key, time.Duration(later.Load())-at)
@@ -132,9 +132,9 @@ func TestSweepIsBounded(t *testing.T) {
 		for i, key := range keys { // the oldest first
 			_, s, err := e.lendHome(h.Number(1, op.NoID, key), 1, op.NoID, key)
 			require.NoError(t, err)
-			require.Equal(t, i >= swept, s.blob != nil, "%d, after %d", i, swept)
-			if s.blob != nil {
-				s.back()
+			require.Equal(t, i >= swept, s.Blob != nil, "%d, after %d", i, swept)
+			if s.Blob != nil {
+				s.Back()
 			}
 		}
 	}

@@ -25,8 +25,8 @@ type AuditEntry struct {
 	Hash  [32]byte
 }
 
-// chain is the Hash that the entry must have behind one with hash before.
-func (a *AuditEntry) chain(before [32]byte) [32]byte {
+// Chain is the Hash that the entry must have behind one with hash before.
+func (a *AuditEntry) Chain(before [32]byte) [32]byte {
 	b := append(make([]byte, 0, len(before)+20+len(a.Body)), before[:]...)
 	b = binary.LittleEndian.AppendUint64(b, a.Seq)
 	b = binary.LittleEndian.AppendUint64(b, uint64(a.Time))
@@ -45,7 +45,7 @@ type auditLog struct {
 func (l *auditLog) add(stamp int64, actor uint32, body []byte) {
 	l.seq++
 	a := AuditEntry{Seq: l.seq, Time: stamp, Actor: actor, Body: bytes.Clone(body)}
-	a.Hash = a.chain(l.hash)
+	a.Hash = a.Chain(l.hash)
 	l.hash = a.Hash
 	l.pending = append(l.pending, a)
 }
@@ -102,8 +102,8 @@ const (
 	auditPageBytes   = 1 << 20
 )
 
-// auditPage reads some entries from seq on.
-func (e *Replica) auditPage(seq uint64) (page []AuditEntry, err error) {
+// AuditPage reads some entries from seq on.
+func (e *Replica) AuditPage(seq uint64) (page []AuditEntry, err error) {
 	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or
 	// in both.
 	w := e.owner[0]

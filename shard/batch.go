@@ -55,9 +55,7 @@ func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 }
 
 func newBatch(c *Coordinator) *Batch {
-	b := &Batch{coordinator: c, restIn: -1}
-	b.pending.init(c.sole)
-	return b
+	return &Batch{coordinator: c, restIn: -1}
 }
 
 // Release gives the batch back.

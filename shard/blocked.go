@@ -66,15 +66,15 @@ func (c *Coordinator) BlockedAddresses(
 // blockedAddress reads the row at number, which may have lost its mark.
 func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a BlockedAddress, ok bool, err error) {
 	l, err := c.lend(number)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return a, false, err
 	}
-	defer l.back()
-	if profile.Kind(l.blob) != entries.KindRow || profile.Workspace(l.blob) != workspace {
+	defer l.Back()
+	if profile.Kind(l.Blob) != entries.KindRow || profile.Workspace(l.Blob) != workspace {
 		return a, false, nil
 	}
-	s, _ := profile.StateOf(l.blob, State{Kind: Bounce})
-	_, key := profile.HomeID(l.blob)
+	s, _ := profile.StateOf(l.Blob, State{Kind: Bounce})
+	_, key := profile.HomeID(l.Blob)
 	return BlockedAddress{string(key), s.Changed, s.Actor, s.Source}, s.On, nil
 }
 
@@ -82,8 +82,8 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 func (c *Coordinator) blockedPage(
 	workspace uint32, partition uint8, after uint64,
 ) (numbers []uint64, more bool, err error) {
-	if r := c.nodes.Local(partition); r != nil && r.enter() {
-		defer r.usable.RUnlock()
+	if r := c.nodes.Local(partition); r != nil && r.Enter() {
+		defer r.Leave()
 		return r.BlockedPage(workspace, partition, after)
 	}
 	return c.nodes.BlockedPage(workspace, partition, after)

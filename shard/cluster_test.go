@@ -196,7 +196,7 @@ func (r *testReplica) open() {
 			c.TakeDocument(key, doc)
 		}
 	}
-	o.tend, o.patience = 2*time.Millisecond, 300*time.Millisecond
+	o.TendInterval, o.Patience = 2*time.Millisecond, 300*time.Millisecond
 	o.StoreMemTableBytes = 1 << 20
 	o.Workers = 1 + g.c.intN(3)
 	if g.c.o.littleMemory && g.c.chance(50) {

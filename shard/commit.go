@@ -49,7 +49,7 @@ func (b *Batch) Commit() error {
 	c := b.coordinator
 	// Each leader judges its part, and a node alone all of it; here it is seen to that few parts are refused.
 	if c.sole == nil && b.merges > 0 && c.mergesWaiting()+int64(b.merges) > c.opts.MaxMergesWaiting {
-		refusedMerges.Inc()
+		RefusedMerges.Inc()
 		return ErrBusy
 	}
 	b.urgent = b.deletes == b.Count()
@@ -265,8 +265,7 @@ func (b *Batch) take(p *Part) {
 	}
 	// The batch's own bytes will do: wal.Log has no use for those of a record that it has handed back. A group's log
 	// may send them to a follower later.
-	b.pending.wanted = len(b.outcomes)
-	if p.Err = c.sole.takeOwn(&b.pending, b.data, b.merges, b.urgent); p.Err == nil {
+	if p.Err = c.sole.TakeOwn(&b.pending, b.data, len(b.outcomes), b.merges, b.urgent); p.Err == nil {
 		p.pending = &b.pending
 	}
 }
@@ -381,7 +380,7 @@ func (c *Coordinator) reserve(n int64) error {
 	}
 	if c.inflight.Add(n) > c.opts.MaxInflightBytes {
 		c.inflight.Add(-n)
-		refusedBusy.Inc()
+		RefusedBusy.Inc()
 		return ErrBusy
 	}
 	return nil

@@ -86,7 +86,7 @@ func (c *Coordinator) VerifyAudit() (entries uint64, err error) {
 		case a.Seq != entries+1:
 			wrong = fmt.Errorf("%w: entry %d is missing", ErrAudit, entries+1)
 			return false
-		case a.chain(hash) != a.Hash:
+		case a.Chain(hash) != a.Hash:
 			wrong = fmt.Errorf("%w: entry %d was changed, or one before it replaced", ErrAudit, a.Seq)
 			return false
 		}
@@ -153,9 +153,9 @@ func (c *Coordinator) AuditEnd() (seq uint64, hash [32]byte) { return c.nodes.Co
 // auditPage reads some entries from seq on.
 func (c *Coordinator) auditPage(seq uint64) ([]AuditEntry, error) {
 	r := c.nodes.Control()
-	if !r.enter() {
+	if !r.Enter() {
 		return nil, ErrUnavailable
 	}
-	defer r.usable.RUnlock()
-	return r.auditPage(seq)
+	defer r.Leave()
+	return r.AuditPage(seq)
 }

@@ -37,8 +37,8 @@ type CoordinatorOptions struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *CoordinatorOptions) EnsureDefaults() {
-	preset(&o.CommitTimeout, 2500*time.Millisecond)
-	preset(&o.LeaderWait, 2*time.Second)
+	o.CommitTimeout = orDefault(o.CommitTimeout, 2500*time.Millisecond)
+	o.LeaderWait = orDefault(o.LeaderWait, 2*time.Second)
 	o.ensureBounds()
 }
 
@@ -47,14 +47,22 @@ func (o *CoordinatorOptions) ensureBounds() {
 	if o.Context == nil {
 		o.Context = context.Background()
 	}
-	preset(&o.MaxInflightBytes, 256<<20)
-	preset(&o.MaxMergesWaiting, 100_000)
+	o.MaxInflightBytes = orDefault(o.MaxInflightBytes, 256<<20)
+	o.MaxMergesWaiting = orDefault(o.MaxMergesWaiting, 100_000)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+}
+
+// orDefault is a setting as it was given, or its default.
+func orDefault[T ~int64](given, otherwise T) T {
+	if given > 0 {
+		return given
+	}
+	return otherwise
 }
 
 // Coordinator is where requests come in on a node: it makes batches, looks up whom they name, carries them to the
@@ -110,7 +118,7 @@ func (c *Coordinator) Close() error {
 	if c.sole == nil {
 		return nil
 	}
-	return c.sole.closeAlone()
+	return c.sole.Close()
 }
 
 const settleTime = 10 * time.Second
@@ -157,7 +165,7 @@ func (c *Coordinator) mergesWaiting() (n int64) {
 	var last *Replica
 	for p := range identity.Partitions { // those of a group are next to one another
 		if r := c.nodes.Local(uint8(p)); r != nil && r != last {
-			n += r.merges.Load()
+			n += r.MergesWaiting()
 			last = r
 		}
 	}
@@ -197,23 +205,23 @@ func (c *Coordinator) now(n int) int64 { return c.clock.Next(n) }
 
 // isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
 func (c *Coordinator) isBlocked(number uint64) bool {
-	return c.sole != nil && c.sole.isBlocked(number)
+	return c.sole != nil && c.sole.IsBlocked(number)
 }
 
 // lend lends the entry at number, from a replica of this node when there is one that reads may go to.
-func (c *Coordinator) lend(number uint64) (lent, error) {
+func (c *Coordinator) lend(number uint64) (Lent, error) {
 	if c.sole != nil {
-		return c.sole.lend(number)
+		return c.sole.Lend(number)
 	}
 	if number == 0 { // nobody's
-		return lent{}, nil
+		return Lent{}, nil
 	}
-	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.enter() {
-		defer r.usable.RUnlock()
-		return r.lend(number)
+	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
+		defer r.Leave()
+		return r.Lend(number)
 	}
 	blob, err := c.nodes.Entry(number)
-	return lent{blob: blob}, err
+	return Lent{Blob: blob}, err
 }
 
 // isHere says whether an entry can be read without asking another node.

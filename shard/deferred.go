@@ -95,7 +95,7 @@ func (l *leadership) keep(ref deferredRef) {
 		return
 	}
 	l.mu.Lock()
-	l.kept[ref] = time.Now().Add(l.e.opts.patience)
+	l.kept[ref] = time.Now().Add(l.e.opts.Patience)
 	l.mu.Unlock()
 }
 
@@ -155,7 +155,7 @@ func (l *leadership) due(now time.Time) (due []deferredRef) {
 	for ref, until := range l.kept {
 		if now.After(until) {
 			due = append(due, ref)
-			l.kept[ref] = now.Add(l.e.opts.patience)
+			l.kept[ref] = now.Add(l.e.opts.Patience)
 		}
 	}
 	l.mu.Unlock()

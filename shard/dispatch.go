@@ -70,7 +70,7 @@ func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 		}
 	}
 	for _, w := range e.workers {
-		if !e.opts.appliesAtOnce || !w.takeOver(last) {
+		if !e.opts.ownsLog || !w.takeOver(last) {
 			w.enqueue(last)
 		}
 		clear(w.sorted)

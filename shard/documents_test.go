@@ -249,7 +249,7 @@ func TestVerifyAudit(t *testing.T) {
 	})
 	f("an end that was written anew with a chain of its own", entries-1, fmt.Sprint("entry ", entries, " was replaced"), func() {
 		a := AuditEntry{Seq: entries, Time: 1, Actor: 2, Body: []byte("forged")}
-		hash := a.chain([32]byte(row(entries - 1)[12:]))
+		hash := a.Chain([32]byte(row(entries - 1)[12:]))
 		v := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, 1), 2)
 		put(entries, append(append(v, hash[:]...), "forged"...))
 	})

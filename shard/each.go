@@ -30,7 +30,7 @@ func (c *Coordinator) EachUser(
 
 func (c *Coordinator) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
 	r := c.nodes.Local(partition)
-	if r == nil || !r.enter() {
+	if r == nil || !r.Enter() {
 		return nil, ErrUnavailable
 	}
 	defer r.usable.RUnlock()

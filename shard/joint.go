@@ -25,36 +25,36 @@ func (c *Coordinator) HeldState(
 		return c.addressState(workspace, id, key, s)
 	case op.ExternalID: // in nearly all cases the profile itself
 		_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return held, false, err
 		}
-		if profile.Kind(l.blob) == profile.KindUser {
+		if profile.Kind(l.Blob) == profile.KindUser {
 			return c.heldBy(workspace, l, s)
 		}
-		l.back()
+		l.Back()
 	}
 	var user []byte
 	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
 	if err != nil || user == nil {
 		return held, false, err
 	}
-	return c.heldBy(workspace, lent{blob: user}, s)
+	return c.heldBy(workspace, Lent{Blob: user}, s)
 }
 
 // heldBy is HeldState of a profile in hand, which it gives back.
-func (c *Coordinator) heldBy(workspace uint32, user lent, s State) (held profile.StateChange, ok bool, err error) {
-	own, said := profile.StateOf(user.blob, s)
+func (c *Coordinator) heldBy(workspace uint32, user Lent, s State) (held profile.StateChange, ok bool, err error) {
+	own, said := profile.StateOf(user.Blob, s)
 	id, code := op.Email, uint32(op.AttrEmail)
 	if !s.ForAddress(op.Email) {
 		id, code = op.Phone, op.AttrPhone
 	}
-	joined := profile.Joined(user.blob, id)
+	joined := profile.Joined(user.Blob, id)
 	var canonical [maxStackKey]byte
 	key := canonical[:0]
-	if address, has := profile.Attr(user.blob, code); has {
+	if address, has := profile.Attr(user.Blob, code); has {
 		key = entries.AppendKey(key, id, address.Bytes())
 	}
-	user.back()
+	user.Back()
 	if len(key) == 0 {
 		return own, said, nil
 	}
@@ -70,14 +70,14 @@ func (c *Coordinator) addressState(
 	workspace uint32, id op.IDKind, key []byte, s State,
 ) (held profile.StateChange, ok bool, err error) {
 	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return held, false, err
 	}
-	defer l.back()
-	if profile.Kind(l.blob) != entries.KindRow {
+	defer l.Back()
+	if profile.Kind(l.Blob) != entries.KindRow {
 		return held, false, nil
 	}
-	held, ok = profile.StateOf(l.blob, s)
+	held, ok = profile.StateOf(l.Blob, s)
 	return held, ok, nil
 }
 

@@ -72,9 +72,7 @@ func (b *Batch) finish() []byte {
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
 	out.MaxArray, out.Source = b.MaxArray, b.Source
-	body := binary.LittleEndian.AppendUint16(make([]byte, 0, relayHeader+len(a.text)+len(inner)), uint16(a.ref))
-	body = append(binary.LittleEndian.AppendUint32(body, uint32(len(a.text))), a.text...)
-	out.Append(op.Relay, 0, a.home, append(body, inner...), a.key)
+	out.Append(op.Relay, 0, a.home, AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
 	return out.Finish(b.workspace, b.actor, stamp)
 }
 
@@ -88,7 +86,7 @@ type Answer struct {
 // Answer returns the answer that is kept under key and not older than a day, once all that it is the answer to is
 // visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
-	oldest := c.opts.Now().UnixMicro() - answerLife.Microseconds()
+	oldest := c.opts.Now().UnixMicro() - AnswerLife.Microseconds()
 	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
 		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
 			return
@@ -111,14 +109,7 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 
 // waitResumed returns when all is visible that a crash has interrupted.
 func (c *Coordinator) waitResumed() error {
-	select {
-	case <-c.resumed:
-		return nil
-	case <-c.sole.stop:
-		return ErrClosed
-	case <-c.sole.failure.failed:
-		return c.Failed()
-	}
+	return c.sole.Await(c.resumed)
 }
 
 // In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes to
@@ -140,13 +131,16 @@ func (c *Coordinator) settleOwner(owner uint64) error {
 		}
 		if err != nil { // somebody else is at it
 			time.Sleep(pause)
-			pause = min(2*pause, maxDeliveryPause)
+			pause = min(2*pause, maxSettlePause)
 		}
 	}
 	return ErrBusy
 }
 
-const maxSettleTime = 3 * time.Second
+const (
+	maxSettleTime  = 3 * time.Second
+	maxSettlePause = 100 * time.Millisecond
+)
 
 // FlushAll returns when everything that is under way anywhere has come to where it goes, but merges.
 func (c *Coordinator) FlushAll() error {

@@ -332,7 +332,7 @@ func (e *Replica) requestTending() {
 // tend is the goroutine that looks after outboxes and deferred records.
 func (e *Replica) tend() {
 	defer e.background.Done()
-	tick := time.NewTicker(e.opts.tend)
+	tick := time.NewTicker(e.opts.TendInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -430,7 +430,7 @@ func TestReleaseByTheCoordinator(t *testing.T) { synctest.Test(t, testReleaseByT
 
 func testReleaseByTheCoordinator(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
-		o.engine = func(o *Options) { o.patience = time.Hour }
+		o.engine = func(o *Options) { o.Patience = time.Hour }
 	})
 	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(1, 0)
 	b := coord.NewBatch(1, 0)
@@ -547,8 +547,8 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 		eventually(t, "the answer is kept", func() bool {
 			l, err := e.lend(e.hasher.Number(1, op.NoID, key))
 			require.NoError(t, err)
-			defer l.back()
-			return l.blob != nil
+			defer l.Back()
+			return l.Blob != nil
 		})
 		go func() {
 			if round%2 == 0 { // it knows of the answer, or is told

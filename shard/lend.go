@@ -14,28 +14,29 @@ import (
 	"millrace/shard/store"
 )
 
-// lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
-type lent struct {
-	blob []byte  // nil: there is none, and nothing to give back
+// Lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
+type Lent struct {
+	Blob []byte  // nil: there is none, and nothing to give back
 	w    *worker // whose mutex is held; nil when blob is a copy
 }
 
-func (l lent) back() {
+// Back gives it back.
+func (l Lent) Back() {
 	if l.w != nil {
 		l.w.mu.Unlock()
 	}
 }
 
-// show calls f and gives back what was lent, also when f panics.
-func (l lent) show(number uint64, f func(number uint64, blob []byte)) {
-	defer l.back()
-	f(number, l.blob)
+// Show calls f and gives back what was lent, also when f panics.
+func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
+	defer l.Back()
+	f(number, l.Blob)
 }
 
-// lend lends the entry at number, which is of one of the replica's partitions.
-func (e *Replica) lend(number uint64) (l lent, err error) {
+// Lend lends the entry at number, which is of one of the replica's partitions.
+func (e *Replica) Lend(number uint64) (l Lent, err error) {
 	if number == 0 { // nobody's
-		return lent{}, nil
+		return Lent{}, nil
 	}
 	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
 	if w == nil {
@@ -46,11 +47,11 @@ func (e *Replica) lend(number uint64) (l lent, err error) {
 		s := p.Find(number)
 		if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
 			s.Meta |= arena.Referenced
-			return lent{w.entryOf(s), w}, nil
+			return Lent{w.entryOf(s), w}, nil
 		}
 		if s == nil && (p.complete || p.isDeleted(number)) {
 			w.mu.Unlock()
-			return lent{}, nil
+			return Lent{}, nil
 		}
 		x := w.seek(p, s, number)
 		w.mu.Unlock()
@@ -96,17 +97,17 @@ func (w *worker) isOld(p *partition, x *sought) bool {
 var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry outside of the lock. again: it is to be looked for anew.
-func (w *worker) lendSought(p *partition, x sought) (l lent, again bool, err error) {
+func (w *worker) lendSought(p *partition, x sought) (l Lent, again bool, err error) {
 	value, err := w.e.store.Entry(x.before, nil, x.number)
 	switch {
 	case errors.Is(err, store.ErrViewClosed):
-		return lent{}, true, w.e.Failed()
+		return Lent{}, true, w.e.Failed()
 	case err != nil:
-		return lent{}, false, err
+		return Lent{}, false, err
 	case w.isOld(p, &x):
-		return lent{}, true, nil
+		return Lent{}, true, nil
 	case x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed):
-		return lent{blob: value}, false, nil
+		return Lent{Blob: value}, false, nil
 	}
 	f := folders.Get().(*entries.Folder)
 	defer folders.Put(f)
@@ -114,16 +115,16 @@ func (w *worker) lendSought(p *partition, x sought) (l lent, again bool, err err
 		err = f.Add(x.delta)
 	}
 	if err != nil {
-		return lent{}, false, fmt.Errorf("%w: %w", store.ErrStore, err)
+		return Lent{}, false, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	if len(f.Strays) > 0 {
-		return lent{}, true, w.settleAt(x.number)
+		return Lent{}, true, w.settleAt(x.number)
 	}
-	return lent{blob: bytes.Clone(f.Entry)}, false, nil
+	return Lent{Blob: bytes.Clone(f.Entry)}, false, nil
 }
 
-// enter says whether the engine can be read from outside, and keeps it so until usable.RUnlock.
-func (e *Replica) enter() bool {
+// Enter says whether the replica can be read from outside, and keeps it so until Leave.
+func (e *Replica) Enter() bool {
 	e.usable.RLock()
 	if e.closing.Load() {
 		e.usable.RUnlock()
@@ -132,17 +133,20 @@ func (e *Replica) enter() bool {
 	return true
 }
 
+// Leave ends what Enter has begun.
+func (e *Replica) Leave() { e.usable.RUnlock() }
+
 // Entry is a copy of the entry at number, which is of one of this engine's partitions. nil: there is none.
 func (e *Replica) Entry(number uint64) ([]byte, error) {
-	l, err := e.lend(number)
-	if err != nil || l.blob == nil {
+	l, err := e.Lend(number)
+	if err != nil || l.Blob == nil {
 		return nil, err
 	}
-	defer l.back()
-	return append([]byte{}, l.blob...), nil
+	defer l.Back()
+	return append([]byte{}, l.Blob...), nil
 }
 
-// allResident says whether all entries are in this engine's memory.
-func (e *Replica) allResident() bool {
+// AllResident says whether all entries are in this engine's memory.
+func (e *Replica) AllResident() bool {
 	return len(e.workers) > 0 && !slices.ContainsFunc(e.workers, func(w *worker) bool { return !w.complete.Load() })
 }

@@ -352,5 +352,6 @@ var (
 	mergesDone     = metrics.NewCounter(`millrace_merges_total{result="merged"}`)
 	mergesIdle     = metrics.NewCounter(`millrace_merges_total{result="no effect"}`)
 	mergesTooLarge = metrics.NewCounter(`millrace_merges_total{result="too large"}`)
-	refusedMerges  = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
+	// RefusedMerges counts what is refused because too many merges wait: here, and above.
+	RefusedMerges = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
 )

@@ -232,10 +232,10 @@ func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
 		if err := e.WaitApplied(position); err != nil {
 			return err
 		}
-		if !e.enter() {
+		if !e.Enter() {
 			return ErrClosed
 		}
-		defer e.usable.RUnlock()
+		defer e.Leave()
 		return f(e)
 	})
 }

@@ -194,7 +194,7 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		if a, ok := profile.Attr(v, op.AttrEmail); ok {
 			email = string(op.AppendEmailKey(nil, a.Bytes()))
 		}
-		c, _, err := e.heldBy(profile.Workspace(v), lent{blob: v}, State{Kind: EmailState})
+		c, _, err := e.heldBy(profile.Workspace(v), Lent{Blob: v}, State{Kind: EmailState})
 		require.NoError(t, err)
 		state = c.Value
 		phone, _ := profile.Attr(v, op.AttrPhone)

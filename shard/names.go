@@ -126,7 +126,7 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 
 // appendCandidates appends those of the numbers that are users, in the numbers' order.
 func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
-	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.allResident()) {
+	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.AllResident()) {
 		return c.appendRead(dst, numbers)
 	}
 	for _, number := range numbers {
@@ -145,13 +145,16 @@ func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]can
 // may be asked for them.
 const manySharers = 64
 
+// readersAtOnce is how many of them are looked at at once.
+const readersAtOnce = 8
+
 // appendRead is appendCandidates, several at a time.
 func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
 	var reading errgroup.Group
-	for r := range maxReaders {
+	for r := range readersAtOnce {
 		reading.Go(func() (err error) {
-			for i := r; i < len(all) && err == nil; i += maxReaders {
+			for i := r; i < len(all) && err == nil; i += readersAtOnce {
 				all[i], err = c.candidate(own[i])
 			}
 			return err
@@ -164,12 +167,12 @@ func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate
 // candidate looks at the user with this number. The zero candidate: there is none.
 func (c *Coordinator) candidate(number uint64) (x candidate, err error) {
 	l, err := c.lend(number)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return x, err
 	}
-	defer l.back()
-	if profile.Kind(l.blob) == profile.KindUser {
-		x = candidate{number, profile.Identified(l.blob), profile.Updated(l.blob)}
+	defer l.Back()
+	if profile.Kind(l.Blob) == profile.KindUser {
+		x = candidate{number, profile.Identified(l.Blob), profile.Updated(l.Blob)}
 	}
 	return x, nil
 }

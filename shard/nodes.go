@@ -89,7 +89,7 @@ func (p *Part) Take(r *Replica, wanted int) {
 	case slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }):
 		p.Err = err
 	default: // of this replica: another one may lead soon
-		r.opts.Logger.Warn("a record was not taken", "error", err)
+		r.Logger().Warn("a record was not taken", "error", err)
 		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 }

@@ -89,9 +89,9 @@ type Options struct {
 	// Clock. Default 10 min.
 	MaxClockOffset time.Duration
 
-	// How long a deferred record waits for its coordinator, and how often outboxes are looked after. Defaults 5 s,
-	// alone 1 min; 1 s.
-	patience, tend time.Duration
+	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked after.
+	// Defaults 5 s, alone 1 min; 1 s.
+	Patience, TendInterval time.Duration
 	// How much memory a worker can address. Default 64 GiB.
 	addressable int64
 }
@@ -113,8 +113,8 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.SweepInterval, time.Hour)
 	preset(&o.MaxMergesWaiting, 100_000)
 	preset(&o.MaxClockOffset, DefaultMaxClockOffset)
-	preset(&o.patience, 5*time.Second)
-	preset(&o.tend, time.Second)
+	preset(&o.Patience, 5*time.Second)
+	preset(&o.TendInterval, time.Second)
 	preset(&o.addressable, arena.MaxBytes)
 	o.Limits.EnsureDefaults()
 	if o.MaxDeltaChanges == 0 {
@@ -178,8 +178,9 @@ type ReplicaOptions struct {
 	// (Coordinator.FlushAll).
 	FlushAll func() error
 
-	// appliesAtOnce: Dispatch may apply records itself. Its caller has nothing more urgent to do, as a group's log has.
-	appliesAtOnce bool
+	// ownsLog: the log is the replica's alone (OpenOwn). Dispatch may apply records itself: its caller has nothing more
+	// urgent to do, as a group's log has.
+	ownsLog bool
 }
 
 // Validate reports the first setting that cannot work.

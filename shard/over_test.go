@@ -51,5 +51,5 @@ func (e *Engine) Ready() error                     { return e.Coordinator.Ready(
 func (e *Engine) Stats() Stats                     { return e.Coordinator.Stats() }
 func (e *Engine) Document(key string) []byte       { return e.Coordinator.Document(key) }
 func (e *Engine) AuditEnd() (uint64, [32]byte)     { return e.Coordinator.AuditEnd() }
-func (e *Engine) lend(number uint64) (lent, error) { return e.Coordinator.lend(number) }
+func (e *Engine) lend(number uint64) (Lent, error) { return e.Coordinator.lend(number) }
 func (e *Engine) now(n int) int64                  { return e.clock.Next(n) }

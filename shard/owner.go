@@ -32,19 +32,19 @@ func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) er
 	}
 	for {
 		l, err := c.lend(n)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return err
 		}
-		if e.made(l.blob) {
-			l.show(n, f)
+		if e.made(l.Blob) {
+			l.Show(n, f)
 			return nil
 		}
 		next, merged := identity.Next(n), false
-		if profile.Kind(l.blob) == entries.KindTombstone {
-			next = entries.Behind(l.blob, n)
-			_, merged = entries.Forward(l.blob)
+		if profile.Kind(l.Blob) == entries.KindTombstone {
+			next = entries.Behind(l.Blob, n)
+			_, merged = entries.Forward(l.Blob)
 		}
-		l.back()
+		l.Back()
 		if merged {
 			shown := false
 			err := c.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
@@ -88,16 +88,16 @@ func (e *Logged) became(number uint64, blob []byte) (did bool) {
 func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	for {
 		l, err := c.lend(number)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return err
 		}
-		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser {
-			l.show(number, f)
+		if profile.Workspace(l.Blob) == workspace && profile.Kind(l.Blob) == profile.KindUser {
+			l.Show(number, f)
 			return nil
 		}
-		next, ok := entries.Forward(l.blob)
-		ok = ok && profile.Workspace(l.blob) == workspace
-		l.back()
+		next, ok := entries.Forward(l.Blob)
+		ok = ok && profile.Workspace(l.Blob) == workspace
+		l.Back()
 		if !ok {
 			return nil
 		}

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"millrace/shard/entries"
 	"millrace/shard/op"
@@ -10,6 +11,15 @@ import (
 
 // The body of a Relay: reference u16 | size u32, answer | a record.
 const relayHeader = 2 + 4
+
+// AppendRelay appends the body of a Relay: where its outcome is reported, the answer that it keeps, and the record that
+// it sends on.
+func AppendRelay(dst []byte, ref uint16, answer, inner []byte) []byte {
+	dst = slices.Grow(dst, relayHeader+len(answer)+len(inner))
+	dst = binary.LittleEndian.AppendUint16(dst, ref)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(answer)))
+	return append(append(dst, answer...), inner...)
+}
 
 func parseRelay(body []byte) (ref uint16, answer, inner []byte, err error) {
 	if len(body) < relayHeader || uint64(len(body)-relayHeader) < uint64(binary.LittleEndian.Uint32(body[2:])) {
@@ -55,7 +65,7 @@ func (w *worker) relay(p *partition, o op.Op) error {
 		return err
 	}
 	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer &&
-		profile.Created(w.entryOf(s)) >= rec.Stamp-answerLife.Microseconds() {
+		profile.Created(w.entryOf(s)) >= rec.Stamp-AnswerLife.Microseconds() {
 		w.applying.future.report(ref, Taken)
 		return nil
 	}

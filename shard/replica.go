@@ -25,6 +25,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,10 +38,10 @@ import (
 	"millrace/wal"
 )
 
-const (
-	maxWorkers = 64
-	answerLife = 24 * time.Hour // of a kept answer (decisions.md D3)
-)
+const maxWorkers = 64
+
+// AnswerLife is how long an answer is kept (decisions.md D3).
+const AnswerLife = 24 * time.Hour
 
 // Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
 // knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
@@ -192,6 +193,9 @@ func (e *Replica) Close() error {
 		w.queue.mu.Unlock()
 	}
 	e.Follow()
+	if e.opts.ownsLog {
+		e.endOwnLog()
+	}
 	close(e.stop)
 	e.window.end()
 	e.background.Wait()
@@ -260,6 +264,27 @@ func (e *Replica) fail(err error) {
 	})
 }
 
+// Await returns when done is closed, or with an error when that may never be: the replica closes or has failed.
+func (e *Replica) Await(done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-e.stop:
+		return ErrClosed
+	case <-e.failure.failed:
+		return e.Failed()
+	}
+}
+
+// Hasher makes the numbers of this store.
+func (e *Replica) Hasher() *identity.Hasher { return e.hasher }
+
+// Logger is the replica's log for operators.
+func (e *Replica) Logger() *slog.Logger { return e.opts.Logger }
+
+// MergesWaiting is how many merges have begun here and not ended.
+func (e *Replica) MergesWaiting() int64 { return e.merges.Load() }
+
 // Failed is nil, or why the engine has failed.
 func (e *Replica) Failed() error {
 	select {
@@ -310,8 +335,8 @@ func (e *Replica) unblock(number uint64) {
 	}
 }
 
-// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
-func (e *Replica) isBlocked(number uint64) bool {
+// IsBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+func (e *Replica) IsBlocked(number uint64) bool {
 	if !e.anyBlock.Load() {
 		return false
 	}

@@ -22,7 +22,7 @@ func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaits
 
 func testAnswerWaitsForStrayOps(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
-		o.engine = func(o *Options) { o.patience = time.Minute }
+		o.engine = func(o *Options) { o.Patience = time.Minute }
 	})
 	coord, email := w.nodes[0].coord, emailIn(1, 0)
 	users := []string{userIn(1, 0), userIn(1, 1), userIn(1, 2)}

@@ -48,10 +48,14 @@ func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
 	return p, e.take(p, data, merges)
 }
 
-// takeOwn is Take of a record that was made here, in its own buffer behind room for the log's header. The log has it
+// TakeOwn is Take of a record that was made here, in its own buffer behind room for the log's header. The log has it
 // until Wait returns nil. p may have been used before.
-func (e *Replica) takeOwn(p *Pending, data []byte, merges int, urgent bool) (err error) {
+func (e *Replica) TakeOwn(p *Pending, data []byte, wanted, merges int, urgent bool) (err error) {
+	if p.engine == nil {
+		p.init(e)
+	}
 	c := &p.commit
+	p.wanted = wanted
 	if c.rec, err = op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names); err != nil {
 		panic("BUG: made a bad record: " + err.Error())
 	}
@@ -84,7 +88,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 // admit reserves what a record takes until it is applied: room in memory, and its merges.
 func (e *Replica) admit(l *leadership, merges, bytes int) error {
 	if l.backlog.Load() > e.opts.MaxInflightBytes {
-		refusedBusy.Inc()
+		RefusedBusy.Inc()
 		return ErrBusy
 	}
 	if err := e.reserveMerges(merges); err != nil {
@@ -248,7 +252,7 @@ func (e *Replica) reserve(n int) error {
 	}
 	if e.inflight.Add(int64(n)) > e.opts.MaxInflightBytes {
 		e.inflight.Add(-int64(n))
-		refusedBusy.Inc()
+		RefusedBusy.Inc()
 		return ErrBusy
 	}
 	return nil
@@ -263,7 +267,8 @@ func (e *Replica) ended() error {
 	return e.Failed()
 }
 
-var refusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
+// RefusedBusy counts what is refused because as much is under way as may be: here, and above.
+var RefusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
 
 // reserveMerges counts n merges as begun, or refuses.
 func (e *Replica) reserveMerges(n int) error {
@@ -276,7 +281,7 @@ func (e *Replica) reserveMerges(n int) error {
 		}
 		e.merges.Add(-int64(n))
 		if again {
-			refusedMerges.Inc()
+			RefusedMerges.Inc()
 			return ErrBusy
 		}
 		e.forgetOwn() // some may have come to an end

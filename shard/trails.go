@@ -64,11 +64,11 @@ func oneEach(all []StateChange) (each []StateChange) {
 func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
 	key = entries.AppendKey(nil, id, key)
 	number, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return nil, err
 	}
-	isRow := profile.Kind(l.blob) == entries.KindRow
-	l.back()
+	isRow := profile.Kind(l.Blob) == entries.KindRow
+	l.Back()
 	if !isRow {
 		return nil, nil
 	}
@@ -78,8 +78,8 @@ func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) (
 
 // trailOf is TrailOf wherever the entry is.
 func (c *Coordinator) trailOf(number uint64) (Trail, error) {
-	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.enter() {
-		defer r.usable.RUnlock()
+	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
+		defer r.Leave()
 		return r.TrailOf(number)
 	}
 	return c.nodes.TrailOf(number)

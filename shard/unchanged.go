@@ -62,24 +62,24 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 		return 0, false, false, nil
 	}
 	user, l, err := b.lendTarget(o)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return 0, false, user == 0, err
 	}
-	if known = profile.Kind(l.blob) == profile.KindUser; !known || slices.Contains(before.users, user) {
-		l.back()
+	if known = profile.Kind(l.Blob) == profile.KindUser; !known || slices.Contains(before.users, user) {
+		l.Back()
 		return user, false, known, nil
 	}
 	b.routing.said = bodies.AppendStatesSet(b.routing.said[:0], o.Body(), &op.Record{})
 	said := b.routing.said
-	email, phone := profile.Addresses(l.blob)
+	email, phone := profile.Addresses(l.Blob)
 	same = entries.SameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c profile.StateChange) bool {
-		own, has := profile.StateOf(l.blob, c.State)
+		own, has := profile.StateOf(l.Blob, c.State)
 		return !has || !own.Same(c.State) || own.Channel != c.Channel
 	})
 	keys := &b.routing.keys
 	keys.Reset()
 	keys.AddAddresses(email, phone)
-	l.back()
+	l.Back()
 	for _, k := range keys.List {
 		home, changes := e.hasher.Number(b.workspace, k.ID, k.Key), bodies.ForAddress(said, k.ID)
 		if same && len(changes) > 0 {
@@ -98,26 +98,26 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 
 // lendTarget lends the profile that an op goes to as things stand, when it is here; number is 0 when the op would make
 // one. The op is by another identifier than an address.
-func (b *Batch) lendTarget(o op.Op) (number uint64, l lent, err error) {
+func (b *Batch) lendTarget(o op.Op) (number uint64, l Lent, err error) {
 	e, number := b.coordinator, o.Number()
 	if o.Flags().ID() != op.SvcID {
 		number, l, err = e.lendHome(number, b.workspace, o.Flags().ID(), o.Key())
 		switch {
-		case err != nil || l.blob == nil:
+		case err != nil || l.Blob == nil:
 			return 0, l, err
-		case profile.Kind(l.blob) == profile.KindUser: // in the partition of its home
+		case profile.Kind(l.Blob) == profile.KindUser: // in the partition of its home
 			return number, l, nil
 		}
 		number = 0
-		if m := entries.Members(l.blob); len(m) > 0 {
+		if m := entries.Members(l.Blob); len(m) > 0 {
 			number = entries.Member(m, 0)
 		}
-		l.back()
+		l.Back()
 	}
 	if e.isHere(number) {
 		l, err = e.lend(number)
 	} else {
-		l = lent{}
+		l = Lent{}
 	}
 	return number, l, err
 }

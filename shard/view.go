@@ -63,16 +63,16 @@ func (c *Coordinator) viewNamed(
 	var merged []uint64
 	for {
 		l, err := c.lend(number)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return err
 		}
-		if profile.Workspace(l.blob) == workspace && profile.Kind(l.blob) == profile.KindUser &&
-			(entries.IsNamed(l.blob, id, key) || !hasTakenIn(l.blob, merged)) {
-			l.show(number, f)
+		if profile.Workspace(l.Blob) == workspace && profile.Kind(l.Blob) == profile.KindUser &&
+			(entries.IsNamed(l.Blob, id, key) || !hasTakenIn(l.Blob, merged)) {
+			l.Show(number, f)
 			return nil
 		}
-		next, ok := entries.Forward(l.blob)
-		l.back()
+		next, ok := entries.Forward(l.Blob)
+		l.Back()
 		if !ok || !only || id == op.ExternalID { // that of a merged user is nobody's
 			return nil
 		}
@@ -102,11 +102,11 @@ func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number
 	}
 	for at := named[0]; at != number; {
 		l, err := c.lend(at)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return number
 		}
-		next, ok := entries.Forward(l.blob)
-		l.back()
+		next, ok := entries.Forward(l.Blob)
+		l.Back()
 		if !ok {
 			return number
 		}
@@ -155,14 +155,14 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 		return append(dst, home), nil
 	}
 	number, l, err := c.lendHome(home, workspace, id, key)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return dst, err
 	}
-	defer l.back()
-	if profile.Kind(l.blob) == profile.KindUser {
+	defer l.Back()
+	if profile.Kind(l.Blob) == profile.KindUser {
 		return append(dst, number), nil
 	}
-	m := entries.Members(l.blob)
+	m := entries.Members(l.Blob)
 	for i := 0; i < len(m)/8; i++ {
 		dst = append(dst, entries.Member(m, i))
 	}
@@ -174,8 +174,8 @@ func (c *Coordinator) walk(
 	home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte),
 ) error {
 	number, l, err := c.lendHome(home, workspace, id, key)
-	if err == nil && l.blob != nil {
-		l.show(number, f)
+	if err == nil && l.Blob != nil {
+		l.Show(number, f)
 	}
 	return err
 }
@@ -184,9 +184,9 @@ func (c *Coordinator) walk(
 // engine.
 func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 	l, err := c.lend(number)
-	if err == nil && l.blob != nil {
-		defer l.back()
-		f(l.blob)
+	if err == nil && l.Blob != nil {
+		defer l.Back()
+		f(l.Blob)
 	}
 	return err
 }
@@ -194,17 +194,17 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 // lendHome walks from an identifier's home number to its entry, as worker.findHome does.
 func (c *Coordinator) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
-) (number uint64, l lent, err error) {
+) (number uint64, l Lent, err error) {
 	for n := home; ; {
 		l, err := c.lend(n)
-		if err != nil || l.blob == nil || entries.IsOf(l.blob, workspace, id, key) {
+		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {
 			return n, l, err
 		}
 		next := identity.Next(n)
-		if profile.Kind(l.blob) == entries.KindTombstone {
-			next = entries.Behind(l.blob, n)
+		if profile.Kind(l.Blob) == entries.KindTombstone {
+			next = entries.Behind(l.Blob, n)
 		}
-		l.back()
+		l.Back()
 		n = next
 	}
 }
@@ -227,14 +227,14 @@ func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	home := c.hasher.Number(workspace, id, key)
 	if id == op.ExternalID { // in nearly all cases the profile itself
 		number, l, err := c.lendHome(home, workspace, id, key)
-		if err != nil || l.blob == nil {
+		if err != nil || l.Blob == nil {
 			return err
 		}
-		if profile.Kind(l.blob) == profile.KindUser {
-			l.show(number, f)
+		if profile.Kind(l.Blob) == profile.KindUser {
+			l.Show(number, f)
 			return nil
 		}
-		l.back()
+		l.Back()
 	}
 	var found [8]candidate
 	all, err := c.candidates(found[:0], home, workspace, id, key)
@@ -249,14 +249,14 @@ const maxStackKey = 320
 
 func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	l, err := c.lend(number)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return err
 	}
-	if profile.Kind(l.blob) != profile.KindUser || profile.Workspace(l.blob) != workspace {
-		l.back()
+	if profile.Kind(l.Blob) != profile.KindUser || profile.Workspace(l.Blob) != workspace {
+		l.Back()
 		return nil
 	}
-	l.show(number, f)
+	l.Show(number, f)
 	return nil
 }
 
@@ -268,12 +268,12 @@ func (c *Coordinator) ViewAddress(workspace uint32, id op.IDKind, key []byte, f 
 		key = op.AppendEmailKey(canonical[:0], key)
 	}
 	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
-	if err != nil || l.blob == nil {
+	if err != nil || l.Blob == nil {
 		return err
 	}
-	defer l.back()
-	if profile.Kind(l.blob) == entries.KindRow {
-		f(l.blob)
+	defer l.Back()
+	if profile.Kind(l.Blob) == entries.KindRow {
+		f(l.Blob)
 	}
 	return nil
 }
