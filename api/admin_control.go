@@ -29,6 +29,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.userRoutes(),
 		s.consentRoutes(),
 		s.censusRoutes(),
+		s.requestRoutes(),
 		s.auditRoutes(),
 		s.refusedRoutes(),
 		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},

@@ -151,7 +151,7 @@ func TestBrowser(t *testing.T) {
 	b.submit("#counts button")
 	run(b, chromedp.WaitVisible(chromedp.CSS("#counts svg.shares"))) // which comes by itself
 	for name, path := range map[string]string{"users": "w/demo/users", "found": "w/demo/users?by=email&value=ada%40example.com", "user": "w/demo/users?by=external_id&value=ada",
-		"consent": "w/demo/consent", "center": "w/demo/centers/choose", "keys": "w/demo/keys", "settings": "w/demo/settings", "streams": "w/demo/streams", "campaigns": "w/demo/campaigns", "translations": "w/demo/campaigns/welcome", "company": "company", "audit": "audit",
+		"consent": "w/demo/consent", "center": "w/demo/centers/choose", "keys": "w/demo/keys", "settings": "w/demo/settings", "streams": "w/demo/streams", "try": "w/demo/try", "campaigns": "w/demo/campaigns", "translations": "w/demo/campaigns/welcome", "company": "company", "audit": "audit",
 		"cluster": "cluster", "api": "api"} {
 		b.open(h.url + home + path)
 		b.pictures(name)

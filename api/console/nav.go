@@ -30,7 +30,7 @@ var (
 		{name: "Consent", path: consentPath, also: []string{centersPath}},
 		{name: "Campaigns", path: campaignsPath, also: []string{workspacePath + "/canvases"}},
 		{name: "Streams", path: streamsPath},
-		{name: "API keys", path: keysPath}, {name: "Settings", path: settingsPath},
+		{name: "API keys", path: keysPath}, {name: "Try it", path: tryPath}, {name: "Settings", path: settingsPath},
 	}
 )
 

@@ -43,6 +43,8 @@ func (c *Console) routes() []*route {
 		{"POST", refusalPath + "/send", SeePersonal | ChangeUsers, c.sendRefusal},
 		{"POST", refusalPath + "/remove", SeePersonal | ChangeUsers, c.removeRefusal},
 
+		{"GET", tryPath, See, c.showTry},
+		{"POST", tryPath, See, c.sendTry}, // what the key may do is the key's
 		{"GET", streamsPath, See, c.showStreams},
 		{"POST", oneStreamPath + "/pause", ChangeSettings, c.pauseStream},
 		{"POST", oneStreamPath + "/resume", ChangeSettings, c.resumeStream},

@@ -1,0 +1,179 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+	"millrace/api/keys"
+	"millrace/api/openapi"
+)
+
+// A request of the public API that an operator tries: it goes through the public door of this process, all of it, with
+// the key that the operator has. What the key may do, from which address, how often: the door says, as to any client.
+
+func (s *Server) requestRoutes() []adminRoute {
+	return []adminRoute{
+		{"GET /admin/operations", s.listOperations},
+		{"POST /admin/workspaces/{workspace}/requests", s.tryRequest},
+	}
+}
+
+func (s *Server) listOperations(control.Actor, *http.Request) (any, error) {
+	return struct {
+		Operations []openapi.Operation `json:"operations"`
+	}{openapi.Operations()}, nil
+}
+
+// triedRequest is what is to be sent. The key is not kept, and the log doesn't have it.
+type triedRequest struct {
+	Method string `json:"method"`
+	Target string `json:"target"` // path and query
+	Key    string `json:"key"`
+	Body   string `json:"body"`
+}
+
+// triedAnswer is what the door has said.
+type triedAnswer struct {
+	Status  int           `json:"status"`
+	Headers []triedHeader `json:"headers"`
+	Body    string        `json:"body"`
+	IsCut   bool          `json:"cut,omitempty"` // it is longer
+}
+
+type triedHeader struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+const (
+	maxTriedTarget = 4096
+	maxTriedAnswer = 1 << 20
+)
+
+// tryRequest sends one, with a key of the workspace, and an entry of the audit log before: it may change something.
+func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
+	w, err := s.adminWorkspace(r)
+	if err != nil {
+		return nil, err
+	}
+	tried, err := readAdmin[triedRequest](s, r)
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.checkTried(w, &tried)
+	if err != nil {
+		return nil, err
+	}
+	// Without the target: it may name a person.
+	if err := s.options.Control.Audit(by, "request tried", w.ID, "method", tried.Method, "operation", s.operationAt(&tried),
+		"key_id", key); err != nil {
+		return nil, err
+	}
+	return s.send(by, r.RemoteAddr, &tried)
+}
+
+// checkTried refuses what would be another request than it looks like, and keys of other workspaces; it returns the
+// key's id.
+func (s *Server) checkTried(w *Workspace, tried *triedRequest) (id string, err error) {
+	switch tried.Method {
+	case fasthttp.MethodGet, fasthttp.MethodPost, fasthttp.MethodPut, fasthttp.MethodPatch, fasthttp.MethodDelete:
+	default:
+		return "", fmt.Errorf("%w: method: want GET, POST, PUT, PATCH or DELETE", control.ErrInvalid)
+	}
+	if len(tried.Target) > maxTriedTarget || !isVisible(tried.Target) || tried.Target[0] != '/' {
+		return "", fmt.Errorf("%w: target: want a path that begins with /, percent-encoded, of at most %d bytes",
+			control.ErrInvalid, maxTriedTarget)
+	}
+	found := (*keys.Key)(nil)
+	if isVisible(tried.Key) {
+		found = s.options.Control.Snapshot().Keys.Find([]byte(tried.Key))
+	}
+	if found == nil || found.Workspace != w.Number {
+		return "", fmt.Errorf("%w: key: it is no API key of this workspace", control.ErrInvalid)
+	}
+	if s.operationAt(tried) == "" {
+		return "", fmt.Errorf("%w: target: there is no such operation that API keys may be used for", control.ErrInvalid)
+	}
+	for _, k := range w.Keys {
+		if k.Number == found.Number {
+			id = k.ID
+		}
+	}
+	return id, nil
+}
+
+// operationAt is the path of the operation that the request is for, as the document has it; empty: none.
+func (s *Server) operationAt(tried *triedRequest) string {
+	path, _, _ := bytes.Cut([]byte(tried.Target), []byte{'?'})
+	res := s.router.find(path)
+	if res == nil {
+		return ""
+	}
+	rt := res.method([]byte(tried.Method))
+	if rt == nil || rt.permission == "" {
+		return ""
+	}
+	return rt.path
+}
+
+// isVisible says whether text has visible ASCII alone, and any.
+func isVisible(text string) bool {
+	for i := range len(text) {
+		if text[i] <= ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// send has the public door serve the request as if it had come from that address.
+func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, error) {
+	addr, err := net.ResolveTCPAddr("tcp", from)
+	if err != nil {
+		return nil, fmt.Errorf("address %q of who asks: %w", from, err)
+	}
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Request-Id: %s\r\n", tried.Method,
+		tried.Target, triedHost, tried.Key, by.RequestID)
+	if tried.Body != "" {
+		text.WriteString("Content-Type: application/json\r\n")
+	}
+	if tried.Body != "" || tried.Method != fasthttp.MethodGet {
+		text.WriteString("Content-Length: " + strconv.Itoa(len(tried.Body)) + "\r\n")
+	}
+	text.WriteString("\r\n" + tried.Body)
+	var request fasthttp.Request
+	if err := request.Read(bufio.NewReaderSize(&text, text.Len()+1)); err != nil {
+		return nil, fmt.Errorf("%w: it is no HTTP request: %w", control.ErrInvalid, err)
+	}
+	ctx := new(fasthttp.RequestCtx)
+	ctx.Init(&request, addr, nil)
+	s.handle(ctx)
+	return describeTried(ctx), nil
+}
+
+// triedHost is the Host of a request that came by no address of the public door.
+const triedHost = "localhost"
+
+func describeTried(ctx *fasthttp.RequestCtx) triedAnswer {
+	a := triedAnswer{Status: ctx.Response.StatusCode(), Headers: []triedHeader{}}
+	for name, value := range ctx.Response.Header.All() {
+		a.Headers = append(a.Headers, triedHeader{string(name), string(value)})
+	}
+	body := ctx.Response.Body()
+	if a.IsCut = len(body) > maxTriedAnswer; a.IsCut {
+		body = body[:maxTriedAnswer]
+	}
+	if a.Body = string(body); !utf8.Valid(body) {
+		a.Body = string(bytes.ToValidUTF8(body, []byte("�")))
+	}
+	return a
+}

@@ -1,0 +1,88 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+)
+
+const tryPath = workspacePath + "/try"
+
+// operation is one of the public API, ready to be tried.
+type operation struct {
+	Method     string `json:"method"`
+	Path       string `json:"path"`
+	Summary    string `json:"summary"`
+	Permission string `json:"permission"`
+	Target     string `json:"target"`
+	Example    string `json:"example"`
+}
+
+// Name is how the list of operations calls it.
+func (o operation) Name() string { return o.Method + " " + o.Path }
+
+// triedAnswer is what the public API has answered.
+type triedAnswer struct {
+	Status  int `json:"status"`
+	Headers []struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"headers"`
+	Body  string `json:"body"`
+	IsCut bool   `json:"cut"`
+}
+
+// Text is what goes with the status.
+func (a *triedAnswer) Text() string { return http.StatusText(a.Status) }
+
+// IsGood says whether the request was taken.
+func (a *triedAnswer) IsGood() bool { return a.Status < http.StatusBadRequest }
+
+type tryData struct {
+	Operations   []operation
+	Chosen       operation
+	Target, Body string
+	Answer       *triedAnswer // nil: nothing was sent
+}
+
+// showTry serves GET …/try: a request of the public API to be filled in, of the operation that the address names.
+func (c *Console) showTry(v *visit) error {
+	data, err := v.tryData(v.r.FormValue("operation"))
+	if err != nil {
+		return err
+	}
+	if v.r.Method == http.MethodPost { // it was not sent: what was written stays, but for the key
+		data.Target, data.Body = v.form("target"), v.r.PostForm.Get("body")
+	}
+	return v.render("try", "Try it", data)
+}
+
+// tryData is the form of an operation; the first one stands for none.
+func (v *visit) tryData(name string) (*tryData, error) {
+	var data tryData
+	if err := v.call(http.MethodGet, "/admin/operations", nil, &data); err != nil {
+		return nil, err
+	}
+	for i, o := range data.Operations {
+		if i == 0 || o.Name() == name {
+			data.Chosen = o
+		}
+	}
+	data.Target, data.Body = data.Chosen.Target, data.Chosen.Example
+	return &data, nil
+}
+
+// sendTry serves POST …/try: it sends the request, with the key that was pasted, and shows the answer.
+func (c *Console) sendTry(v *visit) error {
+	data, err := v.tryData(v.form("operation"))
+	if err != nil {
+		return err
+	}
+	data.Target, data.Body = v.form("target"), v.r.PostForm.Get("body")
+	body := map[string]string{"method": data.Chosen.Method, "target": data.Target, "key": v.form("key"),
+		"body": strings.TrimSpace(data.Body)}
+	data.Answer = new(triedAnswer)
+	if err := v.call(http.MethodPost, v.of("requests"), body, data.Answer); err != nil {
+		return v.retry(err, c.showTry)
+	}
+	return v.render("try", "Try it", data)
+}
