@@ -216,6 +216,7 @@ func (w *worker) evict(most int) (freed int64, ended bool, err error) {
 			i++
 			continue
 		}
+		w.knowEvicted(s)
 		freed += arena.BlockBytes(s.Class())
 		w.arena.Release(s.Off, s.Class())
 		p.Remove(s) // may move another entry here: look again

@@ -7,12 +7,12 @@ import "github.com/VictoriaMetrics/metrics"
 // What is dirty stays; when that is too much, the worker waits for a checkpoint, and the door refuses what can't be
 // taken (MaxInflightBytes).
 
-// budget is what the worker may have in memory, without what is set apart for good; but that leaves half. The caller
-// holds w.mu.
-func (w *worker) budget() int64 {
-	share := w.e.memory.Load() / int64(len(w.e.workers))
-	return share - min(w.apart, share/2)
-}
+// share is what the worker may have in memory.
+func (w *worker) share() int64 { return w.e.memory.Load() / int64(len(w.e.workers)) }
+
+// budget is the worker's share without what is set apart for good, and who is known to be there; but that leaves half.
+// The caller holds w.mu.
+func (w *worker) budget() int64 { return w.share() - min(w.apart+w.known.Bytes(), w.share()/2) }
 
 // used is what has to be in memory as long as nothing is evicted. The caller holds w.mu.
 func (w *worker) used() int64 { return w.arena.Used + w.tables + w.unwritten }
@@ -124,6 +124,9 @@ func (w *worker) trim() (t trimmed, err error) {
 func (w *worker) evictExcess() (over int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := w.makeKnown(); err != nil {
+		return 0, err
+	}
 	over = w.excess()
 	w.isTight = w.isTight || over > 0
 	for turns := 2 * len(w.parts); over > 0 && turns > 0; {

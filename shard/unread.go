@@ -34,8 +34,6 @@ func needsProfile(o op.Op) bool {
 		return true
 	case flags.Has(op.Resolved): // the profile says whether the name is still its own
 		return true
-	case flags.Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
-		return true
 	case flags.Has(op.Contact): // rows are told, the trail written, by what was there before
 		return true
 	}
@@ -62,6 +60,8 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 		return false
 	case p.held[number] != nil: // it leaves room for who is merged into it
 		return false
+	case o.Flags().Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
+		return w.isKnown(workspace, o)
 	}
 	return true
 }
@@ -77,6 +77,7 @@ func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
 		if w.fresh, kept = entries.AppendChange(w.fresh, o, rec, w.place()); kept {
 			entries.Delta(w.fresh).SetSize(1)
 			_, err = w.insert(p, o.Number(), w.fresh)
+			w.know(o.Number(), rec.Workspace, o.Key()) // who is made by it, if he isn't there
 			changesUnread.Inc()
 		}
 		return kept, err

@@ -199,7 +199,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 					u := r.IntN(users)
 					flags := op.Flags(0)
 					if r.IntN(20) == 0 && acked[u].Load() > 0 {
-						flags = op.UpdateOnly // which reads
+						flags = op.Resolved // which reads
 					}
 					sent[u].Add(1)
 					in = append(in, u)
@@ -278,7 +278,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				now := 0
 				pass := func(what string) {
 					if check(what); now == step {
-						commit(op.UpdateOnly)
+						commit(op.Resolved)
 						check(what + ", and read into memory")
 					}
 					now++
@@ -339,7 +339,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		var b op.Builder
 		b.Reset(0)
 		for _, user := range []string{"ann", "bob"} {
-			b.Append(op.Event, op.MakeFlags(op.UpdateOnly, op.ExternalID), e.hasher.Number(1, op.ExternalID, []byte(user)), nil, []byte(user))
+			b.Append(op.Event, op.MakeFlags(op.Resolved, op.ExternalID), e.hasher.Number(1, op.ExternalID, []byte(user)), nil, []byte(user))
 		}
 		rec, err := op.ParseRecord(b.Finish(1, 0, 1), nil)
 		require.NoError(t, err)

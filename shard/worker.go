@@ -43,9 +43,11 @@ type worker struct {
 	arena arena.Arena
 	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
 	unwritten  int64
-	deltas     int64 // bytes of blocks that hold deltas
-	isTight    bool  // something had to be evicted: from now on, who isn't in memory isn't read without need
-	apart      int64 // bytes of the numbers that parts have set apart; the budget is less by them
+	deltas     int64       // bytes of blocks that hold deltas
+	isTight    bool        // something had to be evicted: from now on, who isn't in memory isn't read without need
+	apart      int64       // bytes of the numbers that parts have set apart; the budget is less by them
+	known      arena.Marks // of users who are there, as far as it goes
+	isAsked    bool        // whether somebody is there: then known gets its room
 	noted      noted
 	tables     int64 // bytes of parts' tables that are mapped; they count, too
 	compaction compaction
@@ -411,6 +413,7 @@ func (w *worker) free() {
 		p.Close()
 	}
 	w.arena.Close()
+	w.known.Close()
 }
 
 var (

@@ -1,0 +1,77 @@
+package arena
+
+import "unsafe"
+
+// Marks is a set of marks in a bounded memory, which forgets: what it has was added, and what was added it may not
+// have any more. It belongs to one worker. The zero Marks has no room.
+type Marks struct {
+	rows [][marksOfRow]uint64
+	raw  []byte
+}
+
+// marksOfRow is how many marks have one place to be at: a cache line.
+const marksOfRow = 8
+
+// Resize gives the set so many bytes, or somewhat less, and empties it when that changes how much it has.
+func (m *Marks) Resize(bytes int64) error {
+	const row = marksOfRow * 8
+	if n := bytes / row; n == int64(len(m.rows)) {
+		return nil
+	} else if m.Close(); n > 0 {
+		raw, err := offHeap(int(n * row))
+		if err != nil {
+			return err
+		}
+		m.raw = raw
+		m.rows = unsafe.Slice((*[marksOfRow]uint64)(unsafe.Pointer(unsafe.SliceData(raw))), n) // page-aligned, pointer-free
+	}
+	return nil
+}
+
+// Bytes is what the set takes.
+func (m *Marks) Bytes() int64 { return int64(len(m.raw)) }
+
+// Has says whether a mark, which isn't 0, was added at a number.
+func (m *Marks) Has(number, mark uint64) bool {
+	if len(m.rows) == 0 {
+		return false
+	}
+	for _, x := range m.row(number) {
+		if x == mark {
+			return true
+		}
+	}
+	return false
+}
+
+// Add adds a mark at a number. In a row that is full it takes the place of another one.
+func (m *Marks) Add(number, mark uint64) {
+	if len(m.rows) == 0 {
+		return
+	}
+	row := m.row(number)
+	at := mark >> 32 % marksOfRow
+	for i, x := range row {
+		if x == mark {
+			return
+		}
+		if x == 0 {
+			at = uint64(i)
+			break
+		}
+	}
+	row[at] = mark
+}
+
+// row is where the marks of a number are. Its highest byte is the partition, which says little of a worker's numbers.
+func (m *Marks) row(number uint64) *[marksOfRow]uint64 {
+	return &m.rows[(number>>24&0xffffffff)*uint64(len(m.rows))>>32]
+}
+
+// Close gives the memory back, and leaves a set without room.
+func (m *Marks) Close() {
+	if m.raw != nil {
+		freeOffHeap(m.raw)
+	}
+	m.rows, m.raw = nil, nil
+}
