@@ -19,6 +19,7 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 )
 
@@ -218,7 +219,7 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	fs, log := vfs.NewCrashableMem(), &memLog{}
 	open := func() *Engine {
 		o := replicaOptions(fs, log, g.first, g.count)
-		o.Carrier, o.Clock = &testMesh{g.c.nodes[0]}, &Clock{Now: g.c.nodes[0].clock.Now}
+		o.Carrier, o.Clock = &testMesh{g.c.nodes[0]}, &stamp.Clock{Now: g.c.nodes[0].clock.Now}
 		o.Workers = 1 + r.IntN(5)
 		littleMemory(r, &o.Options)
 		o.CheckpointInterval = []time.Duration{time.Millisecond, time.Hour}[r.IntN(2)]

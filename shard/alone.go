@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"millrace/shard/identity"
+	"millrace/shard/stamp"
 )
 
 // Open opens a node that is alone: a coordinator over one replica with all partitions, on what Options.Dir holds. It
@@ -13,7 +14,7 @@ func Open(o Options) (*Coordinator, error) {
 		o.Patience = time.Minute
 	}
 	o.EnsureDefaults()
-	clock := &Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
+	clock := &stamp.Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
 	co := CoordinatorOptions{
 		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Now: o.Now,
 		Logger: o.Logger,

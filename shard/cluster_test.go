@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/identity"
+	"millrace/shard/stamp"
 	"millrace/wal"
 )
 
@@ -44,7 +45,7 @@ type clusterOptions struct {
 type testNode struct {
 	c     *testCluster
 	i     int
-	clock *Clock
+	clock *stamp.Clock
 	coord *Engine
 	// coordinator is the node's, once it is there.
 	coordinator atomic.Pointer[Coordinator]
@@ -95,7 +96,7 @@ func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
 		if now == nil {
 			now = func() time.Time { return time.Now().Add(time.Duration(i) * o.skew) }
 		}
-		c.nodes = append(c.nodes, &testNode{c: c, i: i, clock: &Clock{Now: now}})
+		c.nodes = append(c.nodes, &testNode{c: c, i: i, clock: &stamp.Clock{Now: now}})
 	}
 	for number := range o.groups + 1 {
 		g := &testGroup{c: c, number: number, count: 1, replicas: make([]*testReplica, o.nodes)}

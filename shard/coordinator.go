@@ -11,13 +11,14 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 )
 
 // CoordinatorOptions configure the Coordinator of a node of a cluster.
 type CoordinatorOptions struct {
 	// Secret is what numbers are made with, the same in all of a cluster.
 	Secret [32]byte
-	Clock  *Clock // of the node, shared with its replicas
+	Clock  *stamp.Clock // of the node, shared with its replicas
 	Nodes  Nodes
 	// Context ends when requests wait for nothing any more. Default: never.
 	Context context.Context
@@ -74,7 +75,7 @@ type Coordinator struct {
 	nodes   Nodes
 	sole    *Replica // alone: the replica of all partitions; else nil
 	hasher  *identity.Hasher
-	clock   *Clock
+	clock   *stamp.Clock
 	batches sync.Pool
 	reads   sync.Pool // of batches, in a cluster
 

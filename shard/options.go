@@ -14,6 +14,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
 )
@@ -112,7 +113,7 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
 	preset(&o.MaxMergesWaiting, 100_000)
-	preset(&o.MaxClockOffset, DefaultMaxClockOffset)
+	preset(&o.MaxClockOffset, stamp.DefaultMaxClockOffset)
 	preset(&o.Patience, 5*time.Second)
 	preset(&o.TendInterval, time.Second)
 	preset(&o.addressable, arena.MaxBytes)
@@ -169,7 +170,7 @@ type ReplicaOptions struct {
 	// OpenLog is called when the store is open, and what the log has behind it is about to be applied. The log's owner
 	// calls Dispatch, Lost, Lead and Follow; the replica closes it.
 	OpenLog func(*Replica) (Log, error)
-	Clock   *Clock // of the node, shared by all its replicas
+	Clock   *stamp.Clock // of the node, shared by all its replicas
 	Carrier Carrier
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
 	// they can be released (Coordinator.Readdress).

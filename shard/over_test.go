@@ -1,6 +1,10 @@
 package shard
 
-import "millrace/shard/identity"
+import (
+	"millrace/shard/identity"
+
+	"millrace/shard/stamp"
+)
 
 // Engine is what tests ask: a coordinator, and the replica below it. Of a node of a cluster there is no such replica;
 // below a replica of a group there is none, and the coordinator reads that alone.
@@ -8,7 +12,7 @@ type Engine struct {
 	*Coordinator
 	*Replica
 	hasher *identity.Hasher
-	clock  *Clock
+	clock  *stamp.Clock
 }
 
 func openEngine(o Options) (*Engine, error) {

@@ -34,6 +34,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/profile"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
 )
@@ -57,7 +58,7 @@ type Replica struct {
 	workers    []*worker
 	window     window
 
-	clock      *Clock
+	clock      *stamp.Clock
 	ready      []*wal.Record // Dispatch's own
 	memory     atomic.Int64  // Options.MemoryBytes, or what SetMemoryBytes has said since
 	inflight   atomic.Int64  // bytes between Commit and applied

@@ -15,6 +15,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
 )
@@ -149,7 +150,7 @@ var testSecret = [32]byte{1, 2, 3}
 
 func replicaOptions(fs vfs.FS, log Log, first, count int) ReplicaOptions {
 	o := ReplicaOptions{
-		Options: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &Clock{}, Carrier: &testMesh{},
+		Options: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &stamp.Clock{}, Carrier: &testMesh{},
 		OpenLog:   func(*Replica) (Log, error) { return log, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, errors.New("nobody is there") },
 		FlushAll:  func() error { return errors.New("nobody is there") },

@@ -30,6 +30,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 	"millrace/wal"
 )
 
@@ -140,7 +141,7 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	log := &paperLog{first: first, durable: durable, holds: map[string]uint64{}}
-	secret, clock, nodes := [32]byte{7}, &shard.Clock{}, &oneGroup{}
+	secret, clock, nodes := [32]byte{7}, &stamp.Clock{}, &oneGroup{}
 	r, err := shard.OpenReplica(shard.ReplicaOptions{
 		Options: shard.Options{
 			FS: fs, Dir: "group", Workers: 1, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond,

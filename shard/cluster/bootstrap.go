@@ -22,6 +22,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/shard/stamp"
 	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
@@ -366,7 +367,7 @@ func (x *founding) replay(
 	first, count := routes.partitions(group)
 	e, err := shard.OpenReplica(shard.ReplicaOptions{
 		Options: o, First: first, Count: count, Secret: secret, MayMake: true,
-		Clock: &shard.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
+		Clock: &stamp.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
 		OpenLog:   func(*shard.Replica) (shard.Log, error) { return t, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
 		FlushAll:  func() error { return shard.ErrUnavailable },

@@ -13,6 +13,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -64,7 +65,7 @@ var codes = map[errCode]error{
 	codeTooLarge: shard.ErrTooLarge,
 	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: placement.ErrReplaced,
 	codeMembers: placement.ErrMembers, codeDamaged: eventlog.ErrCorrupt,
-	codeClock: shard.ErrClock,
+	codeClock: stamp.ErrClock,
 }
 
 func codeOf(err error) errCode {
@@ -89,7 +90,7 @@ func codeOf(err error) errCode {
 		return codeMembers
 	case errors.Is(err, eventlog.ErrCorrupt):
 		return codeDamaged
-	case errors.Is(err, shard.ErrClock):
+	case errors.Is(err, stamp.ErrClock):
 		return codeClock
 	}
 	return codeOther

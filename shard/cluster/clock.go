@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -80,7 +80,7 @@ func (n *Node) checkClock() error {
 		where = "behind"
 	}
 	return fmt.Errorf("%w: this node's clock is %v %s those of most of the nodes that it reaches, and %v are permitted (--max-clock-offset): set it right",
-		shard.ErrClock, time.Duration(far).Abs().Truncate(time.Millisecond), where, time.Duration(bound))
+		stamp.ErrClock, time.Duration(far).Abs().Truncate(time.Millisecond), where, time.Duration(bound))
 }
 
 // greet asks each of the others once how it is, before this node takes part in any group: so one with a wrong clock

@@ -8,7 +8,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/stretchr/testify/require"
 
-	"millrace/shard"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -27,7 +27,7 @@ func TestWrongClockIsRefused(t *testing.T) {
 	c.stop(3)
 	wrong = 3
 	_, err := c.open(3)
-	require.ErrorIs(t, err, shard.ErrClock)
+	require.ErrorIs(t, err, stamp.ErrClock)
 	require.ErrorContains(t, err, "ahead of those of most of the nodes")
 	for _, node := range []quorum.Node{1, 2} {
 		require.NoError(t, track(c.node(node).Coordinator(), "bought", users("u", 20)...))
@@ -44,7 +44,7 @@ func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	one := c.node(1)
 	one.clock.Observe(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	err := one.remote(2).ping(context.Background())
-	require.ErrorIs(t, err, shard.ErrClock)
+	require.ErrorIs(t, err, stamp.ErrClock)
 	require.ErrorContains(t, err, "node 2 refuses the call")
 	require.Less(t, time.UnixMicro(c.node(2).clock.Last()).Year(), 2099)
 	require.Error(t, c.node(2).remote(1).ping(context.Background()), "nor are its answers believed")

@@ -20,6 +20,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal/quorum"
 )
@@ -155,7 +156,7 @@ type Node struct {
 	opts        Options
 	self        quorum.Node
 	log         *slog.Logger
-	clock       *shard.Clock
+	clock       *stamp.Clock
 	epoch       uint64 // of this process, among all that have been this node
 	started     time.Time
 	host        *quorum.Host
@@ -207,7 +208,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		opts: o, self: o.Node, log: o.Logger,
-		clock: &shard.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(),
+		clock: &stamp.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(),
 		started:   time.Now(),
 		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}

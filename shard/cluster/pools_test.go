@@ -14,12 +14,13 @@ import (
 
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
 // caller is a node that only makes and serves calls.
 func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, requests, services map[string]handler) *Node {
-	n := &Node{self: node, log: slog.New(slog.DiscardHandler), clock: &shard.Clock{}, remotes: xsync.NewMapOf[quorum.Node, *remote]()}
+	n := &Node{self: node, log: slog.New(slog.DiscardHandler), clock: &stamp.Clock{}, remotes: xsync.NewMapOf[quorum.Node, *remote]()}
 	n.opts.MaxCalls, n.opts.MaxCallsServed, n.opts.DialTimeout = 8, 8*14, patience
 	n.opts.EnsureDefaults()
 	n.context, n.cancel = context.WithCancel(context.Background())

@@ -1,4 +1,5 @@
-package shard
+// Package stamp gives the stamps of a node's records: times that rise, and that are not too far ahead of the clock.
+package stamp
 
 import (
 	"errors"
