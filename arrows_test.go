@@ -43,9 +43,10 @@ var arrows = map[string][]string{
 	"ingest/field": {},
 	"ingest/files": {},
 
-	"shard":                   {"shard/arena", "shard/bodies", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/stamp", "shard/store", "wal"},
+	"shard":                   {"shard/arena", "shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/stamp", "shard/store", "wal"},
 	"shard/arena":             {},
 	"shard/bodies":            {"shard/identity", "shard/op", "shard/profile"},
+	"shard/books":             {"shard/bodies", "shard/identity", "shard/op", "shard/profile", "shard/store"},
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard", "shard/eventlog", "wal"},

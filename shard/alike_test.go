@@ -17,6 +17,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/stamp"
@@ -36,7 +37,7 @@ func contents(t *testing.T, e *Engine) map[string]string {
 			case store.BookDropped, store.BookNoted:
 				return nil
 			case store.BookApart:
-				if apartReason(v[0]) != apartElsewhere { // who came across it
+				if books.ApartReason(v[0]) != books.ApartElsewhere { // who came across it
 					return nil
 				}
 			case store.BookApplied:

@@ -12,6 +12,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -99,7 +100,7 @@ func TestSweepIsBounded(t *testing.T) {
 	const each = 30
 	h := e.hasher
 	var keys [][]byte
-	for i := 0; len(keys) < 3*maxSwept; i++ {
+	for i := 0; len(keys) < 3*books.MaxSwept; i++ {
 		if key := fmt.Append(nil, "k", i); h.Number(1, op.NoID, key)>>56 == 7 {
 			keys = append(keys, key)
 		}
@@ -122,11 +123,11 @@ func TestSweepIsBounded(t *testing.T) {
 	}
 	require.Equal(t, len(keys), left())
 	now = now.Add(25 * time.Hour)
-	for swept := maxSwept; swept <= len(keys); swept += maxSwept {
+	for swept := books.MaxSwept; swept <= len(keys); swept += books.MaxSwept {
 		require.NoError(t, e.sweep(e.held[7:8]))
 		require.Equal(t, len(keys)-swept, left())
-		require.Equal(t, swept < len(keys), e.partitions[7].answers.more)
-		if swept == 2*maxSwept {
+		require.Equal(t, swept < len(keys), e.partitions[7].Answers.More)
+		if swept == 2*books.MaxSwept {
 			require.NoError(t, e.Checkpoint())
 		}
 		for i, key := range keys { // the oldest first

@@ -8,6 +8,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -48,7 +49,7 @@ func (w *worker) apply(c *commit) error {
 			stamp += op.NextGap(&gaps)
 		}
 		p := w.e.partitions[o.Partition()]
-		if w.e.owner[o.Partition()] != w || c.Position <= p.applied {
+		if w.e.owner[o.Partition()] != w || c.Position <= p.Applied {
 			continue
 		}
 		a.dropped, a.noted, a.owner = false, 0, 0
@@ -60,7 +61,7 @@ func (w *worker) apply(c *commit) error {
 			return fmt.Errorf("apply position %d op %d: %w", c.Position, a.ordinal, err)
 		}
 		if a.dropped && isEvent(o) {
-			p.dropped = append(p.dropped, dropped{position: c.Position, ordinal: a.ordinal})
+			p.Dropped.Add(Dropped{Position: c.Position, Ordinal: a.ordinal})
 		}
 		if c.messages != nil {
 			c.messages[a.ordinal].applied.Store(true)
@@ -231,7 +232,7 @@ func (w *worker) create(p *partition, number uint64, o op.Op) error {
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
 	if number != o.Number() { // another one had this external id before: the event log has both under it
 		w.keep(w.ed.SetBorn(w.fresh, w.place()))
-		w.setApart(p, o.Number(), apartElsewhere)
+		w.setApart(p, o.Number(), books.ApartElsewhere)
 	}
 	plain := o.Kind() != op.Attributes || !o.Flags().Has(op.Contact)
 	if plain { // the op goes into the scratch, so that the profile gets its place once, with its size
@@ -347,7 +348,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return nil
 	}
 	rec := w.applying.rec
-	p.trail.erased = append(p.trail.erased, s.Number)
+	p.Trail.Erase(s.Number)
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
 		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place())) // it has changed since the op was made: the event log must know of more
@@ -362,7 +363,7 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		return err
 	}
 	profilesDeleted.Inc()
-	w.setApart(p, s.Number, apartElsewhere)
+	w.setApart(p, s.Number, books.ApartElsewhere)
 	return w.update(s, w.fresh)
 }
 
@@ -416,7 +417,7 @@ func (w *worker) importUser(p *partition, o op.Op) error {
 		}
 		if number != o.Number() {
 			w.keep(w.ed.SetBorn(w.fresh, w.place()))
-			w.setApart(p, o.Number(), apartElsewhere)
+			w.setApart(p, o.Number(), books.ApartElsewhere)
 		}
 		s = nil
 	}
@@ -469,9 +470,9 @@ func (w *worker) putImported(
 // send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road
 // when the caller doesn't do them at once.
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
-	p.nextMessage++
+	p.LastMessage++
 	p.forgetApplied()
-	m := newMessage(&w.message, p.id, p.nextMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key,
+	m := newMessage(&w.message, p.ID, p.LastMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key,
 		names)
 	p.outbox = append(p.outbox, m)
 	if m.token {
@@ -494,14 +495,14 @@ func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64,
 func (w *worker) receive(p *partition, o op.Op) error {
 	body := o.Body()
 	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
-	if seq <= p.inbox[sender] {
+	if p.HasTaken(sender, seq) {
 		w.applying.dropped = true
 		if t := w.applying.future; t != nil { // what it has caused, who came first with it knows
 			t.spoil(ErrUnknown)
 		}
 		return nil
 	}
-	p.inbox[sender], p.inboxNew = seq, true
+	p.Take(sender, seq)
 	rec, err := op.ParseRecord(MessageRecord(body), nil)
 	if err != nil {
 		return err
@@ -517,37 +518,31 @@ func (w *worker) receive(p *partition, o op.Op) error {
 
 // wait keeps a record until all effects of the ops before it are visible.
 func (w *worker) wait(p *partition, record []byte) {
-	p.nextDeferred++
-	d := &deferred{seq: p.nextDeferred, owner: w.applying.owner, record: append([]byte{}, record...)}
-	p.deferred = append(p.deferred, d)
+	p.LastDeferred++
+	seq := p.LastDeferred
+	p.Deferred.Add(seq, w.applying.owner, record)
 	switch t := w.applying.future; {
 	case t != nil && t.lead == w.lead:
-		t.deferTo(p.id, d.seq)
+		t.deferTo(p.ID, seq)
 	case w.lead != nil: // who would release it is gone
-		w.lead.keep(deferredRef{p.id, d.seq})
+		w.lead.keep(deferredRef{p.ID, seq})
 	}
 }
 
 // resume takes a waiting record out and sends its ops, which have been addressed anew, on their way.
 func (w *worker) resume(p *partition, body []byte) error {
 	seq := binary.LittleEndian.Uint64(body)
-	for i, d := range p.deferred {
-		if d.seq != seq {
-			continue
-		}
-		if d.stored {
-			p.released = append(p.released, seq)
-		}
-		p.deferred = append(p.deferred[:i], p.deferred[i+1:]...)
-		rec, err := op.ParseRecord(body[8:], nil)
-		if err != nil {
-			return err
-		}
-		w.applying.owner = d.owner
-		w.sendAll(p, &rec)
+	d := p.Deferred.Remove(seq)
+	if d == nil { // released before
 		return nil
 	}
-	return nil // released before
+	rec, err := op.ParseRecord(body[8:], nil)
+	if err != nil {
+		return err
+	}
+	w.applying.owner = d.Owner
+	w.sendAll(p, &rec)
+	return nil
 }
 
 // singleOp is a record of one op of rec.

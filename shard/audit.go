@@ -1,145 +1,29 @@
 package shard
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"fmt"
 
-	"github.com/cockroachdb/pebble/v2"
-
-	"millrace/shard/store"
+	"millrace/shard/books"
 )
 
-// The audit log is a book of partition 0 that is only ever appended to: written by checkpoints, never loaded whole. An
-// entry is written in the record of the change that it tells of (PutDocuments), so neither is there without the other.
-
-// AuditEntry is one entry of the audit log. Hash is SHA-256 over the Hash before it (zeros before the first), Seq,
-// Time, Actor (little endian, 8+8+4 bytes) and Body, so that a change of any entry shows.
-type AuditEntry struct {
-	Seq   uint64 // 1, 2, 3, …
-	Time  int64  // Unix µs
-	Actor uint32
-	Body  []byte
-	Hash  [32]byte
-}
-
-// Chain is the Hash that the entry must have behind one with hash before.
-func (a *AuditEntry) Chain(before [32]byte) [32]byte {
-	b := append(make([]byte, 0, len(before)+20+len(a.Body)), before[:]...)
-	b = binary.LittleEndian.AppendUint64(b, a.Seq)
-	b = binary.LittleEndian.AppendUint64(b, uint64(a.Time))
-	b = binary.LittleEndian.AppendUint32(b, a.Actor)
-	return sha256.Sum256(append(b, a.Body...))
-}
-
-// auditLog is the end of the log: guarded by the mutex of the worker that owns partition 0.
-type auditLog struct {
-	seq     uint64 // of the last entry
-	hash    [32]byte
-	pending []AuditEntry // not yet known to be in the store
-	saving  int          // so many of them are in a batch on its way there
-}
-
-func (l *auditLog) add(stamp int64, actor uint32, body []byte) {
-	l.seq++
-	a := AuditEntry{Seq: l.seq, Time: stamp, Actor: actor, Body: bytes.Clone(body)}
-	a.Hash = a.Chain(l.hash)
-	l.hash = a.Hash
-	l.pending = append(l.pending, a)
-}
-
-// save writes what is pending, and where the log ends: without that, entries that are missing at the end would not be
-// missed. A row is time i64, actor u32, hash, body.
-func (l *auditLog) save(batch *pebble.Batch) error {
-	for _, a := range l.pending {
-		v := binary.LittleEndian.AppendUint64(nil, uint64(a.Time))
-		v = binary.LittleEndian.AppendUint32(v, a.Actor)
-		v = append(append(v, a.Hash[:]...), a.Body...)
-		if err := batch.Set(store.AppendBookKey(nil, 0, store.BookAudit, a.Seq), v, nil); err != nil {
-			return err
-		}
-	}
-	if l.saving = len(l.pending); l.saving == 0 {
-		return nil
-	}
-	return batch.Set(store.AppendBookKey(nil, 0, store.BookAuditEnd),
-		append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
-}
-
-func (l *auditLog) saved() {
-	l.pending, l.saving = append([]AuditEntry(nil), l.pending[l.saving:]...), 0
-}
-
-// load reads where the log ends.
-func (l *auditLog) load(s *store.Store) error {
-	v, err := s.Get(store.AppendBookKey(nil, 0, store.BookAuditEnd))
-	if err != nil || v == nil {
-		return err
-	}
-	if len(v) != 8+len(l.hash) {
-		return fmt.Errorf("%w: end of the audit log of %d bytes", store.ErrStore, len(v))
-	}
-	l.seq, l.hash = binary.LittleEndian.Uint64(v), [32]byte(v[8:])
-	return nil
-}
+// AuditEntry is one entry of the audit log.
+type AuditEntry = books.AuditEntry
 
 // AuditEnd is the sequence number and the hash of the last entry; 0 and zeros before the first.
 func (e *Replica) AuditEnd() (seq uint64, hash [32]byte) {
 	w := e.owner[0]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return e.audit.seq, e.audit.hash
+	return e.audit.End()
 }
-
-// errEnough ends a scan of the store.
-var errEnough = errors.New("enough")
-
-// auditPageEntries and auditPageBytes are how much of the audit log is in memory at once.
-const (
-	auditPageEntries = 256
-	auditPageBytes   = 1 << 20
-)
 
 // AuditPage reads some entries from seq on.
 func (e *Replica) AuditPage(seq uint64) (page []AuditEntry, err error) {
-	// First what is pending, which is let go when it is in the store: so each entry is seen in one of both places, or
-	// in both.
 	w := e.owner[0]
 	w.mu.Lock()
-	pending := append([]AuditEntry(nil), e.audit.pending...)
+	pending := e.audit.Pending()
 	w.mu.Unlock()
-	size := 0
-	err = e.store.Scan(store.AppendBookKey(nil, 0, store.BookAudit, seq), store.AppendBookKey(nil, 0, store.BookAudit+1),
-		func(k, v []byte) error {
-			a := AuditEntry{Seq: binary.BigEndian.Uint64(k[10:])}
-			if len(v) < 12+len(a.Hash) {
-				return fmt.Errorf("%w: audit entry %d of %d bytes", store.ErrStore, a.Seq, len(v))
-			}
-			a.Time, a.Actor = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint32(v[8:])
-			a.Hash, a.Body = [32]byte(v[12:]), bytes.Clone(v[12+len(a.Hash):])
-			page = append(page, a)
-			if size += len(v); len(page) == auditPageEntries || size >= auditPageBytes {
-				return errEnough
-			}
-			return nil
-		})
-	if errors.Is(err, errEnough) {
-		return page, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(page) > 0 {
-		seq = page[len(page)-1].Seq + 1
-	}
-	for _, a := range pending {
-		if a.Seq >= seq {
-			page = append(page, a)
-		}
-	}
-	return page, nil
+	return books.AuditPage(e.store, seq, pending)
 }
 
 // ErrAudit is wrapped by VerifyAudit when the audit log was changed behind the server's back, or is damaged.

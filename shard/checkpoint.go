@@ -119,7 +119,7 @@ func (e *Replica) checkpointAll() error {
 	for i := 0; i < len(e.held); {
 		next, at, err := e.checkpointSome(i)
 		if err != nil {
-			return fmt.Errorf("checkpoint from partition %d on: %w", e.held[i].id, err)
+			return fmt.Errorf("checkpoint from partition %d on: %w", e.held[i].ID, err)
 		}
 		i, applied = next, min(applied, at)
 	}
@@ -152,16 +152,16 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	applied = math.MaxUint64
 	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
 		p := e.held[next]
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		w.catchUp()
 		err = w.save(p, batch, before)
-		applied = min(applied, p.applied)
+		applied = min(applied, p.Applied)
 		if next == 0 && err == nil {
 			err = e.saveStamp(batch)
 		}
-		if p.id == 0 && err == nil {
-			err = errors.Join(e.saveDocuments(batch), e.audit.save(batch))
+		if p.ID == 0 && err == nil {
+			err = errors.Join(e.saveDocuments(batch), e.audit.Save(batch))
 		}
 		w.mu.Unlock()
 		if err != nil {
@@ -172,11 +172,11 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 		return 0, 0, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	for _, p := range e.held[first:next] {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		err = errors.Join(err, w.saved(p))
-		if p.id == 0 {
-			e.audit.saved()
+		if p.ID == 0 {
+			e.audit.Saved()
 		}
 		w.mu.Unlock()
 	}

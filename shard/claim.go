@@ -6,6 +6,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -233,7 +234,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 			outcome = Done
 			home := w.e.hasher.Number(rec.Workspace, op.ExternalID, key)
 			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
-				w.setApart(p, home, apartElsewhere)
+				w.setApart(p, home, books.ApartElsewhere)
 				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
 			} else {
 				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)

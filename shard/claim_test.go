@@ -257,9 +257,9 @@ func settle(t *testing.T, e *Engine) {
 		s := e.Stats()
 		rows := 0 // those that replicas are yet to be told of, too
 		for _, p := range e.held {
-			e.owner[p.id].mu.Lock()
+			e.owner[p.ID].mu.Lock()
 			rows += len(p.outbox)
-			e.owner[p.id].mu.Unlock()
+			e.owner[p.ID].mu.Unlock()
 		}
 		return rows > 0 || s.Deferred > 0 || s.MergesWaiting > 0
 	}
@@ -279,32 +279,32 @@ func settle(t *testing.T, e *Engine) {
 	for _, e := range engines {
 		require.Zero(t, e.Stats().MergesWaiting)
 		for _, p := range e.held {
-			e.owner[p.id].mu.Lock()
+			e.owner[p.ID].mu.Lock()
 			require.Empty(t, p.held)
-			e.owner[p.id].mu.Unlock()
+			e.owner[p.ID].mu.Unlock()
 		}
 	}
 }
 
 // underWay describes what an engine has under way.
 func underWay(e *Engine) string {
-	text := fmt.Sprintf("partitions %d to %d, leads: %v, %+v", e.held[0].id, e.held[len(e.held)-1].id, e.lead.Load() != nil, e.Stats())
+	text := fmt.Sprintf("partitions %d to %d, leads: %v, %+v", e.held[0].ID, e.held[len(e.held)-1].ID, e.lead.Load() != nil, e.Stats())
 	for _, p := range e.held {
-		e.owner[p.id].mu.Lock()
+		e.owner[p.ID].mu.Lock()
 		for _, m := range p.outbox {
 			o := op.Op(MessageRecord(m.body)[op.HeaderBytes:])
-			text += fmt.Sprintf("\n\tmessage %d of partition %d to %x, kind %d, applied: %v", m.seq, p.id, m.number, o.Kind(), m.applied.Load())
+			text += fmt.Sprintf("\n\tmessage %d of partition %d to %x, kind %d, applied: %v", m.seq, p.ID, m.number, o.Kind(), m.applied.Load())
 		}
-		for _, d := range p.deferred {
-			text += fmt.Sprintf("\n\tdeferred record %d of partition %d", d.seq, p.id)
+		for _, d := range p.Deferred.All() {
+			text += fmt.Sprintf("\n\tdeferred record %d of partition %d", d.Seq, p.ID)
 		}
-		if p.nextMessage > 0 {
-			text += fmt.Sprintf("\n\tpartition %d has sent %d", p.id, p.nextMessage)
+		if p.LastMessage > 0 {
+			text += fmt.Sprintf("\n\tpartition %d has sent %d", p.ID, p.LastMessage)
 		}
 		for number, h := range p.held {
 			text += fmt.Sprintf("\n\t%x has %d pins, %d who wait", number, h.pins, len(h.waiting))
 		}
-		e.owner[p.id].mu.Unlock()
+		e.owner[p.ID].mu.Unlock()
 	}
 	return text
 }

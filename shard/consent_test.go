@@ -263,7 +263,7 @@ func statesField(states ...State) []byte {
 func messagesOf(e *Engine) (n uint64) {
 	for i, p := range e.partitions {
 		e.owner[i].mu.Lock()
-		n += p.nextMessage
+		n += p.LastMessage
 		e.owner[i].mu.Unlock()
 	}
 	return n

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -10,33 +9,15 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/store"
 	"millrace/wal"
 )
 
-// deferred is the rest of a request that must see the effects of the ops before it; it waits in the partition of its
-// first op. The request's coordinator has it released when those are visible (Release), and when nobody asks, the
-// leader releases it all the same.
-type deferred struct {
-	seq    uint64
-	owner  uint64 // see applying
-	record []byte
-	stored bool
-}
-
-// encode is the row in the book of deferred records: owner u64, record.
-func (d *deferred) encode() []byte {
-	return append(binary.LittleEndian.AppendUint64(make([]byte, 0, 8+len(d.record)), d.owner), d.record...)
-}
-
-func decodeDeferred(seq uint64, v []byte) (*deferred, error) {
-	if len(v) < 8 {
-		return nil, fmt.Errorf("%w: deferred record of %d bytes", store.ErrStore, len(v))
-	}
-	return &deferred{seq: seq, owner: binary.LittleEndian.Uint64(v), record: bytes.Clone(v[8:]), stored: true}, nil
-}
+// A deferred record waits in the partition of its first op. The request's coordinator has it released when what it waits
+// for is visible (Release), and when nobody asks, the leader releases it all the same.
 
 // deferredRef names a deferred record.
 type deferredRef struct {
@@ -59,25 +40,20 @@ func refsOf(numbers []uint64) (refs []deferredRef) {
 }
 
 // deferredAt is the deferred record that a reference is of, nil when it is gone.
-func (e *Replica) deferredAt(ref deferredRef) *deferred {
+func (e *Replica) deferredAt(ref deferredRef) *books.DeferredRecord {
 	p, w := e.partitions[ref.partition], e.owner[ref.partition]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, d := range p.deferred {
-		if d.seq == ref.seq {
-			return d
-		}
-	}
-	return nil
+	return p.Deferred.Find(ref.seq)
 }
 
 // resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
-func (e *Replica) resumption(ref deferredRef, d *deferred) (data []byte, err error) {
-	rec, err := op.ParseRecord(d.record, nil)
+func (e *Replica) resumption(ref deferredRef, d *books.DeferredRecord) (data []byte, err error) {
+	rec, err := op.ParseRecord(d.Record, nil)
 	if err != nil {
 		return nil, err
 	}
-	routed, err := e.opts.Readdress(d.record)
+	routed, err := e.opts.Readdress(d.Record)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -142,7 +143,7 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 	}
 	if s == nil {
 		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
-			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), apartElsewhere)
+			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), books.ApartElsewhere)
 		}
 		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, key, rec.Workspace, rec.Stamp)
 		if s, err = w.insert(p, row, w.row); err != nil {

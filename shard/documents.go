@@ -53,7 +53,7 @@ func (w *worker) putDocuments(o op.Op) error {
 	}
 	e.documentsMu.Unlock()
 	if len(audit) > 0 {
-		e.audit.add(w.applying.rec.Stamp, w.applying.rec.Actor, audit)
+		e.audit.Add(w.applying.rec.Stamp, w.applying.rec.Actor, audit)
 	}
 	for _, c := range changes {
 		e.opts.OnDocument(string(c.Key), c.Doc)

@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/store"
 )
 
@@ -193,14 +194,14 @@ func TestDocumentsModel(t *testing.T) {
 
 // Whatever is changed in the stored audit log is found, at the entry where it is; more entries than a page has.
 func TestVerifyAudit(t *testing.T) {
-	const entries = auditPageEntries + 40
+	const entries = books.AuditPageEntries + 40
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	for i := range entries {
 		require.NoError(t, e.PutDocuments(1, nil, []byte(fmt.Sprint("entry ", i))))
 	}
 	require.NoError(t, e.Checkpoint())
-	require.Empty(t, e.audit.pending)
+	require.Empty(t, e.audit.Pending())
 	require.Len(t, auditOf(t, e, 1), entries)
 	key := func(seq uint64) []byte { return store.AppendBookKey(nil, 0, store.BookAudit, seq) }
 	row := func(seq uint64) []byte {

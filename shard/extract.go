@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/shard/books"
 	"millrace/shard/store"
 	"millrace/wal"
 )
@@ -210,16 +211,16 @@ func (c *copier) partition(p uint8) error {
 
 // applied copies a partition's position, and its counters: those of a control group begin anew.
 func (c *copier) applied(k, v []byte) error {
-	var b books
-	if err := b.decode(store.BookApplied, v); err != nil {
+	at, err := books.ParsePositions(v)
+	if err != nil {
 		return err
 	}
-	if b.applied > c.x.Position {
-		return fmt.Errorf("%w: it is at position %d, ahead of %d", store.ErrStore, b.applied, c.x.Position)
+	if at.Applied > c.x.Position {
+		return fmt.Errorf("%w: it is at position %d, ahead of %d", store.ErrStore, at.Applied, c.x.Position)
 	}
 	if c.x.Control {
-		b = books{}
+		at = books.Positions{}
 	}
-	b.applied = c.x.Position
-	return c.set(k, b.encodeApplied())
+	at.Applied = c.x.Position
+	return c.set(k, at.Encode())
 }

@@ -157,6 +157,6 @@ func requireSamePartition(t *testing.T, a, b *Engine, p uint8) {
 			require.Equal(t, v, string(blob))
 		}
 	}
-	require.Equal(t, a.partitions[p].inbox, b.partitions[p].inbox)
-	require.Equal(t, a.partitions[p].nextMessage, b.partitions[p].nextMessage)
+	require.Equal(t, a.partitions[p].Taken(), b.partitions[p].Taken())
+	require.Equal(t, a.partitions[p].LastMessage, b.partitions[p].LastMessage)
 }

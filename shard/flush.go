@@ -23,16 +23,16 @@ func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, er
 // underWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
 func (e *Replica) underWay(owner uint64) (messages []*message, waiting []uint64) {
 	for _, p := range e.held {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		for _, m := range p.outbox {
 			if !m.token && !m.applied.Load() {
 				messages = append(messages, m)
 			}
 		}
-		for _, d := range p.deferred {
-			if owner != 0 && d.owner == owner {
-				waiting = append(waiting, deferredRef{p.id, d.seq}.number())
+		for _, d := range p.Deferred.All() {
+			if owner != 0 && d.Owner == owner {
+				waiting = append(waiting, deferredRef{p.ID, d.Seq}.number())
 			}
 		}
 		w.mu.Unlock()

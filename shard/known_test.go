@@ -77,7 +77,7 @@ func TestWhoHasLeftIsNotThere(t *testing.T) {
 		unread := changesUnread.Get()
 		commitEvent(t, e, op.ExternalID, user, "again", op.UpdateOnly)
 		require.Equal(t, unread, changesUnread.Get(), user)
-		require.True(t, e.partitions[identity.Partition(home(user))].apart.has(home(user)), user)
+		require.True(t, e.partitions[identity.Partition(home(user))].Apart.Has(home(user)), user)
 	}
 	require.Empty(t, first(e.Find(1, op.ExternalID, []byte("deleted"))))
 }

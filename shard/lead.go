@@ -107,11 +107,11 @@ func (e *Replica) begin(t *future) *leadership {
 		w.mu.Lock()
 		for _, p := range w.parts {
 			resent += l.resend(p, t)
-			for _, d := range p.deferred {
+			for _, d := range p.Deferred.All() {
 				if t != nil {
-					t.deferTo(p.id, d.seq)
+					t.deferTo(p.ID, d.Seq)
 				} else {
-					l.keep(deferredRef{p.id, d.seq})
+					l.keep(deferredRef{p.ID, d.Seq})
 				}
 			}
 		}
@@ -358,7 +358,7 @@ func (e *Replica) tend() {
 func (e *Replica) forgetOwn() {
 	var full []*partition
 	for _, p := range e.held {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		if len(p.outbox) > 0 {
 			full = append(full, p)
@@ -370,14 +370,14 @@ func (e *Replica) forgetOwn() {
 	}
 	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(e.held))
 	for _, p := range e.held {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
-		inbox := p.inbox
+		inbox := p.Taken()
 		w.mu.Unlock()
-		inboxes[p.id] = &inbox
+		inboxes[p.ID] = &inbox
 	}
 	for _, p := range full {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		p.forgetRows(func(m *message) bool {
 			inbox := inboxes[identity.Partition(m.number)]

@@ -13,6 +13,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/arena"
+	"millrace/shard/books"
 	"millrace/shard/op"
 )
 
@@ -23,7 +24,7 @@ func bareWorker(t *testing.T, partitions int, memory int64) *worker {
 	w := newWorker(e, 0)
 	e.workers = []*worker{w}
 	for i := range partitions {
-		w.parts = append(w.parts, &partition{id: uint8(i)})
+		w.parts = append(w.parts, &partition{Books: books.Books{ID: uint8(i)}})
 	}
 	t.Cleanup(w.free)
 	return w

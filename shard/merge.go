@@ -5,6 +5,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -217,7 +218,7 @@ func (w *worker) depart(p *partition, s *arena.Slot, m bodies.Merge, key []byte)
 	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.Append(nil), w.fresh...), key, false)
 	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
 	w.e.unblock(gone)
-	w.setApart(p, gone, apartElsewhere)
+	w.setApart(p, gone, books.ApartElsewhere)
 	return w.update(s, w.fresh)
 }
 
@@ -255,10 +256,10 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 // eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
 // merged into it.
 func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
-	if bodies.OneLog(gone, nobodyIn(p.id), w.e.opts.Carrier) {
+	if bodies.OneLog(gone, nobodyIn(p.ID), w.e.opts.Carrier) {
 		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.e.opts.Carrier))
-	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.id), w.e.opts.Carrier); len(own) > 0 {
-		w.eraseEvents(p, nobodyIn(p.id), own)
+	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.ID), w.e.opts.Carrier); len(own) > 0 {
+		w.eraseEvents(p, nobodyIn(p.ID), own)
 	}
 	w.eraseElsewhere(p, blob)
 }

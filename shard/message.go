@@ -90,9 +90,3 @@ func parseMessage(body []byte) (*message, error) {
 
 // MessageRecord is the record inside the body of a Message op.
 func MessageRecord(body []byte) []byte { return body[messageHeadroom:] }
-
-// dropped names an event or purchase of the log that had no effect: the event log leaves it out.
-type dropped struct {
-	position uint64
-	ordinal  uint32
-}

@@ -45,7 +45,7 @@ func (e *Replica) storedNumbers(numbers []uint64, partition uint8, after uint64,
 		}
 		numbers = append(numbers, binary.BigEndian.Uint64(k[1:]))
 		if stored++; stored == most {
-			return errEnough
+			return store.ErrEnough
 		}
 		return nil
 	})

@@ -1,13 +1,13 @@
 package shard
 
 import (
-	"errors"
 	"slices"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/arena"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -18,9 +18,8 @@ import (
 // partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
 // holds the worker's mutex.
 type partition struct {
-	id uint8
 	arena.Table
-	books
+	books.Books
 	complete bool        // all entries are resident: a miss means absent
 	saving   bool        // a checkpoint is writing what was dirty: nothing may be evicted
 	evicted  uint64      // how many times something was
@@ -33,15 +32,7 @@ type partition struct {
 	first, last uint8               // the engine's partitions
 	tokens      *atomic.Int64       // the engine's count of merges: here those in the outbox and those that wait
 	sent        []uint64            // stored outbox rows to delete
-	deferred    []*deferred
-	released    []uint64 // stored deferred rows to delete
-	dropped     []dropped
-	trail       trail
-	blocked     blockIndex
-	answers     answerIndex
-	apart       apart
-	inboxNew    bool
-	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
+	held        map[uint64]*held    // profiles that are merged into, or wait until they are; see hold.go
 	heldNew     bool
 }
 
@@ -184,7 +175,7 @@ func (w *worker) erase(p *partition, s *arena.Slot) error {
 	}
 	if s = p.Find(number); behind != nil { // reading back may have moved it
 		w.fresh = entries.AppendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
-		w.setApart(p, number, apartElsewhere)
+		w.setApart(p, number, books.ApartElsewhere)
 		return w.update(s, w.fresh)
 	}
 	w.arena.Release(s.Off, s.Class())
@@ -245,7 +236,7 @@ const maxLooks = 4096
 // save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is
 // evicted: what the batch holds can't be read back yet.
 func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) error {
-	p.applied = max(p.applied, w.applied)
+	p.Applied = max(p.Applied, w.applied)
 	w.takeNoted()
 	if err := p.saveBooks(batch); err != nil {
 		return err
@@ -264,7 +255,7 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) err
 		if profile.Kind(entry) == entries.KindDelta {
 			write = batch.Merge
 		} else if len(entry) > entries.LargeBytes {
-			w.setApart(p, number, apartLarge)
+			w.setApart(p, number, books.ApartLarge)
 		}
 		if err := write(store.AppendEntryKey(key[:0], number), entry, nil); err != nil {
 			return err
@@ -289,10 +280,7 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) err
 func (w *worker) saved(p *partition) error {
 	p.saving, p.view, p.deleting = false, nil, nil
 	p.turn++
-	p.apart.saved()
-	p.blocked.saved()
-	p.answers.saved()
-	w.unwritten -= p.trail.saved()
+	w.unwritten -= p.Saved()
 	return w.forgetDeltas(p)
 }
 
@@ -321,7 +309,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
 	p.forgetApplied()
 	for _, seq := range p.sent {
-		if err := batch.Delete(store.AppendBookKey(nil, p.id, store.BookOutbox, seq), nil); err != nil {
+		if err := batch.Delete(store.AppendBookKey(nil, p.ID, store.BookOutbox, seq), nil); err != nil {
 			return err
 		}
 	}
@@ -329,49 +317,19 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		if m.stored {
 			continue
 		}
-		if err := set(store.AppendBookKey(nil, p.id, store.BookOutbox, m.seq), m.body); err != nil {
+		if err := set(store.AppendBookKey(nil, p.ID, store.BookOutbox, m.seq), m.body); err != nil {
 			return err
 		}
 		m.stored = true
 	}
-	for _, seq := range p.released {
-		if err := batch.Delete(store.AppendBookKey(nil, p.id, store.BookDeferred, seq), nil); err != nil {
-			return err
-		}
-	}
-	for _, d := range p.deferred {
-		if d.stored {
-			continue
-		}
-		if err := set(store.AppendBookKey(nil, p.id, store.BookDeferred, d.seq), d.encode()); err != nil {
-			return err
-		}
-		d.stored = true
-	}
-	for i := range p.dropped {
-		if err := set(store.AppendBookKey(nil, p.id, store.BookDropped, p.dropped[i].position, uint64(p.dropped[i].ordinal)),
-			nil); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(p.trail.save(p.id, batch), p.blocked.save(p.id, batch), p.answers.save(p.id, batch),
-		p.apart.save(p.id, batch)); err != nil {
-		return err
-	}
-	p.sent, p.released, p.dropped = p.sent[:0], p.released[:0], p.dropped[:0]
-	if p.inboxNew {
-		p.inboxNew = false
-		if err := set(store.AppendBookKey(nil, p.id, store.BookInbox), p.encodeInbox()); err != nil {
-			return err
-		}
-	}
+	p.sent = p.sent[:0]
 	if p.heldNew {
 		p.heldNew = false
-		if err := set(store.AppendBookKey(nil, p.id, store.BookMerges), p.encodeHeld()); err != nil {
+		if err := set(store.AppendBookKey(nil, p.ID, store.BookMerges), p.encodeHeld()); err != nil {
 			return err
 		}
 	}
-	return set(store.AppendBookKey(nil, p.id, store.BookApplied), p.encodeApplied())
+	return p.Save(batch)
 }
 
 // forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a

@@ -63,7 +63,7 @@ func (e *Replica) Receive(messages []Message) error {
 		}
 		latest = max(latest, op.StampOf(MessageRecord(message.Body)))
 		w.mu.Lock()
-		had := m.seq <= e.partitions[identity.Partition(m.number)].inbox[m.sender]
+		had := e.partitions[identity.Partition(m.number)].HasTaken(m.sender, m.seq)
 		w.mu.Unlock()
 		if had {
 			again = append(again, message)

@@ -25,7 +25,7 @@ func (e *Replica) loadStore() error {
 	}); err != nil {
 		return err
 	}
-	if err := errors.Join(e.loadPartitions(), e.audit.load(e.store)); err != nil {
+	if err := errors.Join(e.loadPartitions(), e.audit.Load(e.store)); err != nil {
 		return err
 	}
 	stamp, err := e.store.Stamp()
@@ -38,7 +38,7 @@ func (e *Replica) loadStore() error {
 	}
 	from := uint64(math.MaxUint64)
 	for _, p := range e.held {
-		from = min(from, p.applied)
+		from = min(from, p.Applied)
 	}
 	e.checkpointed.Store(from)
 	e.opts.Logger.Info("state store loaded", "position", from, "ms", time.Since(start).Milliseconds())
@@ -128,11 +128,10 @@ func (w *worker) loadPartition(p *partition, whole bool) error {
 	if err := p.load(w.e.store, load); err != nil {
 		return err
 	}
-	w.apart += apartBytes * int64(len(p.apart.numbers))
-	for _, number := range p.apart.dummies {
+	w.apart += p.Apart.Bytes()
+	for _, number := range p.Apart.TakeDummies() {
 		w.e.block(number)
 	}
-	p.apart.dummies = nil
 	return w.loadMixed(p, mixed)
 }
 
@@ -220,9 +219,9 @@ func (e *Replica) sweepAll() error {
 		}
 		var more []*partition
 		for _, p := range due {
-			w := e.owner[p.id]
+			w := e.owner[p.ID]
 			w.mu.Lock()
-			if p.answers.more {
+			if p.Answers.More {
 				more = append(more, p)
 			}
 			w.mu.Unlock()
@@ -237,7 +236,7 @@ func (e *Replica) sweep(partitions []*partition) error {
 	var b op.Builder
 	b.Reset(0)
 	for _, p := range partitions {
-		b.Append(op.Sweep, 0, uint64(p.id)<<56|1, nil, nil)
+		b.Append(op.Sweep, 0, uint64(p.ID)<<56|1, nil, nil)
 	}
 	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count())), 0)
 	if err == nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/puzpuzpuz/xsync/v3"
 
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
 	"millrace/shard/stamp"
@@ -81,7 +82,7 @@ type Replica struct {
 	documentsMu sync.Mutex
 	documents   map[string][]byte
 	unsavedDocs map[string]struct{}
-	audit       auditLog // partition 0's
+	audit       books.Audit // partition 0's
 
 	checkpoints checkpoints
 	failure     failure
@@ -173,10 +174,10 @@ func (e *Replica) hire() {
 	}
 	first, count := e.opts.First, e.opts.Count
 	for i := range count {
-		p, w := &partition{id: uint8(first + i)}, e.workers[i%len(e.workers)]
+		p, w := &partition{Books: books.Books{ID: uint8(first + i)}}, e.workers[i%len(e.workers)]
 		p.first, p.last = uint8(first), uint8(first+count-1)
 		p.tokens = &e.merges
-		e.partitions[p.id], e.owner[p.id] = p, w
+		e.partitions[p.ID], e.owner[p.ID] = p, w
 		e.held = append(e.held, p)
 		w.parts = append(w.parts, p)
 	}

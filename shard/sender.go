@@ -158,7 +158,7 @@ func (l *leadership) tellArrived() {
 	for _, p := range l.e.held {
 		body = body[:0]
 		for _, at := range slices.SortedFunc(maps.Keys(arrived), func(a, b arrival) int { return a.group - b.group }) {
-			if at.sender != p.id {
+			if at.sender != p.ID {
 				continue
 			}
 			for first := 0; first < identity.Partitions; first++ { // the group's partitions, those next to one another together
@@ -174,7 +174,7 @@ func (l *leadership) tellArrived() {
 			}
 		}
 		if len(body) > 0 {
-			b.Append(op.Delivered, 0, uint64(p.id)<<56|1, body, nil)
+			b.Append(op.Delivered, 0, uint64(p.ID)<<56|1, body, nil)
 		}
 	}
 	c := &commit{}

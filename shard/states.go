@@ -25,7 +25,7 @@ func (w *worker) setStates(p *partition, s *arena.Slot, changes []profile.StateC
 			w.note(p, s.Number, c)
 		}
 		if c.Kind == Bounce && now.On != c.On {
-			p.blocked.changes = append(p.blocked.changes, blockChange{s.Number, w.applying.rec.Workspace, c.On})
+			p.Blocked.Set(w.applying.rec.Workspace, s.Number, c.On)
 		}
 	}
 	return nil

@@ -901,7 +901,7 @@ func (x *converging) check(e *Engine) {
 	}
 }
 
-func (c StateChange) change() profile.StateChange {
+func changeOf(c StateChange) profile.StateChange {
 	return profile.StateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
 }
 
@@ -915,7 +915,7 @@ func requireTrail(t *testing.T, trail []StateChange, states []profile.StateChang
 		before, known := last[k]
 		_, was := keyOf(before.State)
 		require.True(t, was != value || !known && c.Kind == GroupState, "no change: %+v after %+v", c, before)
-		require.True(t, !known || c.change().Later(before.change()), "%+v after %+v", c, before)
+		require.True(t, !known || changeOf(c).Later(changeOf(before)), "%+v after %+v", c, before)
 		require.NotZero(t, c.Actor)
 		require.NotZero(t, c.Source)
 		last[k] = c

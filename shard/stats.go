@@ -31,7 +31,7 @@ func (e *Replica) Stats() (s Stats) {
 					s.Outbox++
 				}
 			}
-			s.Deferred += len(p.deferred)
+			s.Deferred += p.Deferred.Len()
 		}
 		w.mu.Unlock()
 	}

@@ -149,7 +149,7 @@ func keyIn(t *testing.T, e *Engine, g *testGroup) []byte {
 // underWay is how many messages wait in outboxes.
 func (e *Engine) messagesUnderWay() (n int) {
 	for _, p := range e.held {
-		w := e.owner[p.id]
+		w := e.owner[p.ID]
 		w.mu.Lock()
 		n += len(p.outbox)
 		w.mu.Unlock()

@@ -97,7 +97,7 @@ func TestTombstonesOfManyNames(t *testing.T) {
 	r := testseed.Rand(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	w, p := e.workers[0], e.workers[0].parts[0]
-	base := uint64(p.id)<<56 | 1000
+	base := uint64(p.ID)<<56 | 1000
 	const homes = 5 // next to one another, so that the rows of tombstones cross
 	users := map[string]uint64{}
 	seen := map[uint64]bool{}

@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testsize"
+	"millrace/shard/books"
+	"millrace/shard/identity"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 	"millrace/shard/store"
 )
 
@@ -77,7 +78,8 @@ func TestTrail(t *testing.T) {
 
 // trailRows counts the trail's rows in the store.
 func trailRows(t *testing.T, e *Engine, number uint64) (n int) {
-	lower, upper := trailBounds(number)
+	p := identity.Partition(number)
+	lower, upper := store.AppendBookKey(nil, p, store.BookTrail, number), store.AppendBookKey(nil, p, store.BookTrail, number+1)
 	require.NoError(t, e.store.Scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
 	return n
 }
@@ -180,7 +182,7 @@ func TestBlockedAddresses(t *testing.T) {
 	require.Empty(t, list)
 	require.Empty(t, next)
 
-	const many = 300 * blockedPageNumbers
+	const many = 300 * books.BlockedPageNumbers
 	for i := 0; i < many; {
 		commitAs(t, e, op.SourceEmailBlocklist, func(b *Batch) {
 			for range 1000 {
@@ -305,72 +307,30 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 	group.Wait()
 }
 
-// What comes while a checkpoint writes is left for the next one.
-func TestBooksBetweenSaveAndSaved(t *testing.T) {
-	e := openTest(t, testOptions(vfs.NewMem()))
-	batch := e.store.DB.NewBatch()
-	defer batch.Close()
-	w, p := e.workers[0], e.workers[0].parts[0]
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var audit auditLog
-	add := func(n uint64) {
-		w.applying.position, w.applying.noted = n, 0
-		w.note(p, n, profile.StateChange{State: email("opted_in"), Changed: int64(n)})
-		p.trail.erased = append(p.trail.erased, 100+n)
-		p.blocked.changes = append(p.blocked.changes, blockChange{number: n, on: true})
-		audit.add(int64(n), 1, []byte("entry"))
-	}
-	add(1)
-	add(2)
-	one := w.unwritten / 2
-	require.NoError(t, p.trail.save(p.id, batch))
-	require.NoError(t, p.blocked.save(p.id, batch))
-	require.NoError(t, audit.save(batch))
-	add(3)
-	w.saved(p)
-	audit.saved()
-	require.Equal(t, one, w.unwritten)
-	require.Len(t, p.trail.entries, 1)
-	x := p.trail.entries[0]
-	require.EqualValues(t, 3, x.number)
-	require.EqualValues(t, 3, parseTrail(p.trail.values[x.at:x.end]).Changed)
-	require.Equal(t, []uint64{103}, p.trail.erased)
-	require.Equal(t, []blockChange{{number: 3, on: true}}, p.blocked.changes)
-	require.Len(t, audit.pending, 1)
-	require.EqualValues(t, 3, audit.pending[0].Seq)
-	for range 2 {
-		w.saved(p)
-		audit.saved()
-		require.Len(t, p.trail.entries, 1, "not written yet")
-		require.Len(t, p.blocked.changes, 1)
-		require.Len(t, audit.pending, 1)
-	}
-}
-
 // A start reads the books that are held in memory, all of them, and none of the others.
 func TestBooksAreLoaded(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
-	p := &partition{id: 77, books: books{applied: 5, nextMessage: 6, nextDeferred: 7}, inboxNew: true}
-	p.inbox[3] = 9
+	p := &partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}
+	p.Take(3, 9)
 	rec := op.Record{Workspace: 1, Stamp: 2}
-	p.outbox = []*message{newMessage(new(op.Builder), p.id, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
-	p.deferred = []*deferred{{seq: 7, record: []byte("record")}}
-	p.dropped = []dropped{{1, 2}}
-	p.blocked.changes = []blockChange{{number: 1, on: true}}
+	p.outbox = []*message{newMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
+	p.Deferred.Add(7, 0, []byte("record"))
+	p.Dropped.Add(Dropped{Position: 1, Ordinal: 2})
+	p.Blocked.Set(1, 1, true)
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	require.NoError(t, p.saveBooks(batch))
 	require.NoError(t, batch.Commit(pebble.NoSync))
-	q := &partition{id: p.id}
+	q := &partition{Books: books.Books{ID: p.ID}}
 	require.NoError(t, q.load(e.store, nil))
-	require.Equal(t, p.books, q.books)
+	require.Equal(t, p.Positions, q.Positions)
+	require.Equal(t, p.Taken(), q.Taken())
 	require.Len(t, q.outbox, 1)
 	require.Equal(t, p.outbox[0].body, q.outbox[0].body)
 	require.True(t, q.outbox[0].stored)
-	require.Equal(t, p.deferred, q.deferred)
-	require.Empty(t, q.dropped)
-	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.id, store.BookLazy), store.AppendEntryKey(nil, uint64(p.id)<<56|1), func(k, _ []byte) error {
+	require.Equal(t, p.Deferred.All(), q.Deferred.All())
+	require.Empty(t, q.Dropped)
+	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {
 		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped, store.BookNoted}, k[9])
 		return nil
 	}))

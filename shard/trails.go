@@ -23,7 +23,7 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []StateChange,
 		keys.AddAddresses(profile.Addresses(blob))
 		for _, id := range entries.Addresses {
 			if key := keys.Of(id); key != nil {
-				stays = append(stays, Stay{id, key, profile.Joined(blob, id), math.MaxInt64})
+				stays = append(stays, Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: math.MaxInt64})
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/arena"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -54,7 +55,7 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
 	}
 	switch {
-	case p.apart.has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
+	case p.Apart.Has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
 		return false
 	case p.isDeleted(number): // the store has what isn't there any more
 		return false
@@ -131,7 +132,7 @@ func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) 
 // consider takes note of a profile that has grown while nobody looked.
 func (w *worker) consider(p *partition, number uint64, entry []byte) {
 	if len(entry) > entries.LargeBytes {
-		w.setApart(p, number, apartLarge)
+		w.setApart(p, number, books.ApartLarge)
 	}
 	if profile.Kind(entry) == profile.KindUser && profile.Blocked(entry) {
 		w.markDummy(p, number)
@@ -141,7 +142,7 @@ func (w *worker) consider(p *partition, number uint64, entry []byte) {
 // markDummy: the profile is a dummy user's.
 func (w *worker) markDummy(p *partition, number uint64) {
 	w.e.block(number)
-	w.setApart(p, number, apartDummy)
+	w.setApart(p, number, books.ApartDummy)
 }
 
 // dropDelta takes a delta out of memory.
@@ -155,7 +156,7 @@ func (w *worker) dropDelta(p *partition, s *arena.Slot) {
 // when the changes were kept: hashes of 64 bits that are the same. They go where apply would have sent them: to the
 // next number that is theirs, or free.
 func (w *worker) settle(p *partition, home uint64, strays []byte) error {
-	w.setApart(p, home, apartElsewhere)
+	w.setApart(p, home, books.ApartElsewhere)
 	for len(strays) > 0 {
 		d, rest, err := entries.NextDelta(strays)
 		if err != nil {
@@ -204,7 +205,7 @@ func (w *worker) settleAt(number uint64) error {
 // takeNoted sets apart what the store has come across. The caller holds w.mu.
 func (w *worker) takeNoted() {
 	for _, number := range w.noted.take() {
-		w.setApart(w.e.partitions[identity.Partition(number)], number, apartLarge)
+		w.setApart(w.e.partitions[identity.Partition(number)], number, books.ApartLarge)
 	}
 }
 

@@ -493,7 +493,7 @@ func TestNumbersSetApart(t *testing.T) {
 		evictAll(t, e)
 		before := changesUnread.Get()
 		for _, user := range []string{"deleted", "gone", "late"} {
-			require.True(t, e.partitions[identity.Partition(home(user))].apart.has(home(user)), user)
+			require.True(t, e.partitions[identity.Partition(home(user))].Apart.Has(home(user)), user)
 			commitEvent(t, e, op.ExternalID, user, "again", 0)
 			evictAll(t, e)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/books"
 	"millrace/shard/store"
 )
 
@@ -142,7 +143,7 @@ func (w clusterWorld) close() {
 				if len(k) > 9 && k[0] == 'e' && (k[9] == store.BookOutbox || k[9] == store.BookDeferred) { // until the next checkpoint
 					return nil
 				}
-				if len(k) > 9 && k[0] == 'e' && k[9] == store.BookApart && apartReason(v[0]) != apartElsewhere {
+				if len(k) > 9 && k[0] == 'e' && k[9] == store.BookApart && books.ApartReason(v[0]) != books.ApartElsewhere {
 					return nil
 				}
 				if len(k) > 9 && k[0] == 'e' && k[9] == store.BookApplied {

@@ -301,6 +301,9 @@ func (s *Store) Documents(f func(key string, doc []byte)) error {
 	})
 }
 
+// ErrEnough is what the function of a Scan returns to end it; so does Scan.
+var ErrEnough = errors.New("enough")
+
 // Scan calls f for each key from lower up to but excluding upper; the bytes are valid during the call.
 func (s *Store) Scan(lower, upper []byte, f func(key, value []byte) error) error {
 	it, err := s.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})

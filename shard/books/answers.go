@@ -1,0 +1,112 @@
+package books
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
+)
+
+// Answers is an index of the kept answers (decisions.md D3) by time, by which they are forgotten. Which ones are must
+// not depend on what is in memory: all replicas come to the same. The entry counts: one that was kept anew since stays.
+type Answers struct {
+	added  []KeptAnswer
+	saving int        // so many of added are in a batch on its way to the store
+	swept  KeptAnswer // rows up to here are gone; stamps rise, so none is added there
+	// unsaved: the store may have rows up to swept.
+	unsaved bool
+	// More: the last sweep has left some for the next.
+	More bool
+}
+
+// KeptAnswer is a row of the index: an answer was kept at this number by a record with this stamp.
+type KeptAnswer struct {
+	Stamp  int64
+	Number uint64
+}
+
+func compareKept(a, b KeptAnswer) int {
+	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), cmp.Compare(a.Number, b.Number))
+}
+
+// Add takes note of an answer that is kept.
+func (x *Answers) Add(a KeptAnswer) { x.added = append(x.added, a) }
+
+// MaxSwept is how many rows a sweep takes: readers wait meanwhile, and each may have to be read back.
+const MaxSwept = 256
+
+// Due are the first answers with a stamp before oldest, in order, for a sweep, and sets More. Those that it returns the
+// caller sees to, and then says so: Sweep.
+func (x *Answers) Due(s *store.Store, partition uint8, oldest int64) ([]KeptAnswer, error) {
+	due, err := x.before(s, partition, oldest)
+	if err != nil {
+		return nil, err
+	}
+	x.More = len(due) > MaxSwept
+	return due[:min(len(due), MaxSwept)], nil
+}
+
+// Sweep forgets the answers that were due.
+func (x *Answers) Sweep(due []KeptAnswer) {
+	if len(due) > 0 {
+		x.swept, x.unsaved = due[len(due)-1], true
+	}
+}
+
+// before are the first rows with a stamp before oldest, in order: more than MaxSwept if there are more.
+func (x *Answers) before(s *store.Store, partition uint8, oldest int64) (due []KeptAnswer, err error) {
+	if oldest <= x.swept.Stamp {
+		return nil, nil
+	}
+	for _, a := range x.added {
+		if a.Stamp < oldest && compareKept(a, x.swept) > 0 {
+			due = append(due, a)
+		}
+	}
+	pending := len(due)
+	upper := store.AppendBookKey(nil, partition, store.BookAnswers, uint64(oldest))
+	err = s.Scan(x.behindSwept(partition), upper, func(k, _ []byte) error {
+		if len(k) == 26 {
+			due = append(due, KeptAnswer{int64(binary.BigEndian.Uint64(k[10:])), binary.BigEndian.Uint64(k[18:])})
+		}
+		if len(due)-pending > MaxSwept {
+			return store.ErrEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrEnough) {
+		return nil, err
+	}
+	slices.SortFunc(due, compareKept)
+	return slices.Compact(due), nil // what is being saved may be in both
+}
+
+func (x *Answers) save(partition uint8, batch *pebble.Batch) error {
+	for _, a := range x.added {
+		key := store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.Stamp), a.Number)
+		if err := batch.Set(key, nil, nil); err != nil {
+			return err
+		}
+	}
+	x.saving = len(x.added)
+	if !x.unsaved {
+		return nil
+	}
+	x.unsaved = false
+	return batch.DeleteRange(store.AppendBookKey(nil, partition, store.BookAnswers), x.behindSwept(partition), nil)
+}
+
+// behindSwept is the first key that a row may have which is not swept.
+func (x *Answers) behindSwept(partition uint8) []byte {
+	return append(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(x.swept.Stamp), x.swept.Number), 0)
+}
+
+func (x *Answers) saved() {
+	if x.saving > 0 {
+		x.added, x.saving = append([]KeptAnswer(nil), x.added[x.saving:]...), 0
+	}
+}

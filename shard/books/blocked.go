@@ -1,0 +1,99 @@
+package books
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
+)
+
+// Blocked is the block list: an index of the rows of emails that are marked as hard bounces, by workspace and number.
+// The row itself is what counts: an entry whose row says otherwise is not there. So the index need only be complete,
+// which the batch that writes both sees to.
+type Blocked struct {
+	changes []blockChange
+	saving  int // so many of them are in a batch on its way to the store
+}
+
+type blockChange struct {
+	number    uint64 // of the row
+	workspace uint32
+	on        bool
+}
+
+// Set puts the email of a row on the list, or takes it off.
+func (x *Blocked) Set(workspace uint32, number uint64, on bool) {
+	x.changes = append(x.changes, blockChange{number, workspace, on})
+}
+
+// Pending are the numbers of a workspace behind after that no checkpoint has written, in any order.
+func (x *Blocked) Pending(workspace uint32, after uint64) (numbers []uint64) {
+	for _, c := range x.changes {
+		if c.workspace == workspace && c.number > after {
+			numbers = append(numbers, c.number)
+		}
+	}
+	return numbers
+}
+
+// BlockedPageNumbers is how many numbers of the store a page has.
+const BlockedPageNumbers = 64
+
+// BlockedPage is the next page of a partition's list: numbers behind after, in order, those that were Pending among
+// them, and whether there may be more.
+func BlockedPage(
+	s *store.Store, partition uint8, workspace uint32, after uint64, pending []uint64,
+) (numbers []uint64, more bool, err error) {
+	numbers = slices.Clone(pending)
+	lower := store.AppendBookKey(nil, partition, store.BookBlocked, uint64(workspace), after+1)
+	upper := store.AppendBookKey(nil, partition, store.BookBlocked, uint64(workspace)+1)
+	err = s.Scan(lower, upper, func(k, _ []byte) error {
+		if len(k) != 26 {
+			return nil
+		}
+		numbers = append(numbers, binary.BigEndian.Uint64(k[18:]))
+		if len(numbers)-len(pending) == BlockedPageNumbers {
+			return store.ErrEnough
+		}
+		return nil
+	})
+	if more = errors.Is(err, store.ErrEnough); err != nil && !more {
+		return nil, false, err
+	}
+	last := ^uint64(0)
+	if more {
+		last = numbers[len(numbers)-1]
+	}
+	slices.Sort(numbers)
+	numbers = slices.Compact(numbers)
+	i, found := slices.BinarySearch(numbers, last)
+	if found {
+		i++
+	}
+	return numbers[:i], more, nil
+}
+
+func (x *Blocked) save(partition uint8, batch *pebble.Batch) error {
+	var key []byte
+	for _, c := range x.changes {
+		key = store.AppendBookKey(key[:0], partition, store.BookBlocked, uint64(c.workspace), c.number)
+		write := func() error { return batch.Delete(key, nil) }
+		if c.on {
+			write = func() error { return batch.Set(key, nil, nil) }
+		}
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	x.saving = len(x.changes)
+	return nil
+}
+
+func (x *Blocked) saved() {
+	if x.saving > 0 {
+		x.changes, x.saving = append([]blockChange(nil), x.changes[x.saving:]...), 0
+	}
+}

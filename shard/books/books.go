@@ -1,0 +1,134 @@
+// Package books is what a partition keeps beside its entries: how far it has applied the log and whose messages it has
+// taken, the records that wait, the trail of consent, the block list, the index of kept answers, the numbers set apart,
+// the events without effect; and the audit log of partition 0.
+//
+// All work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch that has
+// the partition's entries and its applied position, so a crash takes both or neither, and replay makes again just what
+// is missing. Saved lets go of it once the batch is in the store; what comes in between is left for the next one. A
+// start loads what must be known without a look (Load); the rest is read when somebody asks: first what is pending,
+// under the lock that guards the partition, then the store, without it. So a reader sees a row in one of both places,
+// or in both, and takes it once.
+//
+// Whoever guards the partition guards its books.
+package books
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/identity"
+	"millrace/shard/store"
+)
+
+// Books are those of one partition. What travels between partitions, and what merges hold, its owner saves besides.
+type Books struct {
+	ID uint8 // the partition
+	Positions
+	inbox    [identity.Partitions]uint64 // last sequence taken from each sender
+	inboxNew bool
+
+	Deferred Deferred
+	Dropped  Dropped
+	Trail    Trail
+	Blocked  Blocked
+	Answers  Answers
+	Apart    Apart
+}
+
+// Positions are how far a partition has come.
+type Positions struct {
+	Applied      uint64 // in the log, up to where all is applied
+	LastMessage  uint64 // sequence of the last message to any partition; the first is 1
+	LastDeferred uint64 // sequence of the last record that was deferred
+}
+
+// HasTaken says whether a message of a sender was taken: they come in order, and more than once.
+func (b *Books) HasTaken(sender uint8, seq uint64) bool { return seq <= b.inbox[sender] }
+
+// Take takes note of a message that wasn't taken.
+func (b *Books) Take(sender uint8, seq uint64) { b.inbox[sender], b.inboxNew = seq, true }
+
+// Taken is the last sequence taken from each sender.
+func (b *Books) Taken() [identity.Partitions]uint64 { return b.inbox }
+
+// Save writes what is new.
+func (b *Books) Save(batch *pebble.Batch) error {
+	if err := errors.Join(b.Deferred.save(b.ID, batch), b.Dropped.save(b.ID, batch), b.Trail.save(b.ID, batch),
+		b.Blocked.save(b.ID, batch), b.Answers.save(b.ID, batch), b.Apart.save(b.ID, batch)); err != nil {
+		return err
+	}
+	if b.inboxNew {
+		b.inboxNew = false
+		if err := batch.Set(store.AppendBookKey(nil, b.ID, store.BookInbox), b.encodeInbox(), nil); err != nil {
+			return err
+		}
+	}
+	return batch.Set(store.AppendBookKey(nil, b.ID, store.BookApplied), b.Positions.Encode(), nil)
+}
+
+// Saved: what Save has written is in the store. It says how many bytes of the trail are let go.
+func (b *Books) Saved() (freed int64) {
+	b.Apart.saved()
+	b.Blocked.saved()
+	b.Answers.saved()
+	return b.Trail.saved()
+}
+
+// Load takes a row of the store: its kind, and the numbers behind it in its key. known: it is of one of these books.
+func (b *Books) Load(kind byte, ids, value []byte) (known bool, err error) {
+	switch {
+	case kind == store.BookDeferred && len(ids) == 8:
+		return true, b.Deferred.load(binary.BigEndian.Uint64(ids), value)
+	case kind == store.BookApart && len(ids) == 8:
+		b.Apart.load(binary.BigEndian.Uint64(ids), value)
+	case kind == store.BookApplied:
+		b.Positions, err = ParsePositions(value)
+	case kind == store.BookInbox:
+		return true, b.decodeInbox(value)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// Encode is the row that Positions have in the store, ParsePositions the reverse.
+func (p Positions) Encode() []byte {
+	v := binary.LittleEndian.AppendUint64(nil, p.Applied)
+	v = binary.LittleEndian.AppendUint64(v, p.LastMessage)
+	return binary.LittleEndian.AppendUint64(v, p.LastDeferred)
+}
+
+// ParsePositions reads a row. Error: store.ErrStore.
+func ParsePositions(v []byte) (p Positions, err error) {
+	if len(v) != 24 {
+		return p, fmt.Errorf("%w: books of %d bytes", store.ErrStore, len(v))
+	}
+	p.Applied, p.LastMessage = binary.LittleEndian.Uint64(v), binary.LittleEndian.Uint64(v[8:])
+	p.LastDeferred = binary.LittleEndian.Uint64(v[16:])
+	return p, nil
+}
+
+func (b *Books) encodeInbox() []byte {
+	var v []byte
+	for sender, seq := range b.inbox {
+		if seq != 0 {
+			v = binary.AppendUvarint(append(v, byte(sender)), seq)
+		}
+	}
+	return v
+}
+
+func (b *Books) decodeInbox(v []byte) error {
+	for len(v) > 0 {
+		seq, n := binary.Uvarint(v[1:])
+		if n <= 0 {
+			return fmt.Errorf("%w: inbox is cut short", store.ErrStore)
+		}
+		b.inbox[v[0]] = seq
+		v = v[1+n:]
+	}
+	return nil
+}

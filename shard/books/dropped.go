@@ -1,0 +1,57 @@
+package books
+
+import (
+	"encoding/binary"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
+)
+
+// DroppedEvent names an event or purchase of the log that had no effect, the op with this ordinal of the record at this
+// position: the event log leaves it out.
+type DroppedEvent struct {
+	Position uint64
+	Ordinal  uint32
+}
+
+// Dropped has the events without effect.
+type Dropped struct{ events []DroppedEvent }
+
+// Add takes note of one.
+func (d *Dropped) Add(e DroppedEvent) { d.events = append(d.events, e) }
+
+// AppendPending appends those from position from to to that no checkpoint has written.
+func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEvent {
+	for _, e := range d.events {
+		if e.Position >= from && e.Position <= to {
+			dst = append(dst, e)
+		}
+	}
+	return dst
+}
+
+// AppendStored appends those of a partition in the store.
+func AppendStored(dst []DroppedEvent, s *store.Store, partition uint8, from, to uint64) ([]DroppedEvent, error) {
+	lower, upper := store.AppendBookKey(nil, partition, store.BookDropped, from),
+		store.AppendBookKey(nil, partition, store.BookDropped, to, ^uint64(0))
+	err := s.Scan(lower, upper, func(k, _ []byte) error {
+		if len(k) == 26 {
+			dst = append(dst, DroppedEvent{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
+		}
+		return nil
+	})
+	return dst, err
+}
+
+// save hands them to the store, and lets them go at once: nobody asks while it is being written.
+func (d *Dropped) save(partition uint8, batch *pebble.Batch) error {
+	for _, e := range d.events {
+		key := store.AppendBookKey(nil, partition, store.BookDropped, e.Position, uint64(e.Ordinal))
+		if err := batch.Set(key, nil, nil); err != nil {
+			return err
+		}
+	}
+	d.events = d.events[:0]
+	return nil
+}

@@ -1,0 +1,126 @@
+package books
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/bodies"
+	"millrace/shard/profile"
+	"millrace/shard/store"
+)
+
+// Noted is what an op of the log has made of the profile or the row with this number: a change of the email state or of a
+// group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index is which one of what the
+// op has made it is.
+type Noted struct {
+	Position       uint64
+	Ordinal, Index uint32
+	Number         uint64
+	profile.StateChange
+	Stamp      int64  // of a merge or identify: when, Unix µs
+	Gone       uint64 // of a merge: who came to Number
+	ExternalID []byte // of a merge: that of who came, if there was one; of an identify: the one that was given
+}
+
+// Marks of entries, where a stay has its own, that are for readers of the log alone: when i64, the mark, the number of
+// who was merged u64 or 0, the external id that he had, or that the user was given.
+const (
+	mergeMark    = 0xfe
+	identifyMark = 0xff
+)
+
+// AddMerge tells readers of the log that a user has come to the one at number. It says the same as AddChange.
+func (t *Trail) AddMerge(at Place, number uint64, stamp int64, gone uint64, externalID []byte) (bytes int64) {
+	return t.addUser(at, number, stamp, mergeMark, gone, externalID)
+}
+
+// AddIdentify tells readers of the log that the user at number has got an external id. It says the same as AddChange.
+func (t *Trail) AddIdentify(at Place, number uint64, stamp int64, externalID []byte) (bytes int64) {
+	return t.addUser(at, number, stamp, identifyMark, 0, externalID)
+}
+
+func (t *Trail) addUser(at Place, number uint64, stamp int64, mark byte, gone uint64, externalID []byte) int64 {
+	from := len(t.values)
+	t.values = append(binary.LittleEndian.AppendUint64(t.values, uint64(stamp)), mark)
+	t.values = append(binary.LittleEndian.AppendUint64(t.values, gone), externalID...)
+	return t.add(at, number, from)
+}
+
+// isForLog says whether the value of an entry is for readers of the log, isForLogAlone whether it is for them alone.
+func isForLog(v []byte) bool {
+	return isForLogAlone(v) || v[8] == byte(profile.StateEmail) || v[8] == byte(profile.StateGroup)
+}
+
+func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
+
+// AppendNoted appends what ops from position from to to have made in a partition, those of the store first. through is
+// up to where that is all: to, or less where there is much, the end of a record in any case. lock guards the partition:
+// it is taken for what is pending. No checkpoint may be under way.
+func (t *Trail) AppendNoted(
+	dst []Noted, s *store.Store, partition uint8, from, to uint64, lock sync.Locker,
+) (_ []Noted, through uint64, err error) {
+	n, last := 0, from
+	add := func(at Place, number uint64, value []byte) bool {
+		if n++; n > maxNoted && at.Position != last {
+			to = min(to, last)
+			return false
+		}
+		dst, last = append(dst, parseNoted(at, number, value)), at.Position
+		return true
+	}
+	lower, upper := store.AppendBookKey(nil, partition, store.BookNoted, from),
+		store.AppendBookKey(nil, partition, store.BookNoted, to, ^uint64(0))
+	err = s.Scan(lower, upper, func(k, v []byte) error {
+		if len(k) == 26 && len(v) > 16 {
+			at := Place{binary.BigEndian.Uint64(k[10:]), binary.BigEndian.Uint64(k[18:])}
+			if !add(at, binary.LittleEndian.Uint64(v), v[8:]) {
+				return store.ErrEnough
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrEnough) {
+		return nil, 0, err
+	}
+	lock.Lock()
+	defer lock.Unlock()
+	first, _ := slices.BinarySearchFunc(t.entries, from,
+		func(x trailEntry, from uint64) int { return cmp.Compare(x.place.Position, from) })
+	for _, x := range t.entries[first:] {
+		v := t.values[x.at:x.end]
+		if x.place.Position > to || isForLog(v) && !add(x.place, x.number, v) {
+			break
+		}
+	}
+	return dst, to, nil
+}
+
+// maxNoted is about how many of a partition AppendNoted returns at once.
+const maxNoted = 1 << 10
+
+func parseNoted(at Place, number uint64, v []byte) Noted {
+	n := Noted{Position: at.Position, Ordinal: uint32(at.Index >> 32), Index: uint32(at.Index), Number: number}
+	if !isForLogAlone(v) {
+		n.StateChange, _ = bodies.NextState(v[8:])
+		return n
+	}
+	n.Stamp, n.Gone = int64(binary.LittleEndian.Uint64(v)), binary.LittleEndian.Uint64(v[9:])
+	n.ExternalID = slices.Clone(v[17:])
+	return n
+}
+
+// ForgetLogged removes what readers of the log were told, up to a position: they have taken it over.
+func ForgetLogged(batch *pebble.Batch, partition uint8, to uint64) error {
+	for _, book := range []byte{store.BookDropped, store.BookNoted} {
+		lower, upper := store.AppendBookKey(nil, partition, book, 0), store.AppendBookKey(nil, partition, book, to+1)
+		if err := batch.DeleteRange(lower, upper, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
