@@ -1,7 +1,12 @@
 package shard
 
 import (
+	"encoding/binary"
+
+	"millrace/shard/bodies"
+	"millrace/shard/entries"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/wal"
 )
 
@@ -123,4 +128,208 @@ func (b *Batch) Count() int {
 		return b.Builder.Count() + 1
 	}
 	return b.Builder.Count()
+}
+
+// What a batch can change, besides what comes through Begin and End.
+
+// Delete removes the profile with this number. The op's body says where the log has its events, for the event log
+// (Erased).
+func (b *Batch) Delete(number uint64) {
+	var body []byte
+	_ = b.coordinator.view(number, func(blob []byte) { // not found: the op will have no effect
+		if profile.Kind(blob) == profile.KindUser {
+			body = bodies.AppendErased(nil, blob, number, profile.Place{}, b.coordinator.hasher, b.coordinator.nodes)
+		}
+	})
+	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
+	b.deletes++
+}
+
+// Import replaces, or creates, the profile that blob's home identifier names (package profile).
+func (b *Batch) Import(blob []byte) {
+	id, key := profile.HomeID(blob)
+	b.Append(op.Import, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), blob, key)
+}
+
+// Merge queues a merge of the profile gone into the profile keep (service.md 4.2): durable when Commit returns, applied
+// later. It happens once or, when one of them is not there by then, not at all. Commit returns ErrBusy when too many
+// merges wait (Options.MaxMergesWaiting).
+func (b *Batch) Merge(gone, keep uint64) {
+	m := bodies.Merge{Other: keep, Mode: profile.MergeUsers}
+	b.Append(op.Merge, op.MakeFlags(0, op.SvcID), gone, m.Append(nil), nil)
+	b.merges++
+}
+
+// Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID,
+// RemoveExternalID), after a Commit that returned nil.
+func (b *Batch) Outcome(ref int) Outcome { return b.outcomes[ref] }
+
+// AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
+// somebody has the alias already, the outcome is Taken.
+func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), bodies.Claim{Profile: number, Kind: bodies.ClaimAlias})
+}
+
+// RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update,
+// decisions.md D4).
+func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
+	c := bodies.Claim{Profile: number, Kind: bodies.ClaimAliasRename, Old: op.AppendAliasKey(nil, label, old)}
+	// What is sent straight to who a user is being merged into may come before the aliases do; it must not overtake
+	// them.
+	c.Profile = b.coordinator.namedBy(b.workspace, op.Alias, c.Old, number)
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
+}
+
+// Identify gives an external id to the profile with this number, which has none; when another profile has that external
+// id, the first is merged into it (service.md 4.10). mode is profile.MergeIdentify or profile.MergeNone.
+func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int) {
+	return b.claim(op.ExternalID, externalID, bodies.Claim{Profile: number, Kind: bodies.ClaimIdentify, Mode: mode})
+}
+
+// RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one
+// leads to the profile still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
+func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
+	b.renames = true
+	return b.claim(op.ExternalID, id, bodies.Claim{Profile: number, Kind: bodies.ClaimExternalID, Old: current})
+}
+
+// RemoveExternalID takes a deprecated external id away from the profile with this number. Nobody: the profile has no
+// such deprecated id.
+func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) {
+	ref = b.expect()
+	b.Append(op.Unname, op.MakeFlags(0, op.SvcID), number, binary.LittleEndian.AppendUint16(nil, uint16(ref)), id)
+	return ref
+}
+
+func (b *Batch) claim(id op.IDKind, key []byte, c bodies.Claim) (ref int) {
+	ref = b.expect()
+	c.Ref = uint16(ref)
+	b.Append(op.Claim, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), c.Append(nil), key)
+	return ref
+}
+
+// SetUserStates sets states of an existing user, and of the addresses that the user has, and by that of all who share
+// them (decisions.md D5, D9). An unknown user: no effect. For op.SvcID number names the user, else the key. Bounce and
+// Spam are marks of an email: of a user without one they have no effect. A dummy user's states can be set too: whoever
+// unsubscribes shall be.
+func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ...State) {
+	if len(states) == 0 {
+		return
+	}
+	start := b.Begin()
+	groups := b.keep[:0]
+	for _, s := range states {
+		switch s.Kind {
+		case EmailState:
+			b.Buf = append(b.Buf, op.AttrEmailSubscribe)
+			if s.Value == "" {
+				b.Buf = append(b.Buf, byte(op.Null))
+			} else {
+				b.Buf = op.AppendString(b.Buf, []byte(s.Value))
+			}
+		case Bounce:
+			b.Buf = op.AppendBool(append(b.Buf, op.AttrHardBounce), s.On)
+		case Spam:
+			b.Buf = op.AppendBool(append(b.Buf, op.AttrSpam), s.On)
+		case GroupState:
+			var raw [17]byte
+			copy(raw[:], s.Group[:])
+			raw[16] = s.Channel
+			groups = op.AppendBool(op.AppendString(groups, raw[:]), s.On)
+		}
+	}
+	if b.keep = groups; len(groups) > 0 {
+		b.Buf = op.AppendBlock(append(b.Buf, op.AttrSubscriptionGroups), op.Array, groups)
+	}
+	keyLen := 0
+	if id != op.SvcID {
+		at := len(b.Buf)
+		b.Buf = entries.AppendKey(b.Buf, id, key)
+		keyLen = len(b.Buf) - at
+		number = b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
+	}
+	b.Builder.End(start, op.Attributes, op.MakeFlags(op.UpdateOnly|op.Contact, id), keyLen, number)
+	b.count(start, op.Contact, id)
+}
+
+// SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it:
+// they hold for all who have it now, and for who gets it later as decisions.md D5 says. States that addresses of this
+// kind don't have are left out.
+func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
+	start := b.Begin()
+	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
+	var changes []profile.StateChange
+	for _, s := range states {
+		if s.ForAddress(id) {
+			changes = bodies.SetLast(changes, profile.StateChange{State: s})
+		}
+	}
+	if len(changes) == 0 {
+		b.Abort(start)
+		return
+	}
+	b.Buf = bodies.AppendStates(b.Buf, changes)
+	at := len(b.Buf)
+	b.Buf = entries.AppendKey(b.Buf, id, key)
+	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
+	b.Builder.End(start, op.RowState, op.MakeFlags(0, id), len(b.Buf)-at, home)
+	b.addressed = true
+}
+
+// SetSource says through which endpoint the request came.
+func (b *Batch) SetSource(s op.Source) { b.Source = s }
+
+// Audit writes an entry of the audit log in the batch's record: it is there if and only if the rest is.
+func (b *Batch) Audit(entry []byte) {
+	start := b.Begin()
+	b.Buf = bodies.AppendDocuments(b.Buf, nil, entry)
+	b.Builder.End(start, op.Document, 0, 0, 0)
+	b.deletes++ // a batch that deletes is one also with its entry
+}
+
+// operators are those of a batch's attributes objects whose fate only apply knows, with what the answer needs to tell
+// of one.
+type operators struct {
+	list  []operator
+	names []byte
+}
+
+type operator struct {
+	ref, index         int
+	nameStart, nameEnd int // in names
+}
+
+// maxOperators bounds how many operators of a request are told of: each costs a reference of 16 bits.
+const maxOperators = 4096
+
+func (o *operators) reset() { o.list, o.names = o.list[:0], o.names[:0] }
+
+// Operator makes a reference for an operator on the attribute name of the attributes object at index; -1: there are too
+// many.
+func (b *Batch) Operator(index int, name []byte) (ref int) {
+	o := &b.operators
+	if len(o.list) == maxOperators {
+		return -1
+	}
+	ref, start := b.expect(), len(o.names)
+	o.names = append(o.names, name...)
+	o.list = append(o.list, operator{ref, index, start, len(o.names)})
+	return ref
+}
+
+// UnmetOperator is an operator that was not possible.
+type UnmetOperator struct {
+	Index int    // of the attributes object
+	Name  string // of the attribute
+	Why   Outcome
+}
+
+// Unmet lists the operators that were not possible, after a Commit that returned nil: OutOfRange, TooLarge or NotArray.
+func (b *Batch) Unmet() (list []UnmetOperator) {
+	for _, o := range b.operators.list {
+		if why := b.Outcome(o.ref); why >= OutOfRange {
+			list = append(list, UnmetOperator{o.index, string(b.operators.names[o.nameStart:o.nameEnd]), why})
+		}
+	}
+	return list
 }

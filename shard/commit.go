@@ -28,7 +28,7 @@ import (
 //	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets the
 //	          record, in the log's order
 //	apply     by the workers whose partitions it concerns (worker.go); the last one gives back bytes and merges of take
-//	wait      the future (future.go) counts workers and the effects on other partitions, which go through the outbox
+//	wait      the future (take.go) counts workers and the effects on other partitions, which go through the outbox
 //	          (lead.go); at zero the part is visible, and is in flight no more
 //	release   once all parts are: what was deferred, one after the other, each as a record that is looked up anew
 //

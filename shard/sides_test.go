@@ -14,8 +14,8 @@ import (
 
 // above are the files of the coordinator's side. All others are of the replica's, below.
 var above = []string{
-	"admit.go", "alone.go", "batch.go", "blocked.go", "changes.go", "commit.go", "control.go", "coordinator.go", "deferral.go", "each.go", "joint.go", "keyed.go", "names.go",
-	"nodes.go", "operators.go", "owner.go", "reads.go", "resolve.go", "trails.go", "unchanged.go", "view.go",
+	"batch.go", "commit.go", "consent.go", "control.go", "coordinator.go", "deferral.go", "keyed.go", "names.go", "nodes.go", "owner.go", "reads.go", "resolve.go",
+	"unchanged.go", "view.go",
 }
 
 // Nothing below speaks of what is declared above, so that a replica can be read, and moved, without its coordinator.

@@ -12,7 +12,7 @@ import (
 // Reads see what is applied, and what was acknowledged is applied: they are linearizable.
 
 // User is one profile as a read found it. Blob is a copy, joined with what the user's addresses have of states
-// (joint.go); package profile reads it.
+// (names.go); package profile reads it.
 type User struct {
 	Number uint64
 	Blob   []byte
