@@ -93,7 +93,7 @@ var libraries = map[string][]string{
 	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
 	"github.com/cockroachdb/pebble/v2":  {"wal", "wal/durable", "shard/...", "bench/..."},
 	"github.com/alecthomas/kong":        {"cmd/..."},
-	"github.com/minio/minio-go/v7":      {"api/stream"},
+	"github.com/minio/minio-go/v7":      {"api/stream", "cmd/millrace/importer"},
 	"github.com/twmb/franz-go":          {"api/stream", "bench/..."},
 	"github.com/twmb/avro":              {"api/stream"},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},

@@ -53,18 +53,23 @@ func (c *importProfiles) Run(ctx context.Context, stdout io.Writer) error {
 
 // importFiles is `millrace import files`.
 type importFiles struct {
-	Path []string `arg:"" help:"Files, and directories: their files in the order of their names."`
+	Path []string `arg:"" help:"Files, directories: their files in the order of their names; s3://BUCKET/PREFIX: objects in the order of their keys. .gz and .zst are unpacked."`
 
 	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn." placeholder:"URL"`
 	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions; on the command line others can see it, so use the environment."`
 	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"What rows are that don't say it: ${enum}."`
 	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"ndjson, csv, parquet; default: by the names (.ndjson, .jsonl, .json, .csv, .parquet)."`
 
-	State              string `env:"-" help:"Directory that remembers what was taken; default: .millrace-import where the first path is." placeholder:"DIR"`
-	RefusedDir         string `env:"-" help:"Directory of the files of refused rows; default: beside each file." placeholder:"DIR"`
-	Malformed          string `env:"-" default:"" enum:",file,row" help:"What a row that can't be read has refused: file (default, but for CSV), row (default of CSV)."`
-	UpdateExistingOnly bool   `env:"-" help:"Leave out users who aren't there."`
-	Late               bool   `env:"-" help:"Go on with files that were left off a day ago or longer."`
+	State              string   `env:"-" help:"Directory that remembers what was taken; default: .millrace-import where the first path is, for a bucket here." placeholder:"DIR"`
+	RefusedDir         string   `env:"-" help:"Directory of the files of refused rows; default: beside each file, for objects --state." placeholder:"DIR"`
+	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What a row that can't be read has refused: file (default, but for CSV), row (default of CSV)."`
+	UpdateExistingOnly bool     `env:"-" help:"Leave out users who aren't there."`
+	CopyBytes          byteSize `env:"-" default:"64GiB" help:"How large an object may be, or what is packed when it is not: it is copied to --state."`
+	Late               bool     `env:"-" help:"Go on with files that were left off a day ago or longer."`
+
+	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role." placeholder:"URL"`
+	S3Region     string `name:"s3-region" env:"-" help:"Of buckets; default: the service is asked."`
+	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"path or host; default: host at AWS, else path."`
 
 	Watch  bool          `env:"-" help:"Go on looking for files until interrupted."`
 	Settle time.Duration `env:"-" default:"10s" help:"With --watch: a file is taken when it was left alone for so long."`
@@ -89,7 +94,8 @@ func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly,
 		Connections: c.Connections, Objects: c.Objects,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
-		Watch: c.Watch, Settle: c.Settle, Poll: c.Poll}
+		Watch: c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),
+		S3: importer.S3{Endpoint: c.S3Endpoint, Region: c.S3Region, Addressing: c.S3Addressing}}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		o.Terminal = os.Stderr
 	} else {

@@ -43,8 +43,9 @@ const (
 	Parquet Format = "parquet"
 )
 
-// FormatOf tells the format by a file's name; "": it doesn't say.
+// FormatOf tells the format by a file's name, also of one that is packed; "": it doesn't say.
 func FormatOf(name string) Format {
+	name, _ = unpackedName(name)
 	_, ending, _ := cutLast(strings.ToLower(name), '.')
 	return map[string]Format{"ndjson": NDJSON, "jsonl": NDJSON, "json": NDJSON, "csv": CSV, "parquet": Parquet}[ending]
 }

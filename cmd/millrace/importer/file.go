@@ -17,36 +17,32 @@ import (
 )
 
 // file takes one file, or what is left of it.
-func (i *importer) file(ctx context.Context, path string) error {
-	path, err := filepath.Abs(path)
+func (i *importer) file(ctx context.Context, from *found) error {
+	if i.states.unchanged(from) {
+		i.report.Before++
+		return nil
+	}
+	f, err := i.open(ctx, from)
 	if err != nil {
 		return err
-	}
-	f, err := os.Open(path)
-	if err != nil { // it is gone since the directory was read, or not for us
-		return &FileError{path, err}
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	if i.states.unchanged(path, info) {
-		i.report.Before++
-		return nil
-	}
 	source := steady{io.NewSectionReader(f, 0, info.Size())}
-	j := &job{importer: i, path: path, info: info, source: source, size: info.Size()}
-	if err := j.begin(ctx, info); err != nil || j.state == nil {
+	j := &job{importer: i, found: from, source: source, size: info.Size()}
+	if err := j.begin(ctx); err != nil || j.state == nil {
 		return err
 	}
 	err = j.send(ctx)
 	i.report.add(j.state.Counts)
 	switch {
 	case errors.Is(err, errChanged):
-		return &FileError{path, err}
+		return &FileError{from.path, err}
 	case err != nil:
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", from.path, err)
 	}
 	i.report.Files++
 	return nil
@@ -59,8 +55,11 @@ var errChanged = errors.New("the file has changed while it was taken, and a part
 // checkUnchanged finds out that somebody has written into a file while it was taken. What was written behind its end
 // was not read, and what was put in its place is another file.
 func (j *job) checkUnchanged() error {
+	if j.isCopied() {
+		return nil
+	}
 	after, err := os.Stat(j.path)
-	if err == nil && after.Size() == j.info.Size() && after.ModTime().Equal(j.info.ModTime()) {
+	if err == nil && after.Size() == j.found.size && after.ModTime().Equal(j.modified) {
 		return nil
 	}
 	h := &hashReader{Source: j.source, hash: xxh3.New()}
@@ -98,10 +97,9 @@ func (s steady) ReadAt(p []byte, at int64) (int, error) {
 // job is a file on its way.
 type job struct {
 	*importer
-	path   string
-	info   os.FileInfo
+	*found
 	source files.Source
-	size   int64
+	size   int64 // of source
 	format files.Format
 	total  int64 // rows
 
@@ -117,7 +115,7 @@ type job struct {
 }
 
 // begin checks a file and finds its state. There is none when it was taken before.
-func (j *job) begin(ctx context.Context, info os.FileInfo) error {
+func (j *job) begin(ctx context.Context) error {
 	if j.format = j.o.Format; j.format == "" {
 		j.format = files.FormatOf(j.path)
 	}
@@ -128,7 +126,7 @@ func (j *job) begin(ctx context.Context, info os.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Base(j.path)
+	name := j.name()
 	s := j.states.of(name, hash)
 	switch {
 	case s == nil:
@@ -145,7 +143,7 @@ func (j *job) begin(ctx context.Context, info os.FileInfo) error {
 		}
 		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
 	}
-	s.Path, s.Size, s.Modified = j.path, info.Size(), info.ModTime()
+	s.Path, s.Size, s.Modified, s.ETag = j.path, j.found.size, j.modified, j.etag()
 	if s.Done {
 		return j.states.save(s)
 	}
@@ -173,11 +171,16 @@ func (one *state) keyHead() string {
 	return "import-" + hashText(xxh3.HashString128(text))
 }
 
+// refusedPath is where the refused rows go.
 func (j *job) refusedPath() string {
-	if j.o.Refused != "" {
-		return filepath.Join(j.o.Refused, filepath.Base(j.path)+refusedEnding)
+	switch name := j.name() + refusedEnding; {
+	case j.o.Refused != "":
+		return filepath.Join(j.o.Refused, name)
+	case j.object != nil:
+		return filepath.Join(j.o.State, name)
+	default:
+		return filepath.Join(filepath.Dir(j.path), name)
 	}
-	return j.path + refusedEnding
 }
 
 func (j *job) rowOptions(strict bool) files.Options {
@@ -198,7 +201,7 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 	if err != nil {
 		return "", bad(err)
 	}
-	j.bar.begin("checking "+filepath.Base(j.path), j.size, "bytes")
+	j.bar.begin("checking "+j.name(), j.size, "bytes")
 	for row := new(files.Row); ; j.total++ {
 		if err := r.Next(row); err == io.EOF {
 			break
@@ -224,7 +227,7 @@ const saveEvery = 500 * time.Millisecond
 // send sends what isn't answered yet.
 func (j *job) send(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, j.refused.close()) }()
-	j.bar.begin(filepath.Base(j.path), j.total, "rows")
+	j.bar.begin(j.name(), j.total, "rows")
 	j.bar.set(j.state.Counts.Rows)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -39,12 +39,18 @@ type Options struct {
 	URL []string
 	// Key is the API key, with the permission users.track, and users.delete for deletions. Required.
 	Key string
-	// Paths are files, and directories whose files are taken in the order of their names. Required.
+	// Paths are files, directories whose files are taken in the order of their names, and s3://BUCKET/PREFIX, whose objects
+	// are taken in the order of their keys. Required.
 	Paths []string
-	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first path).
+	// S3 is where buckets are.
+	S3 S3
+	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first path,
+	// of a bucket in the working directory).
 	State string
-	// Refused is the directory of the refused files (default: beside each file).
+	// Refused is the directory of the refused files (default: beside each file, of objects the one in State).
 	Refused string
+	// MaxCopyBytes bounds the copy that is made of an object, and of what is packed, unpacked, in State (default 64 GiB).
+	MaxCopyBytes int64
 
 	// Kind of the rows that don't say one (default: attributes).
 	Kind files.Kind
@@ -100,6 +106,8 @@ func (o *Options) EnsureDefaults() {
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	o.Poll = cmp.Or(o.Poll, 2*time.Second)
+	o.MaxCopyBytes = cmp.Or(o.MaxCopyBytes, 64<<30)
+	o.S3.Endpoint = cmp.Or(o.S3.Endpoint, defaultEndpoint)
 	if o.State == "" && len(o.Paths) > 0 {
 		o.State = filepath.Join(directoryOf(o.Paths[0]), ".millrace-import")
 	}
@@ -109,6 +117,9 @@ func (o *Options) EnsureDefaults() {
 }
 
 func directoryOf(path string) string {
+	if isBucket(path) {
+		return "."
+	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return path
 	}
@@ -121,6 +132,14 @@ func (o *Options) Validate() error {
 		if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
 			return fmt.Errorf("URL %q: want http://HOST:PORT or https://HOST", u)
 		}
+	}
+	for _, p := range o.Paths {
+		if bucket, _ := partsOf(p); isBucket(p) && bucket == "" {
+			return fmt.Errorf("path %q: want s3://BUCKET/PREFIX", p)
+		}
+	}
+	if err := o.S3.validate(); err != nil {
+		return err
 	}
 	rows := files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns}
 	switch {
@@ -138,6 +157,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("Objects %d: must be 1 to 100000", o.Objects)
 	case o.RequestBytes < 1<<10 || o.RequestBytes > 1<<30:
 		return fmt.Errorf("RequestBytes %d: must be 1 KiB to 1 GiB", o.RequestBytes)
+	case o.MaxCopyBytes < 1:
+		return errors.New("MaxCopyBytes must be positive")
 	case o.Rate < 0 || o.Timeout < 0 || o.Patience < 0 || o.Settle < 0 || o.Poll < 0:
 		return errors.New("Rate, Timeout, Patience, Settle and Poll must not be negative")
 	}
@@ -182,6 +203,9 @@ type importer struct {
 	states *states
 	report Report
 	bar    *bar
+
+	bucket   *buckets // nil: no path is of one
+	patience patience // with it
 }
 
 // Run takes the files. The report is of what was done, also with an error: a *FileErrors when files were bad, the
@@ -199,7 +223,12 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return Report{}, err
 	}
 	defer lock.Close()
-	i := &importer{o: o, client: newClient(&o)}
+	i := &importer{o: o, client: newClient(&o), patience: patience{most: o.Patience}}
+	if slices.ContainsFunc(o.Paths, isBucket) {
+		if i.bucket, err = newBuckets(&i.o.S3, i.isOurs); err != nil {
+			return Report{}, err
+		}
+	}
 	if i.states, err = openStates(o.State); err != nil {
 		return Report{}, err
 	}
@@ -225,82 +254,49 @@ func lockDir(dir string) (*os.File, error) {
 
 // run takes all files that are there, and when it watches, those that come.
 func (i *importer) run(ctx context.Context) error {
-	found := &watcher{settle: i.o.Settle}
+	seen := &watcher{settle: i.o.Settle}
 	if !i.o.Watch {
-		found.settle = 0
+		seen.settle = 0
 	}
 	var bad FileErrors
 	for ctx.Err() == nil {
-		names, err := i.list(found)
-		if err != nil {
+		err := i.round(ctx, seen, &bad)
+		var away *awayError
+		switch {
+		case i.o.Watch && errors.As(err, &away) && i.patience.away():
+			i.o.Logger.Warn("the buckets can't be reached; trying again", "error", err)
+		case err != nil:
 			return err
-		}
-		for _, name := range names {
-			err := i.file(ctx, name)
-			found.leave(name)
-			var fault *FileError
-			switch {
-			case errors.As(err, &fault):
-				i.report.Bad++
-				i.o.Logger.Error("the file was not taken", "file", name, "reason", fault.Err)
-				bad = append(bad, fault)
-			case err != nil:
-				return err
-			}
-		}
-		if !i.o.Watch {
+		case !i.o.Watch:
 			return bad.orNil()
+		default:
+			i.patience.since = time.Time{}
 		}
 		sleep(ctx, i.o.Poll)
 	}
 	return bad.orNil()
 }
 
-// list are the files to take, in order.
-func (i *importer) list(w *watcher) (names []string, err error) {
-	for _, path := range i.o.Paths {
-		info, err := os.Stat(path)
-		if err != nil {
-			return nil, err
-		}
-		if !info.IsDir() {
-			if w.settled(path, info) {
-				names = append(names, path)
-			}
-			continue
-		}
-		entries, err := os.ReadDir(path) // sorted
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			if name := filepath.Join(path, e.Name()); i.isOurs(e) {
-				if info, err := e.Info(); err == nil && w.settled(name, info) { // else it is gone
-					names = append(names, name)
-				}
-			}
-		}
+// round takes the files that are there.
+func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) error {
+	all, err := i.list(ctx, seen)
+	if err != nil {
+		return err
 	}
-	return names, nil
-}
-
-// isOurs reports whether an entry of a directory is to be taken.
-func (i *importer) isOurs(e os.DirEntry) bool {
-	name := e.Name()
-	switch {
-	case !e.Type().IsRegular() || strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
-		return false
-	case i.o.Format == "" && files.FormatOf(name) == "":
-		if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
-			i.report.Unknown = append(i.report.Unknown, name)
-			i.o.Logger.Warn("passed over: the name doesn't say what the file is", "file", name)
+	for _, f := range all {
+		err := i.file(ctx, &f)
+		var fault *FileError
+		if errors.As(err, &fault) {
+			i.report.Bad++
+			i.o.Logger.Error("the file was not taken", "file", f.path, "reason", fault.Err)
+			*bad = append(*bad, fault)
+		} else if err != nil {
+			return err
 		}
-		return false
+		seen.leave(f.path)
 	}
-	return true
+	return nil
 }
-
-const maxUnknown = 1000
 
 // strict reports whether a row that can't be read is a fault of its file.
 func (o *Options) strict(format files.Format) bool {
@@ -334,40 +330,4 @@ func (e FileErrors) orNil() error {
 		return nil
 	}
 	return e
-}
-
-// watcher knows which files were looked at as they are, and how long others were left alone.
-type watcher struct {
-	settle time.Duration
-	seen   map[string]look
-}
-
-// look is how a file was found, and since when.
-type look struct {
-	size     int64
-	modified time.Time
-	since    time.Time
-	left     bool // taken, or bad
-}
-
-// settled reports whether a file is to be taken: it is as it was for a while. What was
-// taken, or is bad, is passed over until it changes.
-func (w *watcher) settled(name string, info os.FileInfo) bool {
-	now := time.Now()
-	was, known := w.seen[name]
-	if !known || was.size != info.Size() || !was.modified.Equal(info.ModTime()) {
-		was = look{size: info.Size(), modified: info.ModTime(), since: now}
-		if w.seen == nil {
-			w.seen = map[string]look{}
-		}
-		w.seen[name] = was
-	}
-	return !was.left && now.Sub(was.since) >= w.settle
-}
-
-// leave has a file passed over until it changes.
-func (w *watcher) leave(name string) {
-	l := w.seen[name]
-	l.left = true
-	w.seen[name] = l
 }

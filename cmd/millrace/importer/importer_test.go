@@ -169,6 +169,19 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
+// bring puts rows where an import finds them, in any way, and says what its refused file is called without the ending.
+func bring(t *testing.T, r *rand.Rand, o *Options, text string) (path string) {
+	dir, name := o.Paths[0], "a.ndjson"+append([]string{""}, ".gz", ".zst")[r.IntN(3)]
+	text = string(packed(t, name, text))
+	if r.IntN(2) == 0 {
+		return write(t, filepath.Join(dir, name), text)
+	}
+	s := newService(t)
+	s.put("in/"+name, text)
+	o.Paths, o.State, o.S3 = []string{"s3://" + testBucket + "/in/"}, dir, S3{Endpoint: s.URL}
+	return filepath.Join(dir, name)
+}
+
 func refusedRows(t *testing.T, path string) (all []line) {
 	t.Helper()
 	text, err := os.ReadFile(path + refusedEnding)
@@ -184,8 +197,8 @@ func refusedRows(t *testing.T, path string) (all []line) {
 	return all
 }
 
-// An import is interrupted at any request and begun again, with a server that fails before and after it has done
-// something. Each row is taken once, and one user's in order.
+// An import of a file, a packed file or an object is interrupted at any request and begun again, with a server that fails
+// before and after it has done something. Each row is taken once, and one user's in order.
 func TestEachRowOnce(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
@@ -214,8 +227,8 @@ func TestEachRowOnce(t *testing.T) {
 				want[user] = append(want[user], row)
 			}
 		}
-		path := write(t, filepath.Join(dir, "a.ndjson"), text.String())
 		o := d.options(t, dir)
+		path := bring(t, r, &o, text.String())
 		o.Connections = 1 + r.IntN(8)
 		var report Report
 		for range 5 {
@@ -471,33 +484,25 @@ func TestRefusedOfTwo(t *testing.T) {
 	require.Len(t, users["v"], 1)
 }
 
-type info struct {
-	fs.FileInfo
-	size     int64
-	modified time.Time
-}
-
-func (i info) Size() int64        { return i.size }
-func (i info) ModTime() time.Time { return i.modified }
-
 // A file of a watched directory is taken when it was left alone, and once.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watcher{settle: 10 * time.Second}
 		at := time.Now()
-		require.False(t, w.settled("a", info{size: 1, modified: at}))
+		require.False(t, w.settled(&found{path: "a", size: 1, modified: at}))
 		time.Sleep(9 * time.Second)
-		require.False(t, w.settled("a", info{size: 1, modified: at}))
-		require.False(t, w.settled("a", info{size: 2, modified: at}))
+		require.False(t, w.settled(&found{path: "a", size: 1, modified: at}))
+		require.False(t, w.settled(&found{path: "a", size: 2, modified: at}))
 		time.Sleep(9 * time.Second)
-		require.False(t, w.settled("a", info{size: 2, modified: at}))
+		require.False(t, w.settled(&found{path: "a", size: 2, modified: at}))
 		time.Sleep(time.Second)
-		require.True(t, w.settled("a", info{size: 2, modified: at}))
+		require.True(t, w.settled(&found{path: "a", size: 2, modified: at}))
 		w.leave("a")
-		require.False(t, w.settled("a", info{size: 2, modified: at}))
-		require.False(t, w.settled("a", info{size: 2, modified: at.Add(1)}))
+		require.False(t, w.settled(&found{path: "a", size: 2, modified: at}))
+		require.False(t, w.settled(&found{path: "a", size: 2, modified: at.Add(1)}))
 		time.Sleep(10 * time.Second)
-		require.True(t, w.settled("a", info{size: 2, modified: at.Add(1)}))
+		require.True(t, w.settled(&found{path: "a", size: 2, modified: at.Add(1)}))
+		require.True(t, w.settled(&found{path: "b", object: &object{}}), "objects are there as a whole or not at all")
 	})
 }
 

@@ -30,6 +30,7 @@ type state struct {
 	Hash     string    `json:"hash"`
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
+	ETag     string    `json:"etag,omitempty"` // of an object
 
 	// What decides how rows become requests, as it was when the file was begun.
 	Begun              time.Time    `json:"begun"` // and the time of events that have none
@@ -85,9 +86,9 @@ func openStates(dir string) (*states, error) {
 }
 
 // unchanged reports whether a file was taken to its end as it is, by what can be known without reading it.
-func (s *states) unchanged(path string, info os.FileInfo) bool {
-	for _, one := range s.byName[filepath.Base(path)] {
-		if one.Done && one.Path == path && one.Size == info.Size() && one.Modified.Equal(info.ModTime()) {
+func (s *states) unchanged(f *found) bool {
+	for _, one := range s.byName[f.name()] {
+		if one.Done && one.Path == f.path && one.Size == f.size && one.Modified.Equal(f.modified) && one.ETag == f.etag() {
 			return true
 		}
 	}

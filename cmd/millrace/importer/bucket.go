@@ -1,0 +1,152 @@
+package importer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// S3 says how buckets are reached. The zero value of a field means its default.
+type S3 struct {
+	// Endpoint of the service (default https://s3.amazonaws.com).
+	Endpoint string
+	// Region (default: the service is asked).
+	Region string
+	// Addressing of buckets: path or host (default: host at AWS, else path).
+	Addressing string
+}
+
+// addressings of buckets.
+var addressings = map[string]minio.BucketLookupType{
+	"": minio.BucketLookupAuto, "path": minio.BucketLookupPath, "host": minio.BucketLookupDNS,
+}
+
+const defaultEndpoint = "https://s3.amazonaws.com"
+
+func (s *S3) validate() error {
+	if _, known := addressings[s.Addressing]; !known {
+		return fmt.Errorf("S3.Addressing %q: want path or host", s.Addressing)
+	}
+	u, err := url.Parse(s.Endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("S3.Endpoint %q: want http://HOST:PORT or https://HOST", s.Endpoint)
+	}
+	return nil
+}
+
+const bucketScheme = "s3://"
+
+// isBucket reports whether a path is s3://BUCKET/PREFIX.
+func isBucket(path string) bool { return strings.HasPrefix(path, bucketScheme) }
+
+// partsOf are the bucket and the beginning of the keys that a path names.
+func partsOf(path string) (bucket, prefix string) {
+	bucket, prefix, _ = strings.Cut(strings.TrimPrefix(path, bucketScheme), "/")
+	return bucket, prefix
+}
+
+// buckets are those of a service that speaks S3.
+type buckets struct {
+	client *minio.Client
+	isOurs func(name string) bool
+}
+
+// object is what has to be known to read an object as it was found.
+type object struct{ bucket, key, etag string }
+
+// newBuckets has the credentials that the machine has for AWS: environment, file, role.
+func newBuckets(o *S3, isOurs func(name string) bool) (*buckets, error) {
+	u, err := url.Parse(o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
+		&credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}}})
+	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: o.Region,
+		BucketLookup: addressings[o.Addressing]})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
+	}
+	return &buckets{client: client, isOurs: isOurs}, nil
+}
+
+// awayError is that of a service that can't be reached, or not now.
+type awayError struct{ err error }
+
+func (e *awayError) Error() string { return e.err.Error() }
+
+// Unwrap is the reason.
+func (e *awayError) Unwrap() error { return e.err }
+
+// list are the objects whose keys begin as a path says, without those of folders in it, by their keys.
+func (b *buckets) list(ctx context.Context, path string) (all []found, err error) {
+	bucket, prefix := partsOf(path)
+	ctx, cancel := context.WithCancel(ctx) // so that minio ends when an error does
+	defer cancel()
+	options := minio.ListObjectsOptions{Prefix: prefix}
+	for o := range b.client.ListObjects(ctx, bucket, options) {
+		if o.Err != nil {
+			return nil, b.problem(fmt.Errorf("list %s: %w", path, o.Err))
+		}
+		f := found{path: bucketScheme + bucket + "/" + o.Key, size: o.Size, modified: o.LastModified.UTC(),
+			object: &object{bucket, o.Key, o.ETag}}
+		if strings.HasSuffix(o.Key, "/") || o.Key != prefix && !b.isOurs(f.path) {
+			continue
+		}
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.path, b.path) })
+	return all, ctx.Err()
+}
+
+// open reads an object as it was found.
+func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
+	var options minio.GetObjectOptions
+	if err := options.SetMatchETag(f.object.etag); err != nil {
+		return nil, err
+	}
+	r, err := b.client.GetObject(ctx, f.object.bucket, f.object.key, options)
+	if err == nil {
+		_, err = r.Stat() // the request is made now
+	}
+	switch code := minio.ToErrorResponse(err).Code; {
+	case err == nil:
+		return r, nil
+	case code == minio.NoSuchKey || code == minio.PreconditionFailed:
+		return nil, &FileError{f.path, errors.New("it has changed, or is gone, since it was listed")}
+	}
+	return nil, b.problem(fmt.Errorf("get %s: %w", f.path, err))
+}
+
+// problem tells what the service says about the request for good from what may be otherwise in a while.
+func (b *buckets) problem(err error) error {
+	var r minio.ErrorResponse
+	if errors.As(err, &r); r.StatusCode >= 400 && r.StatusCode < 500 && r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusRequestTimeout {
+		return err
+	}
+	return &awayError{err}
+}
+
+// patience is how long the service may be away before a watching import gives up.
+type patience struct {
+	most  time.Duration
+	since time.Time // zero: it is there
+}
+
+// away takes note of an error; false: it is one too many.
+func (p *patience) away() bool {
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	return time.Since(p.since) <= p.most
+}

@@ -1,0 +1,231 @@
+package importer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"millrace/ingest/files"
+)
+
+// found is a file to take: one of this machine, or an object of a bucket.
+type found struct {
+	path     string // absolute; of an object s3://BUCKET/KEY
+	size     int64
+	modified time.Time
+	object   *object // nil: it is a file of this machine
+}
+
+// etag is that of an object, "" of a file.
+func (f *found) etag() string {
+	if f.object == nil {
+		return ""
+	}
+	return f.object.etag
+}
+
+func (f *found) name() string { return path.Base(filepath.ToSlash(f.path)) }
+
+// list are the files to take, in order.
+func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error) {
+	for _, path := range i.o.Paths {
+		var some []found
+		if isBucket(path) {
+			some, err = i.bucket.list(ctx, path)
+		} else {
+			some, err = i.listDirectory(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range some {
+			if w.settled(&f) {
+				all = append(all, f)
+			}
+		}
+	}
+	return all, nil
+}
+
+// listDirectory are the files of a directory; a file is one of itself.
+func (i *importer) listDirectory(path string) (all []found, err error) {
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []found{{path: path, size: info.Size(), modified: info.ModTime()}}, nil
+	}
+	entries, err := os.ReadDir(path) // sorted
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name := filepath.Join(path, e.Name())
+		if !e.Type().IsRegular() || !i.isOurs(name) {
+			continue
+		}
+		if info, err := e.Info(); err == nil { // else it is gone
+			all = append(all, found{path: name, size: info.Size(), modified: info.ModTime()})
+		}
+	}
+	return all, nil
+}
+
+// isOurs reports whether one of many files is to be taken, by its name.
+func (i *importer) isOurs(file string) bool {
+	switch name := path.Base(filepath.ToSlash(file)); {
+	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
+		return false
+	case i.o.Format == "" && files.FormatOf(name) == "":
+		if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
+			i.report.Unknown = append(i.report.Unknown, name)
+			i.o.Logger.Warn("passed over: the name doesn't say what the file is", "file", file)
+		}
+		return false
+	}
+	return true
+}
+
+const maxUnknown = 1000
+
+// open opens a file to be read at any place, and says how it is now. What is in a bucket, or packed, is copied first.
+func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
+	if f.object != nil {
+		r, err := i.bucket.open(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return i.copyOf(f, r)
+	}
+	file, err := os.Open(f.path)
+	if err != nil { // it is gone since the directory was read, or not for us
+		return nil, &FileError{f.path, err}
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	f.size, f.modified = info.Size(), info.ModTime()
+	if !files.IsPacked(f.path) {
+		return file, nil
+	}
+	defer file.Close()
+	return i.copyOf(f, file)
+}
+
+// isCopied reports whether open gives a copy, which nobody changes.
+func (f *found) isCopied() bool { return f.object != nil || files.IsPacked(f.path) }
+
+// copyOf copies a file, unpacked, to one in the State directory that has no name: it goes with the process.
+func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
+	if to, err = os.CreateTemp(i.o.State, "copy-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, to.Close())
+		}
+	}()
+	if err := os.Remove(to.Name()); err != nil {
+		return to, err
+	}
+	i.bar.begin("copying "+f.name(), f.size, "bytes")
+	source := &countedReader{Reader: r, count: i.bar.add}
+	from := io.Reader(source)
+	if files.IsPacked(f.path) {
+		packed, err := files.Unpack(f.path, source)
+		if err != nil {
+			return to, source.blame(f, err)
+		}
+		defer packed.Close()
+		from = packed
+	}
+	n, err := io.Copy(to, io.LimitReader(from, i.o.MaxCopyBytes+1))
+	switch {
+	case err != nil:
+		return to, source.blame(f, err)
+	case n > i.o.MaxCopyBytes:
+		return to, &FileError{f.path, fmt.Errorf("it is longer than %d bytes (--copy-bytes)", i.o.MaxCopyBytes)}
+	}
+	return to, nil
+}
+
+// countedReader knows why its source ended.
+type countedReader struct {
+	io.Reader
+	count func(n int)
+	err   error
+}
+
+func (c *countedReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.count(n)
+	if err != nil {
+		c.err = err
+	}
+	return n, err
+}
+
+// blame says whether a copy that failed is a fault of the source, of the file, or of where it was copied to.
+func (c *countedReader) blame(f *found, err error) error {
+	var disk *os.PathError
+	switch {
+	case c.err != nil && c.err != io.EOF:
+		if f.object != nil {
+			return &awayError{fmt.Errorf("%s: %w", f.path, c.err)}
+		}
+		return fmt.Errorf("%s: %w", f.path, c.err)
+	case errors.As(err, &disk):
+		return err
+	}
+	return &FileError{f.path, fmt.Errorf("it can't be unpacked, it is damaged or cut short: %w", err)}
+}
+
+// watcher knows which files were looked at as they are, and how long others were left alone.
+type watcher struct {
+	settle time.Duration
+	seen   map[string]look
+}
+
+// look is how a file was found, and since when.
+type look struct {
+	size     int64
+	modified time.Time
+	etag     string
+	since    time.Time
+	left     bool // taken, or bad
+}
+
+// settled reports whether a file is to be taken: it is as it was for a while; an object is there as a whole or not at
+// all. What was taken, or is bad, is passed over until it changes.
+func (w *watcher) settled(f *found) bool {
+	now := time.Now()
+	was, known := w.seen[f.path]
+	if !known || was.size != f.size || !was.modified.Equal(f.modified) || was.etag != f.etag() {
+		was = look{size: f.size, modified: f.modified, etag: f.etag(), since: now}
+		if w.seen == nil {
+			w.seen = map[string]look{}
+		}
+		w.seen[f.path] = was
+	}
+	return !was.left && (f.object != nil || now.Sub(was.since) >= w.settle)
+}
+
+// leave has a file passed over until it changes.
+func (w *watcher) leave(path string) {
+	l := w.seen[path]
+	l.left = true
+	w.seen[path] = l
+}

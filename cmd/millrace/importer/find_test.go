@@ -1,0 +1,280 @@
+package importer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minio-go/v7"
+	"github.com/rclone/gofakes3"
+	"github.com/rclone/gofakes3/s3mem"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+)
+
+// service is a server that speaks S3, the library of `rclone serve s3`, with a bucket and a key.
+type service struct {
+	*httptest.Server
+	t       testing.TB
+	backend gofakes3.Backend
+
+	mu     sync.Mutex
+	before func(w http.ResponseWriter, r *http.Request) (answered bool)
+}
+
+const (
+	testBucket = "landing"
+	testKey    = "AKIDEXAMPLE"
+	testSecret = "wJalrXUtnFEMI"
+)
+
+func init() {
+	minio.DefaultRetryUnit = time.Microsecond
+	_ = os.Setenv("AWS_ACCESS_KEY_ID", testKey)
+	_ = os.Setenv("AWS_SECRET_ACCESS_KEY", testSecret)
+}
+
+func newService(t testing.TB) *service {
+	s := &service{t: t, backend: s3mem.New()}
+	require.NoError(t, s.backend.CreateBucket(context.Background(), testBucket))
+	handler := gofakes3.New(s.backend, gofakes3.WithV4Auth(map[string]string{testKey: testSecret})).Server()
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		before := s.before
+		s.mu.Unlock()
+		if before == nil || !before(w, r) {
+			handler.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// intercept has a function see each request first.
+func (s *service) intercept(before func(w http.ResponseWriter, r *http.Request) (answered bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = before
+}
+
+func (s *service) put(key, text string) {
+	_, err := s.backend.PutObject(context.Background(), testBucket, key, map[string]string{"Last-Modified": time.Now().UTC().Format(http.TimeFormat)}, strings.NewReader(text), int64(len(text)))
+	require.NoError(s.t, err)
+}
+
+// packed is a text as its file's name says.
+func packed(t *testing.T, name, text string) []byte {
+	var b bytes.Buffer
+	w := io.WriteCloser(nil)
+	switch filepath.Ext(name) {
+	case ".gz":
+		w = gzip.NewWriter(&b)
+	case ".zst":
+		var err error
+		w, err = zstd.NewWriter(&b)
+		require.NoError(t, err)
+	default:
+		return []byte(text)
+	}
+	_, err := io.WriteString(w, text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return b.Bytes()
+}
+
+func row(n int) string { return fmt.Sprintf(`{"external_id":"u","row":%d}`+"\n", n) }
+
+// Of a bucket what begins as the path says is taken by its keys, each object once as it is.
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("in/c.ndjson", row(3)+`{"external_id":"u"}`)
+	s.put("in/a.ndjson", row(1))
+	s.put("in/b.CSV.GZ", string(packed(t, "x.gz", "external_id,payload\nu,\"{\"\"row\"\":2}\"\n")))
+	s.put("in/d.txt", "nothing")
+	s.put("in/folder/e.ndjson", row(9))
+	s.put("in/.hidden.ndjson", row(9))
+	s.put("out/e.ndjson", row(9))
+	o := d.options(t, "s3://"+testBucket+"/in/")
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	run := func(files, before int, rows ...int) {
+		t.Helper()
+		d.rows = map[string][]int{}
+		report, err := Run(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, []int{files, before}, []int{report.Files, report.Before})
+		require.Equal(t, []string{"d.txt"}, report.Unknown)
+		require.ElementsMatch(t, rows, d.rows["u"])
+	}
+	run(3, 0, 1, 2, 3)
+	require.Len(t, refusedRows(t, filepath.Join(o.State, "c.ndjson")), 1)
+	run(0, 3)
+	s.put("in/a.ndjson", row(4)) // within the same second, and of the same length
+	run(1, 2, 4)
+	entries, err := os.ReadDir(o.State)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NotContains(t, e.Name(), "copy-")
+	}
+
+	o.Paths = []string{"s3://" + testBucket + "/in/d.txt"} // who names an object means it
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "d.txt: its name doesn't say what it is")
+	for path, want := range map[string]string{"s3://": "want s3://BUCKET/PREFIX", "s3://other/in/": "list s3://other/in/: The specified bucket does not exist"} {
+		o.Paths = []string{path}
+		_, err = Run(t.Context(), o)
+		require.ErrorContains(t, err, want)
+	}
+	o.Paths = []string{"s3://" + testBucket}
+	o.S3.Endpoint = "landing"
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, `S3.Endpoint "landing": want http`)
+	o.S3 = S3{Endpoint: s.URL, Addressing: "dns"}
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, `S3.Addressing "dns": want path or host`)
+}
+
+// An object that changes between the list and its turn isn't taken by half, and doesn't keep those behind it.
+func TestObjectThatChanges(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	for n, key := range []string{"a.ndjson", "b.ndjson", "c.ndjson"} {
+		s.put(key, row(n))
+	}
+	d.onAny = sync.OnceFunc(func() { s.put("b.ndjson", row(7)) })
+	o := d.options(t, "s3://"+testBucket)
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	report, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "b.ndjson: it has changed, or is gone, since it was listed")
+	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
+	require.Equal(t, []int{0, 2}, d.rows["u"])
+	_, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 2, 7}, d.rows["u"])
+}
+
+// A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
+func TestWatchedBucket(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	o := d.options(t, "s3://"+testBucket+"/in/")
+	o.State, o.S3, o.Watch, o.Poll, o.Settle = t.TempDir(), S3{Endpoint: s.URL}, true, time.Millisecond, time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := Run(ctx, o)
+		done <- err
+	}()
+	taken := func(n int) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			states, err := openStates(o.State)
+			require.NoError(t, err)
+			ended := 0
+			for _, some := range states.byName {
+				for _, one := range some {
+					if one.Done {
+						ended++
+					}
+				}
+			}
+			if ended == n {
+				return
+			}
+			require.True(t, time.Now().Before(end), "%d of %d", ended, n)
+		}
+	}
+	s.put("in/a.ndjson", row(1))
+	taken(1)
+	refused := make(chan struct{}, 1)
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return true
+	})
+	<-refused
+	var cuts sync.WaitGroup
+	cuts.Add(1)
+	cut := sync.OnceFunc(cuts.Done)
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "b.ndjson") {
+			return false
+		}
+		cut()
+		panic(http.ErrAbortHandler)
+	})
+	s.put("in/b.ndjson", row(2))
+	cuts.Wait()
+	s.intercept(nil)
+	taken(2)
+	cancel()
+	require.NoError(t, <-done)
+	require.Equal(t, []int{1, 2}, d.rows["u"])
+}
+
+// What a service says for good ends also a watching import, and so does one that is away for too long.
+func TestWatchedBucketEnds(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	o := d.options(t, "s3://other/in/")
+	o.State, o.S3, o.Watch = t.TempDir(), S3{Endpoint: s.URL}, true
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "The specified bucket does not exist")
+	s.intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	o.Patience, o.Poll = time.Nanosecond, time.Millisecond
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "list s3://other/in/")
+}
+
+// A packed file that is damaged, cut short or endless is a bad one, of which nothing is taken.
+func TestPackedFiles(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat(row(1), 10_000)
+	for _, name := range []string{"a.ndjson.gz", "a.ndjson.zst"} {
+		whole := packed(t, name, text)
+		damaged := bytes.Clone(whole)
+		damaged[len(damaged)-6] ^= 1
+		for what, c := range map[string]struct {
+			bytes []byte
+			want  string
+		}{
+			"cut short": {whole[:len(whole)/2], "it is damaged or cut short"},
+			"damaged":   {damaged, "it is damaged or cut short"},
+			"no such":   {[]byte(text), "it is damaged or cut short"},
+			"endless":   {packed(t, name, strings.Repeat(text, 2)), "it is longer than 300000 bytes (--copy-bytes)"},
+			"whole":     {whole, ""},
+		} {
+			d := newDouble(t, testseed.Rand(t), 0)
+			o := d.options(t, t.TempDir())
+			o.MaxCopyBytes = 300_000
+			write(t, filepath.Join(o.Paths[0], name), string(c.bytes))
+			report, err := Run(t.Context(), o)
+			if c.want == "" {
+				require.NoError(t, err)
+				require.EqualValues(t, 10_000, report.Taken)
+				continue
+			}
+			require.ErrorContains(t, err, c.want, "%s: %s", name, what)
+			require.Empty(t, d.rows)
+			require.Equal(t, 1, report.Bad)
+		}
+	}
+}
