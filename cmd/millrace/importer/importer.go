@@ -2,7 +2,8 @@
 //
 // A file is read twice: once to check all of it and to know its hash, then to send it. Each row goes to the lane of the
 // user whom it names; a lane puts its rows together to requests, and has one of them under way at a time. So one user's
-// rows take effect in the order of the file, as long as they name him in the same way.
+// rows of a kind take effect in the order of the file, as long as they name him in the same way; those of several kinds,
+// where it matters (request.takes).
 //
 // Each row takes effect once, whatever is killed and when:
 //   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does the

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"bytes"
 	"context"
 	"slices"
 
@@ -21,7 +22,7 @@ type lane struct {
 func (l *lane) newRequest() *request {
 	select {
 	case r := <-l.free:
-		r.text, r.rows, r.counts, r.faults = r.text[:0], r.rows[:0], [4]int{}, 0
+		*r = request{text: r.text[:0], rows: r.rows[:0]}
 		return r
 	default:
 		return new(request)
@@ -45,6 +46,8 @@ type request struct {
 	rows   []sent
 	counts [4]int // by the number of the kind
 	faults int
+	// conditional: one of the rows is.
+	conditional bool
 }
 
 // sent is a row on its way.
@@ -54,6 +57,7 @@ type sent struct {
 	identifiers string // of deletions
 	from, to    int    // in text
 	user        uint64
+	conditional bool   // it takes effect if its user is there
 	fault       string // it isn't sent
 }
 
@@ -62,8 +66,10 @@ const deletions = 3
 
 func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
 
-// takes reports whether a row may go with those that are there: as many as the server takes at once, and none that
-// would overtake another one of its user, for a request has attributes first, then events, then purchases.
+// takes reports whether a row may go with those that are there: as many as the server takes at once, and none of which
+// it matters that it would overtake another one of its user, for a request has attributes first, then events, then
+// purchases. It matters when one of both takes effect only if the user is there: rows of several kinds change different
+// parts of him.
 func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 	if faulty {
 		return len(r.rows) < 3*s.Objects
@@ -80,9 +86,18 @@ func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 	if slices.Max(r.counts[n+1:]) == 0 {
 		return true
 	}
+	conditional := isConditional(o, s)
+	if !conditional && !r.conditional {
+		return true
+	}
 	return !slices.ContainsFunc(r.rows, func(other sent) bool {
-		return other.user == o.User && other.kind > n && other.fault == ""
+		return other.user == o.User && other.kind > n && other.fault == "" && (conditional || other.conditional)
 	})
+}
+
+// isConditional reports whether a row takes effect only if its user is there, or may.
+func isConditional(o *files.Object, s *state) bool {
+	return s.UpdateExistingOnly || bytes.Contains(o.Text, []byte("_update_existing_only"))
 }
 
 func (r *request) takesDeletion(o *files.Object, most int) bool {
@@ -93,18 +108,20 @@ func (r *request) takesDeletion(o *files.Object, most int) bool {
 		func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
 }
 
-func (r *request) add(row *files.Row, o *files.Object, fault string) {
-	s := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text),
+func (r *request) add(row *files.Row, o *files.Object, fault string, s *state) {
+	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text),
 		user: o.User, fault: fault}
 	if fault != "" {
 		r.text = append(r.text, row.Text...)
 		r.faults++
 	} else {
 		r.text = append(r.text, o.Text...)
-		r.counts[s.kind]++
+		r.counts[one.kind]++
+		one.conditional = isConditional(o, s)
+		r.conditional = r.conditional || one.conditional
 	}
-	s.to = len(r.text)
-	r.rows = append(r.rows, s)
+	one.to = len(r.text)
+	r.rows = append(r.rows, one)
 }
 
 // work sends the requests of a lane, until there are no more or the context ends.

@@ -17,8 +17,8 @@ import (
 	"millrace/wal/durable"
 )
 
-// stateVersion is the format of states; another program's is refused.
-const stateVersion = 1
+// stateVersion is that of states, and of how rows become requests; another program's is refused.
+const stateVersion = 2
 
 // state is how far a file has come: one small file of the State directory, put in place whole. What is in it was on the
 // server's disk before.
