@@ -35,13 +35,15 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 		return nil
 	}
 	deletes := rows[0].kind == deletions
-	c := call{path: "/users/track", body: appendTrack(nil, rows, o)}
+	c, scratch := call{path: "/users/track"}, o.request.body[:0]
 	if deletes {
-		c = call{path: "/users/delete", body: appendDelete(nil, rows, o)}
+		c.path, c.body = "/users/delete", appendDelete(scratch, rows, o)
 	} else {
+		c.body = appendTrack(scratch, rows, o)
 		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" +
 			strconv.Itoa(len(rows))
 	}
+	o.request.body = c.body
 	if err := j.client.do(ctx, &c, len(rows)); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type lane struct {
 func (l *lane) newRequest() *request {
 	select {
 	case r := <-l.free:
-		*r = request{text: r.text[:0], rows: r.rows[:0]}
+		*r = request{text: r.text[:0], rows: r.rows[:0], body: r.body}
 		return r
 	default:
 		return new(request)
@@ -44,6 +44,7 @@ func (l *lane) flush(ctx context.Context) error {
 type request struct {
 	text   []byte // the objects, one behind the other
 	rows   []sent
+	body   []byte // what is sent of them; its sender's
 	counts [4]int // by the number of the kind
 	faults int
 	// conditional: one of the rows is.
