@@ -54,6 +54,7 @@ var parts = []part{
 	{"filesin", "import of files against the track load", filesIn},
 	{"streams", "streams beside the track load, and how fast the event log goes out", streams},
 	{"status", "reads of subscription states beside the track load", status},
+	{"console", "live viewers beside the track load, and the console's pages", console},
 	{"cluster", "three nodes on this machine against one alone", cluster},
 	{"replay", "kill -9 and the time until the server is ready again", replay},
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -358,4 +359,21 @@ func TestMergedFrom(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(b.get(demo+"/users?by=external_id&value=ada").text, "<dt>Merged from</dt><dd><div><code>"+gone+"</code></div></dd>")
 	}, time.Minute, 20*time.Millisecond)
+}
+
+// All that the console is made of stays small: it is loaded by people who are in a hurry.
+func TestSize(t *testing.T) {
+	size := 0
+	for _, from := range []fs.FS{templateFiles, staticFiles} {
+		require.NoError(t, fs.WalkDir(from, ".", func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := fs.ReadFile(from, path)
+			size += len(text)
+			return err
+		}))
+	}
+	require.Positive(t, size)
+	require.LessOrEqual(t, size, 250_000)
 }
