@@ -9,7 +9,7 @@ AT_ONCE := -p 3 -parallel 4
 # The packages where goroutines meet. Those whose tests run the server as a process of its own (cmd, loadtest) are under the race detector in `make stress`.
 RACE_PACKAGES ?= ./wal/... ./shard ./shard/backup ./shard/eventlog ./shard/cluster ./api ./api/console ./api/control ./api/keys ./api/ratelimit
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
-RACE_FLAGS    ?= -short -timeout 10m
+RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters, when it is there: it builds everything anew for that, so that tests go without.
 PGO := cmd/millrace/default.pgo
 test unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
@@ -58,7 +58,7 @@ test: build vet lint unit race test-clients fuzz ## everything that decides whet
 
 .PHONY: unit
 unit: ## the tests alone
-	@$(call go_test,unit,-vet=off -timeout 15m $(AT_ONCE),./...)
+	@$(call go_test,unit,-vet=off -timeout 30m $(AT_ONCE),./...)
 
 .PHONY: vet
 vet: ## gofmt, go vet
