@@ -158,7 +158,7 @@ func (e *end) Close() error {
 
 func (e *end) closeLocked() {
 	delete(e.net.conns, e)
-	e.in.close()
+	e.in.discard() // as with a socket: who has closed his end reads no more, whatever has arrived
 	e.out.close()
 }
 
@@ -234,6 +234,14 @@ func (b *buffer) hold(held bool) {
 	defer b.mu.Unlock()
 	b.held = held
 	b.cond.Broadcast()
+}
+
+// discard closes the buffer from the side that reads it.
+func (b *buffer) discard() {
+	b.close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.b = nil
 }
 
 func (b *buffer) close() {
