@@ -15,7 +15,7 @@ import (
 // connections may send no more than that.
 
 const (
-	// anonymousBodyBytes is what a request without a valid key may send (FAULTS.md B17).
+	// anonymousBodyBytes is what a request without a valid key may send.
 	anonymousBodyBytes = 16 << 10
 	// firstWireBytes is the memory that a body begins with which is longer; it doubles from there on.
 	firstWireBytes = 32 << 10

@@ -122,7 +122,7 @@ func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) boo
 }
 
 // message is one effect on another partition, as a replica has it: a row of the sender's outbox, written with its
-// cause, carried to the receiver in a record of its own and applied there exactly once (DESIGN.md 2). The receiver
+// cause, carried to the receiver in a record of its own and applied there exactly once. The receiver
 // keeps the last sequence per sender next to its state and skips what it has had; that works because one relay sends
 // each partition's messages in order.
 type message struct {

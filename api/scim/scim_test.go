@@ -49,7 +49,7 @@ func TestFilterOfTheContract(t *testing.T) {
 	}
 }
 
-// strangeFilters are hard on a parser (FAULTS.md B26); BenchmarkParseFilter says how long each takes.
+// strangeFilters are hard on a parser; BenchmarkParseFilter says how long each takes.
 var strangeFilters = []string{`userName eq "ada@example.com"`, `userName eq "\ud800"`, `USERNAME EQ ""`, `emails[type eq "work" and value co "@"]`, strings.Repeat("(", 512), `not (a pr)`,
 	strings.Repeat(`a.`, 256), strings.Repeat(`a:`, 256), `userName eq ` + strings.Repeat(`"`, 400), `userName eq "` + strings.Repeat(`\u0000`, 80) + `"`, "userName eq -1e" + strings.Repeat("9", 400)}
 

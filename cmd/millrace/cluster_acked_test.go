@@ -20,7 +20,7 @@ import (
 	"millrace/shard/cluster/placement"
 )
 
-// FAULTS.md F12 to F14, F16: whatever happens to the nodes of a cluster under load, nothing that was acknowledged is
+// Whatever happens to the nodes of a cluster under load, nothing that was acknowledged is
 // missing afterwards, on no node, and nothing is there that was refused or twice. What each part has left is looked for
 // once more when all of them are over.
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// FAULTS.md F15: a bit of the disk of one node of three is another one when it starts again. It refuses to start,
+// A bit of the disk of one node of three is another one when it starts again. It refuses to start,
 // instead of taking part with less than it has promised, and the others go on. A bit of the log may also be one that it
 // doesn't need any more; then it has everything.
 func TestClusterWithADamagedDisk(t *testing.T) {

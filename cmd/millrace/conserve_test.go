@@ -293,7 +293,7 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 }
 
 // Whatever is merged into whatever, at once, in chains and in circles, with the server killed in between and users
-// tracked meanwhile: the sums over all users stay what was sent (issue of merges, FAULTS.md F19).
+// tracked meanwhile: the sums over all users stay what was sent.
 func TestMergesConserve(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)

@@ -119,7 +119,7 @@ func Open(opts Options) (*Store, error) {
 	quiet := pebble.EventListener{
 		BackgroundError: events.backgroundError, DiskSlow: l.DiskSlow, WriteStallBegin: l.WriteStallBegin,
 		WriteStallEnd: l.WriteStallEnd,
-		// Pebble's own listener ends the process: one bad block must not keep the server from starting (FAULTS.md F5).
+		// Pebble's own listener ends the process: one bad block must not keep the server from starting.
 		// The read that met the block fails instead.
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
 			opts.Logger.Error("state store: damaged block", "detail", i.String())
