@@ -26,7 +26,8 @@ var arrows = map[string][]string{
 
 	"cmd/millrace/importer": {"ingest/files", "wal/durable"},
 
-	"api":            {"api/...", "ingest/field", "shard", "shard/bodies", "shard/op", "shard/profile", "wal/durable"},
+	"api":            {"api/control", "api/keys", "api/openapi", "api/preference", "api/ratelimit", "api/refused", "api/scim", "ingest/field", "shard", "shard/bodies", "shard/op", "shard/profile"},
+	"api/admin":      {"api", "api/census", "api/control", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/census":     {"shard", "shard/profile"},
 	"api/console":    {"api/control", "api/preference", "api/scim"},
 	"api/control":    {"api/keys", "api/ratelimit"},
@@ -74,8 +75,8 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
 // loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":    {"api", "api/census", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
-	"api":            {"ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
+	"api/console":    {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
+	"api":            {"api/admin", "api/census", "api/live", "ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":     {"ingest", "shard/bodies", "shard/identity", "wal"},
 	"api/census":     {"shard/op"},
 	"api/live":       {"ingest"},

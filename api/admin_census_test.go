@@ -70,7 +70,7 @@ func (d *door) randomConsent(t *testing.T, r *rand.Rand, users int) {
 // A count is what reading each user says: users who share addresses, states by address, in a cluster whose nodes don't
 // hold everything.
 func TestCensus(t *testing.T) {
-	d, end := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, end := openEngine(t, t.TempDir())
 	defer end()
 	status, v, body := d.admin("GET", countsPath, "admin-token", "")
 	require.Equal(t, 200, status, body)
@@ -134,7 +134,7 @@ func TestCensus(t *testing.T) {
 }
 
 func TestCensusRefuses(t *testing.T) {
-	d, end := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, end := openEngine(t, t.TempDir())
 	defer end()
 	check := func(method, path string, status int, text string) {
 		t.Helper()
@@ -146,11 +146,11 @@ func TestCensusRefuses(t *testing.T) {
 	check("POST", "/admin/workspaces/nowhere/consent/counts", 404, `workspace "nowhere" not found`)
 	check("DELETE", countsPath, 404, "count that is under way not found")
 	for _, d := range append(d.others, d) {
-		require.NoError(t, d.options.Census.Close())
+		require.NoError(t, d.operator.Census.Close())
 	}
 	check("POST", countsPath, 503, "")
 	for _, d := range append(d.others, d) {
-		d.options.Census = nil
+		d.operator.Census = nil
 	}
 	check("GET", countsPath, 404, "switched off")
 }

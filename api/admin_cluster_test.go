@@ -27,7 +27,10 @@ func (c *clusterStub) Status(context.Context) (any, error) {
 	return map[string]any{"cluster": "c1", "nodes": []int{1, 2}}, c.err
 }
 
-func (c *clusterStub) do(entry ClusterEntry, format string, args ...any) error {
+// clusterEntry is admin.ClusterEntry.
+type clusterEntry = func(what, kind, id string, before, after []byte, details []any) []byte
+
+func (c *clusterStub) do(entry clusterEntry, format string, args ...any) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -38,22 +41,23 @@ func (c *clusterStub) do(entry ClusterEntry, format string, args ...any) error {
 	}).PutDocuments(control.AdminActor, nil, entry("node changed", "cluster_node", "4", []byte(`{"state":"active"}`), []byte(`{"state":"drained"}`), []any{"state", "drained"}))
 }
 
-func (c *clusterStub) Add(_ context.Context, node uint32, address string, entry ClusterEntry) error {
+func (c *clusterStub) Add(_ context.Context, node uint32, address string, entry clusterEntry) error {
 	return c.do(entry, "add %d %s", node, address)
 }
 
-func (c *clusterStub) Drain(_ context.Context, node uint32, entry ClusterEntry) error {
+func (c *clusterStub) Drain(_ context.Context, node uint32, entry clusterEntry) error {
 	return c.do(entry, "drain %d", node)
 }
 
-func (c *clusterStub) Remove(_ context.Context, node uint32, force bool, entry ClusterEntry) error {
+func (c *clusterStub) Remove(_ context.Context, node uint32, force bool, entry clusterEntry) error {
 	return c.do(entry, "remove %d %v", node, force)
 }
 
 func TestAdminCluster(t *testing.T) {
 	aloneOnly(t)
 	stub := &clusterStub{}
-	d, stop := openEngine(t, t.TempDir(), withAdmin, func(o *Options) { stub.store, o.Cluster = o.Store, stub })
+	d, stop := openEngine(t, t.TempDir(), func(o *Options) { stub.store = o.Store })
+	d.operator.Cluster = stub
 	defer stop()
 	status := d.administer(t, "GET", "/cluster", "")
 	require.Equal(t, 200, status.status)
@@ -137,7 +141,7 @@ func TestAdminClusterAlone(t *testing.T) {
 		require.Contains(t, a.v["message"], "this server is alone")
 	}
 	w := httptest.NewRecorder()
-	d.AdminServer(nil).Handler.ServeHTTP(w, httptest.NewRequest("DELETE", "http://admin/admin/cluster/nodes/4", nil))
+	d.operatorServer().Handler.ServeHTTP(w, httptest.NewRequest("DELETE", "http://admin/admin/cluster/nodes/4", nil))
 	require.Equal(t, 401, w.Code)
 	require.True(t, json.Valid(w.Body.Bytes()))
 }

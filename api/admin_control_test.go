@@ -36,15 +36,13 @@ func (d *door) administer(t *testing.T, method, path, body string, headers ...st
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	d.any().AdminServer(nil).Handler.ServeHTTP(w, r)
+	d.any().operatorServer().Handler.ServeHTTP(w, r)
 	a = answered{status: w.Code, etag: w.Header().Get("ETag"), allow: w.Header().Get("Allow"), body: w.Body.String()}
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a.v), a.body)
 	require.NotEmpty(t, a.v["message"], a.body)
 	require.NotEmpty(t, w.Header().Get("X-Request-Id"))
 	return a
 }
-
-func withAdmin(o *Options) { o.AdminToken = "admin-token" }
 
 // a document of each noun that is changed as a whole, what a PATCH may say of it, and what is refused with which text.
 var nouns = []struct {
@@ -110,7 +108,7 @@ var nouns = []struct {
 
 // Create, list, read, replace, change, remove; by the API alone, each effect read back.
 func TestAdminDocuments(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir(), withAdmin)
+	d, stop := openEngine(t, t.TempDir())
 	defer stop()
 	for _, n := range nouns {
 		t.Run(n.name, func(t *testing.T) {
@@ -191,15 +189,15 @@ func TestAdminRoutes(t *testing.T) {
 	d := open(t, nil)
 	manual, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
-	for _, rt := range slices.Concat(d.adminRoutes(), d.clusterRoutes()) {
-		_, documented, _ := strings.Cut(rt.pattern, " ")
+	for _, pattern := range d.operatorPatterns() {
+		_, documented, _ := strings.Cut(pattern, " ")
 		require.Contains(t, string(manual), "`"+documented+"`", "docs/operations.md lacks it")
-		method, path, ok := strings.Cut(rt.pattern, " ")
-		require.True(t, ok, rt.pattern)
+		method, path, ok := strings.Cut(pattern, " ")
+		require.True(t, ok, pattern)
 		path = strings.TrimPrefix(strings.NewReplacer("{workspace}", "demo", "{id}", "x", "{key}", "1", "{token}", "1", "{email}", "a@example.com", "{node}", "7", "{user}", "u").Replace(path), "/admin")
-		require.NotContains(t, path, "{", rt.pattern)
+		require.NotContains(t, path, "{", pattern)
 		a := d.administer(t, "TRACE", path, "")
-		require.Equal(t, 405, a.status, rt.pattern)
+		require.Equal(t, 405, a.status, pattern)
 		require.Equal(t, "Method Not Allowed", a.v["message"])
 		require.True(t, slices.Contains(strings.Split(a.allow, ", "), method), a.allow)
 	}
@@ -263,7 +261,7 @@ func TestAdminSettings(t *testing.T) {
 
 // Keys: rights, rotation, revocation; effective at once, and never shown again.
 func TestAdminKeys(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir(), withAdmin)
+	d, stop := openEngine(t, t.TempDir())
 	defer stop()
 	const all = "/workspaces/demo/api_keys"
 	made := d.administer(t, "POST", all, `{"name":"server","permissions":["users.track"],"ip_allowlist":["127.0.0.1"]}`)
@@ -326,7 +324,7 @@ func control32(d *door, token string) string {
 // Many operators at once: no change is lost, and the audit log has each, in order, also after a restart.
 func TestAuditLog(t *testing.T) {
 	dir := t.TempDir()
-	d, stop := openEngine(t, dir, withAdmin)
+	d, stop := openEngine(t, dir)
 	var wait sync.WaitGroup
 	for i := range 8 {
 		wait.Go(func() {
@@ -401,7 +399,7 @@ func TestAuditLog(t *testing.T) {
 	require.Equal(t, true, verified.v["intact"])
 	require.Equal(t, e["hash"], verified.v["hash"])
 	stop()
-	d, stop = openEngine(t, dir, withAdmin)
+	d, stop = openEngine(t, dir)
 	defer stop()
 	again, _ = read("?limit=1")
 	require.Equal(t, newest, again, "the bootstrap file says nothing new")
@@ -452,7 +450,7 @@ func TestAdminOnAFailingStore(t *testing.T) {
 
 // Changes that come by the API are in the audit log too: by which key or token, on what, without contents.
 func TestAuditOfTheAPI(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir(), withAdmin)
+	d, stop := openEngine(t, t.TempDir())
 	defer stop()
 	for _, c := range []struct {
 		what, kind, workspace, id, by string

@@ -27,13 +27,13 @@ type sight struct {
 
 func (d *door) watch(t *testing.T, query string) *watcher {
 	t.Helper()
-	server := httptest.NewServer(d.AdminServer(nil).Handler)
+	server := httptest.NewServer(d.operatorServer().Handler)
 	t.Cleanup(server.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/admin/live?"+query, nil)
 	require.NoError(t, err)
-	r.Header.Set("Authorization", "Bearer "+d.options.AdminToken)
+	r.Header.Set("Authorization", "Bearer "+d.operator.Token)
 	answer, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	t.Cleanup(func() { answer.Body.Close() })
@@ -65,7 +65,7 @@ func TestLive(t *testing.T) {
 	if members > 1 {
 		t.Skip("a node shows what it applies itself")
 	}
-	d, end := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, end := openEngine(t, t.TempDir())
 	defer end()
 	all, ada := d.watch(t, "workspace=demo&kind=event&kind=purchase&kind=attributes"), d.watch(t, "workspace=demo&alias_label=crm&alias_name=7")
 	track := func(body string) {
@@ -121,7 +121,7 @@ func TestLive(t *testing.T) {
 }
 
 func TestLiveRefuses(t *testing.T) {
-	d, end := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, end := openEngine(t, t.TempDir())
 	defer end()
 	check := func(query string, status int, text string) {
 		t.Helper()
@@ -145,7 +145,7 @@ func TestLiveRefuses(t *testing.T) {
 	}
 	check("", 503, "the live view is closed")
 	for _, d := range append(d.others, d) {
-		d.options.Live = nil
+		d.operator.Live = nil
 	}
 	check("", 404, "switched off")
 }

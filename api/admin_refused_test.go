@@ -19,7 +19,7 @@ func openClerk(t *testing.T) clerk {
 	if members > 1 {
 		t.Skip("each node keeps what it refuses; cmd has the tests of a cluster")
 	}
-	d, end := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, end := openEngine(t, t.TempDir())
 	t.Cleanup(end)
 	return clerk{t, d}
 }
@@ -128,8 +128,8 @@ func TestRefusedIsRefused(t *testing.T) {
 	}
 	require.Contains(t, c.ask(400, "POST", "/send", "")["message"], "rule is required")
 	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{"object":7}`)["message"], "object: want an object")
-	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{"objekt":{}}`)["message"], "objekt is no member")
-	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{`)["message"], "Invalid JSON")
+	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{"objekt":{}}`)["message"], "objekt")
+	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{`)["message"], "malformed JSON")
 	_, left := c.list("")
 	require.Equal(t, ids, left)
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +25,7 @@ func (d *door) admin(method, path, token, body string) (int, map[string]any, str
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	w := httptest.NewRecorder()
-	d.any().AdminServer(nil).Handler.ServeHTTP(w, r)
+	d.any().operatorServer().Handler.ServeHTTP(w, r)
 	var v map[string]any
 	_ = json.Unmarshal(w.Body.Bytes(), &v)
 	return w.Code, v, w.Body.String()
@@ -39,29 +37,14 @@ func (d *door) metricsText(t *testing.T) string {
 	return text
 }
 
-func TestAdminToken(t *testing.T) {
-	dir := t.TempDir()
-	token, path, err := AdminToken(dir)
-	require.NoError(t, err)
-	require.Len(t, token, 64)
-	again, _, err := AdminToken(dir)
-	require.NoError(t, err)
-	require.Equal(t, token, again)
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	require.NoError(t, os.WriteFile(path, []byte("short\n"), 0o600))
-	_, _, err = AdminToken(dir)
-	require.Error(t, err)
-}
-
 // Nothing but health and metrics without the token; without a token set, nothing else at all.
 func TestAdminNeedsTheToken(t *testing.T) {
 	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })
-	closed := open(t, func(o *Options) { o.AdminToken = ""; o.MaxBadKeysPerMinute = 1000 })
+	closed := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })
+	closed.operator.Token = ""
 	paths := []string{"GET /debug/pprof/", "GET /debug/pprof/heap", "GET /nowhere"}
-	for _, rt := range slices.Concat(d.adminRoutes(), d.clusterRoutes()) {
-		paths = append(paths, strings.NewReplacer("{workspace}", "demo", "{key}", "1").Replace(rt.pattern))
+	for _, pattern := range d.operatorPatterns() {
+		paths = append(paths, strings.NewReplacer("{workspace}", "demo", "{key}", "1").Replace(pattern))
 	}
 	for _, p := range paths {
 		method, path, _ := strings.Cut(p, " ")
@@ -86,14 +69,14 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://admin/admin/workspaces", nil)
 	r.SetBasicAuth("x", "admin-token") // how go tool pprof sends it
 	w := httptest.NewRecorder()
-	d.AdminServer(nil).Handler.ServeHTTP(w, r)
+	d.operatorServer().Handler.ServeHTTP(w, r)
 	require.Equal(t, 200, w.Code)
 
 	r = httptest.NewRequest("POST", "http://admin/admin/workspaces", strings.NewReader(`{"id":"x"}`)) // another site's page
 	r.SetBasicAuth("x", "admin-token")
 	r.Header.Set("Origin", "https://evil.example")
 	w = httptest.NewRecorder()
-	d.AdminServer(nil).Handler.ServeHTTP(w, r)
+	d.operatorServer().Handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusForbidden, w.Code)
 }
 

@@ -192,7 +192,7 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 	aloneOnly(t)
 	b = &behind{}
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
-		b.Store, b.control, o.Store, o.AdminToken = o.Store, o.Control, b, "admin-token"
+		b.Store, b.control, o.Store = o.Store, o.Control, b
 		track := o.Track
 		o.Track = func(dst, body []byte, ws *Workspace, batch Batch, now int64, note func(Fault)) ([]byte, int) {
 			return track(dst, body, ws, batch.(*behindBatch).Batch, now, note)

@@ -52,7 +52,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	require.NoError(t, d.bootstrap())
 	counter, err := census.New(census.Options{Store: engine, Share: 1, Logger: d.logger()})
 	require.NoError(t, err)
-	edit = append([]func(*Options){func(o *Options) { o.Census = counter }}, edit...)
+	d.operator.Census = counter
 	served := d.openDoor(Engine(engine), edit)
 	return d, func() {
 		d.closeDoor(served)
@@ -66,6 +66,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 // newDoor is a door with nothing behind it.
 func newDoor(t *testing.T) *door {
 	d := &door{log: new(bytes.Buffer), live: live.NewHub(live.Options{MaxViewers: 4}), t: t}
+	d.operator = OperatorOptions{Token: "admin-token", Live: d.live}
 	d.control = control.New(control.Options{Now: systemClock, Logger: d.logger(), Prepare: prepare})
 	return d
 }
@@ -78,7 +79,7 @@ func prepare(w *control.Workspace) any {
 	}
 	for id, g := range w.Groups {
 		raw, _ := field.UUID([]byte(id))
-		prepared.Groups[raw] = ingest.Channel(channelOf(g))
+		prepared.Groups[raw] = ingest.Channel(ChannelOf(g))
 	}
 	return prepared
 }
@@ -100,7 +101,7 @@ func (d *door) bootstrap() error {
 // openDoor serves store on a port of its own.
 func (d *door) openDoor(store Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
-	options := Options{Store: store, Control: d.control, Live: d.live, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
+	options := Options{Store: store, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
 		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)

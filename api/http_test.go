@@ -505,7 +505,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		return true
 	})
 	require.Zero(t, requestsInFlight.Load())
-	require.Error(t, d.ready())
+	require.Error(t, d.Ready())
 }
 
 // A signal may come before the listener is served.

@@ -147,7 +147,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			d.control.Start(ControlStore(n.Coordinator(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
 		})
-		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter, o.Census = limiter.Load(), counter.Load() }}, edit...)
+		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter, d.operator.Census = limiter.Load(), counter.Load() }}, edit...)
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -169,8 +169,8 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		group.Wait()
 		for _, d := range doors {
 			require.NoError(t, d.control.FlushUsage())
-			if d.options.Census != nil {
-				require.NoError(t, d.options.Census.Close())
+			if d.operator.Census != nil {
+				require.NoError(t, d.operator.Census.Close())
 			}
 		}
 		closing()

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
 	"time"
 
-	"millrace/api/census"
 	"millrace/api/control"
-	"millrace/api/live"
 	"millrace/api/ratelimit"
 	"millrace/api/refused"
 )
@@ -81,23 +78,8 @@ type Options struct {
 	// AccessLog logs a line per request: no body, no key, no identifier. Default off.
 	AccessLog bool
 
-	// AdminToken opens the admin API; see AdminToken. Empty: the admin API is closed, health and metrics are served.
-	AdminToken string
-	// AdminHandlers are further routes of the admin listener, by pattern; they are served to holders of the token like
-	// the admin API.
-	AdminHandlers map[string]http.HandlerFunc
-
-	// Live shows what is applied to those who watch; the engine has it as its Tap. nil: nobody can watch.
-	Live *live.Hub
-
 	// Refused keeps objects that are refused. nil: nobody does.
 	Refused refused.Feed
-
-	// Census counts consent. nil: nobody does.
-	Census *census.Counter
-
-	// Cluster is what this server is a node of; nil: it is alone.
-	Cluster Cluster
 
 	// Now is the clock, Unix milliseconds. Default: the system's.
 	Now func() int64

@@ -271,7 +271,7 @@ func (s *Server) choose(v *visit, c preference.Choices) error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.Groups)) {
 		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(id),
-			Channel: channelOf(v.ws.Groups[id]), On: c.Groups[id]})
+			Channel: ChannelOf(v.ws.Groups[id]), On: c.Groups[id]})
 	}
 	if len(states) == 0 {
 		return nil

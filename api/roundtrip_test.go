@@ -55,7 +55,7 @@ func (d *door) takenBack(ws *Workspace, user []byte) error {
 	if err != nil {
 		return err
 	}
-	if again := parsed(profile.AppendJSON(nil, imported, 0, exportOf(ws))); !equal(again, exported) {
+	if again := parsed(profile.AppendJSON(nil, imported, 0, ExportOf(ws))); !equal(again, exported) {
 		return fmt.Errorf("imported, it is %v", again)
 	}
 	if d.store != nil {
@@ -65,7 +65,7 @@ func (d *door) takenBack(ws *Workspace, user []byte) error {
 	if err != nil {
 		return err
 	}
-	again := parsed(profile.AppendJSON(nil, tracked, 0, exportOf(ws)))
+	again := parsed(profile.AppendJSON(nil, tracked, 0, ExportOf(ws)))
 	for name := range exported {
 		if isTracked(name) && !equal(again[name], exported[name]) {
 			return fmt.Errorf("tracked, %s is %v", name, again[name])

@@ -231,7 +231,7 @@ func (s *Server) livez(x *exchange) { x.succeed(fasthttp.StatusOK) }
 
 // readyz: requests are served.
 func (s *Server) readyz(x *exchange) {
-	if err := s.ready(); err != nil {
+	if err := s.Ready(); err != nil {
 		x.fail(fasthttp.StatusServiceUnavailable, err.Error())
 		return
 	}
@@ -240,7 +240,8 @@ func (s *Server) readyz(x *exchange) {
 
 var errDraining = errors.New("the server is stopping")
 
-func (s *Server) ready() error {
+// Ready says why no requests are served; nil: they are.
+func (s *Server) Ready() error {
 	if s.draining.Load() {
 		return errDraining
 	}

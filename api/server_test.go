@@ -98,6 +98,8 @@ type door struct {
 	log     *bytes.Buffer
 	t       testing.TB
 	others  []*door // of the other nodes: a request goes to any
+
+	operator OperatorOptions
 }
 
 // any is one of the nodes.
@@ -113,7 +115,7 @@ func (d *door) pin() { d.others = nil }
 
 // open starts a Server on a real socket.
 func open(t testing.TB, change func(*Options)) *door {
-	d := &door{log: new(bytes.Buffer), t: t}
+	d := &door{log: new(bytes.Buffer), t: t, operator: OperatorOptions{Token: "admin-token"}}
 	log := slog.New(slog.NewTextHandler(&lockedWriter{w: d.log}, nil))
 	d.control = control.New(control.Options{Now: testClock.Load, Logger: log})
 	d.store = newMemoryStore(d.control)
@@ -122,7 +124,7 @@ func open(t testing.TB, change func(*Options)) *door {
 	require.NoError(t, err)
 	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)
-	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, Now: testClock.Load, Logger: log, AccessLog: true, AdminToken: "admin-token",
+	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, Now: testClock.Load, Logger: log, AccessLog: true,
 		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) {
 			return append(dst, phone...), len(phone) > 0 && phone[0] == '+'
 		}}

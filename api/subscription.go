@@ -124,7 +124,7 @@ func (c *consent) group(v value) {
 	if c.bad != "" {
 		return
 	}
-	state.Channel = channelOf(g)
+	state.Channel = ChannelOf(g)
 	var has [op.Phone + 1]bool
 	for i, m := range targetMembers {
 		if targets[i].some() {
@@ -179,8 +179,8 @@ func findGroup[T string | []byte](ws *Workspace, text T) (id [16]byte, g *contro
 	return id, g
 }
 
-// channelOf is a group's channel as ops and profiles have it.
-func channelOf(g *control.Group) byte {
+// ChannelOf is a group's channel as ops and profiles have it.
+func ChannelOf(g *control.Group) byte {
 	switch g.Channel {
 	case "email":
 		return op.ChannelEmail
@@ -242,16 +242,16 @@ func (c *consent) add(name string, v value, kind op.IDKind, states []shard.State
 		}
 		t.key = op.AppendEmailKey(nil, []byte(text))
 	case op.Phone:
-		if t.key, ok = c.x.s.appendE164(nil, []byte(text)); !ok {
+		if t.key, ok = c.x.s.AppendE164(nil, []byte(text)); !ok {
 			c.fail("'" + name + "' must be a phone number in E.164 format")
 		}
 	}
 	c.targets = append(c.targets, t)
 }
 
-// appendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else,
+// AppendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else,
 // and a number that can be a user's.
-func (s *Server) appendE164(dst, phone []byte) (key []byte, ok bool) {
+func (s *Server) AppendE164(dst, phone []byte) (key []byte, ok bool) {
 	if len(phone) < 3 || len(phone) > 16 || phone[0] != '+' || phone[1] == '0' {
 		return dst, false
 	}
@@ -313,9 +313,9 @@ func (x *exchange) readQuery() (q query, ok bool) {
 		case "external_id":
 			q.add("external_id", op.ExternalID, text)
 		case "email":
-			q.add("email", op.Email, plusForSpace(text))
+			q.add("email", op.Email, PlusForSpace(text))
 		case "phone":
-			q.add("phone", op.Phone, plusForSpace(text))
+			q.add("phone", op.Phone, PlusForSpace(text))
 		case "subscription_group_id":
 			q.once("subscription_group_id", &q.group, text)
 		case "limit":
@@ -345,9 +345,9 @@ func withoutIndex(name []byte) []byte {
 	return name[:n]
 }
 
-// plusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a
+// PlusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a
 // space.
-func plusForSpace(text []byte) []byte {
+func PlusForSpace(text []byte) []byte {
 	for i, b := range text {
 		if b == ' ' {
 			text[i] = '+'
@@ -401,16 +401,16 @@ func (s *Server) getStatus(x *exchange) {
 		bad = textBothKinds
 	case len(q.ids) == 0:
 		bad = textNoTarget
-	case q.count[op.Email] > 0 && channelOf(g) != op.ChannelEmail:
+	case q.count[op.Email] > 0 && ChannelOf(g) != op.ChannelEmail:
 		bad = wrongChannel("email", g)
-	case q.count[op.Phone] > 0 && channelOf(g) == op.ChannelEmail:
+	case q.count[op.Phone] > 0 && ChannelOf(g) == op.ChannelEmail:
 		bad = wrongChannel("phone", g)
 	}
 	if bad != "" {
 		x.fail(fasthttp.StatusBadRequest, bad)
 		return
 	}
-	x.answerStatus(q.ids, shard.State{Kind: shard.GroupState, Group: id, Channel: channelOf(g)})
+	x.answerStatus(q.ids, shard.State{Kind: shard.GroupState, Group: id, Channel: ChannelOf(g)})
 }
 
 // answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and
@@ -462,7 +462,7 @@ func (x *exchange) expectQueried(extent shard.Extent, ids []queried) error {
 		key, ok := id.text, true
 		if id.kind == op.Phone {
 			start := len(phones)
-			phones, ok = x.s.appendE164(phones, id.text)
+			phones, ok = x.s.AppendE164(phones, id.text)
 			key = phones[start:]
 		}
 		if ok {
@@ -512,7 +512,7 @@ func (x *exchange) keyOf(id queried) (key []byte, ok bool) {
 		x.lookup = op.AppendEmailKey(x.lookup[:0], id.text)
 		return x.lookup, true
 	case op.Phone:
-		x.lookup, ok = x.s.appendE164(x.lookup[:0], id.text)
+		x.lookup, ok = x.s.AppendE164(x.lookup[:0], id.text)
 		return x.lookup, ok
 	}
 	return id.text, true

@@ -19,9 +19,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// openDoor is openEngine for tests that need no restart. AdminToken is set.
+// openDoor is openEngine for tests that need no restart.
 func openDoor(t *testing.T) *door {
-	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.AdminToken = "admin-token" })
+	d, done := openEngine(t, t.TempDir())
 	t.Cleanup(done)
 	return d
 }

@@ -189,7 +189,7 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	var unknown []string
 	seen := map[uint64]struct{}{}
 	var svcID [64]byte
-	show := exportOf(x.ws)
+	show := ExportOf(x.ws)
 	x.reply = append(x.reply[:0], `{"users":[`...)
 	for i := range named {
 		found := false
@@ -221,8 +221,8 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	x.send(fasthttp.StatusCreated, x.reply)
 }
 
-// exportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.
-func exportOf(ws *Workspace) profile.Export {
+// ExportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.
+func ExportOf(ws *Workspace) profile.Export {
 	return profile.Export{
 		Braze:    ws.Braze(),
 		Currency: [3]byte([]byte(ws.Currency)),

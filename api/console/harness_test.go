@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
+	"millrace/api/admin"
 	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/live"
@@ -59,6 +60,7 @@ type house struct {
 	live    *live.Hub
 	engine  *shard.Coordinator
 	api     *api.Server
+	admin   *admin.Server
 	console *Console
 	users   *scim.Users
 	now     atomic.Int64 // Unix ms
@@ -103,7 +105,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.bootstrap(demoYAML)
 	h.openAPI(api.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
-	options := Options{API: h.api.AdminAPI(), As: api.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
+	options := Options{API: h.admin.API(), As: admin.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
 		Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)
 			metrics.WritePrometheus(b, true)
@@ -118,7 +120,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.console, err = New(options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.console.Close()) })
-	server.Config.Handler = h.api.AdminServer(h.console).Handler
+	server.Config.Handler = h.admin.HTTPServer(h.console).Handler
 	server.Start()
 	t.Cleanup(server.Close)
 	return h
@@ -140,9 +142,8 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	counter, err := census.New(census.Options{Store: h.engine, Share: 1, Logger: logger})
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, counter.Close()) })
-	h.api, err = api.New(api.Options{Store: store, Census: counter, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse, AdminToken: adminToken,
-		Live: h.live, Refused: kept, AdminHandlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts,
-			"GET /admin/workspaces/{workspace}/streams/{id}/status": serveStreamStatus},
+	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse,
+		Refused: kept,
 		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
@@ -155,6 +156,9 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 			})
 		}})
 	require.NoError(h.t, err)
+	h.admin = admin.New(admin.Options{Public: h.api, Token: adminToken, Live: h.live, Census: counter,
+		Handlers: map[string]http.HandlerFunc{"GET /admin/events/counts": h.serveCounts,
+			"GET /admin/workspaces/{workspace}/streams/{id}/status": serveStreamStatus}})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(h.t, err)
 	h.public, h.client = ln.Addr().String(), &http.Client{Transport: &http.Transport{}}

@@ -18,7 +18,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"millrace/api"
+	"millrace/api/admin"
 	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/backup"
@@ -62,7 +62,7 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 		cancel()
 		_ = c.SetWriteDeadline(time.Now()) // for a Write that waits
 	})()
-	started, by := time.Now(), api.AdminActor(r)
+	started, by := time.Now(), admin.ActorOf(r)
 	if err := n.control.Audit(by, "backup begun", ""); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return

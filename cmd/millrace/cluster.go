@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"millrace/api"
+	"millrace/api/admin"
 	"millrace/api/control"
 	"millrace/shard/cluster"
 	"millrace/shard/cluster/placement"
@@ -226,21 +226,21 @@ type clusterDoor struct{ node *cluster.Node }
 func (d clusterDoor) Status(ctx context.Context) (any, error) { return d.node.Operator().Status(ctx) }
 
 // Add is the node's.
-func (d clusterDoor) Add(ctx context.Context, node uint32, address string, entry api.ClusterEntry) error {
+func (d clusterDoor) Add(ctx context.Context, node uint32, address string, entry admin.ClusterEntry) error {
 	return clusterError(d.node.Operator().Add(ctx, quorum.Node(node), address, encodeEntry(entry)))
 }
 
 // Drain is the node's.
-func (d clusterDoor) Drain(ctx context.Context, node uint32, entry api.ClusterEntry) error {
+func (d clusterDoor) Drain(ctx context.Context, node uint32, entry admin.ClusterEntry) error {
 	return clusterError(d.node.Operator().Drain(ctx, quorum.Node(node), encodeEntry(entry)))
 }
 
 // Remove is the node's.
-func (d clusterDoor) Remove(ctx context.Context, node uint32, force bool, entry api.ClusterEntry) error {
+func (d clusterDoor) Remove(ctx context.Context, node uint32, force bool, entry admin.ClusterEntry) error {
 	return clusterError(d.node.Operator().Remove(ctx, quorum.Node(node), force, encodeEntry(entry)))
 }
 
-func encodeEntry(entry api.ClusterEntry) func(placement.Entry) []byte {
+func encodeEntry(entry admin.ClusterEntry) func(placement.Entry) []byte {
 	return func(e placement.Entry) []byte { return entry(e.What, e.Kind, e.ID, e.Before, e.After, e.Details) }
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api"
+	"millrace/api/admin"
 	"millrace/api/census"
 	"millrace/api/console"
 	"millrace/api/control"
@@ -35,6 +36,7 @@ type node struct {
 	events  events             // of all of the cluster
 	control *control.Control
 	server  *api.Server
+	admin   *admin.Server
 	streams *stream.Manager
 	live    *live.Hub
 	refused refusals.Feed // nil: what is refused is not kept
@@ -58,6 +60,7 @@ type nodeOptions struct {
 	engine  shard.Options
 	events  eventlog.Options
 	door    api.Options
+	admin   admin.Options
 	decoder ingest.Options
 	streams stream.Options
 	live    live.Options
@@ -104,7 +107,7 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
-	door.Control, door.Live, door.Refused, door.Census = n.control, n.live, n.refused, n.census.Load()
+	door.Control, door.Refused = n.control, n.refused
 	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte,
 		int) {
 		d := decoders.Get()
@@ -119,11 +122,13 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 		return reply, status
 	}
 	door.AppendPhoneKey = o.decoder.Phones.Parse
-	door.AdminHandlers = n.adminHandlers(o.decoder.Phones)
 	if n.server, err = api.New(door); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	if err := n.openConsole(o.console, door.AdminToken); err != nil {
+	o.admin.Public, o.admin.Live, o.admin.Census = n.server, n.live, n.census.Load()
+	o.admin.Handlers = n.adminHandlers(o.decoder.Phones)
+	n.admin = admin.New(o.admin)
+	if err := n.openConsole(o.console, o.admin.Token); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"millrace/api"
+	"millrace/api/admin"
 	"millrace/api/control"
 	"millrace/ingest"
 	"millrace/shard"
@@ -202,6 +203,9 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if o.door, err = c.doorOptions(logger); err != nil {
 		return err
 	}
+	if o.admin.Token, err = c.adminToken(logger); err != nil {
+		return err
+	}
 	if o.console, err = c.consoleOptions(logger); err != nil {
 		return err
 	}
@@ -337,15 +341,15 @@ func (c *serveCommand) serveInner(
 		return nil
 	}
 	if c.Admin != "off" {
-		admin := n.server.AdminServer(n.console)
-		admin.RegisterOnShutdown(n.backups.end) // one may take hours
-		admin.RegisterOnShutdown(n.endLive)
-		if err := serve("admin", c.Admin, admin, false); err != nil {
+		server := n.admin.HTTPServer(n.console)
+		server.RegisterOnShutdown(n.backups.end) // one may take hours
+		server.RegisterOnShutdown(n.endLive)
+		if err := serve("admin", c.Admin, server, false); err != nil {
 			return nil, err
 		}
 	}
 	if c.Console != "" {
-		server := n.server.ConsoleServer(n.console)
+		server := n.admin.ConsoleServer(n.console)
 		server.RegisterOnShutdown(n.endLive)
 		if err := serve("console", c.Console, server, certificate != nil); err != nil {
 			return servers, err
@@ -543,16 +547,20 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		}
 		o.TrustedProxies = append(o.TrustedProxies, prefix)
 	}
+	return o, nil
+}
+
+// adminToken is the admin token; empty: there is no listener that would take it.
+func (c *serveCommand) adminToken(logger *slog.Logger) (string, error) {
 	if c.Admin == "off" && c.Console == "" {
-		return o, nil
+		return "", nil
 	}
-	token, path, err := api.AdminToken(c.Data)
+	token, path, err := admin.Token(c.Data)
 	if err != nil {
-		return o, err
+		return "", err
 	}
 	logger.Info("the admin API takes the token of this file", "path", path)
-	o.AdminToken = token
-	return o, nil
+	return token, nil
 }
 
 // publicHosts are those of the setting, and the host of --listen when that is a name.

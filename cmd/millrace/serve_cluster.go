@@ -178,7 +178,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.door.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(),
+	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(),
 		clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()

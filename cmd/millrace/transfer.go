@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"millrace/api"
+	"millrace/api/admin"
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -46,7 +47,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := n.control.Audit(api.AdminActor(r), "events exported", r.URL.Query().Get("workspace"),
+	if err := n.control.Audit(admin.ActorOf(r), "events exported", r.URL.Query().Get("workspace"),
 		"format", string(format), "since", r.URL.Query().Get("since"),
 		"until", r.URL.Query().Get("until"), "names", len(q.Names)); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())
@@ -132,7 +133,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
 	// Two entries: one before anything is imported, one that says how much it was.
 	audit := func(what string, details ...any) error {
-		return untilTaken(func() error { return n.control.Audit(api.AdminActor(r), what, ws.ID, details...) })
+		return untilTaken(func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
 	}
 	if err := audit("profile import begun"); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())

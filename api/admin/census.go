@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"errors"
@@ -16,9 +16,9 @@ import (
 
 // How many users have which state, counted when an operator asks for it (package census).
 
-func (s *Server) censusRoutes() []adminRoute {
+func (s *Server) censusRoutes() []route {
 	const path = "/admin/workspaces/{workspace}/consent/counts"
-	return []adminRoute{
+	return []route{
 		{"GET " + path, s.showCensus},
 		{"POST " + path, s.startCensus},
 		{"DELETE " + path, s.stopCensus},
@@ -67,11 +67,11 @@ type censusFailed struct {
 }
 
 // censusOf is the workspace that the path names, when anybody may count.
-func (s *Server) censusOf(r *http.Request) (*Workspace, error) {
+func (s *Server) censusOf(r *http.Request) (*control.Workspace, error) {
 	if s.options.Census == nil {
 		return nil, fmt.Errorf("count of consent %w: it is switched off", control.ErrNotFound)
 	}
-	return s.adminWorkspace(r)
+	return s.workspace(r)
 }
 
 func (s *Server) showCensus(_ control.Actor, r *http.Request) (any, error) {
@@ -95,7 +95,7 @@ func (s *Server) startCensus(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return success{}, s.options.Control.Audit(by, "count of consent begun", w.ID)
+	return success{}, s.common.Control.Audit(by, "count of consent begun", w.ID)
 }
 
 func (s *Server) stopCensus(by control.Actor, r *http.Request) (any, error) {
@@ -106,10 +106,10 @@ func (s *Server) stopCensus(by control.Actor, r *http.Request) (any, error) {
 	if !s.options.Census.Stop(r.Context(), w.Number) {
 		return nil, fmt.Errorf("count that is under way %w", control.ErrNotFound)
 	}
-	return success{}, s.options.Control.Audit(by, "count of consent stopped", w.ID)
+	return success{}, s.common.Control.Audit(by, "count of consent stopped", w.ID)
 }
 
-func (s *Server) describeCensus(w *Workspace, known census.Status) (a censusAnswer) {
+func (s *Server) describeCensus(w *control.Workspace, known census.Status) (a censusAnswer) {
 	if r := known.Running; r != nil {
 		a.Running = &censusRunning{r.Began.UTC().Format(time.RFC3339), r.Done, r.Users}
 	}
@@ -126,9 +126,9 @@ func (s *Server) describeCensus(w *Workspace, known census.Status) (a censusAnsw
 }
 
 // describeGroupCounts has all groups of the workspace, archived ones too, by name.
-func (s *Server) describeGroupCounts(w *Workspace, counts census.Counts) []groupCounts {
+func (s *Server) describeGroupCounts(w *control.Workspace, counts census.Counts) []groupCounts {
 	groups := []groupCounts{}
-	for _, g := range s.options.Control.Groups.List(w.ID) {
+	for _, g := range s.common.Control.Groups.List(w.ID) {
 		tally := counts.Group(uuid.MustParse(g.ID))
 		groups = append(groups, groupCounts{g.ID, g.Name, g.Channel, g.Archived, describeTally(tally, counts.Users)})
 	}

@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"context"
@@ -26,10 +26,10 @@ type Cluster interface {
 
 // ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, which was
 // before and is after. details are pairs of names and values.
-type ClusterEntry func(what, kind, id string, before, after []byte, details []any) []byte
+type ClusterEntry = func(what, kind, id string, before, after []byte, details []any) []byte
 
-func (s *Server) clusterRoutes() []adminRoute {
-	return []adminRoute{
+func (s *Server) clusterRoutes() []route {
+	return []route{
 		{"GET /admin/cluster", func(_ control.Actor, r *http.Request) (any, error) {
 			if s.options.Cluster == nil {
 				return nil, errAlone
@@ -37,7 +37,7 @@ func (s *Server) clusterRoutes() []adminRoute {
 			return s.options.Cluster.Status(r.Context())
 		}},
 		{"POST /admin/cluster/nodes", func(by control.Actor, r *http.Request) (any, error) {
-			sent, err := readAdmin[struct {
+			sent, err := read[struct {
 				Node    uint32 `json:"node"`
 				Address string `json:"address"`
 			}](s, r)
@@ -78,12 +78,12 @@ func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) 
 	}
 	var entry *control.Entry
 	err := do(s.options.Cluster, func(what, kind, id string, before, after []byte, details []any) []byte {
-		e := s.options.Control.DocumentEntry(by, what, kind, id, before, after, details...)
+		e := s.common.Control.DocumentEntry(by, what, kind, id, before, after, details...)
 		entry = &e
 		return e.Encode()
 	})
 	if err == nil && entry != nil {
-		s.options.Control.Log(*entry)
+		s.common.Control.Log(*entry)
 	}
 	return success{}, err
 }

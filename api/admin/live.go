@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"context"
@@ -78,7 +78,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	watch, err := s.beginLive(r)
 	if err == nil {
 		defer watch.viewer.Close()
-		err = s.options.Control.Audit(AdminActor(r), "changes watched", r.URL.Query().Get("workspace"),
+		err = s.common.Control.Audit(ActorOf(r), "changes watched", r.URL.Query().Get("workspace"),
 			"kinds", r.URL.Query()["kind"], "by_user", watch.byUser)
 	}
 	if err != nil {
@@ -95,14 +95,14 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) failLive(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, live.ErrMany) {
-		adminAnswer(w, http.StatusTooManyRequests, failure{err.Error()})
+		writeAnswer(w, http.StatusTooManyRequests, failure{err.Error()})
 		return
 	}
 	if errors.Is(err, live.ErrFull) || errors.Is(err, live.ErrClosed) {
-		adminAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
 		return
 	}
-	s.failAdmin(w, r, err)
+	s.fail(w, r, err)
 }
 
 // liveNode says whose changes are shown.
@@ -118,7 +118,7 @@ func (s *Server) liveNode() any {
 type liveWatch struct {
 	viewer *live.Viewer
 	byUser bool
-	ws     *Workspace // of the user
+	ws     *control.Workspace // of the user
 	id     op.IDKind
 	key    []byte
 }
@@ -137,7 +137,7 @@ func (s *Server) beginLive(r *http.Request) (watch liveWatch, err error) {
 		filter.Kinds = filter.Kinds.With(kind)
 	}
 	if slug := query.Get("workspace"); slug != "" {
-		if watch.ws = s.options.Control.Snapshot().Lookup(slug); watch.ws == nil {
+		if watch.ws = s.common.Control.Snapshot().Lookup(slug); watch.ws == nil {
 			return watch, fmt.Errorf("workspace %q %w", slug, control.ErrNotFound)
 		}
 		filter.Workspace = watch.ws.Number
@@ -167,7 +167,7 @@ func (s *Server) lookUpLive(watch liveWatch) {
 		return
 	}
 	if watch.id != op.SvcID {
-		numbers = append(numbers, s.options.Store.HomeNumber(watch.ws.Number, watch.id, watch.key))
+		numbers = append(numbers, s.common.Store.HomeNumber(watch.ws.Number, watch.id, watch.key))
 	}
 	watch.viewer.SetUsers(numbers)
 }
@@ -204,7 +204,7 @@ func (s *Server) watchLive(ctx context.Context, watch liveWatch, out *liveWriter
 }
 
 func (s *Server) describeLive(i *live.Item) liveItem {
-	snapshot := s.options.Control.Snapshot()
+	snapshot := s.common.Control.Snapshot()
 	ws := snapshot.Workspace(i.Workspace)
 	out := liveItem{At: microText(i.Stamp), Kind: i.Kind.String(), IsCut: i.IsCut}
 	if ws != nil {
@@ -212,7 +212,7 @@ func (s *Server) describeLive(i *live.Item) liveItem {
 	}
 	out.name(i.ID, i.Key)
 	if i.User != 0 {
-		out.SvcID = string(s.options.Store.AppendSvcID(nil, i.Workspace, i.User))
+		out.SvcID = string(s.common.Store.AppendSvcID(nil, i.Workspace, i.User))
 	}
 	switch i.Kind {
 	case live.Attributes:

@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"net/http"
@@ -14,11 +14,11 @@ type streamRewind struct {
 	From string `json:"from"` // empty: where it began last
 }
 
-func (s *Server) streamRoutes() []adminRoute {
-	c := s.options.Control
-	return []adminRoute{
+func (s *Server) streamRoutes() []route {
+	c := s.common.Control
+	return []route{
 		{"POST /admin/workspaces/{workspace}/streams/{id}/rewind", func(by control.Actor, r *http.Request) (any, error) {
-			to, err := readAdmin[streamRewind](s, r)
+			to, err := read[streamRewind](s, r)
 			if err != nil {
 				return nil, err
 			}

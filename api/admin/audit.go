@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"encoding/hex"
@@ -32,8 +32,8 @@ const (
 	maxAuditScan      = 100_000 // entries that one request looks at, when it asks for some of them only
 )
 
-func (s *Server) auditRoutes() []adminRoute {
-	return []adminRoute{
+func (s *Server) auditRoutes() []route {
+	return []route{
 		{"GET /admin/audit", s.listAudit},
 		{"GET /admin/audit/verify", s.verifyAudit},
 	}
@@ -59,7 +59,7 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 		return nil, err
 	}
 	scanned := 0
-	err = s.options.Store.Audit(from, func(e shard.AuditEntry) bool {
+	err = s.common.Store.Audit(from, func(e shard.AuditEntry) bool {
 		if uint64(len(answer.Entries)) == limit || scanned == maxAuditScan {
 			answer.Next = e.Seq
 			return false
@@ -76,13 +76,13 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 // newestEntries are the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps, each
 // as long as all before it.
 func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEntry, err error) {
-	end, _ := s.options.Store.AuditEnd()
+	end, _ := s.common.Store.AuditEnd()
 	found = []auditEntry{}
 	for first, step := end+1, limit; first > 1 && uint64(len(found)) < limit && end+1-first < maxAuditScan; step *= 2 {
 		last := first - 1
 		first = max(first, step+1) - step
 		var older []auditEntry
-		if err := s.options.Store.Audit(first, func(e shard.AuditEntry) bool {
+		if err := s.common.Store.Audit(first, func(e shard.AuditEntry) bool {
 			if e.Seq > last {
 				return false
 			}
@@ -132,7 +132,7 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 		Seq      uint64 `json:"seq"`            // so many entries are as they were written
 		Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
 	}{IsIntact: true}
-	answer.Seq, err = s.options.Store.VerifyAudit()
+	answer.Seq, err = s.common.Store.VerifyAudit()
 	if errors.Is(err, shard.ErrAudit) {
 		answer.IsIntact, answer.Problem = false, err.Error()
 		return answer, nil
@@ -141,7 +141,7 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 		return answer, err
 	}
 	hashOf := func(seq uint64) (hash string, err error) {
-		err = s.options.Store.Audit(seq, func(e shard.AuditEntry) bool {
+		err = s.common.Store.Audit(seq, func(e shard.AuditEntry) bool {
 			if e.Seq == seq {
 				hash = hex.EncodeToString(e.Hash[:])
 			}

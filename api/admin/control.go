@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 // The admin API of the control data (decisions.md D7): what the bootstrap file can say, in the same shapes, by the same
 // verbs of package control.
 
-func (s *Server) adminRoutes() []adminRoute {
-	c := s.options.Control
+func (s *Server) routes() []route {
+	c := s.common.Control
 	return slices.Concat(
 		s.workspaceRoutes(),
 		documentRoutes(s, ofWorkspace, "apps", c.Apps, nil),
@@ -32,7 +32,7 @@ func (s *Server) adminRoutes() []adminRoute {
 		s.requestRoutes(),
 		s.auditRoutes(),
 		s.refusedRoutes(),
-		[]adminRoute{{"POST /admin/bootstrap", s.bootstrap}},
+		[]route{{"POST /admin/bootstrap", s.bootstrap}},
 	)
 }
 
@@ -46,7 +46,7 @@ func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.options.Control.Bootstrap(by, file)
+	made, err := s.common.Control.Bootstrap(by, file)
 	if len(made) == 0 {
 		made = []control.MadeKey{}
 	}
@@ -55,7 +55,7 @@ func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
 	}{Made: made}, err
 }
 
-func readAdmin[T any](s *Server, r *http.Request) (v T, err error) {
+func read[T any](s *Server, r *http.Request) (v T, err error) {
 	text, err := s.readAll(r)
 	if err != nil {
 		return v, err
@@ -65,21 +65,21 @@ func readAdmin[T any](s *Server, r *http.Request) (v T, err error) {
 
 // Workspaces.
 
-type adminWorkspace struct {
+type shownWorkspace struct {
 	control.Settings
 	Limits map[string]string `json:"effective_rate_limits"`
 }
 
-func (s *Server) workspaceRoutes() []adminRoute {
-	c := s.options.Control
-	return []adminRoute{
+func (s *Server) workspaceRoutes() []route {
+	c := s.common.Control
+	return []route{
 		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
 			return struct {
 				Workspaces []control.Settings `json:"workspaces"`
-			}{mapSlice(c.Snapshot().Workspaces(), func(w *Workspace) control.Settings { return w.Settings })}, nil
+			}{mapSlice(c.Snapshot().Workspaces(), func(w *control.Workspace) control.Settings { return w.Settings })}, nil
 		}},
 		{"POST /admin/workspaces", func(by control.Actor, r *http.Request) (any, error) {
-			settings, err := readAdmin[control.Settings](s, r)
+			settings, err := read[control.Settings](s, r)
 			if err != nil {
 				return nil, err
 			}
@@ -90,7 +90,7 @@ func (s *Server) workspaceRoutes() []adminRoute {
 			return describeWorkspace(w, true), nil
 		}},
 		{"GET /admin/workspaces/{workspace}", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
+			w, err := s.workspace(r)
 			if err != nil {
 				return nil, err
 			}
@@ -115,7 +115,7 @@ func (s *Server) workspaceRoutes() []adminRoute {
 	}
 }
 
-func describeWorkspace(w *Workspace, isNew bool) tagged {
+func describeWorkspace(w *control.Workspace, isNew bool) tagged {
 	limits := map[string]string{}
 	for b := ratelimit.None + 1; int(b) < len(w.Limits); b++ {
 		limits[b.String()] = w.Limits[b].String()
@@ -123,11 +123,11 @@ func describeWorkspace(w *Workspace, isNew bool) tagged {
 			limits[b.String()+".burst"] = w.Limits[b].BurstString()
 		}
 	}
-	return tagged{v: adminWorkspace{Settings: w.Settings, Limits: limits}, tag: w.Settings, isNew: isNew}
+	return tagged{v: shownWorkspace{Settings: w.Settings, Limits: limits}, tag: w.Settings, isNew: isNew}
 }
 
-func (s *Server) adminWorkspace(r *http.Request) (*Workspace, error) {
-	if w := s.options.Control.Snapshot().Lookup(r.PathValue("workspace")); w != nil {
+func (s *Server) workspace(r *http.Request) (*control.Workspace, error) {
+	if w := s.common.Control.Snapshot().Lookup(r.PathValue("workspace")); w != nil {
 		return w, nil
 	}
 	return nil, fmt.Errorf("workspace %q %w", r.PathValue("workspace"), control.ErrNotFound)
@@ -145,9 +145,9 @@ const (
 // sent, remove. summarise, when it is not nil, makes of a document what the list has of it.
 func documentRoutes[T any](
 	s *Server, base, name string, l *control.Collection[T], summarise func(*T) any,
-) []adminRoute {
+) []route {
 	all, one := base+name, base+name+"/{id}"
-	return []adminRoute{
+	return []route{
 		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
 			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
@@ -161,7 +161,7 @@ func documentRoutes[T any](
 			return map[string][]any{name: list}, nil
 		}},
 		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
-			v, err := readAdmin[T](s, r)
+			v, err := read[T](s, r)
 			if err != nil {
 				return nil, err
 			}
@@ -179,7 +179,7 @@ func documentRoutes[T any](
 			return tagged{v: v, tag: v}, nil
 		}},
 		{"PUT " + one, func(by control.Actor, r *http.Request) (any, error) {
-			sent, err := readAdmin[T](s, r)
+			sent, err := read[T](s, r)
 			if err != nil {
 				return nil, err
 			}
@@ -222,7 +222,7 @@ func (s *Server) checkWorkspace(r *http.Request) error {
 	if r.PathValue("workspace") == "" {
 		return nil
 	}
-	_, err := s.adminWorkspace(r)
+	_, err := s.workspace(r)
 	return err
 }
 
@@ -288,15 +288,15 @@ type madeKey struct {
 func (s *Server) describeKey(k *control.KeyDocument) adminKey {
 	return adminKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
 		IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
-		LastUsedAt: timeText(s.options.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
+		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
 
-func (s *Server) keyRoutes() []adminRoute {
+func (s *Server) keyRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
-	c := s.options.Control
-	return []adminRoute{
+	c := s.common.Control
+	return []route{
 		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
+			w, err := s.workspace(r)
 			if err != nil {
 				return nil, err
 			}
@@ -305,7 +305,7 @@ func (s *Server) keyRoutes() []adminRoute {
 			}{mapSlice(w.Keys, s.describeKey)}, nil
 		}},
 		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
-			spec, err := readAdmin[control.KeySpec](s, r)
+			spec, err := read[control.KeySpec](s, r)
 			if err != nil {
 				return nil, err
 			}
@@ -313,7 +313,7 @@ func (s *Server) keyRoutes() []adminRoute {
 			return created{madeKey{s.describeKey(&k), token}}, err
 		}},
 		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.adminWorkspace(r)
+			w, err := s.workspace(r)
 			if err != nil {
 				return nil, err
 			}
@@ -356,11 +356,11 @@ type adminToken struct {
 
 func (s *Server) describeToken(t *control.SCIMToken) adminToken {
 	return adminToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
-		LastUsedAt: timeText(s.options.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
+		LastUsedAt: timeText(s.common.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
 }
 
-func (s *Server) scimRoutes() []adminRoute {
-	c := s.options.Control
+func (s *Server) scimRoutes() []route {
+	c := s.common.Control
 	describe := func() any {
 		access := c.Snapshot().SCIM
 		if access == nil {
@@ -371,7 +371,7 @@ func (s *Server) scimRoutes() []adminRoute {
 			Tokens []adminToken `json:"tokens"`
 		}{access.SCIMSettings, mapSlice(access.Tokens, s.describeToken)}
 	}
-	return []adminRoute{
+	return []route{
 		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
 		{"PATCH /admin/scim", func(by control.Actor, r *http.Request) (any, error) {
 			text, err := s.readAll(r)

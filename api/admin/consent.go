@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 // What an operator may ask about consent, on the admin listener: the trail of a user's or an address's states
 // (decisions.md D5), and the block list.
 
-func (s *Server) consentRoutes() []adminRoute {
-	return []adminRoute{
+func (s *Server) consentRoutes() []route {
+	return []route{
 		{"GET /admin/workspaces/{workspace}/trail", s.showTrail},
 		{"GET /admin/workspaces/{workspace}/blocklist", s.listBlocked},
 		{"DELETE /admin/workspaces/{workspace}/blocklist/{email}", s.liftBlock},
@@ -47,7 +47,7 @@ type changedBy struct {
 // showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address
 // (email, phone), oldest first.
 func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -62,13 +62,13 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
 }
 
 // trailOf finds whom the query is about.
-func (s *Server) trailOf(w *Workspace, query url.Values) ([]shard.StateChange, error) {
+func (s *Server) trailOf(w *control.Workspace, query url.Values) ([]shard.StateChange, error) {
 	id, key, err := s.identifierOf(query)
 	if err != nil {
 		return nil, err
 	}
 	if id == op.Email || id == op.Phone {
-		return s.options.Store.AddressTrail(w.Number, id, key)
+		return s.common.Store.AddressTrail(w.Number, id, key)
 	}
 	numbers, err := s.numbersOf(w, id, key)
 	if err == nil && len(numbers) == 0 {
@@ -77,10 +77,10 @@ func (s *Server) trailOf(w *Workspace, query url.Values) ([]shard.StateChange, e
 	if err != nil {
 		return nil, err
 	}
-	return s.options.Store.Trail(w.Number, numbers[0])
+	return s.common.Store.Trail(w.Number, numbers[0])
 }
 
-func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange {
+func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) consentChange {
 	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(),
 		changedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
@@ -93,7 +93,7 @@ func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange
 		if c.On {
 			out.Value = "subscribed"
 		}
-		if g := s.options.Control.Groups.Get(w.ID, out.GroupID); g != nil { // an archived one too
+		if g := s.common.Control.Groups.Get(w.ID, out.GroupID); g != nil { // an archived one too
 			out.GroupName, out.Channel = g.Name, g.Channel
 		}
 	case shard.Bounce, shard.Spam:
@@ -104,7 +104,7 @@ func (s *Server) describeChange(w *Workspace, c shard.StateChange) consentChange
 	return out
 }
 
-func describeActor(w *Workspace, actor uint32, source op.Source) changedBy {
+func describeActor(w *control.Workspace, actor uint32, source op.Source) changedBy {
 	by := changedBy{Source: source.String(), Actor: "server"}
 	if actor == control.AdminActor {
 		by.Actor = "admin"
@@ -132,7 +132,7 @@ type blockedEmail struct {
 
 // listBlocked answers with a page of the block list; next, when it is there, leads to the page behind it.
 func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, next, err := s.options.Store.BlockedAddresses(w.Number, query.Get("cursor"), int(limit))
+	list, next, err := s.common.Store.BlockedAddresses(w.Number, query.Get("cursor"), int(limit))
 	if err != nil {
 		return nil, err
 	}
@@ -156,22 +156,22 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 
 // liftBlock takes an address off the block list. It stays unsubscribed: consent doesn't come back by itself.
 func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
 	key := op.AppendEmailKey(nil, []byte(r.PathValue("email")))
 	blocked := false
-	err = s.options.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) { _, blocked = profile.HardBounce(blob) })
+	err = s.common.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) { _, blocked = profile.HardBounce(blob) })
 	if err != nil {
 		return nil, err
 	}
 	if !blocked {
 		return nil, fmt.Errorf("blocked address %w", control.ErrNotFound)
 	}
-	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	batch := s.common.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
-	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "block of an email address lifted", w.ID)) // whose, the trail of the address knows
+	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "block of an email address lifted", w.ID)) // whose, the trail of the address knows
 }

@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"bufio"
@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
@@ -19,8 +20,8 @@ import (
 // A request of the public API that an operator tries: it goes through the public door of this process, all of it, with
 // the key that the operator has. What the key may do, from which address, how often: the door says, as to any client.
 
-func (s *Server) requestRoutes() []adminRoute {
-	return []adminRoute{
+func (s *Server) requestRoutes() []route {
+	return []route{
 		{"GET /admin/operations", s.listOperations},
 		{"POST /admin/workspaces/{workspace}/requests", s.tryRequest},
 	}
@@ -60,11 +61,11 @@ const (
 
 // tryRequest sends one, with a key of the workspace, and an entry of the audit log before: it may change something.
 func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
-	tried, err := readAdmin[triedRequest](s, r)
+	tried, err := read[triedRequest](s, r)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 		return nil, err
 	}
 	// Without the target: it may name a person.
-	if err := s.options.Control.Audit(by, "request tried", w.ID, "method", tried.Method, "operation", s.operationAt(&tried),
+	if err := s.common.Control.Audit(by, "request tried", w.ID, "method", tried.Method, "operation", s.operationAt(&tried),
 		"key_id", key); err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 
 // checkTried refuses what would be another request than it looks like, and keys of other workspaces; it returns the
 // key's id.
-func (s *Server) checkTried(w *Workspace, tried *triedRequest) (id string, err error) {
+func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id string, err error) {
 	switch tried.Method {
 	case fasthttp.MethodGet, fasthttp.MethodPost, fasthttp.MethodPut, fasthttp.MethodPatch, fasthttp.MethodDelete:
 	default:
@@ -94,7 +95,7 @@ func (s *Server) checkTried(w *Workspace, tried *triedRequest) (id string, err e
 	}
 	found := (*keys.Key)(nil)
 	if isVisible(tried.Key) {
-		found = s.options.Control.Snapshot().Keys.Find([]byte(tried.Key))
+		found = s.common.Control.Snapshot().Keys.Find([]byte(tried.Key))
 	}
 	if found == nil || found.Workspace != w.Number {
 		return "", fmt.Errorf("%w: key: it is no API key of this workspace", control.ErrInvalid)
@@ -112,16 +113,8 @@ func (s *Server) checkTried(w *Workspace, tried *triedRequest) (id string, err e
 
 // operationAt is the path of the operation that the request is for, as the document has it; empty: none.
 func (s *Server) operationAt(tried *triedRequest) string {
-	path, _, _ := bytes.Cut([]byte(tried.Target), []byte{'?'})
-	res := s.router.find(path)
-	if res == nil {
-		return ""
-	}
-	rt := res.method([]byte(tried.Method))
-	if rt == nil || rt.permission == "" {
-		return ""
-	}
-	return rt.path
+	path, _, _ := strings.Cut(tried.Target, "?")
+	return s.public.Operation(tried.Method, path)
 }
 
 // isVisible says whether text has visible ASCII alone, and any.
@@ -154,21 +147,18 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 	if err := request.Read(bufio.NewReaderSize(&text, text.Len()+1)); err != nil {
 		return nil, fmt.Errorf("%w: it is no HTTP request: %w", control.ErrInvalid, err)
 	}
-	ctx := new(fasthttp.RequestCtx)
-	ctx.Init(&request, addr, nil)
-	s.handle(ctx)
-	return describeTried(ctx), nil
+	return describeTried(s.public.Do(&request, addr)), nil
 }
 
 // triedHost is the Host of a request that came by no address of the public door.
 const triedHost = "localhost"
 
-func describeTried(ctx *fasthttp.RequestCtx) triedAnswer {
-	a := triedAnswer{Status: ctx.Response.StatusCode(), Headers: []triedHeader{}}
-	for name, value := range ctx.Response.Header.All() {
+func describeTried(response *fasthttp.Response) triedAnswer {
+	a := triedAnswer{Status: response.StatusCode(), Headers: []triedHeader{}}
+	for name, value := range response.Header.All() {
 		a.Headers = append(a.Headers, triedHeader{string(name), string(value)})
 	}
-	body := ctx.Response.Body()
+	body := response.Body()
 	if a.IsCut = len(body) > maxTriedAnswer; a.IsCut {
 		body = body[:maxTriedAnswer]
 	}

@@ -1,8 +1,12 @@
-package api
+// Package admin is the operator's door: health, metrics and the API's documentation for everybody who reaches its
+// listener, pprof and the admin API for who has the admin token. The console asks it in the name of people.
+//
+// Its verbs are those of package control, and each change has an entry of the audit log that names who asked. What
+// both doors need is the public one's (package api): store, documents, bounds.
+package admin
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -13,9 +17,8 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
-	"os"
-	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,54 +26,53 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/goccy/go-json"
 
+	"millrace/api"
+	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/keys"
-	"millrace/wal/durable"
+	"millrace/api/live"
+	"millrace/api/openapi"
 )
 
-// adminTokenFile is where the admin token lies in the data directory.
-const adminTokenFile = "admin-token"
-
-// AdminToken reads the admin token of a data directory, or makes it at the first start: a file that only its owner may
-// read. Print path, never the token.
-func AdminToken(dir string) (token, path string, err error) {
-	path = filepath.Join(dir, adminTokenFile)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return makeAdminToken(path)
-	}
-	if err != nil {
-		return "", path, fmt.Errorf("read the admin token: %w", err)
-	}
-	if token = strings.TrimSpace(string(text)); len(token) < 16 {
-		return "", path, fmt.Errorf("the admin token in %q has fewer than 16 characters", path)
-	}
-	return token, path, nil
+// Options of a Server.
+type Options struct {
+	// Public is the public door, whose store, control documents and bounds are the operator's too. Required.
+	Public *api.Server
+	// Token opens the admin API; see Token. Empty: it is closed, health and metrics are served.
+	Token string
+	// Handlers are further routes, by pattern; they are served to holders of the token like the admin API.
+	Handlers map[string]http.HandlerFunc
+	// Live shows what is applied to those who watch; the engine has it as its Tap. nil: nobody can watch.
+	Live *live.Hub
+	// Census counts consent. nil: nobody does.
+	Census *census.Counter
+	// Cluster is what this server is a node of; nil: it is alone.
+	Cluster Cluster
 }
 
-func makeAdminToken(path string) (string, string, error) {
-	var random [32]byte
-	_, _ = rand.Read(random[:]) // never fails
-	token := hex.EncodeToString(random[:])
-	if err := durable.ReplaceFile(path, []byte(token+"\n"), 0o600); err != nil {
-		return "", path, fmt.Errorf("write the admin token: %w", err)
-	}
-	return token, path, nil
+// Server is the operator's door. Make it with New.
+type Server struct {
+	options Options
+	public  *api.Server
+	common  *api.Options // of the public door
 }
 
-// AdminServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
+// New makes a Server.
+func New(o Options) *Server { return &Server{options: o, public: o.Public, common: o.Public.Options()} }
+
+// HTTPServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
 // who reaches it, pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
 // Basic), and the console, which has its own way of finding out who asks; nil: there is none. Serve and shut it down
 // like any http.Server.
-func (s *Server) AdminServer(console http.Handler) *http.Server {
+func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { adminAnswer(w, http.StatusOK, success{}) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { writeAnswer(w, http.StatusOK, success{}) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.ready(); err != nil {
-			adminAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		if err := s.public.Ready(); err != nil {
+			writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
 			return
 		}
-		adminAnswer(w, http.StatusOK, success{})
+		writeAnswer(w, http.StatusOK, success{})
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -87,7 +89,7 @@ func (s *Server) AdminServer(console http.Handler) *http.Server {
 	closed.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	closed.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	closed.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	closed.Handle("/", s.AdminAPI())
+	closed.Handle("/", s.API())
 	mux.Handle("/", s.requireToken(closed))
 	return s.httpServer(mux)
 }
@@ -98,29 +100,37 @@ func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.htt
 func (s *Server) httpServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(handler),
-		ReadHeaderTimeout: s.options.ReadTimeout,
-		ReadTimeout:       s.options.ReadTimeout,
+		ReadHeaderTimeout: s.common.ReadTimeout,
+		ReadTimeout:       s.common.ReadTimeout,
 		WriteTimeout:      5 * time.Minute, // a CPU profile takes its time
-		IdleTimeout:       s.options.IdleTimeout,
-		MaxHeaderBytes:    s.options.MaxHeaderBytes,
+		IdleTimeout:       s.common.IdleTimeout,
+		MaxHeaderBytes:    s.common.MaxHeaderBytes,
 	}
 }
 
-// AdminAPI serves the admin API without asking for the token: for who has found out otherwise who asks, and says so by
+// API serves the admin API without asking for the token: for who has found out otherwise who asks, and says so by
 // As.
-func (s *Server) AdminAPI() http.Handler {
+func (s *Server) API() http.Handler {
 	mux := http.NewServeMux()
-	for _, rt := range s.adminRoutes() {
-		mux.HandleFunc(rt.pattern, s.serveAdmin(s.behindBarrier(rt.handler)))
+	for _, rt := range s.routes() {
+		mux.HandleFunc(rt.pattern, s.serve(s.behindBarrier(rt.handler)))
 	}
 	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
-		mux.HandleFunc(rt.pattern, s.serveAdmin(rt.handler))
+		mux.HandleFunc(rt.pattern, s.serve(rt.handler))
 	}
 	mux.HandleFunc("GET /admin/live", s.serveLive)
-	for pattern, handler := range s.options.AdminHandlers {
+	for pattern, handler := range s.options.Handlers {
 		mux.HandleFunc(pattern, handler)
 	}
 	return withoutSlash(mux)
+}
+
+// Patterns are the routes of the admin API, but for those of Options.Handlers.
+func (s *Server) Patterns() (patterns []string) {
+	for _, rt := range slices.Concat(s.routes(), s.clusterRoutes()) {
+		patterns = append(patterns, rt.pattern)
+	}
+	return patterns
 }
 
 // withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no
@@ -147,23 +157,23 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 			}
 		}
 		if len(allowed) == 0 {
-			adminAnswer(w, http.StatusNotFound, failure{textNotFound})
+			writeAnswer(w, http.StatusNotFound, failureOf(http.StatusNotFound))
 			return
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		adminAnswer(w, http.StatusMethodNotAllowed, failure{textMethod})
+		writeAnswer(w, http.StatusMethodNotAllowed, failureOf(http.StatusMethodNotAllowed))
 	})
 }
 
-// adminRoute is a line of the admin API; the lines stand in adminRoutes. What a handler returns is the answer: a
+// route is a line of the admin API; the lines stand in routes. What a handler returns is the answer: a
 // struct, or one of the types below.
-type adminRoute struct {
+type route struct {
 	pattern string
-	handler adminHandler
+	handler handler
 }
 
-// adminHandler does what a request of by asks for, and returns the answer.
-type adminHandler func(by control.Actor, r *http.Request) (any, error)
+// handler does what a request of by asks for, and returns the answer.
+type handler func(by control.Actor, r *http.Request) (any, error)
 
 // Answers of the admin API: objects with a string message, like all others.
 type (
@@ -180,6 +190,11 @@ type (
 		isNew bool
 	}
 )
+
+func (f failure) Error() string { return f.Message }
+
+// failureOf has nothing to say but its status.
+func failureOf(status int) failure { return failure{http.StatusText(status)} }
 
 // errStale is the answer to an If-Match that is not the document's ETag any more.
 var errStale = errors.New("the document has changed since it was read: read it again")
@@ -212,31 +227,27 @@ func checkMatch[T any](r *http.Request, v *T) error {
 
 // requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys.
 func (s *Server) requireToken(next http.Handler) http.Handler {
-	want := keys.DigestOf([]byte(s.options.AdminToken))
+	want := keys.DigestOf([]byte(s.options.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if _, password, ok := r.BasicAuth(); ok && !isBearer {
 			token = password
 		}
 		have := keys.DigestOf([]byte(token))
-		if !saneRequestID([]byte(r.Header.Get("X-Request-Id"))) {
-			r.Header.Set("X-Request-Id", string(s.appendRequestID(nil)))
-		}
+		r.Header.Set("X-Request-Id", s.public.RequestID(r.Header.Get("X-Request-Id")))
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
-		if s.options.AdminToken != "" && subtle.ConstantTimeCompare(have[:], want[:]) == 1 {
+		if s.options.Token != "" && subtle.ConstantTimeCompare(have[:], want[:]) == 1 {
 			next.ServeHTTP(w, r)
 			return
 		}
-		badKeyRequests.Inc()
-		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil &&
-			!s.badKeys.allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute) {
+		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && !s.public.AllowsBadKey(addr) {
 			w.Header().Set("Retry-After", "60")
-			adminAnswer(w, http.StatusTooManyRequests,
+			writeAnswer(w, http.StatusTooManyRequests,
 				failure{"Too many requests with an invalid admin token. Please try again later."})
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="millrace admin"`)
-		adminAnswer(w, http.StatusUnauthorized, failure{"Invalid admin token"})
+		writeAnswer(w, http.StatusUnauthorized, failure{"Invalid admin token"})
 	})
 }
 
@@ -253,8 +264,8 @@ func personOf(r *http.Request) string {
 	return by.Name
 }
 
-// AdminActor is who makes a request of the admin API: whom As has named, or else the holder of the token.
-func AdminActor(r *http.Request) control.Actor {
+// ActorOf is who makes a request of the admin API: whom As has named, or else the holder of the token.
+func ActorOf(r *http.Request) control.Actor {
 	if by, ok := r.Context().Value(actorKey{}).(control.Actor); ok {
 		return by
 	}
@@ -264,28 +275,28 @@ func AdminActor(r *http.Request) control.Actor {
 
 // behindBarrier has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is
 // there.
-func (s *Server) behindBarrier(handler adminHandler) adminHandler {
+func (s *Server) behindBarrier(handler handler) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
-		if err := s.options.Store.Barrier(); err != nil {
+		if err := s.common.Store.Barrier(); err != nil {
 			return nil, err
 		}
 		return handler(by, r)
 	}
 }
 
-func (s *Server) serveAdmin(handler adminHandler) http.HandlerFunc {
+func (s *Server) serve(handler handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
-				handlerPanics.Inc()
-				s.options.Logger.Error("panic in the admin API", "path", r.Pattern, "panic", fmt.Sprint(p),
+				metrics.GetOrCreateCounter(`millrace_http_panics_total`).Inc()
+				s.common.Logger.Error("panic in the admin API", "path", r.Pattern, "panic", fmt.Sprint(p),
 					"stack", string(debug.Stack()))
-				adminAnswer(w, http.StatusInternalServerError, failure{textInternal})
+				writeAnswer(w, http.StatusInternalServerError, failureOf(http.StatusInternalServerError))
 			}
 		}()
-		v, err := handler(AdminActor(r), r)
+		v, err := handler(ActorOf(r), r)
 		if err != nil {
-			s.failAdmin(w, r, err)
+			s.fail(w, r, err)
 			return
 		}
 		status := http.StatusOK
@@ -298,16 +309,16 @@ func (s *Server) serveAdmin(handler adminHandler) http.HandlerFunc {
 				status = http.StatusCreated
 			}
 		}
-		adminAnswer(w, status, v)
+		writeAnswer(w, status, v)
 	}
 }
 
-func (s *Server) failAdmin(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		status, err = http.StatusRequestEntityTooLarge, errors.New(textTooLarge)
+		status, err = http.StatusRequestEntityTooLarge, failureOf(http.StatusRequestEntityTooLarge)
 	case errors.Is(err, control.ErrInvalid):
 		status = http.StatusBadRequest
 	case errors.Is(err, control.ErrNotFound):
@@ -317,25 +328,24 @@ func (s *Server) failAdmin(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errStale):
 		status = http.StatusPreconditionFailed
 	default:
-		s.options.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
-		a := answerTo(err)
-		if a == nil {
-			err = errors.New(textInternal)
+		s.common.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
+		a, ok := api.FailureOf(err)
+		if !ok {
+			err = failureOf(status)
 			break
 		}
-		a.count()
-		status, err = a.status, errors.New(a.text)
-		if a.retryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(a.retryAfter))
+		status, err = a.Status, failure{a.Text}
+		if a.RetryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(a.RetryAfter))
 		}
 	}
-	adminAnswer(w, status, failure{err.Error()})
+	writeAnswer(w, status, failure{err.Error()})
 }
 
-func adminAnswer(w http.ResponseWriter, status int, v any) {
+func writeAnswer(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		status, text = http.StatusInternalServerError, appendMessage(nil, textInternal)
+		status, text = http.StatusInternalServerError, []byte(`{"message":"Internal Server Error"}`)
 	}
 	if len(text) > 1 && text[0] == '{' && status < 300 {
 		text = withSuccess(text)
@@ -358,7 +368,7 @@ func withSuccess(object []byte) []byte {
 }
 
 func (s *Server) readAll(r *http.Request) ([]byte, error) {
-	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(s.options.MaxBodyBytes)))
+	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(s.common.MaxBodyBytes)))
 	if err != nil {
 		return nil, fmt.Errorf("read the body: %w", err)
 	}
@@ -387,4 +397,15 @@ func timeText(millis int64) string {
 
 func microText(micros int64) string {
 	return time.UnixMicro(micros).UTC().Format("2006-01-02T15:04:05.000000Z")
+}
+
+// documentPage serves GET /docs. The page has no script, and its policy allows none.
+func documentPage(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-cache")
+	_, _ = w.Write(openapi.Page())
 }

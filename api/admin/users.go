@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/google/uuid"
 
+	"millrace/api"
 	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -19,9 +20,9 @@ import (
 // What an operator may ask about users, on the admin listener, and do with one of them; and who the dashboard users
 // are.
 
-func (s *Server) userRoutes() []adminRoute {
+func (s *Server) userRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/users", "/admin/workspaces/{workspace}/users/{user}"
-	return []adminRoute{
+	return []route{
 		{"GET " + all, s.findUsers},
 		{"GET " + one, s.ofUser(s.showUser)},
 		{"GET " + one + "/export", s.ofUser(s.exportUser)},
@@ -49,10 +50,10 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 	case "alias_label alias_name":
 		id, key = op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name")))
 	case "email":
-		id, key = op.Email, op.AppendEmailKey(nil, plusForSpace([]byte(query.Get("email"))))
+		id, key = op.Email, op.AppendEmailKey(nil, api.PlusForSpace([]byte(query.Get("email"))))
 	case "phone":
 		var ok bool
-		if key, ok = s.appendE164(nil, plusForSpace([]byte(query.Get("phone")))); !ok {
+		if key, ok = s.public.AppendE164(nil, api.PlusForSpace([]byte(query.Get("phone")))); !ok {
 			return 0, nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
 		}
 		id = op.Phone
@@ -70,19 +71,19 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 var userParameters = []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"}
 
 // numbersOf are those of the users whom an identifier names, the best candidate first.
-func (s *Server) numbersOf(w *Workspace, id op.IDKind, key []byte) (numbers []uint64, err error) {
+func (s *Server) numbersOf(w *control.Workspace, id op.IDKind, key []byte) (numbers []uint64, err error) {
 	if id == op.SvcID {
-		number, ok := s.options.Store.ParseSvcID(w.Number, key)
+		number, ok := s.common.Store.ParseSvcID(w.Number, key)
 		if !ok {
 			return nil, nil
 		}
-		users, err := s.options.Store.FindNumber(w.Number, number)
+		users, err := s.common.Store.FindNumber(w.Number, number)
 		if len(users) == 0 {
 			return nil, err
 		}
 		return []uint64{number}, err
 	}
-	err = s.options.Store.View(w.Number, id, key, func(number uint64, _ []byte) { numbers = append(numbers, number) })
+	err = s.common.Store.View(w.Number, id, key, func(number uint64, _ []byte) { numbers = append(numbers, number) })
 	return numbers, err
 }
 
@@ -94,7 +95,7 @@ const (
 
 // findUsers answers with the users whom an identifier names, as an export shows them, and with how many there are.
 func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
 		Count int               `json:"count"`
 	}{Users: []json.RawMessage{}, Count: len(numbers)}
 	for _, number := range numbers[:min(uint64(len(numbers)), limit)] {
-		users, err := s.options.Store.FindMerged(w.Number, number)
+		users, err := s.common.Store.FindMerged(w.Number, number)
 		if err != nil {
 			return nil, err
 		}
@@ -128,17 +129,17 @@ func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
 }
 
 // describeUser is a profile as an export shows it.
-func (s *Server) describeUser(w *Workspace, u User) json.RawMessage {
-	show := exportOf(w)
-	show.Number, show.SvcID = u.Number, s.options.Store.AppendSvcID(nil, w.Number, u.Number)
+func (s *Server) describeUser(w *control.Workspace, u api.User) json.RawMessage {
+	show := api.ExportOf(w)
+	show.Number, show.SvcID = u.Number, s.common.Store.AppendSvcID(nil, w.Number, u.Number)
 	return profile.AppendJSON(nil, u.Blob, 0, show)
 }
 
 // userAt is the user whom the request's path names by svc_id.
-func (s *Server) userAt(w *Workspace, r *http.Request) (u User, err error) {
-	var users []User
-	if number, ok := s.options.Store.ParseSvcID(w.Number, []byte(r.PathValue("user"))); ok {
-		users, err = s.options.Store.FindNumber(w.Number, number)
+func (s *Server) userAt(w *control.Workspace, r *http.Request) (u api.User, err error) {
+	var users []api.User
+	if number, ok := s.common.Store.ParseSvcID(w.Number, []byte(r.PathValue("user"))); ok {
+		users, err = s.common.Store.FindNumber(w.Number, number)
 	}
 	if err == nil && len(users) == 0 {
 		err = fmt.Errorf("user %w", control.ErrNotFound)
@@ -150,9 +151,9 @@ func (s *Server) userAt(w *Workspace, r *http.Request) (u User, err error) {
 }
 
 // ofUser makes a route about the user whom the path names.
-func (s *Server) ofUser(f func(control.Actor, *http.Request, *Workspace, User) (any, error)) adminHandler {
+func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace, api.User) (any, error)) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
-		w, err := s.adminWorkspace(r)
+		w, err := s.workspace(r)
 		if err != nil {
 			return nil, err
 		}
@@ -170,40 +171,40 @@ type shownUser struct {
 	MergedFrom []string        `json:"merged_from,omitempty"`
 }
 
-func (s *Server) showUser(_ control.Actor, _ *http.Request, w *Workspace, u User) (any, error) {
+func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace, u api.User) (any, error) {
 	shown := shownUser{User: s.describeUser(w, u)}
 	profile.Merged(u.Blob, func(number, _ uint64) {
-		shown.MergedFrom = append(shown.MergedFrom, string(s.options.Store.AppendSvcID(nil, w.Number, number)))
+		shown.MergedFrom = append(shown.MergedFrom, string(s.common.Store.AppendSvcID(nil, w.Number, number)))
 	})
 	return shown, nil
 }
 
 // exportUser is showUser for who takes the answer away, with an entry of the audit log.
-func (s *Server) exportUser(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
+func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
 	return shownUser{User: s.describeUser(w, u)},
-		s.options.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
+		s.common.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
 // deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
 // is nobody's from now on.
-func (s *Server) deleteUser(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
-	if err := s.eraseRefused(r.Context(), w.Number, s.options.Store, nil, []uint64{u.Number}); err != nil {
+func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
+	if err := s.public.EraseRefused(r.Context(), w.Number, u.Number); err != nil {
 		return nil, err
 	}
-	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	batch := s.common.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
 	batch.Delete(u.Number)
-	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id",
+	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id",
 		r.PathValue("user")))
 }
 
 // commitAudited commits a batch with an entry of the audit log, and logs it.
-func (s *Server) commitAudited(batch Batch, entry control.Entry) error {
+func (s *Server) commitAudited(batch api.Batch, entry control.Entry) error {
 	batch.Audit(entry.Encode())
 	if err := batch.Commit(); err != nil {
 		return err
 	}
-	s.options.Control.Log(entry)
+	s.common.Control.Log(entry)
 	return nil
 }
 
@@ -214,8 +215,8 @@ type statesChange struct {
 }
 
 // changeStates sets states of a user.
-func (s *Server) changeStates(by control.Actor, r *http.Request, w *Workspace, u User) (any, error) {
-	change, err := readAdmin[statesChange](s, r)
+func (s *Server) changeStates(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
+	change, err := read[statesChange](s, r)
 	if err != nil {
 		return nil, err
 	}
@@ -223,15 +224,15 @@ func (s *Server) changeStates(by control.Actor, r *http.Request, w *Workspace, u
 	if err != nil {
 		return nil, err
 	}
-	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	batch := s.common.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetUserStates(op.SvcID, nil, u.Number, states...)
-	return success{}, s.commitAudited(batch, s.options.Control.Entry(by, "states of a user changed", w.ID, "svc_id",
+	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "states of a user changed", w.ID, "svc_id",
 		r.PathValue("user"), "states", len(states)))
 }
 
-func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
+func (c *statesChange) states(w *control.Workspace) (states []shard.State, err error) {
 	switch c.Email {
 	case "":
 	case "opted_in", "subscribed", "unsubscribed":
@@ -249,7 +250,7 @@ func (c *statesChange) states(w *Workspace) (states []shard.State, err error) {
 			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed", control.ErrInvalid, id,
 				state)
 		}
-		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: channelOf(g),
+		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: api.ChannelOf(g),
 			On: state == "subscribed"})
 	}
 	if len(states) == 0 {
@@ -272,7 +273,7 @@ type dashboardUser struct {
 
 // listDashboardUsers answers with those that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
-	c := s.options.Control
+	c := s.common.Control
 	return struct {
 		Users []dashboardUser `json:"dashboard_users"`
 	}{mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
@@ -285,7 +286,7 @@ func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 
 // endSessions signs somebody out of the console, everywhere.
 func (s *Server) endSessions(by control.Actor, r *http.Request) (any, error) {
-	n, err := s.options.Control.EndSessions(by, r.PathValue("user"))
+	n, err := s.common.Control.EndSessions(by, r.PathValue("user"))
 	return struct {
 		Ended int `json:"ended"`
 	}{n}, err

@@ -1,4 +1,4 @@
-package api
+package admin
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ import (
 
 // What was refused (package refused): to list it, to count it, and to send it again.
 
-func (s *Server) refusedRoutes() []adminRoute {
+func (s *Server) refusedRoutes() []route {
 	const base = "/admin/workspaces/{workspace}/refused"
-	return []adminRoute{
+	return []route{
 		{"GET " + base, s.ofRefused(s.listRefused)},
 		{"GET " + base + "/counts", s.ofRefused(s.countRefused)},
 		{"GET " + base + "/{id}", s.showRefused},
@@ -51,7 +51,7 @@ type refusedReason struct {
 	Text string `json:"text"`
 }
 
-func describeRefused(w *Workspace, e *refused.Entry) refusedEntry {
+func describeRefused(w *control.Workspace, e *refused.Entry) refusedEntry {
 	out := refusedEntry{ID: e.ID().String(), At: time.UnixMilli(e.At).UTC().Format(milliLayout), RequestID: e.Request,
 		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
 		Size: e.Size, Object: string(e.Object), Reasons: []refusedReason{}}
@@ -65,7 +65,7 @@ func describeRefused(w *Workspace, e *refused.Entry) refusedEntry {
 const milliLayout = "2006-01-02T15:04:05.000Z"
 
 // keyNumbered is the key with this number, revoked or not.
-func keyNumbered(w *Workspace, number uint32) (id, name string) {
+func keyNumbered(w *control.Workspace, number uint32) (id, name string) {
 	for _, k := range w.Keys {
 		if k.Number == number {
 			return k.ID, k.Name
@@ -81,8 +81,8 @@ const (
 )
 
 // refusedQuery reads what a query of the workspace chooses.
-func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, err error) {
-	if s.options.Refused == nil {
+func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused.Query, err error) {
+	if s.common.Refused == nil {
 		return q, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
 	}
 	limit, err := queryNumber(query, "limit", defaultRefusedLimit, maxRefusedLimit)
@@ -122,10 +122,10 @@ func (s *Server) refusedQuery(w *Workspace, query url.Values) (q refused.Query, 
 
 // ofRefused makes a route about what the query of the request chooses.
 func (s *Server) ofRefused(
-	f func(control.Actor, *http.Request, *Workspace, refused.Query) (any, error),
-) adminHandler {
+	f func(control.Actor, *http.Request, *control.Workspace, refused.Query) (any, error),
+) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
-		w, err := s.adminWorkspace(r)
+		w, err := s.workspace(r)
 		if err != nil {
 			return nil, err
 		}
@@ -138,8 +138,8 @@ func (s *Server) ofRefused(
 }
 
 // listRefused answers with a page of entries, newest first; next, when it is there, is what to ask for before.
-func (s *Server) listRefused(_ control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
-	list, more, err := s.options.Refused.List(r.Context(), q)
+func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
+	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
@@ -167,8 +167,8 @@ type refusedCount struct {
 }
 
 // countRefused answers with counts by hour, key and rule, newest first.
-func (s *Server) countRefused(_ control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
-	counts, err := s.options.Refused.Counts(r.Context(), q)
+func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
+	counts, err := s.common.Refused.Counts(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
@@ -184,13 +184,13 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *Workspace, q 
 }
 
 // refusedAt is the entry that the path names.
-func (s *Server) refusedAt(w *Workspace, r *http.Request) (e refused.Entry, err error) {
-	if s.options.Refused == nil {
+func (s *Server) refusedAt(w *control.Workspace, r *http.Request) (e refused.Entry, err error) {
+	if s.common.Refused == nil {
 		return e, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
 	}
 	id, ok := refused.ParseID(r.PathValue("id"))
 	if ok {
-		e, ok, err = s.options.Refused.Get(r.Context(), w.Number, id)
+		e, ok, err = s.common.Refused.Get(r.Context(), w.Number, id)
 	}
 	if err == nil && !ok {
 		err = fmt.Errorf("refused object %q %w", r.PathValue("id"), control.ErrNotFound)
@@ -199,7 +199,7 @@ func (s *Server) refusedAt(w *Workspace, r *http.Request) (e refused.Entry, err 
 }
 
 func (s *Server) showRefused(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (s *Server) showRefused(_ control.Actor, r *http.Request) (any, error) {
 }
 
 func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -219,10 +219,10 @@ func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.options.Control.Audit(by, "refused object removed", w.ID, "id", e.ID().String()); err != nil {
+	if err := s.common.Control.Audit(by, "refused object removed", w.ID, "id", e.ID().String()); err != nil {
 		return nil, err
 	}
-	_, err = s.options.Refused.Remove(r.Context(), w.Number, e.ID())
+	_, err = s.common.Refused.Remove(r.Context(), w.Number, e.ID())
 	return success{}, err
 }
 
@@ -235,7 +235,7 @@ type sentAgain struct {
 
 // sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry goes.
 func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.adminWorkspace(r)
+	w, err := s.workspace(r)
 	if err != nil {
 		return nil, err
 	}
@@ -257,17 +257,17 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	if err := isSendable(&e); err != nil {
 		return nil, err
 	}
-	if err := s.options.Control.Audit(by, "refused object sent again", w.ID, "id", e.ID().String(),
+	if err := s.common.Control.Audit(by, "refused object sent again", w.ID, "id", e.ID().String(),
 		"edited", edited != nil); err != nil {
 		return nil, err
 	}
-	reply, status, err := s.trackAgain(w, e.Array, e.Object)
+	reply, status, err := s.public.TrackAgain(w, e.Array, e.Object)
 	if err != nil {
 		return nil, err
 	}
 	again := sentAgain{Status: status, Accepted: status == fasthttp.StatusCreated, Answer: reply}
 	if again.Accepted {
-		_, err = s.options.Refused.Remove(r.Context(), w.Number, e.ID())
+		_, err = s.common.Refused.Remove(r.Context(), w.Number, e.ID())
 	}
 	return again, err
 }
@@ -277,23 +277,19 @@ func editedObject(text []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, nil
 	}
-	body, err := checkJSON(text)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s", control.ErrInvalid, err)
+	var edited struct {
+		Object json.RawMessage `json:"object"`
 	}
-	for name := range body.members() {
-		if name != "object" {
-			return nil, fmt.Errorf("%w: %s is no member", control.ErrInvalid, name)
-		}
+	if err := control.DecodeStrict(text, &edited); err != nil {
+		return nil, err
 	}
-	object := body.member("object")
-	if object.absent() {
+	if len(edited.Object) == 0 || string(edited.Object) == "null" {
 		return nil, nil
 	}
-	if !object.isObject() {
+	if edited.Object[0] != '{' {
 		return nil, fmt.Errorf("%w: object: want an object", control.ErrInvalid)
 	}
-	return object, nil
+	return edited.Object, nil
 }
 
 // isSendable says why an entry can't be sent again.
@@ -310,44 +306,17 @@ func isSendable(e *refused.Entry) error {
 	return nil
 }
 
-// trackAgain sends objects as /users/track does. What is refused again is not kept once more.
-func (s *Server) trackAgain(w *Workspace, array string, objects ...[]byte) (reply []byte, status int, err error) {
-	body := append(append([]byte(`{"`), array...), `":[`...)
-	body = append(append(body, bytes.Join(objects, []byte(","))...), "]}"...)
-	if err := s.options.Store.Admit(); err != nil {
-		return nil, 0, err
-	}
-	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
-	defer batch.Release()
-	reply, status = s.options.Track(nil, body, w, batch, s.options.Now(), nil)
-	if status != fasthttp.StatusCreated {
-		countsOf(w).count(0, reply)
-		return reply, status, nil
-	}
-	accepted := batch.Count()
-	if accepted > 0 {
-		if err := batch.Commit(); err != nil {
-			return nil, 0, err
-		}
-		if unmet := batch.Unmet(); unmet != nil {
-			reply = appendUnmet(reply, unmet)
-		}
-	}
-	countsOf(w).count(accepted, reply)
-	return reply, status, nil
-}
-
 // resendBatch is how many objects are sent again in one request: no plan allows fewer.
 const resendBatch = 50
 
 // sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out of
 // accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
-func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace, q refused.Query) (any, error) {
+func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
 	if q.Rule == "" {
 		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)
 	}
 	q.OnlyRefused = true
-	list, more, err := s.options.Refused.List(r.Context(), q)
+	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +329,7 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace,
 	if more {
 		answer.Next = list[len(list)-1].ID().String()
 	}
-	if err := s.options.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule,
+	if err := s.common.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule,
 		"count", len(list)); err != nil {
 		return nil, err
 	}
@@ -382,8 +351,8 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *Workspace,
 }
 
 // sendTogether sends entries of one array in one request, and removes those that were accepted.
-func (s *Server) sendTogether(ctx context.Context, w *Workspace, list []refused.Entry) (accepted int, err error) {
-	reply, status, err := s.trackAgain(w, list[0].Array,
+func (s *Server) sendTogether(ctx context.Context, w *control.Workspace, list []refused.Entry) (accepted int, err error) {
+	reply, status, err := s.public.TrackAgain(w, list[0].Array,
 		mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
 	if err != nil || status != fasthttp.StatusCreated { // nothing was accepted
 		return 0, err
@@ -406,6 +375,6 @@ func (s *Server) sendTogether(ctx context.Context, w *Workspace, list []refused.
 			ids = append(ids, list[i].ID())
 		}
 	}
-	_, err = s.options.Refused.Remove(ctx, w.Number, ids...)
+	_, err = s.common.Refused.Remove(ctx, w.Number, ids...)
 	return len(ids), err
 }

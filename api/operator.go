@@ -1,0 +1,102 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"net"
+
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+)
+
+// What the operator's door (package admin) has of the public one.
+
+// Options are those that the server runs with. They are lent: read them only.
+func (s *Server) Options() *Options { return &s.options }
+
+// RequestID is id when a request may have it, else a new one.
+func (s *Server) RequestID(id string) string {
+	if saneRequestID([]byte(id)) {
+		return id
+	}
+	return string(s.appendRequestID(nil))
+}
+
+// AllowsBadKey counts a request from addr that came with a wrong key or token, and says whether it gets a 401; else it
+// is one of too many.
+func (s *Server) AllowsBadKey(addr net.Addr) bool {
+	badKeyRequests.Inc()
+	return s.badKeys.allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute)
+}
+
+// Failure is what an error of the engine is to the caller.
+type Failure struct {
+	Status     int
+	Text       string
+	RetryAfter int // seconds; 0 for no header
+}
+
+// FailureOf is the answer to an error of the engine, and counts it; ok is false when there is none but a neutral 500.
+func FailureOf(err error) (f Failure, ok bool) {
+	line := answerTo(err)
+	if line == nil {
+		return Failure{}, false
+	}
+	line.count()
+	return Failure{line.status, line.text, line.retryAfter}, true
+}
+
+// Operation is the path of the operation that a request with a key is for, as the OpenAPI document has it; empty: there
+// is none that API keys may be used for.
+func (s *Server) Operation(method, path string) string {
+	res := s.router.find([]byte(path))
+	if res == nil {
+		return ""
+	}
+	rt := res.method([]byte(method))
+	if rt == nil || rt.permission == "" {
+		return ""
+	}
+	return rt.path
+}
+
+// Do serves a request as if it had come from that address.
+func (s *Server) Do(request *fasthttp.Request, from net.Addr) *fasthttp.Response {
+	ctx := new(fasthttp.RequestCtx)
+	ctx.Init(request, from, nil)
+	s.handle(ctx)
+	return &ctx.Response
+}
+
+// TrackAgain sends objects of one array as /users/track does. What is refused again is not kept once more.
+func (s *Server) TrackAgain(w *Workspace, array string, objects ...[]byte) (reply []byte, status int, err error) {
+	body := append(append([]byte(`{"`), array...), `":[`...)
+	body = append(append(body, bytes.Join(objects, []byte(","))...), "]}"...)
+	if err := s.options.Store.Admit(); err != nil {
+		return nil, 0, err
+	}
+	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
+	defer batch.Release()
+	reply, status = s.options.Track(nil, body, w, batch, s.options.Now(), nil)
+	if status != fasthttp.StatusCreated {
+		countsOf(w).count(0, reply)
+		return reply, status, nil
+	}
+	accepted := batch.Count()
+	if accepted > 0 {
+		if err := batch.Commit(); err != nil {
+			return nil, 0, err
+		}
+		if unmet := batch.Unmet(); unmet != nil {
+			reply = appendUnmet(reply, unmet)
+		}
+	}
+	countsOf(w).count(accepted, reply)
+	return reply, status, nil
+}
+
+// EraseRefused erases what is kept of refused objects that name a user who is about to be deleted.
+func (s *Server) EraseRefused(ctx context.Context, workspace uint32, number uint64) error {
+	return s.eraseRefused(ctx, workspace, s.options.Store, nil, []uint64{number})
+}
