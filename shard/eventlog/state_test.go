@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -119,6 +120,7 @@ func TestStatesArePassedOn(t *testing.T) {
 // After a loss of power at any moment while the event log is packed, and with ever so small blocks, changes of states
 // are what they were before, under the same ids.
 func TestStatesOverCrashes(t *testing.T) {
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	fs, on := vfs.NewCrashableMem(), false
