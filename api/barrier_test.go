@@ -63,6 +63,11 @@ func (r behindReads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, e
 	return r.Store.Find(workspace, id, key)
 }
 
+func (r behindReads) FindEach(workspace uint32, list []shard.Identifier) ([][]User, error) {
+	r.note("look")
+	return r.Store.FindEach(workspace, list)
+}
+
 func (r behindReads) FindNumber(workspace uint32, number uint64) ([]User, error) {
 	r.note("look")
 	return r.Store.FindNumber(workspace, number)
@@ -121,6 +126,11 @@ func (b *behind) Answer(workspace uint32, key []byte) (Answer, bool, error) {
 func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
 	b.note("read")
 	return b.Store.Find(workspace, id, key)
+}
+
+func (b *behind) FindEach(workspace uint32, list []shard.Identifier) ([][]User, error) {
+	b.note("read")
+	return b.Store.FindEach(workspace, list)
 }
 
 func (b *behind) FindNumber(workspace uint32, number uint64) ([]User, error) {

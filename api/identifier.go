@@ -84,21 +84,75 @@ func (u *namedUser) find(x *exchange) (list []person, err error) {
 	return list, err
 }
 
-// users yields the users that u names with a copy of their profiles, one at a time. Who was merged away meanwhile comes
-// as whom they were merged into, when it is by an address, which that one may have now; else they are nobody.
-func (u *namedUser) users(x *exchange) iter.Seq2[User, error] {
+// lookAhead reads the users whom a request names, some before they are asked for: so it doesn't wait for the disk, or
+// for other nodes, once for each.
+type lookAhead struct {
+	x     *exchange
+	named []namedUser
+	found [][]User // of the names from first on
+	first int
+}
+
+// maxAhead is how many names are looked at at once: profiles may have megabytes.
+const maxAhead = 16
+
+// users yields the users that a name names with a copy of their profiles. Ask for one name after the other.
+func (l *lookAhead) users(i int) iter.Seq2[User, error] {
+	if l.named[i].isAddress() {
+		return l.named[i].sharers(l.x)
+	}
+	return func(yield func(User, error) bool) {
+		if i >= l.first+len(l.found) {
+			if err := l.read(i); err != nil {
+				yield(User{}, err)
+				return
+			}
+		}
+		for _, u := range l.found[i-l.first] {
+			if !yield(u, nil) {
+				return
+			}
+		}
+	}
+}
+
+// read reads the names from first on: none of the addresses, which thousands may share.
+func (l *lookAhead) read(first int) error {
+	end := min(first+maxAhead, len(l.named))
+	list := make([]shard.Identifier, end-first)
+	var sane []shard.Identifier
+	for i := range list {
+		if u := &l.named[first+i]; u.isSane() && !u.isAddress() {
+			list[i] = shard.Identifier{ID: u.kind, Key: u.key}
+			sane = append(sane, list[i])
+		}
+	}
+	found, err := l.x.reads.FindEach(l.x.ws.Number, sane)
+	if err != nil {
+		return err
+	}
+	l.first, l.found = first, make([][]User, len(list))
+	for i := range list {
+		if list[i].ID != op.NoID {
+			l.found[i], found = found[0], found[1:]
+		}
+	}
+	return nil
+}
+
+func (u *namedUser) isAddress() bool { return u.kind == op.Email || u.kind == op.Phone }
+
+// sharers yields the users who have an address with a copy of their profiles, one at a time. Who was merged away
+// meanwhile comes as whom they were merged into, who may have it now.
+func (u *namedUser) sharers(x *exchange) iter.Seq2[User, error] {
 	return func(yield func(User, error) bool) {
 		list, err := u.find(x)
 		if err != nil {
 			yield(User{}, err)
 			return
 		}
-		read := x.reads.FindNumber
-		if u.kind == op.Email || u.kind == op.Phone {
-			read = x.reads.FindMerged
-		}
 		for _, p := range list {
-			found, err := read(x.ws.Number, p.number)
+			found, err := x.reads.FindMerged(x.ws.Number, p.number)
 			if err != nil {
 				yield(User{}, err)
 				return

@@ -73,6 +73,18 @@ func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
+func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) ([][]User, error) {
+	found := make([][]User, len(list))
+	for i, id := range list {
+		if err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
+			found[i] = append(found[i], User{Number: number, Blob: blob})
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
 func (m *memoryStore) FindMerged(workspace uint32, number uint64) ([]User, error) {
 	return m.FindNumber(workspace, number)
 }

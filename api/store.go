@@ -16,6 +16,8 @@ type finder interface {
 	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone
 	// all who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
+	// FindEach is Find for each of several external ids, aliases and svc_ids, some at a time.
+	FindEach(workspace uint32, list []shard.Identifier) ([][]User, error)
 	// FindNumber returns the profile with this number: none or one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.

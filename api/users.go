@@ -191,9 +191,10 @@ func (x *exchange) export(named []namedUser, fields profile.Fields) {
 	var svcID [64]byte
 	show := ExportOf(x.ws)
 	x.reply = append(x.reply[:0], `{"users":[`...)
+	look := lookAhead{x: x, named: named}
 	for i := range named {
 		found := false
-		for u, err := range named[i].users(x) {
+		for u, err := range look.users(i) {
 			switch {
 			case err != nil:
 				x.failEngine(err)

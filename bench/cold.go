@@ -185,10 +185,13 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		start := time.Now()
-		for range 50 {
+		list := make([]shard.Identifier, 50)
+		for i := range list {
 			user = (user + 7919) % e.bodies.Users
-			key := body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)
-			if _, err := e.engine.Find(1, op.ExternalID, key); err != nil {
+			list[i] = shard.Identifier{ID: op.ExternalID, Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
+		}
+		for some := range slices.Chunk(list, 16) { // as an export does
+			if _, err := e.engine.FindEach(1, some); err != nil {
 				note("read: %v", err)
 			}
 		}

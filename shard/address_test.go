@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -303,6 +304,59 @@ func TestViewIsFind(t *testing.T) {
 		require.NoError(t, e.View(1, op.SvcID, []byte("rubbish"), func(uint64, []byte) { n++ }))
 		require.Equal(t, 1, n)
 	}
+}
+
+// Users whom a request names are looked at several at a time when they aren't in memory: each in his place, joined with
+// what his address has, and who isn't there in nobody's.
+func TestFindEachIsFind(t *testing.T) {
+	fs := vfs.NewMem()
+	e := openTest(t, testOptions(fs))
+	var list []Identifier
+	for i := range 40 {
+		user := fmt.Sprint("u", i)
+		track(t, e, user, attrField(op.AttrEmail, fmt.Sprintf("a%d@example.com", i%7)))
+		list = append(list, Identifier{op.ExternalID, []byte(user)}, Identifier{op.ExternalID, []byte("no " + user)})
+	}
+	setAddress(t, e, op.Email, "a3@example.com", emailGroup)
+	alias := op.AppendAliasKey(nil, []byte("l"), []byte("n"))
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.Alias, string(alias), 0, attrField(op.AttrFirstName, "x")) })
+	svc := e.AppendSvcID(nil, 1, first(e.Find(1, op.ExternalID, []byte("u3")))[0].Number)
+	list = append(list, Identifier{op.Alias, alias}, Identifier{op.SvcID, svc}, Identifier{op.SvcID, []byte("rubbish")})
+	for _, tiny := range []bool{false, true} {
+		if tiny { // nothing is resident
+			require.NoError(t, e.Close())
+			o := testOptions(fs)
+			o.MemoryBytes = 1
+			e = openTest(t, o)
+		}
+		found, err := e.FindEach(1, list)
+		require.NoError(t, err)
+		require.Len(t, found, len(list))
+		for i, id := range list[:81] {
+			want, err := e.Find(1, id.ID, id.Key)
+			require.NoError(t, err)
+			require.Equal(t, append([]User(nil), want...), found[i], "%s", id.Key)
+		}
+		require.Equal(t, [][]User{found[6], nil}, found[81:])
+		require.Len(t, found[6], 1)
+		none, err := e.FindEach(2, list)
+		require.NoError(t, err)
+		require.Equal(t, make([][]User, len(list)), none, "of another workspace")
+	}
+}
+
+func TestEachAtOnce(t *testing.T) {
+	var calls atomic.Int64
+	require.NoError(t, eachAtOnce(100, func(i int) error { calls.Add(int64(i)); return nil }))
+	require.EqualValues(t, 4950, calls.Load())
+	require.ErrorIs(t, eachAtOnce(100, func(i int) error {
+		if i == 50 {
+			return ErrFailed
+		}
+		return nil
+	}), ErrFailed)
+	require.PanicsWithValue(t, "x", func() { _ = eachAtOnce(1, func(int) error { panic("x") }) })
+	require.NoError(t, eachAtOnce(0, nil))
 }
 
 func first[A, B any](a A, _ B) A { return a }

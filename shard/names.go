@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -146,22 +147,41 @@ func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]can
 // may be asked for them.
 const manySharers = 64
 
-// readersAtOnce is how many of them are looked at at once.
+// readersAtOnce is how many users are looked at at once.
 const readersAtOnce = 8
 
-// appendRead is appendCandidates, several at a time.
-func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
-	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
+// eachAtOnce calls f for 0 to n-1, several at a time, until one fails. A panic of f is the caller's: he may have a way
+// of going on.
+func eachAtOnce(n int, f func(i int) error) error {
 	var reading errgroup.Group
-	for r := range readersAtOnce {
+	var panicked atomic.Pointer[any]
+	for r := range min(n, readersAtOnce) {
 		reading.Go(func() (err error) {
-			for i := r; i < len(all) && err == nil; i += readersAtOnce {
-				all[i], err = c.candidate(own[i])
+			defer func() {
+				if p := recover(); p != nil {
+					panicked.Store(&p)
+				}
+			}()
+			for i := r; i < n && err == nil; i += readersAtOnce {
+				err = f(i)
 			}
 			return err
 		})
 	}
 	err := reading.Wait()
+	if p := panicked.Load(); p != nil {
+		panic(*p)
+	}
+	return err
+}
+
+// appendRead is appendCandidates, several at a time.
+func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
+	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
+	err := eachAtOnce(len(all), func(i int) (err error) {
+		all[i], err = c.candidate(own[i])
+		return err
+	})
 	return append(dst, slices.DeleteFunc(all, func(x candidate) bool { return x.number == 0 })...), err
 }
 

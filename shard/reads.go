@@ -140,6 +140,11 @@ func (r *Reads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	return r.coordinator.Find(workspace, id, key)
 }
 
+// FindEach is Coordinator.FindEach.
+func (r *Reads) FindEach(workspace uint32, list []Identifier) ([][]User, error) {
+	return r.coordinator.FindEach(workspace, list)
+}
+
 // FindNumber is Coordinator.FindNumber.
 func (r *Reads) FindNumber(workspace uint32, number uint64) ([]User, error) {
 	return r.coordinator.FindNumber(workspace, number)

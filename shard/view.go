@@ -37,6 +37,36 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 	return users, c.join(workspace, users)
 }
 
+// FindEach returns whom each of the identifiers names: external ids, aliases and svc_ids, which name one user at most.
+// Several are looked at at a time, if the disk or other nodes may be asked for them.
+func (c *Coordinator) FindEach(workspace uint32, list []Identifier) ([][]User, error) {
+	found := make([][]User, len(list))
+	if c.sole != nil && c.sole.AllResident() {
+		for i, id := range list {
+			var err error
+			if found[i], err = c.findOne(workspace, id); err != nil {
+				return nil, err
+			}
+		}
+		return found, nil
+	}
+	err := eachAtOnce(len(list), func(i int) (err error) {
+		found[i], err = c.findOne(workspace, list[i])
+		return err
+	})
+	return found, err
+}
+
+func (c *Coordinator) findOne(workspace uint32, id Identifier) (users []User, err error) {
+	err = c.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
+		users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
+	})
+	if err == nil {
+		err = c.join(workspace, users)
+	}
+	return users, err
+}
+
 // candidates appends the profiles that an identifier names, the one first that /users/track would update.
 func (c *Coordinator) candidates(
 	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
