@@ -51,8 +51,11 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		}
 		far += 6 - held
 		for _, u := range all {
-			count, err := events(n.Coordinator(), op.ExternalID, u, "bought")
-			require.NoError(t, err)
+			var count int
+			c.eventually(func() (err error) {
+				count, err = events(n.Coordinator(), op.ExternalID, u, "bought")
+				return err
+			})
 			require.Equal(t, 3, count, "user %s on node %d", u, n.self)
 		}
 	}
@@ -74,10 +77,13 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		b.Release()
 	}
 	for _, n := range c.all() {
-		require.NoError(t, n.Coordinator().Barrier())
+		c.eventually(n.Coordinator().Barrier)
 		for i, u := range all {
-			trail, err := n.Coordinator().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
-			require.NoError(t, err)
+			var trail []shard.StateChange
+			c.eventually(func() (err error) {
+				trail, err = n.Coordinator().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
+				return err
+			})
 			if i < 6 {
 				require.Len(t, trail, 1, "trail of %s on node %d", u, n.self)
 			} else {
@@ -86,8 +92,12 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		}
 		var blocked []string
 		for cursor := ""; ; {
-			list, next, err := n.Coordinator().BlockedAddresses(testWorkspace, cursor, 4)
-			require.NoError(t, err)
+			var list []shard.BlockedAddress
+			var next string
+			c.eventually(func() (err error) {
+				list, next, err = n.Coordinator().BlockedAddresses(testWorkspace, cursor, 4)
+				return err
+			})
 			for _, a := range list {
 				blocked = append(blocked, a.Email)
 			}
