@@ -17,6 +17,7 @@ type stream struct {
 	ID          string      `json:"id"`
 	Kinds       []string    `json:"kinds"`
 	Names       []string    `json:"names"`
+	Columns     []string    `json:"columns"`
 	Format      string      `json:"format"`
 	Destination destination `json:"destination"`
 	From        string      `json:"from"`

@@ -14,7 +14,7 @@ workspaces:
   - id: demo
     name: Demo shop
     streams:
-      - {id: lake, from: "2026-11-01T00:00:00Z", destination: {type: directory, path: lake}}
+      - {id: lake, from: "2026-11-01T00:00:00Z", columns: ["plan<b>:string", "n:number"], destination: {type: directory, path: lake}}
       - {id: hooks, kinds: [deletion], destination: {type: http, url: "https://example.com/<b>hook"}}
     campaigns:
       - id: welcome
@@ -42,7 +42,7 @@ func TestStreams(t *testing.T) {
 	h.bootstrap(streamsYAML)
 	p := b.get(demo + "/streams")
 	requireHarmless(t, p.text, "streams")
-	for _, text := range []string{"lake", "event, purchase, as parquet", "deletion, as currents", "https://example.com/&lt;b&gt;hook", "failing", "5 events, 1m1s", "&lt;script&gt;refused"} {
+	for _, text := range []string{"lake", "event, purchase, as parquet, with columns of plan&lt;b&gt;:string, n:number", "deletion, as currents", "https://example.com/&lt;b&gt;hook", "failing", "5 events, 1m1s", "&lt;script&gt;refused"} {
 		require.Contains(t, p.text, text)
 	}
 	p = b.post(demo + "/streams/lake/pause")

@@ -64,6 +64,9 @@ const (
 	AddressingPath = "path"
 	AddressingHost = "host"
 
+	// FormatParquet is the format of files that has columns.
+	FormatParquet = "parquet"
+
 	// Formats of messages: the bodies of Currents, or the rows of files; of Kafka also records of Avro.
 	FormatCurrents = "currents"
 	FormatJSON     = "json"
@@ -156,8 +159,8 @@ var destinationNeeds = map[string][]string{
 
 // destinationFormats are what a type's events can be written as; the first is the default.
 var destinationFormats = map[string][]string{
-	DestinationDirectory: {"parquet", "ndjson", FormatAvro},
-	DestinationS3:        {"parquet", "ndjson", FormatAvro},
+	DestinationDirectory: {FormatParquet, "ndjson", FormatAvro},
+	DestinationS3:        {FormatParquet, "ndjson", FormatAvro},
 	DestinationHTTP:      {FormatCurrents, FormatJSON},
 	DestinationKafka:     {FormatCurrents, FormatJSON, FormatAvro},
 }

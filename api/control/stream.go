@@ -13,10 +13,12 @@ import (
 // Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands
 // in its cursors.
 type Stream struct {
-	ID          string      `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
-	Kinds       []string    `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
-	Names       []string    `json:"names,omitempty" yaml:"names"` // only these event names and product ids
-	Format      string      `json:"format" yaml:"format"`         // parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
+	ID     string   `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
+	Kinds  []string `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
+	Names  []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
+	Format string   `json:"format" yaml:"format"`         // parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
+	// Columns are properties, NAME:TYPE with one of ColumnTypes, that have a column of their own in Parquet.
+	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
 	Destination Destination `json:"destination" yaml:"destination"`
 	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept,
 	// or "now" (default), which becomes the time of its creation. To change it is to rewind.
@@ -39,10 +41,15 @@ const Rewound = -1
 // StreamKinds are the kinds that a Stream may have.
 var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge", "identify"}
 
+// ColumnTypes are the types that a column of a Stream may have.
+var ColumnTypes = []string{"string", "number", "boolean", "time"}
+
 const (
 	// MaxStreams is how many a workspace can have: each reads the event log by itself.
 	MaxStreams     = 32
 	maxStreamNames = 1000
+	// maxStreamColumns bounds what a file that is being written takes of memory.
+	maxStreamColumns = 50
 )
 
 func (s *Stream) documentID() *string { return &s.ID }
@@ -78,6 +85,9 @@ func (s *Stream) validate() error {
 			return err
 		}
 	}
+	if err := s.validateColumns(); err != nil {
+		return err
+	}
 	if _, err := s.Since(); err != nil {
 		return err
 	}
@@ -96,6 +106,40 @@ func (s *Stream) validate() error {
 		return invalid("destination.registry: the format %s to Kafka has one, and nothing else", FormatAvro)
 	}
 	return nil
+}
+
+func (s *Stream) validateColumns() error {
+	switch {
+	case len(s.Columns) > 0 && s.Format != FormatParquet:
+		return invalid("columns: the format %s has none, %s has", s.Format, FormatParquet)
+	case len(s.Columns) > maxStreamColumns:
+		return invalid("columns: %d, at most %d", len(s.Columns), maxStreamColumns)
+	}
+	seen := map[string]bool{}
+	for i, c := range s.Columns {
+		name, of, ok := SplitColumn(c)
+		if !ok || !slices.Contains(ColumnTypes, of) {
+			return invalid("columns[%d] %q: want NAME:TYPE, the type one of %s", i, c, strings.Join(ColumnTypes, ", "))
+		}
+		if err := checkName(fmt.Sprintf("columns[%d]", i), name); err != nil {
+			return err
+		}
+		folded := strings.ToLower(name)
+		if seen[folded] {
+			return invalid("columns[%d] %q: most readers take it for the column of another one, which differs in case or type", i, c)
+		}
+		seen[folded] = true
+	}
+	return nil
+}
+
+// SplitColumn splits one of a Stream's columns into the name of the property and the type.
+func SplitColumn(c string) (name, of string, ok bool) {
+	i := strings.LastIndexByte(c, ':')
+	if i < 0 {
+		return "", "", false
+	}
+	return c[:i], c[i+1:], true
 }
 
 // replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.

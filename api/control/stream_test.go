@@ -37,9 +37,10 @@ func TestBootstrapStreams(t *testing.T) {
 	puts := m.puts
 	bootstrap(t, c, streamsFile)
 	require.Equal(t, puts, m.puts, "it says what it said before")
-	bootstrap(t, c, strings.Replace(streamsFile, "{id: lake}", "{id: lake, names: [e]}", 1))
+	bootstrap(t, c, strings.Replace(streamsFile, "{id: lake}", "{id: lake, names: [e], columns: ['a:b:time', n:number]}", 1))
 	now := c.Streams.Get("shop", "lake")
 	require.Equal(t, []string{"e"}, now.Names)
+	require.Equal(t, []string{"a:b:time", "n:number"}, now.Columns)
 	require.True(t, now.Paused, "the file can't say it")
 	require.Equal(t, []any{lake.From, lake.StartedAt}, []any{now.From, now.StartedAt}, "what the file doesn't say begins nothing anew")
 }
@@ -55,12 +56,19 @@ func TestStreamErrors(t *testing.T) {
 		"names[0]":                                                   {ID: "a", Names: []string{""}},
 		"names: 1001":                                                {ID: "a", Names: make([]string, 1001)},
 		"format":                                                     {ID: "a", Format: "csv"},
-		"from":                                                       {ID: "a", From: "yesterday"},
-		"destination.type":                                           {ID: "a", Destination: Destination{Type: "ftp"}},
-		"destination.path \"/etc\"":                                  {ID: "a", Destination: Destination{Path: "/etc"}},
-		"destination.path \"../x\"":                                  {ID: "a", Destination: Destination{Path: "../x"}},
-		"destination.path \"a/../b":                                  {ID: "a", Destination: Destination{Path: "a/../b"}},
-		"destination.path \"..\"":                                    {ID: "a", Destination: Destination{Path: ".."}},
+		"columns: the format ndjson has none":                        {ID: "a", Format: "ndjson", Columns: []string{"a:string"}},
+		"columns: the format currents has none":                      {ID: "a", Columns: []string{"a:string"}, Destination: Destination{Type: DestinationHTTP, URL: "https://h"}},
+		"columns: 51":                                                {ID: "a", Columns: make([]string, 51)},
+		"columns[0] \"plan\": want NAME:TYPE":                        {ID: "a", Columns: []string{"plan"}},
+		"columns[0] \"a:b:int\": want NAME:TYPE":                     {ID: "a", Columns: []string{"a:b:int"}},
+		"columns[0] \"\": want 1 to":                                 {ID: "a", Columns: []string{":string"}},
+		"columns[1] \"Plan:number\": most readers":                   {ID: "a", Columns: []string{"plan:string", "Plan:number"}},
+		"from":                      {ID: "a", From: "yesterday"},
+		"destination.type":          {ID: "a", Destination: Destination{Type: "ftp"}},
+		"destination.path \"/etc\"": {ID: "a", Destination: Destination{Path: "/etc"}},
+		"destination.path \"../x\"": {ID: "a", Destination: Destination{Path: "../x"}},
+		"destination.path \"a/../b": {ID: "a", Destination: Destination{Path: "a/../b"}},
+		"destination.path \"..\"":   {ID: "a", Destination: Destination{Path: ".."}},
 		"destination.bucket: a destination of type directory": {ID: "a", Destination: Destination{Bucket: "b"}},
 		"destination.layout":                              {ID: "a", Destination: Destination{Layout: "flat"}},
 		"destination.bucket is required":                  {ID: "a", Destination: Destination{Type: DestinationS3}},

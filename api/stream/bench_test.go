@@ -13,12 +13,18 @@ import (
 )
 
 // BenchmarkStream reads packed events out of the event log and writes the files of a stream, on one core with -cpu 1.
-// The events have an external id, an app, and four properties, as in bench. ns/event is all of it, cpu-ns/event what it
-// has taken of processors, by which a busy machine is judged; B/event is what lies on the disk.
+// The events have an external id, an app, and four properties, as in bench; columns is Parquet with a column for each.
+// ns/event is all of it, cpu-ns/event what it has taken of processors, by which a busy machine is judged; B/event is what
+// lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
-	for _, format := range []string{"ndjson", "parquet", "avro"} {
+	for _, format := range []string{"ndjson", "parquet", "avro", "columns"} {
 		b.Run(format, func(b *testing.B) {
+			of := control.Stream{Format: format}
+			if format == "columns" {
+				of.Format = "parquet"
+				of.Columns = []string{"plan:string", "count:number", "amount:number", "mobile:boolean"}
+			}
 			w := newWorld(b, 32<<20)
 			w.commitRealistic(requests, events)
 			w.pack()
@@ -28,7 +34,8 @@ func BenchmarkStream(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				b.StopTimer()
-				s := w.create(control.Stream{ID: fmt.Sprintf("s%d", i), Format: format})
+				of.ID = fmt.Sprintf("s%d", i)
+				s := w.create(of)
 				b.StartTimer()
 				before := cpuTime(b)
 				require.NoError(b, w.turns(o, s))

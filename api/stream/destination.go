@@ -81,7 +81,7 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 		return newTopics(o, ws, s, refused)
 	}
 	f := &files{folders: newFolders(o), format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
-		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}}
+		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
 	if f.format == avroFormat || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Those are of a svc_id alone: the other rows must have it.
 		f.users = newReader(o, ws.Number)
@@ -96,6 +96,15 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 		panic(fmt.Sprintf("BUG: stream %q has a destination of type %q", s.ID, d.Type))
 	}
 	return f
+}
+
+// columnsOf are the properties that have columns of their own.
+func columnsOf(s *control.Stream) (columns []eventlog.Column) {
+	for _, c := range s.Columns {
+		name, of, _ := control.SplitColumn(c)
+		columns = append(columns, eventlog.Column{Name: name, Type: eventlog.ColumnType(of)})
+	}
+	return columns
 }
 
 // ownName is the name of what is a stream's, out of one event log, on one node: it has no other's in front.

@@ -23,6 +23,7 @@ type files struct {
 	format     eventlog.Format
 	layout     layout
 	svcID      eventlog.SvcIDFunc
+	columns    []eventlog.Column
 	users      *reader // nil: rows have the svc_id where the event log knows it
 	every      pace
 	to         shelf
@@ -170,7 +171,7 @@ func (f *files) create(key fileKey) (*output, error) {
 		}
 		return o, nil
 	}
-	o.encoder = eventlog.NewEncoder(w, f.format, key.kind, false, f.svcID)
+	o.encoder = eventlog.NewEncoder(w, f.format, key.kind, false, f.svcID, f.columns)
 	return o, nil
 }
 

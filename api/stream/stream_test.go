@@ -265,6 +265,66 @@ func TestWhatIsChosen(t *testing.T) {
 	require.Len(t, got, len(w.exported(eventlog.Query{}))-before)
 }
 
+// Properties that a stream lists have columns of their own, out of blocks and out of the log; another list holds for the
+// files from then on, and begins nothing anew.
+func TestColumns(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "lake", Columns: []string{"plan:string", "n:number", "on:boolean", "at:time"}})
+	for _, pack := range []bool{true, false} {
+		w.track(`{"events":[{"external_id":"u1","name":"e","time":"2026-01-31T09:30:00Z","properties":{"plan":"p","n":2,"on":true,"at":"2026-01-31T10:30:00+01:00","x":{"y":1}}}]}`)
+		w.track(`{"events":[{"external_id":"u1","name":"e","time":"2026-01-31T09:30:00Z","properties":{"plan":1,"n":"2","on":"true","at":"yesterday"}}]}`)
+		w.track(`{"purchases":[{"external_id":"u1","product_id":"sku","currency":"EUR","price":1,"time":"2026-01-31T09:30:00Z","properties":{"n":2.5}}]}`)
+		if pack {
+			w.pack()
+		}
+	}
+	require.NoError(t, w.turns(w.options(), s))
+	type row struct {
+		ID         string   `parquet:"id"`
+		Properties *string  `parquet:"properties,optional"`
+		Plan       *string  `parquet:"property_plan,optional"`
+		N          *float64 `parquet:"property_n,optional"`
+		On         *bool    `parquet:"property_on,optional"`
+		At         *int64   `parquet:"property_at,optional,timestamp(millisecond)"`
+	}
+	plan, n, on, at, half := "p", 2.0, true, time.Date(2026, 1, 31, 9, 30, 0, 0, time.UTC).UnixMilli(), 2.5
+	text := func(s string) *string { return &s }
+	want := []row{{"", text(`{"plan":"p","n":2,"on":true,"at":"2026-01-31T10:30:00+01:00","x":{"y":1}}`), &plan, &n, &on, &at},
+		{"", text(`{"plan":1,"n":"2","on":"true","at":"yesterday"}`), nil, nil, nil, nil}, {"", text(`{"n":2.5}`), nil, &half, nil, nil}}
+	var got []row
+	_, files := w.written("lake")
+	for _, f := range files {
+		rows, err := parquet.ReadFile[row](filepath.Join(w.dir, "shop", "lake", f))
+		require.NoError(t, err)
+		got = append(got, rows...)
+	}
+	slices.SortFunc(got, func(a, b row) int { return strings.Compare(a.ID, b.ID) })
+	for i := range got {
+		got[i].ID = ""
+	}
+	require.Equal(t, slices.Concat(want, want), got)
+
+	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lake", func(s *control.Stream) (*control.Stream, error) { s.Columns = []string{"x:string"}; return s, nil })
+	require.NoError(t, err)
+	next := w.c.Streams.Get("shop", "lake")
+	require.Equal(t, s.StartedAt, next.StartedAt)
+	w.commit(w.ws.Number, 1, 1)
+	require.NoError(t, w.turns(w.options(), next))
+	_, all := w.written("lake")
+	require.Greater(t, len(all), len(files))
+	for _, f := range all {
+		in, err := os.Open(filepath.Join(w.dir, "shop", "lake", f))
+		require.NoError(t, err)
+		info, err := in.Stat()
+		require.NoError(t, err)
+		file, err := parquet.OpenFile(in, info.Size())
+		require.NoError(t, err)
+		_, isOld := file.Schema().Lookup("property_plan")
+		require.Equal(t, slices.Contains(files, f), isOld, f)
+		require.NoError(t, in.Close())
+	}
+}
+
 // faulty is a disk that fails at one of its operations, or from there on: a crash.
 type faulty struct {
 	machine

@@ -95,6 +95,7 @@ type streamsCreate struct {
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
 	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify; default: the first two."`
 	Name   []string `env:"-" help:"Only these events and products."`
+	Column []string `env:"-" help:"parquet: a property that has a column of its own; TYPE: string, number, boolean, time." placeholder:"NAME:TYPE"`
 	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`
 	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
 	destinationFlags
@@ -133,7 +134,7 @@ func (f *destinationFlags) destination() control.Destination {
 // Run makes a stream.
 func (c *streamsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
-		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Format: c.Format,
+		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
 			Destination: c.destination(), From: c.From})
 }
 

@@ -172,6 +172,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "up", "--path", "../../etc")...), "destination.path")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--kind", "click")...), "kinds[0]")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--from", "yesterday")...), "from")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--column", "n:int")...), "want NAME:TYPE")
 	require.Contains(t, refused(t, nil, s.target("streams", "pause", "test", "nothing")...), "not found")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "s3")...), "destination.bucket is required")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "http", "--url", "http://127.0.0.1:1/x", "--format", "ndjson")...), "want currents or json")
@@ -228,12 +229,11 @@ func TestClientsReadStreams(t *testing.T) {
 	}
 	s := newAdminSite(t, "--stream-file-after", "20ms")
 	p := s.start(t)
-	for _, format := range []string{"parquet", "ndjson"} {
-		tool(t, s.target("streams", "create", "test", format, "--format", format)...)
-	}
+	tool(t, s.target("streams", "create", "test", "parquet", "--column", "n:number,text:string", "--column", "f:boolean", "--column", "at:time")...)
+	tool(t, s.target("streams", "create", "test", "ndjson", "--format", "ndjson")...)
 	for i := range 3 {
 		require.Equal(t, 201, s.post(t, "/users/track", allKey, strings.ReplaceAll(`{"events":[{"external_id":"ann","name":"e \"1\" é\n","time":"2026-01-31T09:30:00.123Z",
-			"app_id":"11ae5b4b-2445-4440-a04f-bf537764c9ad","properties":{"n":#,"f":1.5,"text":"a'b\\c","nested":{"a":"deep"},"list":[1,"2"]}},{"external_id":"bob","name":"plain","time":"2013-07-16T19:20:30+01:00"}],
+			"app_id":"11ae5b4b-2445-4440-a04f-bf537764c9ad","properties":{"n":#,"f":1.5,"text":"a'b\\c","at":"2026-01-31T10:30:00.5+01:00","nested":{"a":"deep"},"list":[1,"2"]}},{"external_id":"bob","name":"plain","time":"2013-07-16T19:20:30+01:00"}],
 			"purchases":[{"external_id":"ann","product_id":"sku-#","currency":"JPY","price":12000.0,"quantity":3,"time":"2026-02-01T00:00:00Z"}]}`, "#", strconv.Itoa(i))).status)
 	}
 	installed := filepath.Join(dir, "readers", "duckdb.js") // node looks for packages from where the file is
@@ -254,9 +254,33 @@ func TestClientsReadStreams(t *testing.T) {
 		}
 		for _, row := range got {
 			requireSameEvent(t, byID[idOf(t, row)], row)
+			if format == "parquet" {
+				requireOwnColumns(t, byID[idOf(t, row)], row)
+			}
 		}
 	}
 	p.stop()
+}
+
+// requireOwnColumns holds the columns of properties against the JSON: f is a number, and has a column of booleans.
+func requireOwnColumns(t *testing.T, want, row string) {
+	t.Helper()
+	var line struct{ Properties map[string]any }
+	var got map[string]any
+	require.NoError(t, json.Unmarshal([]byte(want), &line))
+	require.NoError(t, json.Unmarshal([]byte(row), &got))
+	require.Equal(t, "DOUBLE VARCHAR BOOLEAN TIMESTAMP WITH TIME ZONE", got["types"])
+	require.Nil(t, got["property_f"])
+	require.Equal(t, line.Properties["text"], got["property_text"])
+	if line.Properties == nil {
+		require.Nil(t, got["property_n"])
+		require.Nil(t, got["property_at"])
+		return
+	}
+	require.EqualValues(t, line.Properties["n"], numberOf(got["property_n"]))
+	at, err := time.Parse("2006-01-02 15:04:05.999-07", got["property_at"].(string))
+	require.NoError(t, err)
+	require.Equal(t, "2026-01-31T09:30:00.5Z", at.UTC().Format(time.RFC3339Nano))
 }
 
 // requireSameEvent compares a line of the export with a row of a reader.

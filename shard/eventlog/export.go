@@ -56,6 +56,9 @@ type Event struct {
 
 	// Properties is a JSON object, nil for none.
 	Properties []byte
+
+	fields []byte // the same as the row has it, with names
+	names  *names
 }
 
 // AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and
@@ -356,6 +359,6 @@ func (x *exporter) fill(r *row, n *names) {
 		x.event.fillFields(r, n)
 	} else if len(r.properties) > 0 {
 		x.buf = appendPropertiesJSON(x.buf[:0], r.properties, n)
-		x.event.Properties = x.buf
+		x.event.Properties, x.event.fields, x.event.names = x.buf, r.properties, n
 	}
 }

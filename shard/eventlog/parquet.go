@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -71,29 +70,33 @@ const (
 type parquetEncoder struct {
 	w       *parquet.Writer
 	svcID   SvcIDFunc
-	columns [parquetColumns][]parquet.Value // of the batch; what isn't set is null
-	filled  [parquetColumns]bool            // columns that have values
-	texts   []byte                          // that values of the batch point to
-	rows    int                             // of the batch
-	grouped int                             // rows of the row group without the batch
+	columns [][]parquet.Value    // of the batch; what isn't set is null
+	filled  []bool               // columns that have values
+	own     map[string]ownColumn // of properties
+	texts   []byte               // that values of the batch point to
+	rows    int                  // of the batch
+	grouped int                  // rows of the row group without the batch
 }
 
-func newParquetEncoder(w io.Writer, svcID SvcIDFunc) *parquetEncoder {
-	x := &parquetEncoder{svcID: svcID,
-		w: parquet.NewWriter(w, parquetSchema, parquet.Compression(&parquet.Zstd), parquet.PageBufferSize(parquetPage))}
+func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parquetEncoder {
+	schema, own := parquetSchemaOf(properties)
+	x := &parquetEncoder{svcID: svcID, own: own,
+		w:       parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd), parquet.PageBufferSize(parquetPage)),
+		columns: make([][]parquet.Value, parquetColumns+len(properties)),
+		filled:  make([]bool, parquetColumns+len(properties))}
 	for c := range x.columns {
-		x.columns[c] = slices.Clone(parquetNulls[c])
+		x.columns[c] = make([]parquet.Value, parquetBatch)
+		setNull(x.columns[c], c)
 	}
 	return x
 }
 
-// parquetNulls is a batch of rows that have nothing.
-var parquetNulls = func() (columns [parquetColumns][]parquet.Value) {
-	for c := range columns {
-		columns[c] = slices.Repeat([]parquet.Value{parquet.Value{}.Level(0, 0, c)}, parquetBatch)
+func setNull(values []parquet.Value, column int) {
+	null := parquet.Value{}.Level(0, 0, column)
+	for i := range values {
+		values[i] = null
 	}
-	return columns
-}()
+}
 
 func (x *parquetEncoder) Write(e *Event) error {
 	start := len(x.texts)
@@ -119,6 +122,9 @@ func (x *parquetEncoder) Write(e *Event) error {
 	}
 	if e.Properties != nil {
 		x.setText(columnProperties, e.Properties)
+		if len(x.own) > 0 {
+			x.setOwn(e)
+		}
 	}
 	if x.rows++; x.rows < parquetBatch {
 		return nil
@@ -166,7 +172,7 @@ func (x *parquetEncoder) Flush() error {
 			return fmt.Errorf("write parquet: %w", err)
 		}
 		if x.filled[column] {
-			copy(x.columns[column][:x.rows], parquetNulls[column])
+			setNull(x.columns[column][:x.rows], column)
 			x.filled[column] = false
 		}
 	}

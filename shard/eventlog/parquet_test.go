@@ -16,7 +16,7 @@ import (
 func TestParquetRows(t *testing.T) {
 	const rows = parquetRowGroup + parquetBatch + 1
 	var out bytes.Buffer
-	e := NewEncoder(&out, Parquet, op.Event, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) })
+	e := NewEncoder(&out, Parquet, op.Event, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) }, nil)
 	kinds := []op.Kind{op.Event, op.Purchase, op.Delete}
 	for i := range rows {
 		require.NoError(t, e.Write(&Event{Position: uint64(i), Workspace: 3, Kind: kinds[i%3], ID: op.ExternalID, Key: fmt.Append(nil, "u", i%1000), Number: uint64(i), Resolved: i%7 == 0,

@@ -50,7 +50,7 @@ func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query,
 	if _, err := ParseFormat(string(format)); err != nil {
 		return err
 	}
-	e := NewEncoder(w, format, op.Event, q.Workspace == 0, svcID)
+	e := NewEncoder(w, format, op.Event, q.Workspace == 0, svcID, nil)
 	err := x.Export(ctx, q, e.Write)
 	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
 		return errors.Join(err, e.Flush())
@@ -68,11 +68,13 @@ type Encoder interface {
 }
 
 // NewEncoder begins a file of events of a kind; events, purchases and deletions go into one. NDJSON has the numbers of
-// workspaces if that is wanted; Parquet has them always.
-func NewEncoder(w io.Writer, format Format, kind op.Kind, workspace bool, svcID SvcIDFunc) Encoder {
+// workspaces if that is wanted; Parquet has them always, and columns of properties besides those of a ParquetRow.
+func NewEncoder(
+	w io.Writer, format Format, kind op.Kind, workspace bool, svcID SvcIDFunc, properties []Column,
+) Encoder {
 	switch {
 	case format == Parquet && kind < EmailState:
-		return newParquetEncoder(w, svcID)
+		return newParquetEncoder(w, svcID, properties)
 	case format == Parquet:
 		return newChangeEncoder(w, svcID)
 	}

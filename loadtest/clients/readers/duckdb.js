@@ -13,12 +13,14 @@ const source = {
     columns = {id: 'VARCHAR', type: 'VARCHAR', external_id: 'VARCHAR', name: 'VARCHAR', product_id: 'VARCHAR', currency: 'VARCHAR', price: 'DOUBLE',
       quantity: 'BIGINT', total_minor: 'BIGINT', time: 'TIMESTAMP', accepted_at: 'TIMESTAMP', app_id: 'VARCHAR', properties: 'JSON'})`,
 }[format]
+// properties that have columns of their own, with the types that DuckDB sees
+const own = format === 'parquet' ? `, property_n, property_text, property_f, property_at, typeof(property_n) || ' ' || typeof(property_text) || ' ' || typeof(property_f) || ' ' || typeof(property_at) AS types` : ''
 
 async function main() {
   const connection = await (await DuckDBInstance.create(':memory:')).connect()
   const rows = await connection.runAndReadAll(`
     SELECT id, type, external_id, name, product_id, currency, price, quantity, total_minor, epoch_ms(time) AS time, epoch_ms(accepted_at) AS accepted_at, app_id,
-      CAST(properties AS VARCHAR) AS properties, event_type, CAST(date AS VARCHAR) AS date, properties->>'$.nested.a' AS nested
+      CAST(properties AS VARCHAR) AS properties, event_type, CAST(date AS VARCHAR) AS date, properties->>'$.nested.a' AS nested${own}
     FROM ${source} ORDER BY id`)
   for (const row of rows.getRowObjectsJson()) console.log(JSON.stringify(row))
 }
