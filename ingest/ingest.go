@@ -51,6 +51,8 @@ type Workspace struct {
 	Blocked map[string]struct{}
 	// ErrorObjects makes the errors of a refused request objects instead of strings (`request_error_shape: objects`).
 	ErrorObjects bool
+	// StreamsAttributes marks attributes ops for a stream that carries them out (op.Streamed).
+	StreamsAttributes bool
 	// Braze makes texts say braze_id for svc_id (`profile_id_name: braze_id`).
 	Braze bool
 }

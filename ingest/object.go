@@ -140,6 +140,9 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 	if kind != op.Attributes && (flags.Has(op.UpdateOnly) || id.resolved != op.ExternalID) {
 		flags |= op.Conditional
 	}
+	if kind == op.Attributes && d.ws.StreamsAttributes {
+		flags |= op.Streamed
+	}
 	if id.unknown {
 		d.o = start
 		d.counts[d.array]++

@@ -60,7 +60,7 @@ func (w *worker) apply(c *commit) error {
 		if err := w.applyOp(p, o); err != nil {
 			return fmt.Errorf("apply position %d op %d: %w", c.Position, a.ordinal, err)
 		}
-		if a.dropped && isEvent(o) {
+		if a.dropped && isLogged(o) {
 			p.Dropped.Add(Dropped{Position: c.Position, Ordinal: a.ordinal})
 		}
 		if c.messages != nil {
@@ -71,12 +71,13 @@ func (w *worker) apply(c *commit) error {
 	return nil
 }
 
-// isEvent says whether the event log would hold the op: an event or purchase, also one that a message brings.
-func isEvent(o op.Op) bool {
+// isLogged says whether the event log would hold the op: an event or purchase, or attributes that a stream carries out;
+// also those that a message brings.
+func isLogged(o op.Op) bool {
 	if o.Kind() == op.Message {
 		o = op.Op(MessageRecord(o.Body())[op.HeaderBytes:])
 	}
-	return o.Kind() == op.Event || o.Kind() == op.Purchase
+	return o.Kind() == op.Event || o.Kind() == op.Purchase || o.Kind() == op.Attributes && o.Flags().Has(op.Streamed)
 }
 
 func (w *worker) applyOp(p *partition, o op.Op) error {

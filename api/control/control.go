@@ -83,6 +83,8 @@ type Workspace struct {
 	Blocked map[string]struct{}
 	Limits  ratelimit.Limits
 	Windows *ratelimit.Windows
+	// StreamsAttributes: a stream carries attributes out.
+	StreamsAttributes bool
 	// Prepared is what Options.Prepare made of it.
 	Prepared any
 
@@ -214,7 +216,7 @@ func (c *Control) Apply(key string, doc []byte) {
 	switch kind {
 	case kindUsed:
 		c.applyUsed(id, doc)
-	case kindWorkspace, kindApp, kindKey, kindGroup, kindSCIM, kindSCIMToken:
+	case kindWorkspace, kindApp, kindKey, kindGroup, kindStream, kindSCIM, kindSCIMToken:
 		if c.started {
 			old := c.snapshot.Load()
 			next := &Snapshot{workspaces: maps.Clone(old.workspaces), slugs: maps.Clone(old.slugs), SCIM: old.SCIM}
@@ -279,6 +281,10 @@ func (c *Control) addPart(w *Workspace, name string, text []byte) {
 	case kindGroup:
 		if g := new(Group); c.decode(name, text, g) && !g.Archived {
 			w.Groups[g.ID] = g
+		}
+	case kindStream:
+		if s := new(Stream); c.decode(name, text, s) {
+			w.StreamsAttributes = w.StreamsAttributes || slices.Contains(s.Kinds, StreamAttributes)
 		}
 	case kindKey:
 		d := new(KeyDocument)

@@ -31,6 +31,8 @@ type Stream struct {
 // Names of what a Stream may say.
 const (
 	StreamBeginning = "beginning"
+	// StreamAttributes is the kind of attributes as they were sent.
+	StreamAttributes = "attributes"
 
 	streamNow = "now"
 )
@@ -39,7 +41,8 @@ const (
 const Rewound = -1
 
 // StreamKinds are the kinds that a Stream may have.
-var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge", "identify"}
+var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge", "identify",
+	StreamAttributes}
 
 // ColumnTypes are the types that a column of a Stream may have.
 var ColumnTypes = []string{"string", "number", "boolean", "time"}
@@ -97,9 +100,11 @@ func (s *Stream) validate() error {
 	if err := oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format); err != nil {
 		return err
 	}
-	if slices.Contains(s.Kinds, "identify") &&
-		(s.Format == FormatAvro || s.Format == FormatCurrents || s.Destination.Layout == LayoutCurrents) {
-		return invalid("kinds: Currents, whose words this stream has, knows no identify")
+	for _, k := range [...]string{"identify", StreamAttributes} {
+		if slices.Contains(s.Kinds, k) &&
+			(s.Format == FormatAvro || s.Format == FormatCurrents || s.Destination.Layout == LayoutCurrents) {
+			return invalid("kinds: Currents, whose words this stream has, has none for %s", k)
+		}
 	}
 	avro := s.Destination.Type == DestinationKafka && s.Format == FormatAvro
 	if avro != (s.Destination.Registry != "") {

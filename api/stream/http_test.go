@@ -98,7 +98,8 @@ func (w *world) track(body string) {
 	w.t.Helper()
 	b := w.e.NewBatch(w.ws.Number, 0)
 	defer b.Release()
-	answer, status := ingest.NewDecoder(ingest.Options{}).Track(nil, []byte(body), &ingest.Workspace{ID: w.ws.Number}, &b.Builder, b, time.Now().UnixMilli())
+	answer, status := ingest.NewDecoder(ingest.Options{}).Track(nil, []byte(body), &ingest.Workspace{ID: w.ws.Number, StreamsAttributes: w.c.Snapshot().Lookup("shop").StreamsAttributes,
+		Groups: map[[16]byte]ingest.Channel{{15: 1}: ingest.ChannelEmail}}, &b.Builder, b, time.Now().UnixMilli())
 	require.Equal(w.t, 201, status, "%s", answer)
 	require.NotContains(w.t, string(answer), "errors")
 	require.NoError(w.t, b.Commit())

@@ -159,7 +159,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 func forIngest(w *control.Workspace) *ingest.Workspace {
 	i := &ingest.Workspace{
 		ID: w.Number, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
-		ErrorObjects: w.RequestErrorShape == "objects", Braze: w.Braze(),
+		ErrorObjects: w.RequestErrorShape == "objects", Braze: w.Braze(), StreamsAttributes: w.StreamsAttributes,
 	}
 	if w.Plan == "mau" {
 		i.MaxCombined = 50

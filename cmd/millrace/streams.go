@@ -93,7 +93,7 @@ type streamsCommand struct {
 type streamsCreate struct {
 	inOne
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify; default: the first two."`
+	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
 	Name   []string `env:"-" help:"Only these events and products."`
 	Column []string `env:"-" help:"parquet: a property that has a column of its own; TYPE: string, number, boolean, time." placeholder:"NAME:TYPE"`
 	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`

@@ -85,8 +85,14 @@ func (s *site) streamStatus(t *testing.T, stream string) (v struct {
 func (s *site) awaitStream(t *testing.T, stream string) (want []string) {
 	t.Helper()
 	want = strings.Split(strings.TrimSuffix(tool(t, s.target("export", "events", "--workspace", "test")...), "\n"), "\n")
-	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(len(want)) }, time.Minute, 100*time.Millisecond, "%s: %d events", stream, len(want))
+	s.awaitEvents(t, stream, len(want))
 	return want
+}
+
+// awaitEvents waits until a stream has delivered that many.
+func (s *site) awaitEvents(t *testing.T, stream string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(n) }, testsize.Of(20*time.Minute, time.Minute, time.Minute), 100*time.Millisecond, "%s: %d events", stream, n)
 }
 
 // The server is killed again and again while requests come and files are written. In the end each stream has what the
@@ -452,5 +458,96 @@ func TestStatesStreamOverKills(t *testing.T) {
 	slices.Sort(second)
 	slices.Sort(first)
 	require.Equal(t, first, slices.Compact(second), "under the same ids")
+	p.stop()
+}
+
+// The server is killed while attributes are set; who gets no answer sends the same request again. In the end a stream has
+// each object once, those of a user in order, whichever way they went to him, and as many as he has counted; nothing of
+// what had no effect. Rewound, it says the same under the same ids, but of a user who was deleted nothing.
+func TestAttributesStreamOverKills(t *testing.T) {
+	t.Parallel()
+	r := testseed.Rand(t)
+	s := newAdminSite(t, "--stream-file-after", "30ms", "--event-pack-after", "200ms")
+	p := s.start(t)
+	tool(t, s.target("streams", "create", "test", "sent", "--format", "ndjson", "--kind", "attributes")...)
+	stop := make(chan struct{})
+	var said [6]int
+	var wg sync.WaitGroup
+	for user := range said {
+		wg.Go(func() {
+			for n := 0; ; {
+				who := fmt.Sprintf(`"email":"u%d@example.com"`, user) // in another partition
+				if n%2 == 0 {
+					who += fmt.Sprintf(`,"external_id":"u%d"`, user)
+				}
+				body := fmt.Sprintf(`{"attributes":[{%s,"said":%d,"count":{"inc":1}},{"external_id":"gone","n":1},{"external_id":"nobody","_update_existing_only":true,"n":1}]}`, who, n)
+				if a, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, body, "Idempotency-Key", fmt.Sprintf("%d-%d", user, n)); err == nil && a.status == http.StatusCreated {
+					n++
+					said[user] = n
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for range testsize.Of(100, 3, 2) {
+		time.Sleep(time.Duration(100+r.IntN(500)) * time.Millisecond)
+		p.kill()
+		p = s.start(t, streamBounds(r)...)
+	}
+	close(stop)
+	wg.Wait()
+	all := 0
+	for user, n := range said {
+		all += n
+		users := s.post(t, "/users/export/ids", allKey, fmt.Sprintf(`{"external_ids":["u%d"],"fields_to_export":["custom_attributes"]}`, user))
+		require.Regexp(t, fmt.Sprintf(`"count":%d[,}]`, n), users.body)
+	}
+	read := func(rows int) (got []string) {
+		require.Eventually(t, func() bool {
+			got = nil
+			for _, f := range s.streamFiles(t, "sent", ".ndjson.zst") {
+				got = append(got, ndjsonOf(t, f)...)
+			}
+			return len(got) >= rows
+		}, testsize.Of(10*time.Minute, time.Minute, time.Minute), 200*time.Millisecond)
+		require.Len(t, got, rows)
+		slices.SortFunc(got, func(a, b string) int { return strings.Compare(idOf(t, a), idOf(t, b)) })
+		return got
+	}
+	first := read(2 * all)
+	require.Len(t, slices.CompactFunc(slices.Clone(first), func(a, b string) bool { return idOf(t, a) == idOf(t, b) }), 2*all)
+	isGone := func(line string) bool { return strings.Contains(line, `"external_id":"gone"`) }
+	kept := slices.DeleteFunc(slices.Clone(first), isGone)
+	require.Len(t, kept, all)
+	var seen [6]int
+	for _, line := range kept {
+		var v struct {
+			ExternalID string `json:"external_id"`
+			Email      string
+			Properties struct {
+				Said  int
+				Count struct{ Inc int }
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		user := (v.ExternalID + v.Email)[1] - '0'
+		require.Equal(t, []int{seen[user], 1}, []int{v.Properties.Said, v.Properties.Count.Inc}, line)
+		seen[user]++
+	}
+	require.Equal(t, said, seen)
+
+	require.Equal(t, http.StatusCreated, s.post(t, "/users/delete", allKey, `{"external_ids":["gone"]}`).status)
+	tool(t, s.target("streams", "rewind", "test", "sent")...)
+	again := read(3 * all)
+	want := slices.Concat(first, kept)
+	slices.Sort(want)
+	slices.Sort(again)
+	require.Equal(t, want, again)
+	t.Logf("%d objects of %d requests", 2*all, all)
 	p.stop()
 }

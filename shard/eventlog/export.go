@@ -54,7 +54,7 @@ type Event struct {
 
 	Gone uint64 // of a merge: the number of who was merged into Number; ID and Key are his external id
 
-	// Properties is a JSON object, nil for none.
+	// Properties is a JSON object, nil for none; of attributes, those that were sent.
 	Properties []byte
 
 	fields []byte // the same as the row has it, with names
@@ -355,7 +355,7 @@ func (x *exporter) fill(r *row, n *names) {
 	if r.app > 0 {
 		x.event.App = n.at(r.app - 1)
 	}
-	if !isEvent(r.kind) {
+	if !hasProperties(r.kind) {
 		x.event.fillFields(r, n)
 	} else if len(r.properties) > 0 {
 		x.buf = appendPropertiesJSON(x.buf[:0], r.properties, n)

@@ -24,7 +24,7 @@ func appendPropertiesJSON(dst, properties []byte, n *names) []byte {
 	return append(dst, '}')
 }
 
-// appendValue appends a value as JSON. What has no place among properties, an operator, becomes null.
+// appendValue appends a value as JSON.
 func appendValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:
@@ -70,6 +70,8 @@ func appendValue(dst []byte, v op.Value) []byte {
 			rest = next
 		}
 		return append(dst, '}')
+	case op.Increment, op.Update, op.ArrayEdit:
+		return profile.AppendSentValue(dst, v)
 	}
 	return append(dst, "null"...)
 }

@@ -19,7 +19,8 @@ const (
 )
 
 // kindNames are what kinds are called outside.
-var kindNames = [256]string{op.Event: "event", op.Purchase: "purchase", op.Delete: "deletion",
+var kindNames = [256]string{op.Attributes: "attributes", op.Event: "event", op.Purchase: "purchase",
+	op.Delete:  "deletion",
 	EmailState: "email_subscription", GroupState: "subscription_group", Merged: "merge", Identified: "identify"}
 
 // KindName is what a kind of event is called outside.
@@ -33,6 +34,9 @@ func KindNamed(name string) (op.Kind, bool) {
 
 // isEvent says whether a kind is what users do, which exports have and which has names.
 func isEvent(k op.Kind) bool { return k == op.Event || k == op.Purchase }
+
+// hasProperties says whether rows of a kind have properties: what was sent.
+func hasProperties(k op.Kind) bool { return isEvent(k) || k == op.Attributes }
 
 // isState says whether a kind is a change of a state.
 func isState(k op.Kind) bool { return k == EmailState || k == GroupState }
@@ -75,6 +79,59 @@ func (n *notes) next(position uint64, ordinal uint32) *shard.Noted {
 		}
 	}
 	return nil
+}
+
+// addAttributes adds a row for attributes that a stream carries out, as they were sent.
+func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+	flags := o.Flags()
+	s.scratch = s.scratch[:0]
+	for fields := o.Body(); len(fields) > 0; {
+		code, v, rest, ok := op.NextField(fields)
+		if !ok {
+			break
+		}
+		switch fields = rest; {
+		case code >= op.ReservedCodes:
+			s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, code-op.ReservedCodes))), v...)
+		case code == op.AttrSubscriptionGroups:
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), groupsAsSent(v))
+		case op.AttrName(code) != "":
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), v)
+		}
+	}
+	if flags.Has(op.MergeObjects) {
+		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
+	}
+	s.eventBytes += int64(len(o))
+	s.list = append(s.list, row{position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
+		time: rec.Stamp / 1000, workspace: rec.Workspace, kind: op.Attributes, id: flags.ID(), number: o.Number(),
+		resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, name: s.names.intern(&s.pages, nil),
+		key: s.pages.keep(o.Key()), properties: s.pages.keep(s.scratch)})
+}
+
+// groupsAsSent is the value of subscription_groups as clients send it.
+func groupsAsSent(v op.Value) []byte {
+	var list, object []byte
+	for rest := v.Bytes(); len(rest) > 0; {
+		group, behind, ok := op.NextValue(rest)
+		on, next, also := op.NextValue(behind)
+		if !ok || !also || len(group.Bytes()) < 16 {
+			break
+		}
+		rest = next
+		state := "unsubscribed"
+		if on.Tag() == op.True {
+			state = "subscribed"
+		}
+		object = appendMember(object[:0], "subscription_group_id", uuid.UUID(group.Bytes()[:16]).String())
+		list = op.AppendBlock(list, op.Object, appendMember(object, "subscription_state", state))
+	}
+	return op.AppendBlock(nil, op.Array, list)
+}
+
+func appendMember(dst []byte, name, text string) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+	return op.AppendString(dst, []byte(text))
 }
 
 // addNoted adds a row for what an op has made.

@@ -181,6 +181,10 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	of := rec
 	switch o.Kind() {
+	case op.Attributes:
+		if o.Flags().Has(op.Streamed) {
+			s.addAttributes(position, ordinal, stamp, rec, o)
+		}
 	case op.Event, op.Purchase, op.Delete:
 		if err := s.addOp(position, ordinal, stamp, rec, o); err != nil {
 			return err
@@ -195,7 +199,12 @@ func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op
 		}
 		s.innerNames = inner.Names
 		of, o = &inner, brought
-		if k := o.Kind(); k == op.Event || k == op.Purchase || k == op.Delete {
+		switch k := o.Kind(); {
+		case k == op.Attributes && o.Flags().Has(op.Streamed):
+			s.newNames(&inner)
+			s.addAttributes(position, ordinal, stamp, &inner, o)
+			s.newNames(rec)
+		case k == op.Event, k == op.Purchase, k == op.Delete:
 			s.newNames(&inner)
 			if err := s.addOp(position, ordinal, stamp, &inner, o); err != nil {
 				return err
@@ -327,7 +336,7 @@ func (s *stretch) finish(dropped []shard.Dropped, deleted *deletedSet) {
 		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
 			dropped = dropped[1:]
 		}
-		if len(dropped) > 0 && dropped[0] == (shard.Dropped{Position: r.position, Ordinal: r.ordinal}) {
+		if len(dropped) > 0 && !isNoted(r.kind) && dropped[0] == (shard.Dropped{Position: r.position, Ordinal: r.ordinal}) {
 			s.dropped++
 			continue
 		}

@@ -129,6 +129,9 @@ const (
 // Offer marks a RowState that an import brings: an address that others have, or that knows already, does not take it.
 const Offer = UpdateOnly
 
+// Streamed marks an Attributes op that a stream of its workspace carries out as it was sent. For who reads the log.
+const Streamed = Conditional
+
 // Echo marks a RowState by a profile in whose own registers each of its states was another before: what it says has
 // been noted of the profile. For who reads the log.
 const Echo = Conditional
