@@ -95,14 +95,15 @@ func (s *site) awaitEvents(t *testing.T, stream string, n int) {
 	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(n) }, testsize.Of(20*time.Minute, time.Minute, time.Minute), 100*time.Millisecond, "%s: %d events", stream, n)
 }
 
-// The server is killed again and again while requests come and files are written. In the end each stream has what the
-// export has: nothing is missing, nothing is there twice, and in each file the events are in the order in which they
-// were applied.
+// The server is killed again and again while requests come and files are written, and destinations fail now and then. In
+// the end each stream has what the export has: nothing is missing, in files and objects nothing is there twice, what
+// comes twice as a message has the same id, and all is in the order in which it was applied.
 func TestStreamsOverKills(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
-	s := newAdminSite(t, "--stream-file-after", "30ms", "--stream-file-bytes", "64KiB", "--event-pack-after", "500ms")
+	s := newAdminSite(t, "--stream-file-after", "30ms", "--stream-file-bytes", "64KiB", "--event-pack-after", "500ms", "--stream-retry-max", "1s")
 	p := s.start(t)
+	others := s.receive(t, r.Uint64())
 	tool(t, s.target("streams", "create", "test", "lines", "--format", "ndjson", "--from", "beginning")...)
 	tool(t, s.target("streams", "create", "test", "columns", "--format", "parquet")...)
 	l := s.load(func(o *loadtest.Options) { o.Connections, o.Body.EmailShare = 4, 0.1 })
@@ -133,6 +134,7 @@ func TestStreamsOverKills(t *testing.T) {
 	slices.Sort(ids)
 	require.Equal(t, ids, s.parquetIDs(t, "columns"))
 	require.EqualValues(t, len(want), s.streamStatus(t, "lines").Events)
+	others.requireReceived(t, s, want)
 	p.stop()
 	require.Empty(t, unfinished(t, filepath.Join(s.dir, "streams", "test", "lines")))
 	t.Logf("%d events in %d and %d files", len(want), len(s.streamFiles(t, "lines", ".ndjson.zst")), len(s.streamFiles(t, "columns", ".parquet")))
