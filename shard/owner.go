@@ -21,42 +21,69 @@ type Logged struct {
 }
 
 // ViewOwner calls f, as View does, with the user whose a logged event is now: the one who had its identifier then, or
-// whom that one was merged into. It isn't called when that user is gone.
-func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) error {
+// whom that one was merged into. It isn't called when that user is gone, or on the way to another one: then gone is his
+// number, as far as the tombstones tell.
+func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	if e.Resolved {
-		return c.viewMerged(e.Workspace, e.Number, f)
+		return e.Number, c.viewMerged(e.Workspace, e.Number, f)
 	}
 	n := e.Number
 	if e.ID != op.ExternalID { // there is the row; the profile that the op has made lies behind it
 		n = c.hasher.Profile(n)
 	}
+	if shown, err := c.viewMade(&e, n, f); shown || err != nil {
+		return 0, err
+	}
+	return c.viewBecame(&e, n, f)
+}
+
+// viewMade calls f with the user behind n who had the identifier then, if he is there.
+func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob []byte)) (shown bool, err error) {
 	for {
 		l, err := c.lend(n)
 		if err != nil || l.Blob == nil {
-			return err
+			return false, err
 		}
 		if e.made(l.Blob) {
 			l.Show(n, f)
-			return nil
+			return true, nil
 		}
-		next, merged := identity.Next(n), false
+		next := identity.Next(n)
 		if profile.Kind(l.Blob) == entries.KindTombstone {
 			next = entries.Behind(l.Blob, n)
-			_, merged = entries.Forward(l.Blob)
 		}
 		l.Back()
+		n = next
+	}
+}
+
+// viewBecame calls f with the user whom the one who had the identifier then was merged into. It looks at each tombstone
+// from n on: who is passed over (entries.Behind) is nobody now, but was somebody then. gone is the number of the last one
+// of whom nobody says that it was another one's.
+func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob []byte)) (gone uint64, err error) {
+	for gone = n; ; n = identity.Next(n) {
+		l, err := c.lend(n)
+		if err != nil || l.Blob == nil {
+			return gone, err
+		}
+		isTombstone := profile.Kind(l.Blob) == entries.KindTombstone
+		_, merged := entries.Forward(l.Blob)
+		l.Back()
+		shown, arrived := false, false
 		if merged {
-			shown := false
-			err := c.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
+			err = c.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
 				if shown = e.became(n, blob); shown {
 					f(number, blob)
 				}
+				profile.Merged(blob, func(number, _ uint64) { arrived = arrived || number == n })
 			})
-			if shown || err != nil {
-				return err
-			}
 		}
-		n = next
+		if shown || err != nil {
+			return 0, err
+		}
+		if isTombstone && !arrived {
+			gone = n
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Users finds users; *shard.Coordinator is one.
 type Users interface {
-	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) error
+	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) (gone uint64, err error)
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 }
 
@@ -53,18 +53,18 @@ func (r *reader) read(e *eventlog.Event) error {
 			r.timeZone = append(r.timeZone, v.Bytes()...)
 		}
 	}
-	var err error
+	gone, err := e.Number, error(nil)
 	if e.OfAddress() {
 		err = r.o.Users.View(e.Workspace, e.ID, e.Key, found)
 	} else {
-		err = r.o.Users.ViewOwner(shard.Logged{Workspace: e.Workspace,
+		gone, err = r.o.Users.ViewOwner(shard.Logged{Workspace: e.Workspace,
 			At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number,
 			Resolved: e.Resolved}, found)
 	}
 	if err != nil || len(r.svcID) > 0 {
 		return err
 	}
-	r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
+	r.number, r.svcID = gone, r.o.SvcID(r.svcID, e.Workspace, gone)
 	if e.ID == op.ExternalID {
 		r.externalID = append(r.externalID, e.Key...)
 	}
