@@ -56,15 +56,26 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 	if err := file.write(min(int(rate*s.Duration.Seconds())+mix.Total(), maxFilesInRows)); err != nil {
 		return f, err
 	}
+	var loadCPU []float64
+	track.cpu = nil // the warm-up's
 	rates, err := inTurns(ctx, s.Rounds,
 		func(round int) (float64, error) { return file.measure(ctx, round) },
-		func(int) (float64, error) { return track.measure(ctx) })
+		func(int) (float64, error) {
+			own := cpuSeconds(os.Getpid())
+			rate, err := track.measure(ctx)
+			loadCPU = append(loadCPU, (cpuSeconds(os.Getpid())-own)/(rate*s.Duration.Seconds())*1e6)
+			return rate, err
+		})
 	if err != nil {
 		return f, err
 	}
 	return newFigure(fmt.Sprintf("import of files ÷ /users/track, %s, %d connections", name, filesInConnections),
 			"", ratios(rates[0], rates[1]),
 			Detail{"import", median(rates[0]), "rows/s"}, Detail{"track", median(rates[1]), "objects/s"},
+			Detail{"import's CPU", median(file.cpu), "s per million rows"},
+			Detail{"server's CPU of it", median(file.serverCPU), "s per million rows"},
+			Detail{"loadtest's CPU", median(loadCPU), "s per million objects"},
+			Detail{"server's CPU of it", median(track.cpu), "s per million objects"},
 			Detail{"rows", float64(file.rows), ""}, Detail{"file", float64(file.bytes) / 1e6, "MB"}).want(atLeast,
 			filesInTarget),
 		nil
@@ -78,6 +89,8 @@ type rowsFile struct {
 	mix    body.Mix
 	rows   int
 	bytes  int64
+
+	cpu, serverCPU []float64 // of a million rows
 }
 
 func (r *rowsFile) path() string { return filepath.Join(r.dir, "rows") }
@@ -129,6 +142,7 @@ func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
 	if err := os.Link(r.path(), path); err != nil {
 		return 0, err
 	}
+	own, server := cpuSeconds(os.Getpid()), cpuSeconds(r.server.pid())
 	report, err := importer.Run(ctx,
 		importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
 			State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Timeout: time.Minute})
@@ -138,6 +152,8 @@ func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
 	if report.Taken != int64(r.rows) || report.Replayed != 0 {
 		return 0, fmt.Errorf("not every row was taken: %+v", report)
 	}
+	r.cpu = append(r.cpu, (cpuSeconds(os.Getpid())-own)/float64(r.rows)*1e6)
 	quiet(r.server.pid())
+	r.serverCPU = append(r.serverCPU, (cpuSeconds(r.server.pid())-server)/float64(r.rows)*1e6)
 	return float64(report.Rows) / report.Duration.Seconds(), nil
 }
