@@ -31,7 +31,10 @@ var members = func() int {
 }()
 
 // clusterPatience is how long a cluster has to come up. Nothing depends on how fast it is.
-const clusterPatience = time.Minute
+const clusterPatience = 4 * time.Minute
+
+// calm is how long nodes wait for one another: on a machine that has other work one may say nothing for seconds.
+const calm = 15 * time.Second
 
 // aloneOnly skips what looks behind the door at a single engine.
 func aloneOnly(t *testing.T) {
@@ -113,11 +116,12 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		var counter atomic.Pointer[census.Counter]
 		o := cluster.Options{
 			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
-			Quorum: quorum.Options{HeartbeatTimeout: time.Second, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
+			Quorum: quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20, Tap: d.live}, PingInterval: 100 * time.Millisecond,
 			// A busy machine is no reason to give up.
-			PingTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, BarrierTimeout: 5 * time.Second,
-			OnDocument: d.control.Apply, Logger: d.logger(),
+			PingTimeout: calm, DialTimeout: calm, CommitTimeout: clusterPatience, BarrierTimeout: clusterPatience, LeaderWait: clusterPatience, SpreadTimeout: clusterPatience,
+			CloseTimeout: 1, // all end at once: there is nobody to hand over to
+			OnDocument:   d.control.Apply, Logger: d.logger(),
 			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
 				"ratelimit": func(_ quorum.Node, body []byte) ([]byte, error) {
 					if l := limiter.Load(); l != nil {

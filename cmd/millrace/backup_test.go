@@ -146,7 +146,7 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var tracking sync.WaitGroup
 	tracking.Go(func() { k.run(ctx) })
-	require.Eventually(t, func() bool { return k.acked.Load() > 20 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return k.acked.Load() > 20 }, testPatience, time.Millisecond)
 	least := k.acked.Load()
 	file := s.backup(t)
 	most := k.sent.Load()
@@ -199,7 +199,7 @@ func TestBackupOfMerges(t *testing.T) {
 	var files []string
 	for range testsize.Short(2, 1) {
 		before := c.merges.Load()
-		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return c.merges.Load() > before+100 }, testPatience, time.Millisecond)
 		files = append(files, s.backup(t))
 	}
 	done.Store(true)
@@ -339,7 +339,7 @@ func TestBackupEndsEarly(t *testing.T) {
 	require.Eventually(t, func() bool { // more than sockets take up by themselves
 		m := loggedBytes.FindStringSubmatch(s.metrics(t))
 		return m != nil && len(m[1]) >= len("16000000")
-	}, 5*time.Minute, 10*time.Millisecond)
+	}, testPatience, 10*time.Millisecond)
 	image := filepath.Join(s.dir, "image")
 
 	slow := s.slow(t, "/admin/backup")
@@ -359,8 +359,8 @@ func TestBackupEndsEarly(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("backup", file)...), "409 Conflict: another backup is under way")
 	require.NoFileExists(t, file)
 	require.NoError(t, slow.Close())
-	require.Eventually(t, func() bool { _, err := os.Stat(image); return os.IsNotExist(err) }, time.Minute, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_backup_failures_total 1\n") }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(image); return os.IsNotExist(err) }, testPatience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_backup_failures_total 1\n") }, testPatience, 10*time.Millisecond)
 	s.backup(t)
 	shown := s.metrics(t)
 	require.Contains(t, shown, "millrace_backups_total 2\n")
@@ -469,7 +469,7 @@ func TestRestoreRefuses(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found, _ := filepath.Glob(filepath.Join(killed.dir, "log", "*.log"))
 		return len(found) > 0
-	}, 20*time.Second, time.Millisecond)
+	}, testPatience, time.Millisecond)
 	require.NoError(t, c.Process.Kill())
 	_ = c.Wait()
 	require.Contains(t, refused(t, nil, killed.args()...), "restore again")
@@ -477,18 +477,29 @@ func TestRestoreRefuses(t *testing.T) {
 	killed.start(t).stop()
 }
 
+// logged is how many bytes the log's records have.
+func (s *site) logged() (bytes int64) {
+	files, _ := filepath.Glob(filepath.Join(s.dir, "log", "*.log"))
+	for _, name := range files {
+		if info, err := os.Stat(name); err == nil {
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
 // A disk that is too small for what is restored.
 func TestRestoreToFullDisk(t *testing.T) {
 	testsize.SkipSerial(t)
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skipf("no file system of a given size without the right to mount: %v", err)
 	}
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
 	s := newAdminSite(t)
 	p := s.start(t)
 	l := s.load(nil)
-	time.Sleep(300 * time.Millisecond)
+	require.Eventually(t, func() bool { return s.logged() > 1<<20 }, testPatience, 10*time.Millisecond, "more than the disk takes")
 	l.verify(t)
 	file := s.backup(t)
 	p.stop()

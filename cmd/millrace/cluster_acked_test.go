@@ -337,7 +337,7 @@ func (b *balancer) request(r *rand.Rand, key string) {
 			return
 		case err == nil && (a.status == 503 || a.status == 429) && a.header.Get("Retry-After") != "":
 			b.retried.Add(1)
-			time.Sleep(20 * time.Millisecond) // a client with more patience would wait as long as it is told
+			time.Sleep(20 * time.Millisecond) // a client with more testPatience would wait as long as it is told
 		default:
 			text := fmt.Sprintf("%v: %d %v %s (Idempotency-Key: %v)", err, a.status, a.header, a.body, header)
 			b.strange.CompareAndSwap(nil, &text)

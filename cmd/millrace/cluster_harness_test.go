@@ -95,7 +95,7 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 // newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time,
 // otherwise fewer. disks nil: data are in folders. More flags are for all nodes.
 func newCluster(t *testing.T, nodes int, disks []*disk, more ...string) *fleet {
-	flags := []string{"--groups", "5", "--max-moves", "6"}
+	flags := []string{"--groups", "5", "--max-moves", "6", "--raft-timeout", calm}
 	if testsize.Stress() {
 		flags = nil
 	}
@@ -178,8 +178,12 @@ func (m *peer) isReady() bool {
 	return err == nil && a.status == http.StatusOK
 }
 
-// recovery is how long a cluster has to get well once nothing is in its way. Nothing depends on how fast it is.
-const recovery = 90 * time.Second
+// recovery is how long a cluster has to get well once nothing is in its way.
+const recovery = testPatience
+
+// calm is a --raft-timeout for machines that have other work, where a node may say nothing for seconds. One that ends is
+// noticed at once all the same.
+const calm = "4s"
 
 // waitReady waits until all nodes that run say that they are ready.
 func (c *fleet) waitReady() {

@@ -46,7 +46,7 @@ func (o clusterOperator) until(what string, f func(placement.Status) bool) (stat
 		if status = o.status(); f(status) {
 			return status
 		}
-		if time.Since(start) > 2*time.Minute {
+		if time.Since(start) > testPatience {
 			text, _ := o.run("cluster", "status")
 			o.t.Fatalf("not %s:\n%s", what, text)
 		}
@@ -66,7 +66,7 @@ func TestClusterFromTheShell(t *testing.T) {
 		if n <= 3 {
 			members = append(members, fmt.Sprintf("%d=%s", n, raft))
 		}
-		s.flags = []string{"--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "4"}
+		s.flags = []string{"--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "4", "--raft-timeout", calm}
 		sites = append(sites, s)
 	}
 	var nodes []*process
@@ -180,7 +180,7 @@ func TestImportProfilesWhileLeadersDie(t *testing.T) {
 		for n := range 50 {
 			ids = append(ids, fmt.Sprintf("%q", fmt.Sprintf("i%d", i+n)))
 		}
-		a := c.nodes[2].site.post(t, "/users/export/ids", allKey, `{"external_ids":[`+strings.Join(ids, ",")+`],"fields_to_export":["external_id"]}`)
+		a := c.nodes[2].site.export(t, `{"external_ids":[`+strings.Join(ids, ",")+`],"fields_to_export":["external_id"]}`)
 		require.Equal(t, 201, a.status, a.body)
 		require.Equal(t, 50, strings.Count(a.body, `"external_id"`), a.body)
 	}

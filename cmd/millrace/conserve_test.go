@@ -105,7 +105,7 @@ func (c *crowd) exportAll(t *testing.T, id func(int) string) []*crowdUser {
 		}
 		text, err := json.Marshal(map[string]any{"external_ids": ids})
 		require.NoError(t, err)
-		a := c.s.post(t, "/users/export/ids", allKey, string(text))
+		a := c.s.export(t, string(text))
 		require.Equal(t, 201, a.status, a.body)
 		var v struct {
 			Users []*crowdUser `json:"users"`
@@ -215,7 +215,7 @@ func (c *crowd) settle(t *testing.T) {
 		text, err := io.ReadAll(a.Body)
 		m := waitingMerges.FindSubmatch(text)
 		return err == nil && m != nil && bytes.Equal(m[1], []byte("0"))
-	}, time.Minute, 20*time.Millisecond)
+	}, testPatience, 20*time.Millisecond)
 }
 
 // check adds everything up.
@@ -258,7 +258,7 @@ func (c *crowd) check(t *testing.T) {
 	require.Positive(t, merged)
 	for i := range c.users { // each alias leads to whom it belongs to
 		if i%(c.users/50) == 0 {
-			a := c.s.post(t, "/users/export/ids", allKey, fmt.Sprintf(`{"user_aliases":[{"alias_label":"crm","alias_name":%q}],"fields_to_export":["svc_id"]}`, c.alias(i)))
+			a := c.s.export(t, fmt.Sprintf(`{"user_aliases":[{"alias_label":"crm","alias_name":%q}],"fields_to_export":["svc_id"]}`, c.alias(i)))
 			require.Contains(t, a.body, `"`+holder[c.alias(i)]+`"`)
 		}
 	}

@@ -26,6 +26,6 @@ func TestEventCounts(t *testing.T) {
 		a, err := call(patient, http.MethodGet, "http://"+s.admin+"/admin/events/counts", strings.TrimSpace(string(token)), "")
 		text = a.body
 		return err == nil && want.MatchString(text)
-	}, time.Minute, 100*time.Millisecond, "%s", &text)
+	}, testPatience, 100*time.Millisecond, "%s", &text)
 	p.stop()
 }

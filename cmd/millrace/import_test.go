@@ -206,7 +206,7 @@ func TestImportWatches(t *testing.T) {
 	for n, name := range []string{"b.ndjson", "a.ndjson"} {
 		write(t, filepath.Join(dir, ".new"), `{"external_id":"u","name":"e"}`+strings.Repeat("\n", n))
 		require.NoError(t, os.Rename(filepath.Join(dir, ".new"), filepath.Join(dir, name)))
-		require.Eventually(t, func() bool { return filesTaken(t, dir) == n+1 }, time.Minute, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return filesTaken(t, dir) == n+1 }, testPatience, 20*time.Millisecond)
 		require.Equal(t, n+1, s.events(t, "u"))
 	}
 	i.stop()

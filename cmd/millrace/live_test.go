@@ -28,7 +28,7 @@ func TestLive(t *testing.T) {
 	}
 	// Whoever has begun to watch shows in the metrics.
 	awaitViewers := func(want string) {
-		require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_live_viewers "+want+"\n") }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), "millrace_live_viewers "+want+"\n") }, testPatience, 10*time.Millisecond)
 	}
 	some, c := watch("--workspace", "test", "--external-id", "ada", "--kind", "event", "--count", "2")
 	awaitViewers("1")

@@ -187,4 +187,4 @@ func (j *judge) against(t *testing.T, requests, failures int, fail func(*rand.Ra
 }
 
 // modelPatience is how long the server may be away, and a merge may take. Nothing depends on how fast it is.
-const modelPatience = time.Minute
+const modelPatience = testPatience

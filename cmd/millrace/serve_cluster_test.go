@@ -86,7 +86,7 @@ func TestServeAsNodes(t *testing.T) {
 	for i := range nodes {
 		ca.issue(int64(10+i), file(i, "cert"), file(i, "key"))
 		nodes[i] = &site{dir: filepath.Join(dir, fmt.Sprint("data", i+1)), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: bootstrap, flags: []string{
-			"--node", fmt.Sprint(i + 1), "--raft", raft[i], "--members", strings.Join(members, ","), "--groups", "4",
+			"--node", fmt.Sprint(i + 1), "--raft", raft[i], "--members", strings.Join(members, ","), "--groups", "4", "--raft-timeout", calm,
 			"--raft-cert", file(i, "cert"), "--raft-key", file(i, "key"), "--raft-ca", ca.file,
 		}}
 	}
@@ -108,7 +108,7 @@ func TestServeAsNodes(t *testing.T) {
 			p.signal(syscall.SIGTERM)
 		}
 		for _, p := range processes {
-			require.Zero(t, p.exit(60*time.Second), p.log.String())
+			require.Zero(t, p.exit(testPatience), p.log.String())
 		}
 	}
 
@@ -117,7 +117,7 @@ func TestServeAsNodes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a, err := call(patient, http.MethodGet, nodes[0].url("/livez"), "", "")
 		return err == nil && a.status == 200
-	}, 30*time.Second, 5*time.Millisecond)
+	}, testPatience, 5*time.Millisecond)
 	for _, path := range []string{"/readyz", "/users/track"} {
 		a := get(0, path)
 		require.Equal(t, 503, a.status)
@@ -183,8 +183,12 @@ func TestServeAsNodes(t *testing.T) {
 	require.Contains(t, counts.body, `"hours":[`)
 	require.NotContains(t, counts.body, "missing_groups", "it has a replica of each")
 	require.Equal(t, 200, admin(1, http.MethodGet, "/admin/backup", "").status)
-	metrics := admin(1, http.MethodGet, "/metrics", "").body
-	for _, line := range []string{"\nmillrace_ready 1\n", "\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n"} {
+	var metrics string
+	require.Eventually(t, func() bool { // gauges are of up to a second ago
+		metrics = admin(1, http.MethodGet, "/metrics", "").body
+		return strings.Contains(metrics, "\nmillrace_ready 1\n")
+	}, testPatience, 50*time.Millisecond)
+	for _, line := range []string{"\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n"} {
 		require.Contains(t, metrics, line)
 	}
 
@@ -218,7 +222,7 @@ func TestServeAsNodes(t *testing.T) {
 	require.Equal(t, int64(10), serial(0))
 	ca.issue(77, file(0, "cert"), file(0, "key"))
 	processes[0].signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return serial(0) == 77 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return serial(0) == 77 }, testPatience, 10*time.Millisecond)
 
 	processes[2].stop()
 	start(2)

@@ -170,7 +170,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 	s := newSite(t)
 	p := startProcess(t, binary, "serve", "--data", s.dir, "--listen", s.addr, "--admin", "off", "--demo", "--min-free-bytes", "0", "--min-free-percent", "0")
 	p.waitReady(s.url("/readyz"))
-	require.Eventually(t, func() bool { return strings.Contains(p.out.String(), "/url/ada") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.out.String(), "/url/ada") }, testPatience, time.Millisecond)
 	commands := curls(p.out.String())
 	require.Len(t, commands, 3, p.out.String())
 	track, err := commands[0].run()
@@ -300,7 +300,7 @@ func TestReload(t *testing.T) {
 		before := strings.Count(p.log.String(), says)
 		require.NoError(t, os.WriteFile(s.bootstrap, []byte(text), 0o600))
 		p.signal(syscall.SIGHUP)
-		require.Eventually(t, func() bool { return strings.Count(p.log.String(), says) > before }, time.Minute, time.Millisecond, says)
+		require.Eventually(t, func() bool { return strings.Count(p.log.String(), says) > before }, testPatience, time.Millisecond, says)
 	}
 	more := strings.Replace(bootstrapText, "    subscription_groups:", "      - {name: new, key: "+newKey+", permissions: [users.track]}\n    subscription_groups:", 1)
 	reload(more, `"reloaded"`)
@@ -388,7 +388,7 @@ func TestTLS(t *testing.T) {
 	post := func(c *http.Client) (reply, error) {
 		return call(c, http.MethodPost, "https://"+s.addr+"/users/track", allKey, body)
 	}
-	require.Eventually(t, func() bool { a, err := post(client(first, nil)); return err == nil && a.status == 201 }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { a, err := post(client(first, nil)); return err == nil && a.status == 201 }, testPatience, 5*time.Millisecond)
 	_, err := post(client(first, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }))
 	require.Error(t, err)
 	if plain, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, body); err == nil {
@@ -411,13 +411,13 @@ func TestTLS(t *testing.T) {
 	_, err = post(client(second, nil))
 	require.Error(t, err, "not yet")
 	p.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { a, err := post(client(second, nil)); return err == nil && a.status == 201 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { a, err := post(client(second, nil)); return err == nil && a.status == 201 }, testPatience, 5*time.Millisecond)
 	_, err = post(client(first, nil))
 	require.Error(t, err)
 
 	require.NoError(t, os.WriteFile(certFile, []byte("rubbish"), 0o600))
 	p.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"reload"`) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"reload"`) }, testPatience, time.Millisecond)
 	a, err := post(client(second, nil))
 	require.NoError(t, err)
 	require.Equal(t, 201, a.status)

@@ -126,7 +126,7 @@ func (v *receivers) records(t *testing.T) (partitions map[string][]string) {
 	defer client.Close()
 	partitions = map[string][]string{}
 	for done := false; !done; { // until nothing comes any more: all was delivered before
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 		fetches := client.PollFetches(ctx)
 		done = ctx.Err() != nil
 		cancel()

@@ -186,7 +186,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "http", "--url", "http://127.0.0.1:1/x", "--format", "ndjson")...), "want currents or json")
 	require.Contains(t, tool(t, s.target("streams", "create", "test", "hook", "--to", "http", "--url", "http://127.0.0.1:1/x", "--batch", "7", "--from", "beginning")...), "currents")
 	require.Contains(t, tool(t, s.target("streams", "create", "test", "bucket", "--to", "s3", "--bucket", "b", "--credentials", "c-1", "--prefix", "a/b", "--layout", "currents")...), "a/b")
-	require.Eventually(t, func() bool { return s.streamStatus(t, "bucket").State == "failing" }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.streamStatus(t, "bucket").State == "failing" }, testPatience, 20*time.Millisecond)
 	require.Contains(t, tool(t, s.target("streams", "show", "test", "bucket")...), "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")
 	count := func() (n int) {
 		for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
@@ -195,18 +195,18 @@ func TestStreamCommands(t *testing.T) {
 		return n
 	}
 	s.track(t, "one")
-	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").Events == 1 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").Events == 1 }, testPatience, 20*time.Millisecond)
 	require.Equal(t, 1, count(), "what was before the stream is not in it")
 	require.Contains(t, tool(t, s.target("streams", "list", "test")...), "orders")
 
 	require.Contains(t, tool(t, s.target("streams", "pause", "test", "orders")...), "paused")
-	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").State == "paused" }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").State == "paused" }, testPatience, 20*time.Millisecond)
 	s.track(t, "two")
 	require.Contains(t, tool(t, s.target("streams", "resume", "test", "orders")...), "goes on")
-	require.Eventually(t, func() bool { return count() == 2 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return count() == 2 }, testPatience, 20*time.Millisecond)
 
 	tool(t, s.target("streams", "rewind", "test", "orders", "--from", "beginning")...)
-	require.Eventually(t, func() bool { return count() == 2+3 }, time.Minute, 20*time.Millisecond, "all that is kept once more, in files of their own")
+	require.Eventually(t, func() bool { return count() == 2+3 }, testPatience, 20*time.Millisecond, "all that is kept once more, in files of their own")
 	ids := map[string]int{}
 	for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
 		for _, line := range ndjsonOf(t, f) {
@@ -216,7 +216,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Len(t, ids, 3)
 	require.Eventually(t, func() bool {
 		return strings.Contains(s.metrics(t), `millrace_stream_events_total{workspace="test",stream="orders"} 5`)
-	}, time.Minute, 20*time.Millisecond)
+	}, testPatience, 20*time.Millisecond)
 
 	tool(t, s.target("streams", "delete", "test", "orders")...)
 	require.Contains(t, refused(t, nil, s.target("streams", "show", "test", "orders")...), "not found")
@@ -341,7 +341,7 @@ func TestStreamsOfACluster(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		raft := testaddr.Free(t)
 		members = append(members, fmt.Sprintf("%d=%s", n, raft))
-		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--stream-dir", shared,
+		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--raft-timeout", calm, "--stream-dir", shared,
 			"--stream-file-after", "50ms", "--stream-file-bytes", "1KiB"))
 	}
 	nodes := make([]*process, len(sites))
@@ -361,7 +361,7 @@ func TestStreamsOfACluster(t *testing.T) {
 			require.Eventually(t, func() bool {
 				a, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, text, "Idempotency-Key", fmt.Sprint("k", sent))
 				return err == nil && a.status == http.StatusCreated
-			}, time.Minute, 50*time.Millisecond)
+			}, testPatience, 50*time.Millisecond)
 		}
 	}
 	for round := range testsize.Of(30, 3, 1) {
@@ -384,10 +384,10 @@ func TestStreamsOfACluster(t *testing.T) {
 			got = append(got, ndjsonOf(t, f)...)
 		}
 		return len(got) >= len(want)
-	}, time.Minute, 200*time.Millisecond)
+	}, testPatience, 200*time.Millisecond)
 	slices.Sort(got)
 	require.Equal(t, want, got)
-	require.Eventually(t, func() bool { return sites[1].streamStatus(t, "all").Events == int64(len(want)) }, time.Minute, 100*time.Millisecond,
+	require.Eventually(t, func() bool { return sites[1].streamStatus(t, "all").Events == int64(len(want)) }, testPatience, 100*time.Millisecond,
 		"any node knows how far all parts are")
 	for _, p := range nodes {
 		p.stop()
@@ -436,7 +436,7 @@ func TestStatesStreamOverKills(t *testing.T) {
 		all += n
 	}
 	read := func(all int) (got []string) {
-		require.Eventually(t, func() bool { return s.streamStatus(t, "states").Events >= int64(all) }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return s.streamStatus(t, "states").Events >= int64(all) }, testPatience, 50*time.Millisecond)
 		for _, f := range s.streamFiles(t, "states", ".ndjson.zst") {
 			got = append(got, ndjsonOf(t, f)...)
 		}
@@ -456,7 +456,7 @@ func TestStatesStreamOverKills(t *testing.T) {
 	require.Equal(t, said, seen)
 	tool(t, s.target("streams", "rewind", "test", "states")...)
 	second := []string{}
-	require.Eventually(t, func() bool { second = read(0); return len(second) >= 2*all }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { second = read(0); return len(second) >= 2*all }, testPatience, 50*time.Millisecond)
 	slices.Sort(second)
 	slices.Sort(first)
 	require.Equal(t, first, slices.Compact(second), "under the same ids")

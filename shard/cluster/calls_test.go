@@ -64,6 +64,9 @@ func TestEventsCrossNodes(t *testing.T) {
 	}
 	v := reflect.ValueOf(e)
 	for i := range v.NumField() {
+		if !v.Type().Field(i).IsExported() { // of what reads the log on its own node, for columns
+			continue
+		}
 		require.False(t, v.Field(i).IsZero(), "%s is to be tested", v.Type().Field(i).Name)
 	}
 	b := appendEvent(nil, &e)

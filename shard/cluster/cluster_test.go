@@ -37,6 +37,11 @@ type testCluster struct {
 // come to it late.
 const patience = 4 * time.Minute
 
+// calm is how long nodes wait for one another where nothing is to fail: on a machine that has other work a node may say
+// nothing for seconds. Nodes that end are noticed at once all the same, and groups without a leader find one
+// (succeed.go). Tests of silence have timeouts of their own.
+const calm = 15 * time.Second
+
 // newTestCluster has addresses for so many members, and no node yet.
 func newTestCluster(t *testing.T, members int, change func(*Options)) *testCluster {
 	c := &testCluster{t: t, dir: t.TempDir(), members: map[quorum.Node]string{}, change: change, nodes: map[quorum.Node]*Node{}, failed: map[quorum.Node]error{}}
@@ -46,7 +51,7 @@ func newTestCluster(t *testing.T, members int, change func(*Options)) *testClust
 	t.Cleanup(func() {
 		var closing sync.WaitGroup
 		for _, n := range c.all() {
-			closing.Go(func() { _ = n.Close() })
+			closing.Go(func() { vanish(n) })
 		}
 		closing.Wait()
 	})
@@ -60,12 +65,10 @@ func (c *testCluster) options(node quorum.Node) Options {
 	}
 	o := Options{
 		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
-		Quorum: quorum.Options{
-			HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, LeaseTimeout: time.Second,
-			MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1,
-		},
+		Quorum:       quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 		Engine:       shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
-		PingInterval: 100 * time.Millisecond, PingTimeout: 5 * time.Second, CommitTimeout: 10 * time.Second, BarrierTimeout: 5 * time.Second,
+		PingInterval: 100 * time.Millisecond, PingTimeout: calm, CommitTimeout: patience, BarrierTimeout: patience, LeaderWait: patience, DialTimeout: calm,
+		HandOverTimeout: calm, SpreadTimeout: calm,
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
 		OnFailure: func(err error) {
 			c.mu.Lock()

@@ -52,10 +52,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 // leader.
 func TestHandOverAnswersFirst(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, func(o *Options) {
-		o.HandOverTimeout, o.CommitTimeout, o.LeaderWait = patience, patience, patience
-		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = 3*time.Second, 3*time.Second, 3*time.Second // nobody else takes a leadership away
-	})
+	c := startCluster(t, 3, func(o *Options) { o.HandOverTimeout = patience })
 	const requests, token = 60, 7
 	var gates []*gate
 	for _, n := range c.all() {
@@ -186,6 +183,7 @@ func TestNodesVanish(t *testing.T) {
 func TestMinorityRefuses(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
+		o.Quorum.HeartbeatTimeout, o.PingTimeout = time.Second, time.Second
 		o.LeaderWait, o.BarrierTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
 	})
 	all := users("m", 20)

@@ -81,6 +81,9 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 		return fmt.Errorf("start the replica of group %d: %w", id, errors.Join(err, g.close()))
 	}
 	g.background.start(g.catchUp)
+	if !n.leaderless.Swap(true) && !n.background.start(n.findLeaders) {
+		n.leaderless.Store(false)
+	}
 	return nil
 }
 

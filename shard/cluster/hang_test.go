@@ -241,6 +241,41 @@ func TestSilentLeader(t *testing.T) {
 	t.Logf("of %d requests without a key %d were acknowledged, %d done", len(all), acked, total)
 }
 
+// Nodes that are started find leaders for their groups at once, whether these are new or not: here the timers would take
+// an hour. One that comes to a group with a leader leaves it alone.
+func TestStartedNodesFindLeaders(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, func(o *Options) { o.Quorum.HeartbeatTimeout = time.Hour })
+	all := users("u", 20)
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", all...))
+	for node := quorum.Node(1); node <= 3; node++ {
+		c.kill(node)
+	}
+	c.start(1, 2, 3)
+	require.NoError(t, track(c.node(2).Coordinator(), "bought", all...))
+	routes := c.node(1).routes
+	lost := c.another()
+	terms := map[uint32]uint64{}
+	for i := range routes.leaders {
+		if group := uint32(i); routes.leader(group) != lost {
+			terms[group] = c.node(1).group(group).log.Term()
+		}
+	}
+	require.NotEmpty(t, terms)
+	c.kill(lost)
+	c.start(lost)
+	for group, term := range terms {
+		require.Equal(t, term, c.node(1).group(group).log.Term(), "group %d", group)
+	}
+	for _, n := range c.all() {
+		for _, u := range all {
+			count, err := events(n.Coordinator(), op.ExternalID, u, "bought")
+			require.NoError(t, err)
+			require.Equal(t, 2, count, u)
+		}
+	}
+}
+
 // Of the voters that don't reach the leader, when they are a majority, the one with most of the log stands; of several
 // the lowest.
 func TestWhoIsNext(t *testing.T) {
@@ -253,6 +288,7 @@ func TestWhoIsNext(t *testing.T) {
 	}{
 		{1, map[quorum.Node]uint64{1: 7}, false}, {1, map[quorum.Node]uint64{1: 7, 2: 7}, true}, {2, map[quorum.Node]uint64{1: 7, 2: 7}, false},
 		{2, map[quorum.Node]uint64{1: 7, 2: 8}, true}, {1, map[quorum.Node]uint64{1: 7, 2: 8}, false}, {1, map[quorum.Node]uint64{1: 7, 4: 6}, false},
+		{1, map[quorum.Node]uint64{1: 7, 2: 7, 3: led}, false},
 	} {
 		require.Equal(t, of.next, (&Node{self: of.self}).isNext(members, of.indexes), "%d %v", of.self, of.indexes)
 	}

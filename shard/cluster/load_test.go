@@ -166,6 +166,12 @@ func (c *testCluster) kill(node quorum.Node) {
 	c.mu.Lock()
 	delete(c.nodes, node)
 	c.mu.Unlock()
+	vanish(n)
+}
+
+// vanish ends a node without a word.
+func vanish(n *Node) {
+	n.opts.CloseTimeout = 0 // nothing is handed over
 	_ = n.host.Close()
 	_ = n.Close()
 }

@@ -160,7 +160,6 @@ func (l *trickle) check(by quorum.Node) {
 func TestNodesComeAndGo(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
-		o.Quorum.HeartbeatTimeout, o.Quorum.ElectionTimeout, o.Quorum.LeaseTimeout = time.Second, time.Second, 500*time.Millisecond // many nodes, few cores
 		o.Groups, o.Pace = 4, placement.Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
 	})
 	ctx := context.Background()

@@ -185,6 +185,8 @@ type Node struct {
 	groupBarriers []barriers
 	images        images
 
+	// leaderless: leaders are being found for groups that were opened (succeed.go).
+	leaderless atomic.Bool
 	// changing is held by who opens and closes replicas.
 	changing sync.Mutex
 	leading  context.CancelFunc // ends the reconciler; nil: it doesn't run. Of the goroutine that calls OnLead

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -11,15 +12,35 @@ import (
 // The groups that a node led need other leaders when it is not reached any more. Raft's timers see to that, each by
 // itself, and a follower that still waits refuses its vote: so it takes one to two timeouts more. Here followers tell
 // one another: when a majority of a group's voters doesn't reach the leader, the one of them with most of the log
-// stands for election at once. Should that fail, the timers go on.
+// stands for election at once. It is the same in groups that have had no leader since their nodes were started, where
+// nobody need be waited for: there the lost leader is node 0. Should that fail, the timers go on.
 //
 //	body    node u32, groups u32 each
-//	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here
+//	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here;
+//	        led: somebody else leads the group
 
 const (
 	succeedPause = 50 * time.Millisecond
 	succeedAsk   = 250 * time.Millisecond // for an answer
+	led          = math.MaxUint64
 )
+
+// findLeaders has groups led that were opened here and that nobody leads. By the time it gives up the timers have run.
+func (n *Node) findLeaders() {
+	defer n.leaderless.Store(false)
+	for end := time.Now().Add(2 * max(n.opts.PingTimeout, n.opts.Quorum.HeartbeatTimeout)); time.Now().Before(end); {
+		groups := n.followed(0)
+		if len(groups) == 0 {
+			return
+		}
+		n.standFor(0, groups)
+		select {
+		case <-time.After(succeedPause):
+		case <-n.stop:
+			return
+		}
+	}
+}
 
 // succeed has the groups of a node led by others, as long as it is not reached.
 func (r *remote) succeed() {
@@ -97,14 +118,14 @@ func (n *Node) standFor(lost quorum.Node, groups []uint32) {
 	asking.Wait()
 	for i, group := range groups {
 		if g := n.group(group); g != nil && g.log.Leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
-			n.log.Info("this node stands for election: the leader is not reached by a majority", "group", group, "leader", lost)
+			n.log.Info("this node stands for election: no leader is reached by a majority", "group", group, "leader", lost)
 			g.log.Stand()
 		}
 	}
 }
 
-// isNext says whether the voters that don't reach the leader are a majority, and none of them is to stand rather than
-// this node.
+// isNext says whether the voters that don't reach the leader are a majority, none of them is to stand rather than this
+// node, and none knows of another leader.
 func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) bool {
 	voters, agree := 0, 0
 	mine := indexes[n.self]
@@ -118,7 +139,7 @@ func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) b
 			continue
 		}
 		agree++
-		if index > mine || index == mine && m.Node < n.self {
+		if index == led || index > mine || index == mine && m.Node < n.self {
 			return false
 		}
 	}
@@ -128,25 +149,30 @@ func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) b
 func (n *Node) serveLost(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	lost := quorum.Node(x.u32())
-	if x.short || lost == 0 || lost == n.self {
+	if x.short || lost == n.self {
 		return dst, shard.ErrUnavailable
 	}
-	r, known := n.remotes.Load(lost)
-	if reached := known && r.up.Load(); reached || !known {
-		return append(dst, 1), nil
+	if lost != 0 {
+		r, known := n.remotes.Load(lost)
+		if reached := known && r.up.Load(); reached || !known {
+			return append(dst, 1), nil
+		}
 	}
 	dst = append(dst, 0)
 	for len(x.rest) > 0 && !x.short {
-		dst = appendU64(dst, n.voterIndex(x.u32()))
+		dst = appendU64(dst, n.voterIndex(x.u32(), lost))
 	}
 	return dst, x.err()
 }
 
-// voterIndex is lastIndex where this node has a vote, else 0.
-func (n *Node) voterIndex(group uint32) uint64 {
+// voterIndex is lastIndex where this node has a vote, else 0; led where another one than the lost node leads.
+func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	g := n.group(group)
 	if g == nil {
 		return 0
+	}
+	if leader := g.log.Leader(); leader != 0 && leader != lost {
+		return led
 	}
 	for _, m := range g.log.Status().Members {
 		if m.Node == n.self && m.Voter {

@@ -57,7 +57,7 @@ type Event struct {
 	// Properties is a JSON object, nil for none; of attributes, those that were sent.
 	Properties []byte
 
-	fields []byte // the same as the row has it, with names
+	fields []byte // the same as the row has it, with names; only where the log is read
 	names  *names
 }
 

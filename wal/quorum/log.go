@@ -434,8 +434,8 @@ func (l *Log) failed() error {
 // closeTimeout is how long Close waits for the group to decide on what is on its way.
 const closeTimeout = 5 * time.Second
 
-// Close hands leadership on, waits until what was taken is handed back or lost, and takes no further part. It returns
-// the error of a log that has failed. A second Close returns nil.
+// Close waits until what was taken is handed back or lost, and takes no further part: who leads and can, Transfers
+// before. It returns the error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -457,9 +457,6 @@ func (l *Log) Close() error {
 
 // depart undoes Start.
 func (l *Log) depart() {
-	if err := l.Transfer(0); err != nil && !errors.Is(err, ErrNotLeader) {
-		l.opts.Logger.Debug("close", "group", l.opts.Group, "error", err)
-	}
 	l.mu.Lock()
 	l.closing = true
 	l.queue.idle = false
