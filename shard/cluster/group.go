@@ -40,6 +40,8 @@ type group struct {
 	leads   atomic.Bool                   // between OnLead and OnFollow
 	gate    gate                          // see cut.go
 
+	disowned atomic.Pointer[disowned] // see succeed.go
+
 	// opening is held by who opens or closes engine and event log.
 	opening sync.Mutex
 	closed  bool // nothing is opened any more
@@ -81,9 +83,7 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 		return fmt.Errorf("start the replica of group %d: %w", id, errors.Join(err, g.close()))
 	}
 	g.background.start(g.catchUp)
-	if !n.leaderless.Swap(true) && !n.background.start(n.findLeaders) {
-		n.leaderless.Store(false)
-	}
+	n.seekLeaders()
 	return nil
 }
 

@@ -13,9 +13,10 @@ import (
 // itself, and a follower that still waits refuses its vote: so it takes one to two timeouts more. Here followers tell
 // one another: when a majority of a group's voters doesn't reach the leader, the one of them with most of the log
 // stands for election at once. It is the same in groups that have had no leader since their nodes were started, where
-// nobody need be waited for: there the lost leader is node 0. Should that fail, the timers go on.
+// nobody need be waited for: there the lost leader is node 0, and who asks doesn't lead, whatever others believe.
+// Should that fail, the timers go on.
 //
-//	body    node u32, groups u32 each
+//	body    node u32, for each group: group u32, term u64
 //	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here;
 //	        led: somebody else leads the group
 
@@ -25,7 +26,14 @@ const (
 	led          = math.MaxUint64
 )
 
-// findLeaders has groups led that were opened here and that nobody leads. By the time it gives up the timers have run.
+// seekLeaders has findLeaders run.
+func (n *Node) seekLeaders() {
+	if !n.leaderless.Swap(true) && !n.background.start(n.findLeaders) {
+		n.leaderless.Store(false)
+	}
+}
+
+// findLeaders has groups led that nobody leads. By the time it gives up the timers have run.
 func (n *Node) findLeaders() {
 	defer n.leaderless.Store(false)
 	for end := time.Now().Add(2 * max(n.opts.PingTimeout, n.opts.Quorum.HeartbeatTimeout)); time.Now().Before(end); {
@@ -64,7 +72,7 @@ func (r *remote) succeed() {
 func (n *Node) followed(leader quorum.Node) (groups []uint32) {
 	for i := range n.replicas {
 		g := n.group(uint32(i))
-		if g == nil || g.log.Leader() != leader {
+		if g == nil || g.leader() != leader {
 			continue
 		}
 		for _, m := range g.log.Status().Members {
@@ -93,7 +101,11 @@ func (n *Node) standFor(lost quorum.Node, groups []uint32) {
 	}
 	body := appendU32(nil, uint32(lost))
 	for _, group := range groups {
-		body = appendU32(body, group)
+		term := uint64(0)
+		if g := n.group(group); g != nil {
+			term = g.log.Term()
+		}
+		body = appendU64(appendU32(body, group), term)
 	}
 	var asking sync.WaitGroup
 	n.remotes.Range(func(node quorum.Node, r *remote) bool {
@@ -117,7 +129,7 @@ func (n *Node) standFor(lost quorum.Node, groups []uint32) {
 	})
 	asking.Wait()
 	for i, group := range groups {
-		if g := n.group(group); g != nil && g.log.Leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
+		if g := n.group(group); g != nil && g.leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
 			n.log.Info("this node stands for election: no leader is reached by a majority", "group", group, "leader", lost)
 			g.log.Stand()
 		}
@@ -146,7 +158,7 @@ func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) b
 	return 2*agree > voters
 }
 
-func (n *Node) serveLost(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+func (n *Node) serveLost(conn *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	lost := quorum.Node(x.u32())
 	if x.short || lost == n.self {
@@ -160,9 +172,37 @@ func (n *Node) serveLost(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	}
 	dst = append(dst, 0)
 	for len(x.rest) > 0 && !x.short {
-		dst = appendU64(dst, n.voterIndex(x.u32(), lost))
+		group, term := x.u32(), x.u64()
+		if g := n.group(group); lost == 0 && g != nil && g.disown(conn.Node, term) {
+			n.seekLeaders()
+		}
+		dst = appendU64(dst, n.voterIndex(group, lost))
 	}
 	return dst, x.err()
+}
+
+// disowned is a leadership that its node doesn't know of any more: it was started again.
+type disowned struct {
+	node quorum.Node
+	term uint64
+}
+
+// disown takes a node at its word that it doesn't lead in a term, and says whether this one believed it.
+func (g *group) disown(node quorum.Node, term uint64) bool {
+	if g.leader() != node || g.log.Term() != term {
+		return false
+	}
+	g.disowned.Store(&disowned{node, term})
+	return true
+}
+
+// leader is who leads the group; 0: nobody that is known.
+func (g *group) leader() quorum.Node {
+	leader := g.log.Leader()
+	if d := g.disowned.Load(); d != nil && *d == (disowned{leader, g.log.Term()}) {
+		return 0
+	}
+	return leader
 }
 
 // voterIndex is lastIndex where this node has a vote, else 0; led where another one than the lost node leads.
@@ -171,7 +211,7 @@ func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	if g == nil {
 		return 0
 	}
-	if leader := g.log.Leader(); leader != 0 && leader != lost {
+	if leader := g.leader(); leader != 0 && leader != lost {
 		return led
 	}
 	for _, m := range g.log.Status().Members {
