@@ -203,9 +203,12 @@ func (l *Log) Leader() Node {
 }
 
 // Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a
-// majority is known to have lost it.
-func (l *Log) Stand() {
-	if n := l.node.Load(); n != nil && n.raft.State() == raft.Follower {
-		n.trans.stand()
+// majority is known to have lost it. It says whether it was told to: one that stands already waits for votes.
+func (l *Log) Stand() bool {
+	n := l.node.Load()
+	if n == nil || n.raft.State() != raft.Follower {
+		return false
 	}
+	n.trans.stand()
+	return true
 }
