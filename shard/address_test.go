@@ -14,14 +14,28 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 var (
-	emailGroup = State{Kind: GroupState, Group: [16]byte{1}, Channel: op.ChannelEmail, On: true}
-	smsGroup   = State{Kind: GroupState, Group: [16]byte{2}, Channel: op.ChannelSMS, On: true}
+	emailGroup = profile.State{Kind: profile.StateGroup, Group: [16]byte{1}, Channel: op.ChannelEmail, On: true}
+	smsGroup   = profile.State{Kind: profile.StateGroup, Group: [16]byte{2}, Channel: op.ChannelSMS, On: true}
 )
 
-func email(value string) State { return State{Kind: EmailState, Value: value} }
+func email(value string) profile.State { return profile.State{Kind: profile.StateEmail, Value: value} }
+
+// deleteAll deletes who has an identifier.
+func deleteAll(t *testing.T, e *Engine, id op.IDKind, key string) {
+	t.Helper()
+	users, err := e.Find(1, id, []byte(key))
+	require.NoError(t, err)
+	b := e.NewBatch(1, 0)
+	for _, u := range users {
+		b.Delete(u.Number)
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+}
 
 // commitAs commits what f writes as key 7 would through an endpoint.
 func commitAs(t testing.TB, e *Engine, source op.Source, f func(b *Batch)) {
@@ -33,12 +47,12 @@ func commitAs(t testing.TB, e *Engine, source op.Source, f func(b *Batch)) {
 	b.Release()
 }
 
-func setUser(t testing.TB, e *Engine, id op.IDKind, key string, states ...State) {
+func setUser(t testing.TB, e *Engine, id op.IDKind, key string, states ...profile.State) {
 	t.Helper()
 	commitAs(t, e, op.SourceStatusSet, func(b *Batch) { b.SetUserStates(id, []byte(key), 0, states...) })
 }
 
-func setAddress(t testing.TB, e *Engine, id op.IDKind, key string, states ...State) {
+func setAddress(t testing.TB, e *Engine, id op.IDKind, key string, states ...profile.State) {
 	t.Helper()
 	commitAs(t, e, op.SourceEmailStatus, func(b *Batch) { b.SetAddressStates(id, []byte(key), states...) })
 }
@@ -50,7 +64,7 @@ func track(t testing.TB, e *Engine, key string, fields ...[]byte) {
 
 // statesOfUser are the states that hold for the only user that an identifier names, without their changes; ok is false
 // without one.
-func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []State, ok bool) {
+func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []profile.State, ok bool) {
 	t.Helper()
 	if id == op.Email {
 		key = string(op.AppendEmailKey(nil, []byte(key)))
@@ -63,25 +77,25 @@ func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []S
 	}
 	states = values(users[0].Blob)
 	if _, marked := profile.SpamMark(users[0].Blob); marked {
-		states = append(states, State{Kind: Spam, On: true})
+		states = append(states, profile.State{Kind: profile.StateSpam, On: true})
 	}
 	return states, true
 }
 
-func statesOfAddress(t testing.TB, e *Engine, id op.IDKind, key string) (states []State, ok bool) {
+func statesOfAddress(t testing.TB, e *Engine, id op.IDKind, key string) (states []profile.State, ok bool) {
 	t.Helper()
 	require.NoError(t, e.ViewAddress(1, id, []byte(key), func(blob []byte) { states, ok = values(blob), true }))
 	return states, ok
 }
 
-func values(blob []byte) (states []State) {
+func values(blob []byte) (states []profile.State) {
 	for _, c := range bodies.StatesOf(blob) {
 		states = append(states, c.State)
 	}
 	return states
 }
 
-func requireStates(t testing.TB, e *Engine, user string, want ...State) {
+func requireStates(t testing.TB, e *Engine, user string, want ...profile.State) {
 	t.Helper()
 	got, ok := statesOfUser(t, e, op.ExternalID, user)
 	require.True(t, ok)
@@ -93,15 +107,15 @@ func TestSetAddressStates(t *testing.T) {
 	e := openTest(t, testOptions(fs))
 	_, ok := statesOfAddress(t, e, op.Email, "a@example.com")
 	require.False(t, ok)
-	bounce := State{Kind: Bounce, On: true}
+	bounce := profile.State{Kind: profile.StateBounce, On: true}
 	setAddress(t, e, op.Email, "A@Example.com", email("unsubscribed"), bounce, emailGroup, smsGroup)
 	setAddress(t, e, op.Phone, "+4930123456", smsGroup, bounce, email("subscribed"))
 	for range 2 {
 		got, ok := statesOfAddress(t, e, op.Email, "a@EXAMPLE.com")
 		require.True(t, ok)
-		require.ElementsMatch(t, []State{email("unsubscribed"), bounce, emailGroup}, got, "no group of another channel")
+		require.ElementsMatch(t, []profile.State{email("unsubscribed"), bounce, emailGroup}, got, "no group of another channel")
 		got, _ = statesOfAddress(t, e, op.Phone, "+4930123456")
-		require.Equal(t, []State{smsGroup}, got)
+		require.Equal(t, []profile.State{smsGroup}, got)
 		require.NoError(t, e.ViewAddress(1, op.Email, []byte("a@example.com"), func(blob []byte) {
 			for _, c := range bodies.StatesOf(blob) {
 				require.Equal(t, []any{uint32(7), op.SourceEmailStatus}, []any{c.Actor, c.Source})
@@ -117,7 +131,7 @@ func TestSetAddressStates(t *testing.T) {
 	// Who gets the address later inherits, in every way there is to get it.
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "a@example.com", "opened", 0) })
 	got, _ := statesOfUser(t, e, op.Email, "a@example.com")
-	require.ElementsMatch(t, []State{email("unsubscribed"), bounce, emailGroup}, got)
+	require.ElementsMatch(t, []profile.State{email("unsubscribed"), bounce, emailGroup}, got)
 	track(t, e, "ann", attrField(op.AttrEmail, "A@example.com"), attrField(op.AttrPhone, "+4930123456"))
 	requireStates(t, e, "ann", email("unsubscribed"), bounce, emailGroup, smsGroup)
 	commitAs(t, e, op.SourceImport, func(b *Batch) {
@@ -128,7 +142,7 @@ func TestSetAddressStates(t *testing.T) {
 	})
 	requireStates(t, e, "imp", email("unsubscribed"), bounce, emailGroup)
 	// A change reaches all who have the address, also of what is taken back.
-	off, noGroup := State{Kind: Bounce}, emailGroup
+	off, noGroup := profile.State{Kind: profile.StateBounce}, emailGroup
 	noGroup.On = false
 	setAddress(t, e, op.Email, "a@example.com", email("opted_in"), off, noGroup)
 	requireStates(t, e, "ann", email("opted_in"), noGroup, smsGroup)
@@ -136,7 +150,7 @@ func TestSetAddressStates(t *testing.T) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { b.SetAddressStates(op.Email, []byte("lifted@example.com"), email("opted_in"), off) })
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "lifted@example.com", "opened", 0) })
 	got, _ = statesOfUser(t, e, op.Email, "lifted@example.com")
-	require.Equal(t, []State{email("opted_in")}, got, "no mark is nothing to inherit")
+	require.Equal(t, []profile.State{email("opted_in")}, got, "no mark is nothing to inherit")
 	// A second import of a user whose address is the same undoes nothing of the address's: what it says is his own, and
 	// what allows less counts. With the default of every export it says nothing.
 	for _, x := range [][2]string{{"unsubscribed", "unsubscribed"}, {"subscribed", "opted_in"}} {
@@ -159,9 +173,9 @@ func TestSetUserStates(t *testing.T) {
 	setUser(t, e, op.ExternalID, "nobody", email("unsubscribed"))
 	_, ok := statesOfUser(t, e, op.ExternalID, "nobody")
 	require.False(t, ok, "no user is made")
-	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup, smsGroup, State{Kind: Spam, On: true})
-	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup, State{Kind: Spam, On: true})
-	requireStates(t, e, "bob", email("unsubscribed"), emailGroup, State{Kind: Spam, On: true})
+	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup, smsGroup, profile.State{Kind: profile.StateSpam, On: true})
+	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup, profile.State{Kind: profile.StateSpam, On: true})
+	requireStates(t, e, "bob", email("unsubscribed"), emailGroup, profile.State{Kind: profile.StateSpam, On: true})
 	requireStates(t, e, "cy", smsGroup)
 	// By svc_id, alias, email and phone; source and actor come along.
 	users, err := e.Find(1, op.ExternalID, []byte("bob"))
@@ -174,24 +188,24 @@ func TestSetUserStates(t *testing.T) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Alias, alias, "e", 0) })
 	setUser(t, e, op.Alias, alias, emailGroup)
 	got, _ := statesOfUser(t, e, op.Alias, alias)
-	require.Equal(t, []State{emailGroup}, got)
+	require.Equal(t, []profile.State{emailGroup}, got)
 	off := smsGroup
 	off.On = false
 	setUser(t, e, op.Phone, "+4930123456", off)
 	requireStates(t, e, "cy", off)
 	setUser(t, e, op.Email, "X@EXAMPLE.com", email(""))
-	requireStates(t, e, "bob", email(""), emailGroup, State{Kind: Spam, On: true})
+	requireStates(t, e, "bob", email(""), emailGroup, profile.State{Kind: profile.StateSpam, On: true})
 	// Marks are an email's: who has none takes none, and who leaves the email leaves them.
-	setUser(t, e, op.ExternalID, "cy", State{Kind: Bounce, On: true})
+	setUser(t, e, op.ExternalID, "cy", profile.State{Kind: profile.StateBounce, On: true})
 	requireStates(t, e, "cy", off)
-	setUser(t, e, op.ExternalID, "bob", State{Kind: Bounce, On: true})
-	requireStates(t, e, "ann", email(""), emailGroup, off, State{Kind: Spam, On: true}, State{Kind: Bounce, On: true})
+	setUser(t, e, op.ExternalID, "bob", profile.State{Kind: profile.StateBounce, On: true})
+	requireStates(t, e, "ann", email(""), emailGroup, off, profile.State{Kind: profile.StateSpam, On: true}, profile.State{Kind: profile.StateBounce, On: true})
 	track(t, e, "bob", attrField(op.AttrEmail, "new@example.com"))
 	requireStates(t, e, "bob", emailGroup)
 	track(t, e, "ann", []byte{op.AttrEmail, byte(op.Null)})
 	requireStates(t, e, "ann", emailGroup, off)
 	track(t, e, "dee", attrField(op.AttrEmail, "x@example.com"))
-	requireStates(t, e, "dee", email(""), emailGroup, State{Kind: Spam, On: true}, State{Kind: Bounce, On: true})
+	requireStates(t, e, "dee", email(""), emailGroup, profile.State{Kind: profile.StateSpam, On: true}, profile.State{Kind: profile.StateBounce, On: true})
 }
 
 // What the op that gives an address says of its states is newer than what the address knows.
@@ -201,7 +215,7 @@ func TestAddressWithStateInOneOp(t *testing.T) {
 	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrEmailSubscribe, "opted_in"))
 	requireStates(t, e, "ann", email("opted_in"), emailGroup)
 	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
-	require.ElementsMatch(t, []State{email("opted_in"), emailGroup}, got)
+	require.ElementsMatch(t, []profile.State{email("opted_in"), emailGroup}, got)
 }
 
 // A group's states reach addresses of its own channel only, also when they are a profile's first.
@@ -219,9 +233,9 @@ func TestGroupsKeepTheirChannel(t *testing.T) {
 	}
 	setUser(t, e, op.ExternalID, "ann", emailGroup, smsGroup)
 	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
-	require.Equal(t, []State{emailGroup}, got)
+	require.Equal(t, []profile.State{emailGroup}, got)
 	got, _ = statesOfAddress(t, e, op.Phone, "+4930123456")
-	require.Equal(t, []State{smsGroup}, got)
+	require.Equal(t, []profile.State{smsGroup}, got)
 }
 
 // A spam mark shows as marked_email_as_spam_at; taking it back clears what track has set, joining an address without a
@@ -236,11 +250,11 @@ func TestSpam(t *testing.T) {
 	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"), at)
 	track(t, e, "bob", attrField(op.AttrEmail, "x@example.com"))
 	require.Equal(t, []bool{true, false}, []bool{marked("ann"), marked("bob")}, "the attribute is one user's")
-	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam})
+	setAddress(t, e, op.Email, "x@example.com", profile.State{Kind: profile.StateSpam})
 	require.False(t, marked("ann"))
-	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam, On: true})
+	setAddress(t, e, op.Email, "x@example.com", profile.State{Kind: profile.StateSpam, On: true})
 	require.Equal(t, []bool{true, true}, []bool{marked("ann"), marked("bob")})
-	setAddress(t, e, op.Email, "x@example.com", State{Kind: Spam})
+	setAddress(t, e, op.Email, "x@example.com", profile.State{Kind: profile.StateSpam})
 	require.Equal(t, []bool{false, false}, []bool{marked("ann"), marked("bob")})
 	track(t, e, "cy", attrField(op.AttrEmail, "x@example.com"), at)
 	require.True(t, marked("cy"))
@@ -351,10 +365,10 @@ func TestEachAtOnce(t *testing.T) {
 	require.EqualValues(t, 4950, calls.Load())
 	require.ErrorIs(t, eachAtOnce(100, func(i int) error {
 		if i == 50 {
-			return ErrFailed
+			return replica.ErrFailed
 		}
 		return nil
-	}), ErrFailed)
+	}), replica.ErrFailed)
 	require.PanicsWithValue(t, "x", func() { _ = eachAtOnce(1, func(int) error { panic("x") }) })
 	require.NoError(t, eachAtOnce(0, nil))
 }
@@ -419,7 +433,7 @@ func TestAddressStatesBehindDeferred(t *testing.T) {
 	})
 	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup)
 	got, _ := statesOfAddress(t, e, op.Email, "x@example.com")
-	require.ElementsMatch(t, []State{email("unsubscribed"), emailGroup}, got)
+	require.ElementsMatch(t, []profile.State{email("unsubscribed"), emailGroup}, got)
 	require.NoError(t, e.ViewAddress(1, op.Email, []byte("x@example.com"), func(blob []byte) {
 		for _, c := range bodies.StatesOf(blob) {
 			require.Equal(t, []any{uint32(7), op.SourceTrack}, []any{c.Actor, c.Source})
@@ -433,10 +447,10 @@ func TestAddressStatesBehindDeferred(t *testing.T) {
 // already where it comes by.
 func TestStatesOfTwoAreVisible(t *testing.T) {
 	const address = "ada@example.com"
-	through := map[string]func(b *Batch, s State){
-		"ada":     func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("ada"), 0, s) },
-		"bob":     func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("bob"), 0, s) },
-		"address": func(b *Batch, s State) { b.SetAddressStates(op.Email, []byte(address), s) },
+	through := map[string]func(b *Batch, s profile.State){
+		"ada":     func(b *Batch, s profile.State) { b.SetUserStates(op.ExternalID, []byte("ada"), 0, s) },
+		"bob":     func(b *Batch, s profile.State) { b.SetUserStates(op.ExternalID, []byte("bob"), 0, s) },
+		"address": func(b *Batch, s profile.State) { b.SetAddressStates(op.Email, []byte(address), s) },
 	}
 	set := func(who, value string) func(t *testing.T, e *Engine) {
 		return play(who, func(t *testing.T, e *Engine, b *Batch) {

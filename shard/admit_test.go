@@ -5,6 +5,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/replica"
 )
 
 // Changes are let in as long as there is room, the engine is sound, and it is not on its way out.
@@ -16,9 +18,9 @@ func TestAdmit(t *testing.T) {
 	e.Coordinator.inflight.Add(63_000)
 	require.NoError(t, e.Admit())
 	e.Coordinator.inflight.Add(1)
-	require.ErrorIs(t, e.Admit(), ErrBusy)
+	require.ErrorIs(t, e.Admit(), replica.ErrBusy)
 	e.Coordinator.inflight.Add(-63_001)
 	require.NoError(t, e.Admit())
 	require.NoError(t, e.Close())
-	require.ErrorIs(t, e.Admit(), ErrClosed)
+	require.ErrorIs(t, e.Admit(), replica.ErrClosed)
 }

@@ -20,18 +20,20 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
+	"millrace/wal/memlog"
 )
 
 // contents are the entries, documents and books of an engine, as its store holds them after a checkpoint; but for how
 // far it has come, and for events without effect, which are there until the event log has packed them.
 func contents(t *testing.T, e *Engine) map[string]string {
 	t.Helper()
-	e.forgetOwn()
+	eventually(t, "it knows that its messages have arrived", func() bool { return e.Stats().OutboxKept == 0 })
 	require.NoError(t, e.Checkpoint())
 	all := map[string]string{}
-	require.NoError(t, e.store.Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
+	require.NoError(t, e.Store().Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
 		if k[0] == 'e' && len(k) > 9 {
 			switch k[9] {
 			case store.BookDropped, store.BookNoted:
@@ -96,10 +98,10 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 		}
 		return users[r.IntN(len(users))].Number
 	}
-	state := func() State {
-		return []State{{Kind: EmailState, Value: []string{"opted_in", "subscribed", "unsubscribed", ""}[r.IntN(4)]},
-			{Kind: GroupState, Group: [16]byte{byte(r.IntN(3))}, Channel: 1, On: r.IntN(2) == 0}, {Kind: Bounce, On: r.IntN(2) == 0},
-			{Kind: Spam, On: r.IntN(2) == 0}}[r.IntN(4)]
+	state := func() profile.State {
+		return []profile.State{{Kind: profile.StateEmail, Value: []string{"opted_in", "subscribed", "unsubscribed", ""}[r.IntN(4)]},
+			{Kind: profile.StateGroup, Group: [16]byte{byte(r.IntN(3))}, Channel: 1, On: r.IntN(2) == 0}, {Kind: profile.StateBounce, On: r.IntN(2) == 0},
+			{Kind: profile.StateSpam, On: r.IntN(2) == 0}}[r.IntN(4)]
 	}
 	switch r.IntN(20) {
 	case 0:
@@ -166,7 +168,7 @@ func testReplicasAreAlike(t *testing.T) {
 		c := openCluster(t, r.Uint64(), clusterOptions{
 			nodes: 2, replicas: 2, groups: 2, littleMemory: true,
 			now:    func() time.Time { return time.Now().Add(time.Duration(later.Load())) },
-			engine: func(o *Options) { o.Patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
+			engine: func(o *replica.EngineOptions) { o.Patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
 		})
 		w := clusterWorld{c}
 		for range testsize.Short(400, 100) {
@@ -185,7 +187,7 @@ func testReplicasAreAlike(t *testing.T) {
 				w.disturb()
 			case 1:
 				for _, e := range c.leaders() {
-					require.NoError(t, e.sweepAll())
+					require.NoError(t, e.Sweep())
 				}
 			}
 		}
@@ -217,12 +219,12 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	g.mu.Lock()
 	records := slices.Clone(g.records)
 	g.mu.Unlock()
-	fs, log := vfs.NewCrashableMem(), &memLog{}
+	fs, log := vfs.NewCrashableMem(), &memlog.Log{}
 	open := func() *Engine {
 		o := replicaOptions(fs, log, g.first, g.count)
 		o.Carrier, o.Clock = &testMesh{g.c.nodes[0]}, &stamp.Clock{Now: g.c.nodes[0].clock.Now}
 		o.Workers = 1 + r.IntN(5)
-		littleMemory(r, &o.Options)
+		littleMemory(r, &o.EngineOptions)
 		o.CheckpointInterval = []time.Duration{time.Millisecond, time.Hour}[r.IntN(2)]
 		o.StoreMemTableBytes = 1 << 20
 		o.MaxInflightBytes = []int64{1, 100_000, 1 << 30}[r.IntN(3)]
@@ -234,7 +236,7 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	for len(records) > 0 {
 		n := min(1+r.IntN(200), len(records))
 		for _, m := range records[:n] {
-			log.add(m.position, m.count, m.payload)
+			log.Add(m.Position, m.Count, m.Payload)
 		}
 		deliver(e, records[:n], 1+r.IntN(30))
 		records = records[n:]
@@ -244,7 +246,7 @@ func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 			e = open()
 		case 1:
 			before := e
-			log = log.clone() // first: the other one goes on, and lets go of its own
+			log = log.Clone() // first: the other one goes on, and lets go of its own
 			fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: r.IntN(101), RNG: rand.New(rand.NewPCG(r.Uint64(), 1))})
 			e = open()
 			require.NoError(t, before.Close())

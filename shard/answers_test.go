@@ -12,10 +12,10 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/shard/store"
 )
 
@@ -27,7 +27,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 	for round := range testsize.Of(8, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
-		w := openAlone(t, r, func(fs vfs.FS) Options {
+		w := openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
 			littleMemory(r, &o)
@@ -51,16 +51,16 @@ func TestAnswersAreForgotten(t *testing.T) {
 			}
 			later.Add(int64(time.Duration(r.IntN(7)) * time.Hour))
 			if r.IntN(2) == 0 {
-				require.NoError(t, w.e.sweepAll())
+				require.NoError(t, w.e.Sweep())
 			}
 			if r.IntN(3) == 0 {
 				w.disturb()
 			}
 		}
-		require.NoError(t, w.e.sweepAll())
+		require.NoError(t, w.e.Sweep())
 		want := 0
 		for key, at := range kept {
-			alive := time.Duration(later.Load())-at < AnswerLife
+			alive := time.Duration(later.Load())-at < replica.AnswerLife
 			a, ok, err := w.e.Answer(1, []byte(key))
 			require.NoError(t, err)
 			require.Equal(t, alive, ok, "%s, kept %v ago", key, time.Duration(later.Load())-at)
@@ -88,55 +88,5 @@ func TestAnswersAreForgotten(t *testing.T) {
 			require.Zero(t, rows)
 		}
 		w.close()
-	}
-}
-
-// A sweep takes so many at a time, the oldest first, also when what was kept and swept meanwhile is being saved.
-func TestSweepIsBounded(t *testing.T) {
-	now := time.Now()
-	o := testOptions(vfs.NewMem())
-	o.Now = func() time.Time { return now }
-	e := openTest(t, o)
-	const each = 30
-	h := e.hasher
-	var keys [][]byte
-	for i := 0; len(keys) < 3*books.MaxSwept; i++ {
-		if key := fmt.Append(nil, "k", i); h.Number(1, op.NoID, key)>>56 == 7 {
-			keys = append(keys, key)
-		}
-	}
-	for i := 0; i < len(keys); i += each {
-		b := e.NewBatch(1, 0)
-		for _, key := range keys[i:min(i+each, len(keys))] {
-			b.ReplaceAnswer(key, [32]byte{}, 200, nil)
-		}
-		require.NoError(t, b.Commit())
-		b.Release()
-		if i == len(keys)/2/each*each {
-			require.NoError(t, e.Checkpoint())
-		}
-	}
-	left := func() (n int) {
-		e.owner[7].mu.Lock()
-		defer e.owner[7].mu.Unlock()
-		return e.partitions[7].Count
-	}
-	require.Equal(t, len(keys), left())
-	now = now.Add(25 * time.Hour)
-	for swept := books.MaxSwept; swept <= len(keys); swept += books.MaxSwept {
-		require.NoError(t, e.sweep(e.held[7:8]))
-		require.Equal(t, len(keys)-swept, left())
-		require.Equal(t, swept < len(keys), e.partitions[7].Answers.More)
-		if swept == 2*books.MaxSwept {
-			require.NoError(t, e.Checkpoint())
-		}
-		for i, key := range keys { // the oldest first
-			_, s, err := e.lendHome(h.Number(1, op.NoID, key), 1, op.NoID, key)
-			require.NoError(t, err)
-			require.Equal(t, i >= swept, s.Blob != nil, "%d, after %d", i, swept)
-			if s.Blob != nil {
-				s.Back()
-			}
-		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -39,12 +40,12 @@ type Batch struct {
 	// On the way (commit.go).
 	data     []byte // the record, behind room for the log's header
 	urgent   bool
-	outcomes []Outcome // by reference; see Batch.Outcome
-	lost     bool      // the log may still have its bytes
-	restIn   int       // partition of the rest that was deferred; -1: none was
+	outcomes []replica.Outcome // by reference; see Batch.Outcome
+	lost     bool              // the log may still have its bytes
+	restIn   int               // partition of the rest that was deferred; -1: none was
 	// Alone, the only part, and what waits for it; used again and again.
 	parts   [1]Part
-	pending Pending
+	pending replica.Pending
 }
 
 // NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
@@ -118,7 +119,7 @@ func (b *Batch) SvcID(text []byte) (number uint64, ok bool) {
 
 // expect makes a reference that an outcome will be reported under. Until then it is Nobody.
 func (b *Batch) expect() (ref int) {
-	b.outcomes = append(b.outcomes, Nobody)
+	b.outcomes = append(b.outcomes, replica.Nobody)
 	return len(b.outcomes) - 1
 }
 
@@ -162,7 +163,7 @@ func (b *Batch) Merge(gone, keep uint64) {
 
 // Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID,
 // RemoveExternalID), after a Commit that returned nil.
-func (b *Batch) Outcome(ref int) Outcome { return b.outcomes[ref] }
+func (b *Batch) Outcome(ref int) replica.Outcome { return b.outcomes[ref] }
 
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
 // somebody has the alias already, the outcome is Taken.
@@ -212,7 +213,7 @@ func (b *Batch) claim(id op.IDKind, key []byte, c bodies.Claim) (ref int) {
 // them (decisions.md D5, D9). An unknown user: no effect. For op.SvcID number names the user, else the key. Bounce and
 // Spam are marks of an email: of a user without one they have no effect. A dummy user's states can be set too: whoever
 // unsubscribes shall be.
-func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ...State) {
+func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ...profile.State) {
 	if len(states) == 0 {
 		return
 	}
@@ -220,18 +221,18 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 	groups := b.keep[:0]
 	for _, s := range states {
 		switch s.Kind {
-		case EmailState:
+		case profile.StateEmail:
 			b.Buf = append(b.Buf, op.AttrEmailSubscribe)
 			if s.Value == "" {
 				b.Buf = append(b.Buf, byte(op.Null))
 			} else {
 				b.Buf = op.AppendString(b.Buf, []byte(s.Value))
 			}
-		case Bounce:
+		case profile.StateBounce:
 			b.Buf = op.AppendBool(append(b.Buf, op.AttrHardBounce), s.On)
-		case Spam:
+		case profile.StateSpam:
 			b.Buf = op.AppendBool(append(b.Buf, op.AttrSpam), s.On)
-		case GroupState:
+		case profile.StateGroup:
 			var raw [17]byte
 			copy(raw[:], s.Group[:])
 			raw[16] = s.Channel
@@ -255,7 +256,7 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 // SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it:
 // they hold for all who have it now, and for who gets it later as decisions.md D5 says. States that addresses of this
 // kind don't have are left out.
-func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...State) {
+func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...profile.State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
 	var changes []profile.StateChange
@@ -321,13 +322,13 @@ func (b *Batch) Operator(index int, name []byte) (ref int) {
 type UnmetOperator struct {
 	Index int    // of the attributes object
 	Name  string // of the attribute
-	Why   Outcome
+	Why   replica.Outcome
 }
 
 // Unmet lists the operators that were not possible, after a Commit that returned nil: OutOfRange, TooLarge or NotArray.
 func (b *Batch) Unmet() (list []UnmetOperator) {
 	for _, o := range b.operators.list {
-		if why := b.Outcome(o.ref); why >= OutOfRange {
+		if why := b.Outcome(o.ref); why >= replica.OutOfRange {
 			list = append(list, UnmetOperator{o.index, string(b.operators.names[o.nameStart:o.nameEnd]), why})
 		}
 	}

@@ -8,14 +8,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // A round begins when there is enough log for it, each time anew, and when the time has come.
 func TestCheckpointsComeByThemselves(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(*Options){
-		"bytes": func(o *Options) { o.CheckpointBytes, o.CheckpointInterval = 4<<10, time.Hour },
-		"time":  func(o *Options) { o.CheckpointInterval = time.Millisecond },
+	for name, set := range map[string]func(*replica.EngineOptions){
+		"bytes": func(o *replica.EngineOptions) { o.CheckpointBytes, o.CheckpointInterval = 4<<10, time.Hour },
+		"time":  func(o *replica.EngineOptions) { o.CheckpointInterval = time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -23,11 +24,11 @@ func TestCheckpointsComeByThemselves(t *testing.T) {
 			set(&o)
 			e := openTest(t, o)
 			for round := range 5 {
-				before := e.checkpointed.Load()
+				before := e.CheckpointedPosition()
 				for i := range 100 {
 					commitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "bought", 0)
 				}
-				eventually(t, fmt.Sprint("round ", round), func() bool { return e.checkpointed.Load() > before })
+				eventually(t, fmt.Sprint("round ", round), func() bool { return e.CheckpointedPosition() > before })
 			}
 		})
 	}

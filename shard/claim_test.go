@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,10 +11,11 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // one commits a batch of one claim or several and returns what became of them.
-func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []Outcome) {
+func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []replica.Outcome) {
 	t.Helper()
 	b := e.NewBatch(1, 0)
 	refs := fill(b)
@@ -27,7 +27,7 @@ func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []Outcome
 	return all
 }
 
-func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) Outcome {
+func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) replica.Outcome {
 	t.Helper()
 	return outcomes(t, e, func(b *Batch) []int { return []int{fill(b)} })[0]
 }
@@ -74,19 +74,19 @@ func TestAddAlias(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	ada, bob := makeUser(t, e, "ada"), makeUser(t, e, "bob")
-	add := func(number uint64, label, name string) Outcome {
+	add := func(number uint64, label, name string) replica.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.AddAlias(number, []byte(label), []byte(name)) })
 	}
-	require.Equal(t, Done, add(ada, "crm", "1"))
-	require.Equal(t, Done, add(ada, "crm", "1"), "it has it already")
-	require.Equal(t, LabelTaken, add(ada, "crm", "2"))
-	require.Equal(t, Taken, add(bob, "crm", "1"))
-	require.Equal(t, Done, add(bob, "crm", "2"), "the refused claim has left nothing")
-	require.Equal(t, Done, add(ada, "web", "1"))
-	require.Equal(t, Nobody, add(ada+1, "web", "2"))
-	require.Equal(t, Done, add(0, "web", "2"), "the claim of nobody has left nothing")
-	require.Equal(t, Taken, add(0, "web", "2"))
-	require.Equal(t, Taken, add(0, "crm", "1"))
+	require.Equal(t, replica.Done, add(ada, "crm", "1"))
+	require.Equal(t, replica.Done, add(ada, "crm", "1"), "it has it already")
+	require.Equal(t, replica.LabelTaken, add(ada, "crm", "2"))
+	require.Equal(t, replica.Taken, add(bob, "crm", "1"))
+	require.Equal(t, replica.Done, add(bob, "crm", "2"), "the refused claim has left nothing")
+	require.Equal(t, replica.Done, add(ada, "web", "1"))
+	require.Equal(t, replica.Nobody, add(ada+1, "web", "2"))
+	require.Equal(t, replica.Done, add(0, "web", "2"), "the claim of nobody has left nothing")
+	require.Equal(t, replica.Taken, add(0, "web", "2"))
+	require.Equal(t, replica.Taken, add(0, "crm", "1"))
 	e = twice(t, fs, e, func(e *Engine) {
 		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
 		require.Equal(t, bob, numberOf(t, e, op.Alias, aliasKey("crm", "2")))
@@ -100,56 +100,56 @@ func TestAddAlias(t *testing.T) {
 		require.Equal(t, 0, eventCount(t, e, op.ExternalID, "bob", "x"))
 	})
 
-	rename := func(number uint64, label, old, name string) Outcome {
+	rename := func(number uint64, label, old, name string) replica.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.RenameAlias(number, []byte(label), []byte(old), []byte(name)) })
 	}
-	require.Equal(t, Done, rename(ada, "crm", "1", "one"))
-	require.Equal(t, Nobody, rename(ada, "crm", "1", "uno"), "it is called one now")
-	require.Equal(t, Taken, rename(ada, "crm", "one", "2"))
-	require.Equal(t, Done, rename(ada, "crm", "one", "one"))
-	require.Equal(t, Nobody, rename(bob, "crm", "one", "x"))
-	require.Equal(t, Done, add(0, "crm", "x"))
+	require.Equal(t, replica.Done, rename(ada, "crm", "1", "one"))
+	require.Equal(t, replica.Nobody, rename(ada, "crm", "1", "uno"), "it is called one now")
+	require.Equal(t, replica.Taken, rename(ada, "crm", "one", "2"))
+	require.Equal(t, replica.Done, rename(ada, "crm", "one", "one"))
+	require.Equal(t, replica.Nobody, rename(bob, "crm", "one", "x"))
+	require.Equal(t, replica.Done, add(0, "crm", "x"))
 	e = twice(t, fs, e, func(e *Engine) {
 		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
 		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
 		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "uno")))
 	})
-	require.Equal(t, Done, add(0, "crm", "1"), "the old name is free")
+	require.Equal(t, replica.Done, add(0, "crm", "1"), "the old name is free")
 	b := e.NewBatch(1, 0)
 	b.Delete(ada)
 	require.NoError(t, b.Commit())
 	b.Release()
 	require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
-	require.Equal(t, Done, add(bob, "web", "1"))
+	require.Equal(t, replica.Done, add(bob, "web", "1"))
 }
 
 func TestIdentify(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	only := func(name string) uint64 {
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(0, []byte("l"), []byte(name)) }))
+		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(0, []byte("l"), []byte(name)) }))
 		commitEvent(t, e, op.Alias, aliasKey("l", name), "e", op.UpdateOnly)
 		return numberOf(t, e, op.Alias, aliasKey("l", name))
 	}
-	identify := func(number uint64, id string, mode profile.MergeMode) Outcome {
+	identify := func(number uint64, id string, mode profile.MergeMode) replica.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(id), mode) })
 	}
 	// Nobody has the id: the alias-only user gets it.
 	a := only("a")
-	require.Equal(t, Done, identify(a, "ada", profile.MergeIdentify))
-	require.Equal(t, Done, identify(a, "ada", profile.MergeIdentify), "it has it already")
-	require.Equal(t, Identified, identify(a, "eve", profile.MergeIdentify))
+	require.Equal(t, replica.Done, identify(a, "ada", profile.MergeIdentify))
+	require.Equal(t, replica.Done, identify(a, "ada", profile.MergeIdentify), "it has it already")
+	require.Equal(t, replica.Identified, identify(a, "eve", profile.MergeIdentify))
 	require.Zero(t, numberOf(t, e, op.ExternalID, "eve"), "the refused claim has left nothing")
-	require.Equal(t, Nobody, identify(a+1, "eve", profile.MergeIdentify))
+	require.Equal(t, replica.Nobody, identify(a+1, "eve", profile.MergeIdentify))
 	// Somebody has it: the alias-only user is combined into that one.
 	b, c := only("b"), only("c")
-	require.Equal(t, Done, identify(b, "ada", profile.MergeIdentify))
-	require.Equal(t, Done, identify(c, "ada", profile.MergeNone))
-	require.Equal(t, Done, identify(b, "ada", profile.MergeIdentify), "it is in there")
-	require.Equal(t, Identified, identify(b, "eve", profile.MergeIdentify), "who it was merged into has another one")
+	require.Equal(t, replica.Done, identify(b, "ada", profile.MergeIdentify))
+	require.Equal(t, replica.Done, identify(c, "ada", profile.MergeNone))
+	require.Equal(t, replica.Done, identify(b, "ada", profile.MergeIdentify), "it is in there")
+	require.Equal(t, replica.Identified, identify(b, "eve", profile.MergeIdentify), "who it was merged into has another one")
 	bob := makeUser(t, e, "bob")
-	require.Equal(t, Identified, identify(bob, "ada", profile.MergeIdentify))
-	require.Equal(t, Identified, identify(bob, "carl", profile.MergeIdentify))
+	require.Equal(t, replica.Identified, identify(bob, "ada", profile.MergeIdentify))
+	require.Equal(t, replica.Identified, identify(bob, "carl", profile.MergeIdentify))
 	commitEvent(t, e, op.ExternalID, "carl", "e", op.UpdateOnly)
 	require.Equal(t, -1, eventCount(t, e, op.ExternalID, "carl", "e"))
 	e = twice(t, fs, e, func(e *Engine) {
@@ -175,7 +175,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 		"identified later": func(t *testing.T, e *Engine) uint64 {
 			commitEvent(t, e, op.Alias, aliasKey("l", "n"), "made", 0)
 			number := numberOf(t, e, op.Alias, aliasKey("l", "n"))
-			require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte("old"), profile.MergeIdentify) }))
+			require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte("old"), profile.MergeIdentify) }))
 			return number
 		},
 	} {
@@ -183,10 +183,10 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 			fs := vfs.NewCrashableMem()
 			e := openTest(t, testOptions(fs))
 			ada, bob := makeFirst(t, e), makeUser(t, e, "bob")
-			rename := func(number uint64, current, id string) Outcome {
+			rename := func(number uint64, current, id string) replica.Outcome {
 				return outcome(t, e, func(b *Batch) int { return b.RenameExternalID(number, []byte(current), []byte(id)) })
 			}
-			remove := func(number uint64, id string) Outcome {
+			remove := func(number uint64, id string) replica.Outcome {
 				return outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(number, []byte(id)) })
 			}
 			leads := func(e *Engine, want uint64, current string, ids ...string) {
@@ -201,23 +201,23 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, current, string(profile.ExternalID(users[0].Blob)))
 			}
-			require.Equal(t, Nobody, remove(ada, "old"), "it is not deprecated")
-			require.Equal(t, Taken, rename(ada, "old", "bob"))
-			require.Equal(t, Nobody, rename(ada, "no such", "new"))
-			require.Equal(t, Done, rename(ada, "old", "new"))
+			require.Equal(t, replica.Nobody, remove(ada, "old"), "it is not deprecated")
+			require.Equal(t, replica.Taken, rename(ada, "old", "bob"))
+			require.Equal(t, replica.Nobody, rename(ada, "no such", "new"))
+			require.Equal(t, replica.Done, rename(ada, "old", "new"))
 			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "new", "old", "new") })
-			require.Equal(t, Taken, rename(bob, "bob", "old"), "a deprecated id is not free")
-			require.Equal(t, Nobody, rename(ada, "old", "x"), "it is not the current one")
-			require.Equal(t, Done, rename(ada, "new", "newer"))
+			require.Equal(t, replica.Taken, rename(bob, "bob", "old"), "a deprecated id is not free")
+			require.Equal(t, replica.Nobody, rename(ada, "old", "x"), "it is not the current one")
+			require.Equal(t, replica.Done, rename(ada, "new", "newer"))
 			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "newer", "old", "new", "newer") })
-			require.Equal(t, Done, rename(ada, "newer", "old"), "back again")
+			require.Equal(t, replica.Done, rename(ada, "newer", "old"), "back again")
 			leads(e, ada, "old", "old", "new", "newer")
-			require.Equal(t, Done, rename(ada, "old", "newer"))
+			require.Equal(t, replica.Done, rename(ada, "old", "newer"))
 
-			require.Equal(t, Nobody, remove(ada, "newer"), "it is the current one")
-			require.Equal(t, Nobody, remove(bob, "old"))
-			require.Equal(t, Done, remove(ada, "old"))
-			require.Equal(t, Nobody, remove(ada, "old"))
+			require.Equal(t, replica.Nobody, remove(ada, "newer"), "it is the current one")
+			require.Equal(t, replica.Nobody, remove(bob, "old"))
+			require.Equal(t, replica.Done, remove(ada, "old"))
+			require.Equal(t, replica.Nobody, remove(ada, "old"))
 			e = twice(t, fs, e, func(e *Engine) {
 				leads(e, ada, "newer", "new", "newer")
 				require.NotEqual(t, ada, numberOf(t, e, op.ExternalID, "old"))
@@ -237,7 +237,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 				}
 				leads(e, fresh, "old", "old")
 			})
-			require.Equal(t, Done, rename(bob, "bob", "new"), "the ids of a deleted user are free")
+			require.Equal(t, replica.Done, rename(bob, "bob", "new"), "the ids of a deleted user are free")
 			leads(e, bob, "new", "bob", "new")
 		})
 	}
@@ -246,7 +246,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 // settle waits until nothing is on its way, and sees that the merges have left nothing behind.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
-	engines, logged := []*Engine{e}, func() int { return int(e.logged.Load()) }
+	engines, logged := []*Engine{e}, func() int { return int(e.Replica.Stats().LoggedBytes) }
 	lags := func() bool { return false }
 	if e.isCoordinator() {
 		c := e.nodes.(*testMesh).c
@@ -255,13 +255,7 @@ func settle(t *testing.T, e *Engine) {
 	}
 	busy := func(e *Engine) bool {
 		s := e.Stats()
-		rows := 0 // those that replicas are yet to be told of, too
-		for _, p := range e.held {
-			e.owner[p.ID].mu.Lock()
-			rows += len(p.outbox)
-			e.owner[p.ID].mu.Unlock()
-		}
-		return rows > 0 || s.Deferred > 0 || s.MergesWaiting > 0
+		return s.OutboxKept > 0 || s.Deferred > 0 || s.MergesWaiting > 0
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
 		before := logged() // what is under way goes from engine to engine by records
@@ -270,41 +264,15 @@ func settle(t *testing.T, e *Engine) {
 		}
 		if time.Now().After(end) {
 			for _, e := range engines {
-				t.Log(underWay(e))
+				t.Logf("%+v", e.Stats())
 			}
 			t.FailNow()
 		}
 	}
 	require.NoError(t, e.Barrier())
 	for _, e := range engines {
-		require.Zero(t, e.Stats().MergesWaiting)
-		for _, p := range e.held {
-			e.owner[p.ID].mu.Lock()
-			require.Empty(t, p.held)
-			e.owner[p.ID].mu.Unlock()
-		}
+		s := e.Stats()
+		require.Zero(t, s.MergesWaiting)
+		require.Zero(t, s.Held)
 	}
-}
-
-// underWay describes what an engine has under way.
-func underWay(e *Engine) string {
-	text := fmt.Sprintf("partitions %d to %d, leads: %v, %+v", e.held[0].ID, e.held[len(e.held)-1].ID, e.lead.Load() != nil, e.Stats())
-	for _, p := range e.held {
-		e.owner[p.ID].mu.Lock()
-		for _, m := range p.outbox {
-			o := op.Op(MessageRecord(m.body)[op.HeaderBytes:])
-			text += fmt.Sprintf("\n\tmessage %d of partition %d to %x, kind %d, applied: %v", m.seq, p.ID, m.number, o.Kind(), m.applied.Load())
-		}
-		for _, d := range p.Deferred.All() {
-			text += fmt.Sprintf("\n\tdeferred record %d of partition %d", d.Seq, p.ID)
-		}
-		if p.LastMessage > 0 {
-			text += fmt.Sprintf("\n\tpartition %d has sent %d", p.ID, p.LastMessage)
-		}
-		for number, h := range p.held {
-			text += fmt.Sprintf("\n\t%x has %d pins, %d who wait", number, h.pins, len(h.waiting))
-		}
-		e.owner[p.ID].mu.Unlock()
-	}
-	return text
 }

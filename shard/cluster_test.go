@@ -12,8 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/identity"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/wal"
+	"millrace/wal/memlog"
 )
 
 // testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while,
@@ -39,7 +41,7 @@ type clusterOptions struct {
 	now                     func() time.Time
 	skew                    time.Duration // between the clocks of a node and the next
 	littleMemory            bool
-	engine                  func(o *Options) // of replicas, and the bounds of coordinators
+	engine                  func(o *replica.EngineOptions) // of replicas, and the bounds of coordinators
 }
 
 type testNode struct {
@@ -62,7 +64,7 @@ type testGroup struct {
 	frozen atomic.Bool // nothing is decided
 
 	mu       sync.Mutex
-	records  []memRecord // decided
+	records  []memlog.Record // decided
 	position uint64
 	pending  []*wal.Record // of the leader
 	leader   *testReplica  // whose appends are taken; nil: none
@@ -76,13 +78,13 @@ type testReplica struct {
 	g    *testGroup
 	node *testNode
 	fs   *vfs.MemFS
-	e    atomic.Pointer[Replica] // nil: it is down
+	e    atomic.Pointer[replica.Replica] // nil: it is down
 
 	// Guarded by g.mu.
 	up     bool
 	marker int    // so many records Replay has
 	handed uint64 // position of the last that was handed back
-	todo   []func(e *Replica)
+	todo   []func(e *replica.Replica)
 	batch  *[]*wal.Record // records of the last of todo that more can be added to
 	wake   chan struct{}
 	ended  chan struct{} // of the goroutine that does what is to do
@@ -205,16 +207,16 @@ func (r *testReplica) open() {
 		o.MaxDeltaChanges = []int{-1, 0, 2}[g.c.intN(3)]
 	}
 	if g.c.o.engine != nil {
-		g.c.o.engine(&o.Options)
+		g.c.o.engine(&o.EngineOptions)
 	}
-	e, err := OpenReplica(o)
+	e, err := replica.Open(o)
 	require.NoError(t, err)
 	r.ended = make(chan struct{})
 	r.e.Store(e)
 	go r.run(e)
 }
 
-func (r *testReplica) run(e *Replica) {
+func (r *testReplica) run(e *replica.Replica) {
 	defer close(r.ended)
 	for {
 		r.g.mu.Lock()
@@ -242,7 +244,7 @@ func (r *testReplica) run(e *Replica) {
 }
 
 // push is for the holder of g.mu.
-func (r *testReplica) push(do func(e *Replica)) {
+func (r *testReplica) push(do func(e *replica.Replica)) {
 	r.todo, r.batch = append(r.todo, do), nil
 	select {
 	case r.wake <- struct{}{}:
@@ -251,14 +253,14 @@ func (r *testReplica) push(do func(e *Replica)) {
 }
 
 // hand gives a decided record to the engine; own is what was appended here.
-func (r *testReplica) hand(m memRecord, own *wal.Record) {
+func (r *testReplica) hand(m memlog.Record, own *wal.Record) {
 	if own == nil {
-		own = m.record()
+		own = m.Handed()
 	}
-	own.Position = m.position
+	own.Position = m.Position
 	if r.batch == nil {
 		batch := &[]*wal.Record{}
-		r.push(func(e *Replica) {
+		r.push(func(e *replica.Replica) {
 			g := r.g
 			g.mu.Lock()
 			r.handed = (*batch)[len(*batch)-1].Position
@@ -319,7 +321,7 @@ func (g *testGroup) take(n int, own *testReplica) {
 		if g.c.chance(10) {
 			g.position = g.position/65536*65536 + 65536
 		}
-		m := memRecord{g.position, rec.Count, slices.Clone(rec.Data[wal.HeaderBytes:])}
+		m := memlog.Record{Position: g.position, Count: rec.Count, Payload: slices.Clone(rec.Data[wal.HeaderBytes:])}
 		g.records = append(g.records, m)
 		for _, r := range g.replicas {
 			switch {
@@ -343,13 +345,13 @@ func (g *testGroup) dethrone(r *testReplica) {
 	}
 	g.leader = nil
 	if lost := slices.Clone(g.pending); len(lost) > 0 {
-		r.push(func(e *Replica) { e.Lost(lost) })
+		r.push(func(e *replica.Replica) { e.Lost(lost) })
 		for range g.c.intN(len(lost) + 1) {
 			g.take(1, nil)
 		}
 		g.pending = nil
 	}
-	r.push(func(e *Replica) { e.Follow() })
+	r.push(func(e *replica.Replica) { e.Follow() })
 }
 
 // move makes the replica on a node the leader, once it has had all that is decided.
@@ -361,7 +363,7 @@ func (c *testCluster) move(g *testGroup, node int) {
 	if r == nil || !r.up {
 		return
 	}
-	r.push(func(e *Replica) {
+	r.push(func(e *replica.Replica) {
 		g.mu.Lock()
 		current := g.term == term
 		g.mu.Unlock()
@@ -402,7 +404,7 @@ func (c *testCluster) handOver(g *testGroup) {
 }
 
 // leaderOf waits for a leader.
-func (g *testGroup) leaderOf(until time.Time) *Replica {
+func (g *testGroup) leaderOf(until time.Time) *replica.Replica {
 	if r := g.leads(until); r != nil {
 		return r.e.Load()
 	}
@@ -452,10 +454,10 @@ func (r *testReplica) Replay(from uint64, f func(uint64, uint32, []byte) error) 
 	records := r.g.records[:r.marker]
 	r.g.mu.Unlock()
 	for _, m := range records {
-		if m.position < from {
+		if m.Position < from {
 			continue
 		}
-		if err := f(m.position, m.count, m.payload); err != nil {
+		if err := f(m.Position, m.Count, m.Payload); err != nil {
 			return err
 		}
 	}
@@ -467,10 +469,10 @@ func (r *testReplica) Read(from, to uint64, f func(uint64, uint32, []byte) error
 	records, handed := r.g.records, r.handed
 	r.g.mu.Unlock()
 	for _, m := range records {
-		if m.position < from || m.position > min(to, handed) {
+		if m.Position < from || m.Position > min(to, handed) {
 			continue
 		}
-		if err := f(m.position, m.count, m.payload); err != nil {
+		if err := f(m.Position, m.Count, m.Payload); err != nil {
 			return err
 		}
 	}
@@ -577,7 +579,7 @@ func (c *testCluster) logged() (n int) {
 // lags says whether some replica has not applied yet all that is decided.
 func (c *testCluster) lags() bool {
 	return slices.ContainsFunc(c.replicas(), func(e *Engine) bool {
-		g := e.log.(*testReplica).g
+		g := e.Log().(*testReplica).g
 		g.mu.Lock()
 		decided := g.position
 		g.mu.Unlock()

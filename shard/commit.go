@@ -11,6 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/identity"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -22,14 +23,14 @@ import (
 //	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
 //	stamp     one stamp for the record, one step for each op
 //	split     a part for each group that the record has ops for; before anything is sent each has a leader
-//	take      of each part, by the replica that leads its group (take.go), here or by a call to its node: it reserves
+//	take      of each part, by the replica that leads its group (replica/take.go), here or by a call to its node: it reserves
 //	          bytes and merges of its own and a place among those in flight, gives the part a later stamp when the group has
 //	          had a later one, and appends it to its log. Refused: all is given back, nothing was done
 //	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets the
 //	          record, in the log's order
-//	apply     by the workers whose partitions it concerns (worker.go); the last one gives back bytes and merges of take
-//	wait      the future (take.go) counts workers and the effects on other partitions, which go through the outbox
-//	          (lead.go); at zero the part is visible, and is in flight no more
+//	apply     by the workers whose partitions it concerns (replica/worker.go); the last one gives back bytes and merges of take
+//	wait      the future (replica/take.go) counts workers and the effects on other partitions, which go through the outbox
+//	          (replica/lead.go); at zero the part is visible, and is in flight no more
 //	release   once all parts are: what was deferred, one after the other, each as a record that is looked up anew
 //
 // A part that was refused because its group has another leader by now, or none yet, is tried again there, until
@@ -49,8 +50,8 @@ func (b *Batch) Commit() error {
 	c := b.coordinator
 	// Each leader judges its part, and a node alone all of it; here it is seen to that few parts are refused.
 	if c.sole == nil && b.merges > 0 && c.mergesWaiting()+int64(b.merges) > c.opts.MaxMergesWaiting {
-		RefusedMerges.Inc()
-		return ErrBusy
+		replica.RefusedMerges.Inc()
+		return replica.ErrBusy
 	}
 	b.urgent = b.deletes == b.Count()
 	b.data = b.finish()
@@ -60,7 +61,7 @@ func (b *Batch) Commit() error {
 	}
 	defer c.inflight.Add(-size)
 	err := b.carry()
-	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == Taken {
+	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == replica.Taken {
 		if err = c.nodes.BarrierOf(identity.Partition(b.answer.home)); err == nil { // so that Answer has it
 			err = ErrKept
 		}
@@ -105,7 +106,7 @@ func (b *Batch) carry() error {
 	}
 	record := b.data[wal.HeaderBytes:]
 	if most := c.opts.MaxRecordBytes; most > 0 && len(record) > most {
-		return ErrTooLarge
+		return replica.ErrTooLarge
 	}
 	groups, err := split(record, c.nodes)
 	if err != nil {
@@ -119,9 +120,9 @@ func (b *Batch) carry() error {
 		}
 		err := b.try(parts, until)
 		if err != nil && again { // what refuses now says nothing of the try before
-			err = ErrUnknown
+			err = replica.ErrUnknown
 		}
-		if !errors.Is(err, ErrUnknown) {
+		if !errors.Is(err, replica.ErrUnknown) {
 			return err
 		}
 		if !b.answer.isRelayed || time.Now().Add(pause).After(until) || !c.sleep(pause) {
@@ -167,9 +168,9 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 			switch p := &parts[i]; {
 			case p.Err == nil:
 				done++
-			case errors.Is(p.Err, ErrUnknown):
+			case errors.Is(p.Err, replica.ErrUnknown):
 				return b.lose(p.Err)
-			case first == nil || errors.Is(first.Err, ErrNotLeader):
+			case first == nil || errors.Is(first.Err, replica.ErrNotLeader):
 				first = p
 			}
 		}
@@ -177,7 +178,7 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 			return nil
 		}
 		// While nothing is done, who asks is told what is the matter, and may come again. Else the rest must be done.
-		if done == 0 && !errors.Is(first.Err, ErrNotLeader) && !errors.Is(first.Err, ErrUnavailable) {
+		if done == 0 && !errors.Is(first.Err, replica.ErrNotLeader) && !errors.Is(first.Err, replica.ErrUnavailable) {
 			return first.Err
 		}
 		commitRetries.Inc()
@@ -205,11 +206,11 @@ func (b *Batch) lose(err error) error {
 
 // turn finds who is to have a part that was refused. begun: other parts are done.
 func (c *Coordinator) turn(p *Part, until time.Time, begun bool) (err error) {
-	if errors.Is(p.Err, ErrNotLeader) {
+	if errors.Is(p.Err, replica.ErrNotLeader) {
 		c.nodes.Resigned(p.Group, p.to, p.Hint)
 	}
 	if p.to, err = c.nodes.Leader(p.Group, until, begun); err != nil && begun {
-		return ErrUnknown
+		return replica.ErrUnknown
 	}
 	if err != nil {
 		commitsUnavailable.Inc()
@@ -307,7 +308,7 @@ func (c *Coordinator) sleep(pause time.Duration) bool {
 // takes the outcomes.
 func (b *Batch) conclude(parts []Part, until time.Time) error {
 	var deferred []uint64
-	hear := func(x *Effects) {
+	hear := func(x *replica.Effects) {
 		for _, o := range x.Outcomes {
 			if int(o.Ref) < len(b.outcomes) {
 				b.outcomes[o.Ref] = o.Outcome
@@ -339,12 +340,12 @@ func (b *Batch) isRest(ref uint64) int {
 }
 
 // release lets a deferred record go. What its request has done is done: any failure leaves the request unknown.
-func (c *Coordinator) release(ref uint64, until time.Time) (effects Effects, err error) {
+func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effects, err error) {
 	group := c.nodes.GroupOf(identity.Partition(ref))
 	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
 		leader, err := c.nodes.Leader(group, until, true)
 		if err != nil {
-			return effects, ErrUnknown
+			return effects, replica.ErrUnknown
 		}
 		if leader == c.nodes.Self() {
 			end, cancel := c.end(until)
@@ -356,19 +357,19 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects Effects, err
 		switch {
 		case err == nil:
 			return effects, nil
-		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrBusy):
-			return effects, fmt.Errorf("%w: release: %w", ErrUnknown, err)
+		case !errors.Is(err, replica.ErrUnavailable) && !errors.Is(err, replica.ErrNotLeader) && !errors.Is(err, replica.ErrBusy):
+			return effects, fmt.Errorf("%w: release: %w", replica.ErrUnknown, err)
 		}
 		c.nodes.Resigned(group, leader, 0)
 		if !c.sleep(min(pause, time.Until(until))) {
-			return effects, ErrUnknown
+			return effects, replica.ErrUnknown
 		}
 	}
 }
 
-func releaseAt(r *Replica, ref uint64, end <-chan struct{}) (Effects, error) {
+func releaseAt(r *replica.Replica, ref uint64, end <-chan struct{}) (replica.Effects, error) {
 	if r == nil {
-		return Effects{}, ErrNotLeader
+		return replica.Effects{}, replica.ErrNotLeader
 	}
 	return r.Release(ref, end)
 }
@@ -380,8 +381,8 @@ func (c *Coordinator) reserve(n int64) error {
 	}
 	if c.inflight.Add(n) > c.opts.MaxInflightBytes {
 		c.inflight.Add(-n)
-		RefusedBusy.Inc()
-		return ErrBusy
+		replica.RefusedBusy.Inc()
+		return replica.ErrBusy
 	}
 	return nil
 }

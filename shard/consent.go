@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -16,9 +17,9 @@ import (
 
 // Trail is the trail of a user's states, oldest first: what he has said himself, what became of his addresses while he
 // has had them, and both of profiles that were merged into him. Nobody has none.
-func (c *Coordinator) Trail(workspace uint32, number uint64) (all []StateChange, err error) {
+func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateChange, err error) {
 	var numbers []uint64
-	var stays []Stay
+	var stays []books.Stay
 	err = c.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
 		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
@@ -26,17 +27,17 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []StateChange,
 		keys.AddAddresses(profile.Addresses(blob))
 		for _, id := range entries.Addresses {
 			if key := keys.Of(id); key != nil {
-				stays = append(stays, Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: math.MaxInt64})
+				stays = append(stays, books.Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: math.MaxInt64})
 			}
 		}
 	})
 	for i := 0; i < len(numbers) && err == nil; i++ {
-		var own Trail
+		var own books.History
 		own, err = c.trailOf(numbers[i])
 		all, stays = append(all, own.Changes...), append(stays, own.Stays...)
 	}
 	for i := 0; i < len(stays) && err == nil; i++ {
-		var changes []StateChange
+		var changes []books.StateChange
 		changes, err = c.AddressTrail(workspace, stays[i].ID, stays[i].Key)
 		for _, change := range changes {
 			if change.Changed > stays[i].Since && change.Changed <= stays[i].Until {
@@ -49,9 +50,9 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []StateChange,
 
 // oneEach sorts changes by when they were applied. One that has reached a user and his address, or an address in two
 // stays, is one.
-func oneEach(all []StateChange) (each []StateChange) {
-	slices.SortStableFunc(all, func(a, b StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
-	seen := map[StateChange]bool{}
+func oneEach(all []books.StateChange) (each []books.StateChange) {
+	slices.SortStableFunc(all, func(a, b books.StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
+	seen := map[books.StateChange]bool{}
 	for _, c := range all {
 		same := c
 		same.Applied, same.Channel = 0, 0
@@ -64,7 +65,7 @@ func oneEach(all []StateChange) (each []StateChange) {
 }
 
 // AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
-func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]StateChange, error) {
+func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]books.StateChange, error) {
 	key = entries.AppendKey(nil, id, key)
 	number, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.Blob == nil {
@@ -80,7 +81,7 @@ func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) (
 }
 
 // trailOf is TrailOf wherever the entry is.
-func (c *Coordinator) trailOf(number uint64) (Trail, error) {
+func (c *Coordinator) trailOf(number uint64) (books.History, error) {
 	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
 		defer r.Leave()
 		return r.TrailOf(number)
@@ -150,7 +151,7 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 	if profile.Kind(l.Blob) != entries.KindRow || profile.Workspace(l.Blob) != workspace {
 		return a, false, nil
 	}
-	s, _ := profile.StateOf(l.Blob, State{Kind: Bounce})
+	s, _ := profile.StateOf(l.Blob, profile.State{Kind: profile.StateBounce})
 	_, key := profile.HomeID(l.Blob)
 	return BlockedAddress{string(key), s.Changed, s.Actor, s.Source}, s.On, nil
 }

@@ -37,7 +37,7 @@ func consents(t *testing.T, e *Engine, names ...string) (all []string) {
 
 func withEmail(address string) []byte { return attrField(op.AttrEmail, address) }
 
-func ungrouped() State {
+func ungrouped() profile.State {
 	off := emailGroup
 	off.On = false
 	return off
@@ -83,11 +83,11 @@ func TestOptOutStays(t *testing.T) {
 // In one request somebody's state is set and another one leaves the address that they share: the order of the objects
 // is the order of effect, in all ways to name the user.
 func TestWhoLeavesInTheSameRequest(t *testing.T) {
-	for round, set := range []func(b *Batch, s State){
-		func(b *Batch, s State) { b.SetUserStates(op.ExternalID, []byte("o"), 0, s) },
-		func(b *Batch, s State) { b.SetUserStates(op.Alias, []byte(aliasKey("l", "o")), 0, s) },
-		func(b *Batch, s State) { b.SetAddressStates(op.Email, []byte("shared@example.com"), s) },
-		func(b *Batch, s State) { // who comes in the same request
+	for round, set := range []func(b *Batch, s profile.State){
+		func(b *Batch, s profile.State) { b.SetUserStates(op.ExternalID, []byte("o"), 0, s) },
+		func(b *Batch, s profile.State) { b.SetUserStates(op.Alias, []byte(aliasKey("l", "o")), 0, s) },
+		func(b *Batch, s profile.State) { b.SetAddressStates(op.Email, []byte("shared@example.com"), s) },
+		func(b *Batch, s profile.State) { // who comes in the same request
 			addAttributes(b, op.ExternalID, "new", op.Contact, withEmail("shared@example.com"))
 			b.SetUserStates(op.ExternalID, []byte("new"), 0, s)
 		},
@@ -147,19 +147,19 @@ func TestManyShareAnAddress(t *testing.T) {
 			}
 		})
 	}
-	sent, logged := messagesOf(e), e.logged.Load()
+	sent, logged := e.Replica.Stats().Sent, e.Replica.Stats().LoggedBytes
 	for i := range 50 {
 		state := ungrouped()
 		state.Group[1] = byte(i)
 		setAddress(t, e, op.Email, "shared@example.com", state)
 	}
-	require.Equal(t, sent, messagesOf(e))
+	require.Equal(t, sent, e.Replica.Stats().Sent)
 	setUser(t, e, op.ExternalID, "u7", ungrouped())
-	require.Equal(t, sent+1, messagesOf(e))
-	require.Less(t, e.logged.Load()-logged, int64(100_000))
+	require.Equal(t, sent+1, e.Replica.Stats().Sent)
+	require.Less(t, e.Replica.Stats().LoggedBytes-logged, int64(100_000))
 	require.Equal(t, []string{"off", "off"}, consents(t, e, "u7", fmt.Sprint("u", users-1)))
 	// One request of as many changes: each is said to the one user whom the address names, and by him to the address.
-	sent, logged = messagesOf(e), e.logged.Load()
+	sent, logged = e.Replica.Stats().Sent, e.Replica.Stats().LoggedBytes
 	commitAs(t, e, op.SourceTrack, func(b *Batch) {
 		for i := range 50 {
 			state := emailGroup
@@ -167,8 +167,8 @@ func TestManyShareAnAddress(t *testing.T) {
 			addAttributes(b, op.Email, "shared@example.com", op.Contact, statesField(state))
 		}
 	})
-	require.LessOrEqual(t, messagesOf(e)-sent, uint64(50))
-	require.Less(t, e.logged.Load()-logged, int64(100_000))
+	require.LessOrEqual(t, e.Replica.Stats().Sent-sent, uint64(50))
+	require.Less(t, e.Replica.Stats().LoggedBytes-logged, int64(100_000))
 	require.Equal(t, []string{"on"}, consents(t, e, fmt.Sprint("u", users-1)))
 }
 
@@ -176,11 +176,11 @@ func TestManyShareAnAddress(t *testing.T) {
 // everybody is, also when the same request says otherwise before.
 func TestUnchangedStatesAreNotTold(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
-	messages := func() int { return int(messagesOf(e)) }
-	said := func(b *Batch, user string, states ...State) {
+	messages := func() int { return int(e.Replica.Stats().Sent) }
+	said := func(b *Batch, user string, states ...profile.State) {
 		addAttributes(b, op.ExternalID, user, op.Contact, withEmail("x@example.com"), statesField(states...))
 	}
-	say := func(user string, states ...State) (sent int) {
+	say := func(user string, states ...profile.State) (sent int) {
 		before := messages()
 		commitAs(t, e, op.SourceTrack, func(b *Batch) { said(b, user, states...) })
 		return messages() - before
@@ -219,7 +219,7 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 // share.
 func TestUnchangedBehindOtherNames(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
-	say := func(b *Batch, state State) {
+	say := func(b *Batch, state profile.State) {
 		addAttributes(b, op.ExternalID, "a", op.Contact, statesField(state))
 	}
 	for range 2 {
@@ -250,23 +250,13 @@ func TestUnchangedBehindOtherNames(t *testing.T) {
 	}
 }
 
-func statesField(states ...State) []byte {
+func statesField(states ...profile.State) []byte {
 	set := map[modelKey]string{}
 	for _, s := range states {
 		k, value := keyOf(s)
 		set[k] = value
 	}
 	return trackFields(set)[0]
-}
-
-// messagesOf is how many messages there ever were.
-func messagesOf(e *Engine) (n uint64) {
-	for i, p := range e.partitions {
-		e.owner[i].mu.Lock()
-		n += p.LastMessage
-		e.owner[i].mu.Unlock()
-	}
-	return n
 }
 
 // What an export shows of states, an import takes back: for who is there already nothing changes, and in a new store
@@ -281,7 +271,7 @@ func TestExportedStatesComeBack(t *testing.T) {
 	setUser(t, e, op.ExternalID, "d", ungrouped())
 	track(t, e, "d", withEmail("m0@example.com"))
 	setUser(t, e, op.ExternalID, "a", email("opted_in"), smsGroup)
-	setAddress(t, e, op.Email, "m0@example.com", emailGroup, State{Kind: Bounce, On: true})
+	setAddress(t, e, op.Email, "m0@example.com", emailGroup, profile.State{Kind: profile.StateBounce, On: true})
 	setAddress(t, e, op.Email, "m1@example.com", ungrouped(), email("unsubscribed"))
 	exported := func(e *Engine) (lines []string) {
 		for _, name := range names {
@@ -322,7 +312,7 @@ func TestLastOfTwoHolds(t *testing.T) {
 	for _, user := range []string{"a", "b"} {
 		track(t, e, user, withEmail("x@example.com"))
 	}
-	twice := func(states ...State) (field []byte) {
+	twice := func(states ...profile.State) (field []byte) {
 		var groups []byte
 		for _, s := range states {
 			groups = op.AppendBool(op.AppendString(groups, append(s.Group[:], s.Channel)), s.On)
@@ -353,9 +343,9 @@ func TestImportedDefaultIsNoConsent(t *testing.T) {
 		blob, err := im.Import(nil, 1, []byte(line), time.Now().UnixMicro(), profile.ImportOptions{})
 		require.NoError(t, err)
 		commitAs(t, e, op.SourceImport, func(b *Batch) { b.Import(blob) })
-		held, said, err := e.HeldState(1, op.ExternalID, []byte(user), State{Kind: EmailState})
+		held, said, err := e.HeldState(1, op.ExternalID, []byte(user), profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
-		_, heard, err := e.HeldState(1, op.Email, []byte(user+"@example.com"), State{Kind: EmailState})
+		_, heard, err := e.HeldState(1, op.Email, []byte(user+"@example.com"), profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
 		require.Equal(t, []bool{i > 0, i > 0}, []bool{said, heard})
 		trail := first(e.Trail(1, numberOf(t, e, op.ExternalID, user)))

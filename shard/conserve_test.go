@@ -21,6 +21,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // Merges conserve (decisions.md D4): whatever is merged into whatever by whomever at the same time, while the merged
@@ -78,7 +79,7 @@ func (s *sent) note(f func()) {
 func conserve(t *testing.T, seed, round uint64) {
 	r := rand.New(rand.NewPCG(seed, round))
 	fs := vfs.NewCrashableMem()
-	options := func() Options {
+	options := func() replica.EngineOptions {
 		o := crashOptions(fs, r)
 		if r.IntN(4) == 0 {
 			o.MaxMergesWaiting = int64(1 + r.IntN(8))
@@ -130,7 +131,7 @@ func testMergesConserveInCluster(t *testing.T) {
 		w := anyCluster(t, r, func(o *clusterOptions) {
 			o.skew = time.Duration(r.IntN(20)) * time.Millisecond
 			if r.IntN(4) == 0 {
-				o.engine = func(o *Options) { o.MaxMergesWaiting = 8 }
+				o.engine = func(o *replica.EngineOptions) { o.MaxMergesWaiting = 8 }
 			}
 		})
 		s := newSent(t, w.engine(), r)
@@ -177,8 +178,8 @@ func (s *sent) run(t *testing.T, r *rand.Rand, round uint64, phase int, engine f
 				x.e = engine()
 				err := x.request()
 				switch {
-				case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
-				case errors.Is(err, ErrUnknown):
+				case errors.Is(err, replica.ErrBusy), errors.Is(err, replica.ErrUnavailable):
+				case errors.Is(err, replica.ErrUnknown):
 					x.note(func() { x.unknown++ })
 				case err != nil:
 					t.Errorf("round %d phase %d: %v", round, phase, err)
@@ -249,7 +250,7 @@ func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
 	}
 	asked := b.Count()
 	if err := b.Commit(); err != nil {
-		require.True(t, errors.Is(err, ErrBusy) || e.isCoordinator() && errors.Is(err, ErrUnknown), err)
+		require.True(t, errors.Is(err, replica.ErrBusy) || e.isCoordinator() && errors.Is(err, replica.ErrUnknown), err)
 		return
 	}
 	s.merges += asked
@@ -371,7 +372,7 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 		b.Release()
 		if errors.Is(err, ErrKept) {
 			a, ok, err := x.e.Answer(1, key)
-			if errors.Is(err, ErrBusy) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) { // whether it has arrived
+			if errors.Is(err, replica.ErrBusy) || errors.Is(err, replica.ErrUnavailable) || errors.Is(err, replica.ErrUnknown) { // whether it has arrived
 				x.e = x.engine()
 				continue
 			}
@@ -381,10 +382,10 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 			x.note(func() { x.kept++ })
 			return nil
 		}
-		if attempt > 0 && (errors.Is(err, ErrBusy) || errors.Is(err, ErrUnavailable)) { // that attempt, not the one before
-			err = ErrUnknown
+		if attempt > 0 && (errors.Is(err, replica.ErrBusy) || errors.Is(err, replica.ErrUnavailable)) { // that attempt, not the one before
+			err = replica.ErrUnknown
 		}
-		if !errors.Is(err, ErrUnknown) {
+		if !errors.Is(err, replica.ErrUnknown) {
 			return err
 		}
 		x.note(func() { x.again++ })
@@ -436,10 +437,10 @@ func (x *mergeClient) addAlias() error {
 	}
 	label, name, _ := op.SplitAliasKey([]byte(key))
 	o, err := x.claim(func(b *Batch) int { return b.AddAlias(number, label, name) })
-	if errors.Is(err, ErrUnknown) {
+	if errors.Is(err, replica.ErrUnknown) {
 		x.note(func() { x.doubtful[key] = true })
 	}
-	if err == nil && o == Done {
+	if err == nil && o == replica.Done {
 		x.note(func() { x.aliases[key] = true })
 		if label[0] == 'r' {
 			x.mine = append(x.mine, key)
@@ -448,7 +449,7 @@ func (x *mergeClient) addAlias() error {
 	return err
 }
 
-func (x *mergeClient) claim(fill func(b *Batch) int) (o Outcome, err error) {
+func (x *mergeClient) claim(fill func(b *Batch) int) (o replica.Outcome, err error) {
 	b := x.e.NewBatch(1, 0)
 	defer b.Release()
 	ref := fill(b)
@@ -467,7 +468,7 @@ func (x *mergeClient) identify() error {
 		number = users[0].Number
 	}
 	o, err := x.claim(func(b *Batch) int { return b.Identify(number, []byte(x.external()), profile.MergeIdentify) })
-	if err == nil && (o == Taken || o == LabelTaken) {
+	if err == nil && (o == replica.Taken || o == replica.LabelTaken) {
 		return fmt.Errorf("identify: outcome %d", o)
 	}
 	return err
@@ -504,7 +505,7 @@ func (x *mergeClient) renameAlias() error {
 	label, old, _ := op.SplitAliasKey([]byte(x.mine[i]))
 	name := string(old) + "'"
 	o, err := x.claim(func(b *Batch) int { return b.RenameAlias(users[0].Number, label, old, []byte(name)) })
-	if errors.Is(err, ErrUnknown) { // it is called this or that
+	if errors.Is(err, replica.ErrUnknown) { // it is called this or that
 		x.note(func() {
 			delete(x.aliases, x.mine[i])
 			x.doubtful[x.mine[i]], x.doubtful[aliasKey(string(label), name)] = true, true
@@ -514,7 +515,7 @@ func (x *mergeClient) renameAlias() error {
 	if err != nil {
 		return err
 	}
-	if o != Done {
+	if o != replica.Done {
 		return fmt.Errorf("alias %q is not renamed: outcome %d", x.mine[i], o)
 	}
 	x.note(func() {

@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // Control documents and the audit log, as a request changes and reads them.
@@ -43,9 +45,9 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 		return err
 	}
 	if err := c.nodes.BarrierControl(); err != nil { // here it is visible, or what it conflicts with, when this node's replica has it
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
+		return fmt.Errorf("%w: %w", replica.ErrUnknown, err)
 	}
-	if len(changes) > 0 && b.outcomes[ref] != Done {
+	if len(changes) > 0 && b.outcomes[ref] != replica.Done {
 		return ErrConflict
 	}
 	return nil
@@ -57,7 +59,7 @@ func (c *Coordinator) Document(key string) []byte {
 }
 
 // Audit calls f for the entries from seq on, in order, until f says false. f may call the engine.
-func (c *Coordinator) Audit(seq uint64, f func(AuditEntry) bool) error {
+func (c *Coordinator) Audit(seq uint64, f func(books.AuditEntry) bool) error {
 	for seq = max(seq, 1); ; {
 		page, err := c.auditPage(seq)
 		if err != nil || len(page) == 0 {
@@ -72,6 +74,9 @@ func (c *Coordinator) Audit(seq uint64, f func(AuditEntry) bool) error {
 	}
 }
 
+// ErrAudit is wrapped by VerifyAudit when the audit log was changed behind the server's back, or is damaged.
+var ErrAudit = errors.New("the audit log is not what was written")
+
 // VerifyAudit reads the whole audit log, recomputes its chain and says how many entries are as they were written; the
 // error names the first that is not. Who can write the store's files can forge a whole chain: keep a Hash elsewhere to
 // tell.
@@ -79,7 +84,7 @@ func (c *Coordinator) VerifyAudit() (entries uint64, err error) {
 	end, endHash := c.AuditEnd()
 	var hash [32]byte
 	var wrong error
-	err = c.Audit(1, func(a AuditEntry) bool {
+	err = c.Audit(1, func(a books.AuditEntry) bool {
 		switch {
 		case entries == end: // written since
 			return false
@@ -151,10 +156,10 @@ func (c *Coordinator) beginRenames(workspace uint32) error {
 func (c *Coordinator) AuditEnd() (seq uint64, hash [32]byte) { return c.nodes.Control().AuditEnd() }
 
 // auditPage reads some entries from seq on.
-func (c *Coordinator) auditPage(seq uint64) ([]AuditEntry, error) {
+func (c *Coordinator) auditPage(seq uint64) ([]books.AuditEntry, error) {
 	r := c.nodes.Control()
 	if !r.Enter() {
-		return nil, ErrUnavailable
+		return nil, replica.ErrUnavailable
 	}
 	defer r.Leave()
 	return r.AuditPage(seq)

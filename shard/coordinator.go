@@ -9,8 +9,10 @@ import (
 
 	"github.com/puzpuzpuz/xsync/v3"
 
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 )
 
@@ -73,7 +75,7 @@ func orDefault[T ~int64](given, otherwise T) T {
 type Coordinator struct {
 	opts    CoordinatorOptions
 	nodes   Nodes
-	sole    *Replica // alone: the replica of all partitions; else nil
+	sole    *replica.Replica // alone: the replica of all partitions; else nil
 	hasher  *identity.Hasher
 	clock   *stamp.Clock
 	batches sync.Pool
@@ -135,7 +137,7 @@ func (c *Coordinator) Failed() error {
 // ended is why no change is taken any more, nil as long as it is.
 func (c *Coordinator) ended() error {
 	if c.closing.Load() {
-		return ErrClosed
+		return replica.ErrClosed
 	}
 	return c.Failed()
 }
@@ -150,10 +152,10 @@ func (c *Coordinator) Ready() error {
 }
 
 // Replica is the one below a coordinator that is alone, else nil.
-func (c *Coordinator) Replica() *Replica { return c.sole }
+func (c *Coordinator) Replica() *replica.Replica { return c.sole }
 
 // Stats are those of requests, and of the replica when there is one alone.
-func (c *Coordinator) Stats() (s Stats) {
+func (c *Coordinator) Stats() (s replica.Stats) {
 	if c.sole != nil {
 		s = c.sole.Stats()
 	}
@@ -163,7 +165,7 @@ func (c *Coordinator) Stats() (s Stats) {
 
 // mergesWaiting is how many merges this node's replicas have in hand.
 func (c *Coordinator) mergesWaiting() (n int64) {
-	var last *Replica
+	var last *replica.Replica
 	for p := range identity.Partitions { // those of a group are next to one another
 		if r := c.nodes.Local(uint8(p)); r != nil && r != last {
 			n += r.MergesWaiting()
@@ -210,19 +212,19 @@ func (c *Coordinator) isBlocked(number uint64) bool {
 }
 
 // lend lends the entry at number, from a replica of this node when there is one that reads may go to.
-func (c *Coordinator) lend(number uint64) (Lent, error) {
+func (c *Coordinator) lend(number uint64) (replica.Lent, error) {
 	if c.sole != nil {
 		return c.sole.Lend(number)
 	}
 	if number == 0 { // nobody's
-		return Lent{}, nil
+		return replica.Lent{}, nil
 	}
 	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
 		defer r.Leave()
 		return r.Lend(number)
 	}
 	blob, err := c.nodes.Entry(number)
-	return Lent{Blob: blob}, err
+	return replica.Lent{Blob: blob}, err
 }
 
 // isHere says whether an entry can be read without asking another node.
@@ -242,8 +244,8 @@ func (c *Coordinator) Admit() error {
 		return err
 	}
 	if m := c.opts.MaxInflightBytes; c.inflight.Load() > m-m/admitShare {
-		RefusedBusy.Inc()
-		return ErrBusy
+		replica.RefusedBusy.Inc()
+		return replica.ErrBusy
 	}
 	return nil
 }
@@ -269,8 +271,8 @@ func Open(o Options) (*Coordinator, error) {
 			onDocument(key, doc)
 		}
 	}
-	r, err := OpenOwn(ReplicaOptions{
-		Options: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
+	r, err := replica.OpenOwn(replica.Options{
+		EngineOptions: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
 	})
 	if err != nil {
 		return nil, err
@@ -288,20 +290,20 @@ func (a alone) GroupOf(uint8) int                             { return ControlGr
 func (a alone) Self() NodeID                                  { return 0 }
 func (a alone) Leader(int, time.Time, bool) (NodeID, error)   { return 0, a.c.ended() }
 func (a alone) Resigned(int, NodeID, uint64)                  {}
-func (a alone) Replica(int) *Replica                          { return a.c.sole }
-func (a alone) Local(uint8) *Replica                          { return a.c.sole }
-func (a alone) Control() *Replica                             { return a.c.sole }
+func (a alone) Replica(int) *replica.Replica                  { return a.c.sole }
+func (a alone) Local(uint8) *replica.Replica                  { return a.c.sole }
+func (a alone) Control() *replica.Replica                     { return a.c.sole }
 func (a alone) Barrier() error                                { return nil }
 func (a alone) BarrierOf(...uint8) error                      { return nil }
 func (a alone) BarrierControl() error                         { return nil }
 func (a alone) Spread()                                       {}
 func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
-func (a alone) Deliver([]Message) error                       { panic("BUG: there is no other group") }
+func (a alone) Deliver([]replica.Message) error               { panic("BUG: there is no other group") }
 func (a alone) Entry(number uint64) ([]byte, error)           { return a.c.sole.Entry(number) }
-func (a alone) TrailOf(number uint64) (Trail, error)          { return a.c.sole.TrailOf(number) }
+func (a alone) TrailOf(number uint64) (books.History, error)  { return a.c.sole.TrailOf(number) }
 func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
 
-func (a alone) Release(NodeID, uint64, time.Time) (Effects, error) {
+func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
 	panic("BUG: there is no other node")
 }
 

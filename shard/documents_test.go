@@ -20,9 +20,9 @@ import (
 	"millrace/shard/store"
 )
 
-func auditOf(t testing.TB, e *Engine, seq uint64) (entries []AuditEntry) {
+func auditOf(t testing.TB, e *Engine, seq uint64) (entries []books.AuditEntry) {
 	t.Helper()
-	require.NoError(t, e.Audit(seq, func(a AuditEntry) bool {
+	require.NoError(t, e.Audit(seq, func(a books.AuditEntry) bool {
 		entries = append(entries, a)
 		return true
 	}))
@@ -66,7 +66,7 @@ func TestPutDocuments(t *testing.T) {
 	require.Equal(t, before[1:], auditOf(t, e, 2))
 	require.Empty(t, auditOf(t, e, 4))
 	n := 0
-	require.NoError(t, e.Audit(1, func(AuditEntry) bool { n++; return false }))
+	require.NoError(t, e.Audit(1, func(books.AuditEntry) bool { n++; return false }))
 	require.Equal(t, 1, n)
 	for range 3 {
 		require.NoError(t, e.Close())
@@ -201,11 +201,10 @@ func TestVerifyAudit(t *testing.T) {
 		require.NoError(t, e.PutDocuments(1, nil, []byte(fmt.Sprint("entry ", i))))
 	}
 	require.NoError(t, e.Checkpoint())
-	require.Empty(t, e.audit.Pending())
 	require.Len(t, auditOf(t, e, 1), entries)
 	key := func(seq uint64) []byte { return store.AppendBookKey(nil, 0, store.BookAudit, seq) }
 	row := func(seq uint64) []byte {
-		v, err := e.store.Get(key(seq))
+		v, err := e.Store().Get(key(seq))
 		require.NoError(t, err)
 		return v
 	}
@@ -221,14 +220,14 @@ func TestVerifyAudit(t *testing.T) {
 		require.ErrorContains(t, err, text, what)
 		require.Equal(t, good, n, what)
 		for seq, v := range saved {
-			require.NoError(t, e.store.DB.Set(key(seq), v, pebble.NoSync))
+			require.NoError(t, e.Store().DB.Set(key(seq), v, pebble.NoSync))
 		}
 		n, err = e.VerifyAudit()
 		require.NoError(t, err)
 		require.EqualValues(t, entries, n)
 	}
-	put := func(seq uint64, v []byte) { require.NoError(t, e.store.DB.Set(key(seq), v, pebble.NoSync)) }
-	drop := func(seq uint64) { require.NoError(t, e.store.DB.Delete(key(seq), pebble.NoSync)) }
+	put := func(seq uint64, v []byte) { require.NoError(t, e.Store().DB.Set(key(seq), v, pebble.NoSync)) }
+	drop := func(seq uint64) { require.NoError(t, e.Store().DB.Delete(key(seq), pebble.NoSync)) }
 	for _, at := range []int{0, 8, 12, 12 + 31, 12 + 32, len(row(77)) - 1} { // time, actor, hash, body
 		f(fmt.Sprint("a flipped bit at ", at), 76, "entry 77 was changed", func() {
 			v := row(77)
@@ -249,7 +248,7 @@ func TestVerifyAudit(t *testing.T) {
 		put(11, a)
 	})
 	f("an end that was written anew with a chain of its own", entries-1, fmt.Sprint("entry ", entries, " was replaced"), func() {
-		a := AuditEntry{Seq: entries, Time: 1, Actor: 2, Body: []byte("forged")}
+		a := books.AuditEntry{Seq: entries, Time: 1, Actor: 2, Body: []byte("forged")}
 		hash := a.Chain([32]byte(row(entries - 1)[12:]))
 		v := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, 1), 2)
 		put(entries, append(append(v, hash[:]...), "forged"...))

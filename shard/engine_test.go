@@ -12,12 +12,13 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
 // testOptions are small bounds on a file system in memory.
-func testOptions(fs vfs.FS) Options {
-	return Options{
+func testOptions(fs vfs.FS) replica.EngineOptions {
+	return replica.EngineOptions{
 		FS: fs, Dir: "data", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20,
 		StoreMemTableBytes: 1 << 20, // larger ones cost the race detector more than all that happens in them
 		Log:                wal.Options{SegmentBytes: 1 << 20, MinFreeBytes: -1, MinFreePercent: -1},
@@ -25,7 +26,7 @@ func testOptions(fs vfs.FS) Options {
 	}
 }
 
-func openTest(t *testing.T, o Options) *Engine {
+func openTest(t *testing.T, o replica.EngineOptions) *Engine {
 	t.Helper()
 	e, err := openEngine(o)
 	require.NoError(t, err)
@@ -187,7 +188,7 @@ func TestSharedEmail(t *testing.T) {
 	require.Equal(t, 2, eventCount(t, e, op.ExternalID, "b", "e"))
 
 	// Who comes first stays first when updated, so the objects behind do not wait: the request is one record.
-	before := e.log.LastPosition()
+	before := e.Log().LastPosition()
 	b = e.NewBatch(1, 0)
 	for range 75 {
 		addEvent(b, op.Email, "x@example.com", "e", 0)
@@ -195,7 +196,7 @@ func TestSharedEmail(t *testing.T) {
 	}
 	require.NoError(t, b.Commit())
 	b.Release()
-	require.Equal(t, before+1, e.log.LastPosition())
+	require.Equal(t, before+1, e.Log().LastPosition())
 	require.Equal(t, 77, eventCount(t, e, op.ExternalID, "b", "e"))
 	// Who is updated and was not the first becomes it. States that spread to others are no update of them.
 	b = e.NewBatch(1, 0)

@@ -21,6 +21,7 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // eraseModel is who has which names, and whose the events are.
@@ -247,7 +248,7 @@ func (w *eraseWorld) checkDeletions() (messages int) {
 				isMessage := o.Kind() == op.Message
 				if isMessage {
 					isMessage = w.groupOf(uint64(o.Body()[0])<<56) != group // the sender
-					o = op.Op(shard.MessageRecord(o.Body())[op.HeaderBytes:])
+					o = op.Op(replica.MessageRecord(o.Body())[op.HeaderBytes:])
 				}
 				if o.Kind() != op.Delete {
 					continue

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/replica"
 )
 
 // What tests outside of the package need of a cluster in memory.
@@ -21,7 +23,7 @@ func OpenPaperCluster(t *testing.T, seed uint64, groups int) PaperCluster {
 func (p PaperCluster) Coordinator() *Engine { return clusterWorld{p.c}.engine() }
 
 // Replicas are those of the groups of users on a node.
-func (p PaperCluster) Replicas(node int) (all []*Replica) {
+func (p PaperCluster) Replicas(node int) (all []*replica.Replica) {
 	for _, g := range p.c.groups[1:] {
 		all = append(all, g.replicas[node].e.Load())
 	}

@@ -15,6 +15,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // F2: power is lost at random moments under concurrent clients, with any share of what was not synced on the disk. In
@@ -35,7 +36,7 @@ func TestFaultPowerLoss(t *testing.T) {
 }
 
 // crashOptions are bounds so small that segments, checkpoints and evictions happen all the time.
-func crashOptions(fs vfs.FS, r *rand.Rand) Options {
+func crashOptions(fs vfs.FS, r *rand.Rand) replica.EngineOptions {
 	o := testOptions(fs)
 	o.Workers = 1 + r.IntN(4)
 	o.Log.SegmentBytes = 32 << 10 << r.IntN(5)

@@ -18,6 +18,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // damaged is a closed engine's disk to damage copies of, and what it must show.
@@ -210,7 +211,7 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
 		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
 		within(t, 30*time.Second, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
-		require.ErrorIs(t, err, ErrFailed)
+		require.ErrorIs(t, err, replica.ErrFailed)
 		require.ErrorIs(t, err, errorfs.ErrInjected)
 		require.True(t, broken.Load())
 	}

@@ -19,6 +19,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // client is one caller that sends a request after the other. Request n touches all of its users: one event for each of
@@ -204,7 +205,7 @@ func useUntilFailed(e *Engine, clients []*client) error {
 			switch err := c.request(e); {
 			case err == nil && failed != nil:
 				return fmt.Errorf("acknowledged after %w", failed)
-			case err != nil && !errors.Is(err, ErrFailed):
+			case err != nil && !errors.Is(err, replica.ErrFailed):
 				return fmt.Errorf("Commit fails with another error than ErrFailed: %w", err)
 			case err != nil:
 				failed = err
@@ -213,7 +214,6 @@ func useUntilFailed(e *Engine, clients []*client) error {
 		if i%10 == 9 {
 			if err := e.Checkpoint(); err != nil && failed == nil {
 				failed = err
-				e.fail(err) // as the goroutine that writes checkpoints does
 			}
 		}
 	}
@@ -293,13 +293,12 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 		broken.Store(true)
 		within(t, 20*time.Second, file+" cannot be written: Checkpoint", func() {
 			require.Error(t, e.Checkpoint())
-			e.requestCheckpoint()
 			err = <-failed
 		})
-		require.ErrorIs(t, err, ErrFailed)
-		require.ErrorIs(t, c.request(e), ErrFailed)
-		require.ErrorIs(t, e.Ready(), ErrFailed)
-		within(t, 20*time.Second, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), ErrFailed) })
+		require.ErrorIs(t, err, replica.ErrFailed)
+		require.ErrorIs(t, c.request(e), replica.ErrFailed)
+		require.ErrorIs(t, e.Ready(), replica.ErrFailed)
+		within(t, 20*time.Second, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), replica.ErrFailed) })
 		require.Empty(t, failed)
 		require.NoError(t, reopen(disk.CrashClone(vfs.CrashCloneCfg{}), []*client{c}))
 	}
@@ -372,7 +371,7 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 		go func() {
 			defer done.Done()
 			timer := time.AfterFunc(time.Second, busy.Done) // taken: it waits for the disk
-			if err := c.request(e); errors.Is(err, ErrBusy) {
+			if err := c.request(e); errors.Is(err, replica.ErrBusy) {
 				refused.Add(1)
 				c.sent.Add(-1)
 			} else if err != nil {
@@ -408,7 +407,7 @@ func fillUp(t *testing.T, e *Engine, done *sync.WaitGroup) (taken []*client) {
 		done.Go(func() { answered <- c.request(e) })
 		select {
 		case err := <-answered:
-			require.ErrorIs(t, err, ErrBusy)
+			require.ErrorIs(t, err, replica.ErrBusy)
 			return taken
 		case <-time.After(time.Second): // it waits for the disk
 			taken = append(taken, c)
@@ -431,9 +430,9 @@ func TestFaultFullDisk(t *testing.T) {
 	c := &client{name: "a"}
 	require.NoError(t, c.request(e))
 	usage(1 << 30)
-	require.Eventually(t, func() bool { return errors.Is(e.Ready(), ErrDiskFull) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(e.Ready(), replica.ErrDiskFull) }, time.Minute, time.Millisecond)
 	for range 10 {
-		require.ErrorIs(t, c.request(e), ErrDiskFull)
+		require.ErrorIs(t, c.request(e), replica.ErrDiskFull)
 	}
 	require.NoError(t, c.check(e, 1, 1))
 	require.NoError(t, e.Checkpoint(), "what is dirty must still get out of memory")
@@ -458,7 +457,7 @@ func TestFaultClockJumps(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC).UnixMicro())
 	fs := vfs.NewCrashableMem()
-	options := func() Options {
+	options := func() replica.EngineOptions {
 		o := testOptions(fs)
 		o.Now, o.MaxClockOffset = func() time.Time { return time.UnixMicro(clock.Load()) }, 60*time.Hour
 		return o

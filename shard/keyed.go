@@ -12,6 +12,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -72,7 +73,7 @@ func (b *Batch) finish() []byte {
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
 	out.MaxArray, out.Source = b.MaxArray, b.Source
-	out.Append(op.Relay, 0, a.home, AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
+	out.Append(op.Relay, 0, a.home, replica.AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
 	return out.Finish(b.workspace, b.actor, stamp)
 }
 
@@ -86,7 +87,7 @@ type Answer struct {
 // Answer returns the answer that is kept under key and not older than a day, once all that it is the answer to is
 // visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
-	oldest := c.opts.Now().UnixMicro() - AnswerLife.Microseconds()
+	oldest := c.opts.Now().UnixMicro() - replica.AnswerLife.Microseconds()
 	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
 		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
 			return
@@ -125,7 +126,7 @@ func (c *Coordinator) settleOwner(owner uint64) error {
 			return err
 		}
 		for _, ref := range waiting {
-			if _, err = c.release(ref, end); err != nil && !errors.Is(err, ErrUnknown) {
+			if _, err = c.release(ref, end); err != nil && !errors.Is(err, replica.ErrUnknown) {
 				return err
 			}
 		}
@@ -134,7 +135,7 @@ func (c *Coordinator) settleOwner(owner uint64) error {
 			pause = min(2*pause, maxSettlePause)
 		}
 	}
-	return ErrBusy
+	return replica.ErrBusy
 }
 
 const (

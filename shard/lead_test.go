@@ -18,8 +18,11 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -81,6 +84,17 @@ func finished(b *Batch) []byte {
 	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.now(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
 
+// messageBody is the body of a message with an op that changes nothing.
+func messageBody(sender uint8, seq, number uint64) []byte {
+	var b op.Builder
+	b.Reset(replica.MessageHeadroom)
+	b.Append(op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil)
+	body := append([]byte{}, b.Finish(1, 0, 1)...)
+	body[0] = sender
+	binary.LittleEndian.PutUint64(body[1:], seq)
+	return body
+}
+
 func (c *testCluster) leader(group int) *Engine {
 	e := c.groups[group].leaderOf(time.Now().Add(patient))
 	require.NotNil(c.t, e)
@@ -105,70 +119,47 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	end := make(chan struct{})
 	close(end)
 	_, err = pending.Wait(end)
-	require.ErrorIs(t, err, ErrUnknown, "who waits has enough")
+	require.ErrorIs(t, err, replica.ErrUnknown, "who waits has enough")
 
 	waited := make(chan error, 2)
 	go func() {
 		_, err := pending.Wait(nil)
 		waited <- err
 	}()
-	message := Message{Number: 5, Body: newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1, Stamp: 1}, op.Forget, op.MakeFlags(0, op.SvcID), 5, nil, nil, false).body}
+	message := replica.Message{Number: 5, Body: messageBody(200, 1, 5)}
 	done := make(chan error, 1)
-	message.Done = func(_ Effects, err error) { done <- err }
-	go func() { waited <- e.Receive([]Message{message}) }()
+	message.Done = func(_ replica.Effects, err error) { done <- err }
+	go func() { waited <- e.Receive([]replica.Message{message}) }()
 	eventually(t, "the message is taken", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.pending) == 2 })
 	g.mu.Lock()
 	g.dethrone(g.leader)
 	g.mu.Unlock()
 	for range 2 {
-		require.ErrorIs(t, <-waited, ErrUnknown)
+		require.ErrorIs(t, <-waited, replica.ErrUnknown)
 	}
 	_, err = e.Take(record, 0)
-	require.ErrorIs(t, err, ErrNotLeader)
-	require.ErrorIs(t, e.Receive([]Message{message}), ErrNotLeader)
+	require.ErrorIs(t, err, replica.ErrNotLeader)
+	require.ErrorIs(t, e.Receive([]replica.Message{message}), replica.ErrNotLeader)
 	_, err = e.Release(1<<56|1, nil)
-	require.ErrorIs(t, err, ErrNotLeader)
+	require.ErrorIs(t, err, replica.ErrNotLeader)
 	require.Empty(t, done, "the message is sent again: who waits for it has lost nothing yet")
-	require.Zero(t, e.Replica.inflight.Load(), "what was lost is under way no more")
+	require.Zero(t, e.Replica.Stats().InflightBytes, "what was lost is under way no more")
 
 	g.frozen.Store(false)
 	w.move(g, 1)
 	e = w.leader(1)
-	require.NoError(t, e.Receive([]Message{message}))
+	require.NoError(t, e.Receive([]replica.Message{message}))
 	err = <-done // unknown when it had come through after all
-	require.True(t, err == nil || errors.Is(err, ErrUnknown), err)
-	require.NoError(t, e.Receive([]Message{message}))
+	require.True(t, err == nil || errors.Is(err, replica.ErrUnknown), err)
+	require.NoError(t, e.Receive([]replica.Message{message}))
 	eventually(t, "it had the message before", func() bool {
 		select {
 		case err := <-done:
-			return errors.Is(err, ErrUnknown)
+			return errors.Is(err, replica.ErrUnknown)
 		default:
 			return false
 		}
 	})
-	w.close()
-}
-
-// What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
-func TestAppliedAfterTheEnd(t *testing.T) { synctest.Test(t, testAppliedAfterTheEnd) }
-
-func testAppliedAfterTheEnd(t *testing.T) {
-	w := smallCluster(t, nil)
-	e := w.leader(1)
-	l := e.lead.Load()
-	var futures [3]*future
-	for i := range futures {
-		futures[i] = l.newFuture()
-		futures[i].pending.Add(1)
-	}
-	futures[1].isMessage = true
-	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // it is not among l.received yet
-	futures[2].finish()
-	require.Len(t, futures[2].done, 1)
-	e.Follow()
-	futures[0].finish()
-	futures[1].finish()
-	require.Empty(t, futures[0].done)
 	w.close()
 }
 
@@ -187,14 +178,14 @@ func testHandOver(t *testing.T) {
 	defer w.groups[2].frozen.Store(false)
 	first, err := e.Take(record, 0)
 	require.NoError(t, err)
-	eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
+	eventually(t, "it is applied", func() bool { return e.Replica.Stats().InflightBytes == 0 })
 
 	resume, err := e.HandOver(10 * time.Millisecond)
 	require.NoError(t, err)
 	_, err = e.Take(record, 0)
-	require.ErrorIs(t, err, ErrNotLeader)
+	require.ErrorIs(t, err, replica.ErrNotLeader)
 	_, err = e.HandOver(time.Millisecond)
-	require.ErrorIs(t, err, errHandingOver)
+	require.ErrorIs(t, err, replica.ErrHandingOver)
 	resume()
 	second, err := e.Take(record, 0)
 	require.NoError(t, err)
@@ -205,18 +196,13 @@ func testHandOver(t *testing.T) {
 		require.NoError(t, err)
 		handedOver <- resume
 	}()
-	eventually(t, "it hands over", func() bool {
-		l := e.lead.Load()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.inFlight.handingOver
-	})
+	synctest.Wait() // it hands over
 	told, seq := make(chan error, 1), uint64(0)
 	receive := func() error {
 		seq++
-		message := Message{Number: 5, Body: newMessage(&op.Builder{}, 200, seq, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body}
-		message.Done = func(_ Effects, err error) { told <- err }
-		return e.Receive([]Message{message})
+		message := replica.Message{Number: 5, Body: messageBody(200, seq, 5)}
+		message.Done = func(_ replica.Effects, err error) { told <- err }
+		return e.Receive([]replica.Message{message})
 	}
 	require.NoError(t, receive(), "others may need that to come to an end")
 	require.NoError(t, <-told)
@@ -228,9 +214,9 @@ func testHandOver(t *testing.T) {
 	_, err = second.Wait(nil)
 	require.NoError(t, err)
 	resume = <-handedOver
-	require.ErrorIs(t, receive(), ErrNotLeader, "there is nothing left that would be lost")
+	require.ErrorIs(t, receive(), replica.ErrNotLeader, "there is nothing left that would be lost")
 	_, err = e.Release(1<<56|1, nil)
-	require.ErrorIs(t, err, ErrNotLeader)
+	require.ErrorIs(t, err, replica.ErrNotLeader)
 
 	resume()
 	require.NoError(t, receive())
@@ -242,38 +228,9 @@ func testHandOver(t *testing.T) {
 	g.mu.Unlock()
 	resume() // too late
 	_, err = e.Take(record, 0)
-	require.ErrorIs(t, err, ErrNotLeader)
+	require.ErrorIs(t, err, replica.ErrNotLeader)
 	_, err = e.HandOver(patient)
 	require.NoError(t, err, "who leads no more has nothing in flight")
-	w.close()
-}
-
-// A message whose effects are on their way is in flight, too.
-func TestHandOverWaitsForMessages(t *testing.T) { synctest.Test(t, testHandOverWaitsForMessages) }
-
-func testHandOverWaitsForMessages(t *testing.T) {
-	w := smallCluster(t, nil)
-	e := w.leader(1)
-	l := e.lead.Load()
-	told := make(chan struct{})
-	message := l.newFuture()
-	message.pending.Add(1)
-	message.isMessage = true
-	message.reply = func(Effects, error) { <-told }
-	l.mu.Lock()
-	l.received[message] = struct{}{}
-	l.mu.Unlock()
-	handedOver := make(chan struct{})
-	go func() {
-		_, err := e.HandOver(patient)
-		require.NoError(t, err)
-		close(handedOver)
-	}()
-	notYet(t, handedOver, "who sent the message waits")
-	go message.finish()
-	notYet(t, handedOver, "it is being told")
-	close(told)
-	<-handedOver
 	w.close()
 }
 
@@ -297,13 +254,13 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 		_, err := e.Take(r, 0)
 		require.ErrorIs(t, err, op.ErrMalformed, name)
 	}
-	message := func(sender uint8, number uint64) Message {
-		return Message{Number: number, Body: newMessage(&op.Builder{}, sender, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, number, nil, nil, false).body}
+	message := func(sender uint8, number uint64) replica.Message {
+		return replica.Message{Number: number, Body: messageBody(sender, 1, number)}
 	}
-	for name, l := range map[string]Message{
+	for name, l := range map[string]replica.Message{
 		"empty": {Number: 5}, "cut short": {Number: 5, Body: message(200, 5).Body[:30]}, "to another group": message(200, 201<<56|5), "of this group": message(3, 5),
 	} {
-		require.ErrorIs(t, e.Receive([]Message{message(200, 6), l}), op.ErrMalformed, name)
+		require.ErrorIs(t, e.Receive([]replica.Message{message(200, 6), l}), op.ErrMalformed, name)
 	}
 	_, err := e.Release(200<<56|1, nil)
 	require.ErrorIs(t, err, op.ErrMalformed)
@@ -318,12 +275,12 @@ func TestMessageThatComesTwice(t *testing.T) { synctest.Test(t, testMessageThatC
 func testMessageThatComesTwice(t *testing.T) {
 	w := smallCluster(t, nil)
 	g, e := w.groups[1], w.leader(1)
-	body := newMessage(&op.Builder{}, 200, 1, 0, &op.Record{Workspace: 1}, op.Forget, 0, 5, nil, nil, false).body
+	body := messageBody(200, 1, 5)
 	g.frozen.Store(true)
 	results, effects := make(chan error, 2), make(chan error, 2)
 	for n := 1; n <= 2; n++ {
 		go func() {
-			results <- e.Receive([]Message{{Number: 5, Body: body, Done: func(_ Effects, err error) { effects <- err }}})
+			results <- e.Receive([]replica.Message{{Number: 5, Body: body, Done: func(_ replica.Effects, err error) { effects <- err }}})
 		}()
 		eventually(t, "it is in the log", func() bool {
 			g.mu.Lock()
@@ -336,7 +293,7 @@ func testMessageThatComesTwice(t *testing.T) {
 		require.NoError(t, <-results)
 	}
 	require.NoError(t, <-effects)
-	require.ErrorIs(t, <-effects, ErrUnknown)
+	require.ErrorIs(t, <-effects, replica.ErrUnknown)
 	w.close()
 }
 
@@ -377,7 +334,7 @@ func testDeferredRecordOfALostCoordinator(t *testing.T, moved bool) {
 	}
 	eventually(t, "the group releases it", func() bool { return eventCountBehindBarrier(t, coord, user, "late") == 1 })
 	_, err = w.leader(group).Release(refs[0], nil)
-	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorIs(t, err, replica.ErrUnknown)
 	settle(t, coord)
 	require.Equal(t, 1, eventCountBehindBarrier(t, coord, user, "late"))
 	w.close()
@@ -430,7 +387,7 @@ func TestReleaseByTheCoordinator(t *testing.T) { synctest.Test(t, testReleaseByT
 
 func testReleaseByTheCoordinator(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
-		o.engine = func(o *Options) { o.Patience = time.Hour }
+		o.engine = func(o *replica.EngineOptions) { o.Patience = time.Hour }
 	})
 	coord, user, email := w.nodes[0].coord, userIn(1, 0), emailIn(1, 0)
 	b := coord.NewBatch(1, 0)
@@ -458,7 +415,7 @@ func TestBacklogIsBounded(t *testing.T) { synctest.Test(t, testBacklogIsBounded)
 
 func testBacklogIsBounded(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
-		o.engine = func(o *Options) { o.MaxInflightBytes = 4 << 10 }
+		o.engine = func(o *replica.EngineOptions) { o.MaxInflightBytes = 4 << 10 }
 	})
 	coord, e := w.nodes[0].coord, w.leader(1)
 	w.groups[2].frozen.Store(true)
@@ -469,15 +426,15 @@ func testBacklogIsBounded(t *testing.T) {
 		addAttributes(b, op.ExternalID, userIn(1, n%20), op.Contact, attrField(op.AttrEmail, emailIn(2, n)))
 		_, err := e.Take(finished(b), 0)
 		b.Release()
-		if refused = errors.Is(err, ErrBusy); !refused {
+		if refused = errors.Is(err, replica.ErrBusy); !refused {
 			require.NoError(t, err)
 		}
-		eventually(t, "it is applied", func() bool { return e.Replica.inflight.Load() == 0 })
+		eventually(t, "it is applied", func() bool { return e.Replica.Stats().InflightBytes == 0 })
 	}
 	w.groups[2].frozen.Store(false)
 	settle(t, coord)
 	checkDirectory(t, coord)
-	require.Zero(t, e.lead.Load().backlog.Load())
+	require.Zero(t, e.Replica.Stats().UndeliveredBytes)
 	w.close()
 }
 
@@ -629,10 +586,10 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 	ahead, late := w.nodes[0], w.nodes[2]
 	for i := range 6 {
 		email := emailIn(1+i%2, i)
-		for n, do := range []func(e *Engine, user string, state State){
-			func(e *Engine, user string, state State) { setUser(t, e, op.ExternalID, user, state) },
-			func(e *Engine, _ string, state State) { setAddress(t, e, op.Email, email, state) },
-			func(e *Engine, user string, state State) { // gets the address anew
+		for n, do := range []func(e *Engine, user string, state profile.State){
+			func(e *Engine, user string, state profile.State) { setUser(t, e, op.ExternalID, user, state) },
+			func(e *Engine, _ string, state profile.State) { setAddress(t, e, op.Email, email, state) },
+			func(e *Engine, user string, state profile.State) { // gets the address anew
 				track(t, e, user+" too", attrField(op.AttrEmail, email), attrField(op.AttrEmailSubscribe, state.Value))
 			},
 		} {
@@ -640,8 +597,8 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 			track(t, ahead.coord, user, attrField(op.AttrEmail, email))
 			require.NoError(t, late.coord.Barrier()) // it knows the user, and not what is said of the address
 			late.behind.Store(true)
-			setAddress(t, ahead.coord, op.Email, email, State{Kind: EmailState, Value: "opted_in"})
-			said, done := State{Kind: EmailState, Value: "unsubscribed"}, make(chan struct{})
+			setAddress(t, ahead.coord, op.Email, email, profile.State{Kind: profile.StateEmail, Value: "opted_in"})
+			said, done := profile.State{Kind: profile.StateEmail, Value: "unsubscribed"}, make(chan struct{})
 			go func() {
 				defer close(done)
 				do(late.coord, user, said)
@@ -660,7 +617,7 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 				require.NoError(t, node.coord.Barrier())
 				states, ok := statesOfAddress(t, node.coord, op.Email, email)
 				require.True(t, ok)
-				require.Equal(t, []State{said}, states, "round %d, %d", i, n)
+				require.Equal(t, []profile.State{said}, states, "round %d, %d", i, n)
 				users, err := node.coord.Find(1, op.Email, []byte(email))
 				require.NoError(t, err)
 				require.NotEmpty(t, users)
@@ -695,15 +652,15 @@ func testDocumentsInCluster(t *testing.T) {
 					switch err := n.coord.PutDocuments(uint32(n.i), []bodies.DocumentChange{change}, fmt.Appendf(nil, "to %d by node %d", value+1, n.i)); {
 					case err == nil:
 						done = true
-					case errors.Is(err, ErrUnknown): // the log of changes tells whether it was this node's
+					case errors.Is(err, replica.ErrUnknown): // the log of changes tells whether it was this node's
 						eventually(t, "a barrier", func() bool { return n.coord.Barrier() == nil })
 						eventually(t, "the audit log", func() bool {
-							return nil == n.coord.Audit(value+1, func(a AuditEntry) bool {
+							return nil == n.coord.Audit(value+1, func(a books.AuditEntry) bool {
 								done = string(a.Body) == fmt.Sprintf("to %d by node %d", value+1, n.i)
 								return false
 							})
 						})
-					case !errors.Is(err, ErrConflict) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable):
+					case !errors.Is(err, ErrConflict) && !errors.Is(err, replica.ErrBusy) && !errors.Is(err, replica.ErrUnavailable):
 						t.Error(err)
 						return
 					}
@@ -743,10 +700,10 @@ func testCoordinatorOnItsOwn(t *testing.T) {
 	other := NewCoordinator(CoordinatorOptions{Secret: testSecret, Nodes: &testMesh{w.nodes[0]}, Clock: w.nodes[0].clock, MaxInflightBytes: 1})
 	b := other.NewBatch(1, 0)
 	addEvent(b, op.ExternalID, "u", "e", 0)
-	require.ErrorIs(t, b.Commit(), ErrBusy)
+	require.ErrorIs(t, b.Commit(), replica.ErrBusy)
 	require.NoError(t, other.Close())
-	require.ErrorIs(t, b.Commit(), ErrClosed)
-	require.ErrorIs(t, other.Ready(), ErrClosed)
+	require.ErrorIs(t, b.Commit(), replica.ErrClosed)
+	require.ErrorIs(t, other.Ready(), replica.ErrClosed)
 	require.Equal(t, 1, eventCountBehindBarrier(t, coord, "u", "e"))
 	w.close()
 }
@@ -775,7 +732,7 @@ func testMessagesOnceAndInOrder(t *testing.T) {
 					}
 					addAttributes(b, op.ExternalID, user, op.Contact, email)
 				}
-				if err := b.Commit(); err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable) {
+				if err := b.Commit(); err != nil && !errors.Is(err, replica.ErrUnknown) && !errors.Is(err, replica.ErrBusy) && !errors.Is(err, replica.ErrUnavailable) {
 					t.Error(err)
 				}
 				b.Release()
@@ -815,9 +772,9 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 	from, to := makeUser(t, e, leaving), makeUser(t, e, staying)
 	label, old, _ := op.SplitAliasKey([]byte(in(1, op.Alias, aliasKey("crm", "old%d"))))
 	_, name, _ := op.SplitAliasKey([]byte(in(2, op.Alias, aliasKey("crm", "new%d"))))
-	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
+	require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
 	if isOwn {
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(to, label, name) }))
+		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(to, label, name) }))
 	}
 
 	w.groups[3].frozen.Store(true)
@@ -848,7 +805,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 		return users[0].Number
 	}
 	eventually(t, "the alias leads to who stays", func() bool { return find(old) == to })
-	renamed := make(chan Outcome, 1)
+	renamed := make(chan replica.Outcome, 1)
 	go func() {
 		b := e.NewBatch(1, 0)
 		defer b.Release()
@@ -862,7 +819,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	w.groups[3].frozen.Store(false)
-	require.Equal(t, Done, <-renamed)
+	require.Equal(t, replica.Done, <-renamed)
 	asking.Wait()
 	settle(t, e)
 	require.Equal(t, to, find(name))

@@ -13,6 +13,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 func merge(t *testing.T, e *Engine, pairs ...uint64) {
@@ -161,7 +162,7 @@ func TestMergeOfLargeProfiles(t *testing.T) {
 	}
 	require.Positive(t, left, "three of them can't be in there")
 	require.Equal(t, 4-left, eventCount(t, e, op.ExternalID, "d", "made"), "who has come is there as a whole, the others stay")
-	require.Zero(t, e.partitions[d>>56].reserved(d), "no room is kept for those who did not come")
+	require.Zero(t, e.Replica.Stats().ReservedBytes, "no room is kept for those who did not come")
 	users, err := e.FindNumber(1, d)
 	require.NoError(t, err)
 	n := 0
@@ -209,7 +210,7 @@ func TestMergeOfNobody(t *testing.T) {
 		"rename to itself": func(b *Batch) int { return b.RenameExternalID(0, []byte("a"), []byte("a")) },
 		"remove id":        func(b *Batch) int { return b.RemoveExternalID(0, []byte("a")) },
 	} {
-		require.Equal(t, Nobody, outcome(t, e, do), name)
+		require.Equal(t, replica.Nobody, outcome(t, e, do), name)
 	}
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "a", "made"))
 	require.Len(t, checkDirectory(t, e), 1)
@@ -275,18 +276,17 @@ func TestMergeBacklog(t *testing.T) {
 		for i := range 6 {
 			numbers = append(numbers, makeUser(t, e, fmt.Sprint("u", i)))
 		}
-	})
-	x.Replica.opts.MaxMergesWaiting = 3
+	}, func(o *Options) { o.MaxMergesWaiting = 3 })
 	within(t, 30*time.Second, "merges", func() {
 		done := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, numbers[0], numbers[1], numbers[2], numbers[3]) })
 		require.Equal(t, 2, x.Stats().MergesWaiting)
 		b := x.NewBatch(1, 0)
 		b.Merge(numbers[4], numbers[5])
 		b.Merge(numbers[5], numbers[4])
-		last := x.log.LastPosition()
-		require.ErrorIs(t, b.Commit(), ErrBusy)
+		last := x.Log().LastPosition()
+		require.ErrorIs(t, b.Commit(), replica.ErrBusy)
 		b.Release()
-		require.Equal(t, last, x.log.LastPosition())
+		require.Equal(t, last, x.Log().LastPosition())
 		require.Equal(t, 2, x.Stats().MergesWaiting)
 		x.step()
 		<-done

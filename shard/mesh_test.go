@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/books"
 	"millrace/shard/identity"
+	"millrace/shard/replica"
 )
 
 // testMesh is the Nodes and the Carrier of a node: the other nodes are in this process, and calls take their time, fail
@@ -15,7 +17,7 @@ type testMesh struct{ *testNode }
 
 var _ interface {
 	Nodes
-	Carrier
+	replica.Carrier
 } = (*testMesh)(nil)
 
 // patient is how long a call waits for a leader.
@@ -28,14 +30,14 @@ func (m *testMesh) Self() NodeID { return NodeID(m.i) }
 func (m *testMesh) Leader(group int, until time.Time, _ bool) (NodeID, error) {
 	r := m.c.groups[group].leads(until)
 	if r == nil {
-		return 0, ErrUnavailable
+		return 0, replica.ErrUnavailable
 	}
 	return NodeID(r.node.i), nil
 }
 
 func (m *testMesh) Resigned(int, NodeID, uint64) {}
 
-func (m *testMesh) Replica(group int) *Replica { return m.local(m.c.groups[group]) }
+func (m *testMesh) Replica(group int) *replica.Replica { return m.local(m.c.groups[group]) }
 
 func (m *testMesh) Take(node NodeID, parts []*Part, wanted int, until time.Time) {
 	m.c.lag(100 * time.Microsecond)
@@ -54,57 +56,57 @@ func (m *testMesh) Take(node NodeID, parts []*Part, wanted int, until time.Time)
 	}
 	for _, p := range parts {
 		if p.Err == nil && m.c.faulty.Load() && m.c.chance(2) {
-			p.Err = ErrUnknown // the answer is lost
+			p.Err = replica.ErrUnknown // the answer is lost
 		}
 	}
 }
 
-func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (Effects, error) {
+func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (replica.Effects, error) {
 	if m.c.faulty.Load() && m.c.chance(3) {
-		return Effects{}, ErrUnknown // the coordinator is gone
+		return replica.Effects{}, replica.ErrUnknown // the coordinator is gone
 	}
 	m.c.lag(100 * time.Microsecond)
 	return releaseAt((&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref))), ref, nil)
 }
 
 // retry does something with a leader until it is none that says so.
-func (m *testMesh) retry(g *testGroup, do func(e *Replica) error) error {
+func (m *testMesh) retry(g *testGroup, do func(e *replica.Replica) error) error {
 	until := time.Now().Add(patient)
 	for {
 		e := g.leaderOf(until)
 		if e == nil {
-			return ErrUnavailable
+			return replica.ErrUnavailable
 		}
 		m.c.lag(100 * time.Microsecond)
 		err := do(e)
-		if err == nil || !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrClosed) {
+		if err == nil || !errors.Is(err, replica.ErrNotLeader) && !errors.Is(err, replica.ErrClosed) {
 			return err
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
 }
 
-func (m *testMesh) Deliver(messages []Message) error {
+func (m *testMesh) Deliver(messages []replica.Message) error {
 	g := m.c.groupOf(identity.Partition(messages[0].Number))
 	if m.c.held.Load() || m.c.faulty.Load() && m.c.chance(5) {
 		return errLink
 	}
 	e := g.leaderOf(time.Now().Add(50 * time.Millisecond))
 	if e == nil {
-		return ErrUnavailable
+		return replica.ErrUnavailable
 	}
 	m.c.lag(100 * time.Microsecond)
-	arrived := make([]Message, len(messages))
+	arrived := make([]replica.Message, len(messages))
 	for i, l := range messages {
 		if m.c.groupOf(identity.Partition(l.Number)) != g {
 			panic("a message for another group")
 		}
-		arrived[i] = Message{Number: l.Number, Body: slices.Clone(l.Body)}
+		arrived[i] = replica.Message{Number: l.Number, Body: slices.Clone(l.Body)}
 		if l.Done != nil {
 			lost := m.c.faulty.Load() && m.c.chance(1)
-			arrived[i].Done = func(x Effects, err error) {
+			arrived[i].Done = func(x replica.Effects, err error) {
 				if lost {
-					x, err = Effects{}, ErrUnknown
+					x, err = replica.Effects{}, replica.ErrUnknown
 				}
 				go l.Done(x, err)
 			}
@@ -121,7 +123,7 @@ func (m *testMesh) Deliver(messages []Message) error {
 }
 
 // receive has a group take in messages, half of the time together with what others deliver to it meanwhile.
-func (g *testGroup) receive(e *Replica, messages []Message) error {
+func (g *testGroup) receive(e *replica.Replica, messages []replica.Message) error {
 	if g.c.chance(50) {
 		return e.Receive(messages)
 	}
@@ -148,23 +150,23 @@ func (g *testGroup) receive(e *Replica, messages []Message) error {
 
 // testBag is messages of several senders, and what becomes of them.
 type testBag struct {
-	messages []Message
+	messages []replica.Message
 	done     chan struct{}
 	err      error
 }
 
 func (m *testMesh) GroupOf(partition uint8) int { return m.c.groupOf(partition).number }
 
-func (m *testMesh) Local(partition uint8) *Replica { return m.local(m.c.groupOf(partition)) }
+func (m *testMesh) Local(partition uint8) *replica.Replica { return m.local(m.c.groupOf(partition)) }
 
-func (m *testMesh) local(g *testGroup) *Replica {
+func (m *testMesh) local(g *testGroup) *replica.Replica {
 	if r := g.replicas[m.i]; r != nil {
 		return r.e.Load()
 	}
 	return nil
 }
 
-func (m *testMesh) Control() *Replica {
+func (m *testMesh) Control() *replica.Replica {
 	for {
 		if e := m.local(m.c.groups[0]); e != nil {
 			return e
@@ -210,12 +212,12 @@ func (m *testMesh) barrier(groups []*testGroup) error {
 		e := m.local(g)
 		if e == nil { // it is read where it is led
 			if e = g.leaderOf(time.Now().Add(patient)); e == nil {
-				return ErrUnavailable
+				return replica.ErrUnavailable
 			}
-			m.clock.Observe(e.clock.Last())
+			m.clock.Observe(e.Clock().Last())
 			continue
 		}
-		if err := e.WaitApplied(position); err != nil && !errors.Is(err, ErrClosed) {
+		if err := e.WaitApplied(position); err != nil && !errors.Is(err, replica.ErrClosed) {
 			return err
 		}
 	}
@@ -223,9 +225,9 @@ func (m *testMesh) barrier(groups []*testGroup) error {
 }
 
 // read reads at the leader of a partition's group, which has applied everything that was acknowledged before.
-func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
+func (m *testMesh) read(partition uint8, f func(e *replica.Replica) error) error {
 	g := m.c.groupOf(partition)
-	return m.retry(g, func(e *Replica) error {
+	return m.retry(g, func(e *replica.Replica) error {
 		g.mu.Lock()
 		position := g.position
 		g.mu.Unlock()
@@ -233,7 +235,7 @@ func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
 			return err
 		}
 		if !e.Enter() {
-			return ErrClosed
+			return replica.ErrClosed
 		}
 		defer e.Leave()
 		return f(e)
@@ -243,7 +245,7 @@ func (m *testMesh) read(partition uint8, f func(e *Replica) error) error {
 func (m *testMesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
 	end, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	err = m.read(partition, func(e *Replica) (err error) {
+	err = m.read(partition, func(e *replica.Replica) (err error) {
 		waiting, err = e.Flush(owner, end.Done())
 		return err
 	})
@@ -251,15 +253,15 @@ func (m *testMesh) Flush(partition uint8, owner uint64) (waiting []uint64, err e
 }
 
 func (m *testMesh) Entry(number uint64) (blob []byte, err error) {
-	err = m.read(identity.Partition(number), func(e *Replica) (err error) {
+	err = m.read(identity.Partition(number), func(e *replica.Replica) (err error) {
 		blob, err = e.Entry(number)
 		return err
 	})
 	return blob, err
 }
 
-func (m *testMesh) TrailOf(number uint64) (all Trail, err error) {
-	err = m.read(identity.Partition(number), func(e *Replica) (err error) {
+func (m *testMesh) TrailOf(number uint64) (all books.History, err error) {
+	err = m.read(identity.Partition(number), func(e *replica.Replica) (err error) {
 		all, err = e.TrailOf(number)
 		return err
 	})
@@ -267,7 +269,7 @@ func (m *testMesh) TrailOf(number uint64) (all Trail, err error) {
 }
 
 func (m *testMesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
-	err = m.read(partition, func(e *Replica) (err error) {
+	err = m.read(partition, func(e *replica.Replica) (err error) {
 		numbers, more, err = e.BlockedPage(workspace, partition, after)
 		return err
 	})

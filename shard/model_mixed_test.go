@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // The model, as far as requests go that name one user in many ways, and those with an Idempotency-Key that are sent
@@ -91,7 +92,7 @@ func (m *model) send(t *testing.T, r *rand.Rand, w world, e *Engine, ops []model
 			sent = err == nil
 		}
 		sent = sent || kept && err == nil
-		if !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrKept) {
+		if !errors.Is(err, replica.ErrUnknown) && !errors.Is(err, replica.ErrUnavailable) && !errors.Is(err, ErrKept) {
 			require.NoError(t, err)
 		}
 	}

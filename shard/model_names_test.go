@@ -11,87 +11,88 @@ import (
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // The model, as far as names and merges go (service.md 4.2, 4.9, 4.10; decisions.md D4).
 
-func (m *model) addAlias(u *modelUser, name string) Outcome {
+func (m *model) addAlias(u *modelUser, name string) replica.Outcome {
 	switch holder := m.find(op.Alias, name); {
 	case holder != nil && holder == u:
-		return Done
+		return replica.Done
 	case holder != nil:
-		return Taken
+		return replica.Taken
 	case len(u.aliases) > 0: // all are under one label
-		return LabelTaken
+		return replica.LabelTaken
 	}
 	u.aliases, u.updated = append(u.aliases, name), m.clock
-	return Done
+	return replica.Done
 }
 
-func (m *model) addAliasOnly(name string) Outcome {
+func (m *model) addAliasOnly(name string) replica.Outcome {
 	if m.find(op.Alias, name) != nil {
-		return Taken
+		return replica.Taken
 	}
 	m.users = append(m.users, &modelUser{aliases: []string{name}, events: map[string]int{}, updated: m.clock})
-	return Done
+	return replica.Done
 }
 
-func (m *model) renameAlias(u *modelUser, old, name string) Outcome {
+func (m *model) renameAlias(u *modelUser, old, name string) replica.Outcome {
 	holder := m.find(op.Alias, name)
 	if holder != nil && holder != u {
-		return Taken
+		return replica.Taken
 	}
 	if u == nil || !slices.Contains(u.aliases, old) {
-		return Nobody
+		return replica.Nobody
 	}
 	if old == name {
-		return Done
+		return replica.Done
 	}
 	u.aliases = slices.DeleteFunc(u.aliases, func(s string) bool { return s == old || s == name })
 	u.aliases, u.updated = append(u.aliases, name), m.clock
-	return Done
+	return replica.Done
 }
 
-func (m *model) identify(u *modelUser, id string, mode profile.MergeMode) Outcome {
+func (m *model) identify(u *modelUser, id string, mode profile.MergeMode) replica.Outcome {
 	holder := m.find(op.ExternalID, id)
 	switch {
 	case u == nil:
-		return Nobody
+		return replica.Nobody
 	case holder == u:
-		return Done
+		return replica.Done
 	case u.external != "":
-		return Identified
+		return replica.Identified
 	case holder == nil:
 		u.external, u.updated = id, m.clock
-		return Done
+		return replica.Done
 	}
 	m.merge(u, holder, mode)
-	return Done
+	return replica.Done
 }
 
-func (m *model) renameID(u *modelUser, current, id string) Outcome {
+func (m *model) renameID(u *modelUser, current, id string) replica.Outcome {
 	holder := m.find(op.ExternalID, id)
 	switch {
 	case holder != nil && holder != u:
-		return Taken
+		return replica.Taken
 	case u == nil || u.external != current:
-		return Nobody
+		return replica.Nobody
 	case current == id:
-		return Done
+		return replica.Done
 	}
 	u.deprecated = slices.DeleteFunc(u.deprecated, func(s string) bool { return s == id })
 	u.deprecated = append(u.deprecated, current)
 	u.external, u.updated = id, m.clock
-	return Done
+	return replica.Done
 }
 
-func (m *model) removeID(u *modelUser, id string) Outcome {
+func (m *model) removeID(u *modelUser, id string) replica.Outcome {
 	if u == nil || !slices.Contains(u.deprecated, id) {
-		return Nobody
+		return replica.Nobody
 	}
 	u.deprecated = slices.DeleteFunc(u.deprecated, func(s string) bool { return s == id })
 	u.updated = m.clock
-	return Done
+	return replica.Done
 }
 
 func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode) {
@@ -138,7 +139,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 		mode = profile.MergeNone
 	}
 	label := []byte("label")
-	var want Outcome
+	var want replica.Outcome
 	var do func(b *Batch) int
 	switch r.IntN(8) {
 	case 0:
@@ -147,8 +148,8 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 		do = func(b *Batch) int { return b.AddAlias(0, label, []byte(name)) }
 	case 1:
 		if name = alias(); u == nil {
-			if want = Nobody; m.find(op.Alias, name) != nil {
-				want = Taken
+			if want = replica.Nobody; m.find(op.Alias, name) != nil {
+				want = replica.Taken
 			}
 		} else {
 			want = m.addAlias(u, name)
@@ -166,7 +167,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 	case 3, 4:
 		name = external()
 		if what, want = fmt.Sprint("identify, mode ", mode), m.identify(u, name, mode); u == nil {
-			want = Nobody
+			want = replica.Nobody
 		}
 		do = func(b *Batch) int { return b.Identify(number, []byte(name), mode) }
 	case 5:

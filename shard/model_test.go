@@ -15,6 +15,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // The model: what the contract says of identifiers (service.md 2.1, 2.6, 4.1), over plain maps.
@@ -194,7 +195,7 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		if a, ok := profile.Attr(v, op.AttrEmail); ok {
 			email = string(op.AppendEmailKey(nil, a.Bytes()))
 		}
-		c, _, err := e.heldBy(profile.Workspace(v), Lent{Blob: v}, State{Kind: EmailState})
+		c, _, err := e.heldBy(profile.Workspace(v), replica.Lent{Blob: v}, profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
 		state = c.Value
 		phone, _ := profile.Attr(v, op.AttrPhone)
@@ -219,7 +220,7 @@ func scanAll(t *testing.T, e *Engine, f func(k, v []byte) error) {
 	t.Helper()
 	for _, h := range holders(e) {
 		require.NoError(t, h.Checkpoint())
-		require.NoError(t, h.store.Scan([]byte("e"), []byte("f"), f))
+		require.NoError(t, h.Store().Scan([]byte("e"), []byte("f"), f))
 	}
 }
 
@@ -294,7 +295,7 @@ func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(12, 5, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
-		runModel(t, r, round, openAlone(t, r, func(fs vfs.FS) Options {
+		runModel(t, r, round, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
 			littleMemory(r, &o)
@@ -314,7 +315,7 @@ func testModelOfCluster(t *testing.T) {
 	}
 }
 
-func littleMemory(r *rand.Rand, o *Options) {
+func littleMemory(r *rand.Rand, o *replica.EngineOptions) {
 	if r.IntN(2) == 0 {
 		o.MemoryBytes = int64(max(o.Workers, 1)) * 2000 // a dozen entries
 		o.MaxDeltaChanges = []int{-1, 0, 1, 4}[r.IntN(4)]

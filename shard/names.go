@@ -11,6 +11,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // naming is what one identifier of a batch names: it is looked up once, however many ops have it.
@@ -264,7 +265,7 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 // never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
 // the user's addresses counts. For op.SvcID key is the svc_id as text.
 func (c *Coordinator) HeldState(
-	workspace uint32, id op.IDKind, key []byte, s State,
+	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
 	switch id {
@@ -287,11 +288,11 @@ func (c *Coordinator) HeldState(
 	if err != nil || user == nil {
 		return held, false, err
 	}
-	return c.heldBy(workspace, Lent{Blob: user}, s)
+	return c.heldBy(workspace, replica.Lent{Blob: user}, s)
 }
 
 // heldBy is HeldState of a profile in hand, which it gives back.
-func (c *Coordinator) heldBy(workspace uint32, user Lent, s State) (held profile.StateChange, ok bool, err error) {
+func (c *Coordinator) heldBy(workspace uint32, user replica.Lent, s profile.State) (held profile.StateChange, ok bool, err error) {
 	own, said := profile.StateOf(user.Blob, s)
 	id, code := op.Email, uint32(op.AttrEmail)
 	if !s.ForAddress(op.Email) {
@@ -316,7 +317,7 @@ func (c *Coordinator) heldBy(workspace uint32, user Lent, s State) (held profile
 
 // addressState is the state of an address; key is canonical.
 func (c *Coordinator) addressState(
-	workspace uint32, id op.IDKind, key []byte, s State,
+	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.Blob == nil {

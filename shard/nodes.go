@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/books"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // Nodes is how a coordinator reaches the groups that hold the partitions, wherever they are led. Package cluster
@@ -23,18 +25,18 @@ type Nodes interface {
 	// Resigned says that a node was asked and doesn't lead a group. hint is what it knows, 0: nothing.
 	Resigned(group int, node NodeID, hint uint64)
 	// Replica is this node's replica of a group, which may lead it; nil when it has none.
-	Replica(group int) *Replica
+	Replica(group int) *replica.Replica
 	// Take has another node take parts for groups that it leads (Part.Take, Part.Wait), by one call, and fills in what
 	// has become of each. ErrUnavailable: nothing was sent.
 	Take(node NodeID, parts []*Part, wanted int, until time.Time)
 	// Release asks another node (Replica.Release). ErrUnavailable: nothing was sent.
-	Release(node NodeID, ref uint64, until time.Time) (Effects, error)
+	Release(node NodeID, ref uint64, until time.Time) (replica.Effects, error)
 
 	// Local is this node's replica of the group that holds a partition, as far as everything is applied in it that
 	// Barrier has promised; nil without one.
-	Local(partition uint8) *Replica
+	Local(partition uint8) *replica.Replica
 	// Control is this node's replica of the control group. Each node has one.
-	Control() *Replica
+	Control() *replica.Replica
 	// Barrier returns when everything that was acknowledged anywhere before the call is applied in all replicas of this
 	// node, and the node's Clock has seen the stamps of all of it, that of groups without a replica here included.
 	Barrier() error
@@ -53,7 +55,7 @@ type Nodes interface {
 	// Of partitions without a replica on this node, as their group's leader has it, linearizable: what the Replica's
 	// methods of these names return.
 	Entry(number uint64) ([]byte, error)
-	TrailOf(number uint64) (Trail, error)
+	TrailOf(number uint64) (books.History, error)
 	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
 }
 
@@ -69,16 +71,16 @@ type Part struct {
 	Record  []byte
 	Err     error  // nil: it is visible, with all that it has caused but what was deferred. ErrUnknown: it may be. Else nothing was done
 	Hint    uint64 // of ErrNotLeader: what the node that was asked knows of who leads (Nodes.Resigned)
-	Effects Effects
+	Effects replica.Effects
 
 	to      NodeID
 	tried   bool
-	pending *Pending
+	pending *replica.Pending
 }
 
 // Take gives the part to a replica that should lead; nil: there is none. Wait must follow.
-func (p *Part) Take(r *Replica, wanted int) {
-	p.pending, p.Err, p.Hint = nil, ErrNotLeader, 0
+func (p *Part) Take(r *replica.Replica, wanted int) {
+	p.pending, p.Err, p.Hint = nil, replica.ErrNotLeader, 0
 	if r == nil {
 		return
 	}
@@ -90,12 +92,12 @@ func (p *Part) Take(r *Replica, wanted int) {
 		p.Err = err
 	default: // of this replica: another one may lead soon
 		r.Logger().Warn("a record was not taken", "error", err)
-		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		p.Err = fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 }
 
 // refusals are what Replica.Take refuses a record for that any replica would refuse it for, or that says who to ask.
-var refusals = []error{ErrNotLeader, ErrBusy, ErrTooLarge, ErrDiskFull}
+var refusals = []error{replica.ErrNotLeader, replica.ErrBusy, replica.ErrTooLarge, replica.ErrDiskFull}
 
 // Wait returns when the part is visible, if it was taken. end ends the wait.
 func (p *Part) Wait(end <-chan struct{}) {
@@ -104,7 +106,7 @@ func (p *Part) Wait(end <-chan struct{}) {
 	}
 	var err error
 	if p.Effects, err = p.pending.Wait(end); err != nil {
-		p.Err = ErrUnknown
+		p.Err = replica.ErrUnknown
 	}
 	p.pending = nil
 }

@@ -16,6 +16,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // identifier is one of those that name a user.
@@ -46,20 +47,20 @@ func manyNames(t *testing.T, e *Engine, user string, identified bool, renamed re
 		makeUser(t, e, key("-first"))
 	}
 	identify := func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }
-	require.Equal(t, Done, outcome(t, e, identify))
+	require.Equal(t, replica.Done, outcome(t, e, identify))
 	kept := numberOf(t, e, op.ExternalID, key("-first"))
 	ids = append(ids, identifier{"external id", op.ExternalID, key("-first"), 0})
 	for i, to := range []string{key("-second"), key("-third")} {
 		if renamed != notRenamed {
 			do := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[i].key), []byte(to)) }
-			require.Equal(t, Done, outcome(t, e, do))
+			require.Equal(t, replica.Done, outcome(t, e, do))
 			ids = append(ids, identifier{fmt.Sprint("new external id ", i), op.ExternalID, to, 0})
 		}
 	}
 	if renamed == thereAndBack {
-		require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(kept, []byte(ids[0].key)) }))
+		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(kept, []byte(ids[0].key)) }))
 		back := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[2].key), []byte(ids[0].key)) }
-		require.Equal(t, Done, outcome(t, e, back))
+		require.Equal(t, replica.Done, outcome(t, e, back))
 	}
 	gone := makeUser(t, e, key("-gone"))
 	b := e.NewBatch(1, 0)
@@ -91,7 +92,7 @@ func TestLastObjectWins(t *testing.T) {
 	seed := testseed.Of(t)
 	for name, open := range map[string]func(t *testing.T, r *rand.Rand) world{
 		"alone": func(t *testing.T, r *rand.Rand) world {
-			return openAlone(t, r, func(fs vfs.FS) Options {
+			return openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 				o := testOptions(fs)
 				o.Workers = 4
 				return o
@@ -169,7 +170,7 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 		require.NoError(t, b.Commit())
 		b.Release()
 	}
-	before := e.log.LastPosition()
+	before := e.Log().LastPosition()
 	b := e.NewBatch(1, 0)
 	for i := range 70 {
 		addEvent(b, op.ExternalID, fmt.Sprint("u", i), "mine", 0) // from now on u<i> is meant
@@ -184,7 +185,7 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	}
 	b.Release()
 	require.Equal(t, 1, looked)
-	require.Equal(t, before+1, e.log.LastPosition(), "nothing of it waits for the rest")
+	require.Equal(t, before+1, e.Log().LastPosition(), "nothing of it waits for the rest")
 	for i := range 70 {
 		require.Equal(t, 1, eventCount(t, e, op.ExternalID, fmt.Sprint("u", i), fmt.Sprint("e", i)))
 	}
@@ -257,14 +258,14 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	require.False(t, routed())
 	number := numberOf(t, e, op.ExternalID, "a")
 	rename := func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }
-	require.Equal(t, Done, outcome(t, e, rename))
+	require.Equal(t, replica.Done, outcome(t, e, rename))
 	require.True(t, routed())
 }
 
 // A state that one object sets for an address holds for whoever leaves the address in an object behind it, and for
 // nobody who left in one before.
 func TestStateBeforeLeaving(t *testing.T) {
-	group := State{Kind: GroupState, Group: [16]byte{7}, Channel: op.ChannelEmail}
+	group := profile.State{Kind: profile.StateGroup, Group: [16]byte{7}, Channel: op.ChannelEmail}
 	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {
 		t.Run(name, func(t *testing.T) {
 			e := openTest(t, testOptions(vfs.NewMem()))
@@ -343,7 +344,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.nodes[0].coord
 	gone, kept := makeUser(t, e, userIn(1, 0)), makeUser(t, e, userIn(2, 0))
-	require.Equal(t, Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
+	require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
 	m := e.NewBatch(1, 0)
 	m.Merge(gone, kept)
 	require.NoError(t, m.Commit())
@@ -357,7 +358,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 
 	w.groups[2].frozen.Store(true)
 	defer w.groups[2].frozen.Store(false)
-	added := make(chan Outcome, 1)
+	added := make(chan replica.Outcome, 1)
 	go func() {
 		b := e.NewBatch(1, 0)
 		defer b.Release()
@@ -379,7 +380,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	eventNumber(b, kept, "his")
 	require.NoError(t, b.route())
 	w.groups[2].frozen.Store(false)
-	require.Equal(t, LabelTaken, <-added)
+	require.Equal(t, replica.LabelTaken, <-added)
 	settle(t, e)
 
 	parts, err := split(finished(b), &testMesh{w.nodes[0]})

@@ -3,6 +3,7 @@ package shard
 import (
 	"millrace/shard/identity"
 
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 )
 
@@ -10,12 +11,12 @@ import (
 // below a replica of a group there is none, and the coordinator reads that alone.
 type Engine struct {
 	*Coordinator
-	*Replica
+	*replica.Replica
 	hasher *identity.Hasher
 	clock  *stamp.Clock
 }
 
-func openEngine(o Options) (*Engine, error) {
+func openEngine(o replica.EngineOptions) (*Engine, error) {
 	c, err := Open(o)
 	if err != nil {
 		return nil, err
@@ -24,14 +25,14 @@ func openEngine(o Options) (*Engine, error) {
 }
 
 // over is a replica of a group with a coordinator that reads what it has.
-func over(r *Replica) *Engine {
-	c := newCoordinator(CoordinatorOptions{Clock: r.clock, Now: r.opts.Now})
-	c.nodes, c.sole, c.hasher = alone{c}, r, r.hasher
-	return &Engine{c, r, r.hasher, r.clock}
+func over(r *replica.Replica) *Engine {
+	c := newCoordinator(CoordinatorOptions{Clock: r.Clock(), Now: r.Clock().Now})
+	c.nodes, c.sole, c.hasher = alone{c}, r, r.Hasher()
+	return &Engine{c, r, r.Hasher(), r.Clock()}
 }
 
-func openGroup(o ReplicaOptions) (*Engine, error) {
-	r, err := OpenReplica(o)
+func openGroup(o replica.Options) (*Engine, error) {
+	r, err := replica.Open(o)
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +51,10 @@ func (e *Engine) Close() error {
 	return e.Replica.Close()
 }
 
-func (e *Engine) Failed() error                    { return e.Coordinator.Failed() }
-func (e *Engine) Ready() error                     { return e.Coordinator.Ready() }
-func (e *Engine) Stats() Stats                     { return e.Coordinator.Stats() }
-func (e *Engine) Document(key string) []byte       { return e.Coordinator.Document(key) }
-func (e *Engine) AuditEnd() (uint64, [32]byte)     { return e.Coordinator.AuditEnd() }
-func (e *Engine) lend(number uint64) (Lent, error) { return e.Coordinator.lend(number) }
-func (e *Engine) now(n int) int64                  { return e.clock.Next(n) }
+func (e *Engine) Failed() error                            { return e.Coordinator.Failed() }
+func (e *Engine) Ready() error                             { return e.Coordinator.Ready() }
+func (e *Engine) Stats() replica.Stats                     { return e.Coordinator.Stats() }
+func (e *Engine) Document(key string) []byte               { return e.Coordinator.Document(key) }
+func (e *Engine) AuditEnd() (uint64, [32]byte)             { return e.Coordinator.AuditEnd() }
+func (e *Engine) lend(number uint64) (replica.Lent, error) { return e.Coordinator.lend(number) }
+func (e *Engine) now(n int) int64                          { return e.clock.Next(n) }

@@ -7,6 +7,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // Logged is what the log says of whom an event is, as the event log has it: the identifier that it was sent with, in
@@ -163,8 +164,8 @@ func (c *Coordinator) EachUser(
 func (c *Coordinator) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
 	r := c.nodes.Local(partition)
 	if r == nil || !r.Enter() {
-		return nil, ErrUnavailable
+		return nil, replica.ErrUnavailable
 	}
-	defer r.usable.RUnlock()
+	defer r.Leave()
 	return r.Numbers(partition, after, most)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/entries"
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -26,7 +25,7 @@ func TestOwnerAmongTombstones(t *testing.T) {
 	for id, name := range names {
 		home := e.hasher.Number(1, id, []byte(name))
 		event := func() (Logged, uint64) {
-			at := profile.Place{Position: e.log.LastPosition() + 1}
+			at := profile.Place{Position: e.Log().LastPosition() + 1}
 			commitEvent(t, e, id, name, "e", 0)
 			return Logged{Workspace: 1, At: at, ID: id, Key: []byte(name), Number: home}, number(id, name)
 		}
@@ -60,17 +59,47 @@ func TestOwnerAmongTombstones(t *testing.T) {
 		require.Equal(t, deleted, gone)
 		there, _ = owner(first)
 		require.Equal(t, keep, there)
-
-		third, leaving := event()
-		w, p := e.owner[identity.Partition(leaving)], e.partitions[identity.Partition(leaving)]
-		w.mu.Lock()
-		err := w.update(p.Find(leaving), entries.AppendForward(nil, 1, 1, keep)) // and has not arrived
-		w.mu.Unlock()
-		require.NoError(t, err)
-		there, gone = owner(third)
-		require.Zero(t, there)
-		require.Equal(t, leaving, gone)
-		there, _ = owner(first)
-		require.Equal(t, keep, there)
 	}
+}
+
+// Who was merged, and has not arrived, is nobody yet.
+func TestOwnerOnTheWay(t *testing.T) {
+	var at profile.Place
+	x := openStepped(t, func(t *testing.T, e *Engine) {
+		commitEvent(t, e, op.ExternalID, "keep", "e", 0)
+		at.Position = e.Log().LastPosition() + 1
+		commitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	})
+	number := func(user string) uint64 { return x.hasher.Number(1, op.ExternalID, []byte(user)) }
+	event := Logged{Workspace: 1, At: at, ID: op.ExternalID, Key: []byte("ann"), Number: number("ann")}
+	owner := func() (there, gone uint64) {
+		gone, err := x.ViewOwner(event, func(number uint64, _ []byte) { there = number })
+		require.NoError(t, err)
+		return there, gone
+	}
+	there, _ := owner()
+	require.Equal(t, number("ann"), there)
+	done := x.begin(t, func(t *testing.T, e *Engine) {
+		b := e.NewBatch(1, 0)
+		b.Merge(number("ann"), number("keep"))
+		require.NoError(t, b.Commit())
+		b.Release()
+	})
+	onTheWay := 0
+	for ; x.waiting(); x.step() {
+		left, err := x.Entry(number("ann"))
+		require.NoError(t, err)
+		arrived, err := x.Entry(number("keep"))
+		require.NoError(t, err)
+		if _, forward := entries.Forward(left); forward && !hasTakenIn(arrived, []uint64{number("ann")}) {
+			there, gone := owner()
+			require.Zero(t, there)
+			require.Equal(t, number("ann"), gone)
+			onTheWay++
+		}
+	}
+	<-done
+	require.Positive(t, onTheWay)
+	there, _ = owner()
+	require.Equal(t, number("keep"), there)
 }

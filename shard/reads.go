@@ -6,6 +6,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -161,7 +162,7 @@ func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number u
 }
 
 // HeldState is Coordinator.HeldState.
-func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s State) (profile.StateChange, bool, error) {
+func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s profile.State) (profile.StateChange, bool, error) {
 	return r.coordinator.HeldState(workspace, id, key, s)
 }
 
@@ -228,7 +229,7 @@ func (f *barriers) all() error {
 }
 
 // Local is the replica of a partition behind a barrier; nil also when there is none to be had: then Entry says why.
-func (f *barriers) Local(partition uint8) *Replica {
+func (f *barriers) Local(partition uint8) *replica.Replica {
 	if f.Nodes.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // keyed are requests with an Idempotency-Key, of one user each: all count one event "e" for whom id and key name, and
@@ -86,9 +87,9 @@ func TestFaultRetryByKey(t *testing.T) {
 			stage(t, e)
 			c := castOf(t, e)
 			rename := func(b *Batch) int { return b.RenameExternalID(c.bob, []byte("bob"), []byte("robert")) }
-			require.Equal(t, Done, outcome(t, e, rename))
+			require.Equal(t, replica.Done, outcome(t, e, rename))
 			identify := func(b *Batch) int { return b.Identify(c.al, []byte("al"), profile.MergeIdentify) }
-			require.Equal(t, Done, outcome(t, e, identify))
+			require.Equal(t, replica.Done, outcome(t, e, identify))
 		})
 		var images []*vfs.MemFS
 		within(t, time.Minute, keyed[i].what, func() {

@@ -20,9 +20,11 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // The model of states (decisions.md D5), over plain maps: what each address and each user has been told, when by whom,
@@ -64,7 +66,7 @@ type modelStay struct {
 }
 
 type modelKey struct {
-	kind  StateKind
+	kind  profile.StateKind
 	group byte
 }
 
@@ -83,10 +85,10 @@ type modelEntry struct {
 
 var modelGroups = map[byte]byte{1: op.ChannelEmail, 2: op.ChannelEmail, 3: op.ChannelSMS, 4: op.ChannelWhatsApp}
 
-func (k modelKey) isMark() bool { return k.kind == Bounce || k.kind == Spam }
+func (k modelKey) isMark() bool { return k.kind == profile.StateBounce || k.kind == profile.StateSpam }
 
 func (k modelKey) ofEmail() bool {
-	return k.kind != GroupState || modelGroups[k.group] == op.ChannelEmail
+	return k.kind != profile.StateGroup || modelGroups[k.group] == op.ChannelEmail
 }
 
 func (k modelKey) concerns(address string) bool { return k.ofEmail() == strings.Contains(address, "@") }
@@ -102,7 +104,7 @@ func (r *modelRegister) set(k modelKey, s modelState) {
 		r.states = map[modelKey]modelState{}
 	}
 	r.states[k] = s
-	if was.value != s.value || !known && k.kind == GroupState {
+	if was.value != s.value || !known && k.kind == profile.StateGroup {
 		r.trail = append(r.trail, modelEntry{k, s})
 	}
 }
@@ -157,7 +159,7 @@ func (m *statesModel) leave(u *stateUser, stay *modelStay, says map[modelKey]str
 		return
 	}
 	for group := range modelGroups {
-		k := modelKey{GroupState, group}
+		k := modelKey{profile.StateGroup, group}
 		if _, again := says[k]; again || !k.concerns(stay.address) {
 			continue
 		}
@@ -174,11 +176,11 @@ func (m *statesModel) leave(u *stateUser, stay *modelStay, says map[modelKey]str
 
 // setUser is an op for a user: the email and phone it is to have ("" for none), and states.
 func (m *statesModel) setUser(u *stateUser, email, phone string, set map[modelKey]string) {
-	_, again := set[modelKey{kind: EmailState}]
+	_, again := set[modelKey{kind: profile.StateEmail}]
 	if email != u.email.address {
-		if _, said := u.states[modelKey{kind: EmailState}]; said && u.email.address != "" && !again {
-			u.set(modelKey{kind: EmailState}, m.now(""))
-			delete(u.states, modelKey{kind: EmailState})
+		if _, said := u.states[modelKey{kind: profile.StateEmail}]; said && u.email.address != "" && !again {
+			u.set(modelKey{kind: profile.StateEmail}, m.now(""))
+			delete(u.states, modelKey{kind: profile.StateEmail})
 		}
 		m.leave(u, &u.email, set)
 		u.email = modelStay{address: email, since: m.tick}
@@ -210,10 +212,10 @@ func (m *statesModel) importUser(name, email, phone, state, group string, bounce
 	m.actor, m.source = 0, op.SourceImport
 	said := map[modelKey]string{}
 	if state != "" {
-		said[modelKey{kind: EmailState}] = state
+		said[modelKey{kind: profile.StateEmail}] = state
 	}
 	if group != "" {
-		said[modelKey{GroupState, 1}] = group
+		said[modelKey{profile.StateGroup, 1}] = group
 	}
 	was := u.states
 	u.states = map[modelKey]modelState{}
@@ -221,7 +223,7 @@ func (m *statesModel) importUser(name, email, phone, state, group string, bounce
 		if _, again := said[k]; again {
 			u.states[k] = s
 		} else if s.value != "" && s.value != "off" {
-			forgotten.value = map[bool]string{true: "off"}[k.kind == GroupState]
+			forgotten.value = map[bool]string{true: "off"}[k.kind == profile.StateGroup]
 			u.trail = append(u.trail, modelEntry{k, forgotten})
 		}
 	}
@@ -239,7 +241,7 @@ func (m *statesModel) importUser(name, email, phone, state, group string, bounce
 		}
 	}
 	if bounced && email != "" {
-		said[modelKey{kind: Bounce}] = "on"
+		said[modelKey{kind: profile.StateBounce}] = "on"
 	}
 	for k, value := range said {
 		address := phone
@@ -318,12 +320,12 @@ func (m *statesModel) trailOf(u *stateUser) (trail []modelEntry) {
 }
 
 // publicState is a state as the engine wants it.
-func publicState(k modelKey, value string) State {
-	s := State{Kind: k.kind}
+func publicState(k modelKey, value string) profile.State {
+	s := profile.State{Kind: k.kind}
 	switch k.kind {
-	case EmailState:
+	case profile.StateEmail:
 		s.Value = value
-	case GroupState:
+	case profile.StateGroup:
 		s.Group, s.Channel, s.On = [16]byte{k.group}, modelGroups[k.group], value == "on"
 	default:
 		s.On = value == "on"
@@ -331,11 +333,11 @@ func publicState(k modelKey, value string) State {
 	return s
 }
 
-func keyOf(s State) (k modelKey, value string) {
+func keyOf(s profile.State) (k modelKey, value string) {
 	switch {
 	case s.On:
 		value = "on"
-	case s.Kind == GroupState:
+	case s.Kind == profile.StateGroup:
 		value = "off"
 	}
 	return modelKey{s.Kind, s.Group[0]}, value + s.Value
@@ -353,7 +355,7 @@ func printTrail(trail []modelEntry) string {
 	return fmt.Sprint(slices.Compact(trail))
 }
 
-func trailOfEngine(changes []StateChange) string {
+func trailOfEngine(changes []books.StateChange) string {
 	var trail []modelEntry
 	for _, c := range changes {
 		k, value := keyOf(c.State)
@@ -364,16 +366,16 @@ func trailOfEngine(changes []StateChange) string {
 
 // modelKeys are all states that there are.
 func modelKeys() (all []modelKey) {
-	all = []modelKey{{kind: EmailState}, {kind: Bounce}, {kind: Spam}}
+	all = []modelKey{{kind: profile.StateEmail}, {kind: profile.StateBounce}, {kind: profile.StateSpam}}
 	for group := range modelGroups {
-		all = append(all, modelKey{GroupState, group})
+		all = append(all, modelKey{profile.StateGroup, group})
 	}
 	return all
 }
 
 // shown is what a blob that is joined shows of a state.
 func shown(blob []byte, k modelKey) (value string, known bool) {
-	if k.kind == Spam {
+	if k.kind == profile.StateSpam {
 		if _, known = profile.SpamMark(blob); known {
 			return "on", true
 		}
@@ -396,13 +398,13 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 		for _, k := range modelKeys() {
 			want, wantKnown := m.holds(u, k)
 			got, known := shown(users[0].Blob, k)
-			if k.kind == Bounce {
+			if k.kind == profile.StateBounce {
 				require.Equal(t, want == "on", bounced, "%s: user %s, bounce", what, name)
 			}
-			if k.kind != GroupState { // to be told nothing and to know nothing is the same
+			if k.kind != profile.StateGroup { // to be told nothing and to know nothing is the same
 				known, wantKnown = got != "", want != ""
 			}
-			if !known && k.kind == GroupState {
+			if !known && k.kind == profile.StateGroup {
 				got = ""
 			}
 			require.Equal(t, []any{want, wantKnown}, []any{got, known}, "%s: user %s, %v", what, name, k)
@@ -448,7 +450,7 @@ func (m *statesModel) compareEach(t testing.TB, e *Engine, r *rand.Rand, what st
 				return nil
 			})
 			if !e.isHere(uint64(p)<<56 | 1) {
-				require.ErrorIs(t, err, ErrUnavailable)
+				require.ErrorIs(t, err, replica.ErrUnavailable)
 				break
 			}
 			require.NoError(t, err)
@@ -489,7 +491,7 @@ func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, wh
 		if m.objects == 1 {
 			require.Equal(t, printTrail(a.trail), trailOfEngine(trail), "%s: trail of address %s", what, address)
 		}
-		if s := a.states[modelKey{kind: Bounce}]; s.value == "on" {
+		if s := a.states[modelKey{kind: profile.StateBounce}]; s.value == "on" {
 			blocked[address] = fmt.Sprint(s.step, s.actor, s.source)
 		}
 	}
@@ -514,12 +516,12 @@ func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, wh
 func randomStates(r *rand.Rand) map[modelKey]string {
 	set := map[modelKey]string{}
 	for range 1 + r.IntN(3) {
-		k := modelKey{kind: []StateKind{EmailState, GroupState, GroupState, Bounce, Spam}[r.IntN(5)]}
+		k := modelKey{kind: []profile.StateKind{profile.StateEmail, profile.StateGroup, profile.StateGroup, profile.StateBounce, profile.StateSpam}[r.IntN(5)]}
 		value := []string{"on", ""}[r.IntN(2)]
 		switch k.kind {
-		case EmailState:
+		case profile.StateEmail:
 			value = []string{"opted_in", "subscribed", "unsubscribed", ""}[r.IntN(4)]
-		case GroupState:
+		case profile.StateGroup:
 			k.group, value = byte(1+r.IntN(4)), []string{"on", "off"}[r.IntN(2)]
 		}
 		set[k] = value
@@ -527,7 +529,7 @@ func randomStates(r *rand.Rand) map[modelKey]string {
 	return set
 }
 
-func publicStates(set map[modelKey]string) (states []State) {
+func publicStates(set map[modelKey]string) (states []profile.State) {
 	for _, k := range modelKeys() {
 		if value, ok := set[k]; ok {
 			states = append(states, publicState(k, value))
@@ -731,7 +733,7 @@ func TestStatesModel(t *testing.T) {
 	for round := range testsize.Of(10, 3, 3) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
-		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) Options {
+		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
 			o.Now = func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }
@@ -901,20 +903,20 @@ func (x *converging) check(e *Engine) {
 	}
 }
 
-func changeOf(c StateChange) profile.StateChange {
+func changeOf(c books.StateChange) profile.StateChange {
 	return profile.StateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
 }
 
 // requireTrail: every entry of an address is a change, they come by the stamps of their changes, and the last ones lead
 // to the states that are.
-func requireTrail(t *testing.T, trail []StateChange, states []profile.StateChange) {
+func requireTrail(t *testing.T, trail []books.StateChange, states []profile.StateChange) {
 	t.Helper()
-	last := map[modelKey]StateChange{}
+	last := map[modelKey]books.StateChange{}
 	for _, c := range trail {
 		k, value := keyOf(c.State)
 		before, known := last[k]
 		_, was := keyOf(before.State)
-		require.True(t, was != value || !known && c.Kind == GroupState, "no change: %+v after %+v", c, before)
+		require.True(t, was != value || !known && c.Kind == profile.StateGroup, "no change: %+v after %+v", c, before)
 		require.True(t, !known || changeOf(c).Later(changeOf(before)), "%+v after %+v", c, before)
 		require.NotZero(t, c.Actor)
 		require.NotZero(t, c.Source)

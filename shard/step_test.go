@@ -34,7 +34,7 @@ func (s *stepper) MaybeError(o errorfs.Op) error {
 	default:
 		return nil
 	}
-	for e := s.e.Load(); e != nil && strings.Contains(o.Path, "/log/") && e.log.DurablePosition() >= s.limit.Load(); {
+	for e := s.e.Load(); e != nil && strings.Contains(o.Path, "/log/") && e.Log().DurablePosition() >= s.limit.Load(); {
 		time.Sleep(20 * time.Microsecond)
 	}
 	return nil
@@ -47,12 +47,15 @@ type stepped struct {
 	fs *vfs.MemFS
 }
 
-func openStepped(t *testing.T, fill func(t *testing.T, e *Engine)) *stepped {
+func openStepped(t *testing.T, fill func(t *testing.T, e *Engine), change ...func(o *Options)) *stepped {
 	t.Helper()
 	x := &stepped{stepper: &stepper{}, fs: vfs.NewCrashableMem()}
 	x.limit.Store(math.MaxUint64)
 	o := testOptions(errorfs.Wrap(x.fs, x.stepper))
 	o.Log.MaxRecycled = -1
+	for _, c := range change {
+		c(&o)
+	}
 	e, err := openEngine(o)
 	require.NoError(t, err)
 	x.Engine = e
@@ -60,19 +63,19 @@ func openStepped(t *testing.T, fill func(t *testing.T, e *Engine)) *stepped {
 	fill(t, e)
 	settle(t, e)
 	x.e.Store(e)
-	x.limit.Store(e.log.DurablePosition())
+	x.limit.Store(e.Log().DurablePosition())
 	return x
 }
 
 // begin commits a request, and returns when the log has taken it.
 func (x *stepped) begin(t *testing.T, do func(t *testing.T, e *Engine)) (done chan struct{}) {
 	done = make(chan struct{})
-	before := x.log.LastPosition()
+	before := x.Log().LastPosition()
 	go func() {
 		defer close(done)
 		do(t, x.Engine)
 	}()
-	for x.log.LastPosition() == before {
+	for x.Log().LastPosition() == before {
 		select {
 		case <-done: // it has found nothing to do
 			return done
@@ -86,11 +89,11 @@ func (x *stepped) begin(t *testing.T, do func(t *testing.T, e *Engine)) (done ch
 // waiting says whether a record waits to become durable. It returns false when nothing is under way.
 func (x *stepped) waiting() bool {
 	for {
-		durable, last := x.log.DurablePosition(), x.log.LastPosition()
+		durable, last := x.Log().DurablePosition(), x.Log().LastPosition()
 		if last > durable {
 			return true
 		}
-		if x.AppliedPosition() == durable && x.Stats().Outbox == 0 && x.Stats().Deferred == 0 && x.log.LastPosition() == last {
+		if x.AppliedPosition() == durable && x.Stats().Outbox == 0 && x.Stats().Deferred == 0 && x.Log().LastPosition() == last {
 			return false
 		}
 		time.Sleep(20 * time.Microsecond)
@@ -99,7 +102,7 @@ func (x *stepped) waiting() bool {
 
 // step makes what waits durable.
 func (x *stepped) step() {
-	to := x.log.LastPosition()
+	to := x.Log().LastPosition()
 	x.limit.Store(to)
 	for x.AppliedPosition() < to {
 		time.Sleep(20 * time.Microsecond)

@@ -15,7 +15,7 @@ import (
 func TestStoreOfAnotherFormat(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	facts, err := e.store.Get([]byte("sfacts"))
+	facts, err := e.Store().Get([]byte("sfacts"))
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 	for _, version := range []uint32{1, binary.LittleEndian.Uint32(facts) + 1} {

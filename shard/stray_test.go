@@ -12,6 +12,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply is deferred by apply
@@ -22,7 +23,7 @@ func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaits
 
 func testAnswerWaitsForStrayOps(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) {
-		o.engine = func(o *Options) { o.Patience = time.Minute }
+		o.engine = func(o *replica.EngineOptions) { o.Patience = time.Minute }
 	})
 	coord, email := w.nodes[0].coord, emailIn(1, 0)
 	users := []string{userIn(1, 0), userIn(1, 1), userIn(1, 2)}
@@ -49,7 +50,7 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 		b.KeepAnswer(key, [32]byte{}, 201, []byte("{}"))
 		sent <- b.Commit()
 	}()
-	eventually(t, "the answer is kept, and the op on its way", func() bool { return w.leader(2).messagesUnderWay() > 0 })
+	eventually(t, "the answer is kept, and the op on its way", func() bool { return w.leader(2).Replica.Stats().OutboxKept > 0 })
 	require.NoError(t, coord.Barrier())
 	deleteAll(t, coord, op.ExternalID, users[0])
 	give(users[1])
@@ -59,7 +60,7 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 	g.dethrone(g.leader)
 	g.mu.Unlock()
 	err := <-sent
-	require.True(t, errors.Is(err, ErrUnknown) || errors.Is(err, ErrKept), err) // its coordinator may have tried again
+	require.True(t, errors.Is(err, replica.ErrUnknown) || errors.Is(err, ErrKept), err) // its coordinator may have tried again
 	w.held.Store(false)
 	w.move(g, w.anyNode(g))
 
@@ -144,15 +145,4 @@ func keyIn(t *testing.T, e *Engine, g *testGroup) []byte {
 	}
 	t.Fatal("no key")
 	return nil
-}
-
-// underWay is how many messages wait in outboxes.
-func (e *Engine) messagesUnderWay() (n int) {
-	for _, p := range e.held {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		n += len(p.outbox)
-		w.mu.Unlock()
-	}
-	return n
 }

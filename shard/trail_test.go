@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
@@ -15,6 +14,7 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/shard/store"
 )
 
@@ -26,7 +26,7 @@ func TestTrail(t *testing.T) {
 	track(t, e, "bob", attrField(op.AttrEmail, "x@example.com"), attrField(op.AttrEmailSubscribe, "subscribed"))
 	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup)
 	setUser(t, e, op.ExternalID, "ann", email("unsubscribed"), emailGroup)
-	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"), State{Kind: Bounce}, State{Kind: Spam})
+	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"), profile.State{Kind: profile.StateBounce}, profile.State{Kind: profile.StateSpam})
 	off := emailGroup
 	off.On = false
 	setAddress(t, e, op.Email, "x@example.com", off)
@@ -34,7 +34,7 @@ func TestTrail(t *testing.T) {
 	track(t, e, "bob", attrField(op.AttrEmail, "y@example.com"))
 	track(t, e, "cy", attrField(op.AttrEmail, "x@example.com"))
 	number := func(user string) uint64 { return first(e.Find(1, op.ExternalID, []byte(user)))[0].Number }
-	text := func(trail []StateChange, err error) (lines []string) {
+	text := func(trail []books.StateChange, err error) (lines []string) {
 		require.NoError(t, err)
 		last := int64(0)
 		for _, c := range trail {
@@ -67,7 +67,7 @@ func TestTrail(t *testing.T) {
 	}
 	// Who leaves an address leaves its email state behind. Who changes something there later does not change it for who
 	// has left.
-	setUser(t, e, op.ExternalID, "ann", email("opted_in"), State{Kind: Bounce, On: true})
+	setUser(t, e, op.ExternalID, "ann", email("opted_in"), profile.State{Kind: profile.StateBounce, On: true})
 	track(t, e, "ann", attrField(op.AttrEmail, "z@example.com"))
 	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"))
 	require.Equal(t, []string{"1 opted_in 7 /subscription/status/set", "3 on 7 /subscription/status/set", "1  7 /users/track", "2 off 7 /email/status"},
@@ -80,7 +80,7 @@ func TestTrail(t *testing.T) {
 func trailRows(t *testing.T, e *Engine, number uint64) (n int) {
 	p := identity.Partition(number)
 	lower, upper := store.AppendBookKey(nil, p, store.BookTrail, number), store.AppendBookKey(nil, p, store.BookTrail, number+1)
-	require.NoError(t, e.store.Scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
+	require.NoError(t, e.Store().Scan(lower, upper, func(_, _ []byte) error { n++; return nil }))
 	return n
 }
 
@@ -122,7 +122,7 @@ func TestBlockedAddresses(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	on, off := State{Kind: Bounce, On: true}, State{Kind: Bounce}
+	on, off := profile.State{Kind: profile.StateBounce, On: true}, profile.State{Kind: profile.StateBounce}
 	all := func(workspace uint32, limit int) (emails map[string]BlockedAddress) {
 		emails = map[string]BlockedAddress{}
 		for cursor, next := "", ""; ; cursor = next {
@@ -166,8 +166,8 @@ func TestBlockedAddresses(t *testing.T) {
 	require.Empty(t, all(1, 10))
 	require.NoError(t, e.Checkpoint())
 	rows := 0
-	for i := range e.partitions {
-		require.NoError(t, e.store.Scan(store.AppendBookKey(nil, uint8(i), store.BookBlocked), store.AppendBookKey(nil, uint8(i), store.BookBlocked+1), func(_, _ []byte) error {
+	for i := range identity.Partitions {
+		require.NoError(t, e.Store().Scan(store.AppendBookKey(nil, uint8(i), store.BookBlocked), store.AppendBookKey(nil, uint8(i), store.BookBlocked+1), func(_, _ []byte) error {
 			rows++
 			return nil
 		}))
@@ -198,32 +198,6 @@ func TestBlockedAddresses(t *testing.T) {
 	require.GreaterOrEqual(t, total, many)
 	require.NoError(t, e.Checkpoint())
 	require.Len(t, all(1, 1000), total)
-}
-
-// What the trail holds in memory counts to the memory budget until a checkpoint has written them.
-func TestTrailIsBounded(t *testing.T) {
-	testsize.SkipSerial(t)
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	o.MemoryBytes = 1 << 20
-	e := openTest(t, o)
-	w := e.workers[0]
-	most := int64(0)
-	for i := range 1000 {
-		commitAs(t, e, op.SourceEmailStatus, func(b *Batch) {
-			for user := range 100 {
-				b.SetAddressStates(op.Email, fmt.Append(nil, "m", user, "@example.com"), email([]string{"subscribed", "unsubscribed"}[i%2]))
-			}
-		})
-		w.mu.Lock()
-		most = max(most, w.arena.Used+w.unwritten)
-		w.mu.Unlock()
-	}
-	require.Less(t, most, 2*o.MemoryBytes)
-	require.NoError(t, e.Checkpoint())
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	require.Zero(t, w.unwritten)
 }
 
 // A merged profile's trail is part of the other one's, and goes with it.
@@ -291,8 +265,8 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 		}
 	}()
 	for i := range testsize.Short(200, 10) {
-		setAddress(t, e, op.Email, "x@example.com", State{Kind: Bounce, On: i%2 == 0})
-		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), State{Kind: Bounce, On: true})
+		setAddress(t, e, op.Email, "x@example.com", profile.State{Kind: profile.StateBounce, On: i%2 == 0})
+		setAddress(t, e, op.Email, fmt.Sprintf("m%d@example.com", i), profile.State{Kind: profile.StateBounce, On: true})
 		require.NoError(t, e.PutDocuments(1, nil, []byte("entry")))
 		for range 3 {
 			require.Len(t, first(e.Trail(1, number)), i+1)
@@ -305,33 +279,4 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 	}
 	close(stop)
 	group.Wait()
-}
-
-// A start reads the books that are held in memory, all of them, and none of the others.
-func TestBooksAreLoaded(t *testing.T) {
-	e := openTest(t, testOptions(vfs.NewMem()))
-	p := &partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}
-	p.Take(3, 9)
-	rec := op.Record{Workspace: 1, Stamp: 2}
-	p.outbox = []*message{newMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
-	p.Deferred.Add(7, 0, []byte("record"))
-	p.Dropped.Add(Dropped{Position: 1, Ordinal: 2})
-	p.Blocked.Set(1, 1, true)
-	batch := e.store.DB.NewBatch()
-	defer batch.Close()
-	require.NoError(t, p.saveBooks(batch))
-	require.NoError(t, batch.Commit(pebble.NoSync))
-	q := &partition{Books: books.Books{ID: p.ID}}
-	require.NoError(t, q.load(e.store, nil))
-	require.Equal(t, p.Positions, q.Positions)
-	require.Equal(t, p.Taken(), q.Taken())
-	require.Len(t, q.outbox, 1)
-	require.Equal(t, p.outbox[0].body, q.outbox[0].body)
-	require.True(t, q.outbox[0].stored)
-	require.Equal(t, p.Deferred.All(), q.Deferred.All())
-	require.Empty(t, q.Dropped)
-	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {
-		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped, store.BookNoted}, k[9])
-		return nil
-	}))
 }

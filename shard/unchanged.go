@@ -7,6 +7,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // Clients track the same values again and again. A state that says what the user has said already, and what his address
@@ -98,7 +99,7 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 
 // lendTarget lends the profile that an op goes to as things stand, when it is here; number is 0 when the op would make
 // one. The op is by another identifier than an address.
-func (b *Batch) lendTarget(o op.Op) (number uint64, l Lent, err error) {
+func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 	e, number := b.coordinator, o.Number()
 	if o.Flags().ID() != op.SvcID {
 		number, l, err = e.lendHome(number, b.workspace, o.Flags().ID(), o.Key())
@@ -117,7 +118,7 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l Lent, err error) {
 	if e.isHere(number) {
 		l, err = e.lend(number)
 	} else {
-		l = Lent{}
+		l = replica.Lent{}
 	}
 	return number, l, err
 }

@@ -7,6 +7,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // Reads see what is applied, and what was acknowledged is applied: they are linearizable.
@@ -224,7 +225,7 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 // lendHome walks from an identifier's home number to its entry, as worker.findHome does.
 func (c *Coordinator) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
-) (number uint64, l Lent, err error) {
+) (number uint64, l replica.Lent, err error) {
 	for n := home; ; {
 		l, err := c.lend(n)
 		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/books"
+	"millrace/shard/replica"
 	"millrace/shard/store"
 )
 
@@ -30,12 +31,12 @@ type aloneWorld struct {
 	t       *testing.T
 	fs      *vfs.MemFS
 	r       *rand.Rand
-	options func(fs vfs.FS) Options
+	options func(fs vfs.FS) replica.EngineOptions
 	e       *Engine
 	cut     *cutter
 }
 
-func openAlone(t *testing.T, r *rand.Rand, options func(fs vfs.FS) Options) *aloneWorld {
+func openAlone(t *testing.T, r *rand.Rand, options func(fs vfs.FS) replica.EngineOptions) *aloneWorld {
 	w := &aloneWorld{t: t, fs: vfs.NewCrashableMem(), r: r, options: options}
 	w.open()
 	return w
@@ -139,7 +140,7 @@ func (w clusterWorld) close() {
 			}
 			e, got := r.e.Load(), map[string]string{}
 			require.NoError(w.t, e.Checkpoint())
-			require.NoError(w.t, e.store.Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
+			require.NoError(w.t, e.Store().Scan([]byte("c"), []byte("f"), func(k, v []byte) error {
 				if len(k) > 9 && k[0] == 'e' && (k[9] == store.BookOutbox || k[9] == store.BookDeferred) { // until the next checkpoint
 					return nil
 				}

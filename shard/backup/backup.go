@@ -1,6 +1,6 @@
 // Package backup takes the data directory of a running node away as one archive, and makes a data directory of one.
 //
-//	Take: log held ▶ store copied ▶ event log copied ▶ position fixed       (shard.Image says why in this order)
+//	Take: log held ▶ store copied ▶ event log copied ▶ position fixed       (replica.Image says why in this order)
 //	Image.Write: BACKUP, log/…, events/…, state/…, MANIFEST                  (archive.go)
 //	Restore: RESTORING set ▶ files written, checked, synced ▶ RESTORING off  (restore.go)
 //
@@ -19,8 +19,8 @@ import (
 	"io"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -28,13 +28,13 @@ import (
 type Image struct {
 	About About
 	Bytes int64 // of all files
-	image *shard.Image
+	image *replica.Image
 	files []wal.File
 }
 
 // Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version
-// of the program, for About. Errors: those of shard.Replica.BeginImage.
-func Take(ctx context.Context, e *shard.Replica, events *eventlog.Log, program string, now time.Time) (*Image, error) {
+// of the program, for About. Errors: those of replica.Replica.BeginImage.
+func Take(ctx context.Context, e *replica.Replica, events *eventlog.Log, program string, now time.Time) (*Image, error) {
 	image, err := e.BeginImage(ctx)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (i *Image) take(events *eventlog.Log) error {
 }
 
 // Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the node is
-// better off without the image (shard.Image.Err).
+// better off without the image (replica.Image.Err).
 func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
 	a, err := newWriter(w, i.About)
 	if err != nil {
@@ -96,7 +96,7 @@ func (i *Image) Release() error { return i.image.Release() }
 type watched struct {
 	io.Reader
 	ctx   context.Context
-	image *shard.Image
+	image *replica.Image
 }
 
 // Read reads on while nothing speaks against it.

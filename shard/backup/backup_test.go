@@ -15,7 +15,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard"
+	"millrace/shard/replica"
 )
 
 // starts opens what an archive holds, and checks it; then it goes on, is closed and opened once more.
@@ -153,7 +153,7 @@ func TestImageGoes(t *testing.T) {
 	i, err := Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
 	require.NoError(t, err)
 	_, err = Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
-	require.ErrorIs(t, err, shard.ErrImage)
+	require.ErrorIs(t, err, replica.ErrImage)
 	_, err = fs.Stat("data/image/state")
 	require.NoError(t, err)
 	moments := l.before()
@@ -182,7 +182,7 @@ func TestImageGoes(t *testing.T) {
 	l.stop()
 	require.NoError(t, n.close())
 	_, err = Take(context.Background(), n.e.Replica, n.l, "test", time.Now())
-	require.ErrorIs(t, err, shard.ErrClosed)
+	require.ErrorIs(t, err, replica.ErrClosed)
 
 	n = mustOpen(t, killed, "data")
 	_, err = killed.Stat("data/image")

@@ -19,6 +19,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -32,7 +33,7 @@ type node struct {
 // engine is a replica, with the coordinator that reads it.
 type engine struct {
 	*shard.Coordinator
-	*shard.Replica
+	*replica.Replica
 }
 
 func (e *engine) Close() error {
@@ -44,7 +45,7 @@ func (e *engine) Close() error {
 
 func openNode(fs vfs.FS, dir string) (*node, error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := shard.Open(shard.Options{
+	c, err := shard.Open(replica.EngineOptions{
 		FS: fs, Dir: dir, Workers: 2, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond, Logger: quiet,
 		Log: wal.Options{SegmentBytes: 32 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Readers: []string{eventlog.HoldName},
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -91,7 +91,7 @@ type restore struct {
 	created []string
 }
 
-func (s *restore) marker() string { return s.fs.PathJoin(s.dir, shard.RestoreMarker) }
+func (s *restore) marker() string { return s.fs.PathJoin(s.dir, replica.RestoreMarker) }
 
 // begin sets the marker.
 func (s *restore) begin() error {
@@ -103,15 +103,15 @@ func (s *restore) begin() error {
 	if err != nil {
 		return err
 	}
-	unfinished := slices.Contains(names, shard.RestoreMarker)
+	unfinished := slices.Contains(names, replica.RestoreMarker)
 	for _, name := range names {
 		if !slices.Contains(tolerated, name) &&
-			!(unfinished && (name == shard.RestoreMarker || slices.Contains(s.owns, name))) {
+			!(unfinished && (name == replica.RestoreMarker || slices.Contains(s.owns, name))) {
 			return fmt.Errorf("%w: %q has %q", ErrNotEmpty, s.dir, name)
 		}
 	}
 	s.filled = unfinished
-	if err = s.mark(shard.RestoreMarker); err == nil {
+	if err = s.mark(replica.RestoreMarker); err == nil {
 		s.filled = true
 		err = s.clear()
 	}
@@ -201,7 +201,7 @@ func (s *restore) clear() error {
 func (s *restore) undo() error {
 	if s.filled {
 		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {
-			if err := s.mark(shard.RestoreMarker); err != nil {
+			if err := s.mark(replica.RestoreMarker); err != nil {
 				return err
 			}
 		}

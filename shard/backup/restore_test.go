@@ -22,7 +22,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard"
+	"millrace/shard/replica"
 )
 
 // someArchive is a small backup, and what it shows.
@@ -273,7 +273,7 @@ func (s *step) MaybeError(o errorfs.Op) error {
 func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, what string) (whole bool) {
 	t.Helper()
 	found := contents(t, fs, "srv/data")
-	if _, marked := found["/"+shard.RestoreMarker]; marked {
+	if _, marked := found["/"+replica.RestoreMarker]; marked {
 		_, err := openNode(fs, "srv/data")
 		require.ErrorContains(t, err, "has not ended", what)
 		return false
@@ -302,9 +302,9 @@ func TestRestoreLosesPower(t *testing.T) {
 	steps := 0
 	s.f = func(o errorfs.Op) error {
 		steps++
-		if o.Kind == errorfs.OpRemove && disk.PathBase(o.Path) == shard.RestoreMarker { // all else must be on the disk for good by now
+		if o.Kind == errorfs.OpRemove && disk.PathBase(o.Path) == replica.RestoreMarker { // all else must be on the disk for good by now
 			found := contents(t, disk.CrashClone(vfs.CrashCloneCfg{}), "srv/data")
-			delete(found, "/"+shard.RestoreMarker)
+			delete(found, "/"+replica.RestoreMarker)
 			require.Equal(t, want, found)
 		}
 		for k := range 8 {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -34,8 +34,8 @@ var moved = []string{"state", "events"}
 // Receive. events may be nil: a control group has none. All records up to position must have been dispatched. The
 // replica goes on meanwhile; its log is held, so that the receiver finds there what comes next. When another image of
 // the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node
-// is better off without the image (shard.Image.Err).
-func Send(ctx context.Context, e *shard.Replica, events *eventlog.Log, position uint64, w io.Writer) error {
+// is better off without the image (replica.Image.Err).
+func Send(ctx context.Context, e *replica.Replica, events *eventlog.Log, position uint64, w io.Writer) error {
 	e.Advance(position)
 	if err := e.WaitApplied(position); err != nil {
 		return err
@@ -75,12 +75,12 @@ func (i *Image) sendEvents(ctx context.Context, events *eventlog.Log, position u
 }
 
 // beginImage waits while another image is there.
-func beginImage(ctx context.Context, e *shard.Replica) (*shard.Image, error) {
+func beginImage(ctx context.Context, e *replica.Replica) (*replica.Image, error) {
 	tick := time.NewTicker(imagePause)
 	defer tick.Stop()
 	for {
 		image, err := e.BeginImage(ctx)
-		if !errors.Is(err, shard.ErrImage) {
+		if !errors.Is(err, replica.ErrImage) {
 			return image, err
 		}
 		select {
@@ -93,7 +93,7 @@ func beginImage(ctx context.Context, e *shard.Replica) (*shard.Image, error) {
 
 const imagePause = 100 * time.Millisecond
 
-// Receive reads what Send has written into a replica's directory (shard.Options.Dir, with the event log's in it under
+// Receive reads what Send has written into a replica's directory (replica.Options.Dir, with the event log's in it under
 // "events"), beside the state that is there and may be in use. When it returns nil, all of it is on disk: then Finish
 // puts it in the place of the old state. Errors: ErrArchive, ErrFormat, those of r and of the file system; what is
 // there stays as it was. A nil fs is the operating system's.
@@ -141,12 +141,12 @@ func (s *restore) received() error {
 	if err := s.sync(s.dir); err != nil { // before the marker
 		return err
 	}
-	return s.mark(shard.ReceivedMarker)
+	return s.mark(replica.ReceivedMarker)
 }
 
 // discard removes what was received and not put in its place; first the marker, without which it counts for nothing.
 func (s *restore) discard() error {
-	if err := s.unmark(shard.ReceivedMarker); err != nil {
+	if err := s.unmark(replica.ReceivedMarker); err != nil {
 		return err
 	}
 	for _, name := range moved {
@@ -168,7 +168,7 @@ func Finish(fs vfs.FS, dir string) error {
 	if _, err := fs.Stat(dir); oserror.IsNotExist(err) {
 		return nil
 	}
-	if _, err := fs.Stat(fs.PathJoin(dir, shard.ReceivedMarker)); oserror.IsNotExist(err) {
+	if _, err := fs.Stat(fs.PathJoin(dir, replica.ReceivedMarker)); oserror.IsNotExist(err) {
 		return s.discard()
 	} else if err != nil {
 		return err
@@ -178,7 +178,7 @@ func Finish(fs vfs.FS, dir string) error {
 			return err
 		}
 	}
-	return s.unmark(shard.ReceivedMarker)
+	return s.unmark(replica.ReceivedMarker)
 }
 
 // swap puts one received directory in the place of the old one, unless it is there already.

@@ -30,6 +30,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/wal"
 )
@@ -113,7 +114,7 @@ func (l *paperLog) Image(string, uint64, uint64) ([]wal.File, error) {
 }
 
 // replica is a group's engine with its event log, as a node has them.
-type replica struct {
+type heldGroup struct {
 	node
 	log *paperLog
 	fs  vfs.FS
@@ -124,17 +125,17 @@ const replicaPartitions = 64
 // oneGroup is a cluster of one node, with one replica.
 type oneGroup struct {
 	shard.Nodes
-	r *shard.Replica
+	r *replica.Replica
 }
 
-func (o *oneGroup) GroupOf(uint8) int             { return 1 }
-func (o *oneGroup) Local(uint8) *shard.Replica    { return o.r }
-func (o *oneGroup) Control() *shard.Replica       { return o.r }
-func (o *oneGroup) Deliver([]shard.Message) error { return shard.ErrUnavailable }
+func (o *oneGroup) GroupOf(uint8) int               { return 1 }
+func (o *oneGroup) Local(uint8) *replica.Replica    { return o.r }
+func (o *oneGroup) Control() *replica.Replica       { return o.r }
+func (o *oneGroup) Deliver([]replica.Message) error { return replica.ErrUnavailable }
 
 // openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone
 // when it says by hand.
-func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, error) {
+func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*heldGroup, error) {
 	interval := time.Millisecond
 	if len(byHand) > 0 {
 		interval = time.Hour
@@ -142,15 +143,15 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	log := &paperLog{first: first, durable: durable, holds: map[string]uint64{}}
 	secret, clock, nodes := [32]byte{7}, &stamp.Clock{}, &oneGroup{}
-	r, err := shard.OpenReplica(shard.ReplicaOptions{
-		Options: shard.Options{
+	r, err := replica.Open(replica.Options{
+		EngineOptions: replica.EngineOptions{
 			FS: fs, Dir: "group", Workers: 1, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond,
 			Logger: quiet,
 		},
 		Count: replicaPartitions, Secret: secret, MayMake: true, Clock: clock, Carrier: nodes,
-		OpenLog:   func(*shard.Replica) (shard.Log, error) { return log, nil },
-		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
-		FlushAll:  func() error { return shard.ErrUnavailable },
+		OpenLog:   func(*replica.Replica) (replica.Log, error) { return log, nil },
+		Readdress: func([]byte) ([]byte, error) { return nil, replica.ErrUnavailable },
+		FlushAll:  func() error { return replica.ErrUnavailable },
 	})
 	if err != nil {
 		return nil, err
@@ -164,10 +165,10 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*replica, er
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	return &replica{node{e, l}, log, fs}, nil
+	return &heldGroup{node{e, l}, log, fs}, nil
 }
 
-func mustOpenReplica(t *testing.T, fs vfs.FS, first, durable uint64) *replica {
+func mustOpenReplica(t *testing.T, fs vfs.FS, first, durable uint64) *heldGroup {
 	t.Helper()
 	r, err := openReplica(fs, first, durable)
 	require.NoError(t, err)
@@ -175,7 +176,7 @@ func mustOpenReplica(t *testing.T, fs vfs.FS, first, durable uint64) *replica {
 }
 
 // hand hands records of the group back.
-func (r *replica) hand(records []paperRecord) {
+func (r *heldGroup) hand(records []paperRecord) {
 	for _, x := range records {
 		r.log.mu.Lock()
 		r.log.records, r.log.durable = append(r.log.records, x), x.position
@@ -185,7 +186,7 @@ func (r *replica) hand(records []paperRecord) {
 }
 
 // shows is what the event log gives out, in order, when the engine has applied up to a position.
-func (r *replica) shows(t *testing.T, position uint64) (events []string) {
+func (r *heldGroup) shows(t *testing.T, position uint64) (events []string) {
 	t.Helper()
 	require.NoError(t, r.e.WaitApplied(position))
 	require.NoError(t, r.l.Export(context.Background(), eventlog.Query{}, func(e *eventlog.Event) error {
@@ -218,7 +219,7 @@ func alike(t *testing.T, want, got map[string]string, what any) {
 }
 
 // store is what a closed replica's store holds, but for how far it has come and when that was.
-func (r *replica) store(t *testing.T) map[string]string {
+func (r *heldGroup) store(t *testing.T) map[string]string {
 	t.Helper()
 	merger := &pebble.Merger{Name: "millrace.delta.1", Merge: pebble.DefaultMerger.Merge} // the same operands are the same
 	db, err := pebble.Open("group/state", &pebble.Options{FS: r.fs, ReadOnly: true, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}, Merger: merger})
@@ -335,7 +336,7 @@ func TestSendUnderLoad(t *testing.T) {
 		require.Equal(t, endOf(at), about.Position)
 		require.NoError(t, receiver.close())
 		_, err = openReplica(receiver.fs, 1, 0)
-		require.ErrorContains(t, err, shard.ReceivedMarker)
+		require.ErrorContains(t, err, replica.ReceivedMarker)
 		require.NoError(t, Finish(receiver.fs, "group"))
 		require.NoError(t, Finish(receiver.fs, "group"))
 		// The log of the receiver begins behind the position.
@@ -396,7 +397,7 @@ func TestReceiveCrashes(t *testing.T) {
 			names, err := image.List("group")
 			require.NoError(t, err)
 			for _, name := range names {
-				require.False(t, strings.HasSuffix(name, incoming) || name == shard.ReceivedMarker, "%q at %v", name, op)
+				require.False(t, strings.HasSuffix(name, incoming) || name == replica.ReceivedMarker, "%q at %v", name, op)
 			}
 			// Which of the two it is: a log that has nothing tells how far the store is.
 			is := mustOpenReplica(t, image, 1, end)
@@ -480,7 +481,7 @@ func TestSendWithoutEvents(t *testing.T) {
 	var archive bytes.Buffer
 	require.NoError(t, Send(context.Background(), x.e.Replica, nil, endOf(records[49]), &archive))
 	require.NoError(t, x.close())
-	y := replica{fs: vfs.NewMem()}
+	y := heldGroup{fs: vfs.NewMem()}
 	_, err := Receive(context.Background(), y.fs, "group", &archive)
 	require.NoError(t, err)
 	require.NoError(t, Finish(y.fs, "group"))

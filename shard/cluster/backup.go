@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/replica"
 )
 
 // Backup is what a backup has of a cluster: an image of each group, all at one cut. Release it.
@@ -31,7 +31,7 @@ type groupPart interface {
 
 // Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, else on the node
 // that leads the group. All that is acknowledged before the call is in them. program is the version of the program, for
-// About. Errors: shard.ErrUnavailable, shard.ErrImage, errors of the disks.
+// About. Errors: replica.ErrUnavailable, replica.ErrImage, errors of the disks.
 func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Backup, error) {
 	f := n.facts.Load()
 	b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
@@ -151,7 +151,7 @@ func (r attentive) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	if r.n.closing.Load() {
-		return 0, shard.ErrClosed
+		return 0, replica.ErrClosed
 	}
 	return r.Reader.Read(p)
 }

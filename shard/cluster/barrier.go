@@ -11,7 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sync/errgroup"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -100,14 +100,14 @@ func (n *Node) barrierTogether(f *barriers, ask func() error) error {
 	case <-mine.done:
 		return mine.err
 	case <-timeout.C:
-		return shard.ErrUnavailable
+		return replica.ErrUnavailable
 	}
 }
 
 // BarrierControl is Barrier for the control group; see shard.Nodes.
 func (m mesh) BarrierControl() error {
 	if err := m.barrierControl(m.opts.BarrierTimeout); err != nil {
-		return fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 	switch {
 	case err == nil, g.phase.Load() == behind:
 		return nil
-	case errors.Is(err, errLag), errors.Is(err, shard.ErrClosed):
+	case errors.Is(err, errLag), errors.Is(err, replica.ErrClosed):
 		g.fallBehind()
 		return nil
 	}
@@ -233,7 +233,7 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 		if time.Now().After(deadline) {
 			for i := range marks {
 				if marks[i].code != codeOK {
-					return shard.ErrUnavailable
+					return replica.ErrUnavailable
 				}
 			}
 			return nil
@@ -245,7 +245,7 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 			select {
 			case <-time.After(pause):
 			case <-n.stop:
-				return shard.ErrUnavailable
+				return replica.ErrUnavailable
 			}
 			break
 		}
@@ -337,7 +337,7 @@ func (n *Node) barrierOne(group uint32, deadline time.Time) (readIndex, error) {
 }
 
 // errLag is returned when a replica does not come so far in time.
-var errLag = fmt.Errorf("%w: a replica of this node lags behind", shard.ErrUnavailable)
+var errLag = fmt.Errorf("%w: a replica of this node lags behind", replica.ErrUnavailable)
 
 // barrier returns when everything that was acknowledged in the group before the call is applied in its leader, which is
 // here. Errors: ErrUnavailable, which may be ErrNotLeader, too.
@@ -346,8 +346,8 @@ func (g *group) barrier(ctx context.Context, deadline time.Time) error {
 	if err == nil {
 		err = g.wait(position, deadline)
 	}
-	if err != nil && !errors.Is(err, shard.ErrUnavailable) { // no majority answers in time, or another node leads by now
-		err = fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
+	if err != nil && !errors.Is(err, replica.ErrUnavailable) { // no majority answers in time, or another node leads by now
+		err = fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 	return err
 }
@@ -360,11 +360,11 @@ func (g *group) wait(position uint64, deadline time.Time) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return errLag
 	case err != nil:
-		return shard.ErrClosed
+		return replica.ErrClosed
 	}
 	e := g.replica.Load()
 	if e == nil {
-		return shard.ErrClosed
+		return replica.ErrClosed
 	}
 	e.Advance(position)
 	return e.WaitApplied(position)

@@ -13,6 +13,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -96,7 +97,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		"status": func() error {
 			r := coordinator.NewReads()
 			r.Begin()
-			_, _, err := r.HeldState(testWorkspace, op.ExternalID, []byte(externalID), shard.State{Kind: shard.EmailState})
+			_, _, err := r.HeldState(testWorkspace, op.ExternalID, []byte(externalID), profile.State{Kind: profile.StateEmail})
 			return err
 		},
 		"event by email": func() error { return commit(func(b *shard.Batch) { addEvent(b, op.Email, email, "asked") }) },
@@ -107,7 +108,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		},
 		"state": func() error {
 			return commit(func(b *shard.Batch) {
-				b.SetUserStates(op.ExternalID, []byte(externalID), 0, shard.State{Kind: shard.EmailState, Value: "unsubscribed"})
+				b.SetUserStates(op.ExternalID, []byte(externalID), 0, profile.State{Kind: profile.StateEmail, Value: "unsubscribed"})
 			})
 		},
 	}
@@ -173,7 +174,7 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	for name, done := range waiting {
 		select {
 		case err := <-done: // under way to a node that is taken for hanging by now
-			require.ErrorIs(t, err, shard.ErrUnknown, "%s: answered without a leader", name)
+			require.ErrorIs(t, err, replica.ErrUnknown, "%s: answered without a leader", name)
 			delete(waiting, name)
 		default:
 		}
@@ -182,7 +183,7 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	f.hide(0)
 	for name, done := range waiting {
 		if err := <-done; err != nil {
-			require.ErrorIs(t, err, shard.ErrUnknown, name)
+			require.ErrorIs(t, err, replica.ErrUnknown, name)
 		}
 	}
 	require.NoError(t, <-all)
@@ -217,13 +218,13 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 		seen, _ := profile.Event(users[0].Blob, []byte("seen"))
 		require.Equal(t, i+1, int(seen.Count), "an acknowledged event of a user who was found by an address")
 
-		state := shard.State{Kind: shard.EmailState, Value: []string{"unsubscribed", "opted_in"}[i%2]}
+		state := profile.State{Kind: profile.StateEmail, Value: []string{"unsubscribed", "opted_in"}[i%2]}
 		b := w.n.Coordinator().NewBatch(testWorkspace, 0)
 		b.SetAddressStates(op.Email, []byte(email), state)
 		require.NoError(t, b.Commit())
 		b.Release()
 		reads.Begin()
-		held, ok, err := reads.HeldState(testWorkspace, op.ExternalID, []byte(externalID), shard.State{Kind: shard.EmailState})
+		held, ok, err := reads.HeldState(testWorkspace, op.ExternalID, []byte(externalID), profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, state.Value, held.Value, "an acknowledged state of a user's address")

@@ -22,6 +22,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/wal/durable"
 	"millrace/wal/quorum"
@@ -42,7 +43,7 @@ type Bootstrap struct {
 	// Groups and Replicas are fixed with that. Defaults as in Options; of a backup, what the cluster had.
 	Groups, Replicas int
 	// Engine and Events open what the data are in: memory and bounds. Their directories are set.
-	Engine shard.Options
+	Engine replica.EngineOptions
 	Events eventlog.Options
 	// Progress is called with how much of the work is done, in bytes; may be nil.
 	Progress func(done, total int64)
@@ -232,7 +233,7 @@ func (f *Bootstrap) take(ctx context.Context, from string) (founded *Founded, er
 const keepAll = 100 * 365 * 24 * time.Hour
 
 // divide makes the groups of an engine that is alone and the event log on it.
-func (x *founding) divide(ctx context.Context, e *shard.Replica, events *eventlog.Log, position uint64) error {
+func (x *founding) divide(ctx context.Context, e *replica.Replica, events *eventlog.Log, position uint64) error {
 	var sizes [identity.Partitions]int64
 	for p := range sizes {
 		sizes[p] = e.PartitionBytes(uint8(p))
@@ -249,7 +250,7 @@ func (x *founding) divide(ctx context.Context, e *shard.Replica, events *eventlo
 		if begin, err = x.seed(group, position); err != nil {
 			return err
 		}
-		part := shard.Extract{Dir: x.groupDir(group), Count: 1, Position: begin, Logger: x.Logger}
+		part := replica.Extract{Dir: x.groupDir(group), Count: 1, Position: begin, Logger: x.Logger}
 		if group == controlGroup {
 			part.Control, part.WithoutDocuments, part.Documents = true, placement.DocumentPrefix, x.documents()
 		} else {
@@ -365,12 +366,12 @@ func (x *founding) replay(
 	o := x.Engine
 	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
 	first, count := routes.partitions(group)
-	e, err := shard.OpenReplica(shard.ReplicaOptions{
-		Options: o, First: first, Count: count, Secret: secret, MayMake: true,
+	e, err := replica.Open(replica.Options{
+		EngineOptions: o, First: first, Count: count, Secret: secret, MayMake: true,
 		Clock: &stamp.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
-		OpenLog:   func(*shard.Replica) (shard.Log, error) { return t, nil },
-		Readdress: func([]byte) ([]byte, error) { return nil, shard.ErrUnavailable },
-		FlushAll:  func() error { return shard.ErrUnavailable },
+		OpenLog:   func(*replica.Replica) (replica.Log, error) { return t, nil },
+		Readdress: func([]byte) ([]byte, error) { return nil, replica.ErrUnavailable },
+		FlushAll:  func() error { return replica.ErrUnavailable },
 	})
 	if err != nil {
 		return err
@@ -386,7 +387,7 @@ func (x *founding) replay(
 	}
 	// The control group gets the documents of the new cluster.
 	fresh := filepath.Join(dir, "new")
-	err = e.Extract(ctx, shard.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix,
+	err = e.Extract(ctx, replica.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix,
 		Documents: x.documents(), Position: begin, Logger: x.Logger})
 	if err = errors.Join(err, closeEngine()); err != nil {
 		return err
@@ -401,7 +402,7 @@ func (x *founding) replay(
 }
 
 // pack packs what the tail has of events.
-func (x *founding) pack(ctx context.Context, e *shard.Replica, dir string, begin uint64) error {
+func (x *founding) pack(ctx context.Context, e *replica.Replica, dir string, begin uint64) error {
 	o := x.Events
 	o.Dir, o.Group, o.Logger, o.Retention, o.Interval = dir, "restore", x.Logger, keepAll, keepAll
 	events, err := eventlog.Open(e, o)
@@ -422,4 +423,4 @@ type unconnected struct{ *routes }
 func (u unconnected) GroupOf(partition uint8) int { return int(u.groupOf[partition]) }
 
 // Deliver does nothing.
-func (u unconnected) Deliver([]shard.Message) error { return shard.ErrUnavailable }
+func (u unconnected) Deliver([]replica.Message) error { return replica.ErrUnavailable }

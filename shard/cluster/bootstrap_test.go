@@ -24,17 +24,19 @@ import (
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
 // aloneOptions are those of a node that is alone, on any file system.
-func aloneOptions(fs vfs.FS, dir string) (shard.Options, eventlog.Options) {
-	return shard.Options{
+func aloneOptions(fs vfs.FS, dir string) (replica.EngineOptions, eventlog.Options) {
+	return replica.EngineOptions{
 			FS: fs, Dir: dir, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, Readers: []string{eventlog.HoldName}, Logger: slog.New(slog.DiscardHandler),
 			Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1},
 		}, eventlog.Options{
@@ -128,9 +130,9 @@ func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 		b.Identify(c.anyone(r), fmt.Append(nil, "u", r.IntN(crowdNames)), profile.MergeIdentify)
 	case 3:
 		id, key := crowdKey(r)
-		b.SetUserStates(id, []byte(key), 0, shard.State{Kind: shard.EmailState, Value: []string{"subscribed", "unsubscribed", "opted_in"}[r.IntN(3)]})
+		b.SetUserStates(id, []byte(key), 0, profile.State{Kind: profile.StateEmail, Value: []string{"subscribed", "unsubscribed", "opted_in"}[r.IntN(3)]})
 	case 4:
-		b.SetAddressStates(op.Email, fmt.Appendf(nil, "m%d@example.com", r.IntN(8)), shard.State{Kind: shard.EmailState, Value: "unsubscribed"})
+		b.SetAddressStates(op.Email, fmt.Appendf(nil, "m%d@example.com", r.IntN(8)), profile.State{Kind: profile.StateEmail, Value: "unsubscribed"})
 	case 5:
 		addAttributes(b, op.ExternalID, fmt.Sprint("u", r.IntN(crowdNames)), op.Contact, attrField(op.AttrEmail, fmt.Sprintf("m%d@example.com", r.IntN(8))))
 		id, key := crowdKey(r) // perhaps by that email: it has to wait
@@ -144,7 +146,7 @@ func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 		}
 	}
 	err := b.Commit()
-	if errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) {
+	if errors.Is(err, replica.ErrBusy) || errors.Is(err, replica.ErrUnavailable) {
 		return nil
 	}
 	c.mu.Lock()
@@ -152,7 +154,7 @@ func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 		c.sent += events
 	}
 	c.mu.Unlock()
-	if errors.Is(err, shard.ErrUnknown) {
+	if errors.Is(err, replica.ErrUnknown) {
 		return nil
 	}
 	if err == nil {
@@ -446,7 +448,7 @@ func TestImport(t *testing.T) {
 		mu.Lock()
 		require.Equal(t, documents, seen[node])
 		mu.Unlock()
-		require.NoError(t, control.Audit(auditEnd, func(e shard.AuditEntry) bool {
+		require.NoError(t, control.Audit(auditEnd, func(e books.AuditEntry) bool {
 			require.Equal(t, auditHash, e.Hash, "the old entries are there, and the new ones behind them")
 			return false
 		}))
@@ -587,9 +589,9 @@ func TestImportRefuses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Import(context.Background(), f.Dir, c.bootstrap())
 	require.ErrorContains(t, err, "belongs to node 1 of a cluster")
-	require.NoError(t, os.WriteFile(filepath.Join(f.Dir, shard.RestoreMarker), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(f.Dir, replica.RestoreMarker), nil, 0o600))
 	_, err = c.open(1)
-	require.ErrorContains(t, err, shard.RestoreMarker)
+	require.ErrorContains(t, err, replica.RestoreMarker)
 }
 
 func requireNothing(t *testing.T, dir string) {

@@ -10,9 +10,9 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
@@ -61,9 +61,9 @@ const (
 )
 
 var codes = map[errCode]error{
-	codeNotLeader: shard.ErrNotLeader, codeBusy: shard.ErrBusy, codeUnavailable: shard.ErrUnavailable,
-	codeTooLarge: shard.ErrTooLarge,
-	codeDiskFull: shard.ErrDiskFull, codeUnknown: shard.ErrUnknown, codeReplaced: placement.ErrReplaced,
+	codeNotLeader: replica.ErrNotLeader, codeBusy: replica.ErrBusy, codeUnavailable: replica.ErrUnavailable,
+	codeTooLarge: replica.ErrTooLarge,
+	codeDiskFull: replica.ErrDiskFull, codeUnknown: replica.ErrUnknown, codeReplaced: placement.ErrReplaced,
 	codeMembers: placement.ErrMembers, codeDamaged: eventlog.ErrCorrupt,
 	codeClock: stamp.ErrClock,
 }
@@ -72,17 +72,17 @@ func codeOf(err error) errCode {
 	switch {
 	case err == nil:
 		return codeOK
-	case errors.Is(err, shard.ErrNotLeader):
+	case errors.Is(err, replica.ErrNotLeader):
 		return codeNotLeader
-	case errors.Is(err, shard.ErrBusy):
+	case errors.Is(err, replica.ErrBusy):
 		return codeBusy
-	case errors.Is(err, shard.ErrUnavailable), errors.Is(err, shard.ErrClosed):
+	case errors.Is(err, replica.ErrUnavailable), errors.Is(err, replica.ErrClosed):
 		return codeUnavailable
-	case errors.Is(err, shard.ErrTooLarge):
+	case errors.Is(err, replica.ErrTooLarge):
 		return codeTooLarge
-	case errors.Is(err, shard.ErrDiskFull):
+	case errors.Is(err, replica.ErrDiskFull):
 		return codeDiskFull
-	case errors.Is(err, shard.ErrUnknown):
+	case errors.Is(err, replica.ErrUnknown):
 		return codeUnknown
 	case errors.Is(err, placement.ErrReplaced):
 		return codeReplaced
@@ -179,7 +179,7 @@ var (
 
 // appendEffects and effects: how many references u16, so many u64; how many outcomes u16, then for each: reference u16,
 // outcome u8.
-func appendEffects(dst []byte, e shard.Effects) []byte {
+func appendEffects(dst []byte, e replica.Effects) []byte {
 	dst = appendU16(dst, uint16(len(e.Deferred)))
 	for _, ref := range e.Deferred {
 		dst = appendU64(dst, ref)
@@ -191,12 +191,12 @@ func appendEffects(dst []byte, e shard.Effects) []byte {
 	return dst
 }
 
-func (r *reader) effects() (e shard.Effects) {
+func (r *reader) effects() (e replica.Effects) {
 	for n := r.u16(); n > 0 && !r.short; n-- {
 		e.Deferred = append(e.Deferred, r.u64())
 	}
 	for n := r.u16(); n > 0 && !r.short; n-- {
-		e.Outcomes = append(e.Outcomes, shard.ReportedOutcome{Ref: r.u16(), Outcome: shard.Outcome(r.u8())})
+		e.Outcomes = append(e.Outcomes, replica.ReportedOutcome{Ref: r.u16(), Outcome: replica.Outcome(r.u8())})
 	}
 	return e
 }

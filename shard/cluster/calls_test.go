@@ -15,10 +15,10 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/stretchr/testify/require"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -33,15 +33,15 @@ func TestErrorsCrossNodes(t *testing.T) {
 	err := remoteError(codeOf(errors.New("the moon is full")), []byte("the moon is full"))
 	require.ErrorIs(t, err, errRemote)
 	require.ErrorContains(t, err, "the moon is full")
-	require.Equal(t, codeUnavailable, codeOf(shard.ErrClosed), "a replica that closes has done nothing")
+	require.Equal(t, codeUnavailable, codeOf(replica.ErrClosed), "a replica that closes has done nothing")
 }
 
 func TestEffectsCrossNodes(t *testing.T) {
-	for _, e := range []shard.Effects{
+	for _, e := range []replica.Effects{
 		{},
 		{Deferred: []uint64{7 << 56, 1}},
-		{Outcomes: []shard.ReportedOutcome{{Ref: 3, Outcome: shard.Taken}, {Ref: 65535, Outcome: shard.Done}}},
-		{Deferred: []uint64{1}, Outcomes: []shard.ReportedOutcome{{}}},
+		{Outcomes: []replica.ReportedOutcome{{Ref: 3, Outcome: replica.Taken}, {Ref: 65535, Outcome: replica.Done}}},
+		{Deferred: []uint64{1}, Outcomes: []replica.ReportedOutcome{{}}},
 	} {
 		b := appendEffects(nil, e)
 		r := &reader{rest: append(b[:len(b):len(b)], 9)}
@@ -81,7 +81,7 @@ func TestEventsCrossNodes(t *testing.T) {
 // What another node sends never panics, whatever it is.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{1, 2, 3})
-	f.Add(appendEffects(nil, shard.Effects{Deferred: []uint64{1}}))
+	f.Add(appendEffects(nil, replica.Effects{Deferred: []uint64{1}}))
 	f.Add(appendSized(appendU32(nil, 3), []byte("record")))
 	f.Add(append([]byte(`{"disk":"x"}`), 0))
 	n := &Node{routes: newRoutes(1, 4), opts: Options{BarrierTimeout: time.Millisecond}}
@@ -110,7 +110,7 @@ func TestPromises(t *testing.T) {
 	require.Same(t, own, n.promisesTo(2, 5))
 
 	kept, later, lost := &promise{}, &promise{}, &promise{}
-	done := shard.Effects{Outcomes: []shard.ReportedOutcome{{Ref: 4, Outcome: shard.Nobody}}}
+	done := replica.Effects{Outcomes: []replica.ReportedOutcome{{Ref: 4, Outcome: replica.Nobody}}}
 	own.keep(kept, done, nil)
 	r := &reader{rest: own.give(nil, []*promise{kept, later, lost})}
 	require.EqualValues(t, 0, r.u8())
@@ -123,8 +123,8 @@ func TestPromises(t *testing.T) {
 	require.Empty(t, r.rest)
 
 	own.keep(later, done, nil)
-	own.keep(later, shard.Effects{}, shard.ErrUnknown) // too late
-	own.keep(lost, shard.Effects{}, shard.ErrUnknown)
+	own.keep(later, replica.Effects{}, replica.ErrUnknown) // too late
+	own.keep(lost, replica.Effects{}, replica.ErrUnknown)
 	ask := func(told ...uint64) (ids []uint64) {
 		body := appendU64(nil, 5)
 		for _, id := range told {
@@ -164,7 +164,7 @@ func TestKeepPromises(t *testing.T) {
 	own, p := n.promisesTo(2, 5), &promise{}
 	id := (&reader{rest: own.give(nil, []*promise{p})[1:]}).u64()
 	require.False(t, n.hasPromises(), "nothing is known yet")
-	own.keep(p, shard.Effects{}, shard.ErrUnknown)
+	own.keep(p, replica.Effects{}, replica.ErrUnknown)
 	require.True(t, n.hasPromises())
 	two.up.Store(false)
 	require.False(t, n.hasPromises(), "it can't be told")
@@ -190,24 +190,24 @@ func TestKeepPromises(t *testing.T) {
 func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	var x effects
 	x.init(nil)
-	done := shard.Effects{Deferred: []uint64{8}}
+	done := replica.Effects{Deferred: []uint64{8}}
 	x.hear(77, 1, done, nil)
-	x.hear(77, 2, shard.Effects{}, shard.ErrUnknown)
+	x.hear(77, 2, replica.Effects{}, replica.ErrUnknown)
 	calls := 0
-	x.expect(77, 1, func(e shard.Effects, err error) {
+	x.expect(77, 1, func(e replica.Effects, err error) {
 		calls++
 		require.NoError(t, err)
 		require.Equal(t, done, e)
 	})
-	x.expect(77, 2, func(_ shard.Effects, err error) {
+	x.expect(77, 2, func(_ replica.Effects, err error) {
 		calls++
-		require.ErrorIs(t, err, shard.ErrUnknown)
+		require.ErrorIs(t, err, replica.ErrUnknown)
 	})
 	require.Equal(t, 2, calls)
 	require.Empty(t, x.early)
 
 	x.asking = true // so that it needs no other node
-	x.expect(77, 3, func(shard.Effects, error) { calls++ })
+	x.expect(77, 3, func(replica.Effects, error) { calls++ })
 	x.hear(77, 3, done, nil)
 	require.Equal(t, 3, calls)
 	x.hear(77, 3, done, nil) // again
@@ -238,7 +238,7 @@ func TestTwoQuestionsForEffects(t *testing.T) {
 		}()
 	}
 	time.Sleep(10 * time.Millisecond) // both wait by then, or the test is easier
-	own.keep(p, shard.Effects{}, nil)
+	own.keep(p, replica.Effects{}, nil)
 	for range cap(answers) {
 		select {
 		case out := <-answers:
@@ -347,7 +347,7 @@ func TestNobodyWaitsInVain(t *testing.T) {
 	n.stop = n.context.Done()
 	n.routes.missing[1].Store(time.Now().Add(-time.Hour).UnixNano())
 	_, err := n.await(1, time.Now().Add(time.Hour))
-	require.ErrorIs(t, err, shard.ErrUnavailable)
+	require.ErrorIs(t, err, replica.ErrUnavailable)
 
 	found := make(chan quorum.Node)
 	go func() {

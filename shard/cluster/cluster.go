@@ -5,7 +5,7 @@
 //	read    ─▶ mesh.Barrier: where do the leaders' logs end? wait until the own replicas have applied that far ─▶ read them
 //
 // A node has a coordinator (shard.Coordinator), a replica of the control group, which has the control documents, and a
-// replica of each group of partitions that is placed on it: its state (shard.Replica), its event log, and the group's
+// replica of each group of partitions that is placed on it: its state (replica.Replica), its event log, and the group's
 // log (package quorum). The reconciler, on the node that leads the control group, decides which replica is where; all
 // nodes carry it out.
 //

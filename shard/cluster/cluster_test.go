@@ -18,6 +18,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -66,7 +67,7 @@ func (c *testCluster) options(node quorum.Node) Options {
 	o := Options{
 		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
 		Quorum:       quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
-		Engine:       shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
+		Engine:       replica.EngineOptions{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
 		PingInterval: 100 * time.Millisecond, PingTimeout: calm, CommitTimeout: patience, BarrierTimeout: patience, LeaderWait: patience, DialTimeout: calm,
 		HandOverTimeout: calm, SpreadTimeout: calm,
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -129,7 +129,7 @@ func (n *Node) serveCut(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 func (n *Node) cutHere(verb byte, token uint64, group uint32) (position, term uint64, err error) {
 	g := n.group(group)
 	if g == nil || token == 0 {
-		return 0, 0, shard.ErrNotLeader
+		return 0, 0, replica.ErrNotLeader
 	}
 	ctx, cancel := context.WithTimeout(g.context, holdTime)
 	defer cancel()
@@ -185,7 +185,7 @@ func (n *Node) cut(ctx context.Context) (positions []uint64, err error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-n.stop:
-			return nil, shard.ErrClosed
+			return nil, replica.ErrClosed
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 )
 
 // While a group is held, no message of another group comes in; who holds it has waited for those inside; and a hold
@@ -27,7 +27,7 @@ func TestCutHolds(t *testing.T) {
 
 	first, term, err := n.cutHere(cutHold, 9, 1)
 	require.NoError(t, err)
-	require.ErrorIs(t, n.receive(1, []shard.Message{{Number: 1}}), shard.ErrBusy)
+	require.ErrorIs(t, n.receive(1, []replica.Message{{Number: 1}}), replica.ErrBusy)
 	require.NoError(t, track(n.Coordinator(), "bought", users("u", 20)...), "requests go on")
 	position, again, err := n.cutHere(cutCut, 9, 1)
 	require.NoError(t, err)

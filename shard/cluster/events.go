@@ -14,9 +14,9 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 var _ eventlog.Exporter = (*Node)(nil)
@@ -83,7 +83,7 @@ func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, 
 func (n *Node) eventsBehindBarrier(group uint32) (*eventlog.Log, error) {
 	g := n.group(group)
 	if g == nil || group == controlGroup {
-		return nil, shard.ErrNotLeader
+		return nil, replica.ErrNotLeader
 	}
 	ctx, cancel := context.WithTimeout(n.context, n.opts.BarrierTimeout)
 	defer cancel()
@@ -92,7 +92,7 @@ func (n *Node) eventsBehindBarrier(group uint32) (*eventlog.Log, error) {
 	}
 	events := g.events.Load()
 	if events == nil {
-		return nil, shard.ErrNotLeader
+		return nil, replica.ErrNotLeader
 	}
 	return events, nil
 }
@@ -113,7 +113,7 @@ func (r *remote) export(ctx context.Context, group uint32, q eventlog.Query, f f
 	}
 	conn, err := r.n.host.DialCalls(r.node, r.n.opts.DialTimeout)
 	if err != nil {
-		return fmt.Errorf("%w: %w", shard.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
@@ -127,7 +127,7 @@ func (r *remote) export(ctx context.Context, group uint32, q eventlog.Query, f f
 	req.SetRequestURI("http://node" + callEvents)
 	req.SetBodyRaw(body)
 	if err := pool.Do(req, resp); err != nil {
-		return errors.Join(ctx.Err(), fmt.Errorf("%w: %w", shard.ErrUnavailable, err))
+		return errors.Join(ctx.Err(), fmt.Errorf("%w: %w", replica.ErrUnavailable, err))
 	}
 	if resp.StatusCode() != fasthttp.StatusOK {
 		return fmt.Errorf("%w: status %d to the call %s", errRemote, resp.StatusCode(), callEvents)

@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 	"millrace/wal"
 	"millrace/wal/quorum"
 )
@@ -33,12 +33,12 @@ type group struct {
 	dir          string
 	log          *quorum.Log
 
-	replica atomic.Pointer[shard.Replica] // nil while a state is taken in
-	events  atomic.Pointer[eventlog.Log]  // nil then, too, and in the control group
-	phase   atomic.Int32                  // see barrier.go
-	last    atomic.Pointer[shard.Replica] // the engine, or the one before
-	leads   atomic.Bool                   // between OnLead and OnFollow
-	gate    gate                          // see cut.go
+	replica atomic.Pointer[replica.Replica] // nil while a state is taken in
+	events  atomic.Pointer[eventlog.Log]    // nil then, too, and in the control group
+	phase   atomic.Int32                    // see barrier.go
+	last    atomic.Pointer[replica.Replica] // the engine, or the one before
+	leads   atomic.Bool                     // between OnLead and OnFollow
+	gate    gate                            // see cut.go
 
 	disowned atomic.Pointer[disowned] // see succeed.go
 
@@ -114,7 +114,7 @@ func (g *group) open(voters []quorum.Node) (err error) {
 
 // openState opens engine and event log on what the directory has. The caller holds opening, or is alone.
 func (g *group) openState() error {
-	e, err := shard.OpenReplica(g.replicaOptions())
+	e, err := replica.Open(g.replicaOptions())
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (g *group) openState() error {
 }
 
 // replicaOptions shares out what the node has.
-func (g *group) replicaOptions() shard.ReplicaOptions {
+func (g *group) replicaOptions() replica.Options {
 	n := g.n
 	o := n.opts.Engine
 	secret, _ := n.facts.Load().secret() // it was read before
@@ -153,10 +153,10 @@ func (g *group) replicaOptions() shard.ReplicaOptions {
 	} else {
 		o.Readers = []string{eventlog.HoldName}
 	}
-	return shard.ReplicaOptions{
-		Options: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n},
+	return replica.Options{
+		EngineOptions: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n},
 		Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
-		OpenLog: func(*shard.Replica) (shard.Log, error) { return openLog{g.log}, nil },
+		OpenLog: func(*replica.Replica) (replica.Log, error) { return openLog{g.log}, nil },
 	}
 }
 
@@ -555,7 +555,7 @@ func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) erro
 	e, events := g.replica.Load(), g.events.Load()
 	g.opening.Unlock()
 	if e == nil {
-		return shard.ErrClosed
+		return replica.ErrClosed
 	}
 	g.n.log.Info("another node gets the state of a group", "group", g.id)
 	err := backup.Send(ctx, e, events, position, w)
@@ -576,7 +576,7 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 	g.opening.Lock()
 	defer g.opening.Unlock()
 	if g.closed { // the next start goes on from here
-		return shard.ErrClosed
+		return replica.ErrClosed
 	}
 	var known []string
 	if old := g.replica.Load(); old != nil && g.id == controlGroup {

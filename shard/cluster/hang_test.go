@@ -18,6 +18,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -182,7 +183,7 @@ func TestReadThatTakesTooLong(t *testing.T) {
 		for _, n := range c.all() {
 			_, err := n.readHere(nil, readEntry, uint8(partition), 1, uint64(partition)<<56|1, time.Now())
 			if err != nil {
-				require.ErrorIs(t, err, shard.ErrUnavailable)
+				require.ErrorIs(t, err, replica.ErrUnavailable)
 			}
 			if errors.Is(err, context.DeadlineExceeded) {
 				late++
@@ -224,7 +225,7 @@ func TestSilentLeader(t *testing.T) {
 		case err == nil:
 			acked++
 		default:
-			require.True(t, errors.Is(err, shard.ErrUnknown) || errors.Is(err, shard.ErrUnavailable), "%v", err)
+			require.True(t, errors.Is(err, replica.ErrUnknown) || errors.Is(err, replica.ErrUnavailable), "%v", err)
 		}
 	}
 	f.hide(0)

@@ -15,13 +15,13 @@ import (
 	"sync"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
 // The image of a group is the state of one of its replicas at one position, as files, while the replica goes on
-// (shard.Image): store and event log, which are copied first, and what the log has behind them up to that position,
+// (replica.Image): store and event log, which are copied first, and what the log has behind them up to that position,
 // which is chosen when all groups have theirs (cut.go):
 //
 //	state/…  events/…  log/TAIL
@@ -50,8 +50,8 @@ type imageFile struct {
 // groupImage is an image of a group on this node.
 type groupImage struct {
 	g     *group
-	image *shard.Image // nil once it has ended
-	e     *shard.Replica
+	image *replica.Image // nil once it has ended
+	e     *replica.Replica
 	from  uint64 // the tail begins here
 	files []imageFile
 }
@@ -60,11 +60,11 @@ type groupImage struct {
 func (n *Node) beginImage(ctx context.Context, id uint32) (_ *groupImage, err error) {
 	g := n.group(id)
 	if g == nil {
-		return nil, fmt.Errorf("%w: group %d has no replica here", shard.ErrUnavailable, id)
+		return nil, fmt.Errorf("%w: group %d has no replica here", replica.ErrUnavailable, id)
 	}
 	e, events := g.replica.Load(), g.events.Load()
 	if e == nil || events == nil && id != controlGroup {
-		return nil, fmt.Errorf("%w: the replica of group %d is just being replaced", shard.ErrUnavailable, id)
+		return nil, fmt.Errorf("%w: the replica of group %d is just being replaced", replica.ErrUnavailable, id)
 	}
 	i := &groupImage{g: g, e: e}
 	if err := os.RemoveAll(i.dir()); err != nil {
@@ -164,7 +164,7 @@ func (i *groupImage) release() error {
 }
 
 // tail is the log of a group that is not there any more, as far as an image has it: behind that, nothing comes. It is a
-// shard.Log.
+// replica.Log.
 type tail struct {
 	file        *os.File
 	first, last uint64
@@ -260,7 +260,7 @@ func (t *tail) DurablePosition() uint64                          { return t.last
 func (t *tail) Bytes() int64                                     { return 0 }
 func (t *tail) Stalled() bool                                    { return false }
 func (t *tail) DiskFull() bool                                   { return false }
-func (t *tail) Image(string, uint64, uint64) ([]wal.File, error) { return nil, shard.ErrImage }
+func (t *tail) Image(string, uint64, uint64) ([]wal.File, error) { return nil, replica.ErrImage }
 func (t *tail) Close() error                                     { return t.file.Close() }
 
 // images are those that this node has made for others.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -71,12 +71,12 @@ func (l *load) request(r *rand.Rand) {
 		for _, u := range list {
 			l.sure[u]++
 		}
-	case errors.Is(err, shard.ErrUnknown):
+	case errors.Is(err, replica.ErrUnknown):
 		l.unknown++
 		for _, u := range list {
 			l.maybe[u]++
 		}
-	case errors.Is(err, shard.ErrUnavailable), errors.Is(err, shard.ErrBusy), errors.Is(err, shard.ErrClosed):
+	case errors.Is(err, replica.ErrUnavailable), errors.Is(err, replica.ErrBusy), errors.Is(err, replica.ErrClosed):
 		l.refused++
 		l.mu.Unlock()
 		time.Sleep(time.Millisecond)

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -128,7 +128,7 @@ func (l *trickle) run(worker int) {
 		case err == nil:
 			l.acked[user]++
 			l.acked["shared"]++
-		case errors.Is(err, shard.ErrUnknown):
+		case errors.Is(err, replica.ErrUnknown):
 			l.maybe[user]++
 			l.maybe["shared"]++
 		}

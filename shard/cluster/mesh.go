@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
-// mesh is the node as its coordinator (shard.Nodes) and its replicas (shard.Carrier) see it: who leads which group, and
+// mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: who leads which group, and
 // calls to those who do.
 type mesh struct{ *Node }
 
 var _ interface {
 	shard.Nodes
-	shard.Carrier
+	replica.Carrier
 } = mesh{}
 
 // GroupOf is the user group that holds a partition.
@@ -39,7 +40,7 @@ func (m mesh) Resigned(group int, node shard.NodeID, hint uint64) {
 }
 
 // Replica is this node's of a group, nil while it has none.
-func (m mesh) Replica(group int) *shard.Replica {
+func (m mesh) Replica(group int) *replica.Replica {
 	if g := m.group(uint32(group)); g != nil {
 		return g.replica.Load()
 	}
@@ -47,7 +48,7 @@ func (m mesh) Replica(group int) *shard.Replica {
 }
 
 // Local is the replica of a partition that reads may go to, nil without one.
-func (m mesh) Local(partition uint8) *shard.Replica {
+func (m mesh) Local(partition uint8) *replica.Replica {
 	g := m.group(m.routes.groupOf[partition])
 	if g == nil || g.phase.Load() != current {
 		return nil
@@ -56,7 +57,7 @@ func (m mesh) Local(partition uint8) *shard.Replica {
 }
 
 // Control is the replica of the control group; while a state is taken in, the one before.
-func (m mesh) Control() *shard.Replica { return m.control.Load().last.Load() }
+func (m mesh) Control() *replica.Replica { return m.control.Load().last.Load() }
 
 // Take has another node take parts of a request; see shard.Nodes.
 //
@@ -90,12 +91,12 @@ func (m mesh) Take(node shard.NodeID, parts []*shard.Part, wanted int, until tim
 // unanswered is what becomes of a call that has no answer.
 func unanswered(err error) error {
 	switch {
-	case errors.Is(err, shard.ErrBusy):
-		return shard.ErrBusy
+	case errors.Is(err, replica.ErrBusy):
+		return replica.ErrBusy
 	case wasNotSent(err):
-		return shard.ErrUnavailable
+		return replica.ErrUnavailable
 	}
-	return shard.ErrUnknown
+	return replica.ErrUnknown
 }
 
 // answerTime is how much longer than the other side who has called waits.
@@ -122,7 +123,7 @@ func (n *Node) serveCommit(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	for i := range parts {
 		p := &parts[i]
 		p.Wait(end.Done())
-		if errors.Is(p.Err, shard.ErrNotLeader) && p.Group < len(n.routes.leaders) {
+		if errors.Is(p.Err, replica.ErrNotLeader) && p.Group < len(n.routes.leaders) {
 			n.lookAt(uint32(p.Group))
 			p.Hint = n.routes.hint(uint32(p.Group))
 		}
@@ -139,7 +140,7 @@ const maxWait = 5 * time.Minute
 //
 //	body    reference u64, timeout ms u32
 //	answer  effects
-func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects shard.Effects, err error) {
+func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects replica.Effects, err error) {
 	body := appendU64(make([]byte, headerBytes, 64), ref)
 	body = appendU32(body, uint32(max(time.Until(until), 0).Milliseconds()))
 	r := m.remote(quorum.Node(node))
@@ -148,7 +149,7 @@ func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects s
 		return nil
 	})
 	if err != nil && wasNotSent(err) {
-		err = shard.ErrUnavailable
+		err = replica.ErrUnavailable
 	}
 	return effects, err
 }
@@ -163,7 +164,7 @@ func (n *Node) serveRelease(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
 	defer cancel()
 	r := mesh{n}.Replica(int(n.routes.groupOf[ref>>56]))
 	if r == nil {
-		return dst, shard.ErrNotLeader
+		return dst, replica.ErrNotLeader
 	}
 	effects, err := r.Release(ref, end.Done())
 	return appendEffects(dst, effects), err

@@ -10,15 +10,15 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/puzpuzpuz/xsync/v3"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
-// Deliver carries messages to another group; see shard.Carrier. One try: who sends tries again.
+// Deliver carries messages to another group; see replica.Carrier. One try: who sends tries again.
 //
 //	body    epoch of who sends u64, group u32, then for each message: number u64, whether somebody waits for its effects u8, size u32, body
 //	answer  epoch u64, then for each message that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)
-func (m mesh) Deliver(messages []shard.Message) error {
+func (m mesh) Deliver(messages []replica.Message) error {
 	now := time.Now()
 	group := uint32(m.GroupOf(uint8(messages[0].Number >> 56)))
 	leader, err := m.await(group, now.Add(m.opts.LeaderWait))
@@ -30,29 +30,29 @@ func (m mesh) Deliver(messages []shard.Message) error {
 	} else {
 		err = m.remote(leader).deliver(group, messages, now.Add(m.opts.CommitTimeout))
 	}
-	if errors.Is(err, shard.ErrNotLeader) {
+	if errors.Is(err, replica.ErrNotLeader) {
 		m.routes.resign(group, leader)
 	}
 	return err
 }
 
-func (n *Node) receive(group uint32, messages []shard.Message) error {
+func (n *Node) receive(group uint32, messages []replica.Message) error {
 	g := n.group(group)
 	if g == nil {
-		return shard.ErrNotLeader
+		return replica.ErrNotLeader
 	}
 	e := g.replica.Load()
 	if e == nil {
-		return shard.ErrNotLeader
+		return replica.ErrNotLeader
 	}
 	if !g.gate.enter() {
-		return shard.ErrBusy
+		return replica.ErrBusy
 	}
 	defer g.gate.leave()
 	return e.Receive(messages)
 }
 
-func (r *remote) deliver(group uint32, messages []shard.Message, deadline time.Time) error {
+func (r *remote) deliver(group uint32, messages []replica.Message, deadline time.Time) error {
 	buf := buffers.Get().(*[]byte)
 	b := appendU32(appendU64(append((*buf)[:0], make([]byte, headerBytes)...), r.n.epoch), group)
 	for _, l := range messages {
@@ -92,16 +92,16 @@ func (r *remote) deliver(group uint32, messages []shard.Message, deadline time.T
 func (n *Node) serveMessages(from *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	own, group := n.promisesTo(from.Node, x.u64()), x.u32()
-	var messages []shard.Message
+	var messages []replica.Message
 	var promised []*promise
 	for len(x.rest) > 0 && !x.short {
-		l := shard.Message{Number: x.u64()}
+		l := replica.Message{Number: x.u64()}
 		wanted := x.u8() == 1
 		l.Body = x.sized()
 		if wanted {
 			p := &promise{}
 			promised = append(promised, p)
-			l.Done = func(e shard.Effects, err error) { own.keep(p, e, err) }
+			l.Done = func(e replica.Effects, err error) { own.keep(p, e, err) }
 		}
 		messages = append(messages, l)
 	}
@@ -137,7 +137,7 @@ type promise struct {
 	id      uint64 // 0: not given yet
 	kept    bool
 	code    errCode
-	effects shard.Effects
+	effects replica.Effects
 }
 
 // voidAfter is how long promises stand that nobody asks for.
@@ -157,8 +157,8 @@ func (n *Node) promisesTo(node quorum.Node, epoch uint64) *promises {
 	return p
 }
 
-// keep is shard.Message.Done.
-func (o *promises) keep(p *promise, e shard.Effects, err error) {
+// keep is replica.Message.Done.
+func (o *promises) keep(p *promise, e replica.Effects, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p.kept {
@@ -301,7 +301,7 @@ type effects struct {
 
 // kept is what has become of a promise.
 type kept struct {
-	effects shard.Effects
+	effects replica.Effects
 	err     error
 	since   time.Time
 }
@@ -309,7 +309,7 @@ type kept struct {
 type effectID struct{ epoch, id uint64 }
 
 type expected struct {
-	done  func(shard.Effects, error)
+	done  func(replica.Effects, error)
 	since time.Time
 }
 
@@ -317,7 +317,7 @@ func (x *effects) init(r *remote) {
 	x.r, x.waiting, x.early = r, map[effectID]expected{}, map[effectID]kept{}
 }
 
-func (x *effects) expect(epoch, id uint64, done func(shard.Effects, error)) {
+func (x *effects) expect(epoch, id uint64, done func(replica.Effects, error)) {
 	x.mu.Lock()
 	k, early := x.early[effectID{epoch, id}]
 	if early {
@@ -335,7 +335,7 @@ func (x *effects) expect(epoch, id uint64, done func(shard.Effects, error)) {
 }
 
 // hear takes what has become of a promise.
-func (x *effects) hear(epoch, id uint64, e shard.Effects, err error) {
+func (x *effects) hear(epoch, id uint64, e replica.Effects, err error) {
 	x.mu.Lock()
 	waiting, ok := x.waiting[effectID{epoch, id}]
 	delete(x.waiting, effectID{epoch, id})
@@ -411,7 +411,7 @@ func (x *effects) ask() {
 }
 
 // take takes out those that are chosen. The caller holds x.mu.
-func (x *effects) take(which func(effectID, expected) bool) (list []func(shard.Effects, error)) {
+func (x *effects) take(which func(effectID, expected) bool) (list []func(replica.Effects, error)) {
 	for id, e := range x.waiting {
 		if which(id, e) {
 			list = append(list, e.done)
@@ -421,9 +421,9 @@ func (x *effects) take(which func(effectID, expected) bool) (list []func(shard.E
 	return list
 }
 
-func fail(list []func(shard.Effects, error)) {
+func fail(list []func(replica.Effects, error)) {
 	for _, done := range list {
-		done(shard.Effects{}, shard.ErrUnknown)
+		done(replica.Effects{}, replica.ErrUnknown)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal/quorum"
@@ -41,9 +42,9 @@ type Options struct {
 	// Groups and Replicas are fixed when the cluster is made. Defaults: two for each of Members and six at least, and
 	// 3 (or as many as there are nodes).
 	Groups, Replicas int
-	Quorum           quorum.Options   // what is alike in all groups: times and bounds
-	Engine           shard.Options    // memory and bounds of the whole node: shared out among the replicas
-	Events           eventlog.Options // Dir is set for each group
+	Quorum           quorum.Options        // what is alike in all groups: times and bounds
+	Engine           replica.EngineOptions // memory and bounds of the whole node: shared out among the replicas
+	Events           eventlog.Options      // Dir is set for each group
 	OnDocument       func(key string, doc []byte)
 	OnFailure        func(error)
 	Program          string // version, for status
@@ -304,7 +305,7 @@ func (n *Node) awaitControl(ctx context.Context) error {
 		select {
 		case <-time.After(maxRoutePause):
 		case <-n.stop:
-			return shard.ErrClosed
+			return replica.ErrClosed
 		case <-ctx.Done():
 			return fmt.Errorf("the control group is not reached: %w: %w", err, ctx.Err())
 		}
@@ -351,7 +352,7 @@ func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
 // what is the matter.
 func (n *Node) Ready() error {
 	if n.closing.Load() {
-		return shard.ErrClosed
+		return replica.ErrClosed
 	}
 	d, _ := n.documents.Get()
 	if len(d.Groups) < len(n.replicas)-1 {
@@ -372,7 +373,7 @@ func (n *Node) Ready() error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: no leader is reached of the groups %v", shard.ErrUnavailable, missing)
+		return fmt.Errorf("%w: no leader is reached of the groups %v", replica.ErrUnavailable, missing)
 	}
 	return nil
 }

@@ -16,9 +16,11 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
+	"millrace/shard/books"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/wal/quorum"
 )
 
@@ -72,14 +74,14 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	for _, u := range all[:6] {
 		b := c.node(2).Coordinator().NewBatch(testWorkspace, 3)
 		b.SetSource(op.SourceEmailBlocklist)
-		b.SetAddressStates(op.Email, []byte(u+"@example.com"), shard.State{Kind: shard.Bounce, On: true})
+		b.SetAddressStates(op.Email, []byte(u+"@example.com"), profile.State{Kind: profile.StateBounce, On: true})
 		require.NoError(t, b.Commit())
 		b.Release()
 	}
 	for _, n := range c.all() {
 		c.eventually(n.Coordinator().Barrier)
 		for i, u := range all {
-			var trail []shard.StateChange
+			var trail []books.StateChange
 			c.eventually(func() (err error) {
 				trail, err = n.Coordinator().AddressTrail(testWorkspace, op.Email, []byte(u+"@example.com"))
 				return err

@@ -13,7 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/loadtest/testaddr"
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
@@ -115,7 +115,7 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 	require.Error(t, r.ping(context.Background()))
 	require.False(t, r.up.Load())
 	for range 2 {
-		require.ErrorIs(t, <-errs, shard.ErrUnknown, "nobody knows what it has done")
+		require.ErrorIs(t, <-errs, replica.ErrUnknown, "nobody knows what it has done")
 	}
 	err := r.post(r.requests, callCommit, make([]byte, headerBytes), time.Now().Add(time.Hour), nil)
 	require.True(t, wasNotSent(err), "%v", err)

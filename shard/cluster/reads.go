@@ -6,7 +6,8 @@ import (
 	"errors"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/books"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -34,9 +35,9 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 }
 
 // TrailOf is the trail of the entry at number; see shard.Nodes.
-func (m mesh) TrailOf(number uint64) (trail shard.Trail, err error) {
+func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
 	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *reader) error {
-		trail = shard.Trail{}
+		trail = books.History{}
 		return json.Unmarshal(x.rest, &trail)
 	})
 	return trail, err
@@ -94,18 +95,18 @@ func (n *Node) read(what byte, partition uint8, workspace uint32, number uint64,
 			}
 		}
 		// Reading twice does no harm.
-		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrUnknown) &&
-			!errors.Is(err, shard.ErrUnavailable) && !wasNotSent(err) {
+		if !errors.Is(err, replica.ErrNotLeader) && !errors.Is(err, replica.ErrUnknown) &&
+			!errors.Is(err, replica.ErrUnavailable) && !wasNotSent(err) {
 			return err
 		}
 		n.routes.resign(group, leader)
 		select {
 		case <-time.After(pause):
 		case <-n.stop:
-			return shard.ErrUnavailable
+			return replica.ErrUnavailable
 		}
 		if time.Now().After(deadline) {
-			return shard.ErrUnavailable
+			return replica.ErrUnavailable
 		}
 	}
 }
@@ -115,11 +116,11 @@ func (n *Node) readHere(
 ) ([]byte, error) {
 	g := n.group(n.routes.groupOf[partition])
 	if g == nil {
-		return dst, shard.ErrNotLeader
+		return dst, replica.ErrNotLeader
 	}
 	e := g.replica.Load()
 	if e == nil {
-		return dst, shard.ErrNotLeader
+		return dst, replica.ErrNotLeader
 	}
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()

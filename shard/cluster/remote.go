@@ -15,8 +15,8 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/valyala/fasthttp"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -184,7 +184,7 @@ func (r *remote) post(
 	case err == nil || errors.As(err, &answered{}):
 		r.heard()
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
-		return notSent{shard.ErrBusy}
+		return notSent{replica.ErrBusy}
 	case pool != r.pings && r.silent.Load(): // remembered
 	default:
 		r.lost(begun, err)
@@ -192,7 +192,7 @@ func (r *remote) post(
 	if err == nil || wasNotSent(err) || errors.As(err, &answered{}) {
 		return err
 	}
-	return fmt.Errorf("%w: call of node %d: %w", shard.ErrUnknown, r.node, err)
+	return fmt.Errorf("%w: call of node %d: %w", replica.ErrUnknown, r.node, err)
 }
 
 // answered is an error that the other side has answered with.

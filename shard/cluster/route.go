@@ -4,10 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -165,12 +165,12 @@ func (n *Node) awaitLeader(group uint32, deadline time.Time, patient bool) (quor
 		left := deadline.Sub(now)
 		missing := n.routes.missing[group].Load()
 		if left <= 0 || !patient && missing != 0 && now.UnixNano()-missing > int64(hopelessAfter*n.opts.LeaderWait) {
-			return 0, shard.ErrUnavailable
+			return 0, replica.ErrUnavailable
 		}
 		select {
 		case <-time.After(min(pause, left)):
 		case <-n.stop:
-			return 0, shard.ErrUnavailable
+			return 0, replica.ErrUnavailable
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -71,7 +71,7 @@ func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
 type Replica struct {
 	Group  uint32
 	Status quorum.Status
-	Engine *shard.Replica
+	Engine *replica.Replica
 	Events *eventlog.Log // nil: the control group has no events
 }
 

@@ -15,8 +15,8 @@ import (
 	"slices"
 	"time"
 
-	"millrace/shard"
 	"millrace/shard/cluster/placement"
+	"millrace/shard/replica"
 	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
@@ -110,9 +110,9 @@ func (f *facts) write(dir string) error {
 // openFacts reads what the node knows of itself, or begins it.
 func (n *Node) openFacts() error {
 	dir := n.opts.Dir
-	if _, err := os.Stat(filepath.Join(dir, shard.RestoreMarker)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, replica.RestoreMarker)); err == nil {
 		return fmt.Errorf("%q has the file %s: what was to make this directory has not ended; begin it again", dir,
-			shard.RestoreMarker)
+			replica.RestoreMarker)
 	}
 	f, err := readFacts(dir)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -163,7 +163,7 @@ func (n *Node) serveLost(conn *quorum.Conn, dst, body []byte) ([]byte, error) {
 	x := &reader{rest: body}
 	lost := quorum.Node(x.u32())
 	if x.short || lost == n.self {
-		return dst, shard.ErrUnavailable
+		return dst, replica.ErrUnavailable
 	}
 	if lost != 0 {
 		r, known := n.remotes.Load(lost)

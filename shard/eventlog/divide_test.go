@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
-	"millrace/shard"
+	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -22,8 +22,8 @@ func (s still) HoldLog(string, uint64)                                          
 func (s still) FirstPosition() uint64                                            { return s.at + 1 }
 func (s still) AppliedPosition() uint64                                          { return s.at }
 func (s still) CheckpointedPosition() uint64                                     { return s.at }
-func (s still) Dropped(uint64, uint64) ([]shard.Dropped, error)                  { return nil, nil }
-func (s still) Noted(_, to uint64) ([]shard.Noted, uint64, error)                { return nil, to, nil }
+func (s still) Dropped(uint64, uint64) ([]books.DroppedEvent, error)             { return nil, nil }
+func (s still) Noted(_, to uint64) ([]books.Noted, uint64, error)                { return nil, to, nil }
 func (s still) ForgetDropped(uint64) error                                       { return nil }
 
 // openStill opens an event log that Divide has made.

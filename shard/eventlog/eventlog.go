@@ -43,7 +43,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"millrace/shard"
+	"millrace/shard/books"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -58,15 +58,15 @@ var (
 	ErrClosed = errors.New("event log: closed")
 )
 
-// Source is the replica whose log is packed; *shard.Replica is one.
+// Source is the replica whose log is packed; *replica.Replica is one.
 type Source interface {
 	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
 	HoldLog(name string, from uint64)
 	FirstPosition() uint64
 	AppliedPosition() uint64
 	CheckpointedPosition() uint64
-	Dropped(from, to uint64) ([]shard.Dropped, error)
-	Noted(from, to uint64) (changes []shard.Noted, through uint64, err error)
+	Dropped(from, to uint64) ([]books.DroppedEvent, error)
+	Noted(from, to uint64) (changes []books.Noted, through uint64, err error)
 	ForgetDropped(to uint64) error
 }
 
@@ -185,7 +185,7 @@ func (b *block) newest() time.Time {
 }
 
 // Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
-// the first record that isn't packed; until then the engine must hold it (HoldName among shard.Options.Readers). Close
+// the first record that isn't packed; until then the engine must hold it (HoldName among replica.Options.Readers). Close
 // it before the engine. Errors: ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block is no
 // error here.
 func Open(src Source, opts Options) (*Log, error) {

@@ -14,7 +14,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard"
+	"millrace/shard/books"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
@@ -203,7 +203,7 @@ func (s *laggard) AppliedPosition() uint64 {
 	return p
 }
 
-func (s *laggard) Dropped(from, to uint64) ([]shard.Dropped, error) {
+func (s *laggard) Dropped(from, to uint64) ([]books.DroppedEvent, error) {
 	if s.behind > 0 {
 		return nil, nil
 	}

@@ -19,6 +19,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -55,8 +56,8 @@ func (c *clock) move(d time.Duration) {
 	c.shift += d
 }
 
-func engineOptions(fs vfs.FS, now func() time.Time) shard.Options {
-	return shard.Options{
+func engineOptions(fs vfs.FS, now func() time.Time) replica.EngineOptions {
+	return replica.EngineOptions{
 		FS: fs, Dir: "data/engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log:    wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1},
 		Logger: quiet(), Now: now, Readers: []string{HoldName},

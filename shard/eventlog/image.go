@@ -11,7 +11,7 @@ import (
 
 // Image copies the event log into a directory, by hard links where the file system has them, and returns up to which
 // position it is packed there. With the engine's log from the next position on, it is what Open would find after a
-// crash (shard.Image).
+// crash (replica.Image).
 //
 // It waits for nobody. STATE is copied first: what happens to the blocks after that, the copied STATE allows for. A
 // block that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users

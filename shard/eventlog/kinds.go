@@ -6,8 +6,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"millrace/shard"
+	"millrace/shard/books"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // Kinds of rows that no kind of op stands for. Blocks have them: a code is never given anew.
@@ -46,11 +47,11 @@ func isNoted(k op.Kind) bool { return k >= EmailState }
 
 // notes are what the engine has noted, as far as they have been looked up for a stretch.
 type notes struct {
-	of  func(from, to uint64) ([]shard.Noted, uint64, error) // nil: nobody asks for them
+	of  func(from, to uint64) ([]books.Noted, uint64, error) // nil: nobody asks for them
 	to  uint64                                               // the stretch goes as far
 	got uint64                                               // up to here they have been looked up
 	// list are those that are still to come.
-	list []shard.Noted
+	list []books.Noted
 	any  bool
 }
 
@@ -65,7 +66,7 @@ func (n *notes) reach(position uint64) (err error) {
 }
 
 // next takes out the next thing that the op at a place has made; nil when there is none.
-func (n *notes) next(position uint64, ordinal uint32) *shard.Noted {
+func (n *notes) next(position uint64, ordinal uint32) *books.Noted {
 	for len(n.list) > 0 {
 		c := &n.list[0]
 		switch {
@@ -135,7 +136,7 @@ func appendMember(dst []byte, name, text string) []byte {
 }
 
 // addNoted adds a row for what an op has made.
-func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *shard.Noted) {
+func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	if c.StateChange.Kind != 0 {
 		s.addState(position, ordinal, stamp, rec, o, c)
 		return
@@ -156,7 +157,7 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 
 // addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user says
 // is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he leaves.
-func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *shard.Noted) {
+func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	flags := o.Flags()
 	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
 		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(), number: c.Number, resolved: true}
@@ -167,7 +168,7 @@ func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op
 		r.resolved = false
 	}
 	status, name := []byte(c.Value), []byte(nil)
-	if c.Kind == shard.GroupState {
+	if c.Kind == profile.StateGroup {
 		r.kind, name, status = GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
 		if c.On {
 			status = []byte("subscribed")

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"millrace/shard"
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 )
 
 // rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives
@@ -224,7 +225,7 @@ func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
 	if len(body) < 9 {
 		return rec, nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
 	}
-	if rec, err = op.ParseRecord(shard.MessageRecord(body), names); err != nil {
+	if rec, err = op.ParseRecord(replica.MessageRecord(body), names); err != nil {
 		return rec, nil, err
 	}
 	if rec.Count != 1 {
@@ -324,7 +325,7 @@ func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 }
 
 // finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
-func (s *stretch) finish(dropped []shard.Dropped, deleted *deletedSet) {
+func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
 	kept := s.list[:0]
 	for i := range s.list {
 		r := &s.list[i]
@@ -336,7 +337,7 @@ func (s *stretch) finish(dropped []shard.Dropped, deleted *deletedSet) {
 		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
 			dropped = dropped[1:]
 		}
-		if len(dropped) > 0 && !isNoted(r.kind) && dropped[0] == (shard.Dropped{Position: r.position, Ordinal: r.ordinal}) {
+		if len(dropped) > 0 && !isNoted(r.kind) && dropped[0] == (books.DroppedEvent{Position: r.position, Ordinal: r.ordinal}) {
 			s.dropped++
 			continue
 		}

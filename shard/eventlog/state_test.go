@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // followedKinds is what a stream of some kinds gets, by id, in order.
@@ -38,7 +39,7 @@ func (w *world) followedKinds(kinds ...op.Kind) (ids, list []string) {
 var stateKinds = []op.Kind{EmailState, GroupState}
 
 // states are what is said of a user by /users/track.
-func (w *world) states(user string, states ...shard.State) {
+func (w *world) states(user string, states ...profile.State) {
 	w.t.Helper()
 	w.batch(func(b *shard.Batch) {
 		b.SetSource(op.SourceTrack)
@@ -46,10 +47,10 @@ func (w *world) states(user string, states ...shard.State) {
 	})
 }
 
-func email(value string) shard.State { return shard.State{Kind: shard.EmailState, Value: value} }
+func email(value string) profile.State { return profile.State{Kind: profile.StateEmail, Value: value} }
 
-func group(n byte, on bool) shard.State {
-	return shard.State{Kind: shard.GroupState, Group: [16]byte{15: n}, Channel: op.ChannelEmail, On: on}
+func group(n byte, on bool) profile.State {
+	return profile.State{Kind: profile.StateGroup, Group: [16]byte{15: n}, Channel: op.ChannelEmail, On: on}
 }
 
 // A change of a state is passed on once, as what its user said, or the address; what changes nothing isn't, nor is the
@@ -61,7 +62,7 @@ func TestStatesArePassedOn(t *testing.T) {
 	w.states("u1", email("unsubscribed"), group(1, true), group(2, false))
 	w.setEmail("u1", "a@example.com")
 	w.setEmail("u2", "a@example.com")
-	w.states("u1", email("opted_in"), shard.State{Kind: shard.Bounce, On: true})
+	w.states("u1", email("opted_in"), profile.State{Kind: profile.StateBounce, On: true})
 	w.states("u2", email("unsubscribed"))
 	w.states("u1", email("opted_in")) // which is news for the address alone
 	w.batch(func(b *shard.Batch) {

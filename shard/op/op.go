@@ -122,7 +122,7 @@ const (
 	// spam mark, which is compared with what is there.
 	Contact
 	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which
-	// ones had none, the engine says itself (shard.Replica.Dropped).
+	// ones had none, the engine says itself (replica.Replica.Dropped).
 	Conditional
 )
 

@@ -20,7 +20,7 @@ import (
 	"millrace/wal/durable"
 )
 
-// Log is one group's log on this node. It is a shard.Log. Position: the entry's index in raft, times 65536, plus the
+// Log is one group's log on this node. It is a replica.Log. Position: the entry's index in raft, times 65536, plus the
 // record's number in the entry. Its methods are safe for concurrent use.
 type Log struct {
 	opts      Options

@@ -96,7 +96,7 @@ func NewDocuments() *Documents {
 	}
 }
 
-// Apply takes a document in (shard.Options.OnDocument); empty: it is removed. The error says that it can't be read;
+// Apply takes a document in (replica.Options.OnDocument); empty: it is removed. The error says that it can't be read;
 // then it is left out.
 func (d *Documents) Apply(key string, doc []byte) error {
 	d.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/bodies"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -130,8 +131,8 @@ func TestVerbsAreOvertaken(t *testing.T) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, p.Drain(ended, 2, entryOf), context.Canceled)
-	o.barrier = shard.ErrUnavailable
-	require.ErrorIs(t, p.Drain(ctx, 2, entryOf), shard.ErrUnavailable, "nobody judges by what may be old")
+	o.barrier = replica.ErrUnavailable
+	require.ErrorIs(t, p.Drain(ctx, 2, entryOf), replica.ErrUnavailable, "nobody judges by what may be old")
 }
 
 func TestStatus(t *testing.T) {

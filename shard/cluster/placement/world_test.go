@@ -21,6 +21,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/bodies"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -244,7 +245,7 @@ func (w *world) PutDocuments(actor uint32, changes []bodies.DocumentChange, audi
 	require.EqualValues(w.t, math.MaxUint32, actor)
 	require.NotEmpty(w.t, audit, "no change without an entry of the audit log")
 	if w.fate("put", w.puts) < w.faults/4 {
-		return shard.ErrUnavailable
+		return replica.ErrUnavailable
 	}
 	d, _ := w.documents.Get()
 	for _, c := range changes {
@@ -258,7 +259,7 @@ func (w *world) PutDocuments(actor uint32, changes []bodies.DocumentChange, audi
 		require.NoError(w.t, w.documents.Apply(c.Key, c.Doc))
 	}
 	if w.fate("put and lost", w.puts) < w.faults/4 {
-		return shard.ErrUnknown
+		return replica.ErrUnknown
 	}
 	return nil
 }

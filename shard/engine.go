@@ -1,0 +1,80 @@
+// Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual
+// partitions once they are durable, and keeps that state in a Pebble store behind the log.
+//
+// This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts to
+// who leads, waits, and answers (commit.go tells the way). Below it is package replica: a range of partitions on one
+// node, which knows no coordinator.
+//
+// Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a
+// cluster (package cluster) each node has a coordinator, and some replicas of some groups of partitions, on logs that a
+// majority of nodes has.
+//
+// Invariants of both sides:
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered, every
+//     reader sees.
+//   - Everything that waits is bounded, reserved before the log is touched; beyond a bound there is ErrBusy at once.
+//   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
+package shard
+
+import (
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard/books"
+	"millrace/shard/profile"
+	"millrace/shard/replica"
+)
+
+// What of the lower side concerns who calls the engine. Who holds replicas (packages backup, cluster, eventlog) has it
+// from there.
+type (
+	// Options configure a node that is alone.
+	Options = replica.EngineOptions
+	// Tap looks on at what is applied.
+	Tap = replica.Tap
+	// Watcher is a Tap's, of one worker.
+	Watcher = replica.Watcher
+	// Stats are what an operator watches.
+	Stats = replica.Stats
+	// Outcome is what has become of an element of a request that only apply can judge.
+	Outcome = replica.Outcome
+	// State is one subscription state.
+	State = profile.State
+	// StateChange is one entry of a trail.
+	StateChange = books.StateChange
+	// AuditEntry is a change of a control document.
+	AuditEntry = books.AuditEntry
+)
+
+// The kinds of a State.
+const (
+	EmailState = profile.StateEmail  // email_subscribe
+	GroupState = profile.StateGroup  // membership of a subscription group
+	Bounce     = profile.StateBounce // hard bounce: the address is on the block list (service.md 4.8)
+	Spam       = profile.StateSpam   // marked_email_as_spam_at
+)
+
+// Outcomes, see package replica.
+const (
+	Done       = replica.Done
+	Nobody     = replica.Nobody
+	Taken      = replica.Taken
+	LabelTaken = replica.LabelTaken
+	OutOfRange = replica.OutOfRange
+	TooLarge   = replica.TooLarge
+	NotArray   = replica.NotArray
+)
+
+// Errors of the engine, see package replica.
+var (
+	ErrBusy        = replica.ErrBusy
+	ErrDiskFull    = replica.ErrDiskFull
+	ErrTooLarge    = replica.ErrTooLarge
+	ErrFailed      = replica.ErrFailed
+	ErrNotLeader   = replica.ErrNotLeader
+	ErrUnavailable = replica.ErrUnavailable
+	ErrUnknown     = replica.ErrUnknown
+	ErrClosed      = replica.ErrClosed
+)
+
+// CheckRestored is replica.CheckRestored.
+func CheckRestored(fs vfs.FS, dir string) error { return replica.CheckRestored(fs, dir) }

@@ -1,0 +1,203 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/cockroachdb/pebble/v2"
+
+	"millrace/shard/store"
+)
+
+// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
+// log trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written once.
+type checkpoints struct {
+	mu      sync.Mutex
+	request chan struct{}
+	full    chan struct{} // there is enough log for a round
+	logged  atomic.Int64  // of Replica.logged, before the last round
+	round   chan struct{} // closed when the round that is awaited has ended
+	busy    sync.Mutex    // held by the round itself, and by readers of the books on disk
+}
+
+func (c *checkpoints) init() {
+	c.request, c.full = make(chan struct{}, 1), make(chan struct{}, 1)
+	c.round = make(chan struct{})
+}
+
+// requestCheckpoint asks for a round and returns a channel that is closed when one that began later has ended.
+func (e *Replica) requestCheckpoint() <-chan struct{} {
+	c := &e.checkpoints
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.request <- struct{}{}:
+	default:
+	}
+	return c.round
+}
+
+// countLogged counts bytes that were given to the log, and wakes runCheckpoints when they are enough for a round.
+func (e *Replica) countLogged(n int) {
+	c := &e.checkpoints
+	if e.logged.Add(int64(n))-c.logged.Load() < e.opts.CheckpointBytes {
+		return
+	}
+	select {
+	case c.full <- struct{}{}:
+	default:
+	}
+}
+
+// runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request. Log behind
+// lastPosition is new to it, however late it begins to run.
+func (e *Replica) runCheckpoints(lastPosition uint64) {
+	defer e.background.Done()
+	c := &e.checkpoints
+	tick := time.NewTicker(min(e.opts.CheckpointInterval, time.Second))
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-c.request:
+		case <-c.full:
+			if e.logged.Load()-c.logged.Load() < e.opts.CheckpointBytes { // said before the last round
+				continue
+			}
+		case <-tick.C:
+			if time.Since(last) < e.opts.CheckpointInterval || e.log.DurablePosition() == lastPosition {
+				continue
+			}
+		}
+		last, lastPosition = time.Now(), e.log.DurablePosition()
+		c.logged.Store(e.logged.Load())
+		c.mu.Lock()
+		round := c.round
+		c.round = make(chan struct{})
+		c.mu.Unlock()
+		if err := e.checkpoint(); err != nil {
+			e.fail(err)
+			return
+		}
+		close(round)
+	}
+}
+
+// Checkpoint writes all that is dirty to the store now and trims the log. That it can't is final, as it is when a round
+// comes by itself.
+func (e *Replica) Checkpoint() error {
+	err := e.checkpoint()
+	if err != nil && !e.closing.Load() {
+		e.fail(err)
+	}
+	return err
+}
+
+// checkpoint does a round, and doesn't wait for it once the store is dead.
+func (e *Replica) checkpoint() error {
+	done := make(chan error, 1)
+	go func() { done <- e.checkpointAll() }()
+	select {
+	case err := <-done:
+		return err
+	case <-e.store.Dead():
+		return e.Failed()
+	}
+}
+
+// checkpointAll is one round over all partitions.
+func (e *Replica) checkpointAll() error {
+	e.checkpoints.busy.Lock()
+	defer e.checkpoints.busy.Unlock()
+	if err := e.Failed(); err != nil {
+		return err
+	}
+	start := time.Now()
+	applied := uint64(math.MaxUint64)
+	for i := 0; i < len(e.held); {
+		next, at, err := e.checkpointSome(i)
+		if err != nil {
+			return fmt.Errorf("checkpoint from partition %d on: %w", e.held[i].ID, err)
+		}
+		i, applied = next, min(applied, at)
+	}
+	if err := e.store.Flush(); err != nil {
+		return err
+	}
+	e.checkpointed.Store(applied)
+	if err := e.trimAll(); err != nil { // what was dirty can be evicted now; who waits for it may get nothing to do
+		return err
+	}
+	if e.recovering.Load() { // replay is reading the log
+		return nil
+	}
+	if err := e.log.Trim(applied + 1); err != nil {
+		return fmt.Errorf("trim the log: %w", err)
+	}
+	checkpointSeconds.Update(time.Since(start).Seconds())
+	return nil
+}
+
+// checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is
+// next and up to where those had applied the log. In order, and above half of a memtable: such a batch Pebble takes as
+// it is instead of sorting it in, key by key.
+func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
+	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
+	batch := e.store.DB.NewBatchWithSize(enough + enough/4)
+	defer batch.Close()
+	before := e.store.View()
+	defer before.Close()
+	applied = math.MaxUint64
+	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
+		p := e.held[next]
+		w := e.owner[p.ID]
+		w.mu.Lock()
+		w.catchUp()
+		err = w.save(p, batch, before)
+		applied = min(applied, p.Applied)
+		if next == 0 && err == nil {
+			err = e.saveStamp(batch)
+		}
+		if p.ID == 0 && err == nil {
+			err = errors.Join(e.saveDocuments(batch), e.audit.Save(batch))
+		}
+		w.mu.Unlock()
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return 0, 0, fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	for _, p := range e.held[first:next] {
+		w := e.owner[p.ID]
+		w.mu.Lock()
+		err = errors.Join(err, w.saved(p))
+		if p.ID == 0 {
+			e.audit.Saved()
+		}
+		w.mu.Unlock()
+	}
+	checkpointBytes.Add(batch.Len())
+	return next, applied, err
+}
+
+// saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back.
+// Records with later stamps are in the log: it is trimmed to what the first partition had applied, at most.
+func (e *Replica) saveStamp(batch *pebble.Batch) error {
+	return store.SaveStamp(batch, e.clock.Last())
+}
+
+var (
+	checkpointSeconds = metrics.NewHistogram("millrace_checkpoint_seconds")
+	checkpointBytes   = metrics.NewCounter("millrace_checkpoint_bytes_total")
+)

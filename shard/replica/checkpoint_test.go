@@ -1,0 +1,59 @@
+package replica
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/stamp"
+	"millrace/wal"
+	"millrace/wal/memlog"
+)
+
+// A checkpoint that begins when all up to a position is applied comes to that position, although the worker has got more
+// to do meanwhile and the position is no record's.
+func TestCheckpointReachesWhatIsApplied(t *testing.T) {
+	o := Options{
+		EngineOptions: testOptions(vfs.NewMem()), Count: identity.Partitions, Secret: [32]byte{1}, MayMake: true,
+		Clock: &stamp.Clock{}, Carrier: nobody{}, FlushAll: func() error { return nil },
+		OpenLog:   func(*Replica) (Log, error) { return &memlog.Log{}, nil },
+		Readdress: func(record []byte) ([]byte, error) { return record, nil },
+	}
+	o.Workers = 1
+	e, err := Open(o)
+	require.NoError(t, err)
+	defer e.Close()
+	w := e.workers[0]
+	dispatch := func(n uint64) {
+		var b op.Builder
+		b.Reset(0)
+		b.Append(op.Delete, 0, 5, nil, nil)
+		e.Dispatch([]*wal.Record{memlog.Record{Position: n * 65536, Count: 1, Payload: b.Finish(1, 0, int64(n)*1e6)}.Handed()})
+	}
+	dispatch(1)
+	end := uint64(65536 + 7)
+	e.Advance(end)
+	require.NoError(t, e.WaitApplied(end))
+
+	w.mu.Lock()
+	dispatch(2)
+	require.Eventually(t, func() bool { // the worker has the second record, and waits for its lock
+		w.queue.mu.Lock()
+		defer w.queue.mu.Unlock()
+		return w.queue.busy
+	}, time.Minute, time.Millisecond)
+	w.catchUp()
+	applied := w.applied
+	w.mu.Unlock()
+	require.Equal(t, end, applied)
+}
+
+// nobody is a Carrier to nobody.
+type nobody struct{}
+
+func (nobody) GroupOf(uint8) int       { return 0 }
+func (nobody) Deliver([]Message) error { return ErrUnavailable }

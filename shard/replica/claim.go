@@ -1,0 +1,299 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"millrace/shard/arena"
+	"millrace/shard/bodies"
+	"millrace/shard/books"
+	"millrace/shard/entries"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its
+// directory row lies, or the profile that was made with it, decides who gets it:
+//
+//	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told; it is told, too,
+//	                            when the row leads to another one
+//	Grant    to the profile     it takes the name, or says why not
+//	RowRemove, RowMove          to the name: it doesn't; or it has been merged into another one, which does
+//
+// So between Claim and Grant a row is a promise, and the profile's word counts: who comes by the name, op or reader,
+// asks it (isNamed). A profile tells the row of each name that it loses, once, so a row that leads to a profile without
+// the name is about to hear of it.
+//
+// What became of a claim is known where it ends, and reported through the future.
+
+// Outcome says what became of an element of a request whose fate is known only where it is applied.
+type Outcome uint8
+
+const (
+	// Done: it took effect, or was so already.
+	Done Outcome = iota
+	// Nobody: the user that it is about is not there, or not any more.
+	Nobody
+	// Taken: the alias or external id is another profile's, and stays there.
+	Taken
+	// LabelTaken: the profile has another name under this label.
+	LabelTaken
+	// Identified: the user has an external id already, another one.
+	Identified
+	// OutOfRange, TooLarge, NotArray: an operator was not possible (profile.Impossible).
+	OutOfRange
+	TooLarge
+	NotArray
+)
+
+// claim decides who gets a name.
+func (w *worker) claim(p *partition, o op.Op) error {
+	c, err := bodies.ParseClaim(o.Body())
+	if err != nil {
+		return err
+	}
+	id := o.Flags().ID()
+	s, row, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, id, o.Key())
+	if err != nil {
+		return err
+	}
+	var holder uint64
+	if s != nil {
+		if b := w.entryOf(s); profile.Kind(b) == profile.KindUser {
+			holder = s.Number
+		} else if m := entries.Members(b); len(m) > 0 {
+			holder = entries.Member(m, 0)
+		}
+	}
+	switch {
+	case c.Profile == 0 && c.Kind != bodies.ClaimAlias:
+		w.applying.future.report(c.Ref, Nobody)
+		return nil
+	case holder == 0 && c.Profile == 0:
+		return w.createNamed(p, row, o, c)
+	case holder == 0:
+		if err := w.addToRow(p, row, id, o.Key(), c.Profile); err != nil {
+			return err
+		}
+	case holder == c.Profile:
+		c.Row = bodies.RowConfirms
+	case c.Kind == bodies.ClaimIdentify:
+		w.mergeInto(p, o, c, holder)
+		return nil
+	case c.Profile == 0:
+		w.applying.future.report(c.Ref, Taken)
+		return nil
+	default:
+		c.Row = bodies.RowDenies
+	}
+	w.send(p, op.Grant, op.MakeFlags(0, id), c.Profile, c.Append(nil), o.Key(), false)
+	return nil
+}
+
+// createNamed makes an alias-only user.
+func (w *worker) createNamed(p *partition, row uint64, o op.Op, c bodies.Claim) error {
+	rec, id := w.applying.rec, o.Flags().ID()
+	number, err := w.freeProfile(p, row)
+	if err != nil {
+		return err
+	}
+	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
+	w.keep(w.ed.SetBorn(w.fresh, w.place()))
+	if _, err := w.insert(p, number, w.fresh); err != nil {
+		return err
+	}
+	profilesCreated.Inc()
+	w.applying.future.report(c.Ref, Done)
+	return w.addToRow(p, row, id, o.Key(), number)
+}
+
+// grant: the profile takes the name that the directory has promised it, or says why not.
+func (w *worker) grant(p *partition, o op.Op) error {
+	c, err := bodies.ParseClaim(o.Body())
+	if err != nil {
+		return err
+	}
+	rec, id, key := w.applying.rec, o.Flags().ID(), o.Key()
+	s, err := w.lookup(p, o.Number())
+	if err != nil {
+		return err
+	}
+	var blob []byte
+	if s != nil {
+		blob = w.entryOf(s)
+		if to, ok := entries.Forward(blob); ok && profile.Workspace(blob) == rec.Workspace { // who it has been merged into gets it
+			w.send(p, op.Grant, o.Flags(), to, o.Body(), key, false)
+			return nil
+		}
+	}
+	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
+	has := isUser && entries.IsNamed(blob, id, key)
+	if isUser && c.Row == bodies.RowConfirms && !has { // it has lost the name since, and has told the row: the row is free by then
+		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
+		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
+		return nil
+	}
+	outcome := Nobody
+	switch {
+	case c.Row == bodies.RowDenies && !has: // also when the claimant is gone
+		outcome = Taken
+	case isUser:
+		if outcome, err = w.take(p, s, id, key, c); err != nil {
+			return err
+		}
+	}
+	w.applying.future.report(c.Ref, outcome)
+	switch {
+	case c.Row != bodies.RowPromises:
+	case outcome != Done && !has:
+		w.tellRow(p, op.RowRemove, 0, id, key, c.Profile, nil)
+	case c.Profile != o.Number():
+		w.moveRow(p, id, key, c.Profile, o.Number())
+	}
+	return nil
+}
+
+// take changes the profile in s as a claim wants, if that can be.
+func (w *worker) take(
+	p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
+) (outcome Outcome, err error) {
+	blob, lost := w.entryOf(s), []byte(nil)
+	has := entries.IsNamed(blob, id, key)
+	if !has && !w.hasRoom(p, s, len(key)) {
+		entries.Overgrown.Inc()
+		return Nobody, nil
+	}
+	var out []byte
+	switch c.Kind {
+	case bodies.ClaimAlias:
+		label, name, ok := op.SplitAliasKey(key)
+		if has || !ok {
+			return Done, nil
+		}
+		if out, ok = w.ed.AddAlias(blob, label, name); !ok {
+			return LabelTaken, nil
+		}
+	case bodies.ClaimAliasRename:
+		label, old, ok := op.SplitAliasKey(c.Old)
+		if !ok || !profile.HasAlias(blob, label, old) {
+			return Nobody, nil
+		}
+		_, name, ok := op.SplitAliasKey(key)
+		switch {
+		case !ok || bytes.Equal(c.Old, key):
+			return Done, nil
+		case has: // a merge has left it several names under the label
+			out = w.ed.RemoveAlias(blob, label, old)
+		default:
+			out, _ = w.ed.RenameAlias(blob, label, old, name)
+		}
+		lost = c.Old
+	case bodies.ClaimIdentify:
+		if has {
+			return Done, nil
+		}
+		if profile.Identified(blob) {
+			return Identified, nil
+		}
+		out = w.ed.SetExternalID(blob, key)
+		w.noteIdentify(p, s.Number, key)
+	case bodies.ClaimExternalID:
+		if len(c.Old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.Old) {
+			return Nobody, nil
+		}
+		if bytes.Equal(c.Old, key) {
+			return Done, nil
+		}
+		out = w.ed.SetExternalID(blob, key)
+	default:
+		return Nobody, op.ErrMalformed
+	}
+	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
+	if lost != nil {
+		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
+	}
+	return Done, w.update(s, out)
+}
+
+// unname takes a deprecated external id away.
+func (w *worker) unname(p *partition, o op.Op) error {
+	if len(o.Body()) < 2 {
+		return op.ErrMalformed
+	}
+	ref, rec, key := binary.LittleEndian.Uint16(o.Body()), w.applying.rec, o.Key()
+	s, err := w.lookup(p, o.Number())
+	if err != nil {
+		return err
+	}
+	outcome := Nobody
+	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser && profile.Workspace(w.entryOf(s)) == rec.Workspace {
+		blob := w.entryOf(s)
+		since, _ := profile.Born(blob)
+		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
+		if ok {
+			outcome = Done
+			home := w.e.hasher.Number(rec.Workspace, op.ExternalID, key)
+			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
+				w.setApart(p, home, books.ApartElsewhere)
+				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
+			} else {
+				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
+			}
+			profile.SetUpdated(out, max(profile.Updated(out), rec.Stamp))
+			if err := w.update(s, out); err != nil {
+				return err
+			}
+		}
+	}
+	w.applying.future.report(ref, outcome)
+	return nil
+}
+
+// moveRow tells the row of a name that it leads to another profile now.
+func (w *worker) moveRow(p *partition, id op.IDKind, key []byte, from, to uint64) {
+	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
+	body := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, from), to)
+	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
+}
+
+// moveMember: a name leads to another profile now. One that doesn't lead to the first any more stays as it is.
+func (w *worker) moveMember(p *partition, o op.Op) error {
+	if len(o.Body()) < 16 {
+		return op.ErrMalformed
+	}
+	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
+	if s == nil || err != nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
+		return err
+	}
+	from, to := binary.LittleEndian.Uint64(o.Body()), binary.LittleEndian.Uint64(o.Body()[8:])
+	m := append(w.members[:0], entries.Members(w.entryOf(s))...)
+	at, has := -1, false
+	for i := 0; i < len(m)/8; i++ {
+		switch entries.Member(m, i) {
+		case from:
+			at = i
+		case to:
+			has = true
+		}
+	}
+	switch {
+	case at < 0:
+		return nil
+	case has:
+		m = append(m[:8*at], m[8*at+8:]...)
+	default:
+		binary.LittleEndian.PutUint64(m[8*at:], to)
+	}
+	return w.setMembers(s, m)
+}
+
+// place is where in the log the op at hand stands.
+func (w *worker) place() profile.Place {
+	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
+}
+
+// hasRoom says whether the profile in s may grow by an op of n bytes.
+func (w *worker) hasRoom(p *partition, s *arena.Slot, n int) bool {
+	need := s.Size() + 2*n + entries.ProfileSlack
+	return need <= arena.MaxBlockBytes && need+p.reserved(s.Number) <= arena.MaxBlockBytes
+}

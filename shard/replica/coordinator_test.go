@@ -1,0 +1,33 @@
+package replica_test
+
+import (
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/replica"
+)
+
+// coordinator is the real one, as the tests of the package below it know it.
+type coordinator struct{ *shard.Coordinator }
+
+func init() {
+	replica.OpenAlone = func(o replica.EngineOptions) (replica.Coordinator, error) {
+		c, err := shard.Open(o)
+		if err != nil {
+			return nil, err
+		}
+		return coordinator{c}, nil
+	}
+}
+
+func (c coordinator) NewBatch(workspace, actor uint32) *replica.Batch {
+	b := c.Coordinator.NewBatch(workspace, actor)
+	return &replica.Batch{Builder: &b.Builder, Request: b}
+}
+
+func (c coordinator) Find(workspace uint32, id op.IDKind, key []byte) (users []replica.User, err error) {
+	found, err := c.Coordinator.Find(workspace, id, key)
+	for _, u := range found {
+		users = append(users, replica.User(u))
+	}
+	return users, err
+}

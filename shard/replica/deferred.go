@@ -1,0 +1,209 @@
+package replica
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"millrace/shard/books"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/store"
+	"millrace/wal"
+)
+
+// A deferred record waits in the partition of its first op. The request's coordinator has it released when what it waits
+// for is visible (Release), and when nobody asks, the leader releases it all the same.
+
+// deferredRef names a deferred record.
+type deferredRef struct {
+	partition uint8
+	seq       uint64
+}
+
+// number is the reference in one number, as it travels; refOf is the reverse.
+func (r deferredRef) number() uint64 { return uint64(r.partition)<<56 | r.seq }
+
+func refOf(number uint64) deferredRef {
+	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
+}
+
+func refsOf(numbers []uint64) (refs []deferredRef) {
+	for _, number := range numbers {
+		refs = append(refs, refOf(number))
+	}
+	return refs
+}
+
+// deferredAt is the deferred record that a reference is of, nil when it is gone.
+func (e *Replica) deferredAt(ref deferredRef) *books.DeferredRecord {
+	p, w := e.partitions[ref.partition], e.owner[ref.partition]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return p.Deferred.Find(ref.seq)
+}
+
+// resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
+func (e *Replica) resumption(ref deferredRef, d *books.DeferredRecord) (data []byte, err error) {
+	rec, err := op.ParseRecord(d.Record, nil)
+	if err != nil {
+		return nil, err
+	}
+	routed, err := e.opts.Readdress(d.Record)
+	if err != nil {
+		return nil, err
+	}
+	body := append(binary.LittleEndian.AppendUint64(nil, ref.seq), routed...)
+	var out op.Builder
+	out.Reset(wal.HeaderBytes)
+	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
+	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
+}
+
+// keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
+// that knew of it is lost, it is released all the same.
+func (l *leadership) keep(ref deferredRef) {
+	if l.e.owner[ref.partition] == nil {
+		return
+	}
+	l.mu.Lock()
+	l.kept[ref] = time.Now().Add(l.e.opts.Patience)
+	l.mu.Unlock()
+}
+
+// claim says that the caller, and nobody else, releases a deferred record.
+func (l *leadership) claim(ref deferredRef) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.kept[ref]
+	delete(l.kept, ref)
+	return ok
+}
+
+// release lets a record go that the caller has claimed.
+func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, err error) {
+	e := l.e
+	d := e.deferredAt(ref)
+	if d == nil {
+		return x, ErrUnknown
+	}
+	p := &Pending{wanted: math.MaxInt}
+	p.init(e)
+	p.future.begin(l)
+	p.future.pending.Add(1)
+	p.commit.Urgent, p.commit.lead = true, l
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		var data []byte
+		if data, err = e.resumption(ref, d); err == nil {
+			p.latest = e.clock.Last()
+			err = l.submit(e, &p.commit, data)
+		}
+		switch {
+		case err == nil:
+			p.future.finish()
+			return p.Wait(end)
+		case errors.Is(err, store.ErrStore):
+			e.fail(err)
+			return x, e.Failed()
+		case errors.Is(err, ErrNotLeader), errors.Is(err, ErrClosed):
+			return x, err
+		}
+		select {
+		case <-end:
+			l.keep(ref)
+			return x, ErrUnknown
+		default:
+		}
+		if !e.again(err, pause, l.ended) {
+			return x, ErrNotLeader
+		}
+	}
+}
+
+// due are the deferred records that nobody has asked for until now, those of one partition in their order. They are not
+// due again for a while.
+func (l *leadership) due(now time.Time) (due []deferredRef) {
+	l.mu.Lock()
+	for ref, until := range l.kept {
+		if now.After(until) {
+			due = append(due, ref)
+			l.kept[ref] = now.Add(l.e.opts.Patience)
+		}
+	}
+	l.mu.Unlock()
+	slices.SortFunc(due, func(a, b deferredRef) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.partition, b.partition))
+	})
+	return due
+}
+
+// releaseDue releases the deferred records that nobody has asked for meanwhile, behind all that came before them. When
+// that can't come to where it goes, they wait on.
+func (l *leadership) releaseDue(due []deferredRef) {
+	if err := l.e.opts.FlushAll(); err != nil {
+		l.e.opts.Logger.Debug("deferred requests wait for what came before them", "error", err)
+		return
+	}
+	l.releaseAll(l.claimAll(due))
+}
+
+// releaseAll releases deferred records that are claimed, one after the other, and what they defer in turn.
+func (l *leadership) releaseAll(due []deferredRef) {
+	if len(due) == 0 {
+		return
+	}
+	l.e.opts.Logger.Info("releasing deferred requests whose coordinator was lost", "requests", len(due))
+	for ; len(due) > 0; due = due[1:] {
+		x, err := l.release(due[0], l.ended)
+		if err != nil { // it is kept, or somebody else's
+			continue
+		}
+		due = append(due, l.claimAll(refsOf(x.Deferred))...)
+	}
+}
+
+// claimAll are those of the deferred records that the caller, and nobody else, releases.
+func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
+	return slices.DeleteFunc(refs, func(ref deferredRef) bool { return l.e.owner[ref.partition] == nil || !l.claim(ref) })
+}
+
+// Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is
+// applied and all that it has caused is visible, apart from what was deferred in turn. end as in Wait. Only the leader
+// releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do); ErrUnknown as in Wait, and when
+// the record is gone already: somebody else has released it, and whether all of it is visible is not known.
+func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
+	r := refOf(ref)
+	if e.owner[r.partition] == nil {
+		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed,
+			r.partition)
+	}
+	l := e.lead.Load()
+	if l == nil || !l.takes(false) {
+		return effects, ErrNotLeader
+	}
+	defer l.answered()
+	if !l.claim(r) {
+		if err := e.waitDispatched(); err != nil { // who leads since a moment ago may not have applied it yet
+			return effects, err
+		}
+		if !l.claim(r) {
+			return effects, ErrUnknown
+		}
+	}
+	return l.release(r, end)
+}
+
+// waitDispatched returns when all that is dispatched by now is applied.
+func (e *Replica) waitDispatched() error {
+	last := uint64(0)
+	for _, w := range e.workers {
+		w.queue.mu.Lock()
+		last = max(last, w.queue.upTo)
+		w.queue.mu.Unlock()
+	}
+	return e.WaitApplied(last)
+}

@@ -1,0 +1,312 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"millrace/shard/arena"
+	"millrace/shard/bodies"
+	"millrace/shard/books"
+	"millrace/shard/entries"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// The directory: rows that lead from an alias, email, phone, or an external id that a profile got later, to profile
+// numbers. A row lies in the partition of its identifier and is laid out like a profile, so that it can hold an
+// address's subscription states with the same editor. It alone has them: who shares the address reads them there
+// (names.go), and nobody is told. An address without a user keeps them.
+
+// changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
+// said himself, and goes to the addresses that he has behind it, too.
+func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
+	w.contact.set = bodies.AppendStatesSet(w.contact.set[:0], o.Body(), w.applying.rec)
+	number, set := s.Number, w.contact.set
+	email, phone := profile.Addresses(w.entryOf(s))
+	if len(set) == 0 && entries.SameAddresses(email, phone, o.Body()) { // clients track the same values again and again
+		return w.applyIn(s, o)
+	}
+	before, after := &w.contact.before, &w.contact.after
+	before.Reset()
+	before.AddAddresses(email, phone) // a body names nobody's alias and no other external id
+	w.contact.had = profile.AppendStates(w.contact.had[:0], w.entryOf(s))
+	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
+	w.judge(number, verdict)
+	if verdict == profile.Ignored {
+		return w.update(s, out)
+	}
+	after.Reset()
+	after.AddAddresses(profile.Addresses(out))
+	out = w.moveAddresses(p, number, out, before, after, w.applying.rec.Stamp)
+	left := before.Of(op.Email) != nil && !bytes.Equal(before.Of(op.Email), after.Of(op.Email))
+	if left && !bodies.Sets(set, profile.State{Kind: profile.StateEmail}) { // reference.md 2.2
+		out = w.ed.ForgetState(out, profile.State{Kind: profile.StateEmail})
+	}
+	w.noteAll(p, number, w.contact.had, out)
+	if err := w.update(s, out); err != nil {
+		return err
+	}
+	w.tellRows(p, number, before, after)
+	for _, id := range entries.Addresses {
+		if key := after.Of(id); key != nil {
+			if w.contact.what = bodies.AppendStatesFor(w.contact.what[:0], set, id); len(w.contact.what) > 0 {
+				w.tellRow(p, op.RowState, w.echo(set, id), id, key, number, w.contact.what)
+			}
+		}
+	}
+	return nil
+}
+
+// echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that was had,
+// else 0.
+func (w *worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
+	for _, c := range set {
+		if !c.ForAddress(id) || c.Kind == profile.StateBounce || c.Kind == profile.StateSpam {
+			continue
+		}
+		i := slices.IndexFunc(w.contact.had, func(was profile.StateChange) bool { return was.Is(c.State) })
+		if i >= 0 && w.contact.had[i].Same(c.State) || i < 0 && !differs(profile.StateChange{}, false, c.State) {
+			return 0
+		}
+	}
+	return op.Echo
+}
+
+// moveAddresses notes in a profile since when it has an address that it did not have before, and which one it leaves.
+func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, after *entries.Keys, at int64) []byte {
+	for _, id := range entries.Addresses {
+		old, now := before.Of(id), after.Of(id)
+		if bytes.Equal(old, now) {
+			continue
+		}
+		if old != nil {
+			w.noteStay(p, number, books.Stay{ID: id, Key: old, Since: profile.Joined(out, id), Until: at})
+			out = w.ed.AddLeave(out, id, at)
+		}
+		since := at
+		if now == nil {
+			since = 0
+		}
+		out = w.ed.SetJoined(out, id, since)
+	}
+	return out
+}
+
+// tellRows tells the directory which identifiers a profile has no more, and which it has now. Of an address that it
+// leaves it wants to know what held for it there.
+func (w *worker) tellRows(p *partition, number uint64, before, after *entries.Keys) {
+	for _, k := range before.List {
+		if !after.Has(k) {
+			var until []byte
+			if k.ID == op.Email || k.ID == op.Phone {
+				until = binary.LittleEndian.AppendUint64(nil, uint64(w.applying.rec.Stamp))
+			}
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, number, until)
+		}
+	}
+	for _, k := range after.List {
+		if !before.Has(k) {
+			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
+		}
+	}
+}
+
+// tellRow sends a change to a directory row: the profile's number, then what is said.
+func (w *worker) tellRow(
+	p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
+) {
+	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
+	w.contact.body = append(binary.LittleEndian.AppendUint64(w.contact.body[:0], number), what...)
+	w.send(p, kind, op.MakeFlags(flags, id), home, w.contact.body, key, false)
+}
+
+// addMember: a profile has got this address.
+func (w *worker) addMember(p *partition, o op.Op) error {
+	id := o.Flags().ID()
+	s, row, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, id, o.Key())
+	if err != nil {
+		return err
+	}
+	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser {
+		return nil // an external id that has a profile of its own by now
+	}
+	return w.addToRow(p, row, id, o.Key(), binary.LittleEndian.Uint64(o.Body()))
+}
+
+// addToRow adds a profile's number to the row at number row, making the row when it isn't there.
+func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, number uint64) error {
+	rec := w.applying.rec
+	s, err := w.lookup(p, row)
+	if err != nil {
+		return err
+	}
+	if s == nil {
+		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
+			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), books.ApartElsewhere)
+		}
+		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, key, rec.Workspace, rec.Stamp)
+		if s, err = w.insert(p, row, w.row); err != nil {
+			return err
+		}
+	}
+	m := entries.Members(w.entryOf(s))
+	for i := 0; i < len(m)/8; i++ {
+		if entries.Member(m, i) == number {
+			return nil
+		}
+	}
+	if len(m)/8 >= maxMembers {
+		entries.Overgrown.Inc()
+		return nil
+	}
+	m = binary.LittleEndian.AppendUint64(append(w.members[:0], m...), number)
+	if err := w.setMembers(s, m); err != nil {
+		return err
+	}
+	b := w.entryOf(s)
+	profile.SetUpdated(b, max(profile.Updated(b), w.rec.Stamp)) // when the last one came: not before he thinks
+	return nil
+}
+
+// maxMembers bounds how many profiles share one address; later ones keep the address but are not found by it.
+const maxMembers = 100_000
+
+func (w *worker) setMembers(s *arena.Slot, m []byte) error {
+	w.members = m
+	w.value = op.AppendString(w.value[:0], m)
+	return w.update(s, w.ed.SetAttr(w.entryOf(s), entries.AttrMembers, op.Value(w.value)))
+}
+
+// removeMember: a profile has lost this address or is gone. A row without profiles and states goes too. Who left, and
+// is there still, gets to know what the address has.
+func (w *worker) removeMember(p *partition, o op.Op) error {
+	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
+	if err != nil {
+		return err
+	}
+	number, until := binary.LittleEndian.Uint64(o.Body()), o.Body()[8:]
+	if len(until) > 0 {
+		var states []profile.StateChange
+		if s != nil {
+			states = bodies.StatesOf(w.entryOf(s))
+		}
+		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, bodies.AppendStates(bytes.Clone(until), states), nil,
+			false)
+	}
+	if s == nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
+		return nil
+	}
+	m := append(w.members[:0], entries.Members(w.entryOf(s))...)
+	for i := 0; i < len(m)/8; i++ {
+		if entries.Member(m, i) == number {
+			m = append(m[:8*i], m[8*i+8:]...)
+			break
+		}
+	}
+	if len(m) == 0 && !profile.HasStates(w.entryOf(s)) {
+		return w.erase(p, s)
+	}
+	return w.setMembers(s, m)
+}
+
+// left: a profile gets to know what an address has that it has left. One that was merged meanwhile has nothing to keep
+// (decisions.md D5).
+func (w *worker) left(p *partition, o op.Op) error {
+	if len(o.Body()) < 8 {
+		return op.ErrMalformed
+	}
+	s, isUser, err := w.entryAt(p, o.Number())
+	if err != nil || !isUser {
+		return err
+	}
+	had := bodies.StatesOf(w.entryOf(s))
+	until, states := int64(binary.LittleEndian.Uint64(o.Body())), bodies.ParseStates(o.Body()[8:])
+	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, states)
+	w.noteAll(p, s.Number, had, out)
+	return w.update(s, out)
+}
+
+// setRowState: states were set for this address, by a profile that has it or for the address itself. What an import
+// offers is taken of what the address has nothing of, and of who is alone there.
+func (w *worker) setRowState(p *partition, o op.Op) error {
+	rec, id := w.applying.rec, o.Flags().ID()
+	s, row, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
+	if err != nil {
+		return err
+	}
+	number, changes := binary.LittleEndian.Uint64(o.Body()), bodies.ParseStates(o.Body()[8:])
+	if o.Flags().Has(op.Offer) {
+		if s == nil || !isAlone(w.entryOf(s), number) {
+			return nil
+		}
+		changes = bodies.Missing(w.entryOf(s), changes)
+	}
+	if s == nil {
+		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, o.Key(), rec.Workspace, rec.Stamp)
+		if s, err = w.insert(p, row, w.row); err != nil {
+			return err
+		}
+	}
+	for i := range changes {
+		if c := &changes[i]; c.Changed == 0 { // from a request
+			c.Changed, c.Actor, c.Source = rec.Stamp, rec.Actor, rec.Source
+		}
+	}
+	w.applying.echoes = number != 0
+	err = w.setStates(p, s, changes)
+	w.applying.echoes = false
+	return err
+}
+
+// isAlone says whether a profile is the only one that a row leads to.
+func isAlone(row []byte, number uint64) bool {
+	m := entries.Members(row)
+	return len(m) == 8 && entries.Member(m, 0) == number
+}
+
+// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
+// row. Without one, s is nil and free the number where it would go.
+func (w *worker) findHome(
+	p *partition, home uint64, workspace uint32, id op.IDKind, key []byte,
+) (s *arena.Slot, free uint64, err error) {
+	for n := home; ; n = identity.Next(n) {
+		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
+			return nil, n, err
+		}
+		if entries.IsOf(w.entryOf(s), workspace, id, key) {
+			return s, n, nil
+		}
+	}
+}
+
+// passTombstones goes from n on to the first number that has no tombstone, and to the entry there, if there is one.
+func (w *worker) passTombstones(p *partition, n uint64) (s *arena.Slot, at uint64, err error) {
+	for at = n; ; {
+		if s, err = w.lookup(p, at); err != nil {
+			return nil, at, err
+		}
+		if s == nil || profile.Kind(w.entryOf(s)) != entries.KindTombstone {
+			break
+		}
+		at = entries.Behind(w.entryOf(s), at)
+	}
+	if at == n {
+		return s, at, nil
+	}
+	return s, at, w.shorten(p, n, at)
+}
+
+// shorten makes the tombstone at n remember that only tombstones are there before to. Slots stay where they are.
+func (w *worker) shorten(p *partition, n, to uint64) error {
+	s := p.Find(n)
+	tombstone := w.entryOf(s)
+	if entries.Behind(tombstone, n) == to {
+		return nil
+	}
+	var longer [profile.HeaderBytes + 16]byte
+	copy(longer[:profile.HeaderBytes+8], tombstone)
+	binary.LittleEndian.PutUint64(longer[profile.HeaderBytes+8:], to)
+	return w.update(s, longer[:])
+}

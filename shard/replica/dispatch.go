@@ -1,0 +1,360 @@
+package replica
+
+import (
+	"fmt"
+	"math/bits"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// Dispatch is the OnDurable of a group's log: it takes the next records, in the order of their positions, from one
+// goroutine. Those that were appended here have their Context; of others the engine keeps Data until they are applied,
+// which must not change meanwhile. When the workers are behind, Dispatch waits, so that what is in memory is bounded. A
+// record that can't be read fails the engine; one that it has had is left out. After Close nothing is taken any more:
+// the next Open begins with what is not applied.
+func (e *Replica) Dispatch(records []*wal.Record) {
+	ready := e.ready[:0]
+	defer func() {
+		clear(ready[:cap(ready)])
+		e.ready = ready[:0]
+	}()
+	had := e.dispatched()
+	for i, r := range records {
+		if r.Context != nil {
+			ready = append(ready, r)
+			continue
+		}
+		if r.Position <= had {
+			continue
+		}
+		c := e.window.tryTake(len(r.Data))
+		if c == nil {
+			if len(ready) > 0 { // room comes of what is ready
+				e.dispatch(ready, records[i-1].Position)
+				ready = ready[:0]
+			}
+			if c = e.window.take(len(r.Data)); c == nil {
+				return
+			}
+		}
+		if len(r.Data) < wal.HeaderBytes {
+			e.fail(fmt.Errorf("position %d: %w: %d bytes", r.Position, op.ErrMalformed, len(r.Data)))
+			return
+		}
+		if err := e.adopt(c, r.Position, r.Data[wal.HeaderBytes:]); err != nil {
+			e.fail(err)
+			return
+		}
+		e.countLogged(len(r.Data))
+		ready = append(ready, &c.Record)
+	}
+	if len(ready) > 0 && !e.window.hasEnded() {
+		e.dispatch(ready, records[len(records)-1].Position)
+	}
+}
+
+// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last.
+// It sorts them all before the first worker gets any: a record that has been applied may be its owner's again.
+func (e *Replica) dispatch(records []*wal.Record, last uint64) {
+	for _, r := range records {
+		c := r.Context.(*commit)
+		for set := c.workers; set != 0; set &= set - 1 {
+			w := e.workers[bits.TrailingZeros64(set)]
+			w.sorted = append(w.sorted, c)
+		}
+	}
+	for _, w := range e.workers {
+		if !e.opts.ownsLog || !w.takeOver(last) {
+			w.enqueue(last)
+		}
+		clear(w.sorted)
+		w.sorted = w.sorted[:0]
+	}
+}
+
+// enqueue gives the worker's goroutine what was sorted for it.
+func (w *worker) enqueue(last uint64) {
+	q := &w.queue
+	q.mu.Lock()
+	wake := len(q.items) == 0 && len(w.sorted) > 0 || q.waiters > 0
+	q.items = append(q.items, w.sorted...)
+	q.upTo = max(q.upTo, last)
+	q.mu.Unlock()
+	if wake {
+		q.cond.Broadcast()
+	}
+}
+
+// atOnceOps is how many ops are applied by the log's goroutine at most: as long as that takes, nothing is written.
+const atOnceOps = 64
+
+// takeOver applies what was sorted for the worker in the caller's goroutine, the log's, when that is little and the
+// worker has nothing else to do: small requests then wait for one switch of goroutines less. It says false, with
+// nothing done, when the worker's goroutine is to do it. It never waits, neither for the store nor for a lock.
+func (w *worker) takeOver(last uint64) bool {
+	if ops := opsOf(w.sorted); ops == 0 || ops > atOnceOps || !w.complete.Load() || !w.claimQueue() {
+		return false
+	}
+	if !w.mu.TryLock() {
+		w.releaseQueue(0)
+		return false
+	}
+	if w.isCrowded() {
+		w.mu.Unlock()
+		w.releaseQueue(0)
+		return false
+	}
+	appliedAtOnce.Add(len(w.sorted))
+	if _, err := w.doLocked(w.sorted); err != nil {
+		w.e.fail(err)
+		return true // and the queue stays busy, as when the worker's goroutine fails
+	}
+	w.releaseQueue(last)
+	return true
+}
+
+var appliedAtOnce = metrics.NewCounter("millrace_records_applied_at_once_total")
+
+func opsOf(items []*commit) (n int) {
+	for _, c := range items {
+		n += c.rec.Count
+	}
+	return n
+}
+
+// claimQueue makes the caller the one who applies, unless there is somebody or something before it.
+func (w *worker) claimQueue() bool {
+	q := &w.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy || q.closed || len(q.items) > 0 {
+		return false
+	}
+	q.busy = true
+	return true
+}
+
+// releaseQueue ends what claimQueue began; all up to position last is applied.
+func (w *worker) releaseQueue(last uint64) {
+	q := &w.queue
+	q.mu.Lock()
+	q.busy = false
+	q.done, q.upTo = max(q.done, last), max(q.upTo, last)
+	wake := q.waiters > 0
+	q.mu.Unlock()
+	if wake {
+		q.cond.Broadcast()
+	}
+}
+
+// dispatched is the position up to which all has been dispatched.
+func (e *Replica) dispatched() uint64 {
+	q := &e.workers[0].queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.upTo
+}
+
+// adopt makes c the commit of a record that was not made here, or not by this process.
+func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) {
+	c.Position = position
+	if c.rec, err = op.ParseRecord(payload, c.rec.Names); err != nil {
+		return fmt.Errorf("position %d: %w", position, err)
+	}
+	c.workers = 0
+	for rest := c.rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		w := e.owner[o.Partition()]
+		if w == nil {
+			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group", position, op.ErrMalformed,
+				o.Partition())
+		}
+		c.workers |= 1 << w.id
+	}
+	if c.rec.Count == 0 {
+		return fmt.Errorf("position %d: %w: no ops", position, op.ErrMalformed)
+	}
+	c.left.Store(int32(popcount(c.workers)))
+	e.observe(c.rec.Stamp + stampsOf(&c.rec)) // each op has one of its own
+	return nil
+}
+
+// Lost is the OnLost of a group's log: records that were appended here and may or may not be in the log, now that
+// leadership is lost. Who waits for them gets ErrUnknown.
+func (e *Replica) Lost(records []*wal.Record) {
+	for _, r := range records {
+		c := r.Context.(*commit)
+		c.lead.end()
+		if c.left.Swap(0) > 0 && c.finished != nil {
+			c.finished()
+		}
+		c.future.lose(int32(popcount(c.workers)))
+	}
+}
+
+// applyOther is apply for a record that was not made here. What its bytes make of apply is no reason to end the
+// process.
+func (w *worker) applyOther(c *commit) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			w.e.opts.Logger.Error("a record can't be applied", "position", c.Position, "error", p,
+				"stack", string(debug.Stack()))
+			err = fmt.Errorf("apply position %d op %d: %w: %w", c.Position, w.applying.ordinal, op.ErrMalformed, p)
+		default:
+			panic(p)
+		}
+	}()
+	return w.apply(c)
+}
+
+// Advance says that all records up to a position have been dispatched: the log has none between the last of them and
+// there. So the engine counts as having applied the log that far, once it has applied those.
+func (e *Replica) Advance(position uint64) {
+	for last := e.advanced.Load(); last < position &&
+		!e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
+	}
+	for _, w := range e.workers {
+		q := &w.queue
+		q.mu.Lock()
+		q.upTo = max(q.upTo, position)
+		wake := q.waiters > 0
+		q.mu.Unlock()
+		if wake {
+			q.cond.Broadcast()
+		}
+	}
+}
+
+// WaitApplied returns nil when all up to a position is applied, and so visible to reads. It waits for records, or
+// Advance, to come so far. Errors: ErrFailed, ErrClosed.
+func (e *Replica) WaitApplied(position uint64) error {
+	for _, w := range e.workers {
+		if err := w.waitApplied(position); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) waitApplied(position uint64) error {
+	q := &w.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiters++
+	defer func() { q.waiters-- }()
+	for q.done < position && (q.upTo < position || len(q.items) > 0 || q.busy) {
+		if err := w.e.Failed(); err != nil {
+			return err
+		}
+		if q.closed || w.e.closing.Load() {
+			return ErrClosed
+		}
+		q.cond.Wait()
+	}
+	if len(q.items) == 0 && !q.busy {
+		q.done = max(q.done, q.upTo)
+	}
+	return nil
+}
+
+// window bounds the records between log and apply that were not made here, and keeps their commits to be used again.
+type window struct {
+	mu       sync.Mutex
+	cond     sync.Cond
+	idle     []*commit
+	out      int   // commits that are under way
+	bytes    int64 // what they count
+	maxBytes int64
+	ended    bool
+}
+
+// windowRecords is how many records may be under way.
+const windowRecords = 256
+
+func (v *window) init(maxBytes int64) {
+	v.cond.L = &v.mu
+	v.maxBytes = maxBytes
+}
+
+// take returns a commit for a record of so many bytes when there is room, or nil when the engine has failed or is
+// closing. Who applies the commit gives it back.
+func (v *window) take(size int) *commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for !v.ended && !v.hasRoom(size) {
+		v.cond.Wait()
+	}
+	return v.next(size)
+}
+
+// tryTake is take for who doesn't wait: nil also when there is no room.
+func (v *window) tryTake(size int) *commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.hasRoom(size) {
+		return nil
+	}
+	return v.next(size)
+}
+
+// hasRoom: a record that is too large by itself goes alone.
+func (v *window) hasRoom(size int) bool {
+	return v.out < windowRecords && (v.out == 0 || v.bytes+int64(size) <= v.maxBytes)
+}
+
+func (v *window) next(size int) (c *commit) {
+	if v.ended {
+		return nil
+	}
+	if n := len(v.idle); n > 0 {
+		c, v.idle = v.idle[n-1], v.idle[:n-1]
+	} else {
+		c = &commit{}
+		c.Context, c.finished = c, func() { v.give(c) }
+	}
+	v.out++
+	v.bytes += int64(size)
+	c.size = int64(size)
+	return c
+}
+
+func (v *window) give(c *commit) {
+	v.mu.Lock()
+	v.out--
+	v.bytes -= c.size
+	c.rec.Ops = nil // the record's owner may let its memory go
+	clear(c.rec.Names)
+	v.idle = append(v.idle, c)
+	v.mu.Unlock()
+	v.cond.Signal()
+}
+
+// end lets nothing in any more.
+func (v *window) end() {
+	v.mu.Lock()
+	v.ended = true
+	v.mu.Unlock()
+	v.cond.Broadcast()
+}
+
+func (v *window) hasEnded() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.ended
+}
+
+// forget lets go the memory that a replay has used.
+func (v *window) forget() {
+	v.mu.Lock()
+	v.idle = nil
+	v.mu.Unlock()
+}

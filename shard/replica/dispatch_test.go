@@ -1,0 +1,50 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+)
+
+// TestSmallRecordsAreAppliedAtOnce: what is little the log's goroutine applies itself, but it waits for no worker that
+// is held up: records of others go on.
+func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	before := appliedAtOnce.Get()
+	for i := range 20 {
+		commitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "bought", 0)
+	}
+	require.GreaterOrEqual(t, appliedAtOnce.Get()-before, uint64(20))
+
+	held := e.workers[0]
+	held.mu.Lock()
+	var of [2][]string // users, by whether their worker is held up
+	for i := 0; len(of[0]) == 0 || len(of[1]) == 0; i++ {
+		id := fmt.Sprint("v", i)
+		k := 0
+		if e.owner[e.hasher.Number(1, op.ExternalID, []byte(id))>>56] == held {
+			k = 1
+		}
+		of[k] = append(of[k], id)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		b := e.NewBatch(1, 0)
+		addEvent(b, op.ExternalID, of[1][0], "bought", 0)
+		err := b.Commit()
+		b.Release()
+		waiting <- err
+	}()
+	for range 3 { // the first or a later one is in the log behind the one that waits
+		commitEvent(t, e, op.ExternalID, of[0][0], "bought", 0)
+	}
+	require.Empty(t, waiting)
+	held.mu.Unlock()
+	require.NoError(t, <-waiting)
+	require.Equal(t, 3, eventCount(t, e, op.ExternalID, of[0][0], "bought"))
+	require.Equal(t, 1, eventCount(t, e, op.ExternalID, of[1][0], "bought"))
+}

@@ -1,0 +1,226 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard/books"
+	"millrace/shard/store"
+	"millrace/wal"
+)
+
+// A store can be taken apart: from one that has all partitions, or those of one group, others are made that have some
+// of them. So a node that was alone becomes the groups of a cluster.
+
+// Settle returns when all that requests have caused is done and nothing waits: no message is on its way, no record is
+// deferred, no users are being merged. The caller commits nothing meanwhile; what an earlier process has left under way
+// is taken up by Open. Errors: that of ctx, ErrFailed.
+func (e *Replica) Settle(ctx context.Context) error {
+	tick := time.NewTicker(settlePause)
+	defer tick.Stop()
+	for {
+		if err := e.Failed(); err != nil {
+			return err
+		}
+		before := e.log.LastPosition()
+		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions
+		// was there at one time.
+		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 && s.InflightBytes == 0 &&
+			e.log.LastPosition() == before {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+const settlePause = 5 * time.Millisecond
+
+// Secret is what numbers are made with: of who knows it, users can be aimed at one partition.
+func (e *Replica) Secret() [32]byte { return e.store.Secret }
+
+// Extract describes a store to be made of a part of another one (Replica.Extract).
+type Extract struct {
+	FS  vfs.FS // default vfs.Default
+	Dir string // Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
+	// First and Count are the partitions.
+	First, Count int
+	// Control makes the store of a control group: control documents and audit log, and no users. A store that isn't one
+	// has neither.
+	Control bool
+	// WithoutDocuments is a prefix: documents whose keys begin with it are left out; empty: none. Documents are added.
+	WithoutDocuments string
+	Documents        map[string][]byte
+	// Position is what the partitions are to say that they have applied: the new engine's log begins behind it.
+	Position uint64
+	// Progress is called for each partition that is done; may be nil.
+	Progress func(partition uint8)
+	Logger   *slog.Logger // default slog.Default()
+}
+
+// PartitionBytes is about how many bytes a partition takes in the store.
+func (e *Replica) PartitionBytes(partition uint8) int64 {
+	lower, upper := store.Bounds(partition)
+	n, err := e.store.DB.EstimateDiskUsage(lower, upper)
+	if err != nil {
+		return 0
+	}
+	return int64(n)
+}
+
+// Extract makes a store of a part of this engine's. The new one has the same secret, and is on disk when Extract
+// returns nil. The caller has written a Checkpoint since the last change, and nothing changes meanwhile. What the event
+// log has not packed is the caller's to look after: events without effect are left out.
+func (e *Replica) Extract(ctx context.Context, x Extract) error {
+	if x.FS == nil {
+		x.FS = vfs.Default
+	}
+	if x.Logger == nil {
+		x.Logger = slog.Default()
+	}
+	if x.Progress == nil {
+		x.Progress = func(uint8) {}
+	}
+	path := x.FS.PathJoin(x.Dir, "state")
+	if names, err := x.FS.List(path); err == nil && len(names) > 0 {
+		return fmt.Errorf("%q is not empty", path)
+	}
+	if err := wal.MakeDir(x.FS, path); err != nil {
+		return err
+	}
+	o := e.storeOptions(true, e.store.Secret)
+	o.FS, o.Dir, o.Logger, o.Cache = x.FS, path, x.Logger, nil
+	o.Note, o.OnFailure = func(uint64) {}, func(error) {} // its flush says so
+	s, err := store.Open(o)
+	if err != nil {
+		return err
+	}
+	c := &copier{ctx: ctx, from: e, to: s, x: &x, batch: s.DB.NewBatch()}
+	err = c.copy()
+	_ = c.batch.Close()
+	if err == nil {
+		err = s.Flush()
+	}
+	return errors.Join(err, s.Close())
+}
+
+// copier is one run of Extract.
+type copier struct {
+	ctx   context.Context
+	from  *Replica
+	to    *store.Store
+	x     *Extract
+	batch *pebble.Batch
+}
+
+// copyBatchBytes is how much is written at once.
+const copyBatchBytes = 4 << 20
+
+func (c *copier) copy() error {
+	if err := c.from.saveStamp(c.batch); err != nil {
+		return err
+	}
+	if c.x.Control {
+		if err := c.documents(); err != nil {
+			return err
+		}
+	}
+	for p := c.x.First; p < c.x.First+c.x.Count; p++ {
+		if err := c.partition(uint8(p)); err != nil {
+			return fmt.Errorf("partition %d: %w", p, err)
+		}
+		c.x.Progress(uint8(p))
+	}
+	return c.write()
+}
+
+func (c *copier) set(k, v []byte) error {
+	if err := c.batch.Set(k, v, nil); err != nil {
+		return err
+	}
+	if c.batch.Len() < copyBatchBytes {
+		return nil
+	}
+	return c.write()
+}
+
+func (c *copier) write() error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	c.batch.Reset()
+	return nil
+}
+
+func (c *copier) documents() error {
+	without := c.x.WithoutDocuments
+	err := c.from.store.Documents(func(key string, doc []byte) {
+		if without != "" && strings.HasPrefix(key, without) || c.x.Documents[key] != nil {
+			return
+		}
+		_ = c.batch.Set(store.DocumentKey(key), doc, nil) // fails only when the batch was committed
+	})
+	if err != nil {
+		return err
+	}
+	for key, doc := range c.x.Documents { // order doesn't matter: the keys differ
+		if err := c.set(store.DocumentKey(key), doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partition copies the books of a partition, as far as they go along, and its entries.
+func (c *copier) partition(p uint8) error {
+	lower, upper := store.Bounds(p)
+	if c.x.Control { // of its books the audit log alone
+		upper = store.AppendEntryKey(nil, uint64(p)<<56|1)
+	}
+	found := false
+	err := c.from.store.Scan(lower, upper, func(k, v []byte) error {
+		if len(k) > store.EntryKeyBytes {
+			switch kind := k[store.EntryKeyBytes]; {
+			case kind == store.BookApplied:
+				found = true
+				return c.applied(k, v)
+			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped, kind == store.BookNoted:
+				return nil
+			}
+		}
+		return c.set(k, v)
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: its books are missing", store.ErrStore)
+	}
+	return err
+}
+
+// applied copies a partition's position, and its counters: those of a control group begin anew.
+func (c *copier) applied(k, v []byte) error {
+	at, err := books.ParsePositions(v)
+	if err != nil {
+		return err
+	}
+	if at.Applied > c.x.Position {
+		return fmt.Errorf("%w: it is at position %d, ahead of %d", store.ErrStore, at.Applied, c.x.Position)
+	}
+	if c.x.Control {
+		at = books.Positions{}
+	}
+	at.Applied = c.x.Position
+	return c.set(k, at.Encode())
+}

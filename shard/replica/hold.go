@@ -1,0 +1,161 @@
+package replica
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"millrace/shard/bodies"
+	"millrace/shard/op"
+	"millrace/shard/store"
+)
+
+// held is what merges know of one profile (merge.go): how many are on their way to it, and who waits until they have
+// come.
+type held struct {
+	pins    uint32
+	room    int64 // bytes set apart for who is on the way, so that together they fit an entry
+	waiting []*waiter
+}
+
+// Who waits, waits for pins: without any there is no list.
+
+// waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in
+// turn.
+type waiter struct {
+	record []byte
+	future *future // nil for /users/merge and after a restart
+}
+
+func (p *partition) isPinned(number uint64) bool {
+	h := p.held[number]
+	return h != nil && h.pins > 0
+}
+
+// waits says whether somebody waits to leave with, or to come to, the profile.
+func (p *partition) waits(number uint64) bool {
+	h := p.held[number]
+	return h != nil && len(h.waiting) > 0
+}
+
+// reserved is how many bytes the profile must leave free for who is on the way to it.
+func (p *partition) reserved(number uint64) int {
+	if len(p.held) == 0 {
+		return 0
+	}
+	if h := p.held[number]; h != nil {
+		return int(h.room)
+	}
+	return 0
+}
+
+func (p *partition) holdOf(number uint64) *held {
+	p.heldNew = true
+	h := p.held[number]
+	if h == nil {
+		if p.held == nil {
+			p.held = make(map[uint64]*held)
+		}
+		h = &held{}
+		p.held[number] = h
+	}
+	return h
+}
+
+// hold pins a profile for one who comes with so many bytes.
+func (p *partition) hold(number uint64, room int) {
+	h := p.holdOf(number)
+	h.pins++
+	h.room += int64(room)
+}
+
+// unhold takes a pin off.
+func (p *partition) unhold(number uint64, room int) {
+	h := p.holdOf(number)
+	if h.pins == 0 {
+		panic("BUG: a profile that is not pinned is unpinned")
+	}
+	h.pins--
+	h.room -= int64(room)
+	p.forgetHeld(number, h)
+}
+
+func (p *partition) forgetHeld(number uint64, h *held) {
+	if h.pins == 0 && len(h.waiting) == 0 {
+		delete(p.held, number)
+	}
+}
+
+// takeWaiting takes those who wait off the list, when the profile is pinned no more. They count as merges until the
+// caller has seen to each: who reads the count meanwhile must not take them for ended.
+func (p *partition) takeWaiting(number uint64) []*waiter {
+	h := p.held[number]
+	if h == nil || h.pins > 0 {
+		return nil
+	}
+	p.heldNew = true
+	list := h.waiting
+	h.waiting = nil
+	p.forgetHeld(number, h)
+	return list
+}
+
+// park makes a merge wait for the profile with this number, which is pinned.
+func (w *worker) park(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+	rec := w.applying.rec
+	var b op.Builder
+	b.Reset(0)
+	b.MaxArray, b.Source = rec.MaxArray, rec.Source
+	b.Append(kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key)
+	x := &waiter{record: b.Finish(rec.Workspace, rec.Actor, rec.Stamp)}
+	if t := w.applying.future; t != nil {
+		x.future = t
+		t.pending.Add(1)
+	}
+	h := p.holdOf(number)
+	h.waiting = append(h.waiting, x)
+	p.tokens.Add(1)
+}
+
+// encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who
+// waits, their records with sizes.
+func (p *partition) encodeHeld() (v []byte) {
+	for _, number := range slices.Sorted(maps.Keys(p.held)) {
+		h := p.held[number]
+		v = binary.LittleEndian.AppendUint64(v, number)
+		v = binary.LittleEndian.AppendUint32(v, h.pins)
+		v = binary.LittleEndian.AppendUint64(v, uint64(h.room))
+		v = binary.LittleEndian.AppendUint32(v, uint32(len(h.waiting)))
+		for _, x := range h.waiting {
+			v = binary.LittleEndian.AppendUint32(v, uint32(len(x.record)))
+			v = append(v, x.record...)
+		}
+	}
+	return v
+}
+
+const heldHeader = 8 + 4 + 8 + 4
+
+func (p *partition) decodeHeld(v []byte) error {
+	short := fmt.Errorf("%w: the book of merges is cut short", store.ErrStore)
+	for len(v) > 0 {
+		if len(v) < heldHeader {
+			return short
+		}
+		h := p.holdOf(binary.LittleEndian.Uint64(v))
+		h.pins, h.room = binary.LittleEndian.Uint32(v[8:]), int64(binary.LittleEndian.Uint64(v[12:]))
+		count := binary.LittleEndian.Uint32(v[20:])
+		for v = v[heldHeader:]; count > 0; count-- {
+			if len(v) < 4 || uint64(len(v)-4) < uint64(binary.LittleEndian.Uint32(v)) {
+				return short
+			}
+			size := int(binary.LittleEndian.Uint32(v))
+			h.waiting = append(h.waiting, &waiter{record: append([]byte{}, v[4:4+size]...)})
+			p.tokens.Add(1)
+			v = v[4+size:]
+		}
+	}
+	p.heldNew = false
+	return nil
+}

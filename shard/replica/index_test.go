@@ -1,0 +1,102 @@
+package replica
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// TestIndexesGoWithTheirBlocks: profiles that grow from block to block, are moved as compaction does, edited by verbs
+// that know no index, dropped and read back, are what an editor without blocks makes of them.
+func TestIndexesGoWithTheirBlocks(t *testing.T) {
+	rng := testseed.Rand(t)
+	w := bareWorker(t, 1, 1<<30)
+	w.e.limits.EnsureDefaults()
+	p := w.parts[0]
+	var plain profile.Editor
+	want := map[uint64][]byte{}
+	for number := uint64(1); number <= 20; number++ {
+		want[number] = profile.New(nil, 3, op.ExternalID, fmt.Appendf(nil, "user %d", number), 1)
+		_, err := w.insert(p, number, want[number])
+		require.NoError(t, err)
+	}
+	for step := range 4000 {
+		number := 1 + rng.Uint64N(20)
+		s, blob := p.Find(number), slices.Clip(want[number])
+		o, rec := randomUserOp(t, rng, int64(step))
+		switch rng.IntN(20) {
+		case 0:
+			require.NoError(t, w.arena.Move(s))
+		case 1:
+			state := profile.StateChange{State: profile.State{Kind: profile.StateEmail, Value: "opted_in"}, Changed: int64(step)}
+			blob = plain.SetState(blob, state)
+			require.NoError(t, w.update(s, w.ed.SetState(w.entryOf(s), state)))
+		case 2:
+			w.arena.Release(s.Off, s.Class())
+			p.Remove(s)
+			_, err := w.admit(p, number, blob)
+			require.NoError(t, err)
+		default:
+			blob, _ = plain.Apply(blob, o, rec, &w.e.limits)
+			w.applying = applying{rec: rec}
+			require.NoError(t, w.change(p, s, o))
+		}
+		want[number] = slices.Clone(blob)
+		require.NoError(t, profile.Check(want[number]))
+		require.True(t, bytes.Equal(want[number], w.entryOf(p.Find(number))), "step %d", step)
+	}
+	checkArena(t, w)
+}
+
+// TestTouchOfNobody: an op that is for a partition and no entry of it finds an empty slot, which has no block.
+func TestTouchOfNobody(t *testing.T) {
+	w := bareWorker(t, 1, 1<<30)
+	p := w.parts[0]
+	w.e.owner[0], w.e.partitions[0] = w, p
+	s, err := w.insert(p, 7, profile.New(nil, 3, op.ExternalID, []byte("u"), 1))
+	require.NoError(t, err)
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
+	var b op.Builder
+	b.Reset(0)
+	for range 5 {
+		b.Append(op.Sweep, 0, 0, nil, nil)
+	}
+	rec, err := op.ParseRecord(b.Finish(3, 1, 1), nil)
+	require.NoError(t, err)
+	w.touch([]*commit{{rec: rec}})
+}
+
+// randomUserOp is an op of a record of its own.
+func randomUserOp(t *testing.T, rng *rand.Rand, at int64) (op.Op, *op.Record) {
+	var b op.Builder
+	b.Reset(0)
+	start, kind := b.Begin(), op.Event
+	name := b.Name(fmt.Appendf(nil, "name %d", rng.IntN(60)))
+	switch from := len(b.Buf); rng.IntN(3) {
+	case 0:
+		b.Buf = op.AppendEventBody(b.Buf)
+		op.PutEvent(b.Buf[from:], at*1000, name, 0)
+	case 1:
+		kind = op.Purchase
+		b.Buf = op.AppendPurchaseBody(b.Buf)
+		op.PutPurchase(b.Buf[from:], at*1000, 5, 5, uint32(1+rng.IntN(3)), name, 0, [3]byte([]byte("USD")))
+	default:
+		kind = op.Attributes
+		b.Buf = append(b.Buf, byte(name+op.ReservedCodes)|0x80, byte((name+op.ReservedCodes)>>7))
+		b.Buf = op.AppendString(b.Buf, make([]byte, rng.IntN(60)))
+	}
+	b.End(start, kind, 0, 0, 1)
+	rec, err := op.ParseRecord(b.Finish(3, 1, at), nil)
+	require.NoError(t, err)
+	o, _ := op.Next(rec.Ops)
+	return o, &rec
+}

@@ -1,0 +1,83 @@
+package replica
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// openAsked is an engine whose worker has room for who is there.
+func openAsked(t *testing.T) (*Engine, *worker) {
+	t.Helper()
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	e := openTest(t, o)
+	w := e.workers[0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isAsked = true
+	require.NoError(t, w.makeKnown())
+	return e, w
+}
+
+// Ops for existing users alone go unread when it is known that he exists, and nobody is made by those for others.
+func TestUpdateOnlyGoesUnread(t *testing.T) {
+	e, _ := openAsked(t)
+	commitEvent(t, e, op.ExternalID, "left", "e", 0)
+	evictAll(t, e)
+	commitEvent(t, e, op.ExternalID, "made", "e", 0) // unread, too
+	evictAll(t, e)
+	for n := 2; n < 5; n++ {
+		for _, user := range []string{"left", "made"} {
+			unread, read := changesUnread.Get(), readBacks.Get()
+			commitEvent(t, e, op.ExternalID, user, "e", op.UpdateOnly)
+			require.Equal(t, unread+1, changesUnread.Get(), user)
+			require.Equal(t, read, readBacks.Get(), user)
+			require.Equal(t, n, eventCount(t, e, op.ExternalID, user, "e"))
+		}
+		unread := changesUnread.Get()
+		commitEvent(t, e, op.ExternalID, "nobody", "e", op.UpdateOnly)
+		require.Equal(t, unread, changesUnread.Get())
+		require.Empty(t, first(e.Find(1, op.ExternalID, []byte("nobody"))))
+		evictAll(t, e)
+	}
+}
+
+// Who has left is not there, though he was known to be.
+func TestWhoHasLeftIsNotThere(t *testing.T) {
+	e, w := openAsked(t)
+	home := func(user string) uint64 { return e.hasher.Number(1, op.ExternalID, []byte(user)) }
+	users := []string{"deleted", "merged", "renamed"}
+	for _, user := range append(users, "kept") {
+		commitEvent(t, e, op.ExternalID, user, "e", 0)
+	}
+	evictAll(t, e)
+	b := e.NewBatch(1, 0)
+	b.Delete(home("deleted"))
+	b.Merge(home("merged"), home("kept"))
+	b.RenameExternalID(home("renamed"), []byte("renamed"), []byte("other"))
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	b = e.NewBatch(1, 0)
+	b.RemoveExternalID(home("renamed"), []byte("renamed"))
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	evictAll(t, e)
+	for _, user := range users {
+		w.mu.Lock()
+		isKnown := w.known.Has(home(user), w.mark(1, []byte(user)))
+		w.mu.Unlock()
+		require.True(t, isKnown, user)
+		unread := changesUnread.Get()
+		commitEvent(t, e, op.ExternalID, user, "again", op.UpdateOnly)
+		require.Equal(t, unread, changesUnread.Get(), user)
+		require.True(t, e.partitions[identity.Partition(home(user))].Apart.Has(home(user)), user)
+	}
+	require.Empty(t, first(e.Find(1, op.ExternalID, []byte("deleted"))))
+}

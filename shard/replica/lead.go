@@ -1,0 +1,388 @@
+package replica
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
+// those to the group itself through the log, by a relay, the others by a sender for each group. What waits in it is
+// told when it ends.
+//
+// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever
+// be overtaken. Therefore: everything in an outbox is queued in order, by Lead before any worker sends by itself; a
+// sender goes on only when it knows that its messages are applied; and after end nothing is appended any more.
+//
+// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of
+// two messages of one partition, the later may arrive first, and what it causes may come to where the earlier is still
+// to come. Where that would matter is where a profile leaves for another one, which from then on speaks of the same
+// names and addresses: so an Absorb waits until all that its partition has sent before is applied.
+type leadership struct {
+	e       *Replica
+	relay   relay
+	ended   chan struct{}
+	ending  sync.Once
+	groupOf [identity.Partitions]int
+	backlog atomic.Int64 // bytes of messages on their way to other groups
+
+	appending sync.Mutex // held while a record of the engine's own is appended
+
+	mu       sync.Mutex // guards what follows
+	senders  map[int]*sender
+	inFlight inFlight
+	received map[*future]struct{}      // of messages of other groups that are applied, with effects on their way
+	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
+	outgoing [identity.Partitions]outgoing
+	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
+	rows     int                // so many of them
+}
+
+// outgoing is what a partition of the group has under way.
+type outgoing struct {
+	flying int        // messages on their way
+	far    int        // so many of them to other groups
+	held   []*message // those that wait: the first of them until no others are on their way
+}
+
+func newLeadership(e *Replica) *leadership {
+	l := &leadership{
+		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*future]struct{}),
+		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
+	}
+	l.relay.init()
+	l.relay.lead = l
+	for p := range l.groupOf {
+		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
+	}
+	return l
+}
+
+func (l *leadership) hasEnded() bool {
+	return isClosed(l.ended)
+}
+
+// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on
+// what is in its outboxes, and releases what is deferred when nobody asks for it in time.
+func (e *Replica) Lead() { e.begin(nil) }
+
+// Resume is Lead where no coordinator outlives its process, so that nobody will ask: what is deferred is released as
+// soon as all is visible that was sent before. Then resumed is closed.
+func (e *Replica) Resume() (resumed <-chan struct{}) {
+	t, done := &future{}, make(chan struct{})
+	l := e.begin(t)
+	e.background.Go(func() {
+		select {
+		case <-t.done:
+		case <-l.ended:
+			return
+		}
+		x, _ := t.effects()
+		l.releaseAll(l.claimAll(refsOf(x.Deferred)))
+		close(done)
+	})
+	return done
+}
+
+// begin begins a leadership. t, when it isn't nil, counts what is sent on, but merges, which may have to wait for one
+// another.
+func (e *Replica) begin(t *future) *leadership {
+	e.leading.Lock()
+	defer e.leading.Unlock()
+	l := newLeadership(e)
+	if e.closing.Load() {
+		l.end()
+		return l
+	}
+	if t != nil {
+		t.begin(l)
+		t.pending.Add(1)
+	}
+	e.forgetOwn()
+	resent := 0
+	for _, w := range e.workers {
+		w.mu.Lock()
+		for _, p := range w.parts {
+			resent += l.resend(p, t)
+			for _, d := range p.Deferred.All() {
+				if t != nil {
+					t.deferTo(p.ID, d.Seq)
+				} else {
+					l.keep(deferredRef{p.ID, d.Seq})
+				}
+			}
+		}
+		w.lead = l
+		w.mu.Unlock()
+	}
+	if resent > 0 {
+		e.opts.Logger.Info("sending again what was under way", "messages", resent)
+	}
+	e.background.Go(func() { e.runRelay(&l.relay) })
+	e.lead.Store(l)
+	if e.Failed() != nil {
+		l.end()
+	}
+	t.finish()
+	return l
+}
+
+// resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
+func (l *leadership) resend(p *partition, t *future) (resent int) {
+	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
+		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token,
+			last: m.last}
+		if p.outbox[i].applied.Load() {
+			m.applied.Store(true)
+			if p.isFar(m) { // no replica has been told
+				l.noteApplied(m)
+			}
+		} else {
+			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); t != nil && !m.token && o.Kind() != op.Unpin {
+				m.future = t
+				t.pending.Add(1)
+			}
+			l.send([]*message{m})
+			resent++
+		}
+		p.outbox[i] = m
+	}
+	return resent
+}
+
+// noteApplied: a message of an earlier leadership is applied in its group. Senders of this one may be under way
+// already.
+func (l *leadership) noteApplied(m *message) {
+	at := arrival{m.sender, l.groupOf[identity.Partition(m.number)]}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.arrived[at] = max(l.arrived[at], m.seq)
+	l.rows++
+}
+
+// Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
+func (e *Replica) Follow() {
+	e.leading.Lock()
+	defer e.leading.Unlock()
+	l := e.lead.Swap(nil)
+	if l == nil {
+		return
+	}
+	l.end()
+	for _, w := range e.workers {
+		w.mu.Lock()
+		w.lead = nil
+		w.mu.Unlock()
+	}
+}
+
+// end may be called again.
+func (l *leadership) end() {
+	l.ending.Do(func() {
+		close(l.ended)
+		l.appending.Lock() // who was about to append has, or sees the end
+		l.appending.Unlock()
+		l.relay.close()
+		var replies []func(Effects, error)
+		l.mu.Lock()
+		for _, c := range l.senders {
+			c.cond.Broadcast()
+		}
+		for t := range l.received {
+			replies = append(replies, t.reply)
+			t.reply = nil
+		}
+		clear(l.received)
+		l.mu.Unlock()
+		for _, reply := range replies {
+			reply(Effects{}, ErrUnknown)
+		}
+	})
+}
+
+// newFuture is a future of a replica.
+func (l *leadership) newFuture() *future {
+	t := &future{}
+	t.begin(l)
+	return t
+}
+
+// complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
+// no future counts.
+func (l *leadership) complete(t *future) {
+	if l.hasEnded() {
+		return
+	}
+	t.mu.Lock()
+	for _, ref := range t.deferred {
+		l.keep(ref)
+	}
+	t.mu.Unlock()
+	if !t.isMessage {
+		select {
+		case t.done <- struct{}{}:
+		default:
+		}
+		return
+	}
+	l.mu.Lock()
+	reply := t.reply
+	t.reply = nil
+	delete(l.received, t)
+	l.inFlight.open++
+	l.mu.Unlock()
+	defer l.answered()
+	if reply != nil {
+		reply(t.effects())
+	}
+}
+
+// submit is Replica.submit for a record of the engine's own: none is appended when leadership has ended, although the
+// log may take records again.
+func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
+	l.appending.Lock()
+	defer l.appending.Unlock()
+	if l.hasEnded() {
+		return ErrNotLeader
+	}
+	c.lead = l
+	return e.submit(c, data)
+}
+
+// send queues messages, each sender's in order. It never waits.
+func (l *leadership) send(messages []*message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hasEnded() {
+		return
+	}
+	for _, m := range messages {
+		if l.e.owner[identity.Partition(m.number)] == nil {
+			l.backlog.Add(int64(len(m.body)))
+		}
+		if s := &l.outgoing[m.sender]; len(s.held) > 0 || l.isHeld(m) {
+			s.held = append(s.held, m)
+		} else {
+			l.queue(m)
+		}
+	}
+}
+
+// isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
+// caller holds mu.
+func (l *leadership) isHeld(m *message) bool {
+	s := &l.outgoing[m.sender]
+	return m.last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.number)] == nil)
+}
+
+// queue puts a message on its way. The caller holds mu.
+func (l *leadership) queue(m *message) {
+	l.outgoing[m.sender].flying++
+	to := identity.Partition(m.number)
+	if l.e.owner[to] != nil {
+		l.relay.send(m)
+		return
+	}
+	l.outgoing[m.sender].far++
+	group := l.groupOf[to]
+	c := l.senders[group]
+	if c == nil {
+		c = &sender{l: l, group: group}
+		c.cond.L = &c.mu
+		l.senders[group] = c
+		l.e.background.Add(1)
+		go c.run()
+	}
+	c.send(m)
+}
+
+// landed: messages are applied. Who waits for them goes. The caller holds mu.
+func (l *leadership) landed(messages []*message) {
+	for _, m := range messages {
+		s := &l.outgoing[m.sender]
+		s.flying--
+		if l.e.owner[identity.Partition(m.number)] == nil {
+			s.far--
+		}
+		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
+			next := s.held[0]
+			s.held = s.held[1:]
+			l.queue(next)
+		}
+	}
+}
+
+// landedHere: messages to partitions of this engine are applied.
+func (l *leadership) landedHere(messages []*message) {
+	l.mu.Lock()
+	l.landed(messages)
+	l.mu.Unlock()
+}
+
+func (e *Replica) requestTending() {
+	select {
+	case e.tending <- struct{}{}:
+	default:
+	}
+}
+
+// tend is the goroutine that looks after outboxes and deferred records.
+func (e *Replica) tend() {
+	defer e.background.Done()
+	tick := time.NewTicker(e.opts.TendInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-e.tending:
+		case <-tick.C:
+			e.forgetOwn()
+		}
+		if l := e.lead.Load(); l != nil {
+			l.tellArrived()
+			if due := l.due(time.Now()); len(due) > 0 {
+				e.background.Go(func() { l.releaseDue(due) })
+			}
+		}
+	}
+}
+
+// forgetOwn drops the messages that partitions of this engine have had from the outboxes. On a replica that follows
+// only the receivers' inboxes tell.
+func (e *Replica) forgetOwn() {
+	var full []*partition
+	for _, p := range e.held {
+		w := e.owner[p.ID]
+		w.mu.Lock()
+		if len(p.outbox) > 0 {
+			full = append(full, p)
+		}
+		w.mu.Unlock()
+	}
+	if len(full) == 0 {
+		return
+	}
+	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(e.held))
+	for _, p := range e.held {
+		w := e.owner[p.ID]
+		w.mu.Lock()
+		inbox := p.Taken()
+		w.mu.Unlock()
+		inboxes[p.ID] = &inbox
+	}
+	for _, p := range full {
+		w := e.owner[p.ID]
+		w.mu.Lock()
+		p.forgetRows(func(m *message) bool {
+			inbox := inboxes[identity.Partition(m.number)]
+			return p.isForgotten(m) || inbox != nil && m.seq <= inbox[m.sender]
+		})
+		w.mu.Unlock()
+	}
+}

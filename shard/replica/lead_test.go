@@ -1,0 +1,60 @@
+package replica
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
+func TestAppliedAfterTheEnd(t *testing.T) { synctest.Test(t, testAppliedAfterTheEnd) }
+
+func testAppliedAfterTheEnd(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	l := e.lead.Load()
+	var futures [3]*future
+	for i := range futures {
+		futures[i] = l.newFuture()
+		futures[i].pending.Add(1)
+	}
+	futures[1].isMessage = true
+	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // it is not among l.received yet
+	futures[2].finish()
+	require.Len(t, futures[2].done, 1)
+	e.Follow()
+	futures[0].finish()
+	futures[1].finish()
+	require.Empty(t, futures[0].done)
+	require.NoError(t, e.Close())
+}
+
+// A message whose effects are on their way is in flight, too.
+func TestHandOverWaitsForMessages(t *testing.T) { synctest.Test(t, testHandOverWaitsForMessages) }
+
+func testHandOverWaitsForMessages(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	l := e.lead.Load()
+	told := make(chan struct{})
+	message := l.newFuture()
+	message.pending.Add(1)
+	message.isMessage = true
+	message.reply = func(Effects, error) { <-told }
+	l.mu.Lock()
+	l.received[message] = struct{}{}
+	l.mu.Unlock()
+	handedOver := make(chan struct{})
+	go func() {
+		_, err := e.HandOver(time.Minute)
+		require.NoError(t, err)
+		close(handedOver)
+	}()
+	notYet(t, handedOver, "who sent the message waits")
+	go message.finish()
+	notYet(t, handedOver, "it is being told")
+	close(told)
+	<-handedOver
+	require.NoError(t, e.Close())
+}

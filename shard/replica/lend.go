@@ -1,0 +1,200 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"millrace/shard/arena"
+	"millrace/shard/entries"
+	"millrace/shard/identity"
+	"millrace/shard/profile"
+	"millrace/shard/store"
+)
+
+// Lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
+type Lent struct {
+	Blob []byte  // nil: there is none, and nothing to give back
+	w    *worker // whose mutex is held; nil when blob is a copy
+}
+
+// Back gives it back.
+func (l Lent) Back() {
+	if l.w != nil {
+		l.w.mu.Unlock()
+	}
+}
+
+// Show calls f and gives back what was lent, also when f panics.
+func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
+	defer l.Back()
+	f(number, l.Blob)
+}
+
+// Lend lends the entry at number, which is of one of the replica's partitions.
+func (e *Replica) Lend(number uint64) (l Lent, err error) {
+	if number == 0 { // nobody's
+		return Lent{}, nil
+	}
+	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	if w == nil {
+		panic("BUG: a replica without its partition")
+	}
+	for {
+		w.mu.Lock()
+		s := p.Find(number)
+		if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
+			s.Meta |= arena.Referenced
+			return Lent{w.entryOf(s), w}, nil
+		}
+		if s == nil && (p.complete || p.isDeleted(number)) {
+			w.mu.Unlock()
+			return Lent{}, nil
+		}
+		x := w.seek(p, s, number)
+		w.mu.Unlock()
+		l, again, err := w.lendSought(p, x)
+		if err != nil || !again {
+			return l, err
+		}
+	}
+}
+
+// sought is an entry that isn't resident, as it was when somebody looked for it.
+type sought struct {
+	number uint64
+	delta  []byte      // what is kept of it in memory; nil: nothing
+	before *store.View // of the store, to be read with the delta
+	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of changes
+	// that have been written meanwhile, and may be in both places.
+	evicted, turn uint64
+}
+
+// seek begins to read an entry; s has its delta, if there is one. The caller holds w.mu.
+func (w *worker) seek(p *partition, s *arena.Slot, number uint64) sought {
+	x := sought{number: number, evicted: p.evicted, turn: p.turn}
+	if s != nil {
+		x.delta, x.before = bytes.Clone(w.entryOf(s)), p.view
+	}
+	return x
+}
+
+// isOld says whether what was read meanwhile may not fit what was in memory.
+func (w *worker) isOld(p *partition, x *sought) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.isDeleted(x.number) || p.evicted != x.evicted {
+		return true
+	}
+	if x.delta == nil {
+		return p.Find(x.number) != nil
+	}
+	return x.before == nil && p.turn != x.turn
+}
+
+var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
+
+// lendSought reads an entry outside of the lock. again: it is to be looked for anew.
+func (w *worker) lendSought(p *partition, x sought) (l Lent, again bool, err error) {
+	value, err := w.e.store.Entry(x.before, nil, x.number)
+	switch {
+	case errors.Is(err, store.ErrViewClosed):
+		return Lent{}, true, w.e.Failed()
+	case err != nil:
+		return Lent{}, false, err
+	case w.isOld(p, &x):
+		return Lent{}, true, nil
+	case x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed):
+		return Lent{Blob: value}, false, nil
+	}
+	f := folders.Get().(*entries.Folder)
+	defer folders.Put(f)
+	if err = f.Begin(value, &w.e.limits); err == nil {
+		err = f.Add(x.delta)
+	}
+	if err != nil {
+		return Lent{}, false, fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	if len(f.Strays) > 0 {
+		return Lent{}, true, w.settleAt(x.number)
+	}
+	return Lent{Blob: bytes.Clone(f.Entry)}, false, nil
+}
+
+// Enter says whether the replica can be read from outside, and keeps it so until Leave.
+func (e *Replica) Enter() bool {
+	e.usable.RLock()
+	if e.closing.Load() {
+		e.usable.RUnlock()
+		return false
+	}
+	return true
+}
+
+// Leave ends what Enter has begun.
+func (e *Replica) Leave() { e.usable.RUnlock() }
+
+// Entry is a copy of the entry at number, which is of one of this engine's partitions. nil: there is none.
+func (e *Replica) Entry(number uint64) ([]byte, error) {
+	l, err := e.Lend(number)
+	if err != nil || l.Blob == nil {
+		return nil, err
+	}
+	defer l.Back()
+	return append([]byte{}, l.Blob...), nil
+}
+
+// AllResident says whether all entries are in this engine's memory.
+func (e *Replica) AllResident() bool {
+	return len(e.workers) > 0 && !slices.ContainsFunc(e.workers, func(w *worker) bool { return !w.complete.Load() })
+}
+
+// Numbers are those of a partition's entries behind after, in order, at most so many of them: users, rows, tombstones,
+// whatever is there. One that comes or goes meanwhile may be among them.
+func (e *Replica) Numbers(partition uint8, after uint64, most int) (numbers []uint64, err error) {
+	p, w := e.partitions[partition], e.owner[partition]
+	w.mu.Lock()
+	numbers = make([]uint64, 0, p.Count)
+	for i := range p.Slots {
+		if number := p.Slots[i].Number; number > after { // 0: an empty slot
+			numbers = append(numbers, number)
+		}
+	}
+	complete := p.complete
+	w.mu.Unlock()
+	if !complete {
+		if numbers, err = e.storedNumbers(numbers, partition, after, most); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(numbers)
+	numbers = slices.Compact(numbers)
+	return numbers[:min(len(numbers), most)], nil
+}
+
+// storedNumbers appends those of the store: the lowest, as many as wanted.
+func (e *Replica) storedNumbers(numbers []uint64, partition uint8, after uint64, most int) ([]uint64, error) {
+	first := max(after, uint64(partition)<<56) + 1 // before it are books
+	if identity.Partition(first) != partition {
+		return numbers, nil
+	}
+	_, upper := store.Bounds(partition)
+	stored := 0
+	err := e.store.Scan(store.AppendEntryKey(nil, first), upper, func(k, _ []byte) error {
+		if len(k) != store.EntryKeyBytes {
+			return nil
+		}
+		numbers = append(numbers, binary.BigEndian.Uint64(k[1:]))
+		if stored++; stored == most {
+			return store.ErrEnough
+		}
+		return nil
+	})
+	if err != nil && stored < most {
+		return nil, err
+	}
+	return numbers, nil
+}

@@ -1,0 +1,358 @@
+package replica
+
+import (
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/arena"
+	"millrace/shard/bodies"
+	"millrace/shard/books"
+	"millrace/shard/entries"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// A merge takes a profile (gone) into another one (keep), each in its own partition. It is one token that travels, a
+// message in an outbox or an entry of a waiting list (hold.go), so that it happens once or not at all, whatever crashes
+// in between:
+//
+//	Merge   to gone    asks keep to stay where it is
+//	Pin     to keep    keep is pinned: it doesn't leave for anybody else, and keeps room, until gone has come, or doesn't come
+//	Seal    to gone    gone leaves: its entry becomes a tombstone that leads to keep, all it has goes along
+//	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
+//	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
+//
+// Profiles that are pinned and should leave themselves make those wait who want to leave with them. Waiting with a pin
+// in hand goes from smaller to larger numbers only: the other way round, the pin is given back and the merge begins
+// anew when the profile is free. So no cycle of merges stands still, and the one with the smallest number always goes
+// on.
+//
+// What reaches a tombstone that leads on (an op by svc_id or by a look-up that is older, a name that was granted)
+// follows it, behind all that the profile had sent before it left.
+
+// ended: the token is no more.
+func (w *worker) ended(m *bodies.Merge, outcome Outcome, counter *metrics.Counter) {
+	if counter != nil {
+		counter.Inc()
+	}
+	w.applying.future.report(m.Ref, outcome) // nobody waits for /users/merge: there is no future
+}
+
+// sendMerge sends the token on.
+func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+	w.send(p, kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key, false)
+}
+
+// mergeInto begins the merge of an identify: holder has the external id.
+func (w *worker) mergeInto(p *partition, o op.Op, c bodies.Claim, holder uint64) {
+	w.sendMerge(p, op.Merge, c.Profile, bodies.Merge{Other: holder, Mode: c.Mode, Ref: c.Ref}, o.Key())
+}
+
+// claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is
+// next.
+func (w *worker) claimAgain(p *partition, o op.Op, m *bodies.Merge, gone uint64) {
+	c := bodies.Claim{Profile: gone, Kind: bodies.ClaimIdentify, Mode: m.Mode, Ref: m.Ref}
+	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
+	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.Append(nil), o.Key(), false)
+}
+
+// entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
+func (w *worker) entryAt(p *partition, number uint64) (s *arena.Slot, isUser bool, err error) {
+	s, err = w.lookup(p, number)
+	if s == nil || err != nil {
+		return nil, false, err
+	}
+	b := w.entryOf(s)
+	if profile.Workspace(b) != w.applying.rec.Workspace {
+		return nil, false, nil
+	}
+	return s, profile.Kind(b) == profile.KindUser, nil
+}
+
+// forwardOf is where the profile in s has gone, 0 when it has not.
+func (w *worker) forwardOf(s *arena.Slot) uint64 {
+	if s == nil {
+		return 0
+	}
+	to, _ := entries.Forward(w.entryOf(s))
+	return to
+}
+
+// merge: the profile at this number is to leave.
+func (w *worker) merge(p *partition, o op.Op) error {
+	m, _, err := bodies.ParseMerge(o.Body())
+	if err != nil {
+		return err
+	}
+	gone, identify := o.Number(), len(o.Key()) > 0
+	if future := w.applying.future; !identify && future != nil { // nobody waits for it
+		w.applying.future = nil
+		defer func() { w.applying.future = future }()
+	}
+	s, isUser, err := w.entryAt(p, gone)
+	if err != nil {
+		return err
+	}
+	to := w.forwardOf(s)
+	switch {
+	case to != 0 && identify:
+		w.sendMerge(p, op.Merge, to, m, o.Key())
+	case gone == m.Other:
+		w.ended(&m, Done, mergesIdle)
+	case !isUser:
+		w.ended(&m, Nobody, mergesIdle)
+	case identify && profile.Identified(w.entryOf(s)):
+		w.ended(&m, Identified, mergesIdle)
+	case p.isPinned(gone):
+		w.park(p, op.Merge, gone, m, o.Key())
+	default:
+		w.askFor(p, s, m, o.Key())
+	}
+	return nil
+}
+
+// askFor sends the Pin for the profile in s.
+func (w *worker) askFor(p *partition, s *arena.Slot, m bodies.Merge, key []byte) {
+	keep := m.Other
+	m.Other, m.Room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
+	w.sendMerge(p, op.Pin, keep, m, key)
+}
+
+// mergeSlack is by how much, besides a quarter, a profile may grow between Pin and Seal. If it grows more, the merge
+// begins anew.
+const mergeSlack = 1 << 10
+
+// mergeSpare is how much those who are on their way together leave of an entry, for what the profile gets besides.
+const mergeSpare = 1 << 20
+
+// pin: the profile at this number is to take another one in.
+func (w *worker) pin(p *partition, o op.Op) error {
+	m, _, err := bodies.ParseMerge(o.Body())
+	if err != nil {
+		return err
+	}
+	keep, gone, identify := o.Number(), m.Other, len(o.Key()) > 0
+	s, isUser, err := w.entryAt(p, keep)
+	if err != nil {
+		return err
+	}
+	to := w.forwardOf(s)
+	switch {
+	case identify && !(isUser && profile.HasExternalID(w.entryOf(s), o.Key())):
+		w.claimAgain(p, o, &m, gone)
+	case to == gone && to != 0:
+		w.ended(&m, Done, mergesIdle)
+	case to != 0:
+		w.sendMerge(p, op.Pin, to, m, o.Key())
+	case !isUser:
+		w.ended(&m, Nobody, mergesIdle)
+	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
+		if w.applying.live {
+			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.Room,
+				"keep_bytes", s.Size())
+		}
+		w.ended(&m, Taken, mergesTooLarge)
+	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
+		w.park(p, op.Pin, keep, m, o.Key())
+	default:
+		p.hold(keep, int(m.Room))
+		m.Other = keep
+		w.sendMerge(p, op.Seal, gone, m, o.Key())
+	}
+	return nil
+}
+
+// seal: the profile at this number leaves for the one that is pinned for it, if it still can.
+func (w *worker) seal(p *partition, o op.Op) error {
+	m, _, err := bodies.ParseMerge(o.Body())
+	if err != nil {
+		return err
+	}
+	gone, keep, identify := o.Number(), m.Other, len(o.Key()) > 0
+	s, isUser, err := w.entryAt(p, gone)
+	if err != nil {
+		return err
+	}
+	pinned := p.isPinned(gone)
+	if isUser && pinned && gone < keep {
+		w.park(p, op.Seal, gone, m, o.Key())
+		return nil
+	}
+	if isUser && !pinned && s.Size() <= int(m.Room) && !(identify && profile.Identified(w.entryOf(s))) {
+		return w.depart(p, s, m, o.Key())
+	}
+	w.sendMerge(p, op.Unpin, keep, bodies.Merge{Other: gone, Room: m.Room}, nil)
+	switch to := w.forwardOf(s); {
+	case to != 0 && identify:
+		w.sendMerge(p, op.Merge, to, m, o.Key())
+	case !isUser:
+		w.ended(&m, Nobody, mergesIdle)
+	case identify && profile.Identified(w.entryOf(s)):
+		w.ended(&m, Identified, mergesIdle)
+	case pinned:
+		w.park(p, op.Merge, gone, m, o.Key())
+	default: // it has grown
+		w.askFor(p, s, m, o.Key())
+	}
+	return nil
+}
+
+// depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
+// all but the external ids: those are free from now on.
+func (w *worker) depart(p *partition, s *arena.Slot, m bodies.Merge, key []byte) error {
+	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.Other
+	var keys entries.Keys
+	keys.Read(blob)
+	for _, k := range keys.List {
+		if k.ID == op.ExternalID {
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
+		}
+	}
+	for _, id := range entries.Addresses {
+		if key := keys.Of(id); key != nil {
+			w.noteStay(p, gone, books.Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: w.rec.Stamp})
+		}
+	}
+	w.fresh = append(w.fresh[:0], blob...)
+	w.keep(w.ed.AddFormer(w.fresh, w.formerOf(blob, gone)))
+	m.Other = gone
+	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.Append(nil), w.fresh...), key, false)
+	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
+	w.e.unblock(gone)
+	w.setApart(p, gone, books.ApartElsewhere)
+	return w.update(s, w.fresh)
+}
+
+// absorb: a profile comes to the one at this number.
+func (w *worker) absorb(p *partition, o op.Op) error {
+	m, theirs, err := bodies.ParseMerge(o.Body())
+	if err != nil {
+		return err
+	}
+	keep, gone := o.Number(), m.Other
+	p.unhold(keep, int(m.Room))
+	s, isUser, err := w.entryAt(p, keep)
+	if err != nil {
+		return err
+	}
+	var rows entries.Keys // those that lead to gone
+	rows.Read(theirs)
+	if isUser {
+		if err := w.takeIn(p, s, gone, theirs, rows, m.Mode); err != nil {
+			return err
+		}
+	} else { // deleted meanwhile, and the other one with it
+		for _, k := range rows.List {
+			if k.ID != op.ExternalID {
+				w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
+			}
+		}
+		w.eraseFormers(p, gone, theirs)
+		w.forgetMerged(p, theirs)
+	}
+	w.ended(&m, Done, mergesDone)
+	return w.proceed(p, keep)
+}
+
+// eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
+// merged into it.
+func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
+	if bodies.OneLog(gone, nobodyIn(p.ID), w.e.opts.Carrier) {
+		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.e.opts.Carrier))
+	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.ID), w.e.opts.Carrier); len(own) > 0 {
+		w.eraseEvents(p, nobodyIn(p.ID), own)
+	}
+	w.eraseElsewhere(p, blob)
+}
+
+// takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
+func (w *worker) takeIn(
+	p *partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
+) error {
+	keep, mine := s.Number, w.entryOf(s)
+	var before, after entries.Keys
+	before.Read(mine)
+	out := w.ed.Merge(mine, theirs, mode, w.applying.rec.Stamp, w.limit())
+	after.Read(out)
+	// What the addresses have heard while the merge was under way, they have heard before keep came.
+	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
+	if profile.Blocked(out) {
+		w.markDummy(p, keep)
+	}
+	w.noteMerge(p, keep, gone, profile.ExternalID(theirs))
+	if err := w.update(s, out); err != nil {
+		return err
+	}
+	for _, k := range rows.List {
+		switch k.ID {
+		case op.Alias:
+			w.moveRow(p, k.ID, k.Key, gone, keep)
+		case op.Email, op.Phone:
+			if after.Has(k) && !before.Has(k) {
+				w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, keep, nil)
+			}
+			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
+		}
+	}
+	return nil
+}
+
+// unpin: a profile does not come to the one at this number.
+func (w *worker) unpin(p *partition, o op.Op) error {
+	m, _, err := bodies.ParseMerge(o.Body())
+	if err != nil {
+		return err
+	}
+	p.unhold(o.Number(), int(m.Room))
+	return w.proceed(p, o.Number())
+}
+
+// proceed lets go on who waits for a profile that is pinned no more: first who leaves with it, whom the others then
+// follow.
+func (w *worker) proceed(p *partition, number uint64) error {
+	list := p.takeWaiting(number)
+	outer, future := w.applying.rec, w.applying.future
+	defer func() { w.applying.rec, w.applying.future = outer, future }()
+	for _, kind := range [...]op.Kind{op.Seal, op.Merge, op.Pin} {
+		for _, x := range list {
+			rec, err := op.ParseRecord(x.record, nil)
+			if err != nil {
+				return err
+			}
+			o, _ := op.Next(rec.Ops)
+			if o.Kind() != kind {
+				continue
+			}
+			w.applying.rec, w.applying.future = &rec, x.future
+			if err := w.applyOp(p, o); err != nil {
+				return err
+			}
+			p.tokens.Add(-1) // it has parked again, or gone on
+			x.future.finish()
+		}
+	}
+	return nil
+}
+
+// formerOf is where the log has the events of a profile that is about to leave.
+func (w *worker) formerOf(blob []byte, number uint64) profile.Former {
+	f := profile.Former{Number: number, Until: w.place()}
+	id, key := profile.HomeID(blob)
+	since, ok := profile.Born(blob)
+	switch f.Since = since; {
+	case id == op.NoID:
+		f.Until = since
+		return f
+	case ok && id != op.ExternalID:
+		f.Until = since.Next()
+	}
+	f.Home = w.e.hasher.Number(profile.Workspace(blob), id, key)
+	return f
+}
+
+var (
+	mergesDone     = metrics.NewCounter(`millrace_merges_total{result="merged"}`)
+	mergesIdle     = metrics.NewCounter(`millrace_merges_total{result="no effect"}`)
+	mergesTooLarge = metrics.NewCounter(`millrace_merges_total{result="too large"}`)
+	// RefusedMerges counts what is refused because too many merges wait: here, and above.
+	RefusedMerges = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
+)

@@ -1,0 +1,204 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"runtime"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/shard/arena"
+	"millrace/shard/entries"
+	"millrace/shard/identity"
+	"millrace/shard/profile"
+	"millrace/shard/stamp"
+	"millrace/shard/store"
+	"millrace/wal"
+)
+
+var (
+	// ErrBusy is returned when as much is under way as may be. Nothing was done; try again shortly.
+	ErrBusy = wal.ErrBusy
+	// ErrDiskFull is returned by writes while the disk's free space is below the floor. Nothing was done; reads go on.
+	ErrDiskFull = wal.ErrDiskFull
+	// ErrTooLarge is returned for a request whose record is larger than the log takes.
+	ErrTooLarge = wal.ErrRecordTooLarge
+	// ErrFailed is returned once the disk has failed. Whether what waited was kept is unknown. The process should exit.
+	ErrFailed = errors.New("the engine has failed")
+	// ErrNotLeader is returned by a replica that doesn't lead its group. Nothing was done.
+	ErrNotLeader = wal.ErrNotLeader
+	// ErrUnavailable is returned in a cluster when too few nodes can be reached. Nothing was done; try again later.
+	ErrUnavailable = errors.New("too few nodes of the cluster can be reached")
+	// ErrUnknown is returned in a cluster when a node was lost while the request was under way: some of it may have
+	// been done.
+	ErrUnknown = errors.New("a node was lost meanwhile; whether the request was done is unknown")
+	// ErrClosed is returned after Close has begun.
+	ErrClosed = errors.New("the engine is closed")
+)
+
+// Options configure a node that is alone (Open), and bound a replica. The zero value of a field means its default.
+type EngineOptions struct {
+	FS  vfs.FS // default vfs.Default
+	Dir string // the engine's own: log under log/, store under state/
+	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most
+	// 64; of a replica 1.
+	Workers int
+	// MemoryBytes bounds what hot entries, the tables that find them and unwritten trails take in memory, over all
+	// workers. Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
+	MemoryBytes int64
+	// MaxDeltaChanges is how many changes of a user who isn't in memory are kept unread between two checkpoints, once the
+	// state is larger than MemoryBytes; who has more is read. Default 8, at most 1,000. Negative: none, all are read.
+	MaxDeltaChanges int
+	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
+	StoreCacheBytes int64
+	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
+	// own.
+	StoreCache *store.Cache
+	// StoreMemTableBytes is how much of what checkpoints write is put together in memory before it becomes a file; up
+	// to four such tables wait to be written. Default 64 MiB, of a replica 16 MiB.
+	StoreMemTableBytes int64
+	// MaxInflightBytes bounds the records between Commit and applied, and again those between Dispatch and applied that
+	// were made elsewhere. Default 256 MiB.
+	MaxInflightBytes int64
+	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 1
+	// GiB.
+	CheckpointBytes int64
+	// CheckpointInterval: the same after so much time. Default 5 min.
+	CheckpointInterval time.Duration
+	// SweepInterval is how often what has expired is forgotten. Default 1 h.
+	SweepInterval time.Duration
+	// MaxMergesWaiting bounds the merges of users (Batch.Merge) between Commit and done. Default 100,000.
+	MaxMergesWaiting int64
+	Limits           profile.Limits
+	Log              wal.Options // FS, Dir and the callbacks are set by the engine
+	// Readers are the names of readers that hold the log from its first record on until they say otherwise by HoldLog
+	// (package eventlog).
+	Readers []string
+	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty:
+	// removed), from one goroutine at a time. It must not call the engine.
+	OnDocument func(key string, doc []byte)
+	// Tap looks on at what is applied. Default: nobody.
+	Tap Tap
+	// OnFailure is called once, when the engine has failed. It must not call Close.
+	OnFailure func(error)
+	Logger    *slog.Logger     // default slog.Default()
+	Now       func() time.Time // default time.Now
+	// MaxClockOffset is how far ahead of the clock stamps may be, before Open refuses what it finds (ErrClock); see
+	// Clock. Default 10 min.
+	MaxClockOffset time.Duration
+
+	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked after.
+	// Defaults 5 s, alone 1 min; 1 s.
+	Patience, TendInterval time.Duration
+	// How much memory a worker can address. Default 64 GiB.
+	addressable int64
+}
+
+// EnsureDefaults fills in what is not set.
+func (o *EngineOptions) EnsureDefaults() {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Workers <= 0 {
+		o.Workers = min(runtime.GOMAXPROCS(0), maxWorkers)
+	}
+	preset(&o.StoreMemTableBytes, 64<<20)
+	preset(&o.MemoryBytes, 4<<30)
+	preset(&o.StoreCacheBytes, 128<<20)
+	preset(&o.MaxInflightBytes, 256<<20)
+	preset(&o.CheckpointBytes, 1<<30)
+	preset(&o.CheckpointInterval, 5*time.Minute)
+	preset(&o.SweepInterval, time.Hour)
+	preset(&o.MaxMergesWaiting, 100_000)
+	preset(&o.MaxClockOffset, stamp.DefaultMaxClockOffset)
+	preset(&o.Patience, 5*time.Second)
+	preset(&o.TendInterval, time.Second)
+	preset(&o.addressable, arena.MaxBytes)
+	o.Limits.EnsureDefaults()
+	if o.MaxDeltaChanges == 0 {
+		o.MaxDeltaChanges = 8
+	}
+	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes { // what is kept unread might pass them
+		o.MaxDeltaChanges = -1
+	}
+	if o.OnDocument == nil {
+		o.OnDocument = func(string, []byte) {}
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Validate reports the first setting that cannot work.
+func (o *EngineOptions) Validate() error {
+	if o.Dir == "" {
+		return errors.New("shard: Dir is not set")
+	}
+	if o.Workers > maxWorkers {
+		return fmt.Errorf("shard: %d workers, at most %d", o.Workers, maxWorkers)
+	}
+	// What is dirty may take more than its share for a while: a quarter is left for it.
+	if most := o.addressable / 4 * 3 * int64(o.Workers); o.MemoryBytes > most {
+		return fmt.Errorf("shard: MemoryBytes %d: at most %d with %d workers; more workers can have more",
+			o.MemoryBytes, most, o.Workers)
+	}
+	if o.StoreMemTableBytes < 1<<20 || o.StoreMemTableBytes > 1<<30 {
+		return fmt.Errorf("shard: StoreMemTableBytes %d: must be 1 MiB to 1 GiB", o.StoreMemTableBytes)
+	}
+	return nil
+}
+
+// ReplicaOptions configure a Replica.
+type Options struct {
+	EngineOptions
+	// First and Count are the partitions that the replica has.
+	First, Count int
+	// Secret is what numbers are made with in a cluster, and the store must have the same. Zero: the store has one of
+	// its own.
+	Secret [32]byte
+	// MayMake says that the store is made when it isn't there.
+	MayMake bool
+	// OpenLog is called when the store is open, and what the log has behind it is about to be applied. The log's owner
+	// calls Dispatch, Lost, Lead and Follow; the replica closes it.
+	OpenLog func(*Replica) (Log, error)
+	Clock   *stamp.Clock // of the node, shared by all its replicas
+	Carrier Carrier
+	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
+	// they can be released (Coordinator.Readdress).
+	Readdress func(record []byte) (routed []byte, err error)
+	// FlushAll returns when what is under way anywhere has come to where it goes, or with an error when it can't for now
+	// (Coordinator.FlushAll).
+	FlushAll func() error
+
+	// ownsLog: the log is the replica's alone (OpenOwn). Dispatch may apply records itself: its caller has nothing more
+	// urgent to do, as a group's log has.
+	ownsLog bool
+}
+
+// Validate reports the first setting that cannot work.
+func (o *Options) Validate() error {
+	switch {
+	case o.OpenLog == nil || o.Clock == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
+		return errors.New("shard: a replica without a log, a clock or a way out")
+	case o.First < 0 || o.Count < 1 || o.First+o.Count > identity.Partitions:
+		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)
+	}
+	return o.EngineOptions.Validate()
+}
+
+func preset[T ~int64](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
+}
+
+func popcount(x uint64) int { return bits.OnesCount64(x) }

@@ -1,0 +1,129 @@
+package replica
+
+import (
+	"fmt"
+
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// Message is a message between groups, as it is carried.
+type Message struct {
+	Number uint64 // of whom it goes to; the highest byte is the partition
+	Body   []byte // of the Message op
+	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
+	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or leads no
+	// more: they come, nobody knows when. Only the first call counts.
+	Done func(effects Effects, err error)
+}
+
+// Effects are what has come of a record, or of a message, besides what is visible.
+type Effects struct {
+	// Deferred are references to records that wait (Replica.Release) in the partitions of their highest byte: ops of
+	// the request that need to see all of the others' effects.
+	Deferred []uint64
+	// Outcomes are on their way back to the batch that wants them.
+	Outcomes []ReportedOutcome
+}
+
+// ReportedOutcome is an Outcome by the reference that the batch knows it by.
+type ReportedOutcome struct {
+	Ref     uint16
+	Outcome Outcome
+}
+
+// Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. Those
+// with effects that are still on their way call Done later; one that the group has had before, with ErrUnknown: who
+// came first with it sees to its effects. Only the leader receives. Errors: those of Log.Append; ErrUnknown when
+// leadership was lost meanwhile; op.ErrMalformed for what is no message to one of this engine's partitions.
+func (e *Replica) Receive(messages []Message) error {
+	l := e.lead.Load()
+	if l == nil || !l.takes(false) {
+		return ErrNotLeader
+	}
+	defer l.answered()
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	c := &commit{lead: l, future: l.newFuture()}
+	c.Context, c.Urgent = c, true
+	var again []Message
+	latest := int64(0)
+	for _, message := range messages {
+		m, err := parseMessage(message.Body)
+		if err != nil {
+			return err
+		}
+		w := e.owner[identity.Partition(m.number)]
+		if w == nil || e.owner[m.sender] != nil {
+			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.sender, identity.Partition(m.number))
+		}
+		latest = max(latest, op.StampOf(MessageRecord(message.Body)))
+		w.mu.Lock()
+		had := e.partitions[identity.Partition(m.number)].HasTaken(m.sender, m.seq)
+		w.mu.Unlock()
+		if had {
+			again = append(again, message)
+			continue
+		}
+		b.Append(op.Message, 0, m.number, m.body, nil)
+		if message.Done != nil {
+			m.future = l.newFuture()
+			m.future.isMessage, m.future.reply = true, message.Done
+			m.future.pending.Add(1)
+		}
+		c.messages = append(c.messages, m)
+	}
+	e.clock.Observe(latest)
+	if len(c.messages) > 0 {
+		if err := e.receive(l, c, &b); err != nil {
+			return err
+		}
+	}
+	for _, message := range again { // it is applied; who has seen to its effects, and whether they are visible, is not known
+		if message.Done != nil {
+			message.Done(Effects{}, ErrUnknown)
+		}
+	}
+	return nil
+}
+
+// receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
+// messages answer when leadership ends; before, who sends them tries again.
+func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
+	stamp := e.now(len(c.messages))
+	c.finished = func() { e.observe(stamp + int64(len(c.messages))) }
+	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
+	if err == nil {
+		select {
+		case <-c.future.done:
+			_, err = c.future.effects()
+		case <-l.ended:
+			if err = e.Failed(); err == nil {
+				err = ErrUnknown
+			}
+		}
+	}
+	var replies []func(Effects, error)
+	l.mu.Lock()
+	for _, m := range c.messages {
+		switch t := m.future; {
+		case t == nil || t.reply == nil:
+		case err != nil:
+			t.reply = nil
+		case l.hasEnded():
+			replies = append(replies, t.reply)
+			t.reply = nil
+		default:
+			l.received[t] = struct{}{}
+		}
+	}
+	l.mu.Unlock()
+	for _, reply := range replies {
+		reply(Effects{}, ErrUnknown)
+	}
+	return err
+}

@@ -1,0 +1,408 @@
+// Package replica is the lower side of the engine: a range of partitions on one node, as their log says.
+//
+//	Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future, which who took the record waits for
+//	aside, a checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
+//
+// It leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of them comes by
+// its Options.
+//
+// Invariants, besides those of package shard:
+//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex; the
+//     worker takes it per record, readers and checkpoints in between. Partitions touch one another through messages only
+//     (outbox.go).
+//   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was
+//     answered from.
+//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be read
+//     back.
+package replica
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/books"
+	"millrace/shard/identity"
+	"millrace/shard/profile"
+	"millrace/shard/stamp"
+	"millrace/shard/store"
+	"millrace/wal"
+)
+
+const maxWorkers = 64
+
+// AnswerLife is how long an answer is kept (decisions.md D3).
+const AnswerLife = 24 * time.Hour
+
+// Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
+// knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
+type Replica struct {
+	opts       Options
+	limits     profile.Limits
+	log        Log
+	store      *store.Store
+	hasher     *identity.Hasher
+	partitions [identity.Partitions]*partition // nil: not held by this engine
+	owner      [identity.Partitions]*worker    // of each partition that is held
+	held       []*partition                    // those that are, in order
+	workers    []*worker
+	window     window
+
+	clock      *stamp.Clock
+	ready      []*wal.Record // Dispatch's own
+	memory     atomic.Int64  // Options.MemoryBytes, or what SetMemoryBytes has said since
+	inflight   atomic.Int64  // bytes between Commit and applied
+	logged     atomic.Int64  // bytes given to the log since Open
+	merges     atomic.Int64  // begun and not ended
+	blocked    *xsync.MapOf[uint64, struct{}]
+	anyBlock   atomic.Bool
+	closing    atomic.Bool
+	imaging    atomic.Bool // an Image is there
+	recovering atomic.Bool
+	lead       atomic.Pointer[leadership] // a replica's, between Lead and Follow
+	leading    sync.Mutex                 // held by Lead and Follow
+	seen       atomic.Int64               // a replica's: the latest stamp of its group
+	tending    chan struct{}              // asks for tend's turn
+	usable     sync.RWMutex               // a replica's: held for reading by who reads from outside while it may be closed
+	// checkpointed: the store holds everything up to this position.
+	checkpointed atomic.Uint64
+	advanced     atomic.Uint64 // what Advance has said
+
+	documentsMu sync.Mutex
+	documents   map[string][]byte
+	unsavedDocs map[string]struct{}
+	audit       books.Audit // partition 0's
+
+	checkpoints checkpoints
+	failure     failure
+	stop        chan struct{} // closed by Close
+	background  sync.WaitGroup
+}
+
+// failure is the state of having failed: err is set before failed is closed.
+type failure struct {
+	once   sync.Once
+	failed chan struct{}
+	err    error
+}
+
+// Open opens a replica on what Options.Dir holds, and recovers: the store, then the log behind it.
+func Open(o Options) (*Replica, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	e := newReplica(o)
+	if err := e.open(); err != nil {
+		e.abandon()
+		return nil, err
+	}
+	return e, nil
+}
+
+func newReplica(o Options) *Replica {
+	e := &Replica{
+		opts: o, limits: o.Limits, clock: o.Clock, blocked: xsync.NewMapOf[uint64, struct{}](),
+		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
+		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
+	}
+	e.memory.Store(o.MemoryBytes)
+	e.window.init(o.MaxInflightBytes)
+	e.checkpoints.init()
+	return e
+}
+
+func (e *Replica) open() (err error) {
+	if err := errors.Join(CheckRestored(e.opts.FS, e.opts.Dir), e.removeImage()); err != nil {
+		return err
+	}
+	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state")); err != nil {
+		return err
+	}
+	if err := e.openState(); err != nil {
+		return err
+	}
+	if e.log, err = e.opts.OpenLog(e); err != nil {
+		return err
+	}
+	return e.recover()
+}
+
+// openState opens the store, or makes it, and reads what it has.
+func (e *Replica) openState() (err error) {
+	secret, isOwn := e.opts.Secret, e.opts.Secret == [32]byte{}
+	if isOwn {
+		if _, err := rand.Read(secret[:]); err != nil {
+			return err
+		}
+	}
+	if e.store, err = store.Open(e.storeOptions(e.opts.MayMake, secret)); err != nil {
+		return err
+	}
+	if !isOwn && e.store.Secret != secret {
+		return fmt.Errorf("%w: %q is of another cluster", store.ErrStore, e.opts.Dir)
+	}
+	e.hasher = identity.NewHasher(e.store.Secret)
+	e.hire()
+	return e.loadStore()
+}
+
+func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
+	o := &e.opts
+	return store.Options{
+		FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "state"), Logger: o.Logger, New: isNew, Secret: secret, Limits: &o.Limits,
+		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.note,
+		OnFailure: e.fail,
+	}
+}
+
+// hire makes the workers and shares the partitions out among them.
+func (e *Replica) hire() {
+	for i := range e.opts.Workers {
+		e.workers = append(e.workers, newWorker(e, i))
+	}
+	first, count := e.opts.First, e.opts.Count
+	for i := range count {
+		p, w := &partition{Books: books.Books{ID: uint8(first + i)}}, e.workers[i%len(e.workers)]
+		p.first, p.last = uint8(first), uint8(first+count-1)
+		p.tokens = &e.merges
+		e.partitions[p.ID], e.owner[p.ID] = p, w
+		e.held = append(e.held, p)
+		w.parts = append(w.parts, p)
+	}
+}
+
+// Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Who comes later
+// gets ErrClosed.
+func (e *Replica) Close() error {
+	if e.closing.Swap(true) {
+		return nil
+	}
+	for _, w := range e.workers { // who waits for records that come no more may be of the engine's own, whom Close waits for
+		w.queue.mu.Lock()
+		w.queue.cond.Broadcast()
+		w.queue.mu.Unlock()
+	}
+	e.Follow()
+	if e.opts.ownsLog {
+		e.endOwnLog()
+	}
+	close(e.stop)
+	e.window.end()
+	e.background.Wait()
+	e.usable.Lock() // who reads has gone, who comes finds it closing
+	e.usable.Unlock()
+	err := e.Failed()
+	if err == nil {
+		e.drain()
+		err = e.checkpoint()
+	}
+	err = errors.Join(err, e.log.Close())
+	for _, w := range e.workers {
+		w.retire()
+	}
+	return errors.Join(err, e.letGo())
+}
+
+// abandon ends what a failed Open has begun.
+func (e *Replica) abandon() {
+	close(e.stop)
+	e.window.end()
+	e.background.Wait()
+	if e.recovering.Load() {
+		for _, w := range e.workers {
+			w.retire()
+		}
+	}
+	if e.log != nil {
+		_ = e.log.Close() // nothing was appended
+	}
+	_ = e.letGo()
+}
+
+// letGo gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
+// middle of it.
+func (e *Replica) letGo() error {
+	if e.store != nil && isClosed(e.store.Dead()) {
+		return nil
+	}
+	var err error
+	for _, w := range e.workers {
+		w.free()
+	}
+	if e.store != nil {
+		err = e.store.Close()
+	}
+	return err
+}
+
+// fail makes the first error final.
+func (e *Replica) fail(err error) {
+	e.failure.once.Do(func() {
+		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
+		close(e.failure.failed)
+		for _, w := range e.workers {
+			w.queue.mu.Lock() // who waits has either seen it, or is woken
+			w.queue.cond.Broadcast()
+			w.queue.mu.Unlock()
+		}
+		e.window.end()
+		if l := e.lead.Load(); l != nil {
+			go l.end() // the log, which may have called, is asked by who appends
+		}
+		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
+		e.opts.OnFailure(e.failure.err)
+	})
+}
+
+// Await returns when done is closed, or with an error when that may never be: the replica closes or has failed.
+func (e *Replica) Await(done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-e.stop:
+		return ErrClosed
+	case <-e.failure.failed:
+		return e.Failed()
+	}
+}
+
+// Hasher makes the numbers of this store.
+func (e *Replica) Hasher() *identity.Hasher { return e.hasher }
+
+// Clock makes the stamps of this node.
+func (e *Replica) Clock() *stamp.Clock { return e.clock }
+
+// Log is what the replica follows. Its owner alone may close it, or put anything into it.
+func (e *Replica) Log() Log { return e.log }
+
+// Store has what checkpoints have written. Who looks into it looks beneath the hot state; who writes into it damages it.
+func (e *Replica) Store() *store.Store { return e.store }
+
+// Logger is the replica's log for operators.
+func (e *Replica) Logger() *slog.Logger { return e.opts.Logger }
+
+// MergesWaiting is how many merges have begun here and not ended.
+func (e *Replica) MergesWaiting() int64 { return e.merges.Load() }
+
+// Failed is nil, or why the engine has failed.
+func (e *Replica) Failed() error {
+	select {
+	case <-e.failure.failed:
+		return e.failure.err
+	default:
+		return nil
+	}
+}
+
+// Ready is nil when the engine serves writes, or says why it doesn't: it has failed, is closing, or its disk stalls or
+// is full.
+func (e *Replica) Ready() error {
+	if err := e.Failed(); err != nil {
+		return err
+	}
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	if e.log.Stalled() {
+		return errors.New("the disk does not answer")
+	}
+	if e.log.DiskFull() {
+		return ErrDiskFull
+	}
+	return nil
+}
+
+// now is a stamp for a record of n ops; see Clock.
+func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
+
+// note: the user with this number is better read from now on.
+func (e *Replica) note(number uint64) {
+	if w := e.owner[identity.Partition(number)]; w != nil {
+		w.noted.add(number)
+	}
+}
+
+func (e *Replica) block(number uint64) {
+	e.blocked.Store(number, struct{}{})
+	e.anyBlock.Store(true)
+}
+
+// unblock: the number is nobody's any more. Who comes to its identifier next is not to be blamed.
+func (e *Replica) unblock(number uint64) {
+	if e.anyBlock.Load() {
+		e.blocked.Delete(number)
+	}
+}
+
+// IsBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+func (e *Replica) IsBlocked(number uint64) bool {
+	if !e.anyBlock.Load() {
+		return false
+	}
+	_, ok := e.blocked.Load(number)
+	return ok
+}
+
+// Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
+type Stats struct {
+	Entries              int   // resident: profiles, directory rows, tombstones, kept answers
+	EntryBytes           int64 // their blocks
+	EntryMemoryBytes     int64 // what the memory takes that the blocks lie in, free ones included
+	TableBytes           int64 // the tables that find them
+	InflightBytes        int64 // records between Commit and applied
+	LogBytes             int64
+	DurablePosition      uint64
+	AppliedPosition      uint64
+	CheckpointedPosition uint64
+	LoggedBytes          int64  // of records given to the log since Open
+	Outbox               int    // messages that are not known to be applied
+	OutboxKept           int    // messages in outboxes, those that are known to be applied included
+	Sent                 uint64 // messages that there ever were
+	UndeliveredBytes     int64  // of messages on their way to other groups
+	Deferred             int    // records that wait for earlier ones
+	MergesWaiting        int    // merges of users that have begun and not ended
+	Held                 int    // users who are being merged, or wait for one who is
+	ReservedBytes        int64  // room that is kept in profiles for who is on the way to them
+}
+
+// Stats takes each worker's lock in turn; once a second is often enough.
+func (e *Replica) Stats() (s Stats) {
+	for _, w := range e.workers {
+		w.mu.Lock()
+		s.EntryBytes += w.arena.Used
+		s.EntryMemoryBytes += w.arena.Resident()
+		for _, p := range w.parts {
+			p.forgetApplied()
+			s.Entries += p.Count
+			s.TableBytes += p.Bytes()
+			for _, m := range p.outbox {
+				if !m.applied.Load() {
+					s.Outbox++
+				}
+			}
+			s.OutboxKept += len(p.outbox)
+			s.Sent += p.LastMessage
+			s.Deferred += p.Deferred.Len()
+			s.Held += len(p.held)
+			for _, h := range p.held {
+				s.ReservedBytes += h.room
+			}
+		}
+		w.mu.Unlock()
+	}
+	if l := e.lead.Load(); l != nil {
+		s.UndeliveredBytes = l.backlog.Load()
+	}
+	s.MergesWaiting = int(e.merges.Load())
+	s.InflightBytes, s.LogBytes, s.LoggedBytes = e.inflight.Load(), e.log.Bytes(), e.logged.Load()
+	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),
+		e.CheckpointedPosition()
+	return s
+}

@@ -1,0 +1,140 @@
+package replica
+
+import (
+	"slices"
+
+	"millrace/shard/arena"
+	"millrace/shard/bodies"
+	"millrace/shard/books"
+	"millrace/shard/entries"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// setStates makes changes of an address, those that are later than what it has.
+func (w *worker) setStates(p *partition, s *arena.Slot, changes []profile.StateChange) error {
+	for _, c := range changes {
+		b := w.entryOf(s)
+		now, known := profile.StateOf(b, c.State)
+		if known && !c.Later(now) {
+			continue
+		}
+		if len(b)+stateSlack > arena.MaxBlockBytes {
+			entries.Overgrown.Inc()
+			continue
+		}
+		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
+			return err
+		}
+		if differs(now, known, c.State) {
+			w.note(p, s.Number, c)
+		}
+		if c.Kind == profile.StateBounce && now.On != c.On {
+			p.Blocked.Set(w.applying.rec.Workspace, s.Number, c.On)
+		}
+	}
+	return nil
+}
+
+// stateSlack is more than one state adds to an entry.
+const stateSlack = 1 << 10
+
+// TrailOf reads the trail of the entry at number.
+func (e *Replica) TrailOf(number uint64) (books.History, error) {
+	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	w.mu.Lock()
+	pending := p.Trail.Pending(number)
+	w.mu.Unlock()
+	return books.HistoryOf(e.store, number, pending)
+}
+
+// nextNote is the place of the next entry that the op at hand makes.
+func (w *worker) nextNote() books.Place {
+	a := &w.applying
+	a.noted++
+	return books.Place{Position: a.position, Index: uint64(a.ordinal)<<32 | uint64(a.noted-1)}
+}
+
+// noteMerge tells readers of the log that a user has come to the one at number, noteIdentify that this one has got an
+// external id.
+func (w *worker) noteMerge(p *partition, number, gone uint64, externalID []byte) {
+	w.unwritten += p.Trail.AddMerge(w.nextNote(), number, w.rec.Stamp, gone, externalID)
+}
+
+func (w *worker) noteIdentify(p *partition, number uint64, externalID []byte) {
+	w.unwritten += p.Trail.AddIdentify(w.nextNote(), number, w.rec.Stamp, externalID)
+}
+
+// note adds a change of a state of the entry at number to the trail.
+func (w *worker) note(p *partition, number uint64, c profile.StateChange) {
+	w.unwritten += p.Trail.AddChange(w.nextNote(), number, c, w.rec.Stamp)
+	trailEntries.Inc()
+	if w.applying.watcher != nil {
+		w.showChange(p, number, c)
+	}
+}
+
+// noteStay adds that the profile at number has left an address.
+func (w *worker) noteStay(p *partition, number uint64, s books.Stay) {
+	w.unwritten += p.Trail.AddStay(w.nextNote(), number, s)
+}
+
+// noteAll adds what has become of the states of the entry at number, which were before, to the trail.
+func (w *worker) noteAll(p *partition, number uint64, before []profile.StateChange, blob []byte) {
+	rec := w.applying.rec
+	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
+	after := w.contact.now
+	for _, was := range before {
+		if !bodies.Sets(after, was.State) && differs(was, true, profile.State{Kind: was.Kind}) { // it was left behind with an address
+			w.note(p, number, profile.StateChange{
+				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source,
+			})
+		}
+	}
+	for _, c := range after {
+		i := slices.IndexFunc(before, func(was profile.StateChange) bool { return was.Is(c.State) })
+		was := profile.StateChange{}
+		if i >= 0 {
+			was = before[i]
+		}
+		if differs(was, i >= 0, c.State) {
+			w.note(p, number, c)
+		}
+	}
+}
+
+// differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is
+// the same as not to know; not to be in a group isn't.
+func differs(was profile.StateChange, known bool, now profile.State) bool {
+	return !was.Same(now) || !known && now.Kind == profile.StateGroup
+}
+
+// forgetMerged has the trails erased of profiles that were merged into one that is gone for good.
+func (w *worker) forgetMerged(p *partition, blob []byte) {
+	profile.Merged(blob, func(number, _ uint64) {
+		w.send(p, op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil, false)
+	})
+}
+
+func (w *worker) forget(p *partition, o op.Op) error {
+	if _, isUser, err := w.entryAt(p, o.Number()); err != nil || isUser {
+		return err
+	}
+	p.Trail.Erase(o.Number())
+	return nil
+}
+
+// BlockedPage are some numbers of a partition's block list behind after, in order, and whether there may be more.
+func (e *Replica) BlockedPage(
+	workspace uint32, partition uint8, after uint64,
+) (numbers []uint64, more bool, err error) {
+	if after == ^uint64(0) {
+		return nil, false, nil
+	}
+	p, w := e.partitions[partition], e.owner[partition]
+	w.mu.Lock()
+	pending := p.Blocked.Pending(workspace, after)
+	w.mu.Unlock()
+	return books.BlockedPage(e.store, partition, workspace, after, pending)
+}

@@ -1,0 +1,60 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/books"
+	"millrace/shard/op"
+)
+
+// A sweep takes so many at a time, the oldest first, also when what was kept and swept meanwhile is being saved.
+func TestSweepIsBounded(t *testing.T) {
+	now := time.Now()
+	o := testOptions(vfs.NewMem())
+	o.Now = func() time.Time { return now }
+	e := openTest(t, o)
+	const each = 30
+	h := e.hasher
+	var keys [][]byte
+	for i := 0; len(keys) < 3*books.MaxSwept; i++ {
+		if key := fmt.Append(nil, "k", i); h.Number(1, op.NoID, key)>>56 == 7 {
+			keys = append(keys, key)
+		}
+	}
+	for i := 0; i < len(keys); i += each {
+		b := e.NewBatch(1, 0)
+		for _, key := range keys[i:min(i+each, len(keys))] {
+			b.ReplaceAnswer(key, [32]byte{}, 200, nil)
+		}
+		require.NoError(t, b.Commit())
+		b.Release()
+		if i == len(keys)/2/each*each {
+			require.NoError(t, e.Checkpoint())
+		}
+	}
+	left := func() (n int) {
+		e.owner[7].mu.Lock()
+		defer e.owner[7].mu.Unlock()
+		return e.partitions[7].Count
+	}
+	require.Equal(t, len(keys), left())
+	now = now.Add(25 * time.Hour)
+	for swept := books.MaxSwept; swept <= len(keys); swept += books.MaxSwept {
+		require.NoError(t, e.sweep(e.held[7:8]))
+		require.Equal(t, len(keys)-swept, left())
+		require.Equal(t, swept < len(keys), e.partitions[7].Answers.More)
+		if swept == 2*books.MaxSwept {
+			require.NoError(t, e.Checkpoint())
+		}
+		for i, key := range keys { // the oldest first
+			blob, err := e.Entry(h.Number(1, op.NoID, key)) // no two keys have the same number
+			require.NoError(t, err)
+			require.Equal(t, i >= swept, blob != nil, "%d, after %d", i, swept)
+		}
+	}
+}

@@ -1,0 +1,386 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/bodies"
+	"millrace/shard/op"
+	"millrace/wal"
+)
+
+// Pending is a record that was taken into the log (Replica.Take), until Wait returns.
+type Pending struct {
+	engine *Replica
+	commit commit
+	future future
+	wanted int // outcomes that the batch waits for
+	// What is given back when the record is applied, or lost.
+	bytes, merges int64
+	latest        int64 // of the record's stamps
+	inFlight      bool  // it counts among what is
+}
+
+func (p *Pending) init(e *Replica) {
+	p.engine = e
+	p.commit.Context, p.commit.future, p.commit.finished = &p.commit, &p.future, p.applied
+}
+
+// Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and
+// gives it a stamp of its own when the group has had a later one. wanted is how many outcomes the batch waits for. Only
+// the leader takes, and not while it yields. Wait must follow. Errors, all of which mean that nothing was done: those
+// of Log.Append.
+func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
+	p := &Pending{wanted: wanted}
+	p.init(e)
+	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
+	var err error
+	if p.commit.rec, err = op.ParseRecord(data[wal.HeaderBytes:], nil); err != nil {
+		return nil, err
+	}
+	merges := 0
+	if merges, p.commit.Urgent, err = e.checkTaken(&p.commit.rec); err != nil {
+		return nil, err
+	}
+	return p, e.take(p, data, merges)
+}
+
+// TakeOwn is Take of a record that was made here, in its own buffer behind room for the log's header. The log has it
+// until Wait returns nil. p may have been used before.
+func (e *Replica) TakeOwn(p *Pending, data []byte, wanted, merges int, urgent bool) (err error) {
+	if p.engine == nil {
+		p.init(e)
+	}
+	c := &p.commit
+	p.wanted = wanted
+	if c.rec, err = op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names); err != nil {
+		panic("BUG: made a bad record: " + err.Error())
+	}
+	c.Urgent, c.Waits = urgent, true
+	return e.take(p, data, merges)
+}
+
+func (e *Replica) take(p *Pending, data []byte, merges int) error {
+	l := e.lead.Load()
+	if l == nil || !l.takes(true) {
+		return ErrNotLeader
+	}
+	err := e.admit(l, merges, len(data))
+	if err == nil {
+		p.bytes, p.merges, p.inFlight = int64(len(data)), int64(merges), true
+		p.stamp(data)
+		p.future.begin(l)
+		p.commit.lead = l
+		if err = translate(e.give(&p.commit, data)); err != nil {
+			p.giveBack()
+		}
+	}
+	if err != nil {
+		p.inFlight = false
+		l.answered()
+	}
+	return err
+}
+
+// admit reserves what a record takes until it is applied: room in memory, and its merges.
+func (e *Replica) admit(l *leadership, merges, bytes int) error {
+	if l.backlog.Load() > e.opts.MaxInflightBytes {
+		RefusedBusy.Inc()
+		return ErrBusy
+	}
+	if err := e.reserveMerges(merges); err != nil {
+		return err
+	}
+	err := e.reserve(bytes)
+	if err != nil {
+		e.merges.Add(-int64(merges))
+	}
+	return err
+}
+
+// stamp sees to it that the record's stamps are later than those that the group has had.
+func (p *Pending) stamp(data []byte) {
+	e, rec := p.engine, &p.commit.rec
+	stamps := stampsOf(rec)
+	if rec.Stamp <= e.seen.Load() {
+		rec.Stamp = e.clock.Next(int(stamps))
+		op.PutStamp(data[wal.HeaderBytes:], rec.Stamp)
+	} else {
+		e.clock.Observe(rec.Stamp + stamps)
+	}
+	p.latest = rec.Stamp + stamps
+}
+
+func (p *Pending) giveBack() {
+	p.engine.inflight.Add(-p.bytes)
+	if p.merges > 0 {
+		p.engine.merges.Add(-p.merges)
+	}
+}
+
+// applied is the commit's finished.
+func (p *Pending) applied() {
+	p.engine.observe(p.latest)
+	p.giveBack()
+}
+
+// Wait returns when the record is applied and all that it has caused is visible, apart from what was deferred: that the
+// caller releases when the other parts of the same request are visible, too. end ends the wait; nil: nothing does.
+// Errors: ErrUnknown when leadership was lost meanwhile, an effect's Message.Done has had an error, or end was closed;
+// ErrFailed.
+func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
+	if p.inFlight {
+		p.inFlight = false
+		defer p.commit.lead.answered()
+	}
+	select {
+	case <-p.future.done:
+		effects, err = p.future.effects()
+		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.wanted })
+		return effects, err
+	case <-p.commit.lead.ended:
+	case <-end:
+	}
+	if err := p.engine.Failed(); err != nil {
+		return Effects{}, err
+	}
+	return Effects{}, ErrUnknown
+}
+
+// translate says in the engine's words what the log has refused a record for.
+func translate(err error) error {
+	switch {
+	case errors.Is(err, wal.ErrFailed):
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	case errors.Is(err, wal.ErrClosed):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return err
+}
+
+// submit gives a finished record to the log. c.future (when set) gets one count for each worker that the record
+// concerns.
+func (e *Replica) submit(c *commit, data []byte) error {
+	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names)
+	if err != nil {
+		panic("BUG: made a bad record: " + err.Error())
+	}
+	c.rec = rec
+	return e.give(c, data)
+}
+
+// give is submit for a record that is parsed already.
+func (e *Replica) give(c *commit, data []byte) error {
+	c.Data, c.Count, c.workers = data, uint32(c.rec.Count), e.concerned(&c.rec)
+	n := int32(popcount(c.workers))
+	c.left.Store(n)
+	if c.future != nil {
+		c.future.pending.Add(n)
+	}
+	if err := e.log.Append(&c.Record); err != nil {
+		c.left.Store(0)
+		if c.future != nil {
+			c.future.pending.Add(-n)
+		}
+		return err
+	}
+	e.countLogged(len(data))
+	return nil
+}
+
+// concerned is the set of workers that a record has ops for. Ops of a large one are for all of them soon.
+func (e *Replica) concerned(rec *op.Record) (workers uint64) {
+	all := uint64(1)<<len(e.workers) - 1
+	for rest := rec.Ops; len(rest) > 0 && workers != all; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		if w := e.owner[o.Partition()]; w != nil {
+			workers |= 1 << w.id
+		}
+	}
+	return workers
+}
+
+// checkTaken says how many merges a record begins, and whether it is urgent; an error when it is not for this engine.
+// What is in the log every replica must be able to apply.
+func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error) {
+	if rec.Count == 0 {
+		return 0, false, fmt.Errorf("%w: no ops", op.ErrMalformed)
+	}
+	urgent = true
+	for rest := rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		if e.owner[o.Partition()] == nil {
+			return 0, false, fmt.Errorf("%w: an op for partition %d, which is not of this group", op.ErrMalformed, o.Partition())
+		}
+		switch o.Kind() {
+		case op.Merge:
+			merges++
+			urgent = false
+		case op.Delete, op.Sweep:
+		case op.Document: // with an entry of the audit log alone
+			changes, _, err := bodies.ParseDocuments(o.Body())
+			if err != nil {
+				return 0, false, err
+			}
+			urgent = urgent && len(changes) == 0
+		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim, op.Unname, op.RowState,
+			op.Relay:
+			urgent = false
+		default:
+			return 0, false, fmt.Errorf("%w: kind %d in a request", op.ErrMalformed, o.Kind())
+		}
+	}
+	return merges, urgent, nil
+}
+
+// observe: the group has had this stamp.
+func (e *Replica) observe(stamp int64) {
+	e.clock.Observe(stamp)
+	for last := e.seen.Load(); last < stamp && !e.seen.CompareAndSwap(last, stamp); last = e.seen.Load() {
+	}
+}
+
+// reserve counts n bytes as under way, or refuses.
+func (e *Replica) reserve(n int) error {
+	if err := e.ended(); err != nil {
+		return err
+	}
+	if e.inflight.Add(int64(n)) > e.opts.MaxInflightBytes {
+		e.inflight.Add(-int64(n))
+		RefusedBusy.Inc()
+		return ErrBusy
+	}
+	return nil
+}
+
+// ended is why no change is taken any more, nil as long as the engine is neither closing nor has failed. It asks about
+// the store, too: the log may still take records when that has failed.
+func (e *Replica) ended() error {
+	if e.closing.Load() {
+		return ErrClosed
+	}
+	return e.Failed()
+}
+
+// RefusedBusy counts what is refused because as much is under way as may be: here, and above.
+var RefusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
+
+// reserveMerges counts n merges as begun, or refuses.
+func (e *Replica) reserveMerges(n int) error {
+	if n == 0 {
+		return nil
+	}
+	for again := false; ; again = true {
+		if e.merges.Add(int64(n)) <= e.opts.MaxMergesWaiting {
+			return nil
+		}
+		e.merges.Add(-int64(n))
+		if again {
+			RefusedMerges.Inc()
+			return ErrBusy
+		}
+		e.forgetOwn() // some may have come to an end
+	}
+}
+
+// future counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
+// for each message on its way. At zero it is visible everywhere, apart from what was deferred; then whoever waits in
+// its leadership is told, and sees to the rest.
+type future struct {
+	lead *leadership // in which it was made
+
+	pending  atomic.Int32
+	done     chan struct{} // of capacity 1, so that the last worker never waits
+	mu       sync.Mutex    // guards what follows
+	err      error         // ErrUnknown when something that is waited for was lost from sight
+	deferred []deferredRef
+	reported []ReportedOutcome
+
+	isMessage bool
+	reply     func(x Effects, e error) // of a message: its Done, until it was called
+}
+
+// begin makes a future of a record, whose owner may have used it before, one of a leadership.
+func (t *future) begin(l *leadership) {
+	if t.done == nil {
+		t.done = make(chan struct{}, 1)
+	}
+	t.lead, t.err, t.deferred, t.reported = l, nil, t.deferred[:0], t.reported[:0]
+}
+
+func (t *future) deferTo(partition uint8, seq uint64) {
+	t.mu.Lock()
+	t.deferred = append(t.deferred, deferredRef{partition, seq})
+	t.mu.Unlock()
+}
+
+// report says what became of an element. In replay, and of a request that is older than the process, nobody wants to
+// know.
+func (t *future) report(ref uint16, o Outcome) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.reported = append(t.reported, ReportedOutcome{ref, o})
+	t.mu.Unlock()
+}
+
+// spoil says that something that is waited for was lost from sight.
+func (t *future) spoil(err error) {
+	t.mu.Lock()
+	if t.err == nil {
+		t.err = err
+	}
+	t.mu.Unlock()
+}
+
+// add takes over what has come of an effect.
+func (t *future) add(x Effects) {
+	t.mu.Lock()
+	t.reported = append(t.reported, x.Outcomes...)
+	for _, number := range x.Deferred {
+		t.deferred = append(t.deferred, refOf(number))
+	}
+	t.mu.Unlock()
+}
+
+// effects are what has come of all that the future has counted.
+func (t *future) effects() (x Effects, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return Effects{}, t.err
+	}
+	x.Outcomes = t.reported
+	for _, ref := range t.deferred {
+		x.Deferred = append(x.Deferred, ref.number())
+	}
+	return x, nil
+}
+
+// lose takes n off that nobody will finish: what becomes of them is unknown here.
+func (t *future) lose(n int32) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.err = ErrUnknown
+	t.deferred = t.deferred[:0]
+	t.mu.Unlock()
+	t.pending.Add(1 - n)
+	t.finish()
+}
+
+// finish takes one off; the last one wakes who waits. A nil future is that of an effect that nobody waits for.
+func (t *future) finish() {
+	if t != nil && t.pending.Add(-1) == 0 {
+		t.lead.complete(t)
+	}
+}

@@ -1,0 +1,302 @@
+package replica
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/arena"
+	"millrace/shard/books"
+	"millrace/shard/entries"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/shard/store"
+)
+
+// Changes that need nothing of a profile don't read it. Once the state is larger than the memory, an op for a user who
+// is not in memory is kept as a change of the user's delta (package entries). Checkpoints write deltas as operands, together
+// with how far the partition has applied the log, so that none is written twice; the store folds them into profiles
+// when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
+//
+// What is kept unread comes out as if it had been read: needsProfile and goesUnread list what could not.
+
+// needsProfile says whether what an op does, or what it answers, depends on the profile, or reaches beyond it.
+func needsProfile(o op.Op) bool {
+	flags := o.Flags()
+	switch o.Kind() {
+	case op.Attributes, op.Event, op.Purchase:
+	default: // of names, merges, states, deletes: they answer, or send messages, by what the profile has
+		return true
+	}
+	switch {
+	case flags.ID() != op.ExternalID: // other identifiers lead to a user by rows; a svc_id may be nobody's, who is not made
+		return true
+	case flags.Has(op.Resolved): // the profile says whether the name is still its own
+		return true
+	case flags.Has(op.Contact): // rows are told, the trail written, by what was there before
+		return true
+	}
+	return len(o) > entries.MaxDeltaBytes/2 // and those that appendChange refuses
+}
+
+// goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
+// holds w.mu.
+func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
+	if p.complete || !w.isTight || w.e.opts.MaxDeltaChanges < 0 || needsProfile(o) {
+		return false
+	}
+	number := o.Number()
+	if s := p.Find(number); s != nil {
+		b := w.entryOf(s)
+		// who has many is read
+		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.e.opts.MaxDeltaChanges &&
+			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
+	}
+	switch {
+	case p.Apart.Has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
+		return false
+	case p.isDeleted(number): // the store has what isn't there any more
+		return false
+	case p.held[number] != nil: // it leaves room for who is merged into it
+		return false
+	case o.Flags().Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
+		return w.isKnown(workspace, o)
+	}
+	return true
+}
+
+// keepUnread keeps an op that goes unread; false: it has to be read after all.
+func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
+	rec, before := w.applying.rec, w.arena.Used
+	w.applying.user = o.Number()
+	defer func() { w.deltas += w.arena.Used - before }()
+	s := p.Find(o.Number())
+	if s == nil {
+		w.fresh = entries.AppendDelta(w.fresh[:0], rec.Workspace, o.Key())
+		if w.fresh, kept = entries.AppendChange(w.fresh, o, rec, w.place()); kept {
+			entries.Delta(w.fresh).SetSize(1)
+			_, err = w.insert(p, o.Number(), w.fresh)
+			w.know(o.Number(), rec.Workspace, o.Key()) // who is made by it, if he isn't there
+			changesUnread.Inc()
+		}
+		return kept, err
+	}
+	if w.fresh, kept = entries.AppendChange(w.fresh[:0], o, rec, w.place()); !kept {
+		return false, nil
+	}
+	b := w.entryOf(s)
+	changes := entries.Delta(b).Changes() + 1
+	if len(b)+len(w.fresh) > cap(b) {
+		w.row = append(w.row[:0], b...)
+		b = w.row
+	}
+	b = append(b, w.fresh...)
+	entries.Delta(b).SetSize(changes)
+	changesUnread.Inc()
+	return true, w.update(s, b)
+}
+
+// read makes the entry at number resident: value is what the store has, nil for nothing, s the delta that is in memory,
+// nil for none.
+func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
+	f := &w.folder
+	if err := f.Begin(value, &w.e.limits); err != nil {
+		return nil, err
+	}
+	if s != nil {
+		if err := f.Add(w.entryOf(s)); err != nil {
+			return nil, err
+		}
+		w.dropDelta(p, s)
+	}
+	if f.Created {
+		profilesCreated.Inc()
+	}
+	strays := bytes.Clone(f.Strays)
+	s, err := w.insert(p, number, f.Entry)
+	if err != nil {
+		return nil, err
+	}
+	w.consider(p, number, f.Entry)
+	if len(strays) > 0 {
+		if err := w.settle(p, number, strays); err != nil {
+			return nil, err
+		}
+		s = p.Find(number)
+	}
+	return s, nil
+}
+
+// consider takes note of a profile that has grown while nobody looked.
+func (w *worker) consider(p *partition, number uint64, entry []byte) {
+	if len(entry) > entries.LargeBytes {
+		w.setApart(p, number, books.ApartLarge)
+	}
+	if profile.Kind(entry) == profile.KindUser && profile.Blocked(entry) {
+		w.markDummy(p, number)
+	}
+}
+
+// markDummy: the profile is a dummy user's.
+func (w *worker) markDummy(p *partition, number uint64) {
+	w.e.block(number)
+	w.setApart(p, number, books.ApartDummy)
+}
+
+// dropDelta takes a delta out of memory.
+func (w *worker) dropDelta(p *partition, s *arena.Slot) {
+	w.deltas -= arena.BlockBytes(s.Class())
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
+}
+
+// settle gives changes to those whose external ids have a home number that something else lies at, which nobody knew
+// when the changes were kept: hashes of 64 bits that are the same. They go where apply would have sent them: to the
+// next number that is theirs, or free.
+func (w *worker) settle(p *partition, home uint64, strays []byte) error {
+	w.setApart(p, home, books.ApartElsewhere)
+	for len(strays) > 0 {
+		d, rest, err := entries.NextDelta(strays)
+		if err != nil {
+			return err
+		}
+		strays = rest
+		id, key := profile.HomeID(d)
+		s, free, err := w.findHome(p, home, profile.Workspace(d), id, key)
+		if err != nil {
+			return err
+		}
+		var entry []byte
+		if s != nil {
+			if entry = w.entryOf(s); !d.IsFor(entry) {
+				return fmt.Errorf("%w: changes of nobody at %016x", store.ErrStore, home)
+			}
+		}
+		f := &w.folder
+		if err = f.Begin(entry, &w.e.limits); err == nil {
+			err = f.AddAll(d, true)
+		}
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			err = w.update(s, f.Entry)
+		} else {
+			profilesCreated.Inc()
+			_, err = w.insert(p, free, f.Entry)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settleAt settles what a reader has found at a number.
+func (w *worker) settleAt(number uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.lookup(w.e.partitions[identity.Partition(number)], number)
+	return err
+}
+
+// takeNoted sets apart what the store has come across. The caller holds w.mu.
+func (w *worker) takeNoted() {
+	for _, number := range w.noted.take() {
+		w.setApart(w.e.partitions[identity.Partition(number)], number, books.ApartLarge)
+	}
+}
+
+var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
+
+// An op for existing users alone needs of the profile that it is there. So a worker remembers of users who leave the
+// memory, and of those whom a change makes that nobody reads the profile for, that they are there: by a mark of 64 bits
+// at the number of the external id, in memory that is bounded, and forgets. Who isn't known to be there is looked for.
+//
+// An external id ceases to lead to a user when he is deleted or merged, or loses it: that sets the number apart, for ever.
+// So what is known of a number that isn't set apart stays true.
+
+// knownShare: a worker whom somebody has asked keeps such a part of its memory for who is there.
+const knownShare = 8
+
+// mark tells whom a number is of, of those who may have the same: a hash apart from the number's own.
+func (w *worker) mark(workspace uint32, key []byte) uint64 {
+	return w.e.hasher.Number(workspace, op.NoID, key)
+}
+
+// isKnown says whether the user whom an op names by external id is known to be there. The caller holds w.mu, and has
+// found that the number isn't set apart.
+func (w *worker) isKnown(workspace uint32, o op.Op) bool {
+	w.isAsked = true
+	return w.known.Has(o.Number(), w.mark(workspace, o.Key()))
+}
+
+// know takes note that a user is there, whose external id has this home number.
+func (w *worker) know(number uint64, workspace uint32, key []byte) {
+	if w.known.Bytes() > 0 {
+		w.known.Add(number, w.mark(workspace, key))
+	}
+}
+
+// knowEvicted takes note of a user who is about to leave the memory.
+func (w *worker) knowEvicted(s *arena.Slot) {
+	if w.known.Bytes() == 0 {
+		return
+	}
+	b := w.entryOf(s)
+	if id, key := profile.HomeID(b); id == op.ExternalID && profile.Kind(b) == profile.KindUser {
+		w.know(s.Number, profile.Workspace(b), key)
+	}
+}
+
+// makeKnown gives what is known its room; none when too many numbers are set apart. The caller holds w.mu.
+func (w *worker) makeKnown() error {
+	if !w.isAsked {
+		return nil
+	}
+	room := w.share() / knownShare
+	if w.apart+room > w.share()/2 {
+		room = 0
+	}
+	return w.known.Resize(room)
+}
+
+// setApart sets a number of the partition apart. The caller holds w.mu.
+func (w *worker) setApart(p *partition, number uint64, why books.ApartReason) {
+	if why != books.ApartLarge || !p.Apart.Has(number) {
+		w.apart += p.Apart.Add(number, why)
+	}
+}
+
+// noted are numbers that somebody has come across who has no partition in hand: the store, in the middle of a read or a
+// compaction.
+type noted struct {
+	any     atomic.Bool
+	mu      sync.Mutex
+	numbers []uint64
+}
+
+func (n *noted) add(number uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !slices.Contains(n.numbers, number) {
+		n.numbers = append(n.numbers, number)
+		n.any.Store(true)
+	}
+}
+
+func (n *noted) take() (numbers []uint64) {
+	if !n.any.Load() {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	numbers, n.numbers = n.numbers, nil
+	n.any.Store(false)
+	return numbers
+}

@@ -1,0 +1,148 @@
+// Package memlog is for tests: a group's log in memory, as one node has it. What it has was decided elsewhere, with gaps
+// between positions; its owner hands it to the replica. It lets go what nobody holds.
+package memlog
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"millrace/wal"
+)
+
+// After is an empty log of a replica whose state came from elsewhere, up to a position.
+func After(position uint64) *Log { return &Log{durable: position, trimmed: position + 1} }
+
+// Record is a record as the nodes of a group have it.
+type Record struct {
+	Position uint64
+	Count    uint32
+	Payload  []byte
+}
+
+// Log is a log in memory. The zero value is an empty one.
+type Log struct {
+	mu      sync.Mutex
+	records []Record
+	trimmed uint64 // Trim's
+	durable uint64
+	holds   map[string]uint64
+}
+
+// Add appends a record that was decided elsewhere.
+func (l *Log) Add(position uint64, count uint32, payload []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = append(l.records, Record{position, count, slices.Clone(payload)})
+	l.durable = position
+}
+
+// From are the records from a position on.
+func (l *Log) From(position uint64) []Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(l.records, position, func(r Record, p uint64) int {
+		if r.Position < p {
+			return -1
+		}
+		return 1
+	})
+	return slices.Clone(l.records[i:])
+}
+
+// Clone is a log that has the same.
+func (l *Log) Clone() *Log {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &Log{records: slices.Clone(l.records), trimmed: l.trimmed, durable: l.durable}
+}
+
+// Append refuses: nobody leads here.
+func (l *Log) Append(*wal.Record) error { return wal.ErrNotLeader }
+
+// Replay calls f for all records from a position on, unless some of them are gone.
+func (l *Log) Replay(from uint64, f func(uint64, uint32, []byte) error) error {
+	l.mu.Lock()
+	gone := from < l.trimmed
+	l.mu.Unlock()
+	if gone {
+		return fmt.Errorf("%w: from %d on", wal.ErrMissing, from)
+	}
+	return l.Read(from, math.MaxUint64, f)
+}
+
+// Read calls f for the records from a position to another.
+func (l *Log) Read(from, to uint64, f func(uint64, uint32, []byte) error) error {
+	for _, r := range l.From(from) {
+		if r.Position > to {
+			return nil
+		}
+		if err := f(r.Position, r.Count, r.Payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hold keeps the records from a position on for a reader of that name.
+func (l *Log) Hold(name string, from uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holds == nil {
+		l.holds = make(map[string]uint64)
+	}
+	l.holds[name] = from
+}
+
+// Trim lets go what nobody holds.
+func (l *Log) Trim(before uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, from := range l.holds {
+		before = min(before, from)
+	}
+	l.trimmed = max(l.trimmed, before)
+	l.records = slices.DeleteFunc(l.records, func(r Record) bool { return r.Position < before })
+	return nil
+}
+
+// FirstPosition is that of the first record that is there.
+func (l *Log) FirstPosition() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) == 0 {
+		return l.durable + 1
+	}
+	return l.records[0].Position
+}
+
+// LastPosition is that of the last record.
+func (l *Log) LastPosition() uint64 { return l.DurablePosition() }
+
+// DurablePosition is that of the last record.
+func (l *Log) DurablePosition() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.durable
+}
+
+// Bytes is 0.
+func (l *Log) Bytes() int64 { return 0 }
+
+// Stalled is false.
+func (l *Log) Stalled() bool { return false }
+
+// DiskFull is false.
+func (l *Log) DiskFull() bool { return false }
+
+// Close does nothing.
+func (l *Log) Close() error { return nil }
+
+// Image is none.
+func (l *Log) Image(string, uint64, uint64) ([]wal.File, error) { return nil, nil }
+
+// Handed is the record as a log hands it to a replica.
+func (r Record) Handed() *wal.Record {
+	return &wal.Record{Position: r.Position, Count: r.Count, Data: append(make([]byte, wal.HeaderBytes), r.Payload...)}
+}
