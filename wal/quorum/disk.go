@@ -213,9 +213,18 @@ func (t *transport) summon(to Node) error {
 }
 
 // stand is summon for this node.
-func (t *transport) stand() {
+func (t *transport) stand() { t.tell(t.summons()) }
+
+// stepDown makes a candidate of an earlier term a follower: it is asked for a vote that it refuses.
+func (t *transport) stepDown(term uint64) {
+	h := t.summons().RPCHeader
+	t.tell(&raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true}) // and an empty log
+}
+
+// tell has this node's raft process a request.
+func (t *transport) tell(request any) {
 	select {
-	case t.rpcs <- raft.RPC{Command: t.summons(), RespChan: make(chan raft.RPCResponse, 1)}:
+	case t.rpcs <- raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}:
 	default: // raft has other things to do, and its timers
 	}
 }

@@ -131,3 +131,21 @@ func testStand(t *testing.T) {
 	require.Equal(t, texts, g.texts())
 	g.same()
 }
+
+// Who stood when nobody could hear it stands anew, long before raft's timers run.
+func TestStandAnew(t *testing.T) { simulated(t, testStandAnew) }
+
+func testStandAnew(t *testing.T) {
+	g := newGroup(t, 3, func(o *Options) { o.HeartbeatTimeout = time.Hour })
+	g.net.partition([]Node{1}, []Node{2}, []Node{3})
+	one := g.members[1]
+	require.True(t, one.log.Stand())
+	soon(t, "it stands", func() bool { return one.log.Status().Role == Candidate })
+	term := one.log.Term()
+	require.False(t, one.log.Stand(), "it waits for votes")
+	g.net.partition()
+	soon(t, "it leads", func() bool { one.log.Stand(); return one.log.Leads() })
+	require.Greater(t, one.log.Term(), term)
+	g.write(10)
+	g.same()
+}

@@ -63,6 +63,7 @@ type Log struct {
 	serving    sync.WaitGroup
 	kept       sync.WaitGroup
 	closed     bool
+	election   atomic.Pointer[election] // Stand has seen
 }
 
 // identity is the file GROUP: whose log it is. It is there from when the log was made; a log without its parts is

@@ -203,12 +203,37 @@ func (l *Log) Leader() Node {
 }
 
 // Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a
-// majority is known to have lost it. It says whether it was told to: one that stands already waits for votes.
+// majority is known to have lost it. It says whether it was told to. One that stands already waits for votes, and after
+// voteWait stands anew: those that were asked too early, or whose answer was lost, are not asked again until raft's
+// election timer has run.
 func (l *Log) Stand() bool {
 	n := l.node.Load()
-	if n == nil || n.raft.State() != raft.Follower {
+	if n == nil {
+		return false
+	}
+	switch n.raft.State() {
+	case raft.Follower:
+	case raft.Candidate:
+		e := election{n.raft.CurrentTerm(), time.Now()}
+		if seen := l.election.Load(); seen == nil || seen.term != e.term {
+			l.election.Store(&e)
+			return false
+		} else if e.since.Sub(seen.since) < voteWait {
+			return false
+		}
+		n.trans.stepDown(e.term + 1)
+	default:
 		return false
 	}
 	n.trans.stand()
 	return true
+}
+
+// voteWait is how long a candidate waits for votes before Stand has it stand anew.
+const voteWait = time.Second
+
+// election is one that this node stands for.
+type election struct {
+	term  uint64
+	since time.Time // it was first seen
 }
