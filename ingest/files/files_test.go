@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
@@ -115,6 +116,37 @@ func TestNDJSON(t *testing.T) {
 }
 
 // Rows that name a user in the same way are of one user.
+// A payload that is an object is read together with its line, one in a text by itself: both become the same, and faults
+// are called the same.
+func TestPayloadAsObjectOrText(t *testing.T) {
+	for _, payload := range []string{
+		`{}`, `{ }`, `{"a":1}`, `{"a" : [ {"b":"}"} , "]" ] , "c":null}`, `{"a":"\\"}`, `{"1234567\"":"12345678\\\"é"}`,
+		`{"time":"x","_merge_objects":"true"}`, `{"_merge_objects":true,"_update_existing_only":false}`,
+		`{"external_id":"inner"}`, `{"user_alias":{"alias_name":"n","alias_label":"l"}}`, `{"email":"E@x.y "}`,
+		`{"a"}`, `{"a":}`, `{a:1}`, `{1}`, `{"a":1,,"b":2}`, `{"payload":{"a":1}}`,
+	} {
+		quoted, err := jsontext.AppendQuote(nil, payload)
+		require.NoError(t, err)
+		for _, who := range []string{`"external_id":"u",`, ``} {
+			for _, kind := range []Kind{Attributes, Events} {
+				var both [2]Object
+				var faults [2]string
+				for i, text := range []string{payload, string(quoted)} {
+					line := `{` + who + `"payload":` + text + `,"time":"outer","_update_existing_only":true,"_merge_objects":"true"}`
+					r, err := NewReader(strings.NewReader(line), int64(len(line)), NDJSON, Position{}, Options{})
+					require.NoError(t, err)
+					row := new(Row)
+					require.NoError(t, r.Next(row))
+					faults[i] = row.AppendObject(&both[i], &ObjectOptions{Kind: kind, Time: "2026-01-01"})
+				}
+				require.Equal(t, faults[1], faults[0], "%s %s", who, payload)
+				require.Equal(t, both[1], both[0], "%s %s", who, payload)
+				require.Equal(t, strings.Contains(payload, "_update_existing_only"), both[0].IsConditional, payload)
+			}
+		}
+	}
+}
+
 func TestUserOfARow(t *testing.T) {
 	user := func(line string) uint64 {
 		r, err := NewReader(strings.NewReader(line), int64(len(line)), NDJSON, Position{}, Options{})

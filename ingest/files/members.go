@@ -1,8 +1,9 @@
 package files
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
+	"math/bits"
 )
 
 var (
@@ -16,6 +17,7 @@ var (
 type walk struct {
 	text        []byte
 	at          int
+	inner       bool   // text goes on behind the object
 	name, value []byte // name without its quotes, as it is written
 	err         error
 }
@@ -31,7 +33,10 @@ func (w *walk) begin(text []byte) {
 }
 
 // next reads a member, until there is none, or err is set.
-func (w *walk) next() bool {
+func (w *walk) next() bool { return w.nextName() && w.takeValue() }
+
+// nextName reads a member's name; its value, which takeValue reads, begins at at.
+func (w *walk) nextName() bool {
 	if w.err != nil {
 		return false
 	}
@@ -40,26 +45,24 @@ func (w *walk) next() bool {
 		w.at++
 		w.blanks()
 	}
-	if w.at == len(w.text) {
+	switch {
+	case w.at == len(w.text):
 		w.err = errOpen
 		return false
-	}
-	if w.text[w.at] == '}' {
+	case w.text[w.at] == '}':
 		w.at++
+		if w.inner {
+			return false
+		}
 		if w.blanks(); w.at < len(w.text) {
 			w.err = errBehind
 		}
 		return false
-	}
-	return w.member()
-}
-
-func (w *walk) member() bool {
-	from := w.at
-	if w.text[w.at] != '"' {
+	case w.text[w.at] != '"':
 		w.err = errNotObject
 		return false
 	}
+	from := w.at
 	if !w.skipString() {
 		return false
 	}
@@ -70,19 +73,23 @@ func (w *walk) member() bool {
 	}
 	w.at++
 	w.blanks()
-	from = w.at
+	return true
+}
+
+// takeValue reads the value behind a name.
+func (w *walk) takeValue() bool {
+	from := w.at
 	if !w.skipValue() {
 		return false
 	}
-	w.value = w.text[from:w.at]
-	if len(w.value) == 0 {
+	if w.value = w.text[from:w.at]; len(w.value) == 0 {
 		w.err = errNotObject
 	}
 	return w.err == nil
 }
 
 func (w *walk) blanks() {
-	for w.at < len(w.text) {
+	for w.at < len(w.text) && w.text[w.at] <= ' ' {
 		switch w.text[w.at] {
 		case ' ', '\t', '\n', '\r':
 			w.at++
@@ -94,29 +101,44 @@ func (w *walk) blanks() {
 
 // skipString passes over a string, whose quote is at at.
 func (w *walk) skipString() bool {
-	for i := w.at + 1; ; {
-		k := bytes.IndexByte(w.text[i:], '"')
-		if k < 0 {
-			w.err = errOpen
-			return false
+	text, i := w.text, w.at+1
+	for i+8 <= len(text) {
+		ends := quotesOrSlashes(binary.LittleEndian.Uint64(text[i:]))
+		if ends == 0 {
+			i += 8
+			continue
 		}
-		k += i
-		slashes := 0
-		for w.text[k-1-slashes] == '\\' {
-			slashes++
-		}
-		if i = k + 1; slashes%2 == 0 {
-			w.at = i
+		if i += bits.TrailingZeros64(ends) / 8; text[i] == '"' {
+			w.at = i + 1
 			return true
 		}
+		i += 2
 	}
+	for ; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			w.at = i + 1
+			return true
+		case '\\':
+			i++
+		}
+	}
+	w.err = errOpen
+	return false
+}
+
+// quotesOrSlashes has a bit in the first of eight bytes that is a quote or a backslash, and none when there is none.
+func quotesOrSlashes(v uint64) uint64 {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	quotes, slashes := v^ones*'"', v^ones*'\\'
+	return ((quotes-ones)&^quotes | (slashes-ones)&^slashes) & high
 }
 
 // skipValue passes over a value.
 func (w *walk) skipValue() bool {
 	for depth := 0; w.at < len(w.text); {
-		switch c := w.text[w.at]; c {
-		case '"':
+		switch marks[w.text[w.at]] {
+		case markQuote:
 			if !w.skipString() {
 				return false
 			}
@@ -124,9 +146,9 @@ func (w *walk) skipValue() bool {
 				return true
 			}
 			continue
-		case '{', '[':
+		case markOpen:
 			depth++
-		case '}', ']':
+		case markClose:
 			if depth == 0 { // the end of the object around it
 				return true
 			}
@@ -134,7 +156,7 @@ func (w *walk) skipValue() bool {
 				w.at++
 				return true
 			}
-		case ',', ' ', '\t', '\n', '\r':
+		case markBetween:
 			if depth == 0 {
 				return true
 			}
@@ -144,6 +166,19 @@ func (w *walk) skipValue() bool {
 	w.err = errOpen
 	return false
 }
+
+// mark is what a byte outside of strings means to skipValue.
+type mark uint8
+
+const (
+	markQuote mark = iota + 1
+	markOpen
+	markClose
+	markBetween
+)
+
+var marks = [256]mark{'"': markQuote, '{': markOpen, '[': markOpen, '}': markClose, ']': markClose, ',': markBetween,
+	' ': markBetween, '\t': markBetween, '\n': markBetween, '\r': markBetween}
 
 func isString(value []byte) bool { return len(value) >= 2 && value[0] == '"' }
 

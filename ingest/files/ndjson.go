@@ -89,6 +89,7 @@ func lineFault(r *Row, blanks int, err error) error {
 // takeApart finds the columns of a line. One without a payload is an object itself.
 func (r *Row) takeApart() error {
 	text := r.line
+	r.facts = facts{}
 	twice, err := r.takeColumns(text)
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (r *Row) takeApart() error {
 	payload := r.columns[columnPayload]
 	if payload == nil {
 		r.columns = [columnCount][]byte{}
-		r.object = text
+		r.object, r.known = text, true
 		return nil
 	}
 	if twice != nil {
@@ -114,8 +115,19 @@ func (r *Row) takeApart() error {
 // takeColumns takes the members of an object for columns. twice says which of them is filled in more than once.
 func (r *Row) takeColumns(object []byte) (twice, err error) {
 	var w walk
-	for w.begin(object); w.next(); {
+	for w.begin(object); w.nextName(); {
 		c := columnOf(w.name)
+		if c == columnPayload && w.at < len(object) && object[w.at] == '{' {
+			r.takePayload(&w)
+		} else {
+			w.takeValue()
+		}
+		if w.err != nil {
+			break
+		}
+		if !r.known {
+			r.facts.note(&w, 0)
+		}
 		if c == columnNone || isNothing(w.value) {
 			continue
 		}
@@ -125,4 +137,20 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 		r.columns[c] = w.value
 	}
 	return twice, w.err
+}
+
+// takePayload reads a payload that is an object, and its facts with it. What is wrong in it is said by who takes it for
+// one: here it is any value, then.
+func (r *Row) takePayload(w *walk) {
+	r.facts = facts{}
+	inner := walk{text: w.text, at: w.at + 1, inner: true}
+	for inner.next() {
+		r.facts.note(&inner, w.at)
+	}
+	if r.known = inner.err == nil; !r.known {
+		w.takeValue()
+		return
+	}
+	w.value = w.text[w.at:inner.at]
+	w.at = inner.at
 }

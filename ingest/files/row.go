@@ -74,10 +74,14 @@ type Row struct {
 	payload []byte              // the object of the column payload
 	object  []byte              // the row, when it is an object itself
 	scratch []byte              // what of the above isn't in the file like that
+	facts   facts               // of object or payload, whichever is there
+	known   bool                // facts are
 }
 
 func (r *Row) reset(at Position, text []byte) {
-	*r = Row{Position: at, Text: text, scratch: r.scratch[:0]}
+	r.Position, r.Fault, r.Text = at, "", text
+	r.line, r.payload, r.object, r.scratch, r.known = nil, nil, nil, r.scratch[:0], false
+	r.columns = [columnCount][]byte{}
 }
 
 // Object is what a row becomes.
@@ -89,6 +93,8 @@ type Object struct {
 	Identifiers string
 	// User is the same for all rows that name a user in the same way.
 	User uint64
+	// IsConditional: it has `_update_existing_only`, whatever that is.
+	IsConditional bool
 }
 
 // ObjectOptions are what rows leave open.
@@ -135,17 +141,17 @@ func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	o.Text = append(o.Text, '{')
 	o.Text = r.appendMember(o.Text, who)
 	o.User = r.userOf(who)
-	members := bytes.TrimSpace(r.payload)
-	facts, err := factsOf(members)
+	members, facts, err := r.factsOf(r.payload)
 	if err != nil {
 		o.Text = o.Text[:from]
 		return fmt.Sprintf("'payload': %v", err)
 	}
-	o.Text = r.appendMissing(o.Text, o.Kind, &facts, options)
+	o.Text = r.appendMissing(o.Text, o.Kind, facts, options)
 	if facts.members {
 		o.Text = append(o.Text, ',')
 	}
-	o.Text = appendRest(o.Text, members, &facts)
+	o.Text = appendRest(o.Text, members, facts)
+	o.IsConditional = facts.existing || options.UpdateExistingOnly
 	return ""
 }
 
@@ -280,21 +286,21 @@ func (r *Row) takeIdentifiers(object []byte) (column, string) {
 
 // appendWhole appends an object that says itself whom it is about.
 func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) string {
-	object = bytes.TrimSpace(object)
-	facts, err := factsOf(object)
+	object, facts, err := r.factsOf(object)
 	if err != nil {
 		return err.Error()
 	}
 	o.User = facts.user()
 	o.Text = append(o.Text, '{')
 	n := len(o.Text)
-	if o.Text = r.appendMissing(o.Text, o.Kind, &facts, options); len(o.Text) > n {
+	if o.Text = r.appendMissing(o.Text, o.Kind, facts, options); len(o.Text) > n {
 		o.Text = append(o.Text[:n], o.Text[n+1:]...) // its comma
 		if facts.members {
 			o.Text = append(o.Text, ',')
 		}
 	}
-	o.Text = appendRest(o.Text, object, &facts)
+	o.Text = appendRest(o.Text, object, facts)
+	o.IsConditional = facts.existing || options.UpdateExistingOnly
 	return ""
 }
 
@@ -323,26 +329,38 @@ type facts struct {
 	alias      []byte
 }
 
-func factsOf(object []byte) (f facts, err error) {
+// factsOf are those of the row's object or payload, which it returns without the blanks around it. They are found when
+// the row is taken apart, where that is a walk over the same members.
+func (r *Row) factsOf(object []byte) ([]byte, *facts, error) {
+	object = bytes.TrimSpace(object)
+	if r.known {
+		return object, &r.facts, nil
+	}
+	r.facts = facts{}
 	var w walk
 	for w.begin(object); w.next(); {
-		f.members = true
-		switch string(w.name) {
-		case "time":
-			f.time = true
-		case "_update_existing_only":
-			f.existing = true
-		case "_merge_objects":
-			if string(w.value) == `"true"` {
-				f.mergeAt = w.at - len(w.value)
-			}
-		case "external_id", "svc_id", "braze_id", "email", "phone":
-			f.identifier[columnOf(w.name)] = w.value
-		case "user_alias":
-			f.alias = w.value
-		}
+		r.facts.note(&w, 0)
 	}
-	return f, w.err
+	return object, &r.facts, w.err
+}
+
+// note takes notice of a member of the object that begins at an index of the walk's text.
+func (f *facts) note(w *walk, begin int) {
+	f.members = true
+	switch string(w.name) {
+	case "time":
+		f.time = true
+	case "_update_existing_only":
+		f.existing = true
+	case "_merge_objects":
+		if string(w.value) == `"true"` {
+			f.mergeAt = w.at - len(w.value) - begin
+		}
+	case "external_id", "svc_id", "braze_id", "email", "phone":
+		f.identifier[columnOf(w.name)] = w.value
+	case "user_alias":
+		f.alias = w.value
+	}
 }
 
 // user is Row.userOf for an object that says itself whom it is about.

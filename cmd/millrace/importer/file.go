@@ -368,7 +368,7 @@ func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Obje
 		j.begun = row.Position
 		j.mu.Unlock()
 	}
-	l.open.add(row, object, fault, j.state)
+	l.open.add(row, object, fault)
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"bytes"
 	"context"
 	"slices"
 
@@ -87,18 +86,12 @@ func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 	if slices.Max(r.counts[n+1:]) == 0 {
 		return true
 	}
-	conditional := isConditional(o, s)
-	if !conditional && !r.conditional {
+	if !o.IsConditional && !r.conditional {
 		return true
 	}
 	return !slices.ContainsFunc(r.rows, func(other sent) bool {
-		return other.user == o.User && other.kind > n && other.fault == "" && (conditional || other.conditional)
+		return other.user == o.User && other.kind > n && other.fault == "" && (o.IsConditional || other.conditional)
 	})
-}
-
-// isConditional reports whether a row takes effect only if its user is there, or may.
-func isConditional(o *files.Object, s *state) bool {
-	return s.UpdateExistingOnly || bytes.Contains(o.Text, []byte("_update_existing_only"))
 }
 
 func (r *request) takesDeletion(o *files.Object, most int) bool {
@@ -109,7 +102,7 @@ func (r *request) takesDeletion(o *files.Object, most int) bool {
 		func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
 }
 
-func (r *request) add(row *files.Row, o *files.Object, fault string, s *state) {
+func (r *request) add(row *files.Row, o *files.Object, fault string) {
 	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text),
 		user: o.User, fault: fault}
 	if fault != "" {
@@ -118,7 +111,7 @@ func (r *request) add(row *files.Row, o *files.Object, fault string, s *state) {
 	} else {
 		r.text = append(r.text, o.Text...)
 		r.counts[one.kind]++
-		one.conditional = isConditional(o, s)
+		one.conditional = o.IsConditional
 		r.conditional = r.conditional || one.conditional
 	}
 	one.to = len(r.text)
