@@ -85,6 +85,24 @@ func requireOneValue(t *testing.T, text []byte) {
 	}
 }
 
+// FuzzGrammar holds the check of lines against encoding/json, which has a bound for the depth.
+func FuzzGrammar(f *testing.F) {
+	for _, text := range []string{
+		`{}`, ` [ ] `, `{"a" : [1,-0.5e+7,"\u00eF\"\\",{"b":{}},[[]]] , "c":null}`, `[true,false,null]`, `"12345678\n12345678"`, ``,
+		`{"a":1}}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a"}`, `{"a":}`, `{a:1}`, `{1:1}`, `[1}`, `{"a":1]`, `[1 2]`, `[`, `{`, `"`,
+		`01`, `-`, `-01`, `1.`, `.5`, `1e`, `1e+`, `1E5`, `0`, `-0`, `+1`, `1 1`, `tru`, `truE`, `nulll`, `"\x"`, `"\u12g4"`, `"\u123`, `"\`,
+		"\"\x1f\"", "\"1234567\x001234567\"", "\"\x7f\"", "\"\xff\"", "\xa0{}", "{}\v", "\"1234567", "\"12345678\"", `"é2345678\"é"`,
+	} {
+		f.Add(text)
+	}
+	var g grammar
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Count(text, "[")+strings.Count(text, "{") < 10_000 {
+			require.Equal(t, json.Valid([]byte(text)), g.valid([]byte(text)), "%q", text)
+		}
+	})
+}
+
 // FuzzCSV holds the cells against encoding/csv: what it takes as a table is read the same here, and what is refused here
 // is refused there, or has a bare carriage return or invalid UTF-8.
 func FuzzCSV(f *testing.F) {

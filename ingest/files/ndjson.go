@@ -8,14 +8,14 @@ import (
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/valyala/fastjson"
 )
 
 // lines reads NDJSON.
 type lines struct {
 	window
-	o   Options
-	row int64
+	o       Options
+	row     int64
+	grammar grammar
 }
 
 func newLines(f Source, at Position, o Options) (Reader, error) {
@@ -68,22 +68,19 @@ func (l *lines) read(r *Row, blanks int) error {
 	if !l.o.Strict {
 		return nil
 	}
-	if err := fastjson.ValidateBytes(r.Text); err != nil {
-		return lineFault(r, blanks, err)
-	}
-	if r.Text[0] != '{' {
-		return lineFault(r, blanks, errNotObject)
+	if r.Text[0] != '{' || !l.grammar.valid(r.Text) {
+		return lineFault(r, blanks)
 	}
 	return nil
 }
 
 // lineFault says where a line stops being JSON.
-func lineFault(r *Row, blanks int, err error) error {
+func lineFault(r *Row, blanks int) error {
 	var syntax *json.SyntaxError
 	if errors.As(json.Unmarshal(r.Text, new(json.RawMessage)), &syntax) {
 		return &Fault{Line: r.Line, Column: int64(blanks) + syntax.Offset, Text: syntax.Error()}
 	}
-	return &Fault{Line: r.Line, Text: err.Error()}
+	return &Fault{Line: r.Line, Text: errNotObject.Error()}
 }
 
 // takeApart finds the columns of a line. One without a payload is an object itself.

@@ -1,0 +1,189 @@
+package files
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// grammar checks that a text is one JSON value, as RFC 8259 has it, but for UTF-8, which is checked elsewhere. No depth is
+// too much for it.
+type grammar struct {
+	open []byte // the brackets that end what is open
+}
+
+// valid reports whether text is one value, between blanks.
+func (g *grammar) valid(text []byte) bool {
+	g.open = g.open[:0]
+	for i := 0; ; {
+		more := false
+		if i, more = g.value(text, passBlanks(text, i)); i < 0 {
+			return false
+		}
+		for !more {
+			i = passBlanks(text, i)
+			switch {
+			case len(g.open) == 0:
+				return i == len(text)
+			case i == len(text):
+				return false
+			case text[i] == ',':
+				if i, more = passBlanks(text, i+1), true; g.open[len(g.open)-1] == '}' {
+					if i = passName(text, i); i < 0 {
+						return false
+					}
+				}
+			case text[i] == g.open[len(g.open)-1]:
+				g.open = g.open[:len(g.open)-1]
+				i++
+			default:
+				return false
+			}
+		}
+	}
+}
+
+// value passes over the value at i, of one that has others in it to the first of them: more. Negative: there is none.
+func (g *grammar) value(text []byte, i int) (next int, more bool) {
+	if i == len(text) {
+		return -1, false
+	}
+	switch c := text[i]; c {
+	case '"':
+		return passString(text, i), false
+	case '{':
+		if i = passBlanks(text, i+1); i < len(text) && text[i] == '}' {
+			return i + 1, false
+		}
+		g.open = append(g.open, '}')
+		return passName(text, i), true
+	case '[':
+		if i = passBlanks(text, i+1); i < len(text) && text[i] == ']' {
+			return i + 1, false
+		}
+		g.open = append(g.open, ']')
+		return i, true
+	case 't':
+		return passWord(text, i, "true"), false
+	case 'f':
+		return passWord(text, i, "false"), false
+	case 'n':
+		return passWord(text, i, "null"), false
+	}
+	return passNumber(text, i), false
+}
+
+func passBlanks(text []byte, i int) int {
+	for i < len(text) && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+func passWord(text []byte, i int, word string) int {
+	if end := i + len(word); end <= len(text) && string(text[i:end]) == word {
+		return end
+	}
+	return -1
+}
+
+// passName passes over the name at i and its colon.
+func passName(text []byte, i int) int {
+	if i = passString(text, i); i < 0 {
+		return -1
+	}
+	if i = passBlanks(text, i); i == len(text) || text[i] != ':' {
+		return -1
+	}
+	return i + 1
+}
+
+// passString passes over the string at i.
+func passString(text []byte, i int) int {
+	if i == len(text) || text[i] != '"' {
+		return -1
+	}
+	for i++; ; {
+		for i+8 <= len(text) {
+			v := binary.LittleEndian.Uint64(text[i:])
+			if ends := quotesOrSlashes(v) | controls(v); ends != 0 {
+				i += bits.TrailingZeros64(ends) / 8
+				break
+			}
+			i += 8
+		}
+		switch {
+		case i == len(text) || text[i] < ' ':
+			return -1
+		case text[i] == '"':
+			return i + 1
+		case text[i] != '\\':
+			i++
+		default:
+			if i = passEscape(text, i+1); i < 0 {
+				return -1
+			}
+		}
+	}
+}
+
+// controls has a bit in the first of eight bytes that is a control character, and none when there is none.
+func controls(v uint64) uint64 {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	return (v - ones*' ') &^ v & high
+}
+
+// passEscape passes over what stands behind a backslash.
+func passEscape(text []byte, i int) int {
+	if i == len(text) {
+		return -1
+	}
+	switch text[i] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 1
+	case 'u':
+		if i+5 > len(text) {
+			return -1
+		}
+		for _, c := range text[i+1 : i+5] {
+			if c-'0' > 9 && c|0x20-'a' > 5 {
+				return -1
+			}
+		}
+		return i + 5
+	}
+	return -1
+}
+
+// passNumber passes over the number at i.
+func passNumber(text []byte, i int) int {
+	if i < len(text) && text[i] == '-' {
+		i++
+	}
+	whole := i
+	if i = passDigits(text, i); i == whole || text[whole] == '0' && i > whole+1 {
+		return -1
+	}
+	if i < len(text) && text[i] == '.' {
+		from := i + 1
+		if i = passDigits(text, from); i == from {
+			return -1
+		}
+	}
+	if i < len(text) && text[i]|0x20 == 'e' {
+		if i++; i < len(text) && (text[i] == '+' || text[i] == '-') {
+			i++
+		}
+		from := i
+		if i = passDigits(text, from); i == from {
+			return -1
+		}
+	}
+	return i
+}
+
+func passDigits(text []byte, i int) int {
+	for i < len(text) && text[i]-'0' <= 9 {
+		i++
+	}
+	return i
+}
