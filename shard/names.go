@@ -149,7 +149,7 @@ func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]can
 const manySharers = 64
 
 // readersAtOnce is how many users are looked at at once.
-const readersAtOnce = 8
+const readersAtOnce = 16
 
 // eachAtOnce calls f for 0 to n-1, several at a time, until one fails. A panic of f is the caller's: he may have a way
 // of going on.

@@ -222,7 +222,7 @@ var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
 // So what is known of a number that isn't set apart stays true.
 
 // knownShare: a worker whom somebody has asked keeps such a part of its memory for who is there.
-const knownShare = 8
+const knownShare = 4
 
 // mark tells whom a number is of, of those who may have the same: a hash apart from the number's own.
 func (w *worker) mark(workspace uint32, key []byte) uint64 {
