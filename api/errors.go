@@ -42,7 +42,8 @@ var answers = []engineAnswer{
 		refused: refusedFailed},
 	// Of a cluster.
 	{err: shard.ErrUnknown, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
-		text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; please try again later.", done: true, refused: refusedUnknown},
+		text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; " +
+			"please try again later.", done: true, refused: refusedUnknown},
 	{err: shard.ErrUnavailable, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
 		text:    "Too much of the service is out of reach at the moment. Nothing was done; please try again later.",
 		refused: refusedUnavailable},
@@ -94,7 +95,8 @@ func (a *engineAnswer) count() {
 func (x *exchange) failEngine(err error) {
 	a := answerTo(err)
 	if a == nil {
-		x.s.options.Logger.Error("request failed", "route", x.routeName(), "request_id", string(x.requestID), "err", err)
+		x.s.options.Logger.Error("request failed", "route", x.routeName(),
+			"request_id", string(x.requestID), "err", err)
 		x.fail(fasthttp.StatusInternalServerError, textInternal)
 		return
 	}

@@ -29,8 +29,8 @@ func (x *exchange) noteFault(f Fault) {
 		return
 	}
 	x.faults = append(x.faults,
-		refused.Entry{At: x.now, Workspace: x.ws.Number, Key: x.key.Number, Request: string(x.requestID), Array: f.Array,
-			Index:     f.Index,
+		refused.Entry{At: x.now, Workspace: x.ws.Number, Key: x.key.Number,
+			Request: string(x.requestID), Array: f.Array, Index: f.Index,
 			IsRefused: f.IsRefused, Faults: []refused.Fault{fault}, Object: f.Object})
 }
 
@@ -65,8 +65,8 @@ func (x *exchange) keepFaults() {
 }
 
 // eraseRefused erases what is kept of objects that name users who are about to be deleted, or that somebody wants
-// deleted who isn't there because all his objects were refused. When nothing comes of the deletion, nothing is lost that
-// anybody was promised.
+// deleted who isn't there because all his objects were refused. When nothing comes of the deletion, nothing is lost
+// that anybody was promised.
 func (s *Server) eraseRefused(ctx context.Context, ws uint32, reads finder, named []namedUser, numbers []uint64) error {
 	if s.options.Refused == nil {
 		return nil

@@ -19,7 +19,9 @@ func (s *Server) identify(x *exchange, body value) {
 	for member, m := range body.members() {
 		switch member {
 		case "aliases_to_identify":
-			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "user_alias") })
+			l.readObjects(member, m, func(e value) (change, string) {
+				return l.readIdentification(e, mode, "user_alias")
+			})
 		case "emails_to_identify":
 			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "email") })
 		case "phone_numbers_to_identify":

@@ -12,8 +12,9 @@ import (
 const (
 	textMergeArray      = "'merge_updates' must be an array of objects"
 	textMergeTooMany    = "a single request may not contain more than 50 merge updates"
-	textMergeIdentifier = "identifiers must be objects with an 'external_id' property that is a string, 'user_alias' property that is an object, or 'email' property that is a string"
-	textMergeMembers    = "'merge_updates' must only have 'identifier_to_merge' and 'identifier_to_keep'"
+	textMergeIdentifier = "identifiers must be objects with an 'external_id' property that is a string, 'user_alias' " +
+		"property that is an object, or 'email' property that is a string"
+	textMergeMembers = "'merge_updates' must only have 'identifier_to_merge' and 'identifier_to_keep'"
 )
 
 // maxMergeUpdates is how many merges a request may ask for (service.md 2.9).

@@ -22,7 +22,8 @@ const (
 	textNoCenter = "Preference center not found"
 	textNoUser   = "User not found"
 	// textForeignHost is for who asks for a link, and for who can do something about it.
-	textForeignHost = "No link can be made for the Host of this request. Whoever runs the service can set --public-url, or name the host in --public-hosts"
+	textForeignHost = "No link can be made for the Host of this request. Whoever runs the service can set " +
+		"--public-url, or name the host in --public-hosts"
 )
 
 // listPreferenceCenters serves GET /preference_center/v1/list.

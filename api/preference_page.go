@@ -191,7 +191,8 @@ func (v *visit) page() preference.Page {
 		p.Viewport = v.link.Viewport
 	}
 	for _, l := range v.center.Options.Links {
-		p.Icons = append(p.Icons, preference.Icon{Rel: l.Rel, Type: l.Type, Sizes: l.Sizes, Color: l.Color, Href: l.Href})
+		p.Icons = append(p.Icons,
+			preference.Icon{Rel: l.Rel, Type: l.Type, Sizes: l.Sizes, Color: l.Color, Href: l.Href})
 	}
 	return p
 }
@@ -246,7 +247,8 @@ func (s *Server) sendForm(x *exchange) {
 	if choices.OneClick {
 		oneClicks.Inc()
 		x.send(fasthttp.StatusOK,
-			preference.Notice{Title: "You are unsubscribed", Text: "You will get no more emails from us.", Done: true}.Render())
+			preference.Notice{Title: "You are unsubscribed", Text: "You will get no more emails from us.",
+				Done: true}.Render())
 		return
 	}
 	formsTaken.Inc()

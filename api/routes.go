@@ -24,9 +24,11 @@ type route struct {
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	page       bool // open, for people: answers HTML, takes forms
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
-	noBarrier  bool // the handler reads no control documents but its workspace; all others see what was acknowledged before, by whatever node: exchange.barrier
-	handler    func(*exchange)
-	withBody   func(*exchange, value) // in handler's place: the body is a JSON object
+	// the handler reads no control documents but its workspace; all others see what was acknowledged before, by
+	// whatever node: exchange.barrier
+	noBarrier bool
+	handler   func(*exchange)
+	withBody  func(*exchange, value) // in handler's place: the body is a JSON object
 
 	metrics *routeMetrics
 }
@@ -38,14 +40,14 @@ func (s *Server) routes() []route {
 			handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs,
 			noBarrier: true, withBody: s.exportIDs},
-		{method: "POST", path: "/users/delete", permission: "users.delete", bucket: ratelimit.UsersMerge, noBarrier: true,
-			withBody: s.deleteUsers},
+		{method: "POST", path: "/users/delete", permission: "users.delete",
+			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.deleteUsers},
 		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge,
 			noBarrier: true, withBody: s.newAliases},
 		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge,
 			noBarrier: true, withBody: s.updateAliases},
-		{method: "POST", path: "/users/identify", permission: "users.identify", bucket: ratelimit.UsersMerge, noBarrier: true,
-			withBody: s.identify},
+		{method: "POST", path: "/users/identify", permission: "users.identify",
+			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.identify},
 		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, noBarrier: true,
 			withBody: s.merge},
 		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename",
@@ -63,14 +65,14 @@ func (s *Server) routes() []route {
 			bucket: ratelimit.SubscriptionStatusGet, noBarrier: true, handler: s.getStatus},
 		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get",
 			bucket: ratelimit.SubscriptionGroupsGet, noBarrier: true, handler: s.userStatus},
-		{method: "POST", path: "/email/status", permission: "email.status", bucket: ratelimit.EmailStatus, noBarrier: true,
-			withBody: s.emailStatus},
+		{method: "POST", path: "/email/status", permission: "email.status",
+			bucket: ratelimit.EmailStatus, noBarrier: true, withBody: s.emailStatus},
 		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
 			noBarrier: true, withBody: s.blockEmails},
 		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
 			noBarrier: true, withBody: s.blockEmails},
-		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove", bucket: ratelimit.EmailBounceRemove,
-			noBarrier: true, withBody: s.removeBounces},
+		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove",
+			bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: s.removeBounces},
 		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove,
 			noBarrier: true, withBody: s.removeSpamMarks},
 
@@ -102,10 +104,12 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.listSCIM(s.scim)},
 		{method: "POST", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.createSCIM(s.scim)},
 		{method: "GET", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.getSCIM(s.scim)},
-		{method: "PUT", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.replaceSCIM(s.scim)},
+		{method: "PUT", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM,
+			handler: s.replaceSCIM(s.scim)},
 		{method: "PATCH", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
 			handler: s.patchSCIM(s.scim)},
-		{method: "DELETE", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.deleteSCIM(s.scim)},
+		{method: "DELETE", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM,
+			handler: s.deleteSCIM(s.scim)},
 		{method: "GET", path: "/scim/v2/Groups", scim: true, bucket: ratelimit.SCIMProvisioning,
 			handler: s.listSCIM(s.scimGroups)},
 		{method: "POST", path: "/scim/v2/Groups", scim: true, bucket: ratelimit.SCIMProvisioning,
@@ -118,12 +122,12 @@ func (s *Server) routes() []route {
 			handler: s.patchSCIM(s.scimGroups)},
 		{method: "DELETE", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
 			handler: s.deleteSCIM(s.scimGroups)},
-		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
-			handler: s.scimConfig},
+		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true,
+			bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimConfig},
 		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
 			handler: s.scimResourceTypes},
-		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
-			handler: s.scimResourceType},
+		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true,
+			bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.scimResourceType},
 		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
 			handler: s.scimSchemas},
 		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
@@ -172,7 +176,8 @@ func newRouter(routes []route) *router {
 		rt := &routes[i]
 		if rt.credentials() != 1 || rt.page && !rt.open || rt.open != (rt.bucket == ratelimit.None) ||
 			(rt.handler == nil) == (rt.withBody == nil) || !strings.HasPrefix(rt.path, "/") {
-			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, or be open",
+			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, "+
+				"or be open",
 				rt.method, rt.path))
 		}
 		rt.metrics = newRouteMetrics(rt.path)
@@ -321,7 +326,8 @@ func (m *routeMetrics) count(status int) {
 	}
 	c := m.status[status].Load()
 	if c == nil {
-		c = metrics.GetOrCreateCounter(fmt.Sprintf(`millrace_http_requests_total{route=%q,status="%d"}`, m.name, status))
+		c = metrics.GetOrCreateCounter(fmt.Sprintf(`millrace_http_requests_total{route=%q,status="%d"}`, m.name,
+			status))
 		m.status[status].Store(c)
 	}
 	c.Inc()

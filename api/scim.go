@@ -141,7 +141,8 @@ func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
 func (s *Server) listSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		query := x.ctx.QueryArgs()
-		page := scim.Page{StartIndex: queryInt(query, "startIndex", 1), Count: queryInt(query, "count", scim.DefaultCount)}
+		page := scim.Page{StartIndex: queryInt(query, "startIndex", 1),
+			Count: queryInt(query, "count", scim.DefaultCount)}
 		if filters := query.PeekMulti("filter"); len(filters) > 0 {
 			text := string(filters[0])
 			if len(filters) > 1 { // nobody knows which

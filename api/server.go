@@ -208,8 +208,8 @@ func (x *exchange) record(start time.Time) {
 	}
 	x.s.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", slog.String("route", x.routeName()),
 		slog.Int("status", status),
-		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())), slog.String("workspace", workspace),
-		slog.String("key", key),
+		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())),
+		slog.String("workspace", workspace), slog.String("key", key),
 		slog.String("request_id", string(x.requestID)))
 }
 

@@ -43,7 +43,8 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	var status int
 	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now, x.note)
 	accepted := batch.Count()
-	if status != fasthttp.StatusCreated { // nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body
+	// Nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body.
+	if status != fasthttp.StatusCreated {
 		countsOf(x.ws).count(0, x.reply)
 		x.keepFaults()
 		x.send(status, x.reply)
@@ -172,7 +173,8 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		s.inflight.Delete(id)
 		close(mine)
 	}()
-	if err := s.options.Store.BarrierAnswer(x.ws.Number, key); err != nil { // an answer that another node has kept is there, before this body is judged
+	// An answer that another node has kept is there, before this body is judged.
+	if err := s.options.Store.BarrierAnswer(x.ws.Number, key); err != nil {
 		x.failEngine(err)
 		return
 	}

@@ -42,8 +42,9 @@ var (
 		"The message was not found in this campaign or Canvas step."}
 	errLocaleID       = &translationError{400, "INVALID_LOCALE_ID", "The provided locale ID is not valid."}
 	errLocale         = &translationError{400, "LOCALE_NOT_FOUND", "The provided locale code does not exist."}
-	errTranslationMap = &translationError{400, "INVALID_TRANSLATION_MAP", "'translation_map' must be an object of strings"}
-	errTranslations   = &translationError{400, "TRANSLATIONS_TOO_LARGE",
+	errTranslationMap = &translationError{400, "INVALID_TRANSLATION_MAP",
+		"'translation_map' must be an object of strings"}
+	errTranslations = &translationError{400, "TRANSLATIONS_TOO_LARGE",
 		"The provided translations have exceeded the maximum of 20MB."}
 	errCanvas = &translationError{404, "CANVAS_NOT_FOUND", "The Canvas was not found."}
 	errStep   = &translationError{404, "STEP_NOT_FOUND", "The Canvas step was not found."}

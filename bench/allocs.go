@@ -96,6 +96,7 @@ func allocationsOf(
 	made, err := mallocs(func() error {
 		return sendEach(ctx, clients, 50*committers, func(_ int, c *client, t *body.Template) { c.address(t) })
 	})
-	return append(figures, newFigure("the same to users drawn anew: new profiles, addresses, states, "+name, "a request",
-		[]float64{float64(made) / (50 * committers)})), err
+	return append(figures,
+		newFigure("the same to users drawn anew: new profiles, addresses, states, "+name, "a request",
+			[]float64{float64(made) / (50 * committers)})), err
 }

@@ -83,14 +83,16 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 		newFigure("CPU of an object, three nodes ÷ (3 × one node alone), 225 objects, 128 connections", "", cpu,
 			Detail{"three nodes", median(all.cpu), "s per million objects"},
 			Detail{"one node alone", median(one.cpu), "s per million objects"},
-			Detail{"three nodes", median(rates[1]), "objects/s"}, Detail{"one node alone", median(rates[0]), "objects/s"},
+			Detail{"three nodes", median(rates[1]), "objects/s"},
+			Detail{"one node alone", median(rates[0]), "objects/s"},
 			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost,
 			clusterCPUTarget),
 		newFigure("bytes written for an object, three nodes ÷ one node alone", "", ratios(all.written, one.written),
 			Detail{"three nodes", median(all.written), "bytes"},
 			Detail{"one node alone", median(one.written), "bytes"}).want(atMost, clusterBytesTarget),
 		newFigure("all load sent to one node ÷ spread over all", "", ratios(rates[2], rates[1]),
-			Detail{"to one node", median(rates[2]), "objects/s"}, Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast,
+			Detail{"to one node", median(rates[2]), "objects/s"},
+			Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast,
 			clusterSkewTarget))
 
 	joined, err := nodes.join(ctx, s, all)
@@ -254,7 +256,8 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = load.run(loading, loadtest.Options{Duration: changeTime}) // some of it fails: that is what happens here
+			// Some of it fails: that is what happens here.
+			_, _ = load.run(loading, loadtest.Options{Duration: changeTime})
 		}()
 		if err := sleep(ctx, s.Duration); err != nil {
 			end()

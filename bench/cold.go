@@ -20,8 +20,8 @@ import (
 // coldFactor is how many times larger than the memory budget the state is.
 const coldFactor = 10
 
-// coldMixes are the objects of the bounded sides, 225 a request: those that need nothing of a profile, the same with one
-// in ten of another kind, and all that a request has otherwise, operators and addresses included.
+// coldMixes are the objects of the bounded sides, 225 a request: those that need nothing of a profile, the same with
+// one in ten of another kind, and all that a request has otherwise, operators and addresses included.
 var coldMixes = []struct {
 	name   string
 	change func(o *body.Options)
@@ -90,7 +90,8 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"cold", median(rates[i+1]), "objects/s"}, Detail{"in memory", median(rates[0]), "objects/s"},
 			Detail{"users", float64(o.Users), ""}, Detail{"budget", float64(budget), "bytes"},
 			Detail{"state before", float64(state), "bytes"},
-			Detail{"objects unread", median(side.unread), "of one"}, Detail{"read back", median(side.read), "of an object"},
+			Detail{"objects unread", median(side.unread), "of one"},
+			Detail{"read back", median(side.read), "of an object"},
 			Detail{"reads of 50 profiles meanwhile, p99", median(side.reads), "ms"})
 		if m.least > 0 {
 			f = f.want(atLeast, m.least)
@@ -112,8 +113,8 @@ type engineSide struct {
 	uncached string // directory of files that the page cache is not to keep; empty: none
 	clients  []*client
 
-	// Of each run: µs of CPU for an object, until the engine has come to rest; objects that were kept unread, and entries
-	// that were read, for each; the slowest of a hundred reads of 50 profiles, ms.
+	// Of each run: µs of CPU for an object, until the engine has come to rest; objects that were kept unread, and
+	// entries that were read, for each; the slowest of a hundred reads of 50 profiles, ms.
 	cpu, unread, read, reads []float64
 }
 
@@ -188,7 +189,8 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 		list := make([]shard.Identifier, 50)
 		for i := range list {
 			user = (user + 7919) % e.bodies.Users
-			list[i] = shard.Identifier{ID: op.ExternalID, Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
+			list[i] = shard.Identifier{ID: op.ExternalID,
+				Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
 		}
 		for some := range slices.Chunk(list, 16) { // as an export does
 			if _, err := e.engine.FindEach(1, some); err != nil {

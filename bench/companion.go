@@ -66,7 +66,8 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	figures = append(figures,
-		newFigure("track beside 3,000 merges/s ÷ track alone, 225 objects, 64 connections", "", ratios(rates[0], rates[1]),
+		newFigure("track beside 3,000 merges/s ÷ track alone, 225 objects, 64 connections", "",
+			ratios(rates[0], rates[1]),
 			Detail{"beside merges", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
 			Detail{"merges applied", median(merged), "merges/s"}).want(atLeast, mergeTarget))
 
@@ -105,8 +106,10 @@ func (p *pairs) make(ctx context.Context, n int) error {
 			var attributes, events []byte
 			for i := range int64(body.MaxPerArray) {
 				attributes = fmt.Appendf(attributes,
-					`,{"external_id":"%s-%d","first_name":"Ada","home_city":"London","points":%d,"plan":"gold"}`, side, p.made+i, i)
-				events = fmt.Appendf(events, `,{"external_id":"%s-%d","name":"signed up","time":"2026-01-02T03:04:05Z"}`, side,
+					`,{"external_id":"%s-%d","first_name":"Ada","home_city":"London","points":%d,"plan":"gold"}`,
+					side, p.made+i, i)
+				events = fmt.Appendf(events,
+					`,{"external_id":"%s-%d","name":"signed up","time":"2026-01-02T03:04:05Z"}`, side,
 					p.made+i)
 			}
 			text := fmt.Appendf(nil, `{"attributes":[%s],"events":[%s]}`, attributes[1:], events[1:])
@@ -179,8 +182,8 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 	}
 }
 
-// status measures reads of the subscription states of 50 users a request, alone and while the track load runs at half of
-// its rate.
+// status measures reads of the subscription states of 50 users a request, alone and while the track load runs at half
+// of its rate.
 func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
@@ -242,8 +245,8 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 			}
 		}
 		uris = append(uris, string(uri))
-		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`, groupID,
-			ids[1:])
+		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`,
+			groupID, ids[1:])
 		if err := post(server, "/subscription/status/set", text, fasthttp.StatusCreated); err != nil {
 			return nil, err
 		}

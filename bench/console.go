@@ -67,7 +67,8 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Figure{newFigure(fmt.Sprintf("requests beside %d live viewers ÷ alone, 225 objects, 128 connections", viewers),
+	return []Figure{newFigure(fmt.Sprintf("requests beside %d live viewers ÷ alone, 225 objects, 128 connections",
+		viewers),
 		"", ratios(rates[0], rates[1]),
 		Detail{"beside", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
 		Detail{"CPU beside", median(sides[0].cpu), "s per million objects"},
@@ -94,7 +95,8 @@ func watch(ctx context.Context, s *settings, server *process, data string) (*aud
 	a := new(audience)
 	ctx, a.end = context.WithCancel(ctx)
 	for range viewers {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server.admin+"/admin/live?workspace=bench", nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			"http://"+server.admin+"/admin/live?workspace=bench", nil)
 		if err != nil {
 			return nil, err
 		}
@@ -152,10 +154,12 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 	if err != nil {
 		return nil, err
 	}
-	figures = append(figures, newFigure("a user looked for by any identifier, and his page, p99", "ms", []float64{slowest},
-		details...).want(atMost, searchTarget))
+	figures = append(figures,
+		newFigure("a user looked for by any identifier, and his page, p99", "ms", []float64{slowest},
+			details...).want(atMost, searchTarget))
 	slowest, details = 0, nil
-	for _, page := range []string{"", "w/bench", "w/bench/users", "w/bench/live", "w/bench/refused", "w/bench/consent"} {
+	for _, page := range []string{"", "w/bench", "w/bench/users", "w/bench/live", "w/bench/refused",
+		"w/bench/consent"} {
 		page = "/console/" + page
 		var times []float64
 		for range 20 {
@@ -168,8 +172,9 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 		details = append(details, Detail{page, median(times), "ms"})
 		slowest = max(slowest, slices.Max(times))
 	}
-	return append(figures, newFigure("a page of the console with all that it loads, the slowest", "ms", []float64{slowest},
-		details...).want(atMost, paintTarget)), nil
+	return append(figures,
+		newFigure("a page of the console with all that it loads, the slowest", "ms", []float64{slowest},
+			details...).want(atMost, paintTarget)), nil
 }
 
 // firstPhone is a number of seven digits, as an office in the United States may have.
@@ -286,7 +291,8 @@ func (b *browser) search(ctx context.Context, users int) (slowest float64, detai
 	r := rand.New(rand.NewPCG(1, 1))
 	var ids []string
 	for _, by := range []struct{ name, form string }{
-		{"external_id", "p%[1]d"}, {"email", "P%[1]d@example.com"}, {"phone", "+1212%[2]d"}, {"alias", "a%[1]d"}, {"svc_id", ""},
+		{"external_id", "p%[1]d"}, {"email", "P%[1]d@example.com"}, {"phone", "+1212%[2]d"},
+		{"alias", "a%[1]d"}, {"svc_id", ""},
 	} {
 		var times []float64
 		for n := range searches {
@@ -294,7 +300,8 @@ func (b *browser) search(ctx context.Context, users int) (slowest float64, detai
 			if by.name != "alias" {
 				user += 1 + r.IntN(aliased-1)
 			}
-			query := url.Values{"by": {by.name}, "value": {fmt.Sprintf(by.form, user, firstPhone+user)}, "label": {"crm"}}
+			query := url.Values{"by": {by.name},
+				"value": {fmt.Sprintf(by.form, user, firstPhone+user)}, "label": {"crm"}}
 			if by.form == "" {
 				query.Set("value", ids[n])
 			}

@@ -51,9 +51,11 @@ func newClients(e *shard.Coordinator, o body.Options, n int) ([]*client, error) 
 		if err != nil {
 			return nil, err
 		}
-		c := &client{engine: e, decoder: ingest.NewDecoder(ingest.Options{}), workspace: &ingest.Workspace{ID: 1}, next: i}
+		c := &client{engine: e, decoder: ingest.NewDecoder(ingest.Options{}),
+			workspace: &ingest.Workspace{ID: 1}, next: i}
 		for kind := range c.pickers {
-			c.pickers[kind] = body.NewPicker(o.Skew, o.Exponent, o.Population(body.IDKind(kind)), o.Seed, uint64(kind)+101)
+			c.pickers[kind] = body.NewPicker(o.Skew, o.Exponent, o.Population(body.IDKind(kind)),
+				o.Seed, uint64(kind)+101)
 		}
 		for range max(2, 128/n) {
 			c.templates = append(c.templates, g.Template())
@@ -96,7 +98,8 @@ func (c *client) send(t *body.Template) error {
 	if err != nil {
 		return err
 	}
-	for err = b.Commit(); errors.Is(err, shard.ErrBusy); err = b.Commit() { // workers wait for a checkpoint: so does a client
+	// Workers wait for a checkpoint: so does a client.
+	for err = b.Commit(); errors.Is(err, shard.ErrBusy); err = b.Commit() {
 		b.Release()
 		time.Sleep(time.Millisecond)
 		if b, err = c.decode(t.Bytes); err != nil {

@@ -21,8 +21,8 @@ const (
 )
 
 // filesIn measures rows/s of `millrace import files`, from the first look at a file to its report, against objects/s of
-// the load test with the same objects, requests and connections. The import reads, checks and notes; the load test has its
-// bodies ready.
+// the load test with the same objects, requests and connections. The import reads, checks and notes; the load test has
+// its bodies ready.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for i, l := range []struct {
 		name string

@@ -58,7 +58,8 @@ func (m *Machine) warn(out io.Writer) {
 		fmt.Fprintf(out, "bench: WARNING: something else uses %.0f %% of this machine\n", 100*m.BusyBefore)
 	}
 	if m.FileSystem == "tmpfs" {
-		fmt.Fprintln(out, "bench: WARNING: the data directory is in memory, where fsync costs nothing; choose another with -dir")
+		fmt.Fprintln(out,
+			"bench: WARNING: the data directory is in memory, where fsync costs nothing; choose another with -dir")
 	}
 }
 

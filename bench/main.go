@@ -132,8 +132,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		"how long each side runs in each round; the decoder and the engine take a part of it")
 	flags.IntVar(&s.Rounds, "rounds", 3, "rounds in which the sides take turns")
 	flags.BoolVar(&s.Mixed, "mixed", false,
-		"bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside ASCII, 3 % with escapes")
-	flags.IntVar(&s.Profiles, "profiles", 0, "profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
+		"bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside "+
+			"ASCII, 3 % with escapes")
+	flags.IntVar(&s.Profiles, "profiles", 0,
+		"profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
 	flags.IntVar(&s.ColdProfiles, "cold-profiles", 2_000_000, "profiles of part cold")
 	flags.Int64Var(&s.ReplayBytes, "replay-bytes", 1_000_000_000, "log to replay")
 	flags.IntVar(&s.MaxProcs, "server-gomaxprocs", 0, "GOMAXPROCS of both servers (0: Go's default)")

@@ -116,7 +116,8 @@ func newMakers(e *shard.Coordinator, pad int) []*maker {
 			}
 			text += `{"external_id":"` + profilePrefix
 			m.ids = append(m.ids, len(text))
-			text += strings.Repeat("0", profileDigits) + `","first_name":"Ada","plan":"professional","visits":12,"about":"` +
+			text += strings.Repeat("0", profileDigits) +
+				`","first_name":"Ada","plan":"professional","visits":12,"about":"` +
 				strings.Repeat("x", pad) + `"}`
 		}
 		m.body = []byte(text + `]}`)

@@ -75,7 +75,8 @@ func (f Figure) want(bound string, value float64) Figure {
 func (r *Results) WriteText(out io.Writer) error {
 	m := &r.Machine
 	_, err := fmt.Fprintf(out,
-		"%s, %d cores, %.0f GiB, Linux %s, %s, %s on %s (fsync %.0f µs), revision %s\n%v a side and round, %d rounds, medians; %.0f %% of the machine busy before\n\n",
+		"%s, %d cores, %.0f GiB, Linux %s, %s, %s on %s (fsync %.0f µs), revision %s\n%v a side and round, %d "+
+			"rounds, medians; %.0f %% of the machine busy before\n\n",
 		m.CPU, m.Cores, float64(m.MemoryBytes)/(1<<30), m.Kernel, m.Go, m.Arch, m.FileSystem, m.FsyncMicros, m.Revision,
 		r.Settings.Duration, r.Settings.Rounds, 100*m.BusyBefore)
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
@@ -83,11 +84,12 @@ func (r *Results) WriteText(out io.Writer) error {
 	for _, f := range r.Figures {
 		target, reached := "–", "–"
 		if f.Target != nil {
-			target = map[string]string{atLeast: "≥ ", atMost: "≤ "}[f.Target.Bound] + number(f.Target.Value) + unit(f.Unit)
+			target = map[string]string{atLeast: "≥ ", atMost: "≤ "}[f.Target.Bound] +
+				number(f.Target.Value) + unit(f.Unit)
 			reached = map[bool]string{true: "yes", false: "NO"}[*f.Reached]
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s%s\t%.0f %%\t%s\t%s\n", f.Part, f.Name, number(f.Value), unit(f.Unit), 100*spread(f.Rounds),
-			target, reached)
+		fmt.Fprintf(t, "%s\t%s\t%s%s\t%.0f %%\t%s\t%s\n", f.Part, f.Name, number(f.Value), unit(f.Unit),
+			100*spread(f.Rounds), target, reached)
 	}
 	err = errors.Join(err, t.Flush())
 	for _, f := range r.Figures {

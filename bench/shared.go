@@ -77,10 +77,13 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	name := fmt.Sprintf("an address of %d users", users)
 	return []Figure{
 		newFigure(name+", 50 states set by a request: others wait at most", "ms", waits,
-			Detail{"the request", median(took), "ms"}, Detail{"others", bystanders, "requests/s"}).want(atMost, sharedWait),
-		newFigure(name+", 50 states set by a request: written, others included", "MB", written).want(atMost, sharedWritten),
+			Detail{"the request", median(took), "ms"},
+			Detail{"others", bystanders, "requests/s"}).want(atMost, sharedWait),
+		newFigure(name+", 50 states set by a request: written, others included", "MB",
+			written).want(atMost, sharedWritten),
 		newFigure(name+": 75 events by it ÷ by external id", "", ratios(rates[0], rates[1]),
-			Detail{"by the address", median(rates[0]), "ms"}, Detail{"by external id", median(rates[1]), "ms"}).want(atMost,
+			Detail{"by the address", median(rates[0]), "ms"},
+			Detail{"by external id", median(rates[1]), "ms"}).want(atMost,
 			sharedLookUp),
 	}, nil
 }

@@ -87,12 +87,13 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 		Detail{"beside", median(rates[0]), "objects/s"}, Detail{"alone", median(rates[1]), "objects/s"},
 		Detail{"CPU beside", median(sides[0].cpu), "s per million objects"},
 		Detail{"CPU alone", median(sides[1].cpu), "s per million objects"},
-		Detail{"streamed", float64(status.Events), "events"}, Detail{"waiting", float64(status.LagEvents), "events"}).want(
+		Detail{"streamed", float64(status.Events), "events"},
+		Detail{"waiting", float64(status.LagEvents), "events"}).want(
 		atLeast, streamedTarget)}, err
 }
 
-// streamOut measures how fast the event log goes to each destination. That of files is taken by the processor's time, so
-// it is that of one core; those that others answer for by the clock.
+// streamOut measures how fast the event log goes to each destination. That of files is taken by the processor's time,
+// so it is that of one core; those that others answer for by the clock.
 func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 	note("streams: out of the event log")
 	const data = "out"
@@ -142,8 +143,10 @@ func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 			name = "event log → " + side.name
 		}
 		figures = append(figures, newFigure(name, unit, rates[i],
-			Detail{"took", median(side.seconds), "s"}, Detail{"CPU of the server", median(side.cpu) * 1e6, "µs an event"},
-			Detail{"bytes", side.perEvent, "an event"}, Detail{"events", float64(out.events), ""}).want(atLeast, side.target))
+			Detail{"took", median(side.seconds), "s"},
+			Detail{"CPU of the server", median(side.cpu) * 1e6, "µs an event"},
+			Detail{"bytes", side.perEvent, "an event"},
+			Detail{"events", float64(out.events), ""}).want(atLeast, side.target))
 	}
 	return append(figures, newFigure("bytes of an event in Parquet ÷ in the event log", "",
 		[]float64{sides[0].perEvent / out.perEvent}, Detail{"Parquet", sides[0].perEvent, "bytes"},

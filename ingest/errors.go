@@ -85,13 +85,14 @@ var reasonTexts = [...]string{
 	reasonForbidden:      "'%' may not be set",
 	reasonEmailSubscribe: "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
 	reasonPushSubscribe:  "'push_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
-	reasonGroupArray:     "'subscription_groups' must be an array of objects with 'subscription_group_id' and 'subscription_state'",
-	reasonGroupID:        "'subscription_group_id' is not valid",
-	reasonGroupState:     "'subscription_state' must be 'subscribed' or 'unsubscribed'",
-	reasonTokenArray:     "'push_tokens' must be an array of objects with 'app_id' and 'token'",
-	reasonTokenApp:       "the 'app_id' of a push token is not an app of this workspace",
-	reasonTokenText:      "the 'token' of a push token is not valid",
-	reasonDeviceID:       "token import with 'device_id' must have a device_id less than 255 bytes and at least 8 bytes",
+	reasonGroupArray: "'subscription_groups' must be an array of objects with 'subscription_group_id' and " +
+		"'subscription_state'",
+	reasonGroupID:    "'subscription_group_id' is not valid",
+	reasonGroupState: "'subscription_state' must be 'subscribed' or 'unsubscribed'",
+	reasonTokenArray: "'push_tokens' must be an array of objects with 'app_id' and 'token'",
+	reasonTokenApp:   "the 'app_id' of a push token is not an app of this workspace",
+	reasonTokenText:  "the 'token' of a push token is not valid",
+	reasonDeviceID:   "token import with 'device_id' must have a device_id less than 255 bytes and at least 8 bytes",
 
 	reasonProperties:         "Invalid 'properties' field",
 	reasonPropertyNameEmpty:  "a property name must not be empty",
@@ -100,7 +101,8 @@ var reasonTexts = [...]string{
 	reasonPropertyNull:       "property '%' must not be null",
 	reasonPropertyLong:       "property '%' must be at most 255 characters",
 	reasonPropertyTime:       "property '%' must not have a datetime in an array",
-	reasonPropertyNumber:     "property '%' has an integer outside the signed 64-bit range or a number that is no finite double",
+	reasonPropertyNumber: "property '%' has an integer outside the signed 64-bit range or a number that is no " +
+		"finite double",
 	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
 }

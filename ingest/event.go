@@ -94,8 +94,8 @@ func (d *Decoder) purchase(i, body int) int {
 	unixMillis := d.requireTime(time)
 	code, total := d.money(currency, &price, quantity)
 	if d.refusal.rank == rankNone {
-		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(price.value), uint32(quantity), d.intern(product),
-			d.app(app), code)
+		op.PutPurchase(d.out[body:], unixMillis, total, math.Float64bits(price.value), uint32(quantity),
+			d.intern(product), d.app(app), code)
 	}
 	return i
 }

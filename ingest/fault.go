@@ -1,7 +1,7 @@
 package ingest
 
-// Fault is what the answer tells of: a request or an object that was refused, or what was left out of an object that was
-// accepted. It is lent: valid until the function that is given it returns.
+// Fault is what the answer tells of: a request or an object that was refused, or what was left out of an object that
+// was accepted. It is lent: valid until the function that is given it returns.
 type Fault struct {
 	// Array and Index say which object of the request it is; Array is empty when the request as a whole was refused.
 	Array string

@@ -110,8 +110,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("MaxDepth %d: must be 2 to %d", o.MaxDepth, shapeLevels-2)
 	}
 	if o.MaxProperties < 1 || o.MaxPropertiesBytes < 1 || o.MaxNestedBytes < 1 {
-		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d, MaxNestedBytes %d: must be positive", o.MaxProperties,
-			o.MaxPropertiesBytes, o.MaxNestedBytes)
+		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d, MaxNestedBytes %d: must be positive",
+			o.MaxProperties, o.MaxPropertiesBytes, o.MaxNestedBytes)
 	}
 	return nil
 }

@@ -101,9 +101,11 @@ func (d *Decoder) members(p *path, i int) (next int, more bool) {
 				return d.leave(i, end, k)
 			}
 			if n.usual.aside != 0 {
-				d.aside[n.usual.aside%asides] = slot{at: int32(value), start: int32(start), end: int32(stop), kind: slotString}
+				d.aside[n.usual.aside%asides] = slot{at: int32(value), start: int32(start),
+					end: int32(stop), kind: slotString}
 			} else {
-				if n.codeGen < d.gen || p.room == 0 || len(d.out)-d.o < shortRoom || n.usual.times && mayBeTime(in[start:stop]) {
+				if n.codeGen < d.gen || p.room == 0 || len(d.out)-d.o < shortRoom ||
+					n.usual.times && mayBeTime(in[start:stop]) {
 					return d.leave(i, end, k)
 				}
 				p.room--

@@ -2,8 +2,8 @@ package ingest
 
 import "hash/maphash"
 
-// nameSet holds the names of objects that are not in the table, as 64 bits of a seeded hash: a pair of names that share them
-// is never seen, and would refuse one object.
+// nameSet holds the names of objects that are not in the table, as 64 bits of a seeded hash: a pair of names that share
+// them is never seen, and would refuse one object.
 type nameSet struct {
 	seed   maphash.Seed
 	places []uint64 // open addressing; 0: free

@@ -10,8 +10,8 @@ import (
 //
 // Every function takes the index where its token begins and returns the index behind it, or -1 when the JSON is bad;
 // d.badAt is then where. The text ends with padding bytes of zero. Zero is no part of any token, so that a scan ends
-// there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Where strings stop is known before
-// (stops.go). Nothing is read twice: a string with escapes is decoded in its place.
+// there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Where strings stop is known
+// before (stops.go). Nothing is read twice: a string with escapes is decoded in its place.
 
 const (
 	lowBits  = 0x0101010101010101

@@ -122,8 +122,8 @@ func (c *Command) options() (Options, error) {
 		Body: body.Options{
 			Seed: c.Seed, Prefix: c.Prefix, Users: c.Users, Skew: body.Skew(c.Skew), Exponent: c.ZipfExponent,
 			EmailShare: c.EmailShare, AliasShare: c.AliasShare, JoinEmails: c.JoinEmails, ErrorShare: c.ErrorShare,
-			Properties: c.Properties, UnicodeShare: c.UnicodeShare, EscapeShare: c.EscapeShare, EventNames: c.EventNames,
-			Products: c.Products,
+			Properties: c.Properties, UnicodeShare: c.UnicodeShare, EscapeShare: c.EscapeShare,
+			EventNames: c.EventNames, Products: c.Products,
 		},
 	}
 	if c.VerifyAtomic {

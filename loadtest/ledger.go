@@ -68,8 +68,8 @@ func (l *Ledger) UnknownRequests() int { return len(l.unknown) }
 // ledger collects the books of the workers. The tables go over to it.
 func (r *run) ledger() *Ledger {
 	l := &Ledger{unknown: map[uint64]bool{}, settling: halfSettleTime,
-		head: ledgerHead{Format: ledgerFormat, Prefix: r.generate.Prefix, Seed: r.generate.Seed, Marker: r.generate.Marker,
-			Currency: r.generate.Currencies[0]}}
+		head: ledgerHead{Format: ledgerFormat, Prefix: r.generate.Prefix, Seed: r.generate.Seed,
+			Marker: r.generate.Marker, Currency: r.generate.Currencies[0]}}
 	for i := range r.generate.EventNames {
 		l.head.EventNames = append(l.head.EventNames, body.EventName(i))
 	}
@@ -132,7 +132,9 @@ func (a *account) touched() bool {
 func (l *Ledger) joinHot() {
 	var joined []account
 	for _, a := range l.accounts {
-		i := slices.IndexFunc(joined, func(b account) bool { return a.Group < 0 && a.Kind == b.Kind && a.User == b.User })
+		i := slices.IndexFunc(joined, func(b account) bool {
+			return a.Group < 0 && a.Kind == b.Kind && a.User == b.User
+		})
 		if i < 0 {
 			joined = append(joined, a)
 			continue

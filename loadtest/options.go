@@ -163,7 +163,8 @@ func (o *Options) validateLedger() error {
 	case len(o.Corpus) > 0:
 		return errors.New("a corpus cannot be verified: nobody knows what its requests add up to")
 	case b.JoinEmails:
-		return errors.New("joined emails cannot be verified: which user an object reaches depends on the order of requests")
+		return errors.New("joined emails cannot be verified: which user an object reaches depends on the order " +
+			"of requests")
 	case b.EventNames > 64 || b.Products > 64:
 		return fmt.Errorf("%d event names and %d products: a ledger holds up to 64 each", b.EventNames, b.Products)
 	case len(b.Currencies) != 1 || b.MaxQuantity != 1:
@@ -208,7 +209,8 @@ func parseTarget(target string, remote bool) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("target %q: want http://HOST:PORT", target)
 	}
 	if ip := net.ParseIP(u.Hostname()); !remote && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return endpoint{}, fmt.Errorf("target %q is not this machine: a load test can bring a server down, so it must be allowed with --allow-remote", target)
+		return endpoint{}, fmt.Errorf("target %q is not this machine: a load test can bring a server down, so it "+
+			"must be allowed with --allow-remote", target)
 	}
 	port := u.Port()
 	if port == "" {

@@ -24,7 +24,8 @@ func (r *run) showProgress() (stop func()) {
 	total := r.end.Sub(r.started)
 	bar := progressbar.NewOptions64(total.Milliseconds(), progressbar.OptionSetWriter(r.o.Progress),
 		progressbar.OptionSetWidth(30),
-		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false),
+		progressbar.OptionSetElapsedTime(false))
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)

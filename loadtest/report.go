@@ -33,13 +33,14 @@ type Report struct {
 	Objects           int64            `json:"objects"`      // sum of Accepted
 	ObjectsPerSecond  float64          `json:"objects_per_second"`
 	Statuses          map[string]int64 `json:"statuses"`
-	Unsent            int64            `json:"unsent"`       // attempts without a connection
-	Cut               int64            `json:"cut"`          // attempts without an answer
-	MissedSends       int64            `json:"missed_sends"` // open loop: intended, dropped because the backlog was full
-	ErrorEntries      int64            `json:"error_entries"`
-	ErrorTexts        map[string]int64 `json:"error_texts,omitempty"`
-	BytesSent         int64            `json:"bytes_sent"`
-	BytesReceived     int64            `json:"bytes_received"`
+	Unsent            int64            `json:"unsent"` // attempts without a connection
+	Cut               int64            `json:"cut"`    // attempts without an answer
+	// open loop: intended, dropped because the backlog was full
+	MissedSends   int64            `json:"missed_sends"`
+	ErrorEntries  int64            `json:"error_entries"`
+	ErrorTexts    map[string]int64 `json:"error_texts,omitempty"`
+	BytesSent     int64            `json:"bytes_sent"`
+	BytesReceived int64            `json:"bytes_received"`
 
 	Latency  Latency `json:"latency_ms"`          // of acknowledged requests
 	Rejected Latency `json:"rejected_latency_ms"` // of other answers
@@ -230,8 +231,8 @@ func (p *Report) WriteText(out io.Writer) error {
 	if len(o.Corpus) > 0 {
 		t.line("bodies", "%d from a corpus", len(o.Corpus))
 	} else {
-		t.line("bodies", "%d attributes, %d events, %d purchases; %d users, %s", o.Body.Mix[0], o.Body.Mix[1], o.Body.Mix[2],
-			o.Body.Users, o.Body.Skew)
+		t.line("bodies", "%d attributes, %d events, %d purchases; %d users, %s", o.Body.Mix[0],
+			o.Body.Mix[1], o.Body.Mix[2], o.Body.Users, o.Body.Skew)
 	}
 	t.line("measured", "%.2f s after %v of warm-up", p.Seconds, o.Warmup)
 	t.line("requests", "%d, %.1f/s", p.Requests, p.RequestsPerSecond)

@@ -42,7 +42,8 @@ func (d *Discrepancies) String() string {
 	if !d.OK() {
 		verdict = "NOT AS ACKNOWLEDGED"
 	}
-	return fmt.Sprintf("%s: %d users, %d acknowledged objects, %d requests unknown: %d lost, %d extra, %d wrong values, %d half-applied requests",
+	return fmt.Sprintf("%s: %d users, %d acknowledged objects, %d requests unknown: %d lost, %d extra, %d wrong "+
+		"values, %d half-applied requests",
 		verdict, d.Users, d.Objects, d.Unknown, d.Lost, d.Extra, d.Wrong, d.Halves)
 }
 
@@ -70,9 +71,10 @@ func (l *Ledger) Verify(ctx context.Context, targets []string, key string) (Disc
 	v := &verifier{ledger: l, result: Discrepancies{Objects: l.head.Objects, Unknown: len(l.unknown)},
 		endpoints: endpoints, key: key}
 	for _, e := range endpoints {
-		c := &fasthttp.HostClient{Addr: e.address, IsTLS: e.tls, MaxConns: exportReaders, MaxConnWaitTimeout: outageTime,
-			Dial:        func(a string) (net.Conn, error) { return net.DialTimeout("tcp", a, 5*time.Second) },
-			ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, MaxIdemponentCallAttempts: 1}
+		c := &fasthttp.HostClient{Addr: e.address, IsTLS: e.tls, MaxConns: exportReaders,
+			MaxConnWaitTimeout: outageTime,
+			Dial:               func(a string) (net.Conn, error) { return net.DialTimeout("tcp", a, 5*time.Second) },
+			ReadTimeout:        30 * time.Second, WriteTimeout: 30 * time.Second, MaxIdemponentCallAttempts: 1}
 		defer c.CloseIdleConnections()
 		v.clients = append(v.clients, c)
 	}
@@ -202,7 +204,8 @@ func (v *verifier) compareUser(d *Discrepancies, a *account, p *profile) {
 	}
 	if p.amount < a.Amount || p.amount > a.Amount+a.AmountUnknown {
 		d.Wrong++
-		d.sample("%s: revenue is %d minor units, acknowledged are %d, unknown %d", id, p.amount, a.Amount, a.AmountUnknown)
+		d.sample("%s: revenue is %d minor units, acknowledged are %d, unknown %d", id, p.amount,
+			a.Amount, a.AmountUnknown)
 	}
 	if !v.isPossible(a, p) {
 		d.Wrong++
@@ -264,8 +267,8 @@ func (v *verifier) compareGroup(d *Discrepancies, part []account, shown []profil
 	}
 	d.Halves++
 	first := func(ids []string) string { return strings.Join(ids[:min(1, len(ids))], "") }
-	d.sample("group %d: its last request is there for %d users (%s), not for %d (%s), in part for %d (%s)", part[0].Group,
-		len(after), first(after), len(before),
+	d.sample("group %d: its last request is there for %d users (%s), not for %d (%s), in part for %d (%s)",
+		part[0].Group, len(after), first(after), len(before),
 		first(before), len(between), first(between))
 }
 

@@ -300,8 +300,8 @@ func (w *worker) settle(s *source, end outcome) {
 // fatal statuses will not change with the next request.
 func fatal(status int) bool {
 	switch status {
-	case fasthttp.StatusUnauthorized, fasthttp.StatusForbidden, fasthttp.StatusNotFound, fasthttp.StatusMethodNotAllowed,
-		fasthttp.StatusUnsupportedMediaType:
+	case fasthttp.StatusUnauthorized, fasthttp.StatusForbidden, fasthttp.StatusNotFound,
+		fasthttp.StatusMethodNotAllowed, fasthttp.StatusUnsupportedMediaType:
 		return true
 	}
 	return false

@@ -31,11 +31,12 @@ type Batch struct {
 	addressed   bool  // it sets states of addresses
 	keep        []byte
 	merges      int
-	deletes     int  // ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
-	renames     bool // it has a new external id for somebody who has one
-	answer      kept
-	operators   operators
-	routing     routing
+	// ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
+	deletes   int
+	renames   bool // it has a new external id for somebody who has one
+	answer    kept
+	operators operators
+	routing   routing
 
 	// On the way (commit.go).
 	data     []byte // the record, behind room for the log's header
@@ -168,7 +169,8 @@ func (b *Batch) Outcome(ref int) replica.Outcome { return b.outcomes[ref] }
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
 // somebody has the alias already, the outcome is Taken.
 func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
-	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), bodies.Claim{Profile: number, Kind: bodies.ClaimAlias})
+	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name),
+		bodies.Claim{Profile: number, Kind: bodies.ClaimAlias})
 }
 
 // RenameAlias gives the alias (label, old) of the profile with this number another name (/users/alias/update,

@@ -357,7 +357,8 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effe
 		switch {
 		case err == nil:
 			return effects, nil
-		case !errors.Is(err, replica.ErrUnavailable) && !errors.Is(err, replica.ErrNotLeader) && !errors.Is(err, replica.ErrBusy):
+		case !errors.Is(err, replica.ErrUnavailable) && !errors.Is(err, replica.ErrNotLeader) &&
+			!errors.Is(err, replica.ErrBusy):
 			return effects, fmt.Errorf("%w: release: %w", replica.ErrUnknown, err)
 		}
 		c.nodes.Resigned(group, leader, 0)

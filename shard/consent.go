@@ -27,7 +27,8 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateC
 		keys.AddAddresses(profile.Addresses(blob))
 		for _, id := range entries.Addresses {
 			if key := keys.Of(id); key != nil {
-				stays = append(stays, books.Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: math.MaxInt64})
+				stays = append(stays,
+					books.Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: math.MaxInt64})
 			}
 		}
 	})

@@ -44,7 +44,8 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 	if err := b.Commit(); err != nil {
 		return err
 	}
-	if err := c.nodes.BarrierControl(); err != nil { // here it is visible, or what it conflicts with, when this node's replica has it
+	// Here it is visible, or what it conflicts with, when this node's replica has it.
+	if err := c.nodes.BarrierControl(); err != nil {
 		return fmt.Errorf("%w: %w", replica.ErrUnknown, err)
 	}
 	if len(changes) > 0 && b.outcomes[ref] != replica.Done {
@@ -142,7 +143,8 @@ func (c *Coordinator) beginRenames(workspace uint32) error {
 		return nil
 	}
 	if !c.hasRenamed(workspace) {
-		err := c.PutDocuments(0, []bodies.DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}}, nil)
+		err := c.PutDocuments(0, []bodies.DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}},
+			nil)
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}

@@ -272,7 +272,8 @@ func Open(o Options) (*Coordinator, error) {
 		}
 	}
 	r, err := replica.OpenOwn(replica.Options{
-		EngineOptions: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress, FlushAll: c.FlushAll,
+		EngineOptions: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
+		FlushAll: c.FlushAll,
 	})
 	if err != nil {
 		return nil, err

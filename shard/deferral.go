@@ -19,7 +19,8 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
-	var first [][]byte // what waits for nothing; above all a kept answer: once anything of the request is in the log, the request was had
+	// what waits for nothing; above all a kept answer: once anything of the request is in the log, the request was had
+	var first [][]byte
 	for tail := b.Buf[start:]; len(tail) > 0; {
 		var o op.Op
 		o, tail = op.Next(tail)

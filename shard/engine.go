@@ -1,8 +1,8 @@
 // Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual
 // partitions once they are durable, and keeps that state in a Pebble store behind the log.
 //
-// This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts to
-// who leads, waits, and answers (commit.go tells the way). Below it is package replica: a range of partitions on one
+// This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts
+// to who leads, waits, and answers (commit.go tells the way). Below it is package replica: a range of partitions on one
 // node, which knows no coordinator.
 //
 // Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a

@@ -67,9 +67,11 @@ const ControlGroup = 0
 
 // Part is what one group gets of a request, and what has become of it.
 type Part struct {
-	Group   int
-	Record  []byte
-	Err     error  // nil: it is visible, with all that it has caused but what was deferred. ErrUnknown: it may be. Else nothing was done
+	Group  int
+	Record []byte
+	// nil: it is visible, with all that it has caused but what was deferred. ErrUnknown: it may be. Else nothing was
+	// done
+	Err     error
 	Hint    uint64 // of ErrNotLeader: what the node that was asked knows of who leads (Nodes.Resigned)
 	Effects replica.Effects
 

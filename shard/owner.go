@@ -59,8 +59,8 @@ func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob [
 }
 
 // viewBecame calls f with the user whom the one who had the identifier then was merged into. It looks at each tombstone
-// from n on: who is passed over (entries.Behind) is nobody now, but was somebody then. gone is the number of the last one
-// of whom nobody says that it was another one's.
+// from n on: who is passed over (entries.Behind) is nobody now, but was somebody then. gone is the number of the last
+// one of whom nobody says that it was another one's.
 func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	for gone = n; ; n = identity.Next(n) {
 		l, err := c.lend(n)

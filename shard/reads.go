@@ -162,7 +162,8 @@ func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number u
 }
 
 // HeldState is Coordinator.HeldState.
-func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte, s profile.State) (profile.StateChange, bool, error) {
+func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte,
+	s profile.State) (profile.StateChange, bool, error) {
 	return r.coordinator.HeldState(workspace, id, key, s)
 }
 

@@ -133,7 +133,8 @@ func (b *Batch) nameUsers() (err error) {
 			if len(r.starts) == 0 {
 				first = o
 			}
-			mixed = mixed || o.Number() != first.Number() || id != first.Flags().ID() // an external id's home may be a svc_id
+			// An external id's home may be a svc_id.
+			mixed = mixed || o.Number() != first.Number() || id != first.Flags().ID()
 			r.asks = r.asks || id == op.Email || id == op.Phone
 			r.starts, r.places = append(r.starts, start), append(r.places, place)
 		}

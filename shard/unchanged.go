@@ -73,10 +73,11 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 	b.routing.said = bodies.AppendStatesSet(b.routing.said[:0], o.Body(), &op.Record{})
 	said := b.routing.said
 	email, phone := profile.Addresses(l.Blob)
-	same = entries.SameAddresses(email, phone, o.Body()) && !slices.ContainsFunc(said, func(c profile.StateChange) bool {
-		own, has := profile.StateOf(l.Blob, c.State)
-		return !has || !own.Same(c.State) || own.Channel != c.Channel
-	})
+	same = entries.SameAddresses(email, phone, o.Body()) &&
+		!slices.ContainsFunc(said, func(c profile.StateChange) bool {
+			own, has := profile.StateOf(l.Blob, c.State)
+			return !has || !own.Same(c.State) || own.Channel != c.Channel
+		})
 	keys := &b.routing.keys
 	keys.Reset()
 	keys.AddAddresses(email, phone)

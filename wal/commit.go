@@ -44,9 +44,9 @@ func (l *Log) commitLoop() {
 	}
 }
 
-// commitHere makes what waits durable in the caller's goroutine, which has the committer's place (lent): a request that is
-// alone then waits for its fsync, and for no goroutine to be woken, twice. It does one group; what came meanwhile is the
-// committer's.
+// commitHere makes what waits durable in the caller's goroutine, which has the committer's place (lent): a request that
+// is alone then waits for its fsync, and for no goroutine to be woken, twice. It does one group; what came meanwhile is
+// the committer's.
 func (l *Log) commitHere() {
 	runtime.Gosched() // as in take
 	l.mu.Lock()

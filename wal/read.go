@@ -115,12 +115,13 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 		h, payload, err := r.next()
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, errTorn):
-			return fmt.Errorf("%w: segment %q ends at %d, before record %d", ErrCorrupt, r.path, r.offset, max(next, from))
+			return fmt.Errorf("%w: segment %q ends at %d, before record %d", ErrCorrupt, r.path,
+				r.offset, max(next, from))
 		case err != nil:
 			return err
 		case next == 0 && h.position > from, next != 0 && h.position != next:
-			return fmt.Errorf("%w: record %d instead of %d in segment %q at %d", ErrCorrupt, h.position, max(next, from), r.path,
-				r.offset)
+			return fmt.Errorf("%w: record %d instead of %d in segment %q at %d", ErrCorrupt, h.position,
+				max(next, from), r.path, r.offset)
 		}
 		next = h.position + 1
 		if h.position < from {

@@ -93,9 +93,9 @@ type Options struct {
 	// StallAfter: Stalled reports true when the disk has been at one group for longer. Default 5 s.
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
-	// OnDurable gets records that have become durable, in position order, from one goroutine at a time. The slice is lent for the
-	// call, the records are the caller's again. Nothing is written while it runs: it should hand over and return. It
-	// must not call Close. Required.
+	// OnDurable gets records that have become durable, in position order, from one goroutine at a time. The slice is
+	// lent for the call, the records are the caller's again. Nothing is written while it runs: it should hand over and
+	// return. It must not call Close. Required.
 	OnDurable func([]*Record)
 	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has
 	// failed. It must not call Close.
@@ -236,9 +236,9 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// Append gives the record its position and queues it. OnDurable hands the record back. It waits for the disk only with a
-// record that says so (Record.Waits). With an error the record stays the caller's and got no position: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed,
-// ErrRecordTooLarge.
+// Append gives the record its position and queues it. OnDurable hands the record back. It waits for the disk only with
+// a record that says so (Record.Waits). With an error the record stays the caller's and got no position: ErrBusy,
+// ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.
 func (l *Log) Append(r *Record) error {
 	size := len(r.Data)
 	if size < HeaderBytes || r.Count == 0 {

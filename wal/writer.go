@@ -134,7 +134,8 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		return nil, path, 0, err
 	}
 	l.opts.Logger.Debug("wal: segment begun", "path", path, "recycled", old.path)
-	file = vfs.NewSyncingFile(file, vfs.SyncingFileOptions{PreallocateSize: int(min(l.opts.SegmentBytes, maxPreallocate))})
+	file = vfs.NewSyncingFile(file,
+		vfs.SyncingFileOptions{PreallocateSize: int(min(l.opts.SegmentBytes, maxPreallocate))})
 	if l.commit.buf == nil {
 		l.commit.buf = make([]byte, 0, writeBytes)
 	}

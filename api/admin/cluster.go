@@ -52,7 +52,9 @@ func (s *Server) clusterRoutes() []route {
 			if err != nil {
 				return nil, err
 			}
-			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error { return c.Drain(r.Context(), node, entry) })
+			return s.changeCluster(by, func(c Cluster, entry ClusterEntry) error {
+				return c.Drain(r.Context(), node, entry)
+			})
 		}},
 		{"DELETE /admin/cluster/nodes/{node}", func(by control.Actor, r *http.Request) (any, error) {
 			node, err := pathNode(r)

@@ -27,9 +27,10 @@ func (s *Server) consentRoutes() []route {
 // consentChange is an entry of a trail: what was set, when, by whom, through what.
 type consentChange struct {
 	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
-	AppliedAt string `json:"applied_at"` // when it reached this user or address: who leaves an address keeps states that were set before
-	State     string `json:"state"`      // email_subscribe | subscription_group | hard_bounce | email_spam
-	Value     string `json:"value"`      // opted_in, subscribed, unsubscribed | marked | removed
+	// when it reached this user or address: who leaves an address keeps states that were set before
+	AppliedAt string `json:"applied_at"`
+	State     string `json:"state"` // email_subscribe | subscription_group | hard_bounce | email_spam
+	Value     string `json:"value"` // opted_in, subscribed, unsubscribed | marked | removed
 	GroupID   string `json:"subscription_group_id,omitempty"`
 	GroupName string `json:"subscription_group_name,omitempty"`
 	Channel   string `json:"channel,omitempty"`
@@ -162,7 +163,9 @@ func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	}
 	key := op.AppendEmailKey(nil, []byte(r.PathValue("email")))
 	blocked := false
-	err = s.common.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) { _, blocked = profile.HardBounce(blob) })
+	err = s.common.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) {
+		_, blocked = profile.HardBounce(blob)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -173,5 +176,6 @@ func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
-	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "block of an email address lifted", w.ID)) // whose, the trail of the address knows
+	// Whose, the trail of the address knows.
+	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "block of an email address lifted", w.ID))
 }

@@ -76,7 +76,9 @@ func (s *Server) workspaceRoutes() []route {
 		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
 			return struct {
 				Workspaces []control.Settings `json:"workspaces"`
-			}{mapSlice(c.Snapshot().Workspaces(), func(w *control.Workspace) control.Settings { return w.Settings })}, nil
+			}{mapSlice(c.Snapshot().Workspaces(), func(w *control.Workspace) control.Settings {
+				return w.Settings
+			})}, nil
 		}},
 		{"POST /admin/workspaces", func(by control.Actor, r *http.Request) (any, error) {
 			settings, err := read[control.Settings](s, r)

@@ -233,7 +233,8 @@ type sentAgain struct {
 	Answer   json.RawMessage `json:"answer"` // of /users/track
 }
 
-// sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry goes.
+// sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry
+// goes.
 func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	w, err := s.workspace(r)
 	if err != nil {
@@ -309,8 +310,8 @@ func isSendable(e *refused.Entry) error {
 // resendBatch is how many objects are sent again in one request: no plan allows fewer.
 const resendBatch = 50
 
-// sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out of
-// accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
+// sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out
+// of accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
 func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
 	if q.Rule == "" {
 		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)
@@ -351,7 +352,8 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 }
 
 // sendTogether sends entries of one array in one request, and removes those that were accepted.
-func (s *Server) sendTogether(ctx context.Context, w *control.Workspace, list []refused.Entry) (accepted int, err error) {
+func (s *Server) sendTogether(ctx context.Context, w *control.Workspace,
+	list []refused.Entry) (accepted int, err error) {
 	reply, status, err := s.public.TrackAgain(w, list[0].Array,
 		mapSlice(list, func(e refused.Entry) []byte { return e.Object })...)
 	if err != nil || status != fasthttp.StatusCreated { // nothing was accepted

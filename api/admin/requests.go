@@ -74,8 +74,8 @@ func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 		return nil, err
 	}
 	// Without the target: it may name a person.
-	if err := s.common.Control.Audit(by, "request tried", w.ID, "method", tried.Method, "operation", s.operationAt(&tried),
-		"key_id", key); err != nil {
+	if err := s.common.Control.Audit(by, "request tried", w.ID, "method", tried.Method,
+		"operation", s.operationAt(&tried), "key_id", key); err != nil {
 		return nil, err
 	}
 	return s.send(by, r.RemoteAddr, &tried)
@@ -101,7 +101,8 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 		return "", fmt.Errorf("%w: key: it is no API key of this workspace", control.ErrInvalid)
 	}
 	if s.operationAt(tried) == "" {
-		return "", fmt.Errorf("%w: target: there is no such operation that API keys may be used for", control.ErrInvalid)
+		return "",
+			fmt.Errorf("%w: target: there is no such operation that API keys may be used for", control.ErrInvalid)
 	}
 	for _, k := range w.Keys {
 		if k.Number == found.Number {

@@ -66,7 +66,9 @@ func New(o Options) *Server { return &Server{options: o, public: o.Public, commo
 // like any http.Server.
 func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) { writeAnswer(w, http.StatusOK, success{}) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+		writeAnswer(w, http.StatusOK, success{})
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.public.Ready(); err != nil {
 			writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})

@@ -17,13 +17,14 @@ type streamRewind struct {
 func (s *Server) streamRoutes() []route {
 	c := s.common.Control
 	return []route{
-		{"POST /admin/workspaces/{workspace}/streams/{id}/rewind", func(by control.Actor, r *http.Request) (any, error) {
-			to, err := read[streamRewind](s, r)
-			if err != nil {
-				return nil, err
-			}
-			v, err := c.RewindStream(by, r.PathValue("workspace"), r.PathValue("id"), to.From)
-			return tagged{v: v, tag: v}, err
-		}},
+		{"POST /admin/workspaces/{workspace}/streams/{id}/rewind",
+			func(by control.Actor, r *http.Request) (any, error) {
+				to, err := read[streamRewind](s, r)
+				if err != nil {
+					return nil, err
+				}
+				v, err := c.RewindStream(by, r.PathValue("workspace"), r.PathValue("id"), to.From)
+				return tagged{v: v, tag: v}, err
+			}},
 	}
 }

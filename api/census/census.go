@@ -32,7 +32,8 @@ var ErrBusy = errors.New("another count is under way: try again when it has ende
 // Store is the engine: shard.Coordinator.
 type Store interface {
 	Barrier() error
-	EachUser(workspace uint32, partition uint8, after uint64, most int, f func(shard.User) error) (next uint64, err error)
+	EachUser(workspace uint32, partition uint8, after uint64, most int,
+		f func(shard.User) error) (next uint64, err error)
 }
 
 // Options of a Counter. The zero value of a field means its default.

@@ -62,7 +62,8 @@ func newChart(title, unit string, now int64, times []int64, lines ...line) chart
 // on one another.
 func newBars(title, unit, span string, to int64, period time.Duration, lines ...line) chart {
 	n := len(lines[0].values)
-	c := chart{Title: title, Unit: unit, Span: span, IsLong: true, From: to - int64(n)*period.Milliseconds(), To: to - 1}
+	c := chart{Title: title, Unit: unit, Span: span, IsLong: true,
+		From: to - int64(n)*period.Milliseconds(), To: to - 1}
 	sums := make([]float64, n)
 	for _, l := range lines {
 		for i, v := range l.values {

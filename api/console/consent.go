@@ -141,7 +141,8 @@ func (c *Console) showCenter(v *visit) error {
 
 // previewPolicy keeps the customer's HTML from running, loading from the console, sending forms, and being shown
 // elsewhere.
-const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; style-src " +
+	"'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 
 // previewCenter serves GET …/centers/{center}/preview: a page of the center as a user would see it who has nobody's
 // address.
@@ -158,7 +159,8 @@ func (c *Console) previewCenter(v *visit) error {
 	if err != nil {
 		return err
 	}
-	s := &preference.Subscriber{Address: "someone@example.com", Email: preference.Subscribed, Groups: map[string]string{}}
+	s := &preference.Subscriber{Address: "someone@example.com", Email: preference.Subscribed,
+		Groups: map[string]string{}}
 	for _, g := range groups {
 		if !g.IsArchived {
 			s.Groups[g.ID] = preference.Unknown
@@ -184,8 +186,10 @@ func (c *Console) addCenter(v *visit) error {
 
 // What a new preference center begins with.
 const (
-	firstPage = "<h1>Your mail from us</h1>\n<form method=\"post\">\n<label><input type=\"radio\" name=\"email_global_state\" value=\"subscribed\"> Send me mail</label>\n" +
-		"<label><input type=\"radio\" name=\"email_global_state\" value=\"unsubscribed\"> Send me none</label>\n<button>Save</button>\n</form>\n"
+	firstPage = "<h1>Your mail from us</h1>\n<form method=\"post\">\n<label><input type=\"radio\" " +
+		"name=\"email_global_state\" value=\"subscribed\"> Send me mail</label>\n" +
+		"<label><input type=\"radio\" name=\"email_global_state\" value=\"unsubscribed\"> Send me " +
+		"none</label>\n<button>Save</button>\n</form>\n"
 	firstConfirmation = "<h1>Saved</h1>\n"
 )
 

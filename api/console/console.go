@@ -7,8 +7,8 @@
 // and nothing is served that isn't in it.
 //
 // Names, attributes and HTML come from tracked clients, and must not run in a page: html/template escapes whatever is
-// shown, no page has inline code, and the policy of every answer forbids code that isn't the console's own. Each request
-// that changes something carries a token that is derived from the session's.
+// shown, no page has inline code, and the policy of every answer forbids code that isn't the console's own. Each
+// request that changes something carries a token that is derived from the session's.
 package console
 
 import (
@@ -75,8 +75,10 @@ func (o *Options) Validate() error {
 	case o.API == nil || o.As == nil || o.Control == nil || o.Figures == nil || o.Document == nil:
 		return errors.New("console: API, As, Control, Figures or Document is not set")
 	case o.Idle < time.Minute || o.Life < o.Idle || o.Life > 30*24*time.Hour:
-		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at most 30 days")
-	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 || o.MaxSignInsPerMinute < 1:
+		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at " +
+			"most 30 days")
+	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 ||
+		o.MaxSignInsPerMinute < 1:
 		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute",
 			control.MaxDocuments)
 	}
@@ -129,7 +131,8 @@ const home = "/console/"
 
 // policy lets a page load the console's own style and code, nothing inline and nothing foreign; it shows previews in
 // frames, and is shown in none.
-const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; " +
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"frame-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP serves one request.

@@ -7,7 +7,8 @@ const (
 )
 
 // documentPolicy lets the page have its style, and nothing else; the console's page shows it in a frame.
-const documentPolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+const documentPolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'self'"
 
 // showAPI serves GET /console/api.
 func (c *Console) showAPI(v *visit) error { return v.render("api", "API", documentPath) }

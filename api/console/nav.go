@@ -22,8 +22,8 @@ type entry struct {
 // page doesn't see its entry.
 var (
 	companyMenu = []entry{
-		{name: "Overview", path: "/console/{$}"}, {name: "People", path: companyPath}, {name: "Audit log", path: auditPath},
-		{name: "Cluster", path: clusterPath}, {name: "API", path: apiPath},
+		{name: "Overview", path: "/console/{$}"}, {name: "People", path: companyPath},
+		{name: "Audit log", path: auditPath}, {name: "Cluster", path: clusterPath}, {name: "API", path: apiPath},
 	}
 	workspaceMenu = []entry{
 		{name: "Users", path: usersPath}, {name: "Live", path: livePath}, {name: "Refused", path: refusedPath},

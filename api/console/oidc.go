@@ -25,8 +25,8 @@ type Provider struct {
 	ClientID string
 	// ClientSecret is empty for a client that has none: PKCE alone ties the answer to the question.
 	ClientSecret string
-	// Claim, of the ID token or of what the provider says of the person, is the userName of the dashboard user. Default:
-	// email, which must be verified.
+	// Claim, of the ID token or of what the provider says of the person, is the userName of the dashboard user.
+	// Default: email, which must be verified.
 	Claim string
 	// URL is where browsers find the console: https://console.example.com. The provider leads back there.
 	URL string
@@ -163,7 +163,8 @@ func (c *Console) finishOIDC(v *visit) error {
 	}
 	setCookie(v.w, flowCookie, "", http.SameSiteLaxMode, -1)
 	if code := query.Get("error"); code != "" {
-		return &fault{http.StatusForbidden, fmt.Sprintf("The identity provider says: %.80s. Please sign in again.", code)}
+		return &fault{http.StatusForbidden,
+			fmt.Sprintf("The identity provider says: %.80s. Please sign in again.", code)}
 	}
 	select {
 	case c.oidc.asking <- struct{}{}:
@@ -181,8 +182,8 @@ func (c *Console) finishOIDC(v *visit) error {
 	user, permissions := c.users.Named(name)
 	if user == nil || user.Inactive {
 		signInsRefused.Inc()
-		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one", "address", v.r.RemoteAddr, "user",
-			name)
+		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one",
+			"address", v.r.RemoteAddr, "user", name)
 		return &fault{http.StatusForbidden,
 			fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
 	}
@@ -231,7 +232,8 @@ func (c *Console) identify(ctx context.Context, code string, f flow) (string, er
 	if err := token.Claims(&claims); err != nil {
 		return "", fmt.Errorf("claims: %w", err)
 	}
-	if _, there := claims[c.oidc.claim()]; !there { // a provider may give the claims of scopes to who asks for them alone
+	// A provider may give the claims of scopes to who asks for them alone.
+	if _, there := claims[c.oidc.claim()]; !there {
 		info, err := c.oidc.found.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
 			return "", fmt.Errorf("ask for claims: %w", err)

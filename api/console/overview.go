@@ -35,7 +35,9 @@ func (c *Console) showOverview(v *visit) error {
 	data := overviewData{}
 	workspaces := c.workspacesOf(v.Person.rights)
 	for _, w := range workspaces {
-		row := workspaceRow{Workspace: w, Objects: lastHour(samples, func(s *sample) objects { return s.objects[w.ID] })}
+		row := workspaceRow{Workspace: w, Objects: lastHour(samples, func(s *sample) objects {
+			return s.objects[w.ID]
+		})}
 		for _, k := range w.Keys {
 			if k.RevokedAt == 0 {
 				row.Keys++
@@ -55,7 +57,8 @@ func (c *Console) showOverview(v *visit) error {
 	of := func(s *sample) (sum objects) {
 		for _, w := range workspaces {
 			o := s.objects[w.ID]
-			sum.Accepted, sum.Refused, sum.Ignored = sum.Accepted+o.Accepted, sum.Refused+o.Refused, sum.Ignored+o.Ignored
+			sum.Accepted, sum.Refused, sum.Ignored = sum.Accepted+o.Accepted, sum.Refused+o.Refused,
+				sum.Ignored+o.Ignored
 		}
 		return sum
 	}
@@ -134,7 +137,8 @@ func objectChart(samples []*sample, now int64, of func(*sample) objects) chart {
 func latencyChart(samples []*sample, now int64) chart {
 	p50, p99 := line{Name: "p50", Class: "a"}, line{Name: "p99", Class: "c"}
 	times := rates(samples, func(from, to *sample, _ float64) {
-		p50.values, p99.values = append(p50.values, quantile(0.5, from, to)), append(p99.values, quantile(0.99, from, to))
+		p50.values, p99.values = append(p50.values, quantile(0.5, from, to)),
+			append(p99.values, quantile(0.99, from, to))
 	})
 	return newChart("Answers", "ms", now, times, p50, p99)
 }

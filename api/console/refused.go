@@ -129,7 +129,9 @@ func byRule(counts []refusedCount) (list []ruleCount) {
 			list[i].Keys = append(list[i].Keys, c.Key)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b ruleCount) int { return cmp.Compare(b.Refused+b.LeftOut, a.Refused+a.LeftOut) })
+	slices.SortStableFunc(list, func(a, b ruleCount) int {
+		return cmp.Compare(b.Refused+b.LeftOut, a.Refused+a.LeftOut)
+	})
 	return list
 }
 
@@ -206,7 +208,8 @@ func (c *Console) removeRefusal(v *visit) error {
 	return v.redirect(v.at("refused"), "refusal-removed")
 }
 
-// sendAllTime is how long all of a rule are sent again while somebody waits for the page; then he is told how far it is.
+// sendAllTime is how long all of a rule are sent again while somebody waits for the page; then he is told how far it
+// is.
 const sendAllTime = 20 * time.Second
 
 // sendAllRefused serves POST …/refused/send: all again that broke a rule.

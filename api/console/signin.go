@@ -44,7 +44,8 @@ func (c *Console) signIn(v *visit) error {
 		return &fault{http.StatusForbidden, "The admin token signs in from the machine of the server only."}
 	}
 	if !c.tries.take(c.options.Now(), c.options.MaxSignInsPerMinute) {
-		return v.retry(&fault{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."}, c.showSignIn)
+		return v.retry(&fault{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."},
+			c.showSignIn)
 	}
 	if !same(digest(v.form("token")), digest(c.options.AdminToken)) {
 		return v.retry(&fault{http.StatusUnauthorized,

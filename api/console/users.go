@@ -18,7 +18,8 @@ const (
 
 // identifiers are what users are found by, with the words for them.
 var identifiers = []identifierWords{
-	{"external_id", "External id"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"}, {"svc_id", "Service id"},
+	{"external_id", "External id"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"},
+	{"svc_id", "Service id"},
 }
 
 type identifierWords struct{ Name, Words string }
@@ -143,7 +144,8 @@ func (c *Console) showUser(v *visit) error {
 	var trail struct {
 		Changes []consentChange `json:"changes"`
 	}
-	if err := v.call(http.MethodGet, v.of("trail")+"?"+url.Values{"svc_id": {p.SvcID}}.Encode(), nil, &trail); err != nil {
+	if err := v.call(http.MethodGet, v.of("trail")+"?"+url.Values{"svc_id": {p.SvcID}}.Encode(), nil,
+		&trail); err != nil {
 		return err
 	}
 	for i := range trail.Changes { // the newest first

@@ -81,7 +81,8 @@ func (v *visit) admit() error {
 	}
 	if !have.has(v.route.needs) {
 		return &fault{http.StatusForbidden,
-			"You may not do this here. It needs the right to " + strings.Join((v.route.needs&^have).names(), " and to ") + "."}
+			"You may not do this here. It needs the right to " +
+				strings.Join((v.route.needs&^have).names(), " and to ") + "."}
 	}
 	return nil
 }

@@ -149,7 +149,8 @@ func (c *Console) removeApp(v *visit) error {
 
 // addWorkspace serves POST /console/workspaces.
 func (c *Console) addWorkspace(v *visit) error {
-	if err := v.call(http.MethodPost, "/admin/workspaces", map[string]string{"id": v.form("id"), "name": v.form("name")},
+	if err := v.call(http.MethodPost, "/admin/workspaces",
+		map[string]string{"id": v.form("id"), "name": v.form("name")},
 		nil); err != nil {
 		return v.retry(err, c.showOverview)
 	}

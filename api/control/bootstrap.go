@@ -276,7 +276,8 @@ func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made s
 				})
 			}
 			if old.Name == spec.Name && old.RevokedAt == 0 {
-				warning = "the bootstrap file gives an API key another token; the former one is valid until it is revoked"
+				warning = "the bootstrap file gives an API key another token; the former one is valid until it " +
+					"is revoked"
 			}
 		}
 		k, token, err := d.createKey(workspace, spec)

@@ -107,7 +107,9 @@ func (s *Snapshot) Lookup(id string) *Workspace { return s.slugs[id] }
 
 // Workspaces lists all, in order of their ids.
 func (s *Snapshot) Workspaces() []*Workspace {
-	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int { return strings.Compare(a.ID, b.ID) })
+	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int {
+		return strings.Compare(a.ID, b.ID)
+	})
 }
 
 // Control owns the control data of this process. Safe for concurrent use.
@@ -125,8 +127,9 @@ type Control struct {
 
 	options  Options
 	snapshot atomic.Pointer[Snapshot]
-	change   sync.Mutex // held by a change, from judging to applied, so that those of one node don't overtake each other
-	store    Store      // set once, by Start
+	// held by a change, from judging to applied, so that those of one node don't overtake each other
+	change sync.Mutex
+	store  Store // set once, by Start
 
 	mu      sync.Mutex // guards what follows; never held while the store is called
 	started bool
@@ -157,10 +160,11 @@ func New(options Options) *Control {
 		docs:    xsync.NewMapOf[string, *SCIMUser](),
 		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
 	c.PermissionSets = newPermissionSets(c)
-	c.sessions = &Collection[Session]{kind: kindSession, noun: "session", c: c, docs: xsync.NewMapOf[string, *Session]()}
+	c.sessions = &Collection[Session]{kind: kindSession, noun: "session", c: c,
+		docs: xsync.NewMapOf[string, *Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
-		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases, kindStream: c.Streams,
-		kindSCIMUser:      c.SCIMUsers,
+		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases,
+		kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
 		kindPermissionSet: c.PermissionSets, kindSession: c.sessions}
 	return c
 }

@@ -40,8 +40,8 @@ type Destination struct {
 	Batch int    `json:"batch,omitempty" yaml:"batch"`
 
 	// Of kafka. Brokers are host:port, with commas. In Topic {workspace}, {stream} and {kind} are replaced; default:
-	// millrace.{workspace}.{kind}. Security is plaintext (default) or tls; SASL is none (default), plain, scram-sha-256 or
-	// scram-sha-512.
+	// millrace.{workspace}.{kind}. Security is plaintext (default) or tls; SASL is none (default), plain, scram-sha-256
+	// or scram-sha-512.
 	Brokers  string `json:"brokers,omitempty" yaml:"brokers"`
 	Topic    string `json:"topic,omitempty" yaml:"topic"`
 	Security string `json:"security,omitempty" yaml:"security"`
@@ -207,7 +207,8 @@ func oneOf(values ...string) func(field, value string) error {
 
 func checkDirectory(field, value string) error {
 	if !isBelow(value) || len(value) > maxIDBytes {
-		return invalid("%s %q: want a relative path without .., such as lake/events: it lies in the workspace's directory below --stream-dir", field, value)
+		return invalid("%s %q: want a relative path without .., such as lake/events: it lies in the workspace's "+
+			"directory below --stream-dir", field, value)
 	}
 	return nil
 }
@@ -262,8 +263,8 @@ const maxTopicBytes = 100
 
 func checkTopic(field, value string) error {
 	if !topicForm.MatchString(value) || len(value) > maxTopicBytes || value == "." || value == ".." {
-		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field, value,
-			maxTopicBytes)
+		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field,
+			value, maxTopicBytes)
 	}
 	return nil
 }

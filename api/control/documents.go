@@ -36,18 +36,27 @@ func invalid(format string, args ...any) error {
 
 // Settings of a workspace (decisions.md D2, D3, D7, D9). The document has the same shape, plus the number.
 type Settings struct {
-	ID                 string             `json:"id" yaml:"id"`
-	Name               string             `json:"name" yaml:"name"`
-	Plan               string             `json:"plan" yaml:"plan"`                                                 // base | mau
-	MultiLanguage      bool               `json:"multi_language" yaml:"multi_language"`                             // translations are on
-	RateLimits         map[string]string  `json:"rate_limits,omitempty" yaml:"rate_limits"`                         // bucket → "3000/3s"
-	BlockedExternalIDs []string           `json:"blocked_external_ids,omitempty" yaml:"blocked_external_ids"`       // refused by /users/track
-	RequestErrorShape  string             `json:"request_error_shape,omitempty" yaml:"request_error_shape"`         // strings (default) | objects
-	ProfileIDName      string             `json:"profile_id_name,omitempty" yaml:"profile_id_name"`                 // svc_id (default) | braze_id: what answers call a user's id
-	Currency           string             `json:"currency,omitempty" yaml:"currency"`                               // of total_revenue; default USD
-	ExchangeRates      map[string]Decimal `json:"exchange_rates,omitempty" yaml:"exchange_rates"`                   // currency → units of Currency for one of it
-	MaxArrayLength     int                `json:"max_custom_array_length,omitempty" yaml:"max_custom_array_length"` // default 25, at most 500
-	Locales            []Locale           `json:"locales,omitempty" yaml:"locales"`                                 // of translations
+	ID   string `json:"id" yaml:"id"`
+	Name string `json:"name" yaml:"name"`
+	// base | mau
+	Plan string `json:"plan" yaml:"plan"`
+	// translations are on
+	MultiLanguage bool `json:"multi_language" yaml:"multi_language"`
+	// bucket → "3000/3s"
+	RateLimits map[string]string `json:"rate_limits,omitempty" yaml:"rate_limits"`
+	// refused by /users/track
+	BlockedExternalIDs []string `json:"blocked_external_ids,omitempty" yaml:"blocked_external_ids"`
+	// strings (default) | objects
+	RequestErrorShape string `json:"request_error_shape,omitempty" yaml:"request_error_shape"`
+	// svc_id (default) | braze_id: what answers call a user's id
+	ProfileIDName string `json:"profile_id_name,omitempty" yaml:"profile_id_name"`
+	// of total_revenue; default USD
+	Currency string `json:"currency,omitempty" yaml:"currency"`
+	// currency → units of Currency for one of it
+	ExchangeRates map[string]Decimal `json:"exchange_rates,omitempty" yaml:"exchange_rates"`
+	// default 25, at most 500
+	MaxArrayLength int      `json:"max_custom_array_length,omitempty" yaml:"max_custom_array_length"`
+	Locales        []Locale `json:"locales,omitempty" yaml:"locales"` // of translations
 }
 
 // Braze says whether answers call a user's id braze_id.
@@ -141,7 +150,8 @@ func (s *Settings) validate() error {
 		if !currencyForm.MatchString(code) {
 			return invalid("exchange_rates: currency %q: want three capital letters", code)
 		}
-		if v, err := strconv.ParseFloat(string(rate), 64); !decimalForm.MatchString(string(rate)) || err != nil || v <= 0 {
+		if v, err := strconv.ParseFloat(string(rate), 64); !decimalForm.MatchString(string(rate)) ||
+			err != nil || v <= 0 {
 			return invalid("exchange_rates: %s: %q is not a positive decimal number", code, string(rate))
 		}
 	}
@@ -255,8 +265,10 @@ func (k *KeySpec) validate() error {
 	if _, err := keys.ParseNetworks(k.IPAllowList); err != nil {
 		return invalid("ip_allowlist: %v", err)
 	}
-	if len(k.Token) > keys.MaxTokenBytes || strings.ContainsAny(k.Token, " \t\r\n") || !keys.WellFormed([]byte(k.Token)) {
-		return invalid("key of %q: want at most %d characters without spaces (and the right checksum, when it begins with %s)", k.Name, keys.MaxTokenBytes, keys.Prefix)
+	if len(k.Token) > keys.MaxTokenBytes || strings.ContainsAny(k.Token, " \t\r\n") ||
+		!keys.WellFormed([]byte(k.Token)) {
+		return invalid("key of %q: want at most %d characters without spaces (and the right checksum, when it "+
+			"begins with %s)", k.Name, keys.MaxTokenBytes, keys.Prefix)
 	}
 	return nil
 }

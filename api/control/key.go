@@ -113,8 +113,8 @@ func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, toke
 		}
 		for _, other := range d.c.Snapshot().Lookup(workspace).Keys {
 			if other.Name == old.Name && other.RevokedAt == 0 && other.ID != id {
-				return fmt.Errorf("%w: the keys %s and %s are valid under the name %q: revoke one first", ErrConflict, id, other.ID,
-					old.Name)
+				return fmt.Errorf("%w: the keys %s and %s are valid under the name %q: revoke one first",
+					ErrConflict, id, other.ID, old.Name)
 			}
 		}
 		d.entry.Details["rotates"] = id

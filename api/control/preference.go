@@ -11,14 +11,18 @@ import (
 // PreferenceCenter is a hosted subscription-preference page (service.md 2.14), as it is stored and as the bootstrap
 // file gives it. The pages are the customer's own HTML; package preference renders them.
 type PreferenceCenter struct {
-	ID               string            `json:"id" yaml:"id"`                                           // in paths: letters, digits, and . _ - behind the first
-	Name             string            `json:"name" yaml:"name"`                                       // unique in its workspace, never changed; default: the id
-	Title            string            `json:"preference_center_title" yaml:"preference_center_title"` // of both pages; default "Preference Center"
-	PageHTML         string            `json:"preference_center_page_html" yaml:"preference_center_page_html"`
-	ConfirmationHTML string            `json:"confirmation_page_html" yaml:"confirmation_page_html"`
-	RedirectHTML     *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"` // shown in place of the page when a link has expired; nil: the server's own text
-	State            string            `json:"state" yaml:"state"`                                     // active (default) | draft
-	Options          PreferenceOptions `json:"options" yaml:"options"`
+	// in paths: letters, digits, and . _ - behind the first
+	ID string `json:"id" yaml:"id"`
+	// unique in its workspace, never changed; default: the id
+	Name string `json:"name" yaml:"name"`
+	// of both pages; default "Preference Center"
+	Title            string `json:"preference_center_title" yaml:"preference_center_title"`
+	PageHTML         string `json:"preference_center_page_html" yaml:"preference_center_page_html"`
+	ConfirmationHTML string `json:"confirmation_page_html" yaml:"confirmation_page_html"`
+	// shown in place of the page when a link has expired; nil: the server's own text
+	RedirectHTML *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"`
+	State        string            `json:"state" yaml:"state"` // active (default) | draft
+	Options      PreferenceOptions `json:"options" yaml:"options"`
 
 	CreatedAt int64 `json:"created_at" yaml:"-"` // Unix ms
 	UpdatedAt int64 `json:"updated_at" yaml:"-"`
@@ -26,8 +30,9 @@ type PreferenceCenter struct {
 
 // PreferenceOptions are tags for the head of the pages (reference.md 6).
 type PreferenceOptions struct {
-	Viewport string    `json:"meta-viewport-content,omitempty" yaml:"meta-viewport-content"` // content of <meta name="viewport">; empty: no such tag
-	Links    []LinkTag `json:"links-tags,omitempty" yaml:"links-tags"`                       // icons
+	// content of <meta name="viewport">; empty: no such tag
+	Viewport string    `json:"meta-viewport-content,omitempty" yaml:"meta-viewport-content"`
+	Links    []LinkTag `json:"links-tags,omitempty" yaml:"links-tags"` // icons
 }
 
 // LinkTag is a <link> to an icon.
@@ -81,7 +86,8 @@ func (p *PreferenceCenter) ensureDefaults() {
 func (p *PreferenceCenter) validate() error {
 	switch {
 	case !centerIDForm.MatchString(p.ID) || p.ID == "list":
-		return invalid("'id' must be 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first, and not \"list\"")
+		return invalid("'id' must be 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit " +
+			"first, and not \"list\"")
 	case !centerNameForm.MatchString(p.Name):
 		return invalid("'name' must be 1 to 100 letters, digits, hyphens and underscores")
 	case utf8.RuneCountInString(p.Title) > maxTitle || !printable(p.Title):

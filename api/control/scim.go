@@ -17,9 +17,11 @@ import (
 
 // SCIMSettings are those of the company's access for dashboard-user provisioning (D6).
 type SCIMSettings struct {
-	RequestOrigin string   `json:"request_origin" yaml:"request_origin"` // what X-Request-Origin must be; empty: it is not looked at
+	// what X-Request-Origin must be; empty: it is not looked at
+	RequestOrigin string   `json:"request_origin" yaml:"request_origin"`
 	IPAllowList   []string `json:"ip_allowlist" yaml:"ip_allowlist"`
-	RateLimit     string   `json:"rate_limit,omitempty" yaml:"rate_limit"` // of all operations on users together; empty: 5000/24h
+	// of all operations on users together; empty: 5000/24h
+	RateLimit string `json:"rate_limit,omitempty" yaml:"rate_limit"`
 	// What a user gets who is created without department or permissions, as identity providers do. Default: none.
 	DefaultDepartment  string           `json:"default_department,omitempty" yaml:"default_department"`
 	DefaultPermissions *SCIMPermissions `json:"default_permissions,omitempty" yaml:"default_permissions"`
@@ -51,8 +53,10 @@ type SCIMToken struct {
 const maxSCIMTokens = 2
 
 func (s *SCIM) validate() error {
-	if len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") || !keys.WellFormed([]byte(s.Token)) {
-		return invalid("scim.token: want at most %d characters without spaces (and the right checksum, when it begins with %s)", keys.MaxTokenBytes, keys.SCIMPrefix)
+	if len(s.Token) > keys.MaxTokenBytes || strings.ContainsAny(s.Token, " \t\r\n") ||
+		!keys.WellFormed([]byte(s.Token)) {
+		return invalid("scim.token: want at most %d characters without spaces (and the right checksum, when it "+
+			"begins with %s)", keys.MaxTokenBytes, keys.SCIMPrefix)
 	}
 	return s.SCIMSettings.validate()
 }
@@ -190,7 +194,8 @@ func (c *Control) checkSCIMTokens() error {
 		}
 	}
 	if len(valid) >= maxSCIMTokens {
-		return fmt.Errorf("%w: the SCIM tokens %s are valid: revoke one first", ErrConflict, strings.Join(valid, " and "))
+		return fmt.Errorf("%w: the SCIM tokens %s are valid: revoke one first", ErrConflict,
+			strings.Join(valid, " and "))
 	}
 	return nil
 }

@@ -13,10 +13,11 @@ import (
 // Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands
 // in its cursors.
 type Stream struct {
-	ID     string   `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
-	Kinds  []string `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
-	Names  []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
-	Format string   `json:"format" yaml:"format"`         // parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
+	ID    string   `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
+	Kinds []string `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
+	Names []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
+	// parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
+	Format string `json:"format" yaml:"format"`
 	// Columns are properties, NAME:TYPE with one of ColumnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
 	Destination Destination `json:"destination" yaml:"destination"`
@@ -41,8 +42,8 @@ const (
 const Rewound = -1
 
 // StreamKinds are the kinds that a Stream may have.
-var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group", "merge", "identify",
-	StreamAttributes}
+var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group",
+	"merge", "identify", StreamAttributes}
 
 // ColumnTypes are the types that a column of a Stream may have.
 var ColumnTypes = []string{"string", "number", "boolean", "time"}
@@ -131,7 +132,8 @@ func (s *Stream) validateColumns() error {
 		}
 		folded := strings.ToLower(name)
 		if seen[folded] {
-			return invalid("columns[%d] %q: most readers take it for the column of another one, which differs in case or type", i, c)
+			return invalid("columns[%d] %q: most readers take it for the column of another one, which differs in "+
+				"case or type", i, c)
 		}
 		seen[folded] = true
 	}
@@ -194,7 +196,8 @@ func (s *Stream) Since() (t time.Time, err error) {
 		return t, nil
 	}
 	if t, err = time.Parse(time.RFC3339Nano, s.From); err != nil {
-		return t, invalid("from %q: want a time such as 2026-01-31T09:30:00Z, %s or %s", s.From, StreamBeginning, streamNow)
+		return t,
+			invalid("from %q: want a time such as 2026-01-31T09:30:00Z, %s or %s", s.From, StreamBeginning, streamNow)
 	}
 	return t, nil
 }

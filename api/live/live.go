@@ -85,7 +85,8 @@ type Hub struct {
 	looks    atomic.Int64             // left in this slice
 	narrow   atomic.Int64             // left in this slice, for those who look for something narrow
 	unseen   atomic.Uint64            // objects that were not looked at
-	missed   atomic.Uint64            // among them, such as may be what somebody looks for who looks for something narrow
+	// among them, such as may be what somebody looks for who looks for something narrow
+	missed atomic.Uint64
 
 	mu      sync.Mutex // guards what follows
 	viewers []*Viewer

@@ -15,7 +15,8 @@ import (
 type Filter struct {
 	Workspace uint32 // 0: of any
 	Kinds     Kinds  // 0: of any
-	// Name is that of an event, a product, an attribute that is set, a state, or the id of a subscription group; empty: any.
+	// Name is that of an event, a product, an attribute that is set, a state, or the id of a subscription group; empty:
+	// any.
 	Name string
 	// ByUser: of the users alone whom Viewer.SetUsers names.
 	ByUser bool

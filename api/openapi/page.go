@@ -290,7 +290,8 @@ func rulesOf(n *yaml.Node) (rules []string) {
 	if v := texts(n, "enum"); len(v) > 0 {
 		rules = append(rules, "one of "+strings.Join(v, ", "))
 	}
-	for _, rule := range []struct{ keyword, words string }{{"anyOf", "at least one of "}, {"oneOf", "exactly one of "}} {
+	for _, rule := range []struct{ keyword, words string }{{"anyOf", "at least one of "},
+		{"oneOf", "exactly one of "}} {
 		var sets []string
 		for _, e := range elements(n, rule.keyword) {
 			if r := texts(e, "required"); len(r) > 0 && member(e, "properties") == nil {

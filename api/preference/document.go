@@ -35,8 +35,8 @@ func (p Page) RenderForNobody(text string) []byte {
 func (p Page) document(text string) []byte {
 	o := outlineOf(text)
 	if !o.whole {
-		return []byte("<!doctype html>\n<html>\n<head>\n<meta charset=\"utf-8\">\n" + p.head(true) + "</head>\n<body>\n" +
-			text + "\n</body>\n</html>\n")
+		return []byte("<!doctype html>\n<html>\n<head>\n<meta charset=\"utf-8\">\n" + p.head(true) +
+			"</head>\n<body>\n" + text + "\n</body>\n</html>\n")
 	}
 	out := text[:o.head] + p.head(!o.title) + text[o.head:]
 	if !o.doctype {

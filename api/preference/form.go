@@ -100,7 +100,8 @@ func readURLEncoded(body string) (map[string]string, error) {
 // readMultipart: RFC 8058 lets mail programs send this form too.
 func readMultipart(body []byte, boundary string) (map[string]string, error) {
 	fields := map[string]string{}
-	if boundary == "" || !bytes.Contains(body, []byte("--"+boundary+"--")) { // the reader takes some that are cut off for whole
+	// The reader takes some that are cut off for whole.
+	if boundary == "" || !bytes.Contains(body, []byte("--"+boundary+"--")) {
 		return nil, ErrForm
 	}
 	r := multipart.NewReader(bytes.NewReader(body), boundary)

@@ -18,7 +18,8 @@ import "strings"
 //   - base-uri 'none': a <base> in the HTML can't bend the address of the form.
 //   - frame-ancestors 'none': no other site can show the page in a frame and have it clicked.
 const Policy = "sandbox allow-forms; default-src 'self'; script-src 'none'; object-src 'none'; frame-src 'none'; " +
-	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; form-action " +
+	"'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // States of the email subscription and of a subscription group, as forms and tags write them (reference.md 6). Unknown
 // is a group without a state, and is never written.
@@ -31,9 +32,10 @@ const (
 
 // Subscriber is the user as a page shows them.
 type Subscriber struct {
-	Address string            // the email address; empty: none
-	Email   string            // OptedIn, Subscribed or Unsubscribed
-	Groups  map[string]string // by id (UUID, lower case): Subscribed, Unsubscribed or Unknown. Groups that are not here don't exist
+	Address string // the email address; empty: none
+	Email   string // OptedIn, Subscribed or Unsubscribed
+	// by id (UUID, lower case): Subscribed, Unsubscribed or Unknown. Groups that are not here don't exist
+	Groups map[string]string
 }
 
 // Names of form fields: of the email state, and of a group's state, which is followed by its id.

@@ -20,7 +20,8 @@ var tag = regexp.MustCompile(`\{\{\s{0,8}(?:` +
 	`(preference_center_submit_url)|` +
 	`\$\{\s{0,8}(email_address)\s{0,8}\}` +
 	`)\s{0,8}\}\}|` +
-	`\{%-?\s{0,8}form_field_name\s{1,8}:(?:(email_global_state)|subscription_group\s{1,8}(` + uuidForm + `))\s{0,8}-?%\}`)
+	`\{%-?\s{0,8}form_field_name\s{1,8}:(?:(email_global_state)|subscription_group\s{1,8}(` +
+	uuidForm + `))\s{0,8}-?%\}`)
 
 const uuidForm = `[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}`
 

@@ -141,8 +141,8 @@ func (c *Cluster) ask(ctx context.Context, q request) []answered {
 // Offer gives entries to be kept here.
 func (c *Cluster) Offer(entries ...Entry) { c.own.Offer(entries...) }
 
-// List is that of all nodes that can be reached. Entries of one millisecond may have the same Seq on several nodes: a page
-// has all of the last one's.
+// List is that of all nodes that can be reached. Entries of one millisecond may have the same Seq on several nodes: a
+// page has all of the last one's.
 func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
 	for _, a := range c.ask(ctx, request{Verb: verbList, Query: q}) {
 		if a.err != nil {
@@ -158,7 +158,9 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 			list = append(list, e)
 		}
 	}
-	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.Seq, a.Seq), cmp.Compare(a.Node, b.Node)) })
+	slices.SortFunc(list, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(b.Seq, a.Seq), cmp.Compare(a.Node, b.Node))
+	})
 	if n := q.Limit; len(list) > n {
 		for n < len(list) && list[n].Seq == list[n-1].Seq {
 			n++

@@ -12,9 +12,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// debts are the deletions that other nodes are still to be told of: small, since few are out of reach, and not for long.
-// They are on disk before anybody is answered. After the retention time the other node has nothing any more that is as
-// old.
+// debts are the deletions that other nodes are still to be told of: small, since few are out of reach, and not for
+// long. They are on disk before anybody is answered. After the retention time the other node has nothing any more that
+// is as old.
 type debts struct {
 	path    string
 	options *Options
@@ -40,10 +40,12 @@ const (
 )
 
 // errTooMany is returned when too much is owed to take on more.
-var errTooMany = errors.New("too many deletions wait for a node that can't be reached: remove it from the cluster, or bring it back")
+var errTooMany = errors.New("too many deletions wait for a node that can't be reached: remove it from the cluster, " +
+	"or bring it back")
 
 func openDebts(own *Store, pay func(context.Context, uint32, []uint64) error) (*debts, error) {
-	d := &debts{path: filepath.Join(own.options.Dir, "OWED"), options: &own.options, pay: pay, ended: make(chan struct{})}
+	d := &debts{path: filepath.Join(own.options.Dir, "OWED"), options: &own.options, pay: pay,
+		ended: make(chan struct{})}
 	text, err := os.ReadFile(d.path)
 	if err == nil {
 		err = durable.UnsealText(text, &d.owed)

@@ -12,9 +12,9 @@ import (
 //
 //	size u32 | CRC-32C u32, of the payload | payload
 //
-// A payload is an entry: seq u64, at i64, workspace u32, key u32, flags u8, array u8, index, size of the object, request
-// id, count of faults and of each rule and text, count of identifiers and of each its hash u64, the object. Numbers
-// without a type are uvarints, texts have their length in front; all is little endian.
+// A payload is an entry: seq u64, at i64, workspace u32, key u32, flags u8, array u8, index, size of the object,
+// request id, count of faults and of each rule and text, count of identifiers and of each its hash u64, the object.
+// Numbers without a type are uvarints, texts have their length in front; all is little endian.
 const magic = "millrace refused 1\n"
 
 const frameBytes = 8

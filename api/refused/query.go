@@ -211,5 +211,6 @@ func sortedCounts(counts map[countKey]*Count) (list []Count) {
 func (q *Query) counts(c *Count) bool {
 	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) &&
 		(q.Rule == "" || q.Rule == c.Rule) &&
-		c.Hour+time.Hour.Milliseconds() > q.Since && (q.Until == 0 || c.Hour < q.Until) && !(q.OnlyRefused && c.Refused == 0)
+		c.Hour+time.Hour.Milliseconds() > q.Since && (q.Until == 0 || c.Hour < q.Until) &&
+		!(q.OnlyRefused && c.Refused == 0)
 }

@@ -73,7 +73,8 @@ func (s *Store) loadSegment(path string) (*segment, error) {
 		return true
 	})
 	switch {
-	case err != nil && len(text) > len(magic) && end == 0 && text[0] != 0: // zeros: not even the magic has reached the disk
+	case err != nil && len(text) > len(magic) && end == 0 && text[0] != 0:
+		// zeros: not even the magic has reached the disk
 		return nil, fmt.Errorf("%q is of another version, or no file of refused objects: %w", path, err)
 	case err != nil:
 		s.options.Logger.Warn("refused objects: the end of a file is lost", "file", path, "bytes", len(text)-end)
@@ -253,8 +254,8 @@ func (s *Store) measure() {
 func (s *Store) Bytes() int64   { return s.bytes.Load() }
 func (s *Store) Entries() int64 { return s.count.Load() }
 
-// rewrite takes the entries out of a file that match, durably, and says how many they were. The newest file goes on with
-// what is left: else there were as many files as deletions.
+// rewrite takes the entries out of a file that match, durably, and says how many they were. The newest file goes on
+// with what is left: else there were as many files as deletions.
 func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
 	old := s.ring[at]
 	text, err := os.ReadFile(old.path)

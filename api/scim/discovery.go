@@ -19,9 +19,10 @@ func Schemas() []byte { return schemasDocument }
 func Schema(id string) []byte { return schemaDocuments[id] }
 
 var (
-	configDocument  = appendJSON(nil, providerConfig)
-	typesDocument   = appendJSON(nil, listOf(userType, groupType))
-	typeDocuments   = map[string][]byte{userType.ID: appendJSON(nil, userType), groupType.ID: appendJSON(nil, groupType)}
+	configDocument = appendJSON(nil, providerConfig)
+	typesDocument  = appendJSON(nil, listOf(userType, groupType))
+	typeDocuments  = map[string][]byte{userType.ID: appendJSON(nil, userType),
+		groupType.ID: appendJSON(nil, groupType)}
 	schemasDocument = appendJSON(nil, listOf(userSchema, enterpriseSchema, groupSchema))
 	schemaDocuments = map[string][]byte{userSchema.ID: appendJSON(nil, userSchema),
 		enterpriseSchema.ID: appendJSON(nil, enterpriseSchema),
@@ -75,7 +76,8 @@ var providerConfig = configJSON{
 	ETag:    supported{true},
 	Authentication: []authenticationScheme{{
 		Type: "oauthbearertoken", Name: "SCIM token", SpecURI: "https://www.rfc-editor.org/info/rfc6750", Primary: true,
-		Description: "The company's SCIM token as a bearer token, and the request origin that goes with it, when one is set, in the header X-Request-Origin.",
+		Description: "The company's SCIM token as a bearer token, and the request origin that goes with it, when one " +
+			"is set, in the header X-Request-Origin.",
 	}},
 	Meta: metaJSON{ResourceType: "ServiceProviderConfig", Location: base + "/ServiceProviderConfig"},
 }
@@ -98,9 +100,9 @@ type extensionJSON struct {
 
 var userType = typeJSON{
 	Schemas: []string{typeSchema},
-	ID:      "User", Name: "User", Endpoint: "/Users", Description: "A dashboard user of the company.", Schema: UserSchema,
-	Extensions: []extensionJSON{{Schema: EnterpriseSchema}},
-	Meta:       metaJSON{ResourceType: "ResourceType", Location: base + "/ResourceTypes/User"},
+	ID:      "User", Name: "User", Endpoint: "/Users", Description: "A dashboard user of the company.",
+	Schema: UserSchema, Extensions: []extensionJSON{{Schema: EnterpriseSchema}},
+	Meta: metaJSON{ResourceType: "ResourceType", Location: base + "/ResourceTypes/User"},
 }
 
 var groupType = typeJSON{

@@ -25,9 +25,10 @@ var groupSchemas = []schemaJSON{groupSchema}
 // Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions
 // unless body says which: the operator does, by the admin API.
 func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
-	return g.change(by, newID(), "", true, func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
-		return g.read(f, body, nil, m)
-	})
+	return g.change(by, newID(), "", true,
+		func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
+			return g.read(f, body, nil, m)
+		})
 }
 
 // Replace gives a group the name and the members of body. Its permissions stay, unless body has some.
@@ -166,7 +167,9 @@ func (g *Groups) List(p Page) (*List, error) {
 	sets, members := g.control.PermissionSets.List(""), g.control.Members()
 	describe := func(set *control.PermissionSet) *Resource { return describeGroup(set, members[set.Number]) }
 	if name, ok := f.equals("displayName"); ok { // what identity providers ask for
-		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool { return !strings.EqualFold(set.Name, name) })
+		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool {
+			return !strings.EqualFold(set.Name, name)
+		})
 	}
 	if f != nil {
 		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool {

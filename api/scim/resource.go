@@ -40,7 +40,8 @@ func checkMatch(ifMatch, version string) error {
 // doesn't matter: all are.
 func Matches(list, version string) bool {
 	for tag := range strings.SplitSeq(list, ",") {
-		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(version, "W/") {
+		if tag = strings.TrimSpace(tag); tag == "*" ||
+			strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(version, "W/") {
 			return true
 		}
 	}

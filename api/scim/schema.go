@@ -56,7 +56,8 @@ func texts(described ...string) (list []attribute) {
 var (
 	userTexts = texts("displayName", "The name to show.", "nickName", "The casual name.", "title", "The user's title.",
 		"userType", "The relation to the organization.",
-		"preferredLanguage", "The preferred language.", "locale", "The location, for forms of dates and numbers.", "timezone",
+		"preferredLanguage", "The preferred language.",
+		"locale", "The location, for forms of dates and numbers.", "timezone",
 		"The time zone.")
 	enterpriseTexts = texts("employeeNumber", "The number in the organization.", "costCenter", "The cost center.",
 		"organization", "The organization.",
@@ -88,8 +89,8 @@ var userSchema = schemaJSON{
 				{Name: "$ref", Type: "reference", ReferenceTypes: []string{"Group"}, Description: "Path of the group.",
 					CaseExact: true, Mutability: "readOnly"},
 			}},
-		{Name: "department", Description: "The department that the user belongs to.", CanonicalValues: control.Departments,
-			CaseExact: true},
+		{Name: "department", Description: "The department that the user belongs to.",
+			CanonicalValues: control.Departments, CaseExact: true},
 		{Name: "lastSignInAt", Description: "Date of the last sign-in, UTC; the epoch when there was none.",
 			Mutability: "readOnly"},
 		{Name: "createdAt", Description: "Date of creation, UTC.", Mutability: "readOnly"},
@@ -129,10 +130,11 @@ func permissionsAttribute(description string) attribute {
 	return attribute{Name: "permissions", Type: "complex", Description: description, SubAttributes: []attribute{
 		{Name: "companyPermissions", MultiValued: true, Description: "Permissions in the company.",
 			CanonicalValues: companyPermissions, CaseExact: true},
-		{Name: "roles", Type: "complex", MultiValued: true, Description: "Roles, by name or id.", SubAttributes: []attribute{
-			{Name: "roleName", Description: "Name of the role.", CaseExact: true},
-			{Name: "roleId", Description: "Id of the role.", CaseExact: true},
-		}},
+		{Name: "roles", Type: "complex", MultiValued: true, Description: "Roles, by name or id.",
+			SubAttributes: []attribute{
+				{Name: "roleName", Description: "Name of the role.", CaseExact: true},
+				{Name: "roleId", Description: "Id of the role.", CaseExact: true},
+			}},
 		{Name: "appGroup", Type: "complex", MultiValued: true, Description: "Permissions in workspaces.",
 			SubAttributes: appGroupAttributes},
 	}}

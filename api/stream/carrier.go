@@ -27,7 +27,8 @@ type cursor struct {
 	Refused     int64  `json:"refused,omitempty"`       // of the events, by the destination, for good
 	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
 	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
-	ExpiredAt   int64  `json:"expired_at,omitempty"`    // when events were last found to have expired before they were delivered, Unix ms
+	// when events were last found to have expired before they were delivered, Unix ms
+	ExpiredAt int64 `json:"expired_at,omitempty"`
 }
 
 // carrier carries one stream out of one event log.
@@ -395,8 +396,8 @@ func (k *carrier) noteExpired() {
 		return
 	}
 	k.counter("gaps").Inc()
-	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID, "stream", k.stream.ID,
-		"group", k.part.Group,
+	k.o.Logger.Error("events have expired before a stream could deliver them", "workspace", k.ws.ID,
+		"stream", k.stream.ID, "group", k.part.Group,
 		"from", known+1, "to", expired)
 	k.expired = expired
 	k.mu.Lock()
@@ -414,7 +415,8 @@ func (k *carrier) ahead() error {
 	applied := k.part.Events.Applied()
 	switch {
 	case !k.behind.IsZero() && time.Since(k.behind) >= aheadPatience:
-		return fmt.Errorf("the stream was at position %d, where the log had not come: it is that of a backup. millrace streams rewind has the stream begin anew", k.cursor.Position)
+		return fmt.Errorf("the stream was at position %d, where the log had not come: it is that of a backup. "+
+			"millrace streams rewind has the stream begin anew", k.cursor.Position)
 	case applied >= k.cursor.Position:
 		k.behind = time.Time{}
 	case k.behind.IsZero():

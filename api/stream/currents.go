@@ -116,7 +116,8 @@ func appendChange(dst []byte, e *eventlog.Event) []byte {
 	for _, f := range [...]struct {
 		name  string
 		value []byte
-	}{{"channel", []byte(c.channel)}, {"email_address", c.email}, {"phone_number", c.phone}, {"channel_identifier", c.address}} {
+	}{{"channel", []byte(c.channel)}, {"email_address", c.email}, {"phone_number", c.phone},
+		{"channel_identifier", c.address}} {
 		if len(f.value) > 0 {
 			dst = append(append(append(dst, `,"`...), f.name...), `":`...)
 			dst = profile.AppendJSONString(dst, f.value)

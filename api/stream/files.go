@@ -82,8 +82,10 @@ type filesDelivery struct {
 	lastKey fileKey
 }
 
-func (d *filesDelivery) sent() sum                      { return d.done }
-func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} } // the whole is done again, under the same names
+func (d *filesDelivery) sent() sum { return d.done }
+
+// The whole is done again, under the same names.
+func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} }
 func (d *filesDelivery) ends(e *eventlog.Event) bool    { return d.to.layout.key(e).slot > d.slot }
 
 func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {

@@ -21,9 +21,9 @@ import (
 	"millrace/shard/eventlog"
 )
 
-// topics is a destination that gets each event as a record, keyed with the user's svc_id, so that a user's events are in
-// one partition and in order. The producer is idempotent: what it tries again by itself is there once. After a failure
-// it is another one, and records of the delivery may come once more, with the same ids.
+// topics is a destination that gets each event as a record, keyed with the user's svc_id, so that a user's events are
+// in one partition and in order. The producer is idempotent: what it tries again by itself is there once. After a
+// failure it is another one, and records of the delivery may come once more, with the same ids.
 type topics struct {
 	o       *Options
 	to      *control.Destination
@@ -50,8 +50,8 @@ type kafkaCredentials struct {
 }
 
 func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
-	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s), names: map[string]string{},
-		refused: refused}
+	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
+		names: map[string]string{}, refused: refused}
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
@@ -171,10 +171,11 @@ func (d *records) write(ctx context.Context, e *eventlog.Event) error {
 	}
 	d.done.bytes += int64(len(value))
 	d.to.client.Produce(ctx,
-		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value, Headers: []kgo.RecordHeader{
-			{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
-			{Key: "workspace", Value: []byte(d.to.ws.ID)},
-			{Key: "content-type", Value: []byte(d.to.contentType())}}}, d.note)
+		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value,
+			Headers: []kgo.RecordHeader{
+				{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
+				{Key: "workspace", Value: []byte(d.to.ws.ID)},
+				{Key: "content-type", Value: []byte(d.to.contentType())}}}, d.note)
 	return d.failed()
 }
 

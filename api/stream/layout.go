@@ -76,8 +76,8 @@ func (l *layout) name(k fileKey, first, last uint64) string {
 func (l *layout) folder(k fileKey) string {
 	at := time.Unix(k.slot*l.slotSeconds(), 0).UTC()
 	if l.currents {
-		return path.Join(l.integration(), "event_type="+currentsType(k.kind), "date="+at.Format("2006-01-02-15"), schemaID,
-			l.started)
+		return path.Join(l.integration(), "event_type="+currentsType(k.kind),
+			"date="+at.Format("2006-01-02-15"), schemaID, l.started)
 	}
 	return path.Join("event_type="+eventlog.KindName(k.kind), "date="+at.Format(time.DateOnly))
 }

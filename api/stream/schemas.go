@@ -49,7 +49,8 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	for kind := range s.topics {
 		k, _ := eventlog.KindNamed(kind)
 		subject := s.subject(kind)
-		s.ids[k], err = client.RegisterSchema(ctx, subject, sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
+		s.ids[k], err = client.RegisterSchema(ctx, subject,
+			sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
 			-1, -1)
 		if err != nil {
 			return fmt.Errorf("schema registry: register subject %q: %w", subject, err)

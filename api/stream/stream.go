@@ -54,11 +54,12 @@ type Options struct {
 	// come is written after so long. Defaults 256 MiB, 1 min.
 	FileBytes int64
 	FileAfter time.Duration
-	// MessageBytes of events go out in a delivery of messages, and what has come goes out every MessageInterval. Defaults
-	// 1 MiB, 100 ms.
+	// MessageBytes of events go out in a delivery of messages, and what has come goes out every MessageInterval.
+	// Defaults 1 MiB, 100 ms.
 	MessageBytes    int64
 	MessageInterval time.Duration
-	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried in one go. Default 30 s.
+	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried in one go. Default
+	// 30 s.
 	RequestTimeout time.Duration
 	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds it up. Default 64
 	// MiB.
@@ -104,7 +105,8 @@ func (o *Options) Validate() error {
 	case o.Control == nil || o.Parts == nil || o.SvcID == nil || o.Users == nil || o.Dir == "":
 		return errors.New("stream: Control, Parts, SvcID, Users or Dir is not set")
 	case o.MessageBytes < 1<<10 || o.MessageBytes > 1<<30 || o.RefusedBytes < 1<<10:
-		return fmt.Errorf("stream: MessageBytes %d, RefusedBytes %d: want 1 KiB and more, and at most 1 GiB of the first",
+		return fmt.Errorf("stream: MessageBytes %d, RefusedBytes %d: want 1 KiB and more, and at most 1 GiB of "+
+			"the first",
 			o.MessageBytes, o.RefusedBytes)
 	case o.FileBytes < 1<<10 || o.FileBytes > 16<<30:
 		return fmt.Errorf("stream: FileBytes %d: want 1 KiB to 16 GiB", o.FileBytes)

@@ -33,8 +33,8 @@ func newReader(o *Options, workspace uint32) *reader {
 	return &reader{o: o, workspace: workspace, space: uuid.NewSHA1(uuid.NameSpaceOID, o.SvcID(nil, workspace, 0))}
 }
 
-// read finds the user of an event: of a change of an address's state whom the address names now. Of one who is gone, and of
-// an address that nobody has, what the event says is told.
+// read finds the user of an event: of a change of an address's state whom the address names now. Of one who is gone,
+// and of an address that nobody has, what the event says is told.
 func (r *reader) read(e *eventlog.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number = e.Number

@@ -271,7 +271,8 @@ func (c *bootstrapCommand) Run(s *session) error {
 			fmt.Fprintf(s.out, "%s token, shown once: %s\n", k.text("name"), k.text("key"))
 			continue
 		}
-		fmt.Fprintf(s.out, "API key %q of workspace %q, shown once: %s\n", k.text("name"), k.text("workspace"), k.text("key"))
+		fmt.Fprintf(s.out, "API key %q of workspace %q, shown once: %s\n", k.text("name"),
+			k.text("workspace"), k.text("key"))
 	}
 	return err
 }

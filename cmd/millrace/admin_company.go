@@ -195,7 +195,8 @@ func (c *auditVerify) Run(s *session) error {
 	if s.JSON {
 		err = s.printJSON(answer)
 	} else if answer.text("intact") == "true" {
-		_, err = fmt.Fprintf(s.out, "the audit log is intact: %s entries, hash %s\n", answer.text("seq"), answer.text("hash"))
+		_, err = fmt.Fprintf(s.out, "the audit log is intact: %s entries, hash %s\n", answer.text("seq"),
+			answer.text("hash"))
 	}
 	if answer.text("intact") != "true" {
 		return fmt.Errorf("the audit log is not intact: %s", answer.text("problem"))

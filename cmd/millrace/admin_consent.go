@@ -18,7 +18,8 @@ type blocklistList struct{ inOne }
 
 // Run lists the block list; with --json one object a line.
 func (c *blocklistList) Run(s *session) error {
-	columns := []column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"}, {"KEY", "key_name"}}
+	columns := []column{{"EMAIL", "email"}, {"SINCE", "since"}, {"SOURCE", "source"}, {"BY", "actor"},
+		{"KEY", "key_name"}}
 	return s.pages(inWorkspace(c.Workspace, "blocklist"), url.Values{"limit": {"1000"}}, "blocklist", "cursor", true,
 		columns)
 }
@@ -58,6 +59,6 @@ func (c *trailCommand) Run(s *session) error {
 	}
 	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"},
 		column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},
-		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"}, column{"SOURCE", "source"},
-		column{"BY", "actor"}, column{"KEY", "key_name"})
+		column{"GROUP", "subscription_group_name"}, column{"GROUP ID", "subscription_group_id"},
+		column{"SOURCE", "source"}, column{"BY", "actor"}, column{"KEY", "key_name"})
 }

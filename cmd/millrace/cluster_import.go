@@ -55,7 +55,8 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 			node, n.Members[node], strings.Join(list, ","), data)
 	}
 	_, err := fmt.Fprintf(stdout,
-		"\n`millrace cluster status` shows how far they are. Until each group has its replicas, keep what the data came from.\n")
+		"\n`millrace cluster status` shows how far they are. Until each group has its replicas, keep what the data "+
+			"came from.\n")
 	return err
 }
 
@@ -104,7 +105,8 @@ func (c *clusterImport) Run(s *session) error {
 	}
 	stop()
 	if _, err := fmt.Fprintf(s.out,
-		"imported all that %s had, up to position %d. Don't start a server on it any more: the cluster would not know of what it takes.\n",
+		"imported all that %s had, up to position %d. Don't start a server on it any more: the cluster would not "+
+			"know of what it takes.\n",
 		c.From, founded.Position); err != nil {
 		return err
 	}

@@ -144,8 +144,8 @@ func (c *liveCommand) print(out io.Writer, name string, data []byte) error {
 // liveLine is a change on one line: when, where, whose, what.
 func liveLine(v members) string {
 	words := []string{v.text("at"), v.text("workspace"), v.text("kind")}
-	for _, name := range []string{"external_id", "user_alias", "email", "phone", "svc_id", "name", "product_id", "price",
-		"currency", "quantity", "state", "value",
+	for _, name := range []string{"external_id", "user_alias", "email", "phone", "svc_id", "name",
+		"product_id", "price", "currency", "quantity", "state", "value",
 		"subscription_group_name", "subscription_group_id", "attributes", "properties", "cut"} {
 		if text := v.text(name); text != "" {
 			words = append(words, name+"="+text)

@@ -62,7 +62,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err = command.Run(); errors.Is(err, shard.ErrFailed) || errors.Is(err, syscall.EIO) { // also while it starts or stops
+	// Also while it starts or stops.
+	if err = command.Run(); errors.Is(err, shard.ErrFailed) || errors.Is(err, syscall.EIO) {
 		return exitError{err, exitDiskFailed}
 	}
 	return err

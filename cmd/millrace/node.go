@@ -108,8 +108,8 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
 	door.Control, door.Refused = n.control, n.refused
-	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte,
-		int) {
+	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64,
+		note func(api.Fault)) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
 		b.MaxArray, b.Source = uint16(ws.MaxArrayLength), op.SourceTrack

@@ -158,8 +158,8 @@ type refusedList struct {
 
 // Run lists entries; with --json one object a line.
 func (c *refusedList) Run(s *session) error {
-	columns := []column{{"ID", "id"}, {"AT", "at"}, {"ARRAY", "input_array"}, {"INDEX", "index"}, {"REFUSED", "refused"},
-		{"KEY", "key_name"}, {"REASONS", "reasons"}}
+	columns := []column{{"ID", "id"}, {"AT", "at"}, {"ARRAY", "input_array"}, {"INDEX", "index"},
+		{"REFUSED", "refused"}, {"KEY", "key_name"}, {"REASONS", "reasons"}}
 	return s.pages(inWorkspace(c.Workspace, "refused"), c.query(c.Rule), "refused", "before", c.All, columns)
 }
 
@@ -187,7 +187,8 @@ type refusedCounts struct {
 func (c *refusedCounts) Run(s *session) error {
 	return s.list(inWorkspace(c.Workspace, "refused", "counts")+"?"+c.query(c.Rule).Encode(),
 		"counts", column{"HOUR", "hour"}, column{"RULE", "rule"},
-		column{"REFUSED", "refused"}, column{"LEFT OUT", "left_out"}, column{"KEY", "key_name"}, column{"KEY ID", "key_id"})
+		column{"REFUSED", "refused"}, column{"LEFT OUT", "left_out"}, column{"KEY", "key_name"},
+		column{"KEY ID", "key_id"})
 }
 
 type refusedSend struct {

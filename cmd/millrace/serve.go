@@ -247,7 +247,8 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
 // long: whoever comes meanwhile is told.
 func (c *serveCommand) open(
-	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, failed <-chan error, stdout io.Writer,
+	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS,
+	failed <-chan error, stdout io.Writer,
 ) (*node, error) {
 	if o.cluster == nil {
 		n, err := openNode(ctx, o)
@@ -458,7 +459,8 @@ func (c *serveCommand) check() error {
 			return fmt.Errorf("--admin: %w", err)
 		}
 		if !loopback && !c.InsecureHTTP {
-			return errors.New("--admin: another address than loopback needs --insecure-http; put a proxy with TLS before it")
+			return errors.New("--admin: another address than loopback needs --insecure-http; put a proxy with TLS " +
+				"before it")
 		}
 	}
 	if c.MaxClockOffset <= 0 {
@@ -525,10 +527,12 @@ func orNone[T int | int64 | float64 | time.Duration](v T) T {
 
 func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	o := api.Options{
-		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
+		MaxBodyBytes: int(c.MaxBody), ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout,
+		IdleTimeout:  c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
-		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn, MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
-		PublicURL: c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife,
+		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn,
+		MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
+		PublicURL:           c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife,
 		MaxPagesPerMinute: c.MaxPagesPerMinute,
 		AccessLog:         c.AccessLog, Logger: logger,
 	}

@@ -61,7 +61,8 @@ func (c *serveCommand) checkCluster() error {
 	case c.RaftInsecure && secured:
 		return errors.New("--raft-insecure goes without --raft-cert, --raft-key and --raft-ca")
 	case !c.RaftInsecure && (c.RaftCert == "" || c.RaftKey == "" || c.RaftCA == ""):
-		return errors.New("--node: the nodes of a cluster prove to one another who they are: --raft-cert, --raft-key and --raft-ca, or --raft-insecure on loopback")
+		return errors.New("--node: the nodes of a cluster prove to one another who they are: --raft-cert, --raft-key " +
+			"and --raft-ca, or --raft-insecure on loopback")
 	}
 	return c.checkAddresses()
 }
@@ -123,9 +124,12 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 		return nil, nil, fmt.Errorf("--raft-ca: %q has no certificate", c.RaftCA)
 	}
 	return link, &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: authority, ClientCAs: authority, ClientAuth: tls.RequireAndVerifyClientCert,
-		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return link.Certificate(), nil },
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return link.Certificate(), nil },
+		MinVersion: tls.VersionTLS13, RootCAs: authority, ClientCAs: authority,
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return link.Certificate(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return link.Certificate(), nil
+		},
 	}, nil
 }
 
@@ -140,10 +144,11 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 		admin = ""
 	}
 	return &cluster.Options{
-		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link, API: c.Listen, Admin: admin,
-		Groups: c.Groups, Replicas: c.Replicas, Pace: placement.Pace{Moves: c.MaxMoves},
+		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link,
+		API: c.Listen, Admin: admin, Groups: c.Groups, Replicas: c.Replicas, Pace: placement.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
-			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout), MinFreeBytes: orNone(int64(c.MinFreeBytes)),
+			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout),
+			MinFreeBytes:   orNone(int64(c.MinFreeBytes)),
 			MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
 		CommitTimeout: c.CommitTimeout, BarrierTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
@@ -254,8 +259,8 @@ func (n *node) groupGauges() {
 // isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are
 // missing.
 func isPassing(err error) bool {
-	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) || errors.Is(err, shard.ErrNotLeader) ||
-		errors.Is(err, shard.ErrUnknown)
+	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) ||
+		errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
 }
 
 // patiently does what may fail as long as the cluster has no majority, or others do the same at the same time.

@@ -32,7 +32,8 @@ func (c *serveCommand) checkConsole() error {
 		return fmt.Errorf("--console: %w", err)
 	}
 	if !loopback && c.TLSCert == "" && !c.InsecureHTTP {
-		return errors.New("--console: another address than loopback needs --tls-cert and --tls-key; or --insecure-http, and a proxy with TLS before it")
+		return errors.New("--console: another address than loopback needs --tls-cert and --tls-key; or " +
+			"--insecure-http, and a proxy with TLS before it")
 	}
 	return nil
 }

@@ -39,8 +39,8 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; should reading
-// fail after it has begun, the connection is cut, so that nobody takes a part for the whole.
+// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; should
+// reading fail after it has begun, the connection is cut, so that nobody takes a part for the whole.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {

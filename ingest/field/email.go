@@ -98,7 +98,8 @@ func isHost(b []byte) bool {
 func providerAccepts(local, host []byte) bool {
 	name := host[:bytes.IndexByte(host, '.')]
 	switch {
-	case equalsLower(name, "msn"), equalsLower(name, "hotmail"), equalsLower(name, "outlook"), equalsLower(name, "live"):
+	case equalsLower(name, "msn"), equalsLower(name, "hotmail"), equalsLower(name, "outlook"),
+		equalsLower(name, "live"):
 		// The dear question, who owns the host, is put last.
 		return isMicrosoftLocalPart(local) || !isRegistered(name, host)
 	case equalsLower(host, "gmail.com"), equalsLower(host, "googlemail.com"):

@@ -58,8 +58,8 @@ func AttributeTime(b []byte) (unixMillis int64, ok bool) {
 	return unixMillis, ok && unixMillis < afterYear3000
 }
 
-// Times reads times as Time does, and remembers the day of the last one: most times of a request are of one day, and the
-// calendar is most of what a time costs. The zero value is ready. It belongs to one goroutine.
+// Times reads times as Time does, and remembers the day of the last one: most times of a request are of one day, and
+// the calendar is most of what a time costs. The zero value is ready. It belongs to one goroutine.
 type Times struct {
 	head, tail uint64 // the day as it was written: eight bytes from its beginning, eight up to the T; 0: none yet
 	midnight   int64
@@ -159,8 +159,8 @@ func plainTime(b []byte) (unixMillis int64, ok bool) {
 	}
 	year, month, day := tens(date, 0)*100+tens(date, 2), tens(date, 5), tens(clock, 0)
 	hour, minute := tens(clock, 3), tens(clock, 6)
-	if (date|clock|rest)&highBits != 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) || hour > 23 ||
-		minute > 59 ||
+	if (date|clock|rest)&highBits != 0 || month < 1 || month > 12 || day < 1 ||
+		day > daysIn(year, month) || hour > 23 || minute > 59 ||
 		second > 59 {
 		return 0, false
 	}

@@ -403,7 +403,8 @@ func (g *Generator) identify(o *Object) {
 		return
 	case "two identifiers":
 		o.ID = NoID
-		g.raw(`"external_id":"` + g.o.Prefix + `-both","user_alias":{"alias_name":"both","alias_label":"` + AliasLabel + `"}`)
+		g.raw(`"external_id":"` + g.o.Prefix + `-both","user_alias":{"alias_name":"both","alias_label":"` +
+			AliasLabel + `"}`)
 		return
 	case "external_id too long":
 		o.ID = NoID

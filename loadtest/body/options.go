@@ -48,7 +48,8 @@ type Options struct {
 	// JoinEmails makes objects addressed by email reach users that have an external_id and that address, once an
 	// attribute object gave it to them. Otherwise both kinds of users have different addresses.
 	JoinEmails bool `json:"join_emails"`
-	// Plain leaves addresses, states and operators out of attribute objects: what is left replaces values, or removes them.
+	// Plain leaves addresses, states and operators out of attribute objects: what is left replaces values, or removes
+	// them.
 	Plain bool `json:"plain"`
 	// UpdateShare is the share of objects by external_id that update existing users alone.
 	UpdateShare float64 `json:"update_share"`
@@ -125,7 +126,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("skew %q: want %s, %s or %s", o.Skew, Uniform, Zipf, Hot)
 	case !(o.Exponent > 0 && o.Exponent <= 10):
 		return fmt.Errorf("zipf exponent %v is not above 0 and up to 10", o.Exponent)
-	case len(o.Prefix) == 0 || len(o.Prefix) > 24 || strings.Trim(o.Prefix, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
+	case len(o.Prefix) == 0 || len(o.Prefix) > 24 ||
+		strings.Trim(o.Prefix, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
 		return fmt.Errorf("prefix %q: want 1 to 24 lower-case letters and digits", o.Prefix)
 	case o.Properties < -1 || o.Properties > 200:
 		return fmt.Errorf("%d properties: want -1 to 200", o.Properties)

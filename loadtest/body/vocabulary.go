@@ -26,8 +26,8 @@ var eventNames = []string{
 	"Page Viewed", "Product Viewed", "Product List Viewed", "Add to Cart", "Remove from Cart", "Checkout Started",
 	"Order Placed",
 	"Order Cancelled", "Search Submitted", "Sign In Completed", "Sign Up Completed", "Coupon Applied", "Video Started",
-	"Video Completed", "Article Read", "Push Opened", "Review Written", "Wishlist Updated", "Store Located", "App Opened",
-	"Trial Started", "Plan Upgraded", "Invite Sent", "Support Contacted",
+	"Video Completed", "Article Read", "Push Opened", "Review Written", "Wishlist Updated",
+	"Store Located", "App Opened", "Trial Started", "Plan Upgraded", "Invite Sent", "Support Contacted",
 }
 
 var properties = []field{
@@ -42,7 +42,8 @@ var properties = []field{
 var customAttributes = []field{
 	{"loyalty_tier", word}, {"lifetime_value", money}, {"last_seen_at", datetime}, {"visit_count", integer},
 	{"wants_newsletter", boolean},
-	{"favorite_category", word}, {"favorite_brands", list}, {"company", text}, {"job_title", text}, {"cart_value", money},
+	{"favorite_category", word}, {"favorite_brands", list}, {"company", text}, {"job_title", text},
+	{"cart_value", money},
 	{"trial_ends_at", datetime}, {"has_app", boolean}, {"devices", integer}, {"signup_source", word},
 	{"landing_page", url},
 	{"preferred_store", text}, {"score", integer},
@@ -80,7 +81,8 @@ var (
 		"Lucía", "Mateo", "Noor", "Olga", "Pavel"}
 	lastNames = []string{"Okafor", "Lindqvist", "Marino", "Novak", "Ortega", "Petrov", "Quinn", "Rossi", "Schäfer",
 		"Tanaka", "Usman", "Vasquez", "Weber", "Yilmaz"}
-	cities    = []string{"Berlin", "Lisbon", "Osaka", "Toronto", "Nairobi", "Chicago", "Lyon", "São Paulo", "Oslo", "Pune"}
+	cities = []string{"Berlin", "Lisbon", "Osaka", "Toronto", "Nairobi", "Chicago", "Lyon",
+		"São Paulo", "Oslo", "Pune"}
 	countries = []string{"DE", "PT", "JP", "CA", "KE", "US", "FR", "BR", "NO", "IN"}
 	languages = []string{"de", "pt", "ja", "en", "sw", "fr", "no", "hi", "es"}
 	timeZones = []string{"Europe/Berlin", "America/New_York", "Asia/Tokyo", "America/Sao_Paulo", "Africa/Nairobi",

@@ -32,10 +32,11 @@ func (Names) steps(number int, e *Entry) []step {
 	case Export, MakeAlias:
 		return []step{{e, number, partChange, e.Return}}
 	case Identify, GiveAlias:
-		return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}, {e, number, partAbsorb, e.Return}}
+		return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return},
+			{e, number, partAbsorb, e.Return}}
 	case Merge:
-		return []step{{e, number, partFind, e.Return}, {e, number, partFindB, e.Return}, {e, number, partChange, effect},
-			{e, number, partAbsorb, effect}}
+		return []step{{e, number, partFind, e.Return}, {e, number, partFindB, e.Return},
+			{e, number, partChange, effect}, {e, number, partAbsorb, effect}}
 	}
 	return []step{{e, number, partFind, e.Return}, {e, number, partChange, e.Return}}
 }

@@ -38,8 +38,8 @@ func (a *Answer) differs(path string, r Reply, areas Areas) string {
 }
 
 func (a *Answer) differsInCounts(body map[string]any) string {
-	for _, name := range []string{"attributes_processed", "events_processed", "purchases_processed", "aliases_processed",
-		"deleted"} {
+	for _, name := range []string{"attributes_processed", "events_processed", "purchases_processed",
+		"aliases_processed", "deleted"} {
 		want, due := a.Counts[name]
 		seen, there := body[name].(int64)
 		if want != seen || due != there {

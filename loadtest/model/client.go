@@ -30,7 +30,8 @@ type Client struct {
 func (c *Client) send(w *Wire) (Reply, outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, w.Method, c.URL()+w.Path+"?"+w.Query.Encode(), bytes.NewReader(w.Text))
+	request, err := http.NewRequestWithContext(ctx, w.Method, c.URL()+w.Path+"?"+w.Query.Encode(),
+		bytes.NewReader(w.Text))
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -244,7 +244,8 @@ func (g *generator) object(array string) map[string]any {
 	case "events":
 		o["name"], o["time"] = fmt.Sprintf("e%d", g.rand.IntN(3)), g.time()
 	case "purchases":
-		o["product_id"], o["time"], o["currency"] = fmt.Sprintf("p%d", g.rand.IntN(2)), g.time(), pick(g, "USD", "USD", "EUR")
+		o["product_id"], o["time"], o["currency"] = fmt.Sprintf("p%d", g.rand.IntN(2)), g.time(),
+			pick(g, "USD", "USD", "EUR")
 		o["price"] = float64(g.rand.IntN(2000)-200) / 100
 		if g.chance(30) {
 			o["quantity"] = 1 + g.rand.IntN(5)

@@ -50,7 +50,8 @@ func (g *generator) readUsers() *Request {
 	}
 	for l := range labels {
 		for n := range names {
-			aliases = append(aliases, map[string]any{"alias_label": fmt.Sprintf("l%d", l), "alias_name": fmt.Sprintf("~n%d", n)})
+			aliases = append(aliases,
+				map[string]any{"alias_label": fmt.Sprintf("l%d", l), "alias_name": fmt.Sprintf("~n%d", n)})
 		}
 	}
 	for _, wantsGone := range []bool{false, true} {

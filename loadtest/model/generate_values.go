@@ -14,8 +14,8 @@ func (g *generator) attribute(o map[string]any) {
 	case n < 22:
 		o[fmt.Sprintf("s%d", g.rand.IntN(2))] = pick[any](g, "x", "y", true, 1.5, fmt.Sprintf("v%d", g.step), nil)
 	case n < 34:
-		o[fmt.Sprintf("n%d", g.rand.IntN(2))] = pick[any](g, g.rand.IntN(100), map[string]any{"inc": g.rand.IntN(20) - 5},
-			map[string]any{"inc": 1}, nil)
+		o[fmt.Sprintf("n%d", g.rand.IntN(2))] = pick[any](g, g.rand.IntN(100),
+			map[string]any{"inc": g.rand.IntN(20) - 5}, map[string]any{"inc": 1}, nil)
 	case n < 46:
 		o[fmt.Sprintf("list%d", g.rand.IntN(2))] = g.list()
 	case n < 54 && g.areas.Nested:
@@ -130,8 +130,8 @@ func (g *generator) nested(o map[string]any) {
 		o["q1"] = map[string]any{"$remove": []any{map[string]any{"$identifier_key": "id",
 			"$identifier_value": g.rand.IntN(3)}}}
 	case 7:
-		o["q1"] = map[string]any{"$update": []any{map[string]any{"$identifier_key": "id", "$identifier_value": g.rand.IntN(3),
-			"$new_object": g.thing()}}}
+		o["q1"] = map[string]any{"$update": []any{map[string]any{"$identifier_key": "id",
+			"$identifier_value": g.rand.IntN(3), "$new_object": g.thing()}}}
 		if g.chance(50) {
 			o["_merge_objects"] = true
 		}

@@ -94,7 +94,8 @@ func judgePurchase(o map[string]any) string {
 }
 
 func judgeAttributes(o map[string]any, setup *Setup) (string, int) {
-	if state := o["email_subscribe"]; state != nil && !slices.Contains([]any{subscribed, unsubscribed, optedIn}, state) {
+	if state := o["email_subscribe"]; state != nil &&
+		!slices.Contains([]any{subscribed, unsubscribed, optedIn}, state) {
 		return textState, 0
 	}
 	if isPrimary(o) && o["email"] != nil && !isEmail(text(o, "email")) {

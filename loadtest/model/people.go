@@ -50,22 +50,23 @@ func (s *State) aliasUpdate(body map[string]any) Answer {
 // identify does /users/identify.
 func (s *State) identify(body map[string]any) Answer {
 	all := body["merge_behavior"] != "none"
-	return s.each(body, []string{"aliases_to_identify", "emails_to_identify"}, func(array string, o map[string]any) bool {
-		i := nobody
-		if array == "emails_to_identify" {
-			if o["prioritization"] == nil {
-				return false
+	return s.each(body, []string{"aliases_to_identify", "emails_to_identify"},
+		func(array string, o map[string]any) bool {
+			i := nobody
+			if array == "emails_to_identify" {
+				if o["prioritization"] == nil {
+					return false
+				}
+				i = s.chosen(email, o)
+			} else if alias, ok := aliasOf(o["user_alias"]); ok {
+				i = s.byAlias(alias)
 			}
-			i = s.chosen(email, o)
-		} else if alias, ok := aliasOf(o["user_alias"]); ok {
-			i = s.byAlias(alias)
-		}
-		if i == nobody || s.users[i].external != "" {
+			if i == nobody || s.users[i].external != "" {
+				return true
+			}
+			s.identifyAs(i, text(o, "external_id"), all)
 			return true
-		}
-		s.identifyAs(i, text(o, "external_id"), all)
-		return true
-	})
+		})
 }
 
 func (s *State) identifyAs(i int, id string, all bool) {
@@ -114,7 +115,9 @@ func (s *State) prioritize(list []int, rule string) []int {
 	slices.SortFunc(latest, func(a, b int) int { return int(s.users[b].touched - s.users[a].touched) })
 	switch {
 	case rule == "identified" || rule == "unidentified":
-		return slices.DeleteFunc(latest, func(i int) bool { return (s.users[i].external != "") != (rule == "identified") })
+		return slices.DeleteFunc(latest, func(i int) bool {
+			return (s.users[i].external != "") != (rule == "identified")
+		})
 	case len(latest) == 0:
 		return nil
 	case rule == "most_recently_updated":

@@ -156,7 +156,8 @@ func (s *State) differs(i int, seen map[string]any, areas Areas) string {
 	want, got := s.export(i, areas), trimmed(seen, areas)
 	for _, name := range compared {
 		if !reflect.DeepEqual(want[name], got[name]) {
-			return fmt.Sprintf("%s of the user %s is %s, wanted %s", name, s.nameOf(i), line(got[name]), line(want[name]))
+			return fmt.Sprintf("%s of the user %s is %s, wanted %s", name, s.nameOf(i),
+				line(got[name]), line(want[name]))
 		}
 	}
 	return ""
@@ -175,8 +176,8 @@ func trimmed(seen map[string]any, areas Areas) map[string]any {
 	if e, ok := out["email"].(string); ok { // whether case is kept the contract doesn't say
 		out["email"] = fold(e)
 	}
-	for name, keys := range map[string][]string{"user_aliases": {"alias_label", "alias_name"}, "custom_events": {"name"},
-		"purchases": {"name"}} {
+	for name, keys := range map[string][]string{"user_aliases": {"alias_label", "alias_name"},
+		"custom_events": {"name"}, "purchases": {"name"}} {
 		out[name] = sorted(elements(out[name]), keys...)
 	}
 	if !areas.Export {

@@ -124,7 +124,8 @@ func (s *State) do(step int, w *Wire) (Answer, []*State) {
 	}
 	verbs := map[string]func(map[string]any) Answer{
 		"/users/alias/new": next.aliasNew, "/users/alias/update": next.aliasUpdate, "/users/identify": next.identify,
-		"/users/external_ids/rename": next.rename, "/users/external_ids/remove": next.removeIDs, "/users/delete": next.delete,
+		"/users/external_ids/rename": next.rename, "/users/external_ids/remove": next.removeIDs,
+		"/users/delete":            next.delete,
 		"/subscription/status/set": next.statusSet, "/v2/subscription/status/set": next.statusSet,
 		"/email/blocklist": next.block, "/email/blacklist": next.block, "/email/bounce/remove": next.unbounce,
 		"/email/spam/remove": next.unspam,

@@ -119,7 +119,8 @@ func (s *shrinker) cutMembers(list []*Request) []*Request {
 		for _, array := range inputs {
 			for k, v := range elements(list[i].Body[array]) {
 				for _, name := range sortedKeys(v.(map[string]any)) {
-					if slices.Contains(needed, name) && (name != "email" && name != "phone" || !isPrimary(v.(map[string]any))) {
+					if slices.Contains(needed, name) &&
+						(name != "email" && name != "phone" || !isPrimary(v.(map[string]any))) {
 						continue
 					}
 					objects := slices.Clone(elements(list[i].Body[array]))

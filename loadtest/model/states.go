@@ -28,8 +28,8 @@ func (s *State) readStatus(query url.Values, body map[string]any) string {
 	}
 	for _, name := range sortedKeys(want) {
 		if status[name] != want[name] {
-			return fmt.Sprintf("status of %q in the %s group is %v, wanted %s", name, s.setup.Groups[group], status[name],
-				want[name])
+			return fmt.Sprintf("status of %q in the %s group is %v, wanted %s", name,
+				s.setup.Groups[group], status[name], want[name])
 		}
 	}
 	if len(status) != len(want) {

@@ -22,7 +22,8 @@ func Open(t *testing.T, width, height int, flags ...string) context.Context {
 		chromedp.WindowSize(width, height)}
 	for _, flag := range append([]string{"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
 		"disable-background-networking",
-		"disable-component-update", "disable-sync", "disable-dev-shm-usage", "mute-audio", "hide-scrollbars"}, flags...) {
+		"disable-component-update", "disable-sync", "disable-dev-shm-usage", "mute-audio", "hide-scrollbars"},
+		flags...) {
 		name, value, has := strings.Cut(flag, "=")
 		if has {
 			options = append(options, chromedp.Flag(name, value))

@@ -23,14 +23,14 @@ func (a *Arena) Check(tables ...*Table) error {
 		}
 	}
 	if used != a.Used || held != a.Held || idle != a.Idle {
-		return fmt.Errorf("%d bytes used, %d held and %d idle, and the books say %d, %d and %d", used, held, idle, a.Used,
-			a.Held, a.Idle)
+		return fmt.Errorf("%d bytes used, %d held and %d idle, and the books say %d, %d and %d", used,
+			held, idle, a.Used, a.Held, a.Idle)
 	}
 	return a.checkLists()
 }
 
-// countBlocks counts the blocks of tables: the bytes of all, those of the ones that have a mapping of their own, and how
-// many each page has.
+// countBlocks counts the blocks of tables: the bytes of all, those of the ones that have a mapping of their own, and
+// how many each page has.
 func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 	live = map[uint32]int{}
 	for _, t := range tables {

@@ -23,7 +23,8 @@ func (m *Marks) Resize(bytes int64) error {
 			return err
 		}
 		m.raw = raw
-		m.rows = unsafe.Slice((*[marksOfRow]uint64)(unsafe.Pointer(unsafe.SliceData(raw))), n) // page-aligned, pointer-free
+		// page-aligned, pointer-free
+		m.rows = unsafe.Slice((*[marksOfRow]uint64)(unsafe.Pointer(unsafe.SliceData(raw))), n)
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ type Table struct {
 	Count int
 }
 
-// Slot is where an entry is. Number 0 is an empty slot's. Meta is 24 bits of length, 6 of size class, and the flags Dirty
-// and Referenced.
+// Slot is where an entry is. Number 0 is an empty slot's. Meta is 24 bits of length, 6 of size class, and the flags
+// Dirty and Referenced.
 type Slot struct {
 	Number uint64
 	Off    uint32

@@ -106,7 +106,8 @@ func newWriter(w io.Writer, about About) (*writer, error) {
 func (a *writer) written() int64 { return a.out.n }
 
 func (a *writer) header(name string, size int64) error {
-	return a.tar.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: a.created, Typeflag: tar.TypeReg})
+	return a.tar.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: a.created,
+		Typeflag: tar.TypeReg})
 }
 
 // add writes a file of that size.
@@ -403,8 +404,8 @@ func (a *reader) finish(h *tar.Header) error {
 		case found[i].Name != want.Name:
 			return fmt.Errorf("%w: %q stands where %q should", ErrArchive, found[i].Name, want.Name)
 		case found[i] != want:
-			return fmt.Errorf("%w: %q has other contents (SHA-256 %s instead of %s)", ErrArchive, want.Name, found[i].SHA256,
-				want.SHA256)
+			return fmt.Errorf("%w: %q has other contents (SHA-256 %s instead of %s)", ErrArchive,
+				want.Name, found[i].SHA256, want.SHA256)
 		}
 	}
 	if len(found) > len(m.Files) {

@@ -34,7 +34,8 @@ type Image struct {
 
 // Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version
 // of the program, for About. Errors: those of replica.Replica.BeginImage.
-func Take(ctx context.Context, e *replica.Replica, events *eventlog.Log, program string, now time.Time) (*Image, error) {
+func Take(ctx context.Context, e *replica.Replica, events *eventlog.Log, program string,
+	now time.Time) (*Image, error) {
 	image, err := e.BeginImage(ctx)
 	if err != nil {
 		return nil, err

@@ -30,8 +30,8 @@ const (
 	RowPromises RowAnswer = iota
 	// RowConfirms: it led to the profile already, so the profile should have the name.
 	RowConfirms
-	// RowDenies: it leads to another profile. The profile may have the name nevertheless, when that one was merged into it,
-	// or it into that one, and the row is still to hear of it.
+	// RowDenies: it leads to another profile. The profile may have the name nevertheless, when that one was merged into
+	// it, or it into that one, and the row is still to hear of it.
 	RowDenies
 )
 

@@ -77,8 +77,8 @@ func AppendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
 	return dst
 }
 
-// EachFormer calls f for where events of those are who were merged into a profile, or that came under an identifier that
-// it has no more.
+// EachFormer calls f for where events of those are who were merged into a profile, or that came under an identifier
+// that it has no more.
 func EachFormer(blob []byte, f func(Erased)) {
 	profile.Formers(blob, func(x profile.Former) {
 		if x.Number != 0 {

@@ -9,8 +9,8 @@ import (
 )
 
 // States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as
-// lists of changes. Each state is a register that the latest change wins, by the stamp of the op that made it, in whatever
-// order messages arrive.
+// lists of changes. Each state is a register that the latest change wins, by the stamp of the op that made it, in
+// whatever order messages arrive.
 
 // AppendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for
 // a mark on; changed, actor, source.
@@ -77,7 +77,8 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 // both have one stamp and no order.
 func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record) []profile.StateChange {
 	add := func(s profile.State) {
-		changes = SetLast(changes, profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
+		changes = SetLast(changes,
+			profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
 	}
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)

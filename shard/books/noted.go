@@ -14,9 +14,9 @@ import (
 	"millrace/shard/store"
 )
 
-// Noted is what an op of the log has made of the profile or the row with this number: a change of the email state or of a
-// group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index is which one of what the
-// op has made it is.
+// Noted is what an op of the log has made of the profile or the row with this number: a change of the email state or of
+// a group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index is which one of what
+// the op has made it is.
 type Noted struct {
 	Position       uint64
 	Ordinal, Index uint32

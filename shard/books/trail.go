@@ -151,7 +151,8 @@ func parseChange(v []byte) StateChange {
 const stayMark = 0
 
 func parseStay(v []byte) Stay {
-	return Stay{op.IDKind(v[9]), v[18:], int64(binary.LittleEndian.Uint64(v[10:])), int64(binary.LittleEndian.Uint64(v))}
+	return Stay{op.IDKind(v[9]), v[18:], int64(binary.LittleEndian.Uint64(v[10:])),
+		int64(binary.LittleEndian.Uint64(v))}
 }
 
 // save writes what is new.

@@ -346,7 +346,8 @@ func (g *group) barrier(ctx context.Context, deadline time.Time) error {
 	if err == nil {
 		err = g.wait(position, deadline)
 	}
-	if err != nil && !errors.Is(err, replica.ErrUnavailable) { // no majority answers in time, or another node leads by now
+	// No majority answers in time, or another node leads by now.
+	if err != nil && !errors.Is(err, replica.ErrUnavailable) {
 		err = fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 	return err
@@ -381,7 +382,8 @@ func (g *group) fallBehind() {
 
 // catchUp makes the replica current.
 func (g *group) catchUp() {
-	g.catching.Lock() // one at a time, so that a replica becomes current by a barrier that was asked for after it was awaited
+	// One at a time, so that a replica becomes current by a barrier that was asked for after it was awaited.
+	g.catching.Lock()
 	defer g.catching.Unlock()
 	for g.phase.Load() == behind && g.context.Err() == nil {
 		if g.tryCatchUp() == nil {

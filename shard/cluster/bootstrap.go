@@ -110,7 +110,8 @@ func (f *Bootstrap) begin(secret [32]byte) (*founding, error) {
 	}
 	x := &founding{Bootstrap: f, facts: &facts{
 		Version: clusterVersion, Node: f.Node, Disk: hex.EncodeToString(disk[:]),
-		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: f.Groups, Replicas: f.Replicas,
+		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: f.Groups,
+		Replicas: f.Replicas,
 		// The others did not make it: they join.
 		Members: map[quorum.Node]string{f.Node: f.Members[f.Node]},
 		Disks:   map[quorum.Node]string{f.Node: hex.EncodeToString(disk[:])},
@@ -296,7 +297,8 @@ func RestoreBackup(ctx context.Context, r io.Reader, f Bootstrap) (*Founded, bac
 			return err
 		}
 		if groups != 0 && groups != about.Cluster.Groups {
-			return fmt.Errorf("%w: it is of %d groups, which can't be %d now", backup.ErrFormat, about.Cluster.Groups, groups)
+			return fmt.Errorf("%w: it is of %d groups, which can't be %d now", backup.ErrFormat,
+				about.Cluster.Groups, groups)
 		}
 		if f.Groups = about.Cluster.Groups; replicas == 0 {
 			f.Replicas = about.Cluster.Replicas
@@ -387,8 +389,9 @@ func (x *founding) replay(
 	}
 	// The control group gets the documents of the new cluster.
 	fresh := filepath.Join(dir, "new")
-	err = e.Extract(ctx, replica.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix,
-		Documents: x.documents(), Position: begin, Logger: x.Logger})
+	err = e.Extract(ctx,
+		replica.Extract{Dir: fresh, Count: 1, Control: true, WithoutDocuments: placement.DocumentPrefix,
+			Documents: x.documents(), Position: begin, Logger: x.Logger})
 	if err = errors.Join(err, closeEngine()); err != nil {
 		return err
 	}

@@ -27,8 +27,8 @@ func (n *Node) observe(stamp int64) error {
 	}
 	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute &&
 		n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
-		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's", "by", ahead.String(),
-			"refused", err != nil)
+		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's",
+			"by", ahead.String(), "refused", err != nil)
 	}
 	if err != nil {
 		return fmt.Errorf("node %d refuses the call: %w", n.self, err)
@@ -79,7 +79,8 @@ func (n *Node) checkClock() error {
 	if far > 0 {
 		where = "behind"
 	}
-	return fmt.Errorf("%w: this node's clock is %v %s those of most of the nodes that it reaches, and %v are permitted (--max-clock-offset): set it right",
+	return fmt.Errorf("%w: this node's clock is %v %s those of most of the nodes that it reaches, and %v are "+
+		"permitted (--max-clock-offset): set it right",
 		stamp.ErrClock, time.Duration(far).Abs().Truncate(time.Millisecond), where, time.Duration(bound))
 }
 

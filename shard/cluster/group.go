@@ -120,8 +120,10 @@ func (g *group) openState() error {
 	}
 	if g.id != controlGroup {
 		o := g.n.opts.Events
-		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock)) // few replicas pack at the same time
-		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id), g.n.log.With("group", g.id)
+		// Few replicas pack at the same time.
+		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock))
+		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id),
+			g.n.log.With("group", g.id)
 		events, err := eventlog.Open(e, o)
 		if err != nil {
 			return errors.Join(err, e.Close())
@@ -154,8 +156,8 @@ func (g *group) replicaOptions() replica.Options {
 		o.Readers = []string{eventlog.HoldName}
 	}
 	return replica.Options{
-		EngineOptions: o, First: g.first, Count: g.count, Secret: secret, MayMake: true, Clock: n.clock, Carrier: mesh{n},
-		Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
+		EngineOptions: o, First: g.first, Count: g.count, Secret: secret, MayMake: true,
+		Clock: n.clock, Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
 		OpenLog: func(*replica.Replica) (replica.Log, error) { return openLog{g.log}, nil },
 	}
 }

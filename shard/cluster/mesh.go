@@ -10,8 +10,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: who leads which group, and
-// calls to those who do.
+// mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: who leads which group,
+// and calls to those who do.
 type mesh struct{ *Node }
 
 var _ interface {

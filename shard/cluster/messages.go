@@ -232,7 +232,9 @@ func (n *Node) serveEffects(from *quorum.Conn, dst, body []byte) ([]byte, error)
 		}
 		select {
 		case <-o.wake:
-			defer o.signal() // there may be an older question, of a connection that was lost: who is asked last must not sleep on because that one was woken
+			// There may be an older question, of a connection that was lost: who is asked last must not sleep on
+			// because that one was woken.
+			defer o.signal()
 		case <-timeout.C:
 			return dst, nil
 		case <-n.draining:
@@ -375,7 +377,9 @@ func (x *effects) ask() {
 			told = told[:0]
 			epoch := a.u64()
 			x.mu.Lock()
-			lost := x.take(func(id effectID, e expected) bool { return id.epoch != epoch || time.Since(e.since) > maxWait })
+			lost := x.take(func(id effectID, e expected) bool {
+				return id.epoch != epoch || time.Since(e.since) > maxWait
+			})
 			x.mu.Unlock()
 			fail(lost)
 			for len(a.rest) > 0 && !a.short {

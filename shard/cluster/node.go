@@ -28,10 +28,11 @@ import (
 
 // Options configure a Node. The zero value of a field means its default.
 type Options struct {
-	Node    quorum.Node
-	Dir     string
-	Listen  string                 // HOST:PORT between nodes
-	Members map[quorum.Node]string // where nodes are: those that make the cluster, or, for a node that joins, some that are there
+	Node   quorum.Node
+	Dir    string
+	Listen string // HOST:PORT between nodes
+	// where nodes are: those that make the cluster, or, for a node that joins, some that are there
+	Members map[quorum.Node]string
 	TLS     *tls.Config
 	// Advertise are the addresses of the API and of the admin listener, for the others.
 	API, Admin string
@@ -82,9 +83,9 @@ type Options struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
-// defaultGroups is how many groups a cluster of so many nodes gets. A request costs an entry in the log of each group that
-// it has a user in, on each of its disks, so few are best; and what a node that fails has led is to be shared out among
-// the others.
+// defaultGroups is how many groups a cluster of so many nodes gets. A request costs an entry in the log of each group
+// that it has a user in, on each of its disks, so few are best; and what a node that fails has led is to be shared out
+// among the others.
 func defaultGroups(members int) int { return min(max(6, 2*members), identity.Partitions) }
 
 // EnsureDefaults fills in what is not set.
@@ -133,7 +134,8 @@ func (o *Options) Validate() error {
 	}
 	for node, address := range o.Members {
 		if _, _, err := net.SplitHostPort(address); err != nil || node == 0 || node > maxNode {
-			return fmt.Errorf("cluster: member %d at %q: want a number from 1 to %d and HOST:PORT", node, address, maxNode)
+			return fmt.Errorf("cluster: member %d at %q: want a number from 1 to %d and HOST:PORT",
+				node, address, maxNode)
 		}
 	}
 	return nil
@@ -211,8 +213,8 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		opts: o, self: o.Node, log: o.Logger,
-		clock: &stamp.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger}, epoch: rand.Uint64(),
-		started:   time.Now(),
+		clock: &stamp.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger},
+		epoch: rand.Uint64(), started: time.Now(),
 		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](), promises: newPromises(),
 	}
 	n.draining = make(chan struct{})
@@ -281,8 +283,8 @@ func (n *Node) furnish() error {
 		Now:              n.opts.Engine.Now, Logger: n.log,
 	})
 	n.operator = &placement.Operator{
-		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas, Documents: n.documents, Peers: peers{n},
-		Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
+		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas,
+		Documents: n.documents, Peers: peers{n}, Pace: n.opts.Pace, Now: time.Now, Logger: n.log,
 	}
 	return nil
 }
@@ -300,7 +302,8 @@ func (n *Node) awaitControl(ctx context.Context) error {
 		}
 		if time.Since(told) > tellInterval {
 			told = time.Now()
-			n.log.Warn("waiting for the control group: too few of its nodes can be reached, or it has not taken this node in yet")
+			n.log.Warn("waiting for the control group: too few of its nodes can be reached, or it has not taken this " +
+				"node in yet")
 		}
 		select {
 		case <-time.After(maxRoutePause):

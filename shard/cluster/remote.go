@@ -138,7 +138,9 @@ func client(dial fasthttp.DialFuncWithTimeout, conns int) *fasthttp.HostClient {
 		NoDefaultUserAgentHeader: true, DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true,
 		ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
 		// A call is made once: who is called may have done it although no answer came.
-		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
+		MaxIdemponentCallAttempts: 1, RetryIfErr: func(*fasthttp.Request, int, error) (bool, bool) {
+			return false, false
+		},
 	}
 }
 
@@ -351,7 +353,8 @@ func (n *Node) sayBye() {
 	var saying sync.WaitGroup
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
 		if r.up.Load() {
-			saying.Go(func() { _ = r.post(r.services, callBye, make([]byte, headerBytes), deadline, nil) }) // it would find out
+			// It would find out.
+			saying.Go(func() { _ = r.post(r.services, callBye, make([]byte, headerBytes), deadline, nil) })
 		}
 		return true
 	})

@@ -120,7 +120,8 @@ func (r *routes) learn(report *placement.Report) {
 		if s.Leader != 0 {
 			r.set(s.Group, s.Term, s.Leader)
 		}
-		if s.Role != quorum.Leader && r.leader(s.Group) == report.Node && r.leaders[s.Group].Load()>>nodeBits <= s.Term {
+		if s.Role != quorum.Leader && r.leader(s.Group) == report.Node &&
+			r.leaders[s.Group].Load()>>nodeBits <= s.Term {
 			r.resign(s.Group, report.Node)
 		}
 	}

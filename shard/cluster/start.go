@@ -44,12 +44,13 @@ type facts struct {
 	Node    quorum.Node `json:"node"`
 	Disk    string      `json:"disk"`
 	// What follows is empty until the node is of a cluster, and the same on all of its nodes, apart from Here.
-	Cluster  string                 `json:"cluster,omitempty"`
-	Secret   string                 `json:"secret,omitempty"` // that numbers are made with, hexadecimal
-	Groups   int                    `json:"groups,omitempty"`
-	Replicas int                    `json:"replicas,omitempty"`
-	Members  map[quorum.Node]string `json:"members,omitempty"` // the nodes that have made the cluster, and where they were
-	Disks    map[quorum.Node]string `json:"disks,omitempty"`   // theirs
+	Cluster  string `json:"cluster,omitempty"`
+	Secret   string `json:"secret,omitempty"` // that numbers are made with, hexadecimal
+	Groups   int    `json:"groups,omitempty"`
+	Replicas int    `json:"replicas,omitempty"`
+	// the nodes that have made the cluster, and where they were
+	Members map[quorum.Node]string `json:"members,omitempty"`
+	Disks   map[quorum.Node]string `json:"disks,omitempty"` // theirs
 	// Here are the groups that this node has replicas of.
 	Here []uint32 `json:"here,omitempty"`
 }
@@ -121,7 +122,8 @@ func (n *Node) openFacts() error {
 	if f == nil {
 		for _, name := range []string{"state", "log"} {
 			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-				return fmt.Errorf("%q has the data of a node that was served alone: take it into a new cluster with `millrace cluster import`", dir)
+				return fmt.Errorf("%q has the data of a node that was served alone: take it into a new cluster with "+
+					"`millrace cluster import`", dir)
 			}
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -236,9 +238,12 @@ func (n *Node) askForFacts(ctx context.Context) (found *facts, wait string, err 
 	case wait != "":
 		return nil, wait, nil
 	case len(silent) > 0:
-		return nil, fmt.Sprintf("nodes %v do not answer; the first start of a cluster needs all of its members", silent), nil
+		return nil,
+			fmt.Sprintf("nodes %v do not answer; the first start of a cluster needs all of its members", silent), nil
 	case len(differ) > 0:
-		return nil, fmt.Sprintf("nodes %v were started with other --members than this one; the first start needs the same everywhere", differ), nil
+		return nil,
+			fmt.Sprintf("nodes %v were started with other --members than this one; the first start needs the same "+
+				"everywhere", differ), nil
 	case !isMember:
 		return nil, "the nodes of --members are of no cluster yet, and this node is none of them", nil
 	case n.self != slices.Min(slices.Collect(maps.Keys(n.opts.Members))):
@@ -264,7 +269,8 @@ func (n *Node) mint(answers map[quorum.Node]*factsAnswer) (*facts, string, error
 	for node, a := range answers {
 		f.Disks[node] = a.Disk
 	}
-	n.log.Info("cluster made", "cluster", f.Cluster, "nodes", len(f.Members), "groups", f.Groups, "replicas", f.Replicas)
+	n.log.Info("cluster made", "cluster", f.Cluster, "nodes", len(f.Members), "groups", f.Groups,
+		"replicas", f.Replicas)
 	return f, "", nil
 }
 
@@ -327,7 +333,8 @@ func (n *Node) answerFacts(from quorum.Node, q factsQuestion) (*factsAnswer, err
 		n.log.Warn("a node was refused: its number belongs to another disk", "node", from)
 		return nil, err
 	case errors.Is(err, placement.ErrNotFound):
-		a.Wait = fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d HOST:PORT",
+		a.Wait = fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d "+
+			"HOST:PORT",
 			from, from)
 	case errors.Is(err, placement.ErrRefused):
 		return nil, err

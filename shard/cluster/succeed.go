@@ -131,7 +131,8 @@ func (n *Node) standFor(lost quorum.Node, groups []uint32) {
 	for i, group := range groups {
 		if g := n.group(group); g != nil && g.leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
 			if g.log.Stand() {
-				n.log.Info("this node stands for election: no leader is reached by a majority", "group", group, "leader", lost)
+				n.log.Info("this node stands for election: no leader is reached by a majority",
+					"group", group, "leader", lost)
 			}
 		}
 	}

@@ -22,8 +22,8 @@ import (
 // Operands of one user stand one behind the other.
 type Delta []byte
 
-// mixedHeader begins a mixed value: an entry, and behind it deltas of others who have the same home number, which nobody
-// has settled yet:
+// mixedHeader begins a mixed value: an entry, and behind it deltas of others who have the same home number, which
+// nobody has settled yet:
 //
 //	KindMixed u8 | 0 u8 | 0 u16 | size of the entry u32 | entry | deltas
 const mixedHeader = 8

@@ -1,6 +1,6 @@
 // Package entries is the form of what lies at a number, in memory and in the store: directory rows, tombstones, and
-// deltas, changes of a user whose profile nobody has read, with what makes a profile of them. Profiles have a package of
-// their own, and all entries its header. It knows bytes, not who keeps them.
+// deltas, changes of a user whose profile nobody has read, with what makes a profile of them. Profiles have a package
+// of their own, and all entries its header. It knows bytes, not who keeps them.
 package entries
 
 import (
@@ -16,7 +16,9 @@ import (
 
 // Kinds of entries besides profile.KindUser; all begin with the profile package's header.
 const (
-	KindRow       = 2 // a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an address's states
+	// a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an
+	// address's states
+	KindRow       = 2
 	KindTombstone = 3 // where a profile was: deleted, or merged into another one, to which the tombstone leads
 	KindAnswer    = 4 // the answer to a request with an Idempotency-Key
 	KindDelta     = 5 // changes of a user whose profile nobody has read

@@ -202,8 +202,10 @@ func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 		g := groupInfo{rows: int(c.uvarint()), minTime: c.varint(), maxTime: c.varint(), minAccepted: c.varint(),
 			maxAccepted: c.varint()}
 		for n := c.uvarint(); n > 0 && !c.bad; n-- {
-			k := chunkInfo{column: uint32(c.uvarint()), offset: c.uvarint(), size: c.uvarint(), plain: c.uvarint(), sum: c.u64()}
-			if k.plain > maxChunk || k.size > k.plain || k.offset > uint64(fileBytes) || k.size > uint64(fileBytes)-k.offset {
+			k := chunkInfo{column: uint32(c.uvarint()), offset: c.uvarint(), size: c.uvarint(),
+				plain: c.uvarint(), sum: c.u64()}
+			if k.plain > maxChunk || k.size > k.plain || k.offset > uint64(fileBytes) ||
+				k.size > uint64(fileBytes)-k.offset {
 				return nil, false
 			}
 			g.chunks = append(g.chunks, k)
@@ -338,7 +340,9 @@ func (r *blockReader) touches(group int, deleted *deletedSet) (bool, error) {
 	if !ok {
 		return false, r.corrupt("group %d makes no sense", group)
 	}
-	return slices.ContainsFunc(users, func(u user) bool { return deleted.mayTouch(u.workspace, u.number, r.info.first) }),
+	return slices.ContainsFunc(users, func(u user) bool {
+			return deleted.mayTouch(u.workspace, u.number, r.info.first)
+		}),
 		nil
 }
 

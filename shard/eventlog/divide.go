@@ -103,7 +103,8 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []ro
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}
-		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)), data); err != nil {
+		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)),
+			data); err != nil {
 			return err
 		}
 	}

@@ -6,9 +6,9 @@
 //	         blocks on disk   the log itself, held by HoldLog
 //
 // Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
-// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of other
-// kinds, too (kinds.go): each Delete that found somebody, and each change of a state, merge and identify that the engine
-// says an op has made.
+// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of
+// other kinds, too (kinds.go): each Delete that found somebody, and each change of a state, merge and identify that the
+// engine says an op has made.
 //
 // Invariants:
 //   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash
@@ -185,9 +185,9 @@ func (b *block) newest() time.Time {
 }
 
 // Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
-// the first record that isn't packed; until then the engine must hold it (HoldName among replica.Options.Readers). Close
-// it before the engine. Errors: ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block is no
-// error here.
+// the first record that isn't packed; until then the engine must hold it (HoldName among replica.Options.Readers).
+// Close it before the engine. Errors: ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block
+// is no error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -229,8 +229,8 @@ func (l *Log) open() (err error) {
 	case !known:
 		s.packed = first - 1
 	case s.packed > l.src.AppliedPosition() && l.opts.Group == "":
-		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together", ErrCorrupt, l.statePath(),
-			s.packed,
+		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together",
+			ErrCorrupt, l.statePath(), s.packed,
 			l.src.AppliedPosition())
 	case s.packed+1 < first:
 		l.opts.Logger.Error("event log: the log was trimmed before it was packed; events are lost", "from", s.packed+1,
@@ -271,10 +271,12 @@ func (l *Log) loadBlocks(s state, known bool) error {
 			}
 			removed = true
 		case ok && known && last > s.packed:
-			return fmt.Errorf("%w: block %q goes beyond position %d, where %q ends", ErrCorrupt, path, s.packed, l.statePath())
+			return fmt.Errorf("%w: block %q goes beyond position %d, where %q ends", ErrCorrupt, path,
+				s.packed, l.statePath())
 		case ok:
 			b := l.loadBlock(path, first, last)
-			if n := len(l.blocks); n > 0 && l.blocks[n-1].first == first && b.err == nil { // it has all that the one before has
+			// It has all that the one before has.
+			if n := len(l.blocks); n > 0 && l.blocks[n-1].first == first && b.err == nil {
 				if err := fs.Remove(l.blocks[n-1].path); err != nil {
 					return fmt.Errorf("remove what a crash left, %q: %w", l.blocks[n-1].path, err)
 				}
@@ -326,14 +328,15 @@ func (l *Log) Close() error {
 
 // Stats is what there is at a moment.
 type Stats struct {
-	Blocks           int
-	Bytes            int64 // of the blocks
-	Events           int64 // in the blocks
-	Damaged          int   // blocks that can't be read
-	Packed           uint64
-	BacklogPositions uint64 // applied, but not packed; of a group, whose positions have gaps, more than there are records
-	BacklogBytes     int64  // about
-	Deletions        int    // whose events are, or may be, still on disk
+	Blocks  int
+	Bytes   int64 // of the blocks
+	Events  int64 // in the blocks
+	Damaged int   // blocks that can't be read
+	Packed  uint64
+	// applied, but not packed; of a group, whose positions have gaps, more than there are records
+	BacklogPositions uint64
+	BacklogBytes     int64 // about
+	Deletions        int   // whose events are, or may be, still on disk
 	Oldest           time.Time
 	Failed           error // why nothing is packed any more, or nil
 }

@@ -12,8 +12,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes are
-// lent for the call that it is passed to.
+// Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes
+// are lent for the call that it is passed to.
 type Event struct {
 	// Group, Position, Ordinal and Index are its place: in whose log (Options.Group), and where in it. Together its id,
 	// the same for ever.
@@ -46,8 +46,8 @@ type Event struct {
 	Quantity uint32
 	Total    int64
 
-	// Of a change of a state: opted_in, subscribed, unsubscribed or empty for removed; through which endpoint; of a group
-	// its channel.
+	// Of a change of a state: opted_in, subscribed, unsubscribed or empty for removed; through which endpoint; of a
+	// group its channel.
 	Status  []byte
 	Source  op.Source
 	Channel byte
@@ -347,7 +347,8 @@ func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 
 func (x *exporter) fill(r *row, n *names) {
 	x.event = Event{
-		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Index: r.index, Workspace: r.workspace, Kind: r.kind,
+		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Index: r.index,
+		Workspace: r.workspace, Kind: r.kind,
 		Time: time.UnixMilli(r.time).UTC(), AcceptedAt: time.UnixMicro(r.accepted).UTC(),
 		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: n.at(r.name),
 		Currency: r.currency, Price: math.Float64frombits(r.price), Quantity: r.quantity, Total: r.total,

@@ -539,8 +539,8 @@ func (r *groupReader) users(p *pages) (users []user, ok bool) {
 			return nil, false
 		}
 		key = append(key[:n], keys.take(size-n)...)
-		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1, number: numbers.u64(),
-			key: p.keep(key)}
+		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1,
+			number: numbers.u64(), key: p.keep(key)}
 	}
 	for _, c := range [...]*cursor{&c, &numbers, &shared, &sizes, &keys} {
 		r.end(c)
@@ -620,8 +620,8 @@ func (r *groupReader) properties(list []row, dst *rows) {
 			counts[name]++
 		}
 	}
-	v := valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts), raws: r.cursor(colRaws),
-		sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs)}
+	v := valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
+		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs)}
 	values := make([]op.Value, 0, len(v.tags.b)) // one for each tag
 	next := make([]int, names)
 	for name, n := range counts {

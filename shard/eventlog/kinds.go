@@ -142,7 +142,8 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 		return
 	}
 	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
-		time: c.Stamp / 1000, workspace: rec.Workspace, kind: Identified, id: op.SvcID, number: c.Number, resolved: true}
+		time: c.Stamp / 1000, workspace: rec.Workspace, kind: Identified, id: op.SvcID,
+		number: c.Number, resolved: true}
 	if len(c.ExternalID) > 0 {
 		r.id, r.key = op.ExternalID, s.pages.keep(c.ExternalID)
 	}
@@ -155,12 +156,14 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 	s.addKept(r)
 }
 
-// addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user says
-// is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he leaves.
+// addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user
+// says is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he
+// leaves.
 func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	flags := o.Flags()
 	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
-		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(), number: c.Number, resolved: true}
+		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(),
+		number: c.Number, resolved: true}
 	switch {
 	case o.Kind() == op.Left, o.Kind() == op.RowState && (flags.Has(op.Echo) || flags.Has(op.Offer)):
 		return

@@ -342,10 +342,12 @@ func (l *Log) maintain(now bool) error {
 	l.mu.Lock()
 	due := false
 	for _, d := range l.ledger {
-		due = due || d.position <= l.packed && (now || l.opts.Now().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
+		due = due || d.position <= l.packed &&
+			(now || l.opts.Now().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
 	}
 	l.mu.Unlock()
-	if !due || !now && l.opts.Now().Sub(l.pack.rewritten) < l.opts.DeleteWithin/4 { // a damaged block leaves deletions behind
+	// A damaged block leaves deletions behind.
+	if !due || !now && l.opts.Now().Sub(l.pack.rewritten) < l.opts.DeleteWithin/4 {
 		return nil
 	}
 	l.pack.rewritten = l.opts.Now()

@@ -69,8 +69,8 @@ func (r *rows) adopt(w *row, n *names) {
 // sort orders the rows by time, then by place in the log.
 func (r *rows) sort() {
 	slices.SortFunc(r.list, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
-			cmp.Compare(a.index, b.index))
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.position, b.position),
+			cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.index, b.index))
 	})
 }
 
@@ -146,8 +146,8 @@ type stretch struct {
 
 func (s *stretch) begin(first, to uint64) {
 	s.rows.reset()
-	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames, innerNames: s.innerNames, ids: s.ids,
-		scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
+	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames,
+		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
 }
 
 // addRecord adds the events and deletions of a record.
@@ -259,7 +259,8 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 		return err
 	}
 	r := row{
-		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp, workspace: rec.Workspace, kind: o.Kind(),
+		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
+		workspace: rec.Workspace, kind: o.Kind(),
 		id: o.Flags().ID(), resolved: o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID, number: o.Number(),
 	}
 	body := o.Body()
@@ -337,7 +338,8 @@ func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
 		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
 			dropped = dropped[1:]
 		}
-		if len(dropped) > 0 && !isNoted(r.kind) && dropped[0] == (books.DroppedEvent{Position: r.position, Ordinal: r.ordinal}) {
+		if len(dropped) > 0 && !isNoted(r.kind) &&
+			dropped[0] == (books.DroppedEvent{Position: r.position, Ordinal: r.ordinal}) {
 			s.dropped++
 			continue
 		}

@@ -101,8 +101,8 @@ func (c *cursor) counts() (list []count) {
 	return list
 }
 
-// Tally counts events and purchases by the time when they were accepted, as far as they are packed: what has come in the
-// last minutes is not in it yet, and what was erased isn't any more.
+// Tally counts events and purchases by the time when they were accepted, as far as they are packed: what has come in
+// the last minutes is not in it yet, and what was erased isn't any more.
 type Tally struct {
 	since int32 // hour
 	hours map[Hour]int
@@ -157,7 +157,8 @@ func (t *Tally) add(list []count) {
 // EachHour calls f with the hours in which there was something, by workspace, kind and time.
 func (t *Tally) EachHour(f func(h Hour, events int)) {
 	for _, h := range slices.SortedFunc(maps.Keys(t.hours), func(a, b Hour) int {
-		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Begins, b.Begins))
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Begins, b.Begins))
 	}) {
 		f(h, t.hours[h])
 	}
@@ -168,8 +169,8 @@ func (t *Tally) EachName(most int, f func(n Name, events int)) {
 	var last Name
 	seen := 0
 	for _, n := range slices.SortedFunc(maps.Keys(t.names), func(a, b Name) int {
-		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(t.names[b], t.names[a]),
-			cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(t.names[b], t.names[a]), cmp.Compare(a.Name, b.Name))
 	}) {
 		if n.Workspace != last.Workspace || n.Kind != last.Kind {
 			last, seen = n, 0

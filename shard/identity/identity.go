@@ -1,7 +1,7 @@
 // Package identity turns identifiers into numbers. A number is 64 bits: the keyed hash of the identifier, or, when that
-// place is taken, the next free one; its highest byte is the partition ("Identity" in ARCHITECTURE.md). The seed is made
-// once per store and kept in it: numbers and partitions are fixed for ever, and a client who does not know the seed
-// can't aim at one partition.
+// place is taken, the next free one; its highest byte is the partition ("Identity" in ARCHITECTURE.md). The seed is
+// made once per store and kept in it: numbers and partitions are fixed for ever, and a client who does not know the
+// seed can't aim at one partition.
 //
 // A profile's number is that of its first identifier, so an external id, the bulk of all traffic, finds its profile
 // without a directory.

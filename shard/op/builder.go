@@ -101,7 +101,8 @@ func (b *Builder) Dropped() { b.count-- }
 // Intern returns the index of name, adding it when a small table of recent names does not know it.
 func (b *Builder) Intern(name []byte) uint32 {
 	e, h := b.interned.find(b.names, name)
-	if e.gen == b.interned.gen && e.hash == h && int(e.size) == len(name) && bytes.Equal(b.names[e.at:e.at+e.size], name) {
+	if e.gen == b.interned.gen && e.hash == h && int(e.size) == len(name) &&
+		bytes.Equal(b.names[e.at:e.at+e.size], name) {
 		return e.index
 	}
 	index := b.Name(name)

@@ -62,7 +62,9 @@ const (
 	RowAdd Kind = 20 // a profile has got this address; body: profile number u64
 	// a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
 	RowRemove Kind = 21
-	RowState  Kind = 22 // states of this address were set, by a profile or by a request for the address itself; body: profile number u64, states
+	// states of this address were set, by a profile or by a request for the address itself; body: profile number u64,
+	// states
+	RowState Kind = 22
 	// 23 was in use before.
 	Grant   Kind = 24 // an alias or external id is the profile's now; body: see shard
 	Pin     Kind = 25 // a profile is about to take in another one; body: see shard
@@ -271,10 +273,12 @@ type Record struct {
 	Stamp     int64  // acceptance, Unix µs; strictly rising per node
 	Actor     uint32 // number of the API key that sent it, 0 for the server itself
 	Source    Source // the endpoint that it came through
-	MaxArray  uint16 // elements of a custom array that the workspace keeps, 0: the server's default. In the record, so that replay cuts alike
-	Ops       []byte // walk with Next
-	Count     int
-	Names     Names
+	// elements of a custom array that the workspace keeps, 0: the server's default. In the record, so that replay cuts
+	// alike
+	MaxArray uint16
+	Ops      []byte // walk with Next
+	Count    int
+	Names    Names
 	// Gaps is of a part of a record (Split): for each op, by uvarint, how many ops of other parts stand before it,
 	// since the last one of this part. So op number i has the stamp Stamp + i + the gaps up to it. nil: there are none.
 	Gaps []byte

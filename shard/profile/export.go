@@ -44,7 +44,8 @@ const (
 
 var exportBits = func() map[string]Fields {
 	m := map[string]Fields{
-		"created_at": fieldCreatedAt, "external_id": fieldExternalID, "user_aliases": fieldUserAliases, "svc_id": fieldSvcID,
+		"created_at": fieldCreatedAt, "external_id": fieldExternalID, "user_aliases": fieldUserAliases,
+		"svc_id":   fieldSvcID,
 		"braze_id": fieldSvcID, "random_bucket": fieldRandomBucket, "custom_attributes": fieldCustomAttributes,
 		"custom_events": fieldCustomEvents, "purchases": fieldPurchases, "total_revenue": fieldTotalRevenue,
 		"revenue_by_currency": fieldRevenueByCurrency, "email_hard_bounced_at": fieldEmailHardBouncedAt,
@@ -65,9 +66,10 @@ type Export struct {
 	Braze  bool   // it is called braze_id, and appboy_id too (`profile_id_name: braze_id`)
 	Number uint64 // of the profile: random_bucket comes from it; left out when 0
 
-	Currency [3]byte                                              // of total_revenue; zero: USD
-	Digits   func(currency [3]byte) int                           // digits behind the point of a currency; nil: 2
-	Rate     func(currency [3]byte) (inCurrency float64, ok bool) // one unit of a currency in Currency; nil: none is known
+	Currency [3]byte                    // of total_revenue; zero: USD
+	Digits   func(currency [3]byte) int // digits behind the point of a currency; nil: 2
+	// one unit of a currency in Currency; nil: none is known
+	Rate func(currency [3]byte) (inCurrency float64, ok bool)
 
 	GroupName func(id [16]byte) string // of a subscription group, "" for unknown; nil: no names
 	AppName   func(id []byte) string   // the same for apps

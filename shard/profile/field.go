@@ -11,8 +11,9 @@ import (
 // (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Fields stand in
 // the order of their ranks (rankOf), those of a rank in the order of their coming.
 const (
-	tagBlocked    = 1  // empty: a dummy user (reference.md 1.4)
-	tagExternalID = 2  // the id; only in a profile whose home is another identifier, or an external id that is deprecated
+	tagBlocked = 1 // empty: a dummy user (reference.md 1.4)
+	// the id; only in a profile whose home is another identifier, or an external id that is deprecated
+	tagExternalID = 2
 	tagAlias      = 3  // op.AppendAliasKey
 	tagCustom     = 4  // named; value
 	tagEvent      = 5  // named; summary
@@ -165,7 +166,8 @@ func isNamedTag(tag byte) bool { return tag >= tagCustom && tag <= tagApp }
 
 // isNamed says whether the payload of a named field at start has this name.
 func isNamed(b []byte, start int, name []byte) bool {
-	return int(binary.LittleEndian.Uint16(b[start:])) == len(name) && string(b[start+2:start+2+len(name)]) == string(name)
+	return int(binary.LittleEndian.Uint16(b[start:])) == len(name) &&
+		string(b[start+2:start+2+len(name)]) == string(name)
 }
 
 // findPrefix finds the field with tag whose payload begins with prefix.

@@ -22,11 +22,12 @@ var ErrImport = errors.New("not an exported user")
 
 // ImportOptions is what Import needs to know.
 type ImportOptions struct {
-	Limits   *Limits                       // nil: all defaults
-	Currency [3]byte                       // of total_revenue where revenue_by_currency is missing; zero: USD
-	Digits   func(currency [3]byte) int    // digits behind the point of a currency; nil: 2
-	AppID    func(name []byte) (id []byte) // the id of an app that is given by name only, nil for unknown; nil: none is known
-	Channel  func(group [16]byte) byte     // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
+	Limits   *Limits                    // nil: all defaults
+	Currency [3]byte                    // of total_revenue where revenue_by_currency is missing; zero: USD
+	Digits   func(currency [3]byte) int // digits behind the point of a currency; nil: 2
+	// the id of an app that is given by name only, nil for unknown; nil: none is known
+	AppID   func(name []byte) (id []byte)
+	Channel func(group [16]byte) byte // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
 }
 
 // Importer reads users back from the shape of the export (decisions.md D9), for one worker; the zero value is ready.
@@ -76,8 +77,8 @@ func (im *Importer) Import(
 	if im.err != nil {
 		return dst, im.err
 	}
-	if lim := opt.Limits; overLimit(b, tagEvent, lim) || overLimit(b, tagProduct, lim) || overLimit(b, tagCustom, lim) ||
-		Sessions(b) > uint64(lim.MaxSessions) {
+	if lim := opt.Limits; overLimit(b, tagEvent, lim) || overLimit(b, tagProduct, lim) ||
+		overLimit(b, tagCustom, lim) || Sessions(b) > uint64(lim.MaxSessions) {
 		b = im.editor.block(b)
 	}
 	return append(dst, b...), nil
@@ -164,7 +165,8 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
 			im.fail("%s: %q", name, s)
 		}
-		if code == op.AttrEmailSubscribe && string(state) == "subscribed" { // what an export has of who has said nothing
+		// What an export has of who has said nothing.
+		if code == op.AttrEmailSubscribe && string(state) == "subscribed" {
 			return b
 		}
 		return e.setContactState(b, code, state, stamp, 0, op.SourceImport)

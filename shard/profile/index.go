@@ -10,16 +10,16 @@ import (
 	"millrace/shard/op"
 )
 
-// An index of its fields lies behind a profile that is in memory, at the end of its block, so that finding a field costs
-// the same in a large profile as in a small one:
+// An index of its fields lies behind a profile that is in memory, at the end of its block, so that finding a field
+// costs the same in a large profile as in a small one:
 //
 //	profile | unused | entries u32 × n | n u32
 //	entry: key 12 bits, of tag and name | where the field begins 20 bits
 //
 // It is derived from the profile: neither logged nor stored, and no part of what Apply is a function of. An entry only
-// says where to look; the field itself says whether it is the one. The entries are sorted by key; names that were chosen to
-// have the same key cost what a walk costs. Blocks of up to unindexed bytes have none, as walking is as fast there, and
-// profiles that offsets don't reach.
+// says where to look; the field itself says whether it is the one. The entries are sorted by key; names that were
+// chosen to have the same key cost what a walk costs. Blocks of up to unindexed bytes have none, as walking is as fast
+// there, and profiles that offsets don't reach.
 //
 // Whoever edits an indexed profile with ApplyIn has the index kept. Other verbs know nothing of it: then Unindex says
 // that there is none, and the next ApplyIn makes it.
@@ -50,8 +50,8 @@ func Room(entry []byte, spare int) int {
 	return indexedRoom(need, fields)
 }
 
-// indexedRoom: with spare bytes, there is room for some more fields. What is too large for an index isn't to get a block
-// that would have one.
+// indexedRoom: with spare bytes, there is room for some more fields. What is too large for an index isn't to get a
+// block that would have one.
 func indexedRoom(need, fields int) int {
 	if need > maxIndexed {
 		return need

@@ -119,7 +119,8 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 		_, theirs := splitName(r.value)
 		return e.appendMerged(out, tag, name, mine, theirs, lim)
 	case tagRevenue:
-		sum := saturatingAdd(int64(binary.LittleEndian.Uint64(payload[3:])), int64(binary.LittleEndian.Uint64(r.value[3:])))
+		sum := saturatingAdd(int64(binary.LittleEndian.Uint64(payload[3:])),
+			int64(binary.LittleEndian.Uint64(r.value[3:])))
 		out = append(append(out, header...), payload[:3]...)
 		return binary.LittleEndian.AppendUint64(out, uint64(sum))
 	case tagSessions:

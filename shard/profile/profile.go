@@ -90,8 +90,9 @@ func appendString(dst []byte, tag byte, s []byte) []byte {
 // Limits bound a profile. They are settings of the workspace and must be the same on all nodes: apply depends on them.
 // The zero value of a field means its default.
 type Limits struct {
-	MaxArray        int // elements of a custom array; the newest stay. 25 (reference.md 3)
-	MaxValueBytes   int // a nested object or array that would grow beyond by merging stays as it was. 102,400 (reference.md 3)
+	MaxArray int // elements of a custom array; the newest stay. 25 (reference.md 3)
+	// a nested object or array that would grow beyond by merging stays as it was. 102,400 (reference.md 3)
+	MaxValueBytes   int
 	MaxPushTokens   int // the newest stay. 100
 	MaxAttributes   int // custom attributes; more make a dummy user. 20,000
 	MaxEventNames   int // distinct event names; more make a dummy user. 20,000 (reference.md 1.4)
@@ -107,7 +108,8 @@ func (l *Limits) EnsureDefaults() {
 		value        *int
 		preset, most int
 	}{
-		{&l.MaxArray, 25, 0}, {&l.MaxValueBytes, 100 << 10, 0}, {&l.MaxPushTokens, 100, 0}, {&l.MaxAttributes, 20_000, 0},
+		{&l.MaxArray, 25, 0}, {&l.MaxValueBytes, 100 << 10, 0}, {&l.MaxPushTokens, 100, 0},
+		{&l.MaxAttributes, 20_000, 0},
 		{&l.MaxEventNames, 20_000, 0}, {&l.MaxProductNames, 20_000, 0}, {&l.MaxSessions, 5_000_000, 0},
 		{&l.RecentMax, 50, 255}, {&l.RecentDays, 30, 10_000},
 	} {

@@ -222,8 +222,9 @@ func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	putSeconds(p[summaryFixed:], recent)
 }
 
-// recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until all that are kept have room, so that
-// what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same on all nodes.
+// recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until all that are kept have room, so
+// that what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same on all
+// nodes.
 func recentRoom(n int, lim *Limits) int {
 	if n == 0 {
 		return 0

@@ -2,7 +2,8 @@ package profile
 
 import "millrace/shard/op"
 
-// Touching is an op whose profile is being loaded for Apply: stage by stage for many of them, so that the loads overlap.
+// Touching is an op whose profile is being loaded for Apply: stage by stage for many of them, so that the loads
+// overlap.
 type Touching struct {
 	Op    op.Op
 	Rec   *op.Record

@@ -262,7 +262,8 @@ func (w *worker) createWithRow(p *partition, row uint64, o op.Op) error {
 		return err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	w.keep(w.ed.SetBorn(w.fresh, w.place())) // this op alone is in the log under the identifier, the later ones are resolved
+	// This op alone is in the log under the identifier, the later ones are resolved.
+	w.keep(w.ed.SetBorn(w.fresh, w.place()))
 	if id == op.Email || id == op.Phone {
 		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))
 	}
@@ -352,7 +353,8 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 	p.Trail.Erase(s.Number)
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
-		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place())) // it has changed since the op was made: the event log must know of more
+		// It has changed since the op was made: the event log must know of more.
+		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place()))
 	}
 	w.eraseElsewhere(p, b)
 	w.e.unblock(s.Number)
@@ -360,7 +362,8 @@ func (w *worker) deleteUser(p *partition, o op.Op) error {
 		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
 	})
 	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
-	if s, err = w.lookup(p, o.Number()); err != nil || s == nil { // a row of this partition may have gone and moved slots
+	// A row of this partition may have gone and moved slots.
+	if s, err = w.lookup(p, o.Number()); err != nil || s == nil {
 		return err
 	}
 	profilesDeleted.Inc()

@@ -121,14 +121,16 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	var blob []byte
 	if s != nil {
 		blob = w.entryOf(s)
-		if to, ok := entries.Forward(blob); ok && profile.Workspace(blob) == rec.Workspace { // who it has been merged into gets it
+		// Who it has been merged into gets it.
+		if to, ok := entries.Forward(blob); ok && profile.Workspace(blob) == rec.Workspace {
 			w.send(p, op.Grant, o.Flags(), to, o.Body(), key, false)
 			return nil
 		}
 	}
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
 	has := isUser && entries.IsNamed(blob, id, key)
-	if isUser && c.Row == bodies.RowConfirms && !has { // it has lost the name since, and has told the row: the row is free by then
+	// It has lost the name since, and has told the row: the row is free by then.
+	if isUser && c.Row == bodies.RowConfirms && !has {
 		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
 		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil

@@ -16,8 +16,8 @@ import (
 	"millrace/wal"
 )
 
-// A deferred record waits in the partition of its first op. The request's coordinator has it released when what it waits
-// for is visible (Release), and when nobody asks, the leader releases it all the same.
+// A deferred record waits in the partition of its first op. The request's coordinator has it released when what it
+// waits for is visible (Release), and when nobody asks, the leader releases it all the same.
 
 // deferredRef names a deferred record.
 type deferredRef struct {
@@ -168,7 +168,9 @@ func (l *leadership) releaseAll(due []deferredRef) {
 
 // claimAll are those of the deferred records that the caller, and nobody else, releases.
 func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
-	return slices.DeleteFunc(refs, func(ref deferredRef) bool { return l.e.owner[ref.partition] == nil || !l.claim(ref) })
+	return slices.DeleteFunc(refs, func(ref deferredRef) bool {
+		return l.e.owner[ref.partition] == nil || !l.claim(ref)
+	})
 }
 
 // Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is

@@ -192,8 +192,8 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 		if s != nil {
 			states = bodies.StatesOf(w.entryOf(s))
 		}
-		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number, bodies.AppendStates(bytes.Clone(until), states), nil,
-			false)
+		w.send(p, op.Left, op.MakeFlags(0, o.Flags().ID()), number,
+			bodies.AppendStates(bytes.Clone(until), states), nil, false)
 	}
 	if s == nil || profile.Kind(w.entryOf(s)) != entries.KindRow {
 		return nil

@@ -173,8 +173,8 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 		o, rest = op.Next(rest)
 		w := e.owner[o.Partition()]
 		if w == nil {
-			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group", position, op.ErrMalformed,
-				o.Partition())
+			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group",
+				position, op.ErrMalformed, o.Partition())
 		}
 		c.workers |= 1 << w.id
 	}

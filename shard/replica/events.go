@@ -82,7 +82,8 @@ func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err
 		}
 	}
 	slices.SortFunc(all, func(a, b books.Noted) int {
-		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(a.Index, b.Index))
+		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
+			cmp.Compare(a.Index, b.Index))
 	})
 	end, _ := slices.BinarySearchFunc(all, to, func(n books.Noted, to uint64) int {
 		if n.Position <= to {

@@ -32,8 +32,8 @@ func (e *Replica) Settle(ctx context.Context) error {
 		before := e.log.LastPosition()
 		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions
 		// was there at one time.
-		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 && s.InflightBytes == 0 &&
-			e.log.LastPosition() == before {
+		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 &&
+			s.InflightBytes == 0 && e.log.LastPosition() == before {
 			return nil
 		}
 		select {
@@ -51,8 +51,9 @@ func (e *Replica) Secret() [32]byte { return e.store.Secret }
 
 // Extract describes a store to be made of a part of another one (Replica.Extract).
 type Extract struct {
-	FS  vfs.FS // default vfs.Default
-	Dir string // Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
+	FS vfs.FS // default vfs.Default
+	// Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
+	Dir string
 	// First and Count are the partitions.
 	First, Count int
 	// Control makes the store of a control group: control documents and audit log, and no users. A store that isn't one
@@ -197,7 +198,8 @@ func (c *copier) partition(p uint8) error {
 			case kind == store.BookApplied:
 				found = true
 				return c.applied(k, v)
-			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped, kind == store.BookNoted:
+			case c.x.Control != (kind == store.BookAudit || kind == store.BookAuditEnd), kind == store.BookDropped,
+				kind == store.BookNoted:
 				return nil
 			}
 		}

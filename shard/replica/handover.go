@@ -8,7 +8,9 @@ import (
 // inFlight is what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so a leader that
 // hands over on purpose waits for it.
 type inFlight struct {
-	open        int           // requests (Take until Wait), releases and calls with messages; those whose effects are on their way are counted by leadership.received
+	// requests (Take until Wait), releases and calls with messages; those whose effects are on their way are counted by
+	// leadership.received
+	open        int
 	handingOver bool          // no requests are taken, so that the rest comes to an end
 	settled     chan struct{} // during a hand-over: closed when nothing is in flight; from then on nothing is taken
 }

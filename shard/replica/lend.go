@@ -68,8 +68,8 @@ type sought struct {
 	number uint64
 	delta  []byte      // what is kept of it in memory; nil: nothing
 	before *store.View // of the store, to be read with the delta
-	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of changes
-	// that have been written meanwhile, and may be in both places.
+	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of
+	// changes that have been written meanwhile, and may be in both places.
 	evicted, turn uint64
 }
 

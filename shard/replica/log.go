@@ -18,8 +18,8 @@ import (
 //   - Replay and Read give records from a position on: from need not be a record's position, but it must not lie before FirstPosition (wal.ErrMissing).
 //   - Of a record that was made elsewhere, Data is the engine's from Dispatch on; the log does not write to it any more.
 type Log interface {
-	// Append gives a record a place in the log. It doesn't wait for a disk, unless the record Waits. Errors: wal.ErrBusy, wal.ErrDiskFull,
-	// wal.ErrRecordTooLarge, wal.ErrFailed, wal.ErrClosed, wal.ErrNotLeader.
+	// Append gives a record a place in the log. It doesn't wait for a disk, unless the record Waits. Errors:
+	// wal.ErrBusy, wal.ErrDiskFull, wal.ErrRecordTooLarge, wal.ErrFailed, wal.ErrClosed, wal.ErrNotLeader.
 	Append(r *wal.Record) error
 	// Replay calls f for the records from position from on that the log will not hand back: all that were there when it
 	// was opened (wal.Log), or those that are known to be decided (quorum.Log).

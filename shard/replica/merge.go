@@ -147,8 +147,8 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.ended(&m, Nobody, mergesIdle)
 	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
-			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect", "gone_bytes", m.Room,
-				"keep_bytes", s.Size())
+			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect",
+				"gone_bytes", m.Room, "keep_bytes", s.Size())
 		}
 		w.ended(&m, Taken, mergesTooLarge)
 	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:

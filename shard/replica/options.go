@@ -49,8 +49,9 @@ type EngineOptions struct {
 	// MemoryBytes bounds what hot entries, the tables that find them and unwritten trails take in memory, over all
 	// workers. Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
 	MemoryBytes int64
-	// MaxDeltaChanges is how many changes of a user who isn't in memory are kept unread between two checkpoints, once the
-	// state is larger than MemoryBytes; who has more is read. Default 8, at most 1,000. Negative: none, all are read.
+	// MaxDeltaChanges is how many changes of a user who isn't in memory are kept unread between two checkpoints, once
+	// the state is larger than MemoryBytes; who has more is read. Default 8, at most 1,000. Negative: none, all are
+	// read.
 	MaxDeltaChanges int
 	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
 	StoreCacheBytes int64
@@ -90,8 +91,8 @@ type EngineOptions struct {
 	// Clock. Default 10 min.
 	MaxClockOffset time.Duration
 
-	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked after.
-	// Defaults 5 s, alone 1 min; 1 s.
+	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked
+	// after. Defaults 5 s, alone 1 min; 1 s.
 	Patience, TendInterval time.Duration
 	// How much memory a worker can address. Default 64 GiB.
 	addressable int64
@@ -121,7 +122,8 @@ func (o *EngineOptions) EnsureDefaults() {
 	if o.MaxDeltaChanges == 0 {
 		o.MaxDeltaChanges = 8
 	}
-	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes { // what is kept unread might pass them
+	// What is kept unread might pass them.
+	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes {
 		o.MaxDeltaChanges = -1
 	}
 	if o.OnDocument == nil {
@@ -175,8 +177,8 @@ type Options struct {
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
 	// they can be released (Coordinator.Readdress).
 	Readdress func(record []byte) (routed []byte, err error)
-	// FlushAll returns when what is under way anywhere has come to where it goes, or with an error when it can't for now
-	// (Coordinator.FlushAll).
+	// FlushAll returns when what is under way anywhere has come to where it goes, or with an error when it can't for
+	// now (Coordinator.FlushAll).
 	FlushAll func() error
 
 	// ownsLog: the log is the replica's alone (OpenOwn). Dispatch may apply records itself: its caller has nothing more

@@ -22,19 +22,21 @@ import (
 type partition struct {
 	arena.Table
 	books.Books
-	complete bool        // all entries are resident: a miss means absent
-	saving   bool        // a checkpoint is writing what was dirty: nothing may be evicted
-	evicted  uint64      // how many times something was
-	view     *store.View // while saving, the store without what is being written: deltas are in memory until that is over
-	turn     uint64      // how many times saving has changed
+	complete bool   // all entries are resident: a miss means absent
+	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
+	evicted  uint64 // how many times something was
+	// while saving, the store without what is being written: deltas are in memory until that is over
+	view *store.View
+	turn uint64 // how many times saving has changed
 
-	deleted     map[uint64]struct{} // erased entries that the store still has
-	deleting    map[uint64]struct{} // the same, while a checkpoint deletes them
-	outbox      []*message          // in order of seq; applied ones leave from the front, and now and then from between others
-	first, last uint8               // the engine's partitions
-	tokens      *atomic.Int64       // the engine's count of merges: here those in the outbox and those that wait
-	sent        []uint64            // stored outbox rows to delete
-	held        map[uint64]*held    // profiles that are merged into, or wait until they are; see hold.go
+	deleted  map[uint64]struct{} // erased entries that the store still has
+	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
+	// in order of seq; applied ones leave from the front, and now and then from between others
+	outbox      []*message
+	first, last uint8            // the engine's partitions
+	tokens      *atomic.Int64    // the engine's count of merges: here those in the outbox and those that wait
+	sent        []uint64         // stored outbox rows to delete
+	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
 	heldNew     bool
 }
 
@@ -290,7 +292,8 @@ func (w *worker) saved(p *partition) error {
 func (w *worker) forgetDeltas(p *partition) error {
 	for i := 0; i < len(p.Slots); {
 		s := &p.Slots[i]
-		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta || entries.Delta(w.entryOf(s)).Saving() == 0 {
+		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta ||
+			entries.Delta(w.entryOf(s)).Saving() == 0 {
 			i++
 			continue
 		}

@@ -59,7 +59,8 @@ func (e *Replica) Receive(messages []Message) error {
 		}
 		w := e.owner[identity.Partition(m.number)]
 		if w == nil || e.owner[m.sender] != nil {
-			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.sender, identity.Partition(m.number))
+			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.sender,
+				identity.Partition(m.number))
 		}
 		latest = max(latest, op.StampOf(MessageRecord(message.Body)))
 		w.mu.Lock()
@@ -83,7 +84,8 @@ func (e *Replica) Receive(messages []Message) error {
 			return err
 		}
 	}
-	for _, message := range again { // it is applied; who has seen to its effects, and whether they are visible, is not known
+	// It is applied; who has seen to its effects, and whether they are visible, is not known.
+	for _, message := range again {
 		if message.Done != nil {
 			message.Done(Effects{}, ErrUnknown)
 		}

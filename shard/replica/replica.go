@@ -3,8 +3,8 @@
 //	Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future, which who took the record waits for
 //	aside, a checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
 //
-// It leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of them comes by
-// its Options.
+// It leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of them comes
+// by its Options.
 //
 // Invariants, besides those of package shard:
 //   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex; the
@@ -69,7 +69,8 @@ type Replica struct {
 	leading    sync.Mutex                 // held by Lead and Follow
 	seen       atomic.Int64               // a replica's: the latest stamp of its group
 	tending    chan struct{}              // asks for tend's turn
-	usable     sync.RWMutex               // a replica's: held for reading by who reads from outside while it may be closed
+	// a replica's: held for reading by who reads from outside while it may be closed
+	usable sync.RWMutex
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
 	advanced     atomic.Uint64 // what Advance has said
@@ -184,7 +185,8 @@ func (e *Replica) Close() error {
 	if e.closing.Swap(true) {
 		return nil
 	}
-	for _, w := range e.workers { // who waits for records that come no more may be of the engine's own, whom Close waits for
+	// Who waits for records that come no more may be of the engine's own, whom Close waits for.
+	for _, w := range e.workers {
 		w.queue.mu.Lock()
 		w.queue.cond.Broadcast()
 		w.queue.mu.Unlock()
@@ -282,7 +284,8 @@ func (e *Replica) Clock() *stamp.Clock { return e.clock }
 // Log is what the replica follows. Its owner alone may close it, or put anything into it.
 func (e *Replica) Log() Log { return e.log }
 
-// Store has what checkpoints have written. Who looks into it looks beneath the hot state; who writes into it damages it.
+// Store has what checkpoints have written. Who looks into it looks beneath the hot state; who writes into it damages
+// it.
 func (e *Replica) Store() *store.Store { return e.store }
 
 // Logger is the replica's log for operators.

@@ -161,7 +161,8 @@ func (l *leadership) tellArrived() {
 			if at.sender != p.ID {
 				continue
 			}
-			for first := 0; first < identity.Partitions; first++ { // the group's partitions, those next to one another together
+			// The group's partitions, those next to one another together.
+			for first := 0; first < identity.Partitions; first++ {
 				if l.groupOf[first] != at.group {
 					continue
 				}

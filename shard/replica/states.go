@@ -86,9 +86,11 @@ func (w *worker) noteAll(p *partition, number uint64, before []profile.StateChan
 	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
 	after := w.contact.now
 	for _, was := range before {
-		if !bodies.Sets(after, was.State) && differs(was, true, profile.State{Kind: was.Kind}) { // it was left behind with an address
+		// It was left behind with an address.
+		if !bodies.Sets(after, was.State) && differs(was, true, profile.State{Kind: was.Kind}) {
 			w.note(p, number, profile.StateChange{
-				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source,
+				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor,
+				Source: rec.Source,
 			})
 		}
 	}

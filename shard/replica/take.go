@@ -141,7 +141,9 @@ func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 	select {
 	case <-p.future.done:
 		effects, err = p.future.effects()
-		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool { return int(o.Ref) >= p.wanted })
+		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool {
+			return int(o.Ref) >= p.wanted
+		})
 		return effects, err
 	case <-p.commit.lead.ended:
 	case <-end:
@@ -217,7 +219,8 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 		var o op.Op
 		o, rest = op.Next(rest)
 		if e.owner[o.Partition()] == nil {
-			return 0, false, fmt.Errorf("%w: an op for partition %d, which is not of this group", op.ErrMalformed, o.Partition())
+			return 0, false,
+				fmt.Errorf("%w: an op for partition %d, which is not of this group", op.ErrMalformed, o.Partition())
 		}
 		switch o.Kind() {
 		case op.Merge:
@@ -230,8 +233,8 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 				return 0, false, err
 			}
 			urgent = urgent && len(changes) == 0
-		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim, op.Unname, op.RowState,
-			op.Relay:
+		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim,
+			op.Unname, op.RowState, op.Relay:
 			urgent = false
 		default:
 			return 0, false, fmt.Errorf("%w: kind %d in a request", op.ErrMalformed, o.Kind())

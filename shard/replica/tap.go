@@ -5,11 +5,11 @@ import (
 	"millrace/shard/profile"
 )
 
-// Tap looks on while replicas that lead apply what is new (Options.Tap); replay shows it nothing. Workers call it, several at
-// once and with their locks held: it must be quick, not call the engine, and keep no bytes that it is lent.
+// Tap looks on while replicas that lead apply what is new (Options.Tap); replay shows it nothing. Workers call it,
+// several at once and with their locks held: it must be quick, not call the engine, and keep no bytes that it is lent.
 type Tap interface {
-	// Look is asked once for each record by each worker that it concerns, with about how many of its objects are for this
-	// one. nil: nobody looks, which must be told at next to no cost.
+	// Look is asked once for each record by each worker that it concerns, with about how many of its objects are for
+	// this one. nil: nobody looks, which must be told at next to no cost.
 	Look(rec *op.Record, objects int) Watcher
 }
 

@@ -87,9 +87,12 @@ func (c *Clock) Accept(stamp int64) error {
 func (c *Clock) Check() error {
 	last := c.last.Load()
 	if ahead := c.ahead(last); ahead > c.bound() {
-		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are permitted. Set the clock right, if it is wrong. If it "+
-			"is right, it was wrong when the change was made: go back to a backup from before, or start with a larger --max-clock-offset, and stamps stay ahead",
-			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339), c.Time().UTC().Format(time.RFC3339), ahead, c.bound())
+		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are "+
+			"permitted. Set the clock right, if it is wrong. If it "+
+			"is right, it was wrong when the change was made: go back to a backup from before, or start with a "+
+			"larger --max-clock-offset, and stamps stay ahead",
+			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339),
+			c.Time().UTC().Format(time.RFC3339), ahead, c.bound())
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ const (
 	BookBlocked = 'v' // + workspace, number: an email that is on the block list
 	BookAnswers = 'w' // + stamp, number: an answer that was kept there
 	BookDropped = 'x' // + position, ordinal: an event of the log that had no effect
-	BookNoted   = 'y' // + position, ordinal and index: what BookTrail got there of states, for the event log; number, its value
+	// + position, ordinal and index: what BookTrail got there of states, for the event log; number, its value
+	BookNoted = 'y'
 )
 
 // AppendEntryKey appends the key of the entry at number.

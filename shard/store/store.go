@@ -90,7 +90,8 @@ type Options struct {
 
 // Open opens a store, or makes it.
 func Open(opts Options) (*Store, error) {
-	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}), dead: make(chan struct{})}
+	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}),
+		dead: make(chan struct{})}
 	o := &pebble.Options{
 		FS: syncedFS{opts.FS, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4,

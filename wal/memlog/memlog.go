@@ -1,5 +1,5 @@
-// Package memlog is for tests: a group's log in memory, as one node has it. What it has was decided elsewhere, with gaps
-// between positions; its owner hands it to the replica. It lets go what nobody holds.
+// Package memlog is for tests: a group's log in memory, as one node has it. What it has was decided elsewhere, with
+// gaps between positions; its owner hands it to the replica. It lets go what nobody holds.
 package memlog
 
 import (

@@ -84,7 +84,8 @@ func openEntry(data []byte, f func(i int, count uint32, payload []byte) error) (
 	}
 	rest := data[entryHeaderBytes:]
 	for i := range h.records {
-		if len(rest) < recordHeaderBytes || uint64(binary.LittleEndian.Uint32(rest)) > uint64(len(rest)-recordHeaderBytes) {
+		if len(rest) < recordHeaderBytes ||
+			uint64(binary.LittleEndian.Uint32(rest)) > uint64(len(rest)-recordHeaderBytes) {
 			return h, fmt.Errorf("%w: an entry ends within record %d", wal.ErrCorrupt, i)
 		}
 		size, count := int(binary.LittleEndian.Uint32(rest)), binary.LittleEndian.Uint32(rest[4:])

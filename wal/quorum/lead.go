@@ -96,7 +96,8 @@ func (l *Log) tellOwner() {
 			}
 			return
 		case e.leads && !led && l.caughtUp(e):
-			l.opts.Logger.Info("this node leads the group", "group", l.opts.Group, "term", l.node.Load().raft.CurrentTerm())
+			l.opts.Logger.Info("this node leads the group", "group", l.opts.Group,
+				"term", l.node.Load().raft.CurrentTerm())
 			led = true
 			l.opts.OnLead()
 		case !e.leads && led:

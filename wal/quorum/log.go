@@ -194,8 +194,8 @@ func (l *Log) create() (err error) {
 }
 
 func (l *Log) openStore() (err error) {
-	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, newLogger(l.opts.Logger), l.highWater,
-		l.fail)
+	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes,
+		newLogger(l.opts.Logger), l.highWater, l.fail)
 	if err == nil && l.host != nil && l.opts.DiskTimeout > 0 {
 		l.store.writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
 	}
@@ -216,7 +216,8 @@ func (l *Log) reopen(b []byte) (err error) {
 	case id.Group != l.opts.Group || id.Node != l.self:
 		return fmt.Errorf("it is that of group %d on node %d", id.Group, id.Node)
 	}
-	if _, err := os.Stat(l.path(filepath.Join(logDir, metaName))); err != nil { // raft-wal would begin anew, and delete what is there
+	// raft-wal would begin anew, and delete what is there
+	if _, err := os.Stat(l.path(filepath.Join(logDir, metaName))); err != nil {
 		return corrupt("%w", err)
 	}
 	if l.highWater, err = openHighWater(l.path(highWaterName)); err != nil {

@@ -198,8 +198,8 @@ func (o *Options) Validate() error {
 	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.FollowerBytes < 0 || o.StallAfter < 0:
 		return errors.New("quorum: a bound is negative")
 	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
-		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d", o.MaxRecordBytes, o.MaxEntryBytes,
-			maxRecordBytes)
+		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d",
+			o.MaxRecordBytes, o.MaxEntryBytes, maxRecordBytes)
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
 		return fmt.Errorf("quorum: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken",
 			o.MaxPendingBytes, o.MaxRecordBytes)
@@ -249,7 +249,9 @@ type Status struct {
 // A position is the index of an entry in raft and the number of the record in it.
 func position(index uint64, record int) uint64 { return index<<recordBits | uint64(record) }
 func indexOf(position uint64) uint64           { return position >> recordBits }
-func endOf(index uint64) uint64                { return index<<recordBits | maxEntryRecords } // behind all of an entry's records, before the next entry's
+
+// Behind all of an entry's records, before the next entry's.
+func endOf(index uint64) uint64 { return index<<recordBits | maxEntryRecords }
 
 const (
 	recordBits      = 16

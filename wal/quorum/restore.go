@@ -190,7 +190,8 @@ func (l *Log) serveState(conn net.Conn) {
 	}
 	if err = w.finish(err); err != nil {
 		l.metrics.snapshotsFailed.Inc()
-		l.opts.Logger.Warn("the group's state was not sent", "group", l.opts.Group, "to", to, "index", index, "error", err)
+		l.opts.Logger.Warn("the group's state was not sent", "group", l.opts.Group, "to", to,
+			"index", index, "error", err)
 		return
 	}
 	l.metrics.snapshots.Inc()

@@ -22,7 +22,8 @@ func Seed(dir string, group uint32, node Node, base uint64, logger *slog.Logger)
 		return 0, err
 	}
 	// There is a state, also when no position was ever given out for it.
-	l := &Log{opts: Options{Group: group, Dir: dir, Voters: []Node{node}, Base: max(base, 1), Logger: logger}, self: node}
+	l := &Log{opts: Options{Group: group, Dir: dir, Voters: []Node{node}, Base: max(base, 1), Logger: logger},
+		self: node}
 	l.opts.EnsureDefaults()
 	defer l.release()
 	if err := l.open(); err != nil {

@@ -63,7 +63,8 @@ const (
 func openStore(
 	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *highWater, fail func(error) error,
 ) (*store, error) {
-	s := &store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail, spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+	s := &store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail,
+		spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	err := repairTail(dir, s.meta)
 	if err == nil {
 		s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes),
@@ -403,7 +404,8 @@ func (s *store) vote() (term uint64, candidate []byte, err error) {
 // with one.
 func sealLog(l *raft.Log) *raft.Log {
 	sealed := *l
-	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)], checksum(l))
+	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)],
+		checksum(l))
 	return &sealed
 }
 

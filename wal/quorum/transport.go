@@ -62,8 +62,8 @@ const maxAsked = 16
 func newTransport(h *Host, group uint32, l *listener, logger hclog.Logger) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
-		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked), learned: make(chan struct{}, 1),
-		done: make(chan struct{}),
+		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
+		learned: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger,
@@ -90,7 +90,8 @@ func (t *transport) forward() {
 		case <-t.done:
 			return
 		}
-		if r := t.commitNotification(); r != nil && !t.give(raft.RPC{Command: r, RespChan: make(chan raft.RPCResponse, 1)}) {
+		if r := t.commitNotification(); r != nil &&
+			!t.give(raft.RPC{Command: r, RespChan: make(chan raft.RPCResponse, 1)}) {
 			return
 		}
 	}

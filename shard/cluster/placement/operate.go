@@ -82,8 +82,9 @@ func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, au
 				}
 				next.State = Joining
 			case now.State == Removed:
-				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused,
-					node)
+				return now, "",
+					fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused,
+						node)
 			case now.State == Draining || now.State == Drained:
 				next.State = Active
 			default:
@@ -131,11 +132,14 @@ func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry
 			case now.State == Removed:
 				return now, "", fmt.Errorf("%w: node %d is removed", ErrRefused, node)
 			case now.State == Joining:
-				return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused,
-					node)
+				return now, "",
+					fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused,
+						node)
 			case now.State == Active:
 				next.State = Draining
-				if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool { return n != node && d.Nodes[n].State == Active }) {
+				if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool {
+					return n != node && d.Nodes[n].State == Active
+				}) {
 					return now, "", fmt.Errorf("%w: there is no other node that is active", ErrRefused)
 				}
 			}
@@ -157,8 +161,9 @@ func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, aud
 				return now, "", nil
 			case now.State == Joining && now.Disk == "", now.State == Drained, force:
 			default:
-				return now, "", fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
-					ErrRefused, node, now.State)
+				return now, "",
+					fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
+						ErrRefused, node, now.State)
 			}
 			if now.Disk != "" {
 				err = o.mayLeave(ctx, node)
@@ -173,8 +178,10 @@ func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
 	for _, g := range append([]groupView{s.control}, s.groups...) {
 		name := groupName(g.group)
 		switch voters := g.voters(); {
-		case (g.leader == 0 || !s.decides(voters)) && (g.Holds(node) || g.votes(node) || len(voters) == 0 && g.group == 0):
-			return fmt.Errorf("%w: %s %s, so nothing can be moved off node %d", ErrRefused, name, s.leaderless(&g), node)
+		case (g.leader == 0 || !s.decides(voters)) &&
+			(g.Holds(node) || g.votes(node) || len(voters) == 0 && g.group == 0):
+			return fmt.Errorf("%w: %s %s, so nothing can be moved off node %d", ErrRefused, name,
+				s.leaderless(&g), node)
 		case !g.votes(node):
 		case len(voters) == 1:
 			return fmt.Errorf("%w: %s has its only replica on node %d", ErrRefused, name, node)

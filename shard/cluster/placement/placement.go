@@ -167,7 +167,8 @@ func (s *clusterView) nextMoves(limit int) (moves []move) {
 			p.Replicas, p.Leaving = without(p.Replicas, from), append(slices.Clone(p.Leaving), from)
 			loads[from]--
 		}
-		p.Replicas, p.Leaving = slices.Sorted(slices.Values(append(slices.Clone(p.Replicas), to))), without(p.Leaving, to)
+		p.Replicas, p.Leaving = slices.Sorted(slices.Values(append(slices.Clone(p.Replicas), to))),
+			without(p.Leaving, to)
 		loads[to]++
 		moves = append(moves, move{group: g.group, place: p, why: why})
 		g.GroupDocument = p // for the rest of this call

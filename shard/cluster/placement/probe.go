@@ -15,8 +15,9 @@ import (
 type probe struct {
 	at        time.Time
 	directory *Directory
-	reports   map[quorum.Node]*Report       // of those that have answered
-	skew      map[quorum.Node]time.Duration // by how much a node's clock is ahead of this one's, as far as that can be told
+	reports   map[quorum.Node]*Report // of those that have answered
+	// by how much a node's clock is ahead of this one's, as far as that can be told
+	skew map[quorum.Node]time.Duration
 }
 
 const (
@@ -82,7 +83,8 @@ func (l *probe) ask(ctx context.Context, o *Operator, nodes []quorum.Node) {
 			mu.Lock()
 			defer mu.Unlock()
 			l.reports[n] = &report
-			if ahead := report.Now.Sub(begun.Add(took / 2)); ahead.Abs() > took/2 { // it was read at some time of the call
+			// It was read at some time of the call.
+			if ahead := report.Now.Sub(begun.Add(took / 2)); ahead.Abs() > took/2 {
 				l.skew[n] = ahead
 			}
 		})

@@ -161,7 +161,8 @@ func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 			leaderless++
 		}
 		switch {
-		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.Pace.Moves: // others have come back in the middle of theirs
+		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.Pace.Moves:
+			// Others have come back in the middle of theirs.
 		case decided.step != nil:
 			steps = append(steps, decided.step)
 			if decided.step.Verb == AddLearner {
@@ -221,7 +222,8 @@ func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bo
 			args := []any{"group", step.Group, "node", step.Node, "leader", leader[step.Group]}
 			if err := r.Peers.Step(ctx, leader[step.Group], *step); err != nil {
 				stepFailures.Inc()
-				r.Logger.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows", append(args, "error", err)...)
+				r.Logger.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows",
+					append(args, "error", err)...)
 				return
 			}
 			stepsTotal[step.Verb].Inc()

@@ -120,7 +120,8 @@ func (l *probe) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStat
 	}
 	if report != nil {
 		status.Alive, status.Seen = true, l.at
-		status.API, status.Admin, status.Program, status.Started = report.API, report.Admin, report.Program, report.Started
+		status.API, status.Admin, status.Program, status.Started = report.API, report.Admin,
+			report.Program, report.Started
 	}
 	return status
 }

@@ -170,7 +170,8 @@ func (s *clusterView) controlStep() decision {
 	if g.leader == 0 {
 		return decision{problem: s.leaderless(g)}
 	}
-	var stay, drain, candidates, gone []quorum.Node // voters that stay and that drain, learners that may get a vote, members that are removed
+	// voters that stay and that drain, learners that may get a vote, members that are removed
+	var stay, drain, candidates, gone []quorum.Node
 	for _, m := range sortedMembers(g.members) {
 		switch d := s.nodes[m.Node]; {
 		case !d.Member():

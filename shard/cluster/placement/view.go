@@ -139,5 +139,7 @@ func without(list []quorum.Node, n quorum.Node) []quorum.Node {
 }
 
 func sortedMembers(members []quorum.Member) []quorum.Member {
-	return slices.SortedFunc(slices.Values(members), func(a, b quorum.Member) int { return cmp.Compare(a.Node, b.Node) })
+	return slices.SortedFunc(slices.Values(members), func(a, b quorum.Member) int {
+		return cmp.Compare(a.Node, b.Node)
+	})
 }
