@@ -3,10 +3,10 @@
 // rules for the objects, not HTTP and not profiles.
 //
 // Invariants
-//   - What is refused has no effect: an object's op is finished only when the whole object has been read and found good. When the
-//     answer's status is not 201 the caller throws the ops away.
-//   - Ops stand in the order of effect (attributes, events, purchases, each in array order; decisions.md D3), whatever order the body
-//     has.
+//   - What is refused has no effect: an object's op is finished only when the whole object has been read and found
+//     good. When the answer's status is not 201 the caller throws the ops away.
+//   - Ops stand in the order of effect (attributes, events, purchases, each in array order; decisions.md D3), whatever
+//     order the body has.
 //   - The body is only read, and not kept. Nothing is read beyond its end.
 //   - In the steady state a request allocates nothing: a Decoder keeps its memory, within bounds.
 //   - No input makes it panic, or take more than time and memory in proportion to the body.

@@ -10,8 +10,8 @@
 // majority of nodes has.
 //
 // Invariants of both sides:
-//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered, every
-//     reader sees.
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered,
+//     every reader sees.
 //   - Everything that waits is bounded, reserved before the log is touched; beyond a bound there is ErrBusy at once.
 //   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
 package shard

@@ -2,12 +2,13 @@
 // It knows bytes and positions, nothing of what the records mean.
 //
 // What always holds:
-//   - Positions are 1, 2, 3, … without gaps, over restarts too. A record gets its position in Append, and is on disk in that order.
+//   - Positions are 1, 2, 3, … without gaps, over restarts too. A record gets its position in Append, and is on disk in
+//     that order.
 //   - OnDurable sees a record only after the fsync that covers it, in position order, from one goroutine.
-//   - A record that OnDurable has seen is there after the next Open, or Open refuses: ErrMissing when the log ends too early, ErrCorrupt
-//     when it is damaged. Open drops only what was never acknowledged, and counts it.
-//   - A failed write or fsync is final. Nothing is acknowledged after it, and the file is not tried again: after a failed fsync the
-//     kernel may have dropped the pages, and a second one would report success.
+//   - A record that OnDurable has seen is there after the next Open, or Open refuses: ErrMissing when the log ends too
+//     early, ErrCorrupt when it is damaged. Open drops only what was never acknowledged, and counts it.
+//   - A failed write or fsync is final. Nothing is acknowledged after it, and the file is not tried again: after a
+//     failed fsync the kernel may have dropped the pages, and a second one would report success.
 //   - What waits is bounded. Append never waits for the disk.
 //
 // Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that

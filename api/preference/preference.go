@@ -11,9 +11,12 @@ import "strings"
 
 // Policy is the Content-Security-Policy of every page:
 //
-//   - sandbox allow-forms: the page has an origin of its own, can't run scripts, open windows or leave by itself; it can send its form.
-//   - default-src 'self', script-src 'none', object-src 'none', frame-src 'none': nothing is loaded or embedded but what follows.
-//   - img-src, font-src https: data:, style-src 'unsafe-inline': logos, web fonts and the page's own style, which is all that makes it look like the sender's.
+//   - sandbox allow-forms: the page has an origin of its own, can't run scripts, open windows or leave by itself; it
+//     can send its form.
+//   - default-src 'self', script-src 'none', object-src 'none', frame-src 'none': nothing is loaded or embedded but
+//     what follows.
+//   - img-src, font-src https: data:, style-src 'unsafe-inline': logos, web fonts and the page's own style, which is
+//     all that makes it look like the sender's.
 //   - form-action 'self': the form can be sent to this server only, wherever the HTML wants it to go.
 //   - base-uri 'none': a <base> in the HTML can't bend the address of the form.
 //   - frame-ancestors 'none': no other site can show the page in a frame and have it clicked.

@@ -6,9 +6,9 @@
 //   - Nobody waits for it who sends objects: Offer copies what it is given into a queue with a bound in bytes, and what
 //     finds no room there is dropped, and counted.
 //   - One goroutine writes, removes and answers what is to see all that was offered before.
-//   - The files are a ring: the oldest go when they are too old, or too much. What was written in the last second may be
-//     lost with the machine. A file that is torn at its end by a crash loses that end; one that is damaged loses what is
-//     behind the damage.
+//   - The files are a ring: the oldest go when they are too old, or too much. What was written in the last second may
+//     be lost with the machine. A file that is torn at its end by a crash loses that end; one that is damaged loses
+//     what is behind the damage.
 //   - What Erase and Remove take out is off the disk when they return.
 package refused
 

@@ -17,13 +17,16 @@ var (
 		"manage_external_integrations manage_apps manage_teams manage_events_attributes_purchases manage_tags "+
 			"manage_email_settings manage_subscription_groups",
 		"manage_approval_settings manage_catalogs_dashboard_permission",
-		"view,edit,archive:campaigns,canvases,content_blocks,feature_flags,segments,iam_templates,email_templates,webhook_templates,locations,placements,teams",
-		"view,edit:frequency_caps,message_prioritization,global_control_group,link_templates,preference_centers,api_keys,api_usage_alerts,sdk_debugger",
+		"view,edit,archive:campaigns,canvases,content_blocks,feature_flags,segments,iam_templates,"+
+			"email_templates,webhook_templates,locations,placements,teams",
+		"view,edit:frequency_caps,message_prioritization,global_control_group,link_templates,preference_centers,"+
+			"api_keys,api_usage_alerts,sdk_debugger",
 		"view,edit:app_settings,push_settings,email_settings",
 		"view,edit,export:promotion_codes view,edit,export,delete:catalogs view,edit,delete:internal_user_groups,tags",
 		"view,edit,blocklist,delete,export:custom_attributes,custom_events view,edit,blocklist:products "+
 			"view,edit,delete:media_library_assets",
-		"view:decisioning_studio_agents,decisioning_studio_audience,decisioning_studio_conversion_event,decisioning_studio_guardrails",
+		"view:decisioning_studio_agents,decisioning_studio_audience,decisioning_studio_conversion_event,"+
+			"decisioning_studio_guardrails",
 		"edit_reports view_banner_templates view_multi_language_settings use_operator launch_campaigns "+
 			"launch_canvases edit_dashboard_users view_import_users",
 		"import_users edit_user_data view_user_merge_records merge_duplicate_users view_message_activity_log "+

@@ -34,7 +34,8 @@ var avroSchemas = map[op.Kind]*avro.Schema{
 		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int "+
 			"timezone? "+
 			"app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? canvas_name? "+
-			"canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? send_id? channel_identifier?"),
+			"canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
+			"send_id? channel_identifier?"),
 	eventlog.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
 		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
 			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+

@@ -3,12 +3,15 @@
 // each has come, are control documents.
 //
 // Invariants:
-//   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its directory synced, or the service has answered.
-//   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash interrupts is done again with the same positions, so
-//     its files have the same names: in a directory or bucket each event is once.
-//   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a group's leader one is refused, and both name
-//     the files of a pending delivery alike.
-//   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the event log, until they expire there.
+//   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its
+//     directory synced, or the service has answered.
+//   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash
+//     interrupts is done again with the same positions, so its files have the same names: in a directory or bucket each
+//     event is once.
+//   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a
+//     group's leader one is refused, and both name the files of a pending delivery alike.
+//   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the
+//     event log, until they expire there.
 //
 // Who owns what: the Manager has a carrier, which is one goroutine, for each stream and each event log that it reads.
 // Its fields are its own, but for its status.

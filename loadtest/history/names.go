@@ -12,10 +12,13 @@ import (
 //
 // Not every request is one atomic change, and the model is as fine as the contract:
 //
-//   - Who is meant is looked up first; what arrives when that user has been merged away reaches the one who was kept. So each change is two steps.
-//   - A merge takes the one away and gives to the other what he had, in this order. In between the external id is free, and the aliases, which are not, lead to
-//     nobody, or to the other without what is on its way. An identify that merges is answered behind that; of a merge only the look-up stands before its answer.
-//   - Who wants to give an alias gets it promised, and then the user takes it or has another one. In between it is in use, though nobody is found by it.
+//   - Who is meant is looked up first; what arrives when that user has been merged away reaches the one who was kept.
+//     So each change is two steps.
+//   - A merge takes the one away and gives to the other what he had, in this order. In between the external id is free,
+//     and the aliases, which are not, lead to nobody, or to the other without what is on its way. An identify that
+//     merges is answered behind that; of a merge only the look-up stands before its answer.
+//   - Who wants to give an alias gets it promised, and then the user takes it or has another one. In between it is in
+//     use, though nobody is found by it.
 type Names struct{}
 
 // The parts of an entry, in their order; of a Merge either look-up may be first.

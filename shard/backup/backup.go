@@ -7,8 +7,10 @@
 // In a cluster the same archive, without a log, takes the state of a group's replica to another node (transfer.go).
 //
 // Invariants:
-//   - An archive is one moment: all that was acknowledged before Take is in it, and no request by half. A start from it is a start after a loss of power.
-//   - An archive is whole or it is refused. Each byte of it is under a checksum, and what a file must be stands behind the files.
+//   - An archive is one moment: all that was acknowledged before Take is in it, and no request by half. A start from it
+//     is a start after a loss of power.
+//   - An archive is whole or it is refused. Each byte of it is under a checksum, and what a file must be stands behind
+//     the files.
 //   - A directory that a restore has not finished is refused by the engine, until a restore into it ends well.
 package backup
 

@@ -10,10 +10,13 @@
 // nodes carry it out.
 //
 // Invariants:
-//   - A record is sent to a leader once. When it isn't known what became of it, the request gets shard.ErrUnknown and is not tried again: events would count
-//     twice. What was refused was not done, and may be tried elsewhere. So may a record with a request's key: whoever applies it knows it again (shard/commit.go).
+//   - A record is sent to a leader once. When it isn't known what became of it, the request gets shard.ErrUnknown and
+//     is not tried again: events would count twice. What was refused was not done, and may be tried elsewhere. So may a
+//     record with a request's key: whoever applies it knows it again (shard/commit.go).
 //   - A node that says nothing for PingTimeout is as good as dead: nobody waits for it (remote.go).
 //   - A replica is read only behind a barrier that it took part in (barrier.go).
-//   - A call never waits for another one of the same pool of connections, on any node, so a full pool does not stand still (remote.go).
-//   - A node is known by its number and its disk. A number with another disk is refused: it would have forgotten what it has voted for (start.go).
+//   - A call never waits for another one of the same pool of connections, on any node, so a full pool does not stand
+//     still (remote.go).
+//   - A node is known by its number and its disk. A number with another disk is refused: it would have forgotten what
+//     it has voted for (start.go).
 package cluster

@@ -11,15 +11,15 @@
 // engine says an op has made.
 //
 // Invariants:
-//   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes it. What a crash
-//     left behind it is removed by Open and packed again, from the log, which is let go only after STATE is on disk. So no event is lost
-//     and none is there twice.
-//   - A block covers positions without a gap to the next, unless what lay between had no events or has expired. Its file is never changed:
-//     taking deleted users out writes a new one and renames it over the old.
-//   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the blocks are rewritten; the
-//     deletion is remembered until then.
-//   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is packed until the next
-//     Open finds out; the engine's log keeps what is not packed.
+//   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes
+//     it. What a crash left behind it is removed by Open and packed again, from the log, which is let go only after
+//     STATE is on disk. So no event is lost and none is there twice.
+//   - A block covers positions without a gap to the next, unless what lay between had no events or has expired. Its
+//     file is never changed: taking deleted users out writes a new one and renames it over the old.
+//   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the
+//     blocks are rewritten; the deletion is remembered until then.
+//   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is
+//     packed until the next Open finds out; the engine's log keeps what is not packed.
 //
 // Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites:
 // one at a time. tail is held for reading by those who read the unpacked tail, and for writing by the packer while it

@@ -26,14 +26,15 @@ const (
 // the caller's: gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had
 // none.
 //
-//   - Attributes: gone's where keep has none. What belongs to an email (the tracking switches) comes only together with the email itself.
-//   - Subscription states and the spam mark: none of gone's is taken (decisions.md D5; service.md 4.2 and 4.10 don't list them); what an
-//     address has holds for who gets it.
+//   - Attributes: gone's where keep has none. What belongs to an email (the tracking switches) comes only together with
+//     the email itself.
+//   - Subscription states and the spam mark: none of gone's is taken (decisions.md D5; service.md 4.2 and 4.10 don't
+//     list them); what an address has holds for who gets it.
 //   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
-//   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and cut to the limits.
-//     Revenue is added per currency.
-//   - Sessions: the total is added always (decisions.md D4); an app's sessions and dates are merged when both have the app, and go with
-//     gone when keep hasn't. First and last session date: the earlier and the later one.
+//   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and
+//     cut to the limits. Revenue is added per currency.
+//   - Sessions: the total is added always (decisions.md D4); an app's sessions and dates are merged when both have the
+//     app, and go with gone when keep hasn't. First and last session date: the earlier and the later one.
 //   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
 //   - Where the log has its events (Former): both. gone's external ids, current and deprecated, are not keep's.
 //   - Blocked when one is, or when together they cross a limit.

@@ -11,12 +11,16 @@ import (
 // Log is what an engine needs of its log. wal.Log keeps it on one disk, quorum.Log (package wal/quorum) on the disks of
 // a majority of nodes.
 //
-//   - Positions rise from record to record; there may be gaps between them. A record gets its position in Append or later, before it is handed back.
-//   - Records are handed back once they are durable, in the order of their positions, from one goroutine at a time: by wal.Options.OnDurable, or Replica.Dispatch.
-//   - Append refuses a record (then nothing was done), or takes it: then it is handed back, or it is reported as lost (Replica.Lost: whether it is in the
-//     log is unknown), or the log fails.
-//   - Replay and Read give records from a position on: from need not be a record's position, but it must not lie before FirstPosition (wal.ErrMissing).
-//   - Of a record that was made elsewhere, Data is the engine's from Dispatch on; the log does not write to it any more.
+//   - Positions rise from record to record; there may be gaps between them. A record gets its position in Append or
+//     later, before it is handed back.
+//   - Records are handed back once they are durable, in the order of their positions, from one goroutine at a time: by
+//     wal.Options.OnDurable, or Replica.Dispatch.
+//   - Append refuses a record (then nothing was done), or takes it: then it is handed back, or it is reported as lost
+//     (Replica.Lost: whether it is in the log is unknown), or the log fails.
+//   - Replay and Read give records from a position on: from need not be a record's position, but it must not lie before
+//     FirstPosition (wal.ErrMissing).
+//   - Of a record that was made elsewhere, Data is the engine's from Dispatch on; the log does not write to it any
+//     more.
 type Log interface {
 	// Append gives a record a place in the log. It doesn't wait for a disk, unless the record Waits. Errors:
 	// wal.ErrBusy, wal.ErrDiskFull, wal.ErrRecordTooLarge, wal.ErrFailed, wal.ErrClosed, wal.ErrNotLeader.

@@ -7,13 +7,13 @@
 // by its Options.
 //
 // Invariants, besides those of package shard:
-//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex; the
-//     worker takes it per record, readers and checkpoints in between. Partitions touch one another through messages only
-//     (outbox.go).
+//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex;
+//     the worker takes it per record, readers and checkpoints in between. Partitions touch one another through messages
+//     only (outbox.go).
 //   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was
 //     answered from.
-//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be read
-//     back.
+//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be
+//     read back.
 package replica
 
 import (

@@ -15,7 +15,8 @@ import (
 // would lead for ever and do nothing. So each write has DiskTimeout. When one takes longer, all groups that this node
 // leads stand down:
 //
-//   - they tell the owner that this node does not lead (OnFollow), and refuse barriers that wait; records that are on their way may or may not come to be in the log;
+//   - they tell the owner that this node does not lead (OnFollow), and refuse barriers that wait; records that are on
+//     their way may or may not come to be in the log;
 //   - they send nothing to their followers any more, which would choose another leader because of that;
 //   - and they tell the voter that has most of the log to stand for election at once.
 //

@@ -3,12 +3,13 @@
 // the library's; what is here is the glue around it.
 //
 // What always holds:
-//   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one goroutine, and the same records at the
-//     same positions on every node.
-//   - A record that was taken by Append is handed back by identity, or reported as lost (then it may or may not come to be in the log), or the log fails.
+//   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one
+//     goroutine, and the same records at the same positions on every node.
+//   - A record that was taken by Append is handed back by identity, or reported as lost (then it may or may not come to
+//     be in the log), or the log fails.
 //   - A failed write is final: the node takes no further part in the group, and nothing is acknowledged.
-//   - What this node has promised to the group (entries, votes) is there after the next Open, or Open refuses (wal.ErrCorrupt): a voter that has lost its memory
-//     must not vote.
+//   - What this node has promised to the group (entries, votes) is there after the next Open, or Open refuses
+//     (wal.ErrCorrupt): a voter that has lost its memory must not vote.
 //   - What waits is bounded. Append never waits for a disk or a node.
 //
 // Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to

@@ -24,9 +24,11 @@ import (
 //
 //   - a checksum over each entry that every reading checks, and the highWater: what is damaged or missing is found;
 //   - a failure that is final: after a failed write nothing is written any more;
-//   - deletions at the front only up to what the owner of the records has let go (release), whatever raft believes its snapshots to hold;
-//   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must be able to say that it has it, or leader
-//     and follower would never find a common entry, and not a snapshot that is newer either;
+//   - deletions at the front only up to what the owner of the records has let go (release), whatever raft believes its
+//     snapshots to hold;
+//   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must
+//     be able to say that it has it, or leader and follower would never find a common entry, and not a snapshot that is
+//     newer either;
 //   - term and vote of a ballot in one write;
 //   - the newest entries in memory, since each is read back once for each follower.
 type store struct {
