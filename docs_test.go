@@ -1,6 +1,8 @@
 package millrace
 
 import (
+	"go/scanner"
+	"go/token"
 	"io/fs"
 	"os"
 	"regexp"
@@ -62,6 +64,54 @@ func anchors(markdown string) (list []string) {
 		list = append(list, strings.ReplaceAll(name, " ", "-"))
 	}
 	return list
+}
+
+// TestColumns: lines of the product's code end at 120 columns, of which a tab has four. What can't be broken may be
+// longer: text and tags in backquotes, and what a comment has behind a tab, such as tables.
+func TestColumns(t *testing.T) {
+	left := regexp.MustCompile(`^(ingest/files/|cmd/millrace/import(er/|\.go)|shard/replica/unread\.go|shard/names\.go|api/users\.go)`)
+	aside := regexp.MustCompile(`^\s*//\t`)
+	walk(t, ".go", func(file, source string) {
+		if strings.HasSuffix(file, "_test.go") || left.MatchString(file) || strings.Contains(source, "\n// Code generated ") {
+			return
+		}
+		raw := linesOfRawStrings(source)
+		for i, line := range strings.Split(source, "\n") {
+			if columns(line) > 120 && !raw[i+1] && !aside.MatchString(line) {
+				t.Errorf("%s:%d ends at column %d", file, i+1, columns(line))
+			}
+		}
+	})
+}
+
+// columns are those of an editor that sets a tab every four.
+func columns(line string) (n int) {
+	for _, r := range line {
+		if n++; r == '\t' {
+			n = (n + 3) &^ 3
+		}
+	}
+	return n
+}
+
+// linesOfRawStrings are the numbers of the lines that have a part of one.
+func linesOfRawStrings(source string) map[int]bool {
+	var s scanner.Scanner
+	set, lines := token.NewFileSet(), map[int]bool{}
+	file := set.AddFile("", -1, len(source))
+	s.Init(file, []byte(source), nil, 0)
+	for {
+		pos, kind, text := s.Scan()
+		if kind == token.EOF {
+			return lines
+		}
+		if kind == token.STRING && text[0] == '`' {
+			first := file.Line(pos)
+			for n := first; n <= first+strings.Count(text, "\n"); n++ {
+				lines[n] = true
+			}
+		}
+	}
 }
 
 func metricsOf(t *testing.T) map[string]bool {
