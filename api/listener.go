@@ -40,11 +40,11 @@ func (s *Server) limit(ln net.Listener) net.Listener {
 }
 
 const (
-	refusedBusy = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: " +
-		"close\r\nRetry-After: 1\r\nContent-Length: 52\r\n\r\n" +
+	refusedBusy = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n" +
+		"Connection: close\r\nRetry-After: 1\r\nContent-Length: 52\r\n\r\n" +
 		`{"message":"There are too many connections at once"}`
-	refusedIP = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: " +
-		"close\r\nRetry-After: 1\r\nContent-Length: 65\r\n\r\n" +
+	refusedIP = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n" +
+		"Connection: close\r\nRetry-After: 1\r\nContent-Length: 65\r\n\r\n" +
 		`{"message":"There are too many connections from your IP address"}`
 )
 

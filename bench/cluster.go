@@ -85,8 +85,8 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"one node alone", median(one.cpu), "s per million objects"},
 			Detail{"three nodes", median(rates[1]), "objects/s"},
 			Detail{"one node alone", median(rates[0]), "objects/s"},
-			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).want(atMost,
-			clusterCPUTarget),
+			Detail{"three nodes p50", median(all.p50), "ms"}, Detail{"p99", median(all.p99), "ms"}).
+			want(atMost, clusterCPUTarget),
 		newFigure("bytes written for an object, three nodes ÷ one node alone", "", ratios(all.written, one.written),
 			Detail{"three nodes", median(all.written), "bytes"},
 			Detail{"one node alone", median(one.written), "bytes"}).want(atMost, clusterBytesTarget),
@@ -279,8 +279,8 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 			return Figure{}, err
 		}
 	}
-	return newFigure("kill -9 of a node under load: until every group is led again", "s", rounds).want(atMost,
-		clusterFailTarget), nil
+	return newFigure("kill -9 of a node under load: until every group is led again", "s", rounds).
+		want(atMost, clusterFailTarget), nil
 }
 
 // operate runs a command of the operator on the first node.

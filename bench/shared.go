@@ -83,8 +83,8 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 			written).want(atMost, sharedWritten),
 		newFigure(name+": 75 events by it ÷ by external id", "", ratios(rates[0], rates[1]),
 			Detail{"by the address", median(rates[0]), "ms"},
-			Detail{"by external id", median(rates[1]), "ms"}).want(atMost,
-			sharedLookUp),
+			Detail{"by external id", median(rates[1]), "ms"}).
+			want(atMost, sharedLookUp),
 	}, nil
 }
 

@@ -54,7 +54,7 @@ func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"p99 of the last", p99[len(p99)-1], "ms"}).want(atLeast, sustainedRate),
 		newFigure("sustained load: server CPU of an object", "µs",
 			[]float64{(cpuOf(side.processes) - cpu) / objects * 1e6},
-			Detail{"written", (writtenOf(side.processes) - written) / objects, "bytes an object"}).want(atMost,
-			sustainedCPU),
+			Detail{"written", (writtenOf(side.processes) - written) / objects, "bytes an object"}).
+			want(atMost, sustainedCPU),
 	}, nil
 }

@@ -60,8 +60,8 @@ func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []strin
 	l.nextNum = state.segment
 	for _, file := range files {
 		if file.NumSegments() != 1 {
-			return nil,
-				fmt.Errorf("%w: segment %d consists of %d files", ErrCorrupt, uint64(file.Num), file.NumSegments())
+			return nil, fmt.Errorf("%w: segment %d consists of %d files",
+				ErrCorrupt, uint64(file.Num), file.NumSegments())
 		}
 		_, path := file.SegmentLocation(0)
 		num := uint64(file.Num)
@@ -119,10 +119,9 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 		tailOffset = 0
 	}
 	if found.durable >= next {
-		return 0,
-			fmt.Errorf("%w: record %d at the end of %s can't be read, but a later one (up to %d) says that %d "+
-				"was durable",
-				ErrCorrupt, next, l.tailName(tail), found.highest, found.durable)
+		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, "+
+			"but a later one (up to %d) says that %d was durable",
+			ErrCorrupt, next, l.tailName(tail), found.highest, found.durable)
 	}
 	if state.acked >= next && (found.torn || found.records > 0) {
 		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, but %d was acknowledged",
@@ -192,9 +191,8 @@ func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 		case err != nil:
 			return 0, false, err
 		case h.position != s.last+1:
-			return 0, false,
-				fmt.Errorf("%w: record %d follows record %d in segment %q at %d", ErrCorrupt, h.position, s.last,
-					s.path, r.offset)
+			return 0, false, fmt.Errorf("%w: record %d follows record %d in segment %q at %d",
+				ErrCorrupt, h.position, s.last, s.path, r.offset)
 		}
 		s.last = h.position
 		s.note(h.position, r.offset)

@@ -101,8 +101,8 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 		return "", fmt.Errorf("%w: key: it is no API key of this workspace", control.ErrInvalid)
 	}
 	if s.operationAt(tried) == "" {
-		return "",
-			fmt.Errorf("%w: target: there is no such operation that API keys may be used for", control.ErrInvalid)
+		return "", fmt.Errorf("%w: target: there is no such operation that API keys may be used for",
+			control.ErrInvalid)
 	}
 	for _, k := range w.Keys {
 		if k.Number == found.Number {

@@ -247,13 +247,11 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 			return nil, fmt.Errorf("%w: subscription_groups: there is no group %q", control.ErrInvalid, id)
 		}
 		if state != "subscribed" && state != "unsubscribed" {
-			return nil,
-				fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed", control.ErrInvalid, id,
-					state)
+			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed",
+				control.ErrInvalid, id, state)
 		}
-		states = append(states,
-			shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID), Channel: api.ChannelOf(g),
-				On: state == "subscribed"})
+		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID),
+			Channel: api.ChannelOf(g), On: state == "subscribed"})
 	}
 	if len(states) == 0 {
 		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", control.ErrInvalid)

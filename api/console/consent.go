@@ -141,8 +141,8 @@ func (c *Console) showCenter(v *visit) error {
 
 // previewPolicy keeps the customer's HTML from running, loading from the console, sending forms, and being shown
 // elsewhere.
-const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; style-src " +
-	"'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; " +
+	"style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 
 // previewCenter serves GET …/centers/{center}/preview: a page of the center as a user would see it who has nobody's
 // address.
@@ -186,10 +186,10 @@ func (c *Console) addCenter(v *visit) error {
 
 // What a new preference center begins with.
 const (
-	firstPage = "<h1>Your mail from us</h1>\n<form method=\"post\">\n<label><input type=\"radio\" " +
-		"name=\"email_global_state\" value=\"subscribed\"> Send me mail</label>\n" +
-		"<label><input type=\"radio\" name=\"email_global_state\" value=\"unsubscribed\"> Send me " +
-		"none</label>\n<button>Save</button>\n</form>\n"
+	firstPage = "<h1>Your mail from us</h1>\n<form method=\"post\">\n" +
+		"<label><input type=\"radio\" name=\"email_global_state\" value=\"subscribed\"> Send me mail</label>\n" +
+		"<label><input type=\"radio\" name=\"email_global_state\" value=\"unsubscribed\"> Send me none</label>\n" +
+		"<button>Save</button>\n</form>\n"
 	firstConfirmation = "<h1>Saved</h1>\n"
 )
 

@@ -132,8 +132,7 @@ const home = "/console/"
 // policy lets a page load the console's own style and code, nothing inline and nothing foreign; it shows previews in
 // frames, and is shown in none.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"frame-src 'self'; " +
-	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	"frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP serves one request.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -196,8 +196,8 @@ func (s *Stream) Since() (t time.Time, err error) {
 		return t, nil
 	}
 	if t, err = time.Parse(time.RFC3339Nano, s.From); err != nil {
-		return t,
-			invalid("from %q: want a time such as 2026-01-31T09:30:00Z, %s or %s", s.From, StreamBeginning, streamNow)
+		return t, invalid("from %q: want a time such as 2026-01-31T09:30:00Z, %s or %s",
+			s.From, StreamBeginning, streamNow)
 	}
 	return t, nil
 }

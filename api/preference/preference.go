@@ -21,8 +21,8 @@ import "strings"
 //   - base-uri 'none': a <base> in the HTML can't bend the address of the form.
 //   - frame-ancestors 'none': no other site can show the page in a frame and have it clicked.
 const Policy = "sandbox allow-forms; default-src 'self'; script-src 'none'; object-src 'none'; frame-src 'none'; " +
-	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; form-action " +
-	"'self'; base-uri 'none'; frame-ancestors 'none'"
+	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // States of the email subscription and of a subscription group, as forms and tags write them (reference.md 6). Unknown
 // is a group without a state, and is never written.

@@ -32,16 +32,15 @@ var avroSchemas = map[op.Kind]*avro.Schema{
 		"id user_id external_user_id? device_id? app_group_id? app_id? time:int orphaned_by_id"),
 	eventlog.EmailState: avroSchema("users.behaviors.subscription", "GlobalStateChange",
 		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int "+
-			"timezone? "+
-			"app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? canvas_name? "+
-			"canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
+			"timezone? app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? "+
+			"canvas_name? canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
 			"send_id? channel_identifier?"),
 	eventlog.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
 		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
 			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+
 			"canvas_variation_name? canvas_step_id? canvas_step_name? subscription_group_id subscription_status "+
-			"channel? "+
-			"time:int timezone? send_id? state_change_source? app_group_id? dispatch_id? channel_identifier?"),
+			"channel? time:int timezone? send_id? state_change_source? app_group_id? dispatch_id? "+
+			"channel_identifier?"),
 }
 
 func avroSchema(space, name, fields string) *avro.Schema {

@@ -84,7 +84,7 @@ type filesDelivery struct {
 
 func (d *filesDelivery) sent() sum { return d.done }
 
-// The whole is done again, under the same names.
+// confirmed says nothing: when it is tried again, the whole is done again, under the same names.
 func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} }
 func (d *filesDelivery) ends(e *eventlog.Event) bool    { return d.to.layout.key(e).slot > d.slot }
 

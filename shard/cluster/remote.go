@@ -353,7 +353,7 @@ func (n *Node) sayBye() {
 	var saying sync.WaitGroup
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
 		if r.up.Load() {
-			// It would find out.
+			// A node that isn't told finds out by itself, so an error is let go.
 			saying.Go(func() { _ = r.post(r.services, callBye, make([]byte, headerBytes), deadline, nil) })
 		}
 		return true

@@ -238,12 +238,11 @@ func (n *Node) askForFacts(ctx context.Context) (found *facts, wait string, err 
 	case wait != "":
 		return nil, wait, nil
 	case len(silent) > 0:
-		return nil,
-			fmt.Sprintf("nodes %v do not answer; the first start of a cluster needs all of its members", silent), nil
+		return nil, fmt.Sprintf("nodes %v do not answer; the first start of a cluster needs all of its members",
+			silent), nil
 	case len(differ) > 0:
-		return nil,
-			fmt.Sprintf("nodes %v were started with other --members than this one; the first start needs the same "+
-				"everywhere", differ), nil
+		return nil, fmt.Sprintf("nodes %v were started with other --members than this one; "+
+			"the first start needs the same everywhere", differ), nil
 	case !isMember:
 		return nil, "the nodes of --members are of no cluster yet, and this node is none of them", nil
 	case n.self != slices.Min(slices.Collect(maps.Keys(n.opts.Members))):

@@ -219,8 +219,8 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 		var o op.Op
 		o, rest = op.Next(rest)
 		if e.owner[o.Partition()] == nil {
-			return 0, false,
-				fmt.Errorf("%w: an op for partition %d, which is not of this group", op.ErrMalformed, o.Partition())
+			return 0, false, fmt.Errorf("%w: an op for partition %d, which is not of this group",
+				op.ErrMalformed, o.Partition())
 		}
 		switch o.Kind() {
 		case op.Merge:

@@ -219,7 +219,7 @@ func (t *transport) stand() { t.tell(t.summons()) }
 // stepDown makes a candidate of an earlier term a follower: it is asked for a vote that it refuses.
 func (t *transport) stepDown(term uint64) {
 	h := t.summons().RPCHeader
-	// And an empty log.
+	// The candidate that asks claims an empty log, so it is refused.
 	t.tell(&raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true})
 }
 
@@ -233,8 +233,9 @@ func (t *transport) tell(request any) {
 
 func (t *transport) summons() *raft.TimeoutNowRequest {
 	id := []byte(t.host.Node().id())
-	return &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
-		ID: id, Addr: id}}
+	return &raft.TimeoutNowRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id},
+	}
 }
 
 var standDowns = metrics.NewCounter("millrace_quorum_disk_stand_downs_total")

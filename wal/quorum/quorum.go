@@ -251,7 +251,7 @@ type Status struct {
 func position(index uint64, record int) uint64 { return index<<recordBits | uint64(record) }
 func indexOf(position uint64) uint64           { return position >> recordBits }
 
-// Behind all of an entry's records, before the next entry's.
+// endOf is the position behind all of an entry's records, before the next entry's.
 func endOf(index uint64) uint64 { return index<<recordBits | maxEntryRecords }
 
 const (

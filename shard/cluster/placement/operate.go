@@ -82,9 +82,8 @@ func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, au
 				}
 				next.State = Joining
 			case now.State == Removed:
-				return now, "",
-					fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one", ErrRefused,
-						node)
+				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one",
+					ErrRefused, node)
 			case now.State == Draining || now.State == Drained:
 				next.State = Active
 			default:
@@ -132,9 +131,8 @@ func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry
 			case now.State == Removed:
 				return now, "", fmt.Errorf("%w: node %d is removed", ErrRefused, node)
 			case now.State == Joining:
-				return now, "",
-					fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it", ErrRefused,
-						node)
+				return now, "", fmt.Errorf("%w: node %d has not joined yet, so it has nothing to give away: remove it",
+					ErrRefused, node)
 			case now.State == Active:
 				next.State = Draining
 				if !slices.ContainsFunc(d.numbers(), func(n quorum.Node) bool {
@@ -161,9 +159,9 @@ func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, aud
 				return now, "", nil
 			case now.State == Joining && now.Disk == "", now.State == Drained, force:
 			default:
-				return now, "",
-					fmt.Errorf("%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
-						ErrRefused, node, now.State)
+				return now, "", fmt.Errorf(
+					"%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
+					ErrRefused, node, now.State)
 			}
 			if now.Disk != "" {
 				err = o.mayLeave(ctx, node)
