@@ -178,7 +178,8 @@ const maxFields = 200
 // maxExportBytes bounds an answer: an address may be that of 100,000 users. One user more may stand in it.
 const maxExportBytes = 64 << 20
 
-const textExportTooLarge = "The answer would have more than 64 MiB: name fewer users, or fewer fields in 'fields_to_export'"
+const textExportTooLarge = "The answer would have more than 64 MiB: name fewer users, " +
+	"or fewer fields in 'fields_to_export'"
 
 // export answers with the users, each once, and the external ids that are nobody's.
 func (x *exchange) export(named []namedUser, fields profile.Fields) {
@@ -294,9 +295,11 @@ func (s *Server) deleteUsers(x *exchange, body value) {
 	}
 	switch {
 	case len(kinds) == 0:
-		n.fail(x.text("One of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' is required"))
+		n.fail(x.text("One of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or " +
+			"'phone_numbers' is required"))
 	case len(kinds) > 1:
-		n.fail(x.text("Only one of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or 'phone_numbers' may be provided"))
+		n.fail(x.text("Only one of 'external_ids', 'user_aliases', 'svc_ids', 'email_addresses' or " +
+			"'phone_numbers' may be provided"))
 	}
 	if n.bad != "" {
 		x.fail(fasthttp.StatusBadRequest, n.bad)

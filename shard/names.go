@@ -292,7 +292,9 @@ func (c *Coordinator) HeldState(
 }
 
 // heldBy is HeldState of a profile in hand, which it gives back.
-func (c *Coordinator) heldBy(workspace uint32, user replica.Lent, s profile.State) (held profile.StateChange, ok bool, err error) {
+func (c *Coordinator) heldBy(
+	workspace uint32, user replica.Lent, s profile.State,
+) (held profile.StateChange, ok bool, err error) {
 	own, said := profile.StateOf(user.Blob, s)
 	id, code := op.Email, uint32(op.AttrEmail)
 	if !s.ForAddress(op.Email) {
@@ -344,7 +346,8 @@ func (c *Coordinator) join(workspace uint32, users []User) error {
 				continue
 			}
 			var states []profile.StateChange
-			if err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) }); err != nil {
+			err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
+			if err != nil {
 				return err
 			}
 			if len(states) > 0 {

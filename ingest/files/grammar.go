@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// grammar checks that a text is one JSON value, as RFC 8259 has it, but for UTF-8, which is checked elsewhere. No depth is
-// too much for it.
+// grammar checks that a text is one JSON value, as RFC 8259 has it, but for UTF-8, which is checked elsewhere. No depth
+// is too much for it.
 type grammar struct {
 	open []byte // the brackets that end what is open
 }

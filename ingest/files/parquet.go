@@ -99,7 +99,9 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 		switch t := t.Value.(type) {
 		case *format.TimestampType:
 			unit := t.Unit.Value.Duration()
-			return leaf{form: func(dst []byte, v parquet.Value) []byte { return appendTime(dst, v.Int64(), unit) }}, true
+			return leaf{form: func(dst []byte, v parquet.Value) []byte {
+				return appendTime(dst, v.Int64(), unit)
+			}}, true
 		case *format.DateType:
 			return leaf{form: appendDate}, true
 		case *format.IntType:
@@ -113,19 +115,25 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 	}
 	switch f.Type().Kind() {
 	case parquet.Boolean:
-		return leaf{func(dst []byte, v parquet.Value) []byte { return strconv.AppendBool(dst, v.Boolean()) }, true}, true
+		return leaf{func(dst []byte, v parquet.Value) []byte {
+			return strconv.AppendBool(dst, v.Boolean())
+		}, true}, true
 	case parquet.Int32:
-		return leaf{func(dst []byte, v parquet.Value) []byte { return strconv.AppendInt(dst, int64(v.Int32()), 10) }, true},
-			true
+		return leaf{func(dst []byte, v parquet.Value) []byte {
+			return strconv.AppendInt(dst, int64(v.Int32()), 10)
+		}, true}, true
 	case parquet.Int64:
-		return leaf{func(dst []byte, v parquet.Value) []byte { return strconv.AppendInt(dst, v.Int64(), 10) }, true}, true
+		return leaf{func(dst []byte, v parquet.Value) []byte {
+			return strconv.AppendInt(dst, v.Int64(), 10)
+		}, true}, true
 	case parquet.Float:
 		return leaf{func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendFloat(dst, float64(v.Float()), 'g', -1, 32)
 		}, true}, true
 	case parquet.Double:
-		return leaf{func(dst []byte, v parquet.Value) []byte { return strconv.AppendFloat(dst, v.Double(), 'g', -1, 64) },
-			true}, true
+		return leaf{func(dst []byte, v parquet.Value) []byte {
+			return strconv.AppendFloat(dst, v.Double(), 'g', -1, 64)
+		}, true}, true
 	case parquet.ByteArray:
 		return leaf{form: func(dst []byte, v parquet.Value) []byte { return append(dst, v.ByteArray()...) }}, true
 	}

@@ -19,9 +19,9 @@ import (
 )
 
 // Changes that need nothing of a profile don't read it. Once the state is larger than the memory, an op for a user who
-// is not in memory is kept as a change of the user's delta (package entries). Checkpoints write deltas as operands, together
-// with how far the partition has applied the log, so that none is written twice; the store folds them into profiles
-// when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
+// is not in memory is kept as a change of the user's delta (package entries). Checkpoints write deltas as operands,
+// together with how far the partition has applied the log, so that none is written twice; the store folds them into
+// profiles when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
 //
 // What is kept unread comes out as if it had been read: needsProfile and goesUnread list what could not.
 
@@ -34,7 +34,8 @@ func needsProfile(o op.Op) bool {
 		return true
 	}
 	switch {
-	case flags.ID() != op.ExternalID: // other identifiers lead to a user by rows; a svc_id may be nobody's, who is not made
+	// Other identifiers lead to a user by rows; a svc_id may be nobody's, who is not made.
+	case flags.ID() != op.ExternalID:
 		return true
 	case flags.Has(op.Resolved): // the profile says whether the name is still its own
 		return true
@@ -218,8 +219,8 @@ var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
 // memory, and of those whom a change makes that nobody reads the profile for, that they are there: by a mark of 64 bits
 // at the number of the external id, in memory that is bounded, and forgets. Who isn't known to be there is looked for.
 //
-// An external id ceases to lead to a user when he is deleted or merged, or loses it: that sets the number apart, for ever.
-// So what is known of a number that isn't set apart stays true.
+// An external id ceases to lead to a user when he is deleted or merged, or loses it: that sets the number apart, for
+// ever. So what is known of a number that isn't set apart stays true.
 
 // knownShare: a worker whom somebody has asked keeps such a part of its memory for who is there.
 const knownShare = 4

@@ -131,7 +131,8 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 // problem tells what the service says about the request for good from what may be otherwise in a while.
 func (b *buckets) problem(err error) error {
 	var r minio.ErrorResponse
-	if errors.As(err, &r); r.StatusCode >= 400 && r.StatusCode < 500 && r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusRequestTimeout {
+	if errors.As(err, &r); r.StatusCode >= 400 && r.StatusCode < 500 &&
+		r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusRequestTimeout {
 		return err
 	}
 	return &awayError{err}

@@ -28,8 +28,8 @@ func (o *outcome) refuse(s sent, reason string) { o.refusals = append(o.refusals
 
 func (o *outcome) text(s sent) []byte { return o.request.text[s.from:s.to] }
 
-// deliver sends rows until the server has said something of each. A request that is refused as a whole, for one row that
-// is no JSON or since it is too large, is sent again in parts.
+// deliver sends rows until the server has said something of each. A request that is refused as a whole, for one row
+// that is no JSON or since it is too large, is sent again in parts.
 func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) error {
 	if len(rows) == 0 {
 		return nil

@@ -69,7 +69,8 @@ func (j *job) checkUnchanged() error {
 	case hash != j.state.Hash:
 		return errChanged
 	}
-	j.o.Logger.Warn("the file has changed since it was begun, and was taken as it was: what it is now counts as another file",
+	j.o.Logger.Warn("the file has changed since it was begun, and was taken as it was: "+
+		"what it is now counts as another file",
 		"file", j.path)
 	return nil
 }

@@ -2,12 +2,12 @@
 //
 // A file is read twice: once to check all of it and to know its hash, then to send it. Each row goes to the lane of the
 // user whom it names; a lane puts its rows together to requests, and has one of them under way at a time. So one user's
-// rows of a kind take effect in the order of the file, as long as they name him in the same way; those of several kinds,
-// where it matters (request.takes).
+// rows of a kind take effect in the order of the file, as long as they name him in the same way; those of several
+// kinds, where it matters (request.takes).
 //
 // Each row takes effect once, whatever is killed and when:
-//   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does the
-//     request's Idempotency-Key.
+//   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does
+//     the request's Idempotency-Key.
 //   - What was answered is noted in the file's state, with the end of the refused file (state.go). What was answered
 //     behind the last note is sent again, with the same key, and answered the same.
 //
@@ -40,25 +40,26 @@ type Options struct {
 	URL []string
 	// Key is the API key, with the permission users.track, and users.delete for deletions. Required.
 	Key string
-	// Paths are files, directories whose files are taken in the order of their names, and s3://BUCKET/PREFIX, whose objects
-	// are taken in the order of their keys. Required.
+	// Paths are files, directories whose files are taken in the order of their names, and s3://BUCKET/PREFIX, whose
+	// objects are taken in the order of their keys. Required.
 	Paths []string
 	// S3 is where buckets are.
 	S3 S3
-	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first path,
-	// of a bucket in the working directory).
+	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first
+	// path, of a bucket in the working directory).
 	State string
 	// Refused is the directory of the refused files (default: beside each file, of objects the one in State).
 	Refused string
-	// MaxCopyBytes bounds the copy that is made of an object, and of what is packed, unpacked, in State (default 64 GiB).
+	// MaxCopyBytes bounds the copy that is made of an object, and of what is packed, unpacked, in State (default 64
+	// GiB).
 	MaxCopyBytes int64
 
 	// Kind of the rows that don't say one (default: attributes).
 	Kind files.Kind
 	// Format of all files (default: by their names).
 	Format files.Format
-	// Malformed says what is refused for a row that can't be read: file, then nothing of it is taken, or row (default: file
-	// in NDJSON, row in CSV).
+	// Malformed says what is refused for a row that can't be read: file, then nothing of it is taken, or row (default:
+	// file in NDJSON, row in CSV).
 	Malformed string
 	// MaxRowBytes and MaxColumns bound rows, see files.Options.
 	MaxRowBytes, MaxColumns int
@@ -77,13 +78,14 @@ type Options struct {
 	Timeout time.Duration
 	// Patience is how long the server may be out of reach before the import gives up (default 10 min).
 	Patience time.Duration
-	// Late goes on with files that were left off so long ago that the server may have forgotten which requests it has had.
+	// Late goes on with files that were left off so long ago that the server may have forgotten which requests it has
+	// had.
 	Late bool
 
 	// Watch goes on looking for files until the context ends.
 	Watch bool
-	// Settle is how long a file must have been left alone before it is taken from a watched directory; 0: it is taken at
-	// once, half written or not.
+	// Settle is how long a file must have been left alone before it is taken from a watched directory; 0: it is taken
+	// at once, half written or not.
 	Settle time.Duration
 	// Poll is how often a watched directory is looked at (default 2 s).
 	Poll time.Duration

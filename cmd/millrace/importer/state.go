@@ -78,7 +78,8 @@ func openStates(dir string) (*states, error) {
 			return nil, fmt.Errorf("state %q: %w", path, err)
 		}
 		if one.Version != stateVersion {
-			return nil, fmt.Errorf("state %q: it has version %d, this program knows %d", path, one.Version, stateVersion)
+			return nil, fmt.Errorf("state %q: it has version %d, this program knows %d",
+				path, one.Version, stateVersion)
 		}
 		s.byName[one.Name] = append(s.byName[one.Name], one)
 	}
@@ -88,7 +89,8 @@ func openStates(dir string) (*states, error) {
 // unchanged reports whether a file was taken to its end as it is, by what can be known without reading it.
 func (s *states) unchanged(f *found) bool {
 	for _, one := range s.byName[f.name()] {
-		if one.Done && one.Path == f.path && one.Size == f.size && one.Modified.Equal(f.modified) && one.ETag == f.etag() {
+		if one.Done && one.Path == f.path && one.Size == f.size &&
+			one.Modified.Equal(f.modified) && one.ETag == f.etag() {
 			return true
 		}
 	}
@@ -136,7 +138,8 @@ func (one *state) resume(o *Options) error {
 		return errors.New("it was begun with another --update-existing-only")
 	case one.APIKey != hashOfKey(o.Key):
 		return errors.New("it was begun with another API key, by which alone the server knows what it has had")
-	case !o.Late && one.Kind != files.Deletions && time.Since(one.Saved) > keeps: // attributes may say `inc`, or be events
+	// Deletions may be done twice; attributes may say `inc`, and events count.
+	case !o.Late && one.Kind != files.Deletions && time.Since(one.Saved) > keeps:
 		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, "+
 			"of which a part could be applied twice; --late goes on all the same",
 			one.Saved.Format(time.RFC3339))
