@@ -184,7 +184,7 @@ func (c *fleet) cutMinorityOff(r *rand.Rand) {
 	f := c.cut("", both([]*peer{alone}, others))
 	c.t.Logf("all groups are led again %v after node %d was cut off", c.led(alone).Round(time.Millisecond), alone.number)
 	c.until("the minority says that it is not ready", func() bool { return !alone.isReady() })
-	var answers []string
+	var answers []reply
 	for _, request := range [][3]string{
 		{http.MethodPost, "/users/track", `{"events":[{"external_id":"minority","name":"e","time":"2026-01-31T09:30:00Z"}]}`},
 		{http.MethodPost, "/users/export/ids", `{"external_ids":["minority"],"fields_to_export":["custom_events"]}`},
@@ -194,13 +194,16 @@ func (c *fleet) cutMinorityOff(r *rand.Rand) {
 		require.NoError(c.t, err, request[1])
 		require.Equal(c.t, 503, a.status, "%s: %s", request[1], a.body)
 		require.NotEmpty(c.t, a.header.Get("Retry-After"), a.body)
-		answers = append(answers, a.body)
+		answers = append(answers, a)
 	}
 	f.end()
 	c.waitReady()
 	a := alone.site.post(c.t, "/users/export/ids", allKey, `{"external_ids":["minority"],"fields_to_export":["custom_events"]}`)
 	require.Equal(c.t, 201, a.status, a.body)
-	require.NotContains(c.t, a.body, "custom_events", "what was refused was done; the answers were %q", answers)
+	// Where the answer says that nobody knows, the event may be in the node's log, and a majority takes it up.
+	if answers[0].isUndone() {
+		require.NotContains(c.t, a.body, "custom_events", "what was refused was done; the answer was %q", answers[0].body)
+	}
 }
 
 // replaceDisk takes the disk of the last node away. Its number is refused with an empty one; a new node takes its

@@ -181,7 +181,8 @@ func (h *Host) DialRequests(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeRequests, 0, timeout)
 }
 
-// DialCalls opens a connection for calls to a node. Errors: ErrUnauthenticated, or what the network says.
+// DialCalls opens a connection for calls to a node; when it is closed, what has not been sent yet is dropped. Errors:
+// ErrUnauthenticated, or what the network says.
 func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeCalls, 0, timeout)
 }
@@ -390,6 +391,9 @@ func (h *Host) dial(address string, out handshake, timeout time.Duration) (*Conn
 	if err != nil {
 		return nil, err
 	}
+	if out.purpose == purposeCalls || out.purpose == purposeRequests {
+		discardOnClose(raw)
+	}
 	_ = raw.SetDeadline(deadline)
 	if h.client != nil {
 		raw = tls.Client(raw, h.client)
@@ -404,6 +408,15 @@ func (h *Host) dial(address string, out handshake, timeout time.Duration) (*Conn
 	}
 	_ = raw.SetDeadline(time.Time{})
 	return c, nil
+}
+
+// discardOnClose has the kernel drop what is still to be sent when a connection is closed, or the process ends: a call
+// that was given up must not arrive later, when the network is whole again. Who calls closes only what it waits for no
+// more.
+func discardOnClose(c net.Conn) {
+	if c, ok := c.(interface{ SetLinger(seconds int) error }); ok {
+		_ = c.SetLinger(0)
+	}
 }
 
 func (h *Host) introduce(c *Conn, out handshake) error {

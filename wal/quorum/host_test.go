@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -210,6 +211,46 @@ func testGroupOverTLS(t *testing.T) {
 	f.start()
 	g.write(20)
 	g.same()
+}
+
+// A call that is given up doesn't arrive later: who called closes its connection, which drops what is on its way. What
+// else goes between nodes, and answers, are sent to the end.
+func TestClosingDropsCalls(t *testing.T) {
+	for name, c := range map[string]*tls.Config{"plain": nil, "TLS": newAuthority(t).config(t)} {
+		where := map[Node]string{}
+		one, two := testHost(t, where, 1, "c", c), testHost(t, where, 2, "c", c)
+		group, err := two.openGroup(5)
+		require.NoError(t, err)
+		for _, dialed := range []struct {
+			purpose byte
+			drops   bool
+			at      net.Listener
+		}{{purposeCalls, true, two.Calls()}, {purposeRequests, true, two.Requests()}, {purposeRaft, false, group.raft}, {purposeState, false, group.state}} {
+			mine, err := one.dialNode(2, dialed.purpose, 5, time.Second)
+			require.NoError(t, err)
+			theirs, err := dialed.at.Accept()
+			require.NoError(t, err)
+			require.NoError(t, mine.Close())
+			raw := theirs.(*Conn).Conn
+			if encrypted, ok := raw.(*tls.Conn); ok {
+				raw = encrypted.NetConn()
+			}
+			_, err = io.ReadAll(raw)
+			if dialed.drops {
+				require.ErrorIs(t, err, syscall.ECONNRESET, "%s, purpose %d", name, dialed.purpose)
+			} else {
+				require.NoError(t, err, "%s, purpose %d", name, dialed.purpose)
+			}
+			_ = theirs.Close()
+		}
+		answered, err := one.DialCalls(2, time.Second)
+		require.NoError(t, err)
+		answers, err := two.Calls().Accept()
+		require.NoError(t, err)
+		require.NoError(t, answers.Close())
+		_, err = io.ReadAll(answered)
+		require.NoError(t, err, name)
+	}
 }
 
 // authority signs certificates.
