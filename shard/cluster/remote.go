@@ -31,7 +31,8 @@ import (
 // There is one verdict for all calls. A node that hasn't answered a ping, nor anything else since, in PingTimeout, is
 // silent: it is paused, or its link is cut, perhaps in one direction. Then all calls of it that are under way end at
 // once, and further ones are not made until it has answered a ping. Who called turns to whoever leads now. A call that
-// comes to its own, shorter end says nothing of the node.
+// comes to its own, shorter end says nothing of the node. What of a call had not arrived when it ended does not arrive
+// later, since closing its connection drops it (quorum.Host).
 type remote struct {
 	n        *Node
 	node     quorum.Node
