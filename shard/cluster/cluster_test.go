@@ -116,6 +116,22 @@ func (c *testCluster) ready(node quorum.Node) {
 	c.eventually(func() error { return c.node(node).Ready() })
 }
 
+// whole waits until each node has its replica of every group, in a cluster where all have all. One that serves a group
+// may still be opening its own replica of it.
+func (c *testCluster) whole() {
+	c.t.Helper()
+	c.eventually(func() error {
+		for _, n := range c.all() {
+			for i := range n.replicas {
+				if n.group(uint32(i)) == nil {
+					return fmt.Errorf("node %d has no replica of group %d yet", n.self, i)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 func (c *testCluster) eventually(f func() error) {
 	c.t.Helper()
 	var err error

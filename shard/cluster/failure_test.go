@@ -27,6 +27,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
+	c.whole()
 	l := startLoad(c, seed, 6, 40)
 	for range testsize.Of(30, 15, 8) {
 		l.more(20)
@@ -53,6 +54,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 func TestHandOverAnswersFirst(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) { o.HandOverTimeout = patience })
+	c.whole()
 	const requests, token = 60, 7
 	var gates []*gate
 	for _, n := range c.all() {
@@ -113,6 +115,7 @@ func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 3, nil)
+	c.whole()
 	l := startLoad(c, seed, 6, 40)
 	for node := quorum.Node(1); node <= 3; node++ {
 		l.more(20)
