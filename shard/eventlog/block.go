@@ -330,8 +330,8 @@ func (r *blockReader) read(group int, dst *rows) error {
 	return nil
 }
 
-// touches says whether a group has events of a user that may be gone.
-func (r *blockReader) touches(group int, deleted *deletedSet) (bool, error) {
+// touches says whether a group has events of a user whom gone names.
+func (r *blockReader) touches(group int, gone func(workspace uint32, number uint64) bool) (bool, error) {
 	g := &r.info.groups[group]
 	if err := r.load(g, isUserColumn); err != nil {
 		return false, err
@@ -340,10 +340,7 @@ func (r *blockReader) touches(group int, deleted *deletedSet) (bool, error) {
 	if !ok {
 		return false, r.corrupt("group %d makes no sense", group)
 	}
-	return slices.ContainsFunc(users, func(u user) bool {
-			return deleted.mayTouch(u.workspace, u.number, r.info.first)
-		}),
-		nil
+	return slices.ContainsFunc(users, func(u user) bool { return gone(u.workspace, u.number) }), nil
 }
 
 // load reads and checks those columns of a group that want wants.

@@ -40,7 +40,7 @@ func randomRows(r *rand.Rand, n int) *rows {
 	for range n {
 		w := row{
 			position: 100 + r.Uint64N(uint64(n)/4+1), time: int64(number()), number: number(), ordinal: uint32(r.IntN(1 << r.IntN(20))), workspace: uint32(number()),
-			name: rs.names.intern(&rs.pages, text()), kind: op.Event, id: op.IDKind(r.IntN(6)), resolved: r.IntN(2) == 0, key: text(),
+			name: rs.intern(text()), kind: op.Event, id: op.IDKind(r.IntN(6)), resolved: r.IntN(2) == 0, key: text(),
 		}
 		w.stamp = int64(w.position) * 1000 // one for each position
 		w.accepted = w.stamp + int64(w.ordinal)
@@ -48,7 +48,7 @@ func randomRows(r *rand.Rand, n int) *rows {
 			w.accepted = int64(number())
 		}
 		if r.IntN(2) == 0 {
-			w.app = rs.names.intern(&rs.pages, text()) + 1
+			w.app = rs.intern(text()) + 1
 		}
 		if r.IntN(2) == 0 {
 			w.kind, w.price, w.total, w.quantity, w.currency = op.Purchase, number(), int64(number()), uint32(number()), [3]byte{byte(r.Uint32()), 'U', 0}
@@ -57,7 +57,7 @@ func randomRows(r *rand.Rand, n int) *rows {
 			}
 		}
 		for range r.IntN(4) {
-			w.properties = binary.AppendUvarint(w.properties, uint64(rs.names.intern(&rs.pages, fmt.Append(nil, r.IntN(1+r.IntN(50))))))
+			w.properties = binary.AppendUvarint(w.properties, uint64(rs.intern(fmt.Append(nil, r.IntN(1+r.IntN(50))))))
 			w.properties = randomValue(r, w.properties, text)
 		}
 		rs.list = append(rs.list, w)
@@ -89,11 +89,11 @@ type plainRow struct {
 
 func plain(rs *rows) (list []plainRow) {
 	for _, w := range rs.list {
-		p := plainRow{row: w, key: string(w.key), name: string(rs.names.at(w.name))}
+		p := plainRow{row: w, key: string(w.key), name: string(rs.name(w.name))}
 		if w.app > 0 {
-			p.app = "+" + string(rs.names.at(w.app-1))
+			p.app = "+" + string(rs.name(w.app-1))
 		}
-		eachProperty(w.properties, func(name uint32, v op.Value) { p.properties += fmt.Sprintf("%q=%x ", rs.names.at(name), v) })
+		op.EachField(w.properties, func(name uint32, v op.Value) { p.properties += fmt.Sprintf("%q=%x ", rs.name(name), v) })
 		p.row.key, p.row.properties, p.row.name, p.row.app = nil, nil, 0, 0
 		list = append(list, p)
 	}

@@ -85,7 +85,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []ro
 	err := l.readBlock(ctx, b, nil, func(rs *rows) error {
 		for i := range rs.list {
 			if r := &rs.list[i]; !deleted.covers(r) {
-				parts[d.Of(r.number)].adopt(r, &rs.names)
+				parts[d.Of(r.number)].adopt(rs, r)
 			}
 		}
 		return nil

@@ -6,86 +6,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"millrace/shard/op"
 )
-
-// Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes
-// are lent for the call that it is passed to.
-type Event struct {
-	// Group, Position, Ordinal and Index are its place: in whose log (Options.Group), and where in it. Together its id,
-	// the same for ever.
-	Group    string
-	Position uint64
-	Ordinal  uint32
-	// Index tells several changes of states from one another that one object has made; 0 for all else.
-	Index uint32
-
-	Workspace  uint32
-	Kind       op.Kind   // op.Event, op.Purchase, op.Delete, EmailState …
-	Time       time.Time // when it happened, to the ms
-	AcceptedAt time.Time // when the server took it, to the µs
-
-	// ID says by which identifier the object was addressed, Key is that identifier in canonical form (op.Op.Key).
-	ID  op.IDKind
-	Key []byte
-	// Number is the number of the user's profile when Resolved; else the home number of Key, under which the engine
-	// found or made the profile. For an external id the two are the same, but for a user that was deleted and came
-	// again.
-	Number   uint64
-	Resolved bool
-
-	Name []byte // of the event, the product id, or the id of the subscription group
-	App  []byte // empty without one
-
-	// Of a purchase alone. Total is price × quantity in minor units of the currency.
-	Currency [3]byte
-	Price    float64
-	Quantity uint32
-	Total    int64
-
-	// Of a change of a state: opted_in, subscribed, unsubscribed or empty for removed; through which endpoint; of a
-	// group its channel.
-	Status  []byte
-	Source  op.Source
-	Channel byte
-
-	Gone uint64 // of a merge: the number of who was merged into Number; ID and Key are his external id
-
-	// Properties is a JSON object, nil for none; of attributes, those that were sent.
-	Properties []byte
-
-	fields []byte // the same as the row has it, with names; only where the log is read
-	names  *names
-}
-
-// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and
-// - in front; behind it a dot and 2 or more of index where there is one.
-func (e *Event) AppendID(dst []byte) []byte {
-	if e.Group != "" {
-		dst = append(append(dst, e.Group...), '-')
-	}
-	dst = appendID(dst, e.Position, e.Ordinal)
-	if e.Index > 0 {
-		dst = appendHex(append(dst, '.'), uint64(e.Index), 2)
-	}
-	return dst
-}
-
-func appendID(dst []byte, position uint64, ordinal uint32) []byte {
-	return appendHex(appendHex(dst, position, 16), uint64(ordinal), 4)
-}
-
-func appendHex(dst []byte, v uint64, width int) []byte {
-	var b [16]byte
-	digits := strconv.AppendUint(b[:0], v, 16)
-	for range width - len(digits) {
-		dst = append(dst, '0')
-	}
-	return append(dst, digits...)
-}
 
 // Query chooses events. The zero value of a field means no restriction.
 type Query struct {
@@ -99,6 +23,9 @@ type Query struct {
 	// SkipDamaged goes on behind a block that can't be read; its error is returned when all else has been passed on.
 	SkipDamaged bool
 }
+
+// noted says whether a query asks for what the engine notes.
+func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, isNoted) }
 
 func (q *Query) wantsKind(k op.Kind) bool {
 	if len(q.Kinds) == 0 {
@@ -148,7 +75,7 @@ func (f *filter) wantsBlock(b *blockInfo) bool {
 	return f.wantsTimes(b.minTime, b.maxTime) && (f.query.Workspace == 0 || b.hasWorkspace(f.query.Workspace))
 }
 
-func (f *filter) wants(r *row, n *names) bool {
+func (f *filter) wants(rs *rows, r *row) bool {
 	q := &f.query
 	if r.time < f.since || r.time >= f.until || q.Workspace != 0 && r.workspace != q.Workspace {
 		return false
@@ -157,7 +84,7 @@ func (f *filter) wants(r *row, n *names) bool {
 		return false
 	}
 	if f.names != nil && isEvent(r.kind) {
-		_, ok := f.names[string(n.at(r.name))]
+		_, ok := f.names[string(rs.name(r.name))]
 		return ok
 	}
 	return true
@@ -331,10 +258,10 @@ func (x *exporter) gather() error {
 func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 	for i := range rs.list {
 		r := &rs.list[i]
-		if r.position < from || r.position > x.end || !x.filter.wants(r, &rs.names) || deleted.covers(r) {
+		if r.position < from || r.position > x.end || !x.filter.wants(rs, r) || deleted.covers(r) {
 			continue
 		}
-		x.fill(r, &rs.names)
+		x.fill(rs, r)
 		if err := x.f(&x.event); err != nil {
 			return err
 		}
@@ -345,21 +272,22 @@ func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 	return nil
 }
 
-func (x *exporter) fill(r *row, n *names) {
+func (x *exporter) fill(rs *rows, r *row) {
 	x.event = Event{
 		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Index: r.index,
 		Workspace: r.workspace, Kind: r.kind,
 		Time: time.UnixMilli(r.time).UTC(), AcceptedAt: time.UnixMicro(r.accepted).UTC(),
-		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: n.at(r.name),
+		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: rs.name(r.name),
 		Currency: r.currency, Price: math.Float64frombits(r.price), Quantity: r.quantity, Total: r.total,
 	}
 	if r.app > 0 {
-		x.event.App = n.at(r.app - 1)
+		x.event.App = rs.name(r.app - 1)
 	}
 	if !hasProperties(r.kind) {
-		x.event.fillFields(r, n)
+		fillNoted(&x.event, rs.fields(r))
 	} else if len(r.properties) > 0 {
-		x.buf = appendPropertiesJSON(x.buf[:0], r.properties, n)
-		x.event.Properties, x.event.fields, x.event.names = x.buf, r.properties, n
+		x.event.Fields = rs.fields(r)
+		x.buf = x.event.Fields.AppendJSON(x.buf[:0])
+		x.event.Properties = x.buf
 	}
 }

@@ -60,7 +60,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error)
 				return f.x.end, nil
 			}
 			part := f.parts[p.part]
-			f.x.fill(&part.list[p.row], &part.names)
+			f.x.fill(part, &part.list[p.row])
 			if err := pass(&f.x.event); err != nil {
 				f.stepBack(p.position)
 				if err == Stop {
@@ -180,7 +180,7 @@ func (f *Follower) index(from uint64) {
 	for p, rs := range f.parts {
 		for i := range rs.list {
 			r := &rs.list[i]
-			if r.position < from || r.accepted < f.since || !f.x.filter.wants(r, &rs.names) || f.deleted.covers(r) {
+			if r.position < from || r.accepted < f.since || !f.x.filter.wants(rs, r) || f.deleted.covers(r) {
 				continue
 			}
 			f.order = append(f.order, place{r.position, r.ordinal, r.index, uint32(p), uint32(i)})

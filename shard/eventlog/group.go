@@ -243,7 +243,7 @@ func (w *groupWriter) collectNames(list []row, n *names) {
 		if list[i].app > 0 {
 			w.use(list[i].app - 1)
 		}
-		eachProperty(list[i].properties, func(name uint32, _ op.Value) { w.use(name) })
+		op.EachField(list[i].properties, func(name uint32, _ op.Value) { w.use(name) })
 	}
 }
 
@@ -251,17 +251,6 @@ func (w *groupWriter) use(name uint32) {
 	if w.newName[name] == 0 {
 		w.oldName = append(w.oldName, name)
 		w.newName[name] = uint32(len(w.oldName))
-	}
-}
-
-func eachProperty(b []byte, f func(name uint32, v op.Value)) {
-	for len(b) > 0 {
-		name, v, rest, ok := op.NextField(b)
-		if !ok {
-			return
-		}
-		f(name, v)
-		b = rest
 	}
 }
 
@@ -353,7 +342,7 @@ func (w *groupWriter) properties(list []row) {
 	for i := range list {
 		shape = shape[:0]
 		n := uint64(0)
-		eachProperty(list[i].properties, func(name uint32, _ op.Value) {
+		op.EachField(list[i].properties, func(name uint32, _ op.Value) {
 			name = w.newName[name] - 1
 			counts[name]++
 			n++
@@ -381,7 +370,7 @@ func (w *groupWriter) properties(list []row) {
 		end += n
 	}
 	for i := range list {
-		eachProperty(list[i].properties, func(name uint32, v op.Value) {
+		op.EachField(list[i].properties, func(name uint32, v op.Value) {
 			at := &w.nameEnd[w.newName[name]-1]
 			w.byName[*at] = v
 			*at++

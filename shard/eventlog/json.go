@@ -9,16 +9,16 @@ import (
 	"millrace/shard/profile"
 )
 
-// appendPropertiesJSON appends properties as a JSON object, without line breaks.
-func appendPropertiesJSON(dst, properties []byte, n *names) []byte {
+// AppendJSON appends fields as a JSON object, without line breaks.
+func (x Fields) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	first := true
-	eachProperty(properties, func(name uint32, v op.Value) {
+	x.Each(func(name []byte, v op.Value) {
 		if !first {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(profile.AppendJSONString(dst, n.at(name)), ':')
+		dst = append(profile.AppendJSONString(dst, name), ':')
 		dst = appendValue(dst, v)
 	})
 	return append(dst, '}')

@@ -92,7 +92,7 @@ func (w *world) onDiskNames() (names []string) {
 				if !isEvent(rs.list[i].kind) {
 					continue
 				}
-				names = append(names, string(rs.names.at(rs.list[i].name)))
+				names = append(names, string(rs.name(rs.list[i].name)))
 			}
 			return nil
 		}))

@@ -431,11 +431,12 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 		return err
 	}
 	defer r.close()
+	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.info.first) }
 	for i := range r.info.groups {
 		if err := l.pack.pace.rest(); err != nil {
 			return err
 		}
-		if touched, err := r.touches(i, deleted); err != nil {
+		if touched, err := r.touches(i, gone); err != nil {
 			return err
 		} else if touched {
 			return l.cleanTouched(b, r, deleted)
@@ -454,8 +455,8 @@ func (l *Log) cleanTouched(b *block, r *blockReader, deleted *deletedSet) error 
 			return err
 		}
 		for k := range group.list {
-			if w := group.list[k]; !deleted.covers(&w) {
-				kept.adopt(&w, &group.names)
+			if w := &group.list[k]; !deleted.covers(w) {
+				kept.adopt(&group, w)
 			}
 		}
 	}

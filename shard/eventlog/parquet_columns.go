@@ -87,8 +87,8 @@ func (f parquetField) Value(reflect.Value) reflect.Value { panic("BUG: a row by 
 
 // setOwn sets the properties that have columns of their own.
 func (x *parquetEncoder) setOwn(e *Event) {
-	eachProperty(e.fields, func(name uint32, v op.Value) {
-		c, ok := x.own[string(e.names.at(name))]
+	e.Fields.Each(func(name []byte, v op.Value) {
+		c, ok := x.own[string(name)]
 		if !ok {
 			return
 		}

@@ -39,20 +39,20 @@ func TestParquetColumns(t *testing.T) {
 	}
 	var out bytes.Buffer
 	e := NewEncoder(&out, Parquet, op.Event, false, nil, columns)
-	n := &names{}
-	var p pages
-	for range 3 {
-		n.intern(&p, []byte("other"))
+	names := [][]byte{[]byte("other")}
+	for _, c := range columns {
+		names = append(names, []byte(c.Name))
 	}
 	const rows = parquetRowGroup + parquetBatch + 1
 	for i := range rows {
-		event := Event{Position: uint64(i), Kind: op.Event, Name: []byte("n"), names: n}
+		event := Event{Position: uint64(i), Kind: op.Event, Name: []byte("n")}
 		if i%9 < len(values) {
-			event.fields = append([]byte{byte(n.intern(&p, []byte("other")))}, op.AppendInt(nil, 7)...)
-			for _, c := range columns {
-				event.fields = append(append(event.fields, byte(n.intern(&p, []byte(c.Name)))), values[i%9].v...)
+			fields := append([]byte{0}, op.AppendInt(nil, 7)...)
+			for c := range columns {
+				fields = append(append(fields, byte(1+c)), values[i%9].v...)
 			}
-			event.Properties = appendPropertiesJSON(nil, event.fields, n)
+			event.Fields = Fields{fields, names}
+			event.Properties = event.Fields.AppendJSON(nil)
 		}
 		require.NoError(t, e.Write(&event))
 	}

@@ -3,13 +3,9 @@ package eventlog
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"slices"
 
-	"millrace/shard/bodies"
-	"millrace/shard/books"
 	"millrace/shard/op"
-	"millrace/shard/replica"
 )
 
 // rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives
@@ -50,21 +46,38 @@ func (r *rows) reset() {
 }
 
 // adopt adds a copy of another's row.
-func (r *rows) adopt(w *row, n *names) {
+func (r *rows) adopt(from *rows, w *row) {
 	c := *w
-	c.name = r.names.intern(&r.pages, n.at(w.name))
+	c.name = r.intern(from.name(w.name))
 	if w.app > 0 {
-		c.app = r.names.intern(&r.pages, n.at(w.app-1)) + 1
+		c.app = r.intern(from.name(w.app-1)) + 1
 	}
-	c.key = r.pages.keep(w.key)
+	c.key = r.keep(w.key)
 	var b []byte
-	eachProperty(w.properties, func(name uint32, v op.Value) {
-		b = binary.AppendUvarint(b, uint64(r.names.intern(&r.pages, n.at(name))))
+	op.EachField(w.properties, func(name uint32, v op.Value) {
+		b = binary.AppendUvarint(b, uint64(r.intern(from.name(name))))
 		b = append(b, v...)
 	})
-	c.properties = r.pages.keep(b)
+	c.properties = r.keep(b)
 	r.list = append(r.list, c)
 }
+
+// intern returns the index of a name, which it copies.
+func (r *rows) intern(name []byte) uint32 { return r.names.intern(&r.pages, name) }
+
+// name is the one with an index; nil beyond the end.
+func (r *rows) name(i uint32) []byte {
+	if int(i) >= len(r.names.list) {
+		return nil
+	}
+	return r.names.list[i]
+}
+
+// keep copies bytes to where they stay until reset.
+func (r *rows) keep(b []byte) []byte { return r.pages.keep(b) }
+
+// fields are what a row has as properties.
+func (r *rows) fields(w *row) Fields { return Fields{w.properties, r.names.list} }
 
 // sort orders the rows by time, then by place in the log.
 func (r *rows) sort() {
@@ -99,14 +112,6 @@ func (n *names) intern(p *pages, name []byte) uint32 {
 	return i
 }
 
-// at is the name with index i, nil beyond the end.
-func (n *names) at(i uint32) []byte {
-	if int(i) >= len(n.list) {
-		return nil
-	}
-	return n.list[i]
-}
-
 // pages hold bytes that must not move. Full ones belong to who points into them.
 type pages struct {
 	page []byte
@@ -126,233 +131,3 @@ func (p *pages) keep(b []byte) []byte {
 
 // reset gives the last page to new bytes: nothing kept before may be used any more.
 func (p *pages) reset() { p.page = p.page[:0] }
-
-// stretch is a part of the log that has been read.
-type stretch struct {
-	rows
-	first, last uint64 // positions
-	oldest      int64  // stamp of the first record
-	newest      int64  // when the newest event was accepted; 0 without any
-	eventBytes  int64  // of events, in the log
-	bytes       int64  // of all records
-	deletions   []deletion
-	dropped     int
-	notes       notes
-
-	recNames, innerNames op.Names
-	ids                  []uint32 // of the record at hand: index in names plus one
-	scratch              []byte
-}
-
-func (s *stretch) begin(first, to uint64) {
-	s.rows.reset()
-	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames,
-		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
-}
-
-// addRecord adds the events and deletions of a record.
-func (s *stretch) addRecord(position uint64, payload []byte) error {
-	rec, err := op.ParseRecord(payload, s.recNames)
-	if err != nil {
-		return fmt.Errorf("position %d: %w", position, err)
-	}
-	s.recNames = rec.Names
-	if s.last < s.first {
-		s.oldest = rec.Stamp
-	}
-	if err := s.notes.reach(position); err != nil {
-		return err
-	}
-	s.last = position
-	s.bytes += int64(len(payload))
-	s.newNames(&rec)
-	stamp, ordinal := rec.Stamp, uint32(0)
-	for rest := rec.Ops; len(rest) > 0; ordinal++ {
-		var o op.Op
-		o, rest = op.Next(rest)
-		rec.Stamp = stamp + int64(ordinal)
-		if err := s.addPlace(position, ordinal, stamp, &rec, o); err != nil {
-			return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-		}
-	}
-	return nil
-}
-
-// addPlace adds what the op at a place of the log is, alone or in a message.
-func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
-	of := rec
-	switch o.Kind() {
-	case op.Attributes:
-		if o.Flags().Has(op.Streamed) {
-			s.addAttributes(position, ordinal, stamp, rec, o)
-		}
-	case op.Event, op.Purchase, op.Delete:
-		if err := s.addOp(position, ordinal, stamp, rec, o); err != nil {
-			return err
-		}
-		if o.Kind() == op.Delete { // in a message it is of events that another group has of the same user
-			s.addDeletion(position, ordinal, stamp, rec, o)
-		}
-	case op.Message:
-		inner, brought, err := message(o, s.innerNames)
-		if err != nil {
-			return err
-		}
-		s.innerNames = inner.Names
-		of, o = &inner, brought
-		switch k := o.Kind(); {
-		case k == op.Attributes && o.Flags().Has(op.Streamed):
-			s.newNames(&inner)
-			s.addAttributes(position, ordinal, stamp, &inner, o)
-			s.newNames(rec)
-		case k == op.Event, k == op.Purchase, k == op.Delete:
-			s.newNames(&inner)
-			if err := s.addOp(position, ordinal, stamp, &inner, o); err != nil {
-				return err
-			}
-			s.newNames(rec)
-		}
-	}
-	for c := s.notes.next(position, ordinal); c != nil; c = s.notes.next(position, ordinal) {
-		s.addNoted(position, ordinal, stamp, of, o, c)
-	}
-	return nil
-}
-
-// message opens the record in a Message and returns its only op.
-func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
-	body := o.Body()
-	if len(body) < 9 {
-		return rec, nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
-	}
-	if rec, err = op.ParseRecord(replica.MessageRecord(body), names); err != nil {
-		return rec, nil, err
-	}
-	if rec.Count != 1 {
-		return rec, nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
-	}
-	inner, _ = op.Next(rec.Ops)
-	return rec, inner, nil
-}
-
-func (s *stretch) newNames(rec *op.Record) {
-	s.ids = append(s.ids[:0], make([]uint32, len(rec.Names))...)
-}
-
-// nameOf is the index, in names, of a record's name.
-func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
-	if int(i) >= len(s.ids) {
-		return s.names.intern(&s.pages, nil)
-	}
-	if s.ids[i] == 0 {
-		s.ids[i] = s.names.intern(&s.pages, rec.Names[i]) + 1
-	}
-	return s.ids[i] - 1
-}
-
-func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
-	if o.Kind() == op.Delete {
-		d, ok, err := newDeletion(position, ordinal, rec, o)
-		if ok && err == nil {
-			s.deletions = append(s.deletions, d)
-		}
-		return err
-	}
-	r := row{
-		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
-		workspace: rec.Workspace, kind: o.Kind(),
-		id: o.Flags().ID(), resolved: o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID, number: o.Number(),
-	}
-	body := o.Body()
-	var app uint32
-	var properties []byte
-	if r.kind == op.Event {
-		b := op.EventBody(body)
-		if len(b) < 16 {
-			return nil // the engine has ignored it
-		}
-		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
-	} else {
-		b := op.PurchaseBody(body)
-		if len(b) < 40 {
-			return nil
-		}
-		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()
-		r.total, r.price, r.quantity, r.currency = b.Total(), b.PriceBits(), b.Quantity(), b.Currency()
-	}
-	if app != 0 {
-		r.app = s.nameOf(rec, app-1) + 1
-	}
-	r.key = s.pages.keep(o.Key())
-	r.properties = s.keepProperties(rec, properties)
-	s.eventBytes += int64(len(o))
-	s.list = append(s.list, r)
-	return nil
-}
-
-// addDeletion adds a row for a user who was deleted, and one for each who was merged into that one before, since events
-// went out under their numbers, too. Their ordinals have how many there were before in the upper bits.
-func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
-	rows := uint32(0)
-	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has read it
-		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
-			return
-		}
-		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp,
-			accepted: rec.Stamp, time: rec.Stamp / 1000,
-			workspace: rec.Workspace, kind: op.Delete, id: op.SvcID, resolved: true, number: x.Number,
-			name: s.names.intern(&s.pages, nil)})
-		s.eventBytes += rowOverhead
-		rows++
-	})
-}
-
-// mergedShift is where an ordinal has which of the users it is who were deleted as one.
-const mergedShift = 16
-
-// keepProperties copies properties, with their names in the stretch's own dictionary.
-func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
-	s.scratch = s.scratch[:0]
-	for len(properties) > 0 {
-		index, v, rest, ok := op.NextField(properties)
-		if !ok {
-			break
-		}
-		s.scratch = binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, index)))
-		s.scratch = append(s.scratch, v...)
-		properties = rest
-	}
-	return s.pages.keep(s.scratch)
-}
-
-// finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
-func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
-	kept := s.list[:0]
-	for i := range s.list {
-		r := &s.list[i]
-		if r.kind == op.Delete {
-			s.newest = max(s.newest, r.accepted)
-			kept = append(kept, *r)
-			continue
-		}
-		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
-			dropped = dropped[1:]
-		}
-		if len(dropped) > 0 && !isNoted(r.kind) &&
-			dropped[0] == (books.DroppedEvent{Position: r.position, Ordinal: r.ordinal}) {
-			s.dropped++
-			continue
-		}
-		if deleted.covers(r) {
-			continue
-		}
-		s.newest = max(s.newest, r.accepted)
-		kept = append(kept, *r)
-	}
-	s.list = kept
-}
-
-// before orders places in the log.
-func before(position uint64, ordinal uint32, otherPosition uint64, otherOrdinal uint32) bool {
-	return cmp.Or(cmp.Compare(position, otherPosition), cmp.Compare(ordinal, otherOrdinal)) < 0
-}

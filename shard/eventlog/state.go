@@ -10,15 +10,14 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/shard/bodies"
-	"millrace/shard/profile"
 )
 
 // state is what the file STATE holds:
 //
 //	magic 8 | packed position u64 | deletions u32 | deletion … | XXH3 of all before it u64
 //
-// A deletion: position u64, ordinal u32, workspace u32, accepted i64, erased u32, then for each number u64, by u8,
-// since and until as position u64, ordinal u32. All integers are little endian.
+// A deletion: position u64, ordinal u32, workspace u32, accepted i64, erased u32, then each as in a Delete
+// (bodies.Erased). All integers are little endian.
 type state struct {
 	packed    uint64
 	deletions []deletion
@@ -39,10 +38,7 @@ func (s *state) append(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.accepted))
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(d.erased)))
 		for _, x := range d.erased {
-			dst = append(binary.LittleEndian.AppendUint64(dst, x.Number), byte(x.By))
-			for _, at := range [...]profile.Place{x.Since, x.Until} {
-				dst = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(dst, at.Position), at.Ordinal)
-			}
+			dst = x.Append(dst)
 		}
 	}
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
@@ -73,12 +69,8 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	s.packed = c.u64()
 	for n := c.u32(); n > 0 && !c.bad; n-- {
 		d := deletion{position: c.u64(), ordinal: c.u32(), workspace: c.u32(), accepted: int64(c.u64())}
-		place := func() profile.Place { return profile.Place{Position: c.u64(), Ordinal: c.u32()} }
-		for m := c.u32(); m > 0 && !c.bad; m-- {
-			x := bodies.Erased{Number: c.u64(), By: bodies.ErasedBy(c.byte())}
-			x.Since, x.Until = place(), place()
-			d.erased = append(d.erased, x)
-		}
+		erased := c.take(uint64(c.u32()) * bodies.ErasedBytes)
+		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // of their whole size
 		s.deletions = append(s.deletions, d)
 	}
 	if c.bad || len(c.b) > 0 {

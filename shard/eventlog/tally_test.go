@@ -25,7 +25,7 @@ func TestBlockCounts(t *testing.T) {
 	rs := &rows{}
 	add := func(workspace uint32, kind op.Kind, name string, after time.Duration) {
 		rs.list = append(rs.list, row{position: 5, workspace: workspace, kind: kind, accepted: at.Add(after).UnixMicro(), key: []byte("a"),
-			name: rs.names.intern(&rs.pages, []byte(name))})
+			name: rs.intern([]byte(name))})
 	}
 	add(1, op.Event, "read", 0)
 	add(1, op.Event, "read", 0)

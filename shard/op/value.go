@@ -145,3 +145,15 @@ func NextField(b []byte) (code uint32, v Value, rest []byte, ok bool) {
 	v, rest, ok = NextValue(b[k:])
 	return uint32(c), v, rest, ok
 }
+
+// EachField calls f with the fields of b, as far as they can be read.
+func EachField(b []byte, f func(code uint32, v Value)) {
+	for {
+		code, v, rest, ok := NextField(b)
+		if !ok {
+			return
+		}
+		f(code, v)
+		b = rest
+	}
+}

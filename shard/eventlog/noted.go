@@ -1,0 +1,182 @@
+package eventlog
+
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+
+	"millrace/shard/books"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// notes are what the engine has noted, as far as they have been looked up for a stretch.
+type notes struct {
+	of  func(from, to uint64) ([]books.Noted, uint64, error) // nil: nobody asks for them
+	to  uint64                                               // the stretch goes as far
+	got uint64                                               // up to here they have been looked up
+	// list are those that are still to come.
+	list []books.Noted
+	any  bool
+}
+
+// reach looks up what a position needs.
+func (n *notes) reach(position uint64) (err error) {
+	if n.of == nil || position <= n.got {
+		return nil
+	}
+	n.list, n.got, err = n.of(position, max(n.to, position))
+	n.any = n.any || len(n.list) > 0
+	return err
+}
+
+// next takes out the next thing that the op at a place has made; nil when there is none.
+func (n *notes) next(position uint64, ordinal uint32) *books.Noted {
+	for len(n.list) > 0 {
+		c := &n.list[0]
+		switch {
+		case before(c.Position, c.Ordinal, position, ordinal):
+			n.list = n.list[1:]
+		case c.Position == position && c.Ordinal == ordinal:
+			n.list = n.list[1:]
+			return c
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// addAttributes adds a row for attributes that a stream carries out, as they were sent.
+func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+	flags := o.Flags()
+	s.scratch = s.scratch[:0]
+	op.EachField(o.Body(), func(code uint32, v op.Value) {
+		switch {
+		case code >= op.ReservedCodes:
+			s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, code-op.ReservedCodes))), v...)
+		case code == op.AttrSubscriptionGroups:
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), groupsAsSent(v))
+		case op.AttrName(code) != "":
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), v)
+		}
+	})
+	if flags.Has(op.MergeObjects) {
+		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
+	}
+	s.eventBytes += int64(len(o))
+	s.list = append(s.list, row{position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
+		time: rec.Stamp / 1000, workspace: rec.Workspace, kind: op.Attributes, id: flags.ID(), number: o.Number(),
+		resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, name: s.intern(nil),
+		key: s.keep(o.Key()), properties: s.keep(s.scratch)})
+}
+
+// groupsAsSent is the value of subscription_groups as clients send it.
+func groupsAsSent(v op.Value) []byte {
+	var list, object []byte
+	for rest := v.Bytes(); len(rest) > 0; {
+		group, behind, ok := op.NextValue(rest)
+		on, next, also := op.NextValue(behind)
+		if !ok || !also || len(group.Bytes()) < 16 {
+			break
+		}
+		rest = next
+		state := "unsubscribed"
+		if on.Tag() == op.True {
+			state = "subscribed"
+		}
+		object = appendMember(object[:0], "subscription_group_id", uuid.UUID(group.Bytes()[:16]).String())
+		list = op.AppendBlock(list, op.Object, appendMember(object, "subscription_state", state))
+	}
+	return op.AppendBlock(nil, op.Array, list)
+}
+
+func appendMember(dst []byte, name, text string) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+	return op.AppendString(dst, []byte(text))
+}
+
+// addNoted adds a row for what an op has made.
+func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+	if c.StateChange.Kind != 0 {
+		s.addState(position, ordinal, stamp, rec, o, c)
+		return
+	}
+	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
+		time: c.Stamp / 1000, workspace: rec.Workspace, kind: Identified, id: op.SvcID,
+		number: c.Number, resolved: true}
+	if len(c.ExternalID) > 0 {
+		r.id, r.key = op.ExternalID, s.keep(c.ExternalID)
+	}
+	r.name = s.intern(nil)
+	s.scratch = s.scratch[:0]
+	if c.Gone != 0 {
+		r.kind = Merged
+		s.scratch = s.appendField(s.scratch, fieldGone, op.AppendInt(nil, int64(c.Gone)))
+	}
+	s.addKept(r)
+}
+
+// addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user
+// says is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he
+// leaves.
+func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+	flags := o.Flags()
+	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
+		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(),
+		number: c.Number, resolved: true}
+	switch {
+	case o.Kind() == op.Left, o.Kind() == op.RowState && (flags.Has(op.Echo) || flags.Has(op.Offer)):
+		return
+	case o.Kind() == op.RowState:
+		r.resolved = false
+	}
+	status, name := []byte(c.Value), []byte(nil)
+	if c.Kind == profile.StateGroup {
+		r.kind, name, status = GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
+		if c.On {
+			status = []byte("subscribed")
+		}
+	}
+	r.name, r.key = s.intern(name), s.keep(o.Key())
+	s.scratch = s.appendField(s.scratch[:0], fieldStatus, op.AppendString(nil, status))
+	s.scratch = s.appendField(s.scratch, fieldSource, op.AppendInt(nil, int64(c.Source)))
+	s.scratch = s.appendField(s.scratch, fieldChannel, op.AppendInt(nil, int64(c.Channel)))
+	s.addKept(r)
+}
+
+// addKept adds a row with the fields in scratch.
+func (s *stretch) addKept(r row) {
+	r.properties = s.keep(s.scratch)
+	s.eventBytes += rowOverhead
+	s.list = append(s.list, r)
+}
+
+// Names of the fields that rows of these kinds have in the place of properties.
+const (
+	fieldStatus  = "status"
+	fieldSource  = "source"
+	fieldChannel = "channel"
+	fieldGone    = "gone"
+)
+
+func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(s.intern([]byte(name))))
+	return append(dst, v...)
+}
+
+// fillNoted gives an event what its row has in the place of properties.
+func fillNoted(e *Event, fields Fields) {
+	fields.Each(func(name []byte, v op.Value) {
+		switch string(name) {
+		case fieldStatus:
+			e.Status = v.Bytes()
+		case fieldSource:
+			e.Source = op.Source(v.Int())
+		case fieldChannel:
+			e.Channel = byte(v.Int())
+		case fieldGone:
+			e.Gone = uint64(v.Int())
+		}
+	})
+}
