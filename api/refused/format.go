@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+
+	"millrace/shard/cursor"
 )
 
 // A file begins with a magic, which has the version, and goes on with frames:
@@ -108,26 +110,26 @@ func eachFrame(text []byte, f func(*stored) bool) (end int, err error) {
 
 // read reads a payload; false: it is none.
 func (e *stored) read(b []byte) bool {
-	r := reader{b: b, ok: true}
-	e.Seq, e.At = r.u64(), int64(r.u64())
-	e.Workspace, e.Key = r.u32(), r.u32()
-	flags, array := r.u8(), r.u8()
+	r := cursor.Cursor{Rest: b}
+	e.Seq, e.At = r.U64(), int64(r.U64())
+	e.Workspace, e.Key = r.U32(), r.U32()
+	flags, array := r.Byte(), r.Byte()
 	if int(array) >= len(arrays) {
 		return false
 	}
 	e.IsRefused, e.Array = flags&flagRefused != 0, arrays[array]
-	e.Index, e.Size, e.Request = int(r.uvarint()), int(r.uvarint()), r.text()
+	e.Index, e.Size, e.Request = int(r.Uvarint()), int(r.Uvarint()), string(r.Sized())
 	e.Faults, e.ids = e.Faults[:0], e.ids[:0]
-	for n := r.uvarint(); n > 0 && r.ok; n-- {
-		e.Faults = append(e.Faults, Fault{r.text(), r.text()})
+	for n := r.Uvarint(); n > 0 && !r.Bad; n-- {
+		e.Faults = append(e.Faults, Fault{string(r.Sized()), string(r.Sized())})
 	}
-	for n := r.uvarint(); n > 0 && r.ok; n-- {
-		e.ids = append(e.ids, r.u64())
+	for n := r.Uvarint(); n > 0 && !r.Bad; n-- {
+		e.ids = append(e.ids, r.U64())
 	}
 	if e.Object = nil; flags&flagObject != 0 {
-		e.Object = r.b
+		e.Object = r.Rest
 	}
-	return r.ok
+	return !r.Bad
 }
 
 // copy is an entry that may be kept.
@@ -136,51 +138,3 @@ func (e *stored) copy() Entry {
 	own.Faults, own.Object = slices.Clone(e.Faults), slices.Clone(e.Object)
 	return own
 }
-
-// reader reads a payload from its beginning; beyond the end it reads zeros and is not ok.
-type reader struct {
-	b  []byte
-	ok bool
-}
-
-func (r *reader) take(n int) []byte {
-	if n < 0 || n > len(r.b) {
-		r.ok, r.b = false, nil
-		return nil
-	}
-	taken := r.b[:n]
-	r.b = r.b[n:]
-	return taken
-}
-
-func (r *reader) u8() byte {
-	if b := r.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (r *reader) u32() uint32 {
-	if b := r.take(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
-	}
-	return 0
-}
-
-func (r *reader) u64() uint64 {
-	if b := r.take(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	r.take(max(n, 0))
-	if n <= 0 {
-		r.ok = false
-	}
-	return v
-}
-
-func (r *reader) text() string { return string(r.take(int(min(r.uvarint(), uint64(len(r.b)+1))))) }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"millrace/shard/cursor"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
@@ -191,19 +193,19 @@ func (b *blockInfo) append(dst []byte) []byte {
 }
 
 func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
-	c := cursor{b: data}
-	b := &blockInfo{first: c.uvarint(), last: c.uvarint(), bytes: fileBytes, minTime: math.MaxInt64,
+	c := cursor.Cursor{Rest: data}
+	b := &blockInfo{first: c.Uvarint(), last: c.Uvarint(), bytes: fileBytes, minTime: math.MaxInt64,
 		maxTime:     math.MinInt64,
 		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
-	for n := c.uvarint(); n > 0 && !c.bad; n-- {
-		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.uvarint()), int(c.uvarint())})
+	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
+		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.Uvarint()), int(c.Uvarint())})
 	}
-	for n := c.uvarint(); n > 0 && !c.bad; n-- {
-		g := groupInfo{rows: int(c.uvarint()), minTime: c.varint(), maxTime: c.varint(), minAccepted: c.varint(),
-			maxAccepted: c.varint()}
-		for n := c.uvarint(); n > 0 && !c.bad; n-- {
-			k := chunkInfo{column: uint32(c.uvarint()), offset: c.uvarint(), size: c.uvarint(),
-				plain: c.uvarint(), sum: c.u64()}
+	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
+		g := groupInfo{rows: int(c.Uvarint()), minTime: c.Varint(), maxTime: c.Varint(), minAccepted: c.Varint(),
+			maxAccepted: c.Varint()}
+		for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
+			k := chunkInfo{column: uint32(c.Uvarint()), offset: c.Uvarint(), size: c.Uvarint(),
+				plain: c.Uvarint(), sum: c.U64()}
 			if k.plain > maxChunk || k.size > k.plain || k.offset > uint64(fileBytes) ||
 				k.size > uint64(fileBytes)-k.offset {
 				return nil, false
@@ -218,8 +220,8 @@ func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 		b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
 		b.groups = append(b.groups, g)
 	}
-	b.counts = c.counts()
-	return b, !c.bad && len(c.b) == 0 && len(b.groups) > 0
+	b.counts = readCounts(&c)
+	return b, c.Done() && len(b.groups) > 0
 }
 
 // blockReader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one

@@ -5,70 +5,9 @@ import (
 	"math"
 	"math/bits"
 
+	"millrace/shard/cursor"
 	"millrace/shard/op"
 )
-
-// cursor reads what was written by append. Beyond the end, or at what can't be, it becomes bad and yields zeros.
-type cursor struct {
-	b   []byte
-	bad bool
-}
-
-func (c *cursor) take(n uint64) []byte {
-	if c.bad || n > uint64(len(c.b)) {
-		c.bad, c.b = true, nil
-		return nil
-	}
-	v := c.b[:n:n]
-	c.b = c.b[n:]
-	return v
-}
-
-func (c *cursor) byte() byte {
-	if v := c.take(1); v != nil {
-		return v[0]
-	}
-	return 0
-}
-
-func (c *cursor) u32() uint32 {
-	if v := c.take(4); v != nil {
-		return binary.LittleEndian.Uint32(v)
-	}
-	return 0
-}
-
-func (c *cursor) u64() uint64 {
-	if v := c.take(8); v != nil {
-		return binary.LittleEndian.Uint64(v)
-	}
-	return 0
-}
-
-func (c *cursor) uvarint() uint64 {
-	v, n := binary.Uvarint(c.b)
-	if c.bad || n <= 0 {
-		c.bad, c.b = true, nil
-		return 0
-	}
-	c.b = c.b[n:]
-	return v
-}
-
-func (c *cursor) varint() int64 {
-	v := c.uvarint()
-	return int64(v>>1) ^ -int64(v&1)
-}
-
-// index is a uvarint below n.
-func (c *cursor) index(n int) uint32 {
-	v := c.uvarint()
-	if v >= uint64(n) {
-		c.bad, c.b = true, nil
-		return 0
-	}
-	return uint32(v)
-}
 
 // planesOf splits numbers into their bytes, all lowest ones first: the higher bytes of small numbers compress to
 // nothing, and don't spoil the statistics of the others.
@@ -222,15 +161,15 @@ func (c *valueColumns) addPlain(values []op.Value) {
 
 // valueReader reads what valueColumns wrote.
 type valueReader struct {
-	tags, modes, ints, raws, sizes, text, refs cursor
+	tags, modes, ints, raws, sizes, text, refs cursor.Cursor
 	entries                                    [][]byte
 	scratch                                    []byte
 }
 
 // bad says whether something could not be read, or was left over.
 func (r *valueReader) bad() bool {
-	for _, c := range [...]*cursor{&r.tags, &r.modes, &r.ints, &r.raws, &r.sizes, &r.text, &r.refs} {
-		if c.bad || len(c.b) > 0 {
+	for _, c := range [...]*cursor.Cursor{&r.tags, &r.modes, &r.ints, &r.raws, &r.sizes, &r.text, &r.refs} {
+		if !c.Done() {
 			return true
 		}
 	}
@@ -239,7 +178,7 @@ func (r *valueReader) bad() bool {
 
 // read appends the n values of one name to dst; their bytes are kept in p.
 func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
-	tags := r.tags.take(uint64(n))
+	tags := r.tags.Take(uint64(n))
 	dictionary, known := false, false
 	for _, t := range tags {
 		if hasBytes(op.Tag(t)) && t < tagDecimal && !known {
@@ -248,23 +187,23 @@ func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
 		b := r.scratch[:0]
 		switch {
 		case t >= tagDecimal && int(t-tagDecimal) < len(powers):
-			b = op.AppendFloat(b, float64(r.ints.varint())/powers[t-tagDecimal])
+			b = op.AppendFloat(b, float64(r.ints.Varint())/powers[t-tagDecimal])
 		case op.Tag(t) <= op.True:
 			b = append(b, t)
 		case op.Tag(t) == op.Int, op.Tag(t) == op.Increment:
-			b = binary.AppendVarint(append(b, t), r.ints.varint())
+			b = binary.AppendVarint(append(b, t), r.ints.Varint())
 		case op.Tag(t) == op.Float, op.Tag(t) == op.Time:
-			b = append(append(b, t), r.raws.take(8)...)
+			b = append(append(b, t), r.raws.Take(8)...)
 		case op.Tag(t) > op.ArrayEdit:
-			r.tags.bad = true
+			r.tags.Bad = true
 		case dictionary:
-			i := r.refs.index(len(r.entries))
-			if r.refs.bad {
+			i := r.refs.Index(len(r.entries))
+			if r.refs.Bad {
 				break
 			}
 			b = op.AppendBlock(b, op.Tag(t), r.entries[i])
 		default:
-			b = op.AppendBlock(b, op.Tag(t), r.text.take(r.sizes.uvarint()))
+			b = op.AppendBlock(b, op.Tag(t), r.text.Take(r.sizes.Uvarint()))
 		}
 		r.scratch = b
 		dst = append(dst, p.keep(b))
@@ -274,12 +213,12 @@ func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
 
 // openName reads how a name's bytes are written, and its dictionary.
 func (r *valueReader) openName() (dictionary bool) {
-	if r.modes.byte() == modePlain {
+	if r.modes.Byte() == modePlain {
 		return false
 	}
 	r.entries = r.entries[:0]
-	for n := r.modes.uvarint(); n > 0 && !r.sizes.bad && !r.text.bad; n-- {
-		r.entries = append(r.entries, r.text.take(r.sizes.uvarint()))
+	for n := r.modes.Uvarint(); n > 0 && !r.sizes.Bad && !r.text.Bad; n-- {
+		r.entries = append(r.entries, r.text.Take(r.sizes.Uvarint()))
 	}
 	return true
 }

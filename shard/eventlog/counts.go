@@ -7,6 +7,7 @@ import (
 	"time"
 	"unique"
 
+	"millrace/shard/cursor"
 	"millrace/shard/op"
 )
 
@@ -90,11 +91,11 @@ func appendCounts(dst []byte, list []count) []byte {
 	return dst
 }
 
-func (c *cursor) counts() (list []count) {
-	for n := c.uvarint(); n > 0 && !c.bad; n-- {
-		one := count{workspace: uint32(c.uvarint()), kind: op.Kind(c.uvarint()), hour: int32(min(c.uvarint(), 1<<31-1))}
-		one.name = unique.Make(string(c.take(c.uvarint())))
-		one.n = int(c.uvarint())
+func readCounts(c *cursor.Cursor) (list []count) {
+	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
+		one := count{workspace: uint32(c.Uvarint()), kind: op.Kind(c.Uvarint()), hour: int32(min(c.Uvarint(), 1<<31-1))}
+		one.name = unique.Make(string(c.Sized()))
+		one.n = int(c.Uvarint())
 		list = append(list, one)
 	}
 	return list

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"millrace/shard/cursor"
 	"millrace/shard/op"
 )
 
@@ -407,10 +408,12 @@ func (r *groupReader) add(column uint32, b []byte) {
 	}
 }
 
-func (r *groupReader) cursor(column int) cursor { return cursor{b: r.columns[column][0]} }
+func (r *groupReader) cursor(column int) cursor.Cursor {
+	return cursor.Cursor{Rest: r.columns[column][0]}
+}
 
 // end notes whether a column was read to its end.
-func (r *groupReader) end(c *cursor) { r.ok = r.ok && !c.bad && len(c.b) == 0 }
+func (r *groupReader) end(c *cursor.Cursor) { r.ok = r.ok && c.Done() }
 
 // planes reads one number for each of n rows, all below limit.
 func (r *groupReader) planes(column, n, limit int) []uint32 {
@@ -430,10 +433,11 @@ func (r *groupReader) planes(column, n, limit int) []uint32 {
 }
 
 // count reads how many things a column lists, each at least one byte.
-func (r *groupReader) count(c *cursor) int {
-	n := c.uvarint()
-	if n > uint64(len(c.b)) {
-		r.ok, c.bad = false, true
+func (r *groupReader) count(c *cursor.Cursor) int {
+	n := c.Uvarint()
+	if n > uint64(len(c.Rest)) {
+		r.ok = false
+		c.Fail()
 		return 0
 	}
 	return int(n)
@@ -478,9 +482,9 @@ func (r *groupReader) times(list []row) {
 	t := int64(0)
 	for i := range list {
 		if i == 0 {
-			t = c.varint()
+			t = c.Varint()
 		} else {
-			t += int64(c.uvarint())
+			t += int64(c.Uvarint())
 		}
 		list[i].time = t
 	}
@@ -494,8 +498,8 @@ func (r *groupReader) records(list []row) {
 	var position uint64
 	var stamp int64
 	for i := range n {
-		position += c.uvarint()
-		stamp += c.varint()
+		position += c.Uvarint()
+		stamp += c.Varint()
 		positions[i], stamps[i] = position, stamp
 	}
 	r.end(&c)
@@ -508,7 +512,7 @@ func (r *groupReader) records(list []row) {
 	for i, at := range r.planes(colRecord, len(list), n) {
 		w := &list[i]
 		w.position, w.stamp, w.ordinal, w.index = positions[at], stamps[at], ordinals[i], indexes[i]
-		w.accepted = w.stamp + int64(w.ordinal) + c.varint()
+		w.accepted = w.stamp + int64(w.ordinal) + c.Varint()
 	}
 	r.end(&c)
 }
@@ -521,17 +525,17 @@ func (r *groupReader) users(p *pages) (users []user, ok bool) {
 	var key []byte
 	workspace := uint32(0)
 	for i := range users {
-		workspace += uint32(c.uvarint())
-		flags := c.byte()
-		n, size := shared.uvarint(), sizes.uvarint()
+		workspace += uint32(c.Uvarint())
+		flags := c.Byte()
+		n, size := shared.Uvarint(), sizes.Uvarint()
 		if n > uint64(len(key)) || size < n {
 			return nil, false
 		}
-		key = append(key[:n], keys.take(size-n)...)
+		key = append(key[:n], keys.Take(size-n)...)
 		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1,
-			number: numbers.u64(), key: p.keep(key)}
+			number: numbers.U64(), key: p.keep(key)}
 	}
-	for _, c := range [...]*cursor{&c, &numbers, &shared, &sizes, &keys} {
+	for _, c := range [...]*cursor.Cursor{&c, &numbers, &shared, &sizes, &keys} {
 		r.end(c)
 	}
 	return users, r.ok
@@ -541,7 +545,7 @@ func (r *groupReader) names(list []row, dst *rows) {
 	c, text := r.cursor(colNames), r.cursor(colNameText)
 	n := r.count(&c)
 	for range n {
-		dst.names.list = append(dst.names.list, dst.pages.keep(text.take(c.uvarint())))
+		dst.names.list = append(dst.names.list, dst.pages.keep(text.Take(c.Uvarint())))
 	}
 	r.end(&c)
 	r.end(&text)
@@ -559,14 +563,14 @@ func (r *groupReader) purchases(list []row) {
 		if w.kind != op.Purchase {
 			continue
 		}
-		copy(w.currency[:], currencies.take(3))
-		quantity := quantities.uvarint()
+		copy(w.currency[:], currencies.Take(3))
+		quantity := quantities.Uvarint()
 		r.ok = r.ok && quantity <= math.MaxUint32
 		w.quantity = uint32(quantity)
-		mode := modes.byte()
+		mode := modes.Byte()
 		if mode&moneyRaw != 0 {
-			w.price = prices.u64()
-			w.total = totals.varint()
+			w.price = prices.U64()
+			w.total = totals.Varint()
 			continue
 		}
 		scale, power := int(mode&7), int(mode>>moneyFactor&7)
@@ -574,15 +578,15 @@ func (r *groupReader) purchases(list []row) {
 			r.ok = false
 			return
 		}
-		m := prices.varint()
+		m := prices.Varint()
 		w.price = math.Float64bits(float64(m) / powers[scale])
 		if mode&moneyTotal != 0 {
-			w.total = totals.varint()
+			w.total = totals.Varint()
 		} else {
 			w.total = totalOf(m, w.quantity, power)
 		}
 	}
-	for _, c := range [...]*cursor{&currencies, &modes, &prices, &totals, &quantities} {
+	for _, c := range [...]*cursor.Cursor{&currencies, &modes, &prices, &totals, &quantities} {
 		r.end(c)
 	}
 }
@@ -594,7 +598,7 @@ func (r *groupReader) properties(list []row, dst *rows) {
 	for i := range shapes {
 		shapes[i] = make([]uint32, r.count(&c))
 		for k := range shapes[i] {
-			shapes[i][k] = c.index(names)
+			shapes[i][k] = c.Index(names)
 		}
 	}
 	r.end(&c)
@@ -611,7 +615,7 @@ func (r *groupReader) properties(list []row, dst *rows) {
 	}
 	v := valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
 		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs)}
-	values := make([]op.Value, 0, len(v.tags.b)) // one for each tag
+	values := make([]op.Value, 0, len(v.tags.Rest)) // one for each tag
 	next := make([]int, names)
 	for name, n := range counts {
 		next[name] = len(values)

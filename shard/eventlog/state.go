@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/shard/bodies"
+	"millrace/shard/cursor"
 )
 
 // state is what the file STATE holds:
@@ -65,15 +66,15 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
 		return s, false, fmt.Errorf("%w: %q fails its checksum", ErrCorrupt, path)
 	}
-	c := cursor{b: body[len(stateMagic):]}
-	s.packed = c.u64()
-	for n := c.u32(); n > 0 && !c.bad; n-- {
-		d := deletion{position: c.u64(), ordinal: c.u32(), workspace: c.u32(), accepted: int64(c.u64())}
-		erased := c.take(uint64(c.u32()) * bodies.ErasedBytes)
+	c := cursor.Cursor{Rest: body[len(stateMagic):]}
+	s.packed = c.U64()
+	for n := c.U32(); n > 0 && !c.Bad; n-- {
+		d := deletion{position: c.U64(), ordinal: c.U32(), workspace: c.U32(), accepted: int64(c.U64())}
+		erased := c.Take(uint64(c.U32()) * bodies.ErasedBytes)
 		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // of their whole size
 		s.deletions = append(s.deletions, d)
 	}
-	if c.bad || len(c.b) > 0 {
+	if !c.Done() {
 		return s, false, bad
 	}
 	return s, true, nil
