@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"api/ratelimit":  {},
 	"api/refused":    {"ingest/field", "shard/cursor", "shard/op", "wal/durable"},
 	"api/scim":       {"api/control", "shard/op"},
-	"api/stream":     {"api/control", "shard", "shard/eventlog", "shard/op", "shard/profile", "wal/durable"},
+	"api/stream":     {"api/control", "shard", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/profile", "wal/durable"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
@@ -54,8 +54,10 @@ var arrows = map[string][]string{
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard/eventlog", "shard/replica", "wal"},
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
-	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/op", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/durable", "wal/quorum"},
-	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/cursor", "shard/op", "shard/profile", "shard/replica", "wal", "wal/durable"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/placement", "shard/eventlog", "shard/eventlog/event", "shard/identity", "shard/op", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/durable", "wal/quorum"},
+	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/cursor", "shard/eventlog/blocks", "shard/eventlog/event", "shard/op", "shard/profile", "shard/replica", "wal", "wal/durable"},
+	"shard/eventlog/blocks":   {"shard/cursor", "shard/eventlog/event", "shard/op"},
+	"shard/eventlog/event":    {"shard/op", "shard/profile"},
 	"shard/identity":          {"shard/op"},
 	"shard/op":                {},
 	"shard/profile":           {"shard/op"},
@@ -87,9 +89,10 @@ var testArrows = map[string][]string{
 	"shard":                   {"ingest", "loadtest/body", "shard/store", "wal/memlog"},
 	"shard/replica":           {"shard", "wal/memlog"},
 	"shard/cluster/placement": {"shard/replica"},
-	"shard/backup":            {"shard", "shard/bodies", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
+	"shard/backup":            {"shard", "shard/bodies", "shard/eventlog/event", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
 	"shard/cluster":           {"shard/profile"},
 	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/identity"},
+	"shard/eventlog/blocks":   {"wal/durable"},
 	"loadtest":                {"..."},
 }
 

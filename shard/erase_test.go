@@ -20,6 +20,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 )
@@ -299,7 +300,7 @@ func (w *eraseWorld) check(node int, when string) {
 	w.CatchUp(w.t)
 	got := map[string]int{}
 	for _, l := range w.logs[node] {
-		require.NoError(w.t, l.Export(context.Background(), eventlog.Query{}, func(e *eventlog.Event) error {
+		require.NoError(w.t, l.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
 			got[string(e.Name)]++
 			return nil
 		}))

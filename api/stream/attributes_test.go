@@ -13,6 +13,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -77,7 +78,7 @@ func TestStreamOfAttributes(t *testing.T) {
 	require.Equal(t, want, attributesOf(t, records))
 
 	type row struct {
-		eventlog.ParquetRow
+		event.ParquetRow
 		Plan *string `parquet:"property_plan,optional"`
 	}
 	var properties, plans []string

@@ -11,13 +11,13 @@ import (
 	"github.com/twmb/avro"
 	"github.com/twmb/avro/ocf"
 
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
 // avroFormat is a format of files: those of Braze's Currents, with its schemas field for field. Fields that Millrace
 // has nothing for are null.
-const avroFormat eventlog.Format = "avro"
+const avroFormat event.Format = "avro"
 
 // The schemas: fields in their order, "?" behind those that may be null, ":" and a type where it isn't string.
 var avroSchemas = map[op.Kind]*avro.Schema{
@@ -28,14 +28,14 @@ var avroSchemas = map[op.Kind]*avro.Schema{
 		"id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
 			"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
 	op.Delete: avroSchema("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
-	eventlog.Merged: avroSchema("users", "UserOrphan",
+	event.Merged: avroSchema("users", "UserOrphan",
 		"id user_id external_user_id? device_id? app_group_id? app_id? time:int orphaned_by_id"),
-	eventlog.EmailState: avroSchema("users.behaviors.subscription", "GlobalStateChange",
+	event.EmailState: avroSchema("users.behaviors.subscription", "GlobalStateChange",
 		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int "+
 			"timezone? app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? "+
 			"canvas_name? canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
 			"send_id? channel_identifier?"),
-	eventlog.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
+	event.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
 		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
 			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+
 			"canvas_variation_name? canvas_step_id? canvas_step_name? subscription_group_id subscription_status "+
@@ -129,7 +129,7 @@ func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) 
 	return &avroEncoder{w: o, users: users, workspace: workspace}, nil
 }
 
-func (x *avroEncoder) Write(e *eventlog.Event) error {
+func (x *avroEncoder) Write(e *event.Event) error {
 	if err := x.w.Encode(avroValue(e, x.users, x.workspace)); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}
@@ -137,20 +137,20 @@ func (x *avroEncoder) Write(e *eventlog.Event) error {
 }
 
 // avroValue is the row of the event that users has read last.
-func avroValue(e *eventlog.Event, users *reader, workspace string) any {
+func avroValue(e *event.Event, users *reader, workspace string) any {
 	if isState(e.Kind) {
 		return newAvroChange(e, users, workspace)
 	}
 	return newAvroRow(e, users, workspace)
 }
 
-func newAvroRow(e *eventlog.Event, users *reader, workspace string) *avroRow {
+func newAvroRow(e *event.Event, users *reader, workspace string) *avroRow {
 	r := &avroRow{ID: users.id(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
 		AppID: optional(e.App), Time: avroTime(e), TimeZone: optional(users.timeZone), AppGroupID: &workspace}
 	switch e.Kind {
 	case op.Event:
 		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
-	case eventlog.Merged:
+	case event.Merged:
 		r.OrphanedByID = string(users.o.SvcID(nil, e.Workspace, e.Number))
 	case op.Purchase:
 		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
@@ -159,7 +159,7 @@ func newAvroRow(e *eventlog.Event, users *reader, workspace string) *avroRow {
 	return r
 }
 
-func newAvroChange(e *eventlog.Event, users *reader, workspace string) *avroChange {
+func newAvroChange(e *event.Event, users *reader, workspace string) *avroChange {
 	c := changeOf(e)
 	return &avroChange{ID: users.id(e).String(), UserID: string(users.svcID),
 		ExternalUserID: optional(users.externalID), Time: avroTime(e), TimeZone: optional(users.timeZone),
@@ -169,7 +169,7 @@ func newAvroChange(e *eventlog.Event, users *reader, workspace string) *avroChan
 }
 
 // avroTime is the time of an event in seconds, as far as Avro's int has room for it.
-func avroTime(e *eventlog.Event) int32 {
+func avroTime(e *event.Event) int32 {
 	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -212,7 +213,7 @@ func (k *carrier) load(ctx context.Context) error {
 
 func kindsOf(s *control.Stream) (kinds []op.Kind) {
 	for _, name := range s.Kinds {
-		if k, ok := eventlog.KindNamed(name); ok {
+		if k, ok := event.KindNamed(name); ok {
 			kinds = append(kinds, k)
 		}
 	}
@@ -285,7 +286,7 @@ func (k *carrier) read(
 	ctx context.Context, d delivery, to uint64, again bool,
 ) (through uint64, t tally, full bool, err error) {
 	last := uint64(0)
-	through, err = k.follower.Read(ctx, to, func(e *eventlog.Event) error {
+	through, err = k.follower.Read(ctx, to, func(e *event.Event) error {
 		if e.Position != last {
 			if full = !again && t.events > 0 && (t.size >= k.pace.bytes || d.ends(e)); full {
 				return eventlog.Stop

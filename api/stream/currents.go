@@ -3,7 +3,7 @@ package stream
 import (
 	"strconv"
 
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -18,7 +18,7 @@ import (
 // subscription_group_id. A deletion (users.UserDeleteRequest) has user_id and app_group_id alone, a merge
 // (users.UserOrphan) orphaned_by_id besides.
 // A purchase has product_id, price, currency and purchase_properties, and no time zone.
-func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) []byte {
+func appendCurrents(dst []byte, e *event.Event, r *reader, workspace string) []byte {
 	dst = append(append(dst, `{"event_type":"`...), currentsType(e.Kind)...)
 	dst = append(append(append(dst, `","id":"`...), r.id(e).String()...), `","time":`...)
 	dst = strconv.AppendInt(dst, e.Time.Unix(), 10)
@@ -33,7 +33,7 @@ func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) 
 	switch e.Kind {
 	case op.Delete:
 		return append(dst, "}}"...)
-	case eventlog.Merged:
+	case event.Merged:
 		dst = append(dst, `,"orphaned_by_id":"`...)
 		return append(r.o.SvcID(dst, e.Workspace, e.Number), `"}}`...)
 	}
@@ -55,7 +55,7 @@ func appendCurrents(dst []byte, e *eventlog.Event, r *reader, workspace string) 
 
 // appendProperties appends the properties of an event as Currents has them. Its purchases have no quantity: one of more
 // than 1 becomes a property, of a name that properties of purchases can't have.
-func appendProperties(dst []byte, e *eventlog.Event) []byte {
+func appendProperties(dst []byte, e *event.Event) []byte {
 	properties := e.Properties
 	if properties == nil {
 		properties = []byte("{}")
@@ -70,7 +70,7 @@ func appendProperties(dst []byte, e *eventlog.Event) []byte {
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
 }
 
-func isState(k op.Kind) bool { return k == eventlog.EmailState || k == eventlog.GroupState }
+func isState(k op.Kind) bool { return k == event.EmailState || k == event.GroupState }
 
 // change is a change of a state in the words of Currents.
 type change struct {
@@ -78,7 +78,7 @@ type change struct {
 	email, phone, address   []byte // empty: there is none
 }
 
-func changeOf(e *eventlog.Event) (c change) {
+func changeOf(e *event.Event) (c change) {
 	c.status, c.source, c.channel = "Subscribed", "REST API", "email" // what was removed is what nobody has set
 	switch string(e.Status) {
 	case "unsubscribed":
@@ -94,8 +94,8 @@ func changeOf(e *eventlog.Event) (c change) {
 	case op.SourceAdmin:
 		c.source = "Dashboard"
 	}
-	if e.Kind == eventlog.GroupState {
-		c.channel = eventlog.ChannelName(e.Channel)
+	if e.Kind == event.GroupState {
+		c.channel = event.ChannelName(e.Channel)
 	}
 	switch e.ID {
 	case op.Email:
@@ -106,11 +106,11 @@ func changeOf(e *eventlog.Event) (c change) {
 	return c
 }
 
-func appendChange(dst []byte, e *eventlog.Event) []byte {
+func appendChange(dst []byte, e *event.Event) []byte {
 	c := changeOf(e)
 	dst = profile.AppendJSONString(append(dst, `,"subscription_status":`...), []byte(c.status))
 	dst = profile.AppendJSONString(append(dst, `,"state_change_source":`...), []byte(c.source))
-	if e.Kind == eventlog.GroupState {
+	if e.Kind == event.GroupState {
 		dst = profile.AppendJSONString(append(dst, `,"subscription_group_id":`...), e.Name)
 	}
 	for _, f := range [...]struct {

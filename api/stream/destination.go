@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // destination is where a stream goes with the events of one event log. It belongs to a carrier.
@@ -29,9 +29,9 @@ type destination interface {
 type delivery interface {
 	// ends says whether the delivery must end before an event, which is the first of its position and not the first of
 	// the delivery.
-	ends(e *eventlog.Event) bool
+	ends(e *event.Event) bool
 	// write takes an event, whose bytes are lent for the call.
-	write(ctx context.Context, e *eventlog.Event) error
+	write(ctx context.Context, e *event.Event) error
 	// confirm brings all that was written to where it goes. When it returns nil, that is there for good.
 	confirm(ctx context.Context, first, last uint64) error
 	// confirmed is the position up to which all is there for good, and what that was, when confirm or write has failed;
@@ -56,7 +56,7 @@ type tally struct {
 // eventOverhead is about what an event has besides its texts.
 const eventOverhead = 64
 
-func (t *tally) add(e *eventlog.Event) {
+func (t *tally) add(e *event.Event) {
 	t.events++
 	t.size += int64(eventOverhead + len(e.Key) + len(e.Name) + len(e.App) + len(e.Properties))
 	t.newest = max(t.newest, e.AcceptedAt.UnixMicro())
@@ -80,7 +80,7 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 	case control.DestinationKafka:
 		return newTopics(o, ws, s, refused)
 	}
-	f := &files{folders: newFolders(o), format: eventlog.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
+	f := &files{folders: newFolders(o), format: event.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
 	if f.format == avroFormat || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Those are of a svc_id alone: the other rows must have it.
@@ -99,10 +99,10 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 }
 
 // columnsOf are the properties that have columns of their own.
-func columnsOf(s *control.Stream) (columns []eventlog.Column) {
+func columnsOf(s *control.Stream) (columns []event.Column) {
 	for _, c := range s.Columns {
 		name, of, _ := control.SplitColumn(c)
-		columns = append(columns, eventlog.Column{Name: name, Type: eventlog.ColumnType(of)})
+		columns = append(columns, event.Column{Name: name, Type: event.ColumnType(of)})
 	}
 	return columns
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // files is a destination that gets files: those of a delivery are written into a directory of unfinished ones, and go
@@ -20,10 +20,10 @@ type files struct {
 	folders    *folders
 	spool      string // the directory of unfinished files
 	unfinished string // begins their names
-	format     eventlog.Format
+	format     event.Format
 	layout     layout
-	svcID      eventlog.SvcIDFunc
-	columns    []eventlog.Column
+	svcID      event.SvcIDFunc
+	columns    []event.Column
 	users      *reader // nil: rows have the svc_id where the event log knows it
 	every      pace
 	to         shelf
@@ -86,9 +86,9 @@ func (d *filesDelivery) sent() sum { return d.done }
 
 // confirmed says nothing: when it is tried again, the whole is done again, under the same names.
 func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} }
-func (d *filesDelivery) ends(e *eventlog.Event) bool    { return d.to.layout.key(e).slot > d.slot }
+func (d *filesDelivery) ends(e *event.Event) bool       { return d.to.layout.key(e).slot > d.slot }
 
-func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {
+func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	key := d.to.layout.key(e)
 	if d.last == nil || d.lastKey != key {
 		o := d.open[key]
@@ -109,7 +109,7 @@ func (d *filesDelivery) write(_ context.Context, e *eventlog.Event) error {
 		return err
 	}
 	row := *e
-	if !e.OfAddress() && e.Kind != eventlog.Merged {
+	if !e.OfAddress() && e.Kind != event.Merged {
 		row.Number, row.Resolved = d.to.users.number, true
 	}
 	return d.last.encoder.Write(&row)
@@ -148,7 +148,7 @@ type output struct {
 	buffer  *bufio.Writer
 	counter *counter
 	zstd    *zstd.Encoder // nil: the format compresses by itself
-	encoder eventlog.Encoder
+	encoder event.Encoder
 }
 
 func (f *files) create(key fileKey) (*output, error) {
@@ -160,7 +160,7 @@ func (f *files) create(key fileKey) (*output, error) {
 	o.counter = &counter{w: o.file}
 	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
 	w := io.Writer(o.buffer)
-	if f.format == eventlog.NDJSON {
+	if f.format == event.NDJSON {
 		if o.zstd, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1),
 			zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
 			panic("BUG: zstd options: " + err.Error())
@@ -173,7 +173,7 @@ func (f *files) create(key fileKey) (*output, error) {
 		}
 		return o, nil
 	}
-	o.encoder = eventlog.NewEncoder(w, f.format, key.kind, false, f.svcID, f.columns)
+	o.encoder = event.NewEncoder(w, f.format, key.kind, false, f.svcID, f.columns)
 	return o, nil
 }
 

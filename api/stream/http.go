@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // endpoint is a destination that gets events by POST, some at a time, one request after the other: what Braze calls a
@@ -42,7 +42,7 @@ type place struct {
 }
 
 // has says whether an event stands here or before.
-func (p place) has(e *eventlog.Event) bool {
+func (p place) has(e *event.Event) bool {
 	return e.Position < p.position || e.Position == p.position && e.Ordinal <= p.ordinal
 }
 
@@ -112,7 +112,7 @@ type mark struct {
 	tally    tally
 }
 
-func (d *posts) ends(*eventlog.Event) bool  { return false }
+func (d *posts) ends(*event.Event) bool     { return false }
 func (d *posts) abort()                     {}
 func (d *posts) confirmed() (uint64, tally) { return d.there.position, d.there.tally }
 
@@ -122,7 +122,7 @@ func (d *posts) sent() sum {
 	return done
 }
 
-func (d *posts) write(ctx context.Context, e *eventlog.Event) error {
+func (d *posts) write(ctx context.Context, e *event.Event) error {
 	if e.Position != d.current.position {
 		d.whole = d.current
 		d.current.position = e.Position

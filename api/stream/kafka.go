@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // topics is a destination that gets each event as a record, keyed with the user's svc_id, so that a user's events are
@@ -155,16 +155,16 @@ type records struct {
 	err      error // the first of another kind
 }
 
-func (d *records) ends(*eventlog.Event) bool            { return false }
+func (d *records) ends(*event.Event) bool               { return false }
 func (d *records) confirmed() (through uint64, t tally) { return 0, tally{} }
 func (d *records) sent() sum                            { return d.done }
 
-func (d *records) write(ctx context.Context, e *eventlog.Event) error {
+func (d *records) write(ctx context.Context, e *event.Event) error {
 	w := d.to.writer
 	if err := w.read(e); err != nil {
 		return err
 	}
-	kind := eventlog.KindName(e.Kind)
+	kind := event.KindName(e.Kind)
 	value, err := d.to.value(e)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (d *records) write(ctx context.Context, e *eventlog.Event) error {
 }
 
 // value is the record of the event that the writer has read last.
-func (k *topics) value(e *eventlog.Event) ([]byte, error) {
+func (k *topics) value(e *event.Event) ([]byte, error) {
 	if k.schemas == nil {
 		return k.writer.append(nil, e), nil
 	}

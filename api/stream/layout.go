@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -26,12 +26,12 @@ type layout struct {
 func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
 	return layout{workspace: ws.ID, stream: s.ID,
 		started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
-		suffix: suffixOf(eventlog.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents}
+		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents}
 }
 
-func suffixOf(f eventlog.Format) string {
+func suffixOf(f event.Format) string {
 	switch f {
-	case eventlog.Parquet:
+	case event.Parquet:
 		return ".parquet"
 	case avroFormat:
 		return ".avro"
@@ -45,7 +45,7 @@ type fileKey struct {
 	slot int64 // days since 1970, or hours
 }
 
-func (l *layout) key(e *eventlog.Event) fileKey {
+func (l *layout) key(e *event.Event) fileKey {
 	return fileKey{e.Kind, e.AcceptedAt.Unix() / l.slotSeconds()}
 }
 
@@ -79,7 +79,7 @@ func (l *layout) folder(k fileKey) string {
 		return path.Join(l.integration(), "event_type="+currentsType(k.kind),
 			"date="+at.Format("2006-01-02-15"), schemaID, l.started)
 	}
-	return path.Join("event_type="+eventlog.KindName(k.kind), "date="+at.Format(time.DateOnly))
+	return path.Join("event_type="+event.KindName(k.kind), "date="+at.Format(time.DateOnly))
 }
 
 // integration is what Braze has in the place of a stream's name.
@@ -97,11 +97,11 @@ func currentsType(k op.Kind) string {
 		return "users.behaviors.Purchase"
 	case op.Delete:
 		return "users.UserDeleteRequest"
-	case eventlog.EmailState:
+	case event.EmailState:
 		return "users.behaviors.subscription.GlobalStateChange"
-	case eventlog.GroupState:
+	case event.GroupState:
 		return "users.behaviors.subscriptiongroup.StateChange"
-	case eventlog.Merged:
+	case event.Merged:
 		return "users.UserOrphan"
 	}
 	return "users.behaviors.CustomEvent"

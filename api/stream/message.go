@@ -2,7 +2,7 @@ package stream
 
 import (
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // writer writes events as messages: as Currents has them, or as rows of `millrace export events` that all have their
@@ -18,7 +18,7 @@ func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
 }
 
 // messageID is what the id of an event is in the message itself.
-func (w *writer) messageID(e *eventlog.Event) []byte {
+func (w *writer) messageID(e *event.Event) []byte {
 	if w.currents {
 		return []byte(w.id(e).String())
 	}
@@ -26,15 +26,15 @@ func (w *writer) messageID(e *eventlog.Event) []byte {
 }
 
 // append appends the event that was read last.
-func (w *writer) append(dst []byte, e *eventlog.Event) []byte {
+func (w *writer) append(dst []byte, e *event.Event) []byte {
 	if w.currents {
 		return appendCurrents(dst, e, w.reader, w.workspace)
 	}
-	if e.Kind == eventlog.Merged { // which tells of two
-		return eventlog.AppendJSON(dst, e, false, w.o.SvcID)
+	if e.Kind == event.Merged { // which tells of two
+		return event.AppendJSON(dst, e, false, w.o.SvcID)
 	}
 	row := *e
 	row.Resolved = !e.OfAddress()
-	return eventlog.AppendJSON(dst, &row, false,
+	return event.AppendJSON(dst, &row, false,
 		func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/avro"
 	"github.com/twmb/franz-go/pkg/sr"
 
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -47,7 +47,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	}
 	s.ids = map[op.Kind]int{}
 	for kind := range s.topics {
-		k, _ := eventlog.KindNamed(kind)
+		k, _ := event.KindNamed(kind)
 		subject := s.subject(kind)
 		s.ids[k], err = client.RegisterSchema(ctx, subject,
 			sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
@@ -70,7 +70,7 @@ func (s *schemas) subject(kind string) string {
 	if kinds == 1 {
 		return topic + "-value"
 	}
-	k, _ := eventlog.KindNamed(kind)
+	k, _ := event.KindNamed(kind)
 	root := avroSchemas[k].Root()
 	return topic + "-" + root.Namespace + "." + root.Name
 }
@@ -78,7 +78,7 @@ func (s *schemas) subject(kind string) string {
 const registryHeader = 5 // bytes in front of a value
 
 // append appends the value of the event that users has read last.
-func (s *schemas) append(dst []byte, e *eventlog.Event, users *reader, workspace string) ([]byte, error) {
+func (s *schemas) append(dst []byte, e *event.Event, users *reader, workspace string) ([]byte, error) {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
 	dst, err := avroSchemas[e.Kind].AppendEncode(dst, avroValue(e, users, workspace))
 	if err != nil {

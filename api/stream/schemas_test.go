@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"millrace/api/control"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -154,7 +154,7 @@ func TestRefusedRecordsAreReadable(t *testing.T) {
 	s := schemas{ids: map[op.Kind]int{op.Event: 7, op.Purchase: 8}}
 	w, r := newWorld(t, 4<<10), reader{svcID: []byte("svc")}
 	r.o = &Options{SvcID: w.e.AppendSvcID}
-	value, err := s.append(nil, &eventlog.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5}, &r, "shop")
+	value, err := s.append(nil, &event.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5}, &r, "shop")
 	require.NoError(t, err)
 	var row map[string]any
 	require.NoError(t, json.Unmarshal(s.json(value), &row))

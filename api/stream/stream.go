@@ -30,6 +30,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // Part is an event log that streams read: of a server that is alone, or of a group that this node leads.
@@ -44,7 +45,7 @@ type Options struct {
 	// Parts are the event logs to be read by this node, now. Required.
 	Parts func() []Part
 	// SvcID is what events are written with, and Users tells whose they are. Required.
-	SvcID eventlog.SvcIDFunc
+	SvcID event.SvcIDFunc
 	Users Users
 	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
 	Dir string

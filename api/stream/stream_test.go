@@ -28,6 +28,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -166,7 +167,7 @@ func (w *world) exported(q eventlog.Query) (lines []string) {
 	w.t.Helper()
 	q.Workspace = w.ws.Number
 	var out bytes.Buffer
-	require.NoError(w.t, w.events.Write(context.Background(), &out, eventlog.NDJSON, q, w.e.AppendSvcID))
+	require.NoError(w.t, w.events.Write(context.Background(), &out, event.NDJSON, q, w.e.AppendSvcID))
 	lines = linesOf(w.t, &out)
 	slices.Sort(lines)
 	return lines
@@ -194,7 +195,7 @@ func (w *world) written(stream string) (lines []string, files []string) {
 		text, err := os.ReadFile(path)
 		require.NoError(w.t, err)
 		if strings.HasSuffix(path, ".parquet") {
-			rows, err := parquet.Read[eventlog.ParquetRow](bytes.NewReader(text), int64(len(text)))
+			rows, err := parquet.Read[event.ParquetRow](bytes.NewReader(text), int64(len(text)))
 			require.NoError(w.t, err)
 			for _, r := range rows {
 				lines = append(lines, r.ID)

@@ -4,7 +4,7 @@ import (
 	"github.com/google/uuid"
 
 	"millrace/shard"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -35,14 +35,14 @@ func newReader(o *Options, workspace uint32) *reader {
 
 // read finds the user of an event: of a change of an address's state whom the address names now. Of one who is gone,
 // and of an address that nobody has, what the event says is told.
-func (r *reader) read(e *eventlog.Event) error {
+func (r *reader) read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number = e.Number
 	switch e.Kind {
 	case op.Delete:
 		r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
 		return nil
-	case eventlog.Merged: // of who is no user any more
+	case event.Merged: // of who is no user any more
 		r.svcID, r.externalID = r.o.SvcID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
 	}
@@ -72,7 +72,7 @@ func (r *reader) read(e *eventlog.Event) error {
 }
 
 // id is an event's id as a UUID, the same for ever.
-func (r *reader) id(e *eventlog.Event) uuid.UUID {
+func (r *reader) id(e *event.Event) uuid.UUID {
 	r.scratch = e.AppendID(r.scratch[:0])
 	return uuid.NewSHA1(r.space, r.scratch)
 }

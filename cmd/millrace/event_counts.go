@@ -7,6 +7,7 @@ import (
 
 	"millrace/ingest/field"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // How many events and purchases there were, as the event log counts them when it packs.
@@ -61,13 +62,13 @@ func (n *node) countEvents(since time.Time) eventCounts {
 		Names: []eventNameCount{}, Missing: tally.Missing}
 	tally.EachHour(func(h eventlog.Hour, events int) {
 		if ws := snapshot.Workspace(h.Workspace); ws != nil {
-			counts.Hours = append(counts.Hours, eventHourCount{ws.ID, eventlog.KindName(h.Kind),
+			counts.Hours = append(counts.Hours, eventHourCount{ws.ID, event.KindName(h.Kind),
 				time.UnixMilli(h.Begins).UTC().Format(time.RFC3339), events})
 		}
 	})
 	tally.EachName(maxCountedNames, func(name eventlog.Name, events int) {
 		if ws := snapshot.Workspace(name.Workspace); ws != nil {
-			counts.Names = append(counts.Names, eventNameCount{ws.ID, eventlog.KindName(name.Kind), name.Name, events})
+			counts.Names = append(counts.Names, eventNameCount{ws.ID, event.KindName(name.Kind), name.Name, events})
 		}
 	})
 	return counts

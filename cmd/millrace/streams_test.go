@@ -24,7 +24,7 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // files are the files of a stream, sorted. Nothing else lies where readers look.
@@ -159,7 +159,7 @@ func unfinished(t *testing.T, root string) (names []string) {
 func (s *site) parquetIDs(t *testing.T, stream string) (ids []string) {
 	t.Helper()
 	for _, f := range s.streamFiles(t, stream, ".parquet") {
-		rows, err := parquet.ReadFile[eventlog.ParquetRow](f)
+		rows, err := parquet.ReadFile[event.ParquetRow](f)
 		require.NoError(t, err, f)
 		for _, r := range rows {
 			ids = append(ids, r.ID)

@@ -19,6 +19,7 @@ import (
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal/durable"
@@ -55,14 +56,14 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
 	w.Header().Set("Content-Type",
-		map[eventlog.Format]string{eventlog.NDJSON: "application/x-ndjson",
-			eventlog.Parquet: "application/vnd.apache.parquet"}[format])
+		map[event.Format]string{event.NDJSON: "application/x-ndjson",
+			event.Parquet: "application/vnd.apache.parquet"}[format])
 	if err := eventlog.Write(r.Context(), n.events, w, format, q, n.engine.AppendSvcID); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func (n *node) eventQuery(v url.Values) (q eventlog.Query, format eventlog.Format, err error) {
+func (n *node) eventQuery(v url.Values) (q eventlog.Query, format event.Format, err error) {
 	if slug := v.Get("workspace"); slug != "" {
 		w := n.control.Snapshot().Lookup(slug)
 		if w == nil {
@@ -94,9 +95,9 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format eventlog.Forma
 		}
 		q.Kinds = append(q.Kinds, k)
 	}
-	format = eventlog.NDJSON
+	format = event.NDJSON
 	if s := v.Get("format"); s != "" {
-		format, err = eventlog.ParseFormat(s)
+		format, err = event.ParseFormat(s)
 	}
 	return q, format, err
 }

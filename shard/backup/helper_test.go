@@ -17,6 +17,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -214,7 +215,7 @@ func after(moments []moment) {
 // shows says what is wrong with what a node shows of the clients.
 func (n *node) shows(moments []moment) error {
 	exported := map[string]int64{}
-	if err := n.l.Export(context.Background(), eventlog.Query{}, func(e *eventlog.Event) error {
+	if err := n.l.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
 		exported[string(e.Key)]++
 		return nil
 	}); err != nil {

@@ -28,6 +28,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/bodies"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -189,7 +190,7 @@ func (r *heldGroup) hand(records []paperRecord) {
 func (r *heldGroup) shows(t *testing.T, position uint64) (events []string) {
 	t.Helper()
 	require.NoError(t, r.e.WaitApplied(position))
-	require.NoError(t, r.l.Export(context.Background(), eventlog.Query{}, func(e *eventlog.Event) error {
+	require.NoError(t, r.l.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
 		events = append(events, fmt.Sprintf("%s %s %x", e.AppendID(nil), e.Key, e.Number))
 		return nil
 	}))

@@ -27,6 +27,7 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -233,9 +234,9 @@ func (c *crowd) view(e *shard.Coordinator, events eventlog.Exporter) map[string]
 		}
 	}
 	var lines []string
-	require.NoError(t, events.Export(context.Background(), eventlog.Query{}, func(e *eventlog.Event) error {
+	require.NoError(t, events.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
 		e.Group = "" // the place stays the same
-		lines = append(lines, string(eventlog.AppendJSON(nil, e, true, nil)))
+		lines = append(lines, string(event.AppendJSON(nil, e, true, nil)))
 		return nil
 	}))
 	slices.Sort(lines)
@@ -497,7 +498,7 @@ func (c *testCluster) settle() {
 
 func countEvents(t *testing.T, x eventlog.Exporter) (n int) {
 	t.Helper()
-	require.NoError(t, x.Export(context.Background(), eventlog.Query{}, func(*eventlog.Event) error { n++; return nil }))
+	require.NoError(t, x.Export(context.Background(), eventlog.Query{}, func(*event.Event) error { n++; return nil }))
 	return n
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/cluster/placement"
-	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
@@ -57,7 +57,7 @@ func TestEffectsCrossNodes(t *testing.T) {
 }
 
 func TestEventsCrossNodes(t *testing.T) {
-	e := eventlog.Event{
+	e := event.Event{
 		Group: "0a", Position: 1 << 40, Ordinal: 7, Workspace: 3, Kind: op.Purchase, ID: op.Email, Time: time.UnixMilli(-5).UTC(),
 		AcceptedAt: time.UnixMicro(1_700_000_000_000_001).UTC(), Number: 1<<63 | 5, Resolved: true, Currency: [3]byte{'E', 'U', 'R'}, Price: 1.5, Quantity: 2, Total: -300,
 		Index: 3, Status: []byte("subscribed"), Source: op.SourceTrack, Channel: op.ChannelSMS, Gone: 9, Key: []byte("a@b"), Name: []byte("shoe"), App: []byte("app"), Properties: []byte(`{"a":1}`),
@@ -70,7 +70,7 @@ func TestEventsCrossNodes(t *testing.T) {
 		require.False(t, v.Field(i).IsZero(), "%s is to be tested", v.Type().Field(i).Name)
 	}
 	b := appendEvent(nil, &e)
-	var got eventlog.Event
+	var got event.Event
 	require.NoError(t, readEvent(b, &got))
 	require.Equal(t, e, got)
 	for cut := range b {
@@ -98,7 +98,7 @@ func FuzzCalls(f *testing.F) {
 			n.serveCut, n.serveImage, n.serveLost} {
 			_, _ = h(from, nil, body)
 		}
-		_ = readEvent(body, new(eventlog.Event))
+		_ = readEvent(body, new(event.Event))
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 )
@@ -24,7 +25,7 @@ var _ eventlog.Exporter = (*Node)(nil)
 // Export calls f with every event of the cluster that q chooses and that was acknowledged before the call, each once,
 // group by group; see eventlog.Log.Export. Groups without a replica here come from the nodes that lead them. An error
 // in the middle leaves the rest out.
-func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*eventlog.Event) error) error {
+func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*event.Event) error) error {
 	if err := n.coordinator.Barrier(); err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func (n *Node) eventsHere(group uint32) *eventlog.Log {
 	return nil
 }
 
-func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, f func(*eventlog.Event) error) error {
+func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, f func(*event.Event) error) error {
 	if events := n.eventsHere(group); events != nil {
 		return events.Export(ctx, q, f)
 	}
@@ -106,7 +107,7 @@ const (
 	maxEventBytes = 64 << 20
 )
 
-func (r *remote) export(ctx context.Context, group uint32, q eventlog.Query, f func(*eventlog.Event) error) error {
+func (r *remote) export(ctx context.Context, group uint32, q eventlog.Query, f func(*event.Event) error) error {
 	text, err := json.Marshal(q)
 	if err != nil {
 		return err
@@ -154,7 +155,7 @@ func (c patient) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-func readEvents(r io.Reader, f func(*eventlog.Event) error) error {
+func readEvents(r io.Reader, f func(*event.Event) error) error {
 	if r == nil {
 		return errMalformed
 	}
@@ -187,7 +188,7 @@ func readEvents(r io.Reader, f func(*eventlog.Event) error) error {
 		if _, err := io.ReadFull(in, buf); err != nil {
 			return fmt.Errorf("the stream of events is not whole: %w", err)
 		}
-		var e eventlog.Event
+		var e event.Event
 		if err := readEvent(buf, &e); err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (n *Node) serveEvents(x *fasthttp.RequestCtx, body []byte) {
 		_, _ = w.Write(header)
 		var buf []byte
 		written := 0
-		err := events.Export(n.context, q, func(e *eventlog.Event) error {
+		err := events.Export(n.context, q, func(e *event.Event) error {
 			buf = appendEvent(append(buf[:0], 0, 0, 0, 0), e)
 			binary.LittleEndian.PutUint32(buf, uint32(len(buf)-4))
 			if written += len(buf); written > deadlineBytes {
@@ -254,7 +255,7 @@ func (n *Node) serveEvents(x *fasthttp.RequestCtx, body []byte) {
 const deadlineBytes = 64 << 10
 
 // appendEvent and readEvent are an event on its way between nodes.
-func appendEvent(dst []byte, e *eventlog.Event) []byte {
+func appendEvent(dst []byte, e *event.Event) []byte {
 	dst = appendU32(appendU32(appendU64(appendSized(dst, []byte(e.Group)), e.Position), e.Ordinal), e.Index)
 	dst = append(appendU32(dst, e.Workspace), byte(e.Kind), byte(e.ID))
 	dst = appendU64(appendU64(dst, uint64(e.Time.UnixMilli())), uint64(e.AcceptedAt.UnixMicro()))
@@ -269,7 +270,7 @@ func appendEvent(dst []byte, e *eventlog.Event) []byte {
 	return appendSized(appendSized(appendSized(appendSized(dst, e.Key), e.Name), e.App), e.Properties)
 }
 
-func readEvent(b []byte, e *eventlog.Event) error {
+func readEvent(b []byte, e *event.Event) error {
 	r := &reader{rest: b}
 	e.Group, e.Position, e.Ordinal, e.Index, e.Workspace = string(r.sized()), r.u64(), r.u32(), r.u32(), r.u32()
 	e.Kind, e.ID = op.Kind(r.u8()), op.IDKind(r.u8())

@@ -19,6 +19,7 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/wal/quorum"
@@ -27,7 +28,7 @@ import (
 // exported are the ids of a workspace's events, as an export on a node yields them.
 func exported(t *testing.T, n *Node, name string) (ids []string) {
 	t.Helper()
-	err := n.Export(context.Background(), eventlog.Query{Workspace: testWorkspace, Names: []string{name}}, func(e *eventlog.Event) error {
+	err := n.Export(context.Background(), eventlog.Query{Workspace: testWorkspace, Names: []string{name}}, func(e *event.Event) error {
 		ids = append(ids, string(e.AppendID(nil)))
 		return nil
 	})
@@ -121,7 +122,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		slices.Sort(got)
 		require.Equal(t, want, got, "events on node %d", n.self)
 		var out bytes.Buffer
-		require.NoError(t, eventlog.Write(context.Background(), n, &out, eventlog.NDJSON, eventlog.Query{Workspace: testWorkspace}, n.Coordinator().AppendSvcID))
+		require.NoError(t, eventlog.Write(context.Background(), n, &out, event.NDJSON, eventlog.Query{Workspace: testWorkspace}, n.Coordinator().AppendSvcID))
 		require.Equal(t, 90, strings.Count(out.String(), "\n"))
 	}
 }

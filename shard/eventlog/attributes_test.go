@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -38,7 +39,7 @@ func (w *world) attribute(flags op.Flags, id op.IDKind, key string, number uint6
 func (w *world) attributesSent() (ids, list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: []op.Kind{op.Attributes}, Names: []string{"of events"}}, time.Time{})
-	_, err := f.Read(context.Background(), math.MaxUint64, func(e *Event) error {
+	_, err := f.Read(context.Background(), math.MaxUint64, func(e *event.Event) error {
 		require.Equal(w.t, e.AcceptedAt.Truncate(time.Millisecond), e.Time)
 		ids, list = append(ids, string(e.AppendID(nil))), append(list, fmt.Sprintf("%s %s %s", e.ID, e.Key, e.Properties))
 		return nil

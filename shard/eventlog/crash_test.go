@@ -12,6 +12,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 )
 
@@ -227,9 +228,9 @@ func (w *world) deleteUser(id op.IDKind, key string) (number uint64) {
 func (w *world) onDisk(key string) (n int) {
 	w.t.Helper()
 	for _, b := range w.l.blocks {
-		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *rows) error {
-			for i := range rs.list {
-				if string(rs.list[i].key) == key {
+		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *blocks.Rows) error {
+			for i := range rs.List {
+				if string(rs.List[i].Key) == key {
 					n++
 				}
 			}

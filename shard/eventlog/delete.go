@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"millrace/shard/bodies"
+	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -59,17 +60,17 @@ func newDeletedSet(ledger []deletion) *deletedSet {
 }
 
 // covers says whether an event is gone.
-func (s *deletedSet) covers(r *row) bool {
-	if len(s.erased) == 0 || r.kind == op.Delete {
+func (s *deletedSet) covers(r *blocks.Row) bool {
+	if len(s.erased) == 0 || r.Kind == op.Delete {
 		return false
 	}
 	by := bodies.ByIdentifier
-	if r.resolved {
+	if r.Resolved {
 		by = bodies.ByProfile
 	}
-	for _, x := range s.erased[deletedKey{r.workspace, r.number}] {
-		if x.By == by && !before(r.position, r.ordinal, x.Since.Position, x.Since.Ordinal) &&
-			before(r.position, r.ordinal, x.Until.Position, x.Until.Ordinal) {
+	for _, x := range s.erased[deletedKey{r.Workspace, r.Number}] {
+		if x.By == by && !before(r.Position, r.Ordinal, x.Since.Position, x.Since.Ordinal) &&
+			before(r.Position, r.Ordinal, x.Until.Position, x.Until.Ordinal) {
 			return true
 		}
 	}

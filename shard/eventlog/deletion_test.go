@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -18,7 +19,7 @@ import (
 func (w *world) followed() (list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: []op.Kind{op.Delete}, Names: []string{"of events"}}, time.Time{})
-	_, err := f.Read(context.Background(), math.MaxUint64, func(e *Event) error {
+	_, err := f.Read(context.Background(), math.MaxUint64, func(e *event.Event) error {
 		require.Equal(w.t, []any{op.Delete, true, op.SvcID, ""}, []any{e.Kind, e.Resolved, e.ID, string(e.Name)})
 		require.Equal(w.t, e.AcceptedAt.Truncate(time.Millisecond), e.Time)
 		list = append(list, fmt.Sprintf("%s %x", e.AppendID(nil), e.Number))

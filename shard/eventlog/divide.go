@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/errors/oserror"
 
+	"millrace/shard/eventlog/blocks"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -43,13 +44,13 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 			return err
 		}
 	}
-	parts := make([]rows, len(d.Dirs))
+	parts := make([]blocks.Rows, len(d.Dirs))
 	for _, b := range l.blocks { // changes under work alone
 		if err := l.divideBlock(ctx, b, &d, parts); err != nil {
 			return err
 		}
 		if d.Progress != nil {
-			d.Progress(b.info.bytes)
+			d.Progress(b.info.Bytes)
 		}
 	}
 	done := state{packed: d.Packed}
@@ -74,18 +75,18 @@ func (l *Log) prepare(dir string) error {
 }
 
 // divideBlock shares the events of a block out. parts is memory.
-func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []rows) error {
+func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows) error {
 	if b.err != nil {
 		return b.err
 	}
 	for i := range parts {
-		parts[i].reset()
+		parts[i].Reset()
 	}
 	deleted := l.deleted.Load()
-	err := l.readBlock(ctx, b, nil, func(rs *rows) error {
-		for i := range rs.list {
-			if r := &rs.list[i]; !deleted.covers(r) {
-				parts[d.Of(r.number)].adopt(rs, r)
+	err := l.readBlock(ctx, b, nil, func(rs *blocks.Rows) error {
+		for i := range rs.List {
+			if r := &rs.List[i]; !deleted.covers(r) {
+				parts[d.Of(r.Number)].Adopt(rs, r)
 			}
 		}
 		return nil
@@ -96,10 +97,10 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []ro
 	l.pack.pace.begin(ctx, true)
 	defer l.pack.pace.end()
 	for i, dir := range d.Dirs {
-		if len(parts[i].list) == 0 {
+		if len(parts[i].List) == 0 {
 			continue
 		}
-		data, _, err := l.pack.writer.write(&parts[i], b.first, b.last)
+		data, _, err := l.pack.writer.Write(&parts[i], b.first, b.last)
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/books"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -77,7 +79,7 @@ func TestDivide(t *testing.T) {
 		l := openStill(t, fs, dir, d.Packed)
 		require.NoError(t, l.Verify(context.Background()))
 		require.NotZero(t, l.Stats().Events)
-		require.NoError(t, l.Export(context.Background(), Query{}, func(e *Event) error {
+		require.NoError(t, l.Export(context.Background(), Query{}, func(e *event.Event) error {
 			n := judge(t, e)
 			require.NotContains(t, got, n, "it is there twice")
 			require.Equal(t, g, d.Of(e.Number))
@@ -89,12 +91,12 @@ func TestDivide(t *testing.T) {
 		}))
 		require.Zero(t, l.Stats().Deletions)
 		for _, b := range l.blocks {
-			require.NoError(t, l.readBlock(context.Background(), b, nil, func(rs *rows) error {
-				for i := range rs.list {
-					if rs.list[i].kind == op.Delete {
+			require.NoError(t, l.readBlock(context.Background(), b, nil, func(rs *blocks.Rows) error {
+				for i := range rs.List {
+					if rs.List[i].Kind == op.Delete {
 						continue
 					}
-					require.NotEqual(t, gone, rs.list[i].number, "a deleted user's events are not written anew")
+					require.NotEqual(t, gone, rs.List[i].Number, "a deleted user's events are not written anew")
 				}
 				return nil
 			}))

@@ -7,8 +7,8 @@
 //
 // Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
 // dropped. What stands in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of
-// other kinds, too (kinds.go): each Delete that found somebody, and each change of a state, merge and identify that the
-// engine says an op has made.
+// other kinds, too (package event): each Delete that found somebody, and each change of a state, merge and identify
+// that the engine says an op has made.
 //
 // Invariants:
 //   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes
@@ -44,6 +44,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/books"
+	"millrace/shard/eventlog/blocks"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -51,7 +52,7 @@ import (
 var (
 	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is
 	// affected. Restore the file, or wait until it expires.
-	ErrCorrupt = errors.New("event log: damaged file")
+	ErrCorrupt = blocks.ErrCorrupt
 	// ErrFailed is returned by Pack after the disk has failed. Reads go on; the next Open packs on.
 	ErrFailed = errors.New("event log: the disk has failed")
 	// ErrClosed is returned after Close.
@@ -171,7 +172,7 @@ type Log struct {
 type block struct {
 	path        string
 	first, last uint64 // positions that it covers
-	info        *blockInfo
+	info        *blocks.Info
 	err         error     // why info can't be read; wraps ErrCorrupt
 	modified    time.Time // of a block that can't be read
 }
@@ -181,7 +182,7 @@ func (b *block) newest() time.Time {
 	if b.err != nil {
 		return b.modified
 	}
-	return time.UnixMicro(b.info.maxAccepted)
+	return time.UnixMicro(b.info.MaxAccepted)
 }
 
 // Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
@@ -293,7 +294,7 @@ func (l *Log) loadBlocks(s state, known bool) error {
 
 func (l *Log) loadBlock(path string, first, last uint64) *block {
 	b := &block{path: path, first: first, last: last}
-	r, err := openBlock(l.opts.FS, path)
+	r, err := blocks.Open(l.opts.FS, path)
 	if err != nil {
 		b.err = err
 		if !errors.Is(err, ErrCorrupt) {
@@ -307,8 +308,8 @@ func (l *Log) loadBlock(path string, first, last uint64) *block {
 		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
 		return b
 	}
-	b.info = r.info
-	_ = r.close() // only read
+	b.info = r.Info
+	_ = r.Close() // only read
 	return b
 }
 
@@ -356,9 +357,9 @@ func (l *Log) Stats() Stats {
 			s.Damaged++
 			continue
 		}
-		s.Bytes += b.info.bytes
-		s.Events += int64(b.info.rows)
-		if t := time.UnixMicro(b.info.minAccepted); s.Oldest.IsZero() || t.Before(s.Oldest) {
+		s.Bytes += b.info.Bytes
+		s.Events += int64(b.info.Rows)
+		if t := time.UnixMicro(b.info.MinAccepted); s.Oldest.IsZero() || t.Before(s.Oldest) {
 			s.Oldest = t
 		}
 	}
@@ -378,7 +379,7 @@ func (l *Log) Verify(ctx context.Context) error {
 			return errors.Join(errs...)
 		}
 		from = b.last + 1
-		if err := l.readBlock(ctx, b, nil, func(*rows) error { return nil }); err != nil {
+		if err := l.readBlock(ctx, b, nil, func(*blocks.Rows) error { return nil }); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -408,35 +409,38 @@ func (l *Log) has(b *block) bool {
 }
 
 // readBlock calls f with the rows of each group that want wants; a nil want wants all. The rows are lent for the call.
-func (l *Log) readBlock(ctx context.Context, b *block, want func(*groupInfo) bool, f func(*rows) error) error {
-	var rs rows
-	return l.readGroups(ctx, b, want, func() *rows { return &rs }, f)
+func (l *Log) readBlock(
+	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, f func(*blocks.Rows) error,
+) error {
+	var rs blocks.Rows
+	return l.readGroups(ctx, b, want, func() *blocks.Rows { return &rs }, f)
 }
 
 // readGroups is readBlock with memory of the caller's for the rows of each group.
 func (l *Log) readGroups(
-	ctx context.Context, b *block, want func(*groupInfo) bool, memory func() *rows, f func(*rows) error,
+	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool,
+	memory func() *blocks.Rows, f func(*blocks.Rows) error,
 ) error {
 	if b.err != nil {
 		return b.err
 	}
-	r, err := openBlock(l.opts.FS, b.path)
+	r, err := blocks.Open(l.opts.FS, b.path)
 	if err != nil {
 		if oserror.IsNotExist(err) && !l.has(b) {
 			return nil // it has expired
 		}
 		return l.noteDamage(err)
 	}
-	defer r.close()
-	for i := range r.info.groups {
+	defer r.Close()
+	for i := range r.Info.Groups {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if want != nil && !want(&r.info.groups[i]) {
+		if want != nil && !want(&r.Info.Groups[i]) {
 			continue
 		}
 		rs := memory()
-		if err := r.read(i, rs); err != nil {
+		if err := r.Read(i, rs); err != nil {
 			return l.noteDamage(err)
 		}
 		if err := f(rs); err != nil {
@@ -492,10 +496,10 @@ func (l *Log) countBacklog(s *Stats) {
 	c.positions, c.bytes = float64(s.BacklogPositions), float64(s.BacklogBytes)
 }
 
-func countBlock(info *blockInfo, sign int) {
+func countBlock(info *blocks.Info, sign int) {
 	blocksGauge.Add(float64(sign))
 	if info != nil {
-		bytesGauge.Add(float64(sign) * float64(info.bytes))
+		bytesGauge.Add(float64(sign) * float64(info.Bytes))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/books"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
@@ -80,7 +81,7 @@ func TestDroppedEventsAreLeftOut(t *testing.T) {
 	}
 	check := func() {
 		var keys []string
-		require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *Event) error {
+		require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error {
 			require.Equal(t, op.Email, e.ID)
 			require.True(t, e.Resolved)
 			keys = append(keys, string(e.Key))
@@ -172,7 +173,7 @@ func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 		want[n] = 1
 	}
 	got := map[int64]int{}
-	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *Event) error {
+	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error {
 		got[judge(t, e)]++
 		if len(got) == 100 {
 			w.commitMore(10, 9)
@@ -361,9 +362,9 @@ func TestQuery(t *testing.T) {
 		require.Equal(t, want, got, name)
 	}
 	var number uint64
-	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *Event) error { number = e.Number; return nil }))
+	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error { number = e.Number; return nil }))
 	some := 0
-	require.NoError(t, w.l.Export(context.Background(), Query{Numbers: []uint64{number}}, func(e *Event) error {
+	require.NoError(t, w.l.Export(context.Background(), Query{Numbers: []uint64{number}}, func(e *event.Event) error {
 		require.Equal(t, number, e.Number)
 		some++
 		return nil
@@ -371,7 +372,7 @@ func TestQuery(t *testing.T) {
 	require.Positive(t, some)
 
 	ctx, cancel := context.WithCancel(context.Background())
-	err := w.l.Export(ctx, Query{}, func(*Event) error { cancel(); return ctx.Err() })
+	err := w.l.Export(ctx, Query{}, func(*event.Event) error { cancel(); return ctx.Err() })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

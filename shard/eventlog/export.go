@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -25,11 +27,11 @@ type Query struct {
 }
 
 // noted says whether a query asks for what the engine notes.
-func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, isNoted) }
+func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, event.IsNoted) }
 
 func (q *Query) wantsKind(k op.Kind) bool {
 	if len(q.Kinds) == 0 {
-		return isEvent(k)
+		return event.IsEvent(k)
 	}
 	return slices.Contains(q.Kinds, k)
 }
@@ -71,20 +73,20 @@ func (f *filter) wantsTimes(least, greatest int64) bool {
 	return greatest >= f.since && least < f.until
 }
 
-func (f *filter) wantsBlock(b *blockInfo) bool {
-	return f.wantsTimes(b.minTime, b.maxTime) && (f.query.Workspace == 0 || b.hasWorkspace(f.query.Workspace))
+func (f *filter) wantsBlock(b *blocks.Info) bool {
+	return f.wantsTimes(b.MinTime, b.MaxTime) && (f.query.Workspace == 0 || b.HasWorkspace(f.query.Workspace))
 }
 
-func (f *filter) wants(rs *rows, r *row) bool {
+func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
 	q := &f.query
-	if r.time < f.since || r.time >= f.until || q.Workspace != 0 && r.workspace != q.Workspace {
+	if r.Time < f.since || r.Time >= f.until || q.Workspace != 0 && r.Workspace != q.Workspace {
 		return false
 	}
-	if !q.wantsKind(r.kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.number) {
+	if !q.wantsKind(r.Kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.Number) {
 		return false
 	}
-	if f.names != nil && isEvent(r.kind) {
-		_, ok := f.names[string(rs.name(r.name))]
+	if f.names != nil && event.IsEvent(r.Kind) {
+		_, ok := f.names[string(rs.Name(r.Name))]
 		return ok
 	}
 	return true
@@ -95,7 +97,7 @@ func (f *filter) wants(rs *rows, r *row) bool {
 // within a block (or 16 MiB of the log); not sorted as a whole. Events of users deleted before the call are left out;
 // what is deleted or expires meanwhile may be. An error of f, or of ctx, ends it and is returned. A block that can't be
 // read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
-func (l *Log) Export(ctx context.Context, q Query, f func(*Event) error) error {
+func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) error {
 	end, err := l.settled(ctx)
 	if err != nil {
 		return err
@@ -158,11 +160,11 @@ type exporter struct {
 	log       *Log
 	ctx       context.Context
 	filter    *filter
-	f         func(*Event) error
+	f         func(*event.Event) error
 	next, end uint64
 	damaged   []error
 	stretch   stretch
-	event     Event
+	event     event.Event
 	buf       []byte
 }
 
@@ -185,8 +187,8 @@ func (x *exporter) step() error {
 	if b.err == nil && !x.filter.wantsBlock(b.info) {
 		return nil
 	}
-	want := func(g *groupInfo) bool { return x.filter.wantsTimes(g.minTime, g.maxTime) }
-	err := l.readBlock(x.ctx, b, want, func(rs *rows) error { return x.pass(rs, from, deleted) })
+	want := func(g *blocks.GroupInfo) bool { return x.filter.wantsTimes(g.MinTime, g.MaxTime) }
+	err := l.readBlock(x.ctx, b, want, func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
 	if errors.Is(err, ErrCorrupt) && x.filter.query.SkipDamaged {
 		x.damaged = append(x.damaged, err)
 		return nil
@@ -213,10 +215,10 @@ func (x *exporter) readTail(deleted *deletedSet) error {
 	if err != nil {
 		return err
 	}
-	x.stretch.sort()
+	x.stretch.Sort()
 	from := x.next
 	x.next = x.stretch.last + 1
-	return x.pass(&x.stretch.rows, from, deleted)
+	return x.pass(&x.stretch.Rows, from, deleted)
 }
 
 // gather reads the next stretch of the log. The caller holds tail.
@@ -255,10 +257,10 @@ func (x *exporter) gather() error {
 }
 
 // pass passes on what is chosen of the rows from position from on.
-func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
-	for i := range rs.list {
-		r := &rs.list[i]
-		if r.position < from || r.position > x.end || !x.filter.wants(rs, r) || deleted.covers(r) {
+func (x *exporter) pass(rs *blocks.Rows, from uint64, deleted *deletedSet) error {
+	for i := range rs.List {
+		r := &rs.List[i]
+		if r.Position < from || r.Position > x.end || !x.filter.wants(rs, r) || deleted.covers(r) {
 			continue
 		}
 		x.fill(rs, r)
@@ -272,21 +274,21 @@ func (x *exporter) pass(rs *rows, from uint64, deleted *deletedSet) error {
 	return nil
 }
 
-func (x *exporter) fill(rs *rows, r *row) {
-	x.event = Event{
-		Group: x.log.opts.Group, Position: r.position, Ordinal: r.ordinal, Index: r.index,
-		Workspace: r.workspace, Kind: r.kind,
-		Time: time.UnixMilli(r.time).UTC(), AcceptedAt: time.UnixMicro(r.accepted).UTC(),
-		ID: r.id, Key: r.key, Number: r.number, Resolved: r.resolved, Name: rs.name(r.name),
-		Currency: r.currency, Price: math.Float64frombits(r.price), Quantity: r.quantity, Total: r.total,
+func (x *exporter) fill(rs *blocks.Rows, r *blocks.Row) {
+	x.event = event.Event{
+		Group: x.log.opts.Group, Position: r.Position, Ordinal: r.Ordinal, Index: r.Index,
+		Workspace: r.Workspace, Kind: r.Kind,
+		Time: time.UnixMilli(r.Time).UTC(), AcceptedAt: time.UnixMicro(r.Accepted).UTC(),
+		ID: r.ID, Key: r.Key, Number: r.Number, Resolved: r.Resolved, Name: rs.Name(r.Name),
+		Currency: r.Currency, Price: math.Float64frombits(r.Price), Quantity: r.Quantity, Total: r.Total,
 	}
-	if r.app > 0 {
-		x.event.App = rs.name(r.app - 1)
+	if r.App > 0 {
+		x.event.App = rs.Name(r.App - 1)
 	}
-	if !hasProperties(r.kind) {
-		fillNoted(&x.event, rs.fields(r))
-	} else if len(r.properties) > 0 {
-		x.event.Fields = rs.fields(r)
+	if !event.HasProperties(r.Kind) {
+		fillNoted(&x.event, rs.Fields(r))
+	} else if len(r.Properties) > 0 {
+		x.event.Fields = rs.Fields(r)
 		x.buf = x.event.Fields.AppendJSON(x.buf[:0])
 		x.event.Properties = x.buf
 	}

@@ -7,6 +7,9 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 )
 
 // Stop, returned by who reads, ends a Follower's Read without an error.
@@ -18,10 +21,10 @@ type Follower struct {
 	x       exporter // all before its next is read ahead, or passed on
 	since   int64    // Unix µs, of the acceptance
 	deleted *deletedSet
-	parts   []*rows
+	parts   []*blocks.Rows
 	order   []place // of what was read last, in the log's order
 	at      int     // what of it is passed on
-	pool    []*rows
+	pool    []*blocks.Rows
 }
 
 // place is where a row of parts is, in the log and in memory.
@@ -48,7 +51,7 @@ func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 // engine has applied when that is less. It returns the position up to which all has been passed on. Events of deleted
 // users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that position
 // come again with the next Read. Errors: as those of Export, and then a new Follower is needed.
-func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error) (through uint64, err error) {
+func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
 	f.x.ctx, f.x.end = ctx, min(to, f.x.log.Applied())
 	if err := f.begin(); err != nil {
 		return 0, err
@@ -60,7 +63,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*Event) error)
 				return f.x.end, nil
 			}
 			part := f.parts[p.part]
-			f.x.fill(part, &part.list[p.row])
+			f.x.fill(part, &part.List[p.row])
 			if err := pass(&f.x.event); err != nil {
 				f.stepBack(p.position)
 				if err == Stop {
@@ -122,12 +125,14 @@ func (f *Follower) readAhead() error {
 	case b.first > x.end:
 		x.next = x.end + 1
 		return nil
-	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.maxAccepted < f.since):
+	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
 		x.next = b.last + 1
 		return nil
 	}
-	want := func(g *groupInfo) bool { return x.filter.wantsTimes(g.minTime, g.maxTime) && g.maxAccepted >= f.since }
-	if err := x.log.readGroups(x.ctx, b, want, f.part, func(*rows) error { return nil }); err != nil {
+	want := func(g *blocks.GroupInfo) bool {
+		return x.filter.wantsTimes(g.MinTime, g.MaxTime) && g.MaxAccepted >= f.since
+	}
+	if err := x.log.readGroups(x.ctx, b, want, f.part, func(*blocks.Rows) error { return nil }); err != nil {
 		return err
 	}
 	x.next = b.last + 1
@@ -159,17 +164,17 @@ func (f *Follower) readTail() error {
 		return err
 	}
 	x.next = x.stretch.last + 1
-	f.parts = append(f.parts, &x.stretch.rows)
+	f.parts = append(f.parts, &x.stretch.Rows)
 	f.index(from)
 	return nil
 }
 
 // part is memory for the rows of a group. All groups of a block are read before the first event is passed on: they are
 // in the order of time.
-func (f *Follower) part() *rows {
+func (f *Follower) part() *blocks.Rows {
 	n := len(f.parts)
 	if n == len(f.pool) {
-		f.pool = append(f.pool, new(rows))
+		f.pool = append(f.pool, new(blocks.Rows))
 	}
 	f.parts = append(f.parts, f.pool[n])
 	return f.pool[n]
@@ -178,12 +183,12 @@ func (f *Follower) part() *rows {
 // index notes the rows from a position on that are wanted.
 func (f *Follower) index(from uint64) {
 	for p, rs := range f.parts {
-		for i := range rs.list {
-			r := &rs.list[i]
-			if r.position < from || r.accepted < f.since || !f.x.filter.wants(rs, r) || f.deleted.covers(r) {
+		for i := range rs.List {
+			r := &rs.List[i]
+			if r.Position < from || r.Accepted < f.since || !f.x.filter.wants(rs, r) || f.deleted.covers(r) {
 				continue
 			}
-			f.order = append(f.order, place{r.position, r.ordinal, r.index, uint32(p), uint32(i)})
+			f.order = append(f.order, place{r.Position, r.Ordinal, r.Index, uint32(p), uint32(i)})
 		}
 	}
 }
@@ -216,7 +221,7 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 		if b.err != nil {
 			continue
 		}
-		n := float64(b.info.rowsOf(workspace))
+		n := float64(b.info.RowsOf(workspace))
 		rows, records = rows+n, records+float64(b.last-b.first+1)
 		if b.last > position {
 			share := float64(b.last-max(position, b.first-1)) / float64(b.last-b.first+1)
@@ -231,15 +236,6 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 		events += int64(float64(applied-tail) * perRecord)
 	}
 	return events
-}
-
-func (b *blockInfo) rowsOf(workspace uint32) (n int) {
-	for _, w := range b.workspaces {
-		if w.workspace == workspace {
-			n += w.rows
-		}
-	}
-	return n
 }
 
 func (l *Log) stopped() error {

@@ -3,6 +3,7 @@ package eventlog
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -226,11 +228,7 @@ func (o *object) write(b *shard.Batch) bool {
 	return b.End(start, o.kind, o.flags, o.id, len(o.key))
 }
 
-func uvarint(v uint32) []byte {
-	var c groupWriter
-	c.u(uint64(v))
-	return c.buf
-}
+func uvarint(v uint32) []byte { return binary.AppendUvarint(nil, uint64(v)) }
 
 // appendAny writes a value as ingest does: objects as the text that was sent, white space included.
 func appendAny(dst []byte, v any) []byte {
@@ -320,7 +318,7 @@ func (w *world) snapshot() map[int64]bool {
 func (w *world) exported(q Query) (counts map[int64]int, ids map[int64]string) {
 	w.t.Helper()
 	counts, ids = map[int64]int{}, map[int64]string{}
-	require.NoError(w.t, w.l.Export(context.Background(), q, func(e *Event) error {
+	require.NoError(w.t, w.l.Export(context.Background(), q, func(e *event.Event) error {
 		n := judge(w.t, e)
 		counts[n]++
 		ids[n] = string(e.AppendID(nil))
@@ -330,7 +328,7 @@ func (w *world) exported(q Query) (counts map[int64]int, ids map[int64]string) {
 }
 
 // judge compares an event with the object that it must be and returns its number.
-func judge(t *testing.T, e *Event) int64 {
+func judge(t *testing.T, e *event.Event) int64 {
 	t.Helper()
 	properties := decodeJSON(t, e.Properties)
 	n, err := properties["n"].(json.Number).Int64()

@@ -13,6 +13,8 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -75,7 +77,7 @@ func (w *world) settle() {
 // exportedNames are the names of all events that are exported, sorted.
 func (w *world) exportedNames() (names []string) {
 	w.t.Helper()
-	require.NoError(w.t, w.l.Export(context.Background(), Query{}, func(e *Event) error {
+	require.NoError(w.t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error {
 		names = append(names, string(e.Name))
 		return nil
 	}))
@@ -87,12 +89,12 @@ func (w *world) exportedNames() (names []string) {
 func (w *world) onDiskNames() (names []string) {
 	w.t.Helper()
 	for _, b := range w.l.blocks {
-		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *rows) error {
-			for i := range rs.list {
-				if !isEvent(rs.list[i].kind) {
+		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, func(rs *blocks.Rows) error {
+			for i := range rs.List {
+				if !event.IsEvent(rs.List[i].Kind) {
 					continue
 				}
-				names = append(names, string(rs.name(rs.list[i].name)))
+				names = append(names, string(rs.Name(rs.List[i].Name)))
 			}
 			return nil
 		}))

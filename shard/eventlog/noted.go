@@ -6,6 +6,8 @@ import (
 	"github.com/google/uuid"
 
 	"millrace/shard/books"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -65,10 +67,10 @@ func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, re
 		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
 	}
 	s.eventBytes += int64(len(o))
-	s.list = append(s.list, row{position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
-		time: rec.Stamp / 1000, workspace: rec.Workspace, kind: op.Attributes, id: flags.ID(), number: o.Number(),
-		resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, name: s.intern(nil),
-		key: s.keep(o.Key()), properties: s.keep(s.scratch)})
+	s.List = append(s.List, blocks.Row{Position: position, Ordinal: ordinal, Stamp: stamp, Accepted: rec.Stamp,
+		Time: rec.Stamp / 1000, Workspace: rec.Workspace, Kind: op.Attributes, ID: flags.ID(), Number: o.Number(),
+		Resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, Name: s.Intern(nil),
+		Key: s.Keep(o.Key()), Properties: s.Keep(s.scratch)})
 }
 
 // groupsAsSent is the value of subscription_groups as clients send it.
@@ -102,16 +104,16 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 		s.addState(position, ordinal, stamp, rec, o, c)
 		return
 	}
-	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
-		time: c.Stamp / 1000, workspace: rec.Workspace, kind: Identified, id: op.SvcID,
-		number: c.Number, resolved: true}
+	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
+		Time: c.Stamp / 1000, Workspace: rec.Workspace, Kind: event.Identified, ID: op.SvcID,
+		Number: c.Number, Resolved: true}
 	if len(c.ExternalID) > 0 {
-		r.id, r.key = op.ExternalID, s.keep(c.ExternalID)
+		r.ID, r.Key = op.ExternalID, s.Keep(c.ExternalID)
 	}
-	r.name = s.intern(nil)
+	r.Name = s.Intern(nil)
 	s.scratch = s.scratch[:0]
 	if c.Gone != 0 {
-		r.kind = Merged
+		r.Kind = event.Merged
 		s.scratch = s.appendField(s.scratch, fieldGone, op.AppendInt(nil, int64(c.Gone)))
 	}
 	s.addKept(r)
@@ -122,23 +124,23 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 // leaves.
 func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	flags := o.Flags()
-	r := row{position: position, ordinal: ordinal, index: c.Index + 1, stamp: stamp, accepted: rec.Stamp,
-		time: c.Changed / 1000, workspace: rec.Workspace, kind: EmailState, id: flags.ID(),
-		number: c.Number, resolved: true}
+	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
+		Time: c.Changed / 1000, Workspace: rec.Workspace, Kind: event.EmailState, ID: flags.ID(),
+		Number: c.Number, Resolved: true}
 	switch {
 	case o.Kind() == op.Left, o.Kind() == op.RowState && (flags.Has(op.Echo) || flags.Has(op.Offer)):
 		return
 	case o.Kind() == op.RowState:
-		r.resolved = false
+		r.Resolved = false
 	}
 	status, name := []byte(c.Value), []byte(nil)
 	if c.Kind == profile.StateGroup {
-		r.kind, name, status = GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
+		r.Kind, name, status = event.GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
 		if c.On {
 			status = []byte("subscribed")
 		}
 	}
-	r.name, r.key = s.intern(name), s.keep(o.Key())
+	r.Name, r.Key = s.Intern(name), s.Keep(o.Key())
 	s.scratch = s.appendField(s.scratch[:0], fieldStatus, op.AppendString(nil, status))
 	s.scratch = s.appendField(s.scratch, fieldSource, op.AppendInt(nil, int64(c.Source)))
 	s.scratch = s.appendField(s.scratch, fieldChannel, op.AppendInt(nil, int64(c.Channel)))
@@ -146,10 +148,10 @@ func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op
 }
 
 // addKept adds a row with the fields in scratch.
-func (s *stretch) addKept(r row) {
-	r.properties = s.keep(s.scratch)
-	s.eventBytes += rowOverhead
-	s.list = append(s.list, r)
+func (s *stretch) addKept(r blocks.Row) {
+	r.Properties = s.Keep(s.scratch)
+	s.eventBytes += blocks.RowOverhead
+	s.List = append(s.List, r)
 }
 
 // Names of the fields that rows of these kinds have in the place of properties.
@@ -161,12 +163,12 @@ const (
 )
 
 func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
-	dst = binary.AppendUvarint(dst, uint64(s.intern([]byte(name))))
+	dst = binary.AppendUvarint(dst, uint64(s.Intern([]byte(name))))
 	return append(dst, v...)
 }
 
 // fillNoted gives an event what its row has in the place of properties.
-func fillNoted(e *Event, fields Fields) {
+func fillNoted(e *event.Event, fields event.Fields) {
 	fields.Each(func(name []byte, v op.Value) {
 		switch string(name) {
 		case fieldStatus:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
@@ -18,7 +19,7 @@ import (
 // packer is what the worker needs to pack. It is used under Log.work.
 type packer struct {
 	stretch stretch
-	writer  *blockWriter
+	writer  *blocks.Writer
 	pace    pace
 	// recordBytes and eventBytes are what one record was lately, and what of it was events.
 	recordBytes, eventBytes average
@@ -29,7 +30,7 @@ type packer struct {
 
 func (p *packer) init(o *Options) {
 	p.pace = pace{duty: o.MaxDuty}
-	p.writer = newBlockWriter(p.pace.rest)
+	p.writer = blocks.NewWriter(p.pace.rest)
 }
 
 // average is a number that others may read.
@@ -255,12 +256,12 @@ func (l *Log) commit() error {
 	s.finish(dropped, deleted)
 	expired := time.UnixMicro(s.newest).Before(l.opts.Now().Add(-l.opts.Retention))
 	var b *block
-	if len(s.list) > 0 && !expired {
-		if b, err = l.writeBlock(&s.rows, s.first, s.last); err != nil {
+	if len(s.List) > 0 && !expired {
+		if b, err = l.writeBlock(&s.Rows, s.first, s.last); err != nil {
 			return err
 		}
-	} else if len(s.list) > 0 {
-		expiredEvents.Add(len(s.list))
+	} else if len(s.List) > 0 {
+		expiredEvents.Add(len(s.List))
 		l.noteExpired(s.last)
 	}
 	if err := l.writeState(s.last, 0); err != nil {
@@ -277,7 +278,7 @@ func (l *Log) commit() error {
 	if b != nil {
 		l.blocks = append(l.blocks, b)
 		countBlock(b.info, 1)
-		packedEvents.Add(b.info.rows)
+		packedEvents.Add(b.info.Rows)
 	}
 	l.packed = s.last
 	l.mu.Unlock()
@@ -296,8 +297,8 @@ func (l *Log) letGo(last uint64, dropped bool) error {
 }
 
 // writeBlock writes a block file, in place of one that has the same positions.
-func (l *Log) writeBlock(rs *rows, first, last uint64) (*block, error) {
-	data, info, err := l.pack.writer.write(rs, first, last)
+func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
+	data, info, err := l.pack.writer.Write(rs, first, last)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +368,7 @@ func (l *Log) expire() error {
 	l.mu.Unlock()
 	for _, b := range old {
 		if b.info != nil {
-			expiredEvents.Add(b.info.rows)
+			expiredEvents.Add(b.info.Rows)
 		}
 		expiredBlocks.Inc()
 		l.noteExpired(b.last)
@@ -426,17 +427,17 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 	if b.err != nil {
 		return b.err
 	}
-	r, err := openBlock(l.opts.FS, b.path)
+	r, err := blocks.Open(l.opts.FS, b.path)
 	if err != nil {
 		return err
 	}
-	defer r.close()
-	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.info.first) }
-	for i := range r.info.groups {
+	defer r.Close()
+	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.Info.First) }
+	for i := range r.Info.Groups {
 		if err := l.pack.pace.rest(); err != nil {
 			return err
 		}
-		if touched, err := r.touches(i, gone); err != nil {
+		if touched, err := r.Touches(i, gone); err != nil {
 			return err
 		} else if touched {
 			return l.cleanTouched(b, r, deleted)
@@ -445,35 +446,35 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 	return nil
 }
 
-func (l *Log) cleanTouched(b *block, r *blockReader, deleted *deletedSet) error {
-	var kept, group rows
-	for i := range r.info.groups {
-		if err := r.read(i, &group); err != nil {
+func (l *Log) cleanTouched(b *block, r *blocks.Reader, deleted *deletedSet) error {
+	var kept, group blocks.Rows
+	for i := range r.Info.Groups {
+		if err := r.Read(i, &group); err != nil {
 			return err
 		}
 		if err := l.pack.pace.rest(); err != nil {
 			return err
 		}
-		for k := range group.list {
-			if w := &group.list[k]; !deleted.covers(w) {
-				kept.adopt(&group, w)
+		for k := range group.List {
+			if w := &group.List[k]; !deleted.covers(w) {
+				kept.Adopt(&group, w)
 			}
 		}
 	}
-	removed := r.info.rows - len(kept.list)
+	removed := r.Info.Rows - len(kept.List)
 	if removed == 0 {
 		return nil
 	}
 	erasedEvents.Add(removed)
 	rewrittenBlocks.Inc()
-	if len(kept.list) == 0 {
+	if len(kept.List) == 0 {
 		return l.remove([]*block{b})
 	}
 	fresh, err := l.writeBlock(&kept, b.first, b.last)
 	if err != nil {
 		return err
 	}
-	countBlock(r.info, -1)
+	countBlock(r.Info, -1)
 	countBlock(fresh.info, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()

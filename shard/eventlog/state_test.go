@@ -15,6 +15,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -23,10 +24,14 @@ import (
 func (w *world) followedKinds(kinds ...op.Kind) (ids, list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: kinds, Names: []string{"of events"}}, time.Time{})
-	_, err := f.Read(context.Background(), math.MaxUint64, func(e *Event) error {
-		what := fmt.Sprintf("%s %s %s=%s by %s", ofWhat(e), e.Key, KindName(e.Kind), e.Status, e.Source)
-		if e.Kind == GroupState {
-			what += fmt.Sprintf(" %s %s", e.Name[34:], ChannelName(e.Channel))
+	_, err := f.Read(context.Background(), math.MaxUint64, func(e *event.Event) error {
+		of := "user"
+		if e.OfAddress() {
+			of = "address"
+		}
+		what := fmt.Sprintf("%s %s %s=%s by %s", of, e.Key, event.KindName(e.Kind), e.Status, e.Source)
+		if e.Kind == event.GroupState {
+			what += fmt.Sprintf(" %s %s", e.Name[34:], event.ChannelName(e.Channel))
 		}
 		ids, list = append(ids, string(e.AppendID(nil))), append(list, what)
 		return nil
@@ -36,7 +41,7 @@ func (w *world) followedKinds(kinds ...op.Kind) (ids, list []string) {
 	return ids, list
 }
 
-var stateKinds = []op.Kind{EmailState, GroupState}
+var stateKinds = []op.Kind{event.EmailState, event.GroupState}
 
 // states are what is said of a user by /users/track.
 func (w *world) states(user string, states ...profile.State) {
@@ -104,7 +109,7 @@ func TestStatesArePassedOn(t *testing.T) {
 	left, _, err := w.e.Replica().Noted(0, math.MaxUint64-1)
 	require.NoError(t, err)
 	require.Empty(t, left, "the event log has taken it over")
-	_, groups := w.followedKinds(GroupState)
+	_, groups := w.followedKinds(event.GroupState)
 	require.Len(t, groups, 3)
 	require.Equal(t, []string{"a"}, w.exportedNames())
 

@@ -7,13 +7,15 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 )
 
 // stretch is a part of the log that has been read.
 type stretch struct {
-	rows
+	blocks.Rows
 	first, last uint64 // positions
 	oldest      int64  // stamp of the first record
 	newest      int64  // when the newest event was accepted; 0 without any
@@ -29,8 +31,8 @@ type stretch struct {
 }
 
 func (s *stretch) begin(first, to uint64) {
-	s.rows.reset()
-	*s = stretch{rows: s.rows, first: first, last: first - 1, recNames: s.recNames,
+	s.Rows.Reset()
+	*s = stretch{Rows: s.Rows, first: first, last: first - 1, recNames: s.recNames,
 		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
 }
 
@@ -126,10 +128,10 @@ func (s *stretch) newNames(rec *op.Record) {
 // nameOf is the index, in names, of a record's name.
 func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 	if int(i) >= len(s.ids) {
-		return s.intern(nil)
+		return s.Intern(nil)
 	}
 	if s.ids[i] == 0 {
-		s.ids[i] = s.intern(rec.Names[i]) + 1
+		s.ids[i] = s.Intern(rec.Names[i]) + 1
 	}
 	return s.ids[i] - 1
 }
@@ -142,35 +144,35 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 		}
 		return err
 	}
-	r := row{
-		position: position, ordinal: ordinal, stamp: stamp, accepted: rec.Stamp,
-		workspace: rec.Workspace, kind: o.Kind(),
-		id: o.Flags().ID(), resolved: o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID, number: o.Number(),
+	r := blocks.Row{
+		Position: position, Ordinal: ordinal, Stamp: stamp, Accepted: rec.Stamp,
+		Workspace: rec.Workspace, Kind: o.Kind(),
+		ID: o.Flags().ID(), Resolved: o.Flags().Has(op.Resolved) || o.Flags().ID() == op.SvcID, Number: o.Number(),
 	}
 	body := o.Body()
 	var app uint32
 	var properties []byte
-	if r.kind == op.Event {
+	if r.Kind == op.Event {
 		b := op.EventBody(body)
 		if len(b) < 16 {
 			return nil // the engine has ignored it
 		}
-		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
+		r.Time, r.Name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
 	} else {
 		b := op.PurchaseBody(body)
 		if len(b) < 40 {
 			return nil
 		}
-		r.time, r.name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()
-		r.total, r.price, r.quantity, r.currency = b.Total(), b.PriceBits(), b.Quantity(), b.Currency()
+		r.Time, r.Name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()
+		r.Total, r.Price, r.Quantity, r.Currency = b.Total(), b.PriceBits(), b.Quantity(), b.Currency()
 	}
 	if app != 0 {
-		r.app = s.nameOf(rec, app-1) + 1
+		r.App = s.nameOf(rec, app-1) + 1
 	}
-	r.key = s.keep(o.Key())
-	r.properties = s.keepProperties(rec, properties)
+	r.Key = s.Keep(o.Key())
+	r.Properties = s.keepProperties(rec, properties)
 	s.eventBytes += int64(len(o))
-	s.list = append(s.list, r)
+	s.List = append(s.List, r)
 	return nil
 }
 
@@ -182,11 +184,11 @@ func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
 			return
 		}
-		s.list = append(s.list, row{position: position, ordinal: ordinal | rows<<mergedShift, stamp: stamp,
-			accepted: rec.Stamp, time: rec.Stamp / 1000,
-			workspace: rec.Workspace, kind: op.Delete, id: op.SvcID, resolved: true, number: x.Number,
-			name: s.intern(nil)})
-		s.eventBytes += rowOverhead
+		s.List = append(s.List, blocks.Row{Position: position, Ordinal: ordinal | rows<<mergedShift, Stamp: stamp,
+			Accepted: rec.Stamp, Time: rec.Stamp / 1000,
+			Workspace: rec.Workspace, Kind: op.Delete, ID: op.SvcID, Resolved: true, Number: x.Number,
+			Name: s.Intern(nil)})
+		s.eventBytes += blocks.RowOverhead
 		rows++
 	})
 }
@@ -200,34 +202,34 @@ func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 	op.EachField(properties, func(name uint32, v op.Value) {
 		s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, name))), v...)
 	})
-	return s.keep(s.scratch)
+	return s.Keep(s.scratch)
 }
 
 // finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
 func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
-	kept := s.list[:0]
-	for i := range s.list {
-		r := &s.list[i]
-		if r.kind == op.Delete {
-			s.newest = max(s.newest, r.accepted)
+	kept := s.List[:0]
+	for i := range s.List {
+		r := &s.List[i]
+		if r.Kind == op.Delete {
+			s.newest = max(s.newest, r.Accepted)
 			kept = append(kept, *r)
 			continue
 		}
-		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.position, r.ordinal) {
+		for len(dropped) > 0 && before(dropped[0].Position, dropped[0].Ordinal, r.Position, r.Ordinal) {
 			dropped = dropped[1:]
 		}
-		if len(dropped) > 0 && !isNoted(r.kind) &&
-			dropped[0] == (books.DroppedEvent{Position: r.position, Ordinal: r.ordinal}) {
+		if len(dropped) > 0 && !event.IsNoted(r.Kind) &&
+			dropped[0] == (books.DroppedEvent{Position: r.Position, Ordinal: r.Ordinal}) {
 			s.dropped++
 			continue
 		}
 		if deleted.covers(r) {
 			continue
 		}
-		s.newest = max(s.newest, r.accepted)
+		s.newest = max(s.newest, r.Accepted)
 		kept = append(kept, *r)
 	}
-	s.list = kept
+	s.List = kept
 }
 
 // before orders places in the log.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 )
 
@@ -38,26 +39,26 @@ type Tallier interface{ Tally(t *Tally) }
 
 // NewTally begins to count what was accepted since a time, from its whole hour on.
 func NewTally(since time.Time) *Tally {
-	return &Tally{since: hourOf(since.UnixMicro()), hours: map[Hour]int{}, names: map[Name]int{}}
+	return &Tally{since: blocks.HourOf(since.UnixMicro()), hours: map[Hour]int{}, names: map[Name]int{}}
 }
 
 // Tally adds what is packed.
 func (l *Log) Tally(t *Tally) {
 	l.mu.Lock()
-	blocks := slices.Clone(l.blocks)
+	packed := slices.Clone(l.blocks)
 	l.mu.Unlock()
-	for _, b := range blocks {
-		if b.err == nil && hourOf(b.info.maxAccepted) >= t.since {
-			t.add(b.info.counts)
+	for _, b := range packed {
+		if b.err == nil && blocks.HourOf(b.info.MaxAccepted) >= t.since {
+			t.add(b.info.Counts)
 		}
 	}
 }
 
-func (t *Tally) add(list []count) {
+func (t *Tally) add(list []blocks.Count) {
 	for _, c := range list {
-		if c.hour >= t.since {
-			t.hours[Hour{c.workspace, c.kind, int64(c.hour) * time.Hour.Milliseconds()}] += c.n
-			t.names[Name{c.workspace, c.kind, c.name.Value()}] += c.n
+		if c.Hour >= t.since {
+			t.hours[Hour{c.Workspace, c.Kind, int64(c.Hour) * time.Hour.Milliseconds()}] += c.N
+			t.names[Name{c.Workspace, c.Kind, c.Name.Value()}] += c.N
 		}
 	}
 }

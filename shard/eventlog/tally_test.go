@@ -8,7 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 // tallyOf counts what rows have by hour and by name, as one would by hand.
@@ -22,10 +24,10 @@ func tallyOf(t *Tally) (hours map[Hour]int, names map[Name]int) {
 // A block says in its footer how many events it has, by hour of acceptance and by name; of rare names together.
 func TestBlockCounts(t *testing.T) {
 	at := time.Date(2026, 11, 23, 10, 59, 59, 0, time.UTC)
-	rs := &rows{}
+	rs := &blocks.Rows{}
 	add := func(workspace uint32, kind op.Kind, name string, after time.Duration) {
-		rs.list = append(rs.list, row{position: 5, workspace: workspace, kind: kind, accepted: at.Add(after).UnixMicro(), key: []byte("a"),
-			name: rs.intern([]byte(name))})
+		rs.List = append(rs.List, blocks.Row{Position: 5, Workspace: workspace, Kind: kind, Accepted: at.Add(after).UnixMicro(), Key: []byte("a"),
+			Name: rs.Intern([]byte(name))})
 	}
 	add(1, op.Event, "read", 0)
 	add(1, op.Event, "read", 0)
@@ -33,27 +35,32 @@ func TestBlockCounts(t *testing.T) {
 	add(1, op.Purchase, "read", 0)
 	add(2, op.Event, "read", 0)
 	add(1, op.Delete, "", 0)
-	for i := range 2 * maxNamedCounts {
+	const named = 256 // counts that a block has at most
+	for i := range 2 * named {
 		add(3, op.Event, fmt.Sprintf("rare %03d", i), 0)
 	}
-	_, info, err := newTestWriter().write(rs, 1, 9)
+	data, info, err := blocks.NewWriter(func() error { return nil }).Write(rs, 1, 9)
 	require.NoError(t, err)
-	footer, ok := parseFooter(info.append(nil), info.bytes)
-	require.True(t, ok)
-	require.Equal(t, info.counts, footer.counts)
+	fs := vfs.NewMem()
+	require.NoError(t, durable.ReplaceFileOn(fs, "a block", data))
+	b, err := blocks.Open(fs, "a block")
+	require.NoError(t, err)
+	defer b.Close()
+	counts := b.Info.Counts
+	require.Equal(t, info.Counts, counts)
 
 	tally := NewTally(at)
-	tally.add(footer.counts)
+	tally.add(counts)
 	hours, names := tallyOf(tally)
 	ten := at.Truncate(time.Hour).UnixMilli()
 	require.Equal(t, map[Hour]int{{1, op.Event, ten}: 2, {1, op.Event, ten + 3_600_000}: 1, {1, op.Purchase, ten}: 1, {2, op.Event, ten}: 1,
-		{3, op.Event, ten}: 2 * maxNamedCounts}, hours)
+		{3, op.Event, ten}: 2 * named}, hours)
 	require.Equal(t, 3, names[Name{1, op.Event, "read"}])
-	require.Len(t, names, maxNamedCounts, "two hours of a name are one here, and the rest is one more")
-	require.Equal(t, maxNamedCounts+4, names[Name{3, op.Event, ""}])
+	require.Len(t, names, named, "two hours of a name are one here, and the rest is one more")
+	require.Equal(t, named+4, names[Name{3, op.Event, ""}])
 
 	later := NewTally(at.Add(time.Hour))
-	later.add(footer.counts)
+	later.add(counts)
 	hours, _ = tallyOf(later)
 	require.Equal(t, map[Hour]int{{1, op.Event, ten + 3_600_000}: 1}, hours)
 

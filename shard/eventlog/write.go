@@ -5,27 +5,28 @@ import (
 	"errors"
 	"io"
 
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
 // Exporter yields events; see Log.Export. A *Log is one, and so is a node of a cluster.
 type Exporter interface {
-	Export(ctx context.Context, q Query, f func(*Event) error) error
+	Export(ctx context.Context, q Query, f func(*event.Event) error) error
 }
 
 // Write is the function of that name.
-func (l *Log) Write(ctx context.Context, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
+func (l *Log) Write(ctx context.Context, w io.Writer, format event.Format, q Query, svcID event.SvcIDFunc) error {
 	return Write(ctx, l, w, format, q, svcID)
 }
 
 // Write writes what x yields to w. svcID may be nil: then no svc_id is written. With an error, what was written so far
 // is not the whole: a caller that has sent it on must make that known. The Parquet file is completed all the same when
 // a block was skipped (Query.SkipDamaged).
-func Write(ctx context.Context, x Exporter, w io.Writer, format Format, q Query, svcID SvcIDFunc) error {
-	if _, err := ParseFormat(string(format)); err != nil {
+func Write(ctx context.Context, x Exporter, w io.Writer, format event.Format, q Query, svcID event.SvcIDFunc) error {
+	if _, err := event.ParseFormat(string(format)); err != nil {
 		return err
 	}
-	e := NewEncoder(w, format, op.Event, q.Workspace == 0, svcID, nil)
+	e := event.NewEncoder(w, format, op.Event, q.Workspace == 0, svcID, nil)
 	err := x.Export(ctx, q, e.Write)
 	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
 		return errors.Join(err, e.Flush())

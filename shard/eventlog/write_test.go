@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"math"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -22,7 +22,7 @@ func TestNDJSON(t *testing.T) {
 	w.commitMore(20, 9)
 	w.setEmail("u1", "one@example.com")
 	var out bytes.Buffer
-	require.NoError(t, w.l.Write(context.Background(), &out, NDJSON, Query{Workspace: 1}, w.e.AppendSvcID))
+	require.NoError(t, w.l.Write(context.Background(), &out, event.NDJSON, Query{Workspace: 1}, w.e.AppendSvcID))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	acked := w.snapshot()
 	require.Len(t, lines, len(acked))
@@ -74,8 +74,8 @@ func TestParquet(t *testing.T) {
 	w.pack()
 	w.commitMore(20, 9)
 	var out bytes.Buffer
-	require.NoError(t, w.l.Write(context.Background(), &out, Parquet, Query{}, w.e.AppendSvcID))
-	back, err := parquet.Read[ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, w.l.Write(context.Background(), &out, event.Parquet, Query{}, w.e.AppendSvcID))
+	back, err := parquet.Read[event.ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	acked := w.snapshot()
 	require.Len(t, back, len(acked))
@@ -108,35 +108,9 @@ func TestParquet(t *testing.T) {
 	require.Empty(t, acked)
 
 	out.Reset()
-	require.NoError(t, w.l.Write(context.Background(), &out, Parquet, Query{Workspace: 9}, nil))
-	back, err = parquet.Read[ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, w.l.Write(context.Background(), &out, event.Parquet, Query{Workspace: 9}, nil))
+	back, err = parquet.Read[event.ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	require.Empty(t, back)
 	require.Error(t, w.l.Write(context.Background(), &out, "csv", Query{}, nil))
-}
-
-func TestJSONValues(t *testing.T) {
-	for want, v := range map[string][]byte{
-		`null`:                       {byte(op.Null)},
-		`-9223372036854775808`:       op.AppendInt(nil, math.MinInt64),
-		`0.1`:                        op.AppendFloat(nil, 0.1),
-		`1e+21`:                      op.AppendFloat(nil, 1e21),
-		`100000`:                     op.AppendFloat(nil, 1e5),
-		`"2026-01-02T03:04:05.006Z"`: op.AppendTime(nil, 1767323045006),
-		`"\"\\\u0000\n\u001fü"`:      op.AppendString(nil, []byte("\"\\\x00\n\x1fü")),
-		"\"\ufffd!\"":                op.AppendString(nil, []byte("\xff!")),
-		`{"a b":[1,"x \" y"]}`:       op.AppendBlock(nil, op.JSON, []byte("{ \"a b\" :\n\t[1, \"x \\\" y\"]\r}")),
-		`[]`:                         op.AppendBlock(nil, op.Array, nil),
-		`{"k":true,"":[false]}`:      op.AppendBlock(nil, op.Object, append(append([]byte{1, 'k', byte(op.True)}, 0), op.AppendBlock(nil, op.Array, []byte{byte(op.False)})...)),
-	} {
-		require.Equal(t, want, string(appendValue(nil, v)))
-	}
-}
-
-func TestParseFormat(t *testing.T) {
-	f, err := ParseFormat("parquet")
-	require.NoError(t, err)
-	require.Equal(t, Parquet, f)
-	_, err = ParseFormat("xml")
-	require.Error(t, err)
 }

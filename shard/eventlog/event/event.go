@@ -1,4 +1,6 @@
-package eventlog
+// Package event is an event as readers of the event log get it, of whatever kind, and its forms outside: JSON, and
+// files of NDJSON and Parquet. It knows neither the log nor how events lie in it.
+package event
 
 import (
 	"strconv"

@@ -1,4 +1,4 @@
-package eventlog
+package event
 
 import (
 	"slices"
@@ -28,11 +28,11 @@ func KindNamed(name string) (op.Kind, bool) {
 	return op.Kind(max(k, 0)), k >= 0 && name != ""
 }
 
-// isEvent says whether a kind is what users do, which exports have and which has names.
-func isEvent(k op.Kind) bool { return k == op.Event || k == op.Purchase }
+// IsEvent says whether a kind is what users do, which exports have and which has names.
+func IsEvent(k op.Kind) bool { return k == op.Event || k == op.Purchase }
 
-// hasProperties says whether rows of a kind have properties: what was sent.
-func hasProperties(k op.Kind) bool { return isEvent(k) || k == op.Attributes }
+// HasProperties says whether rows of a kind have properties: what was sent.
+func HasProperties(k op.Kind) bool { return IsEvent(k) || k == op.Attributes }
 
 // isState says whether a kind is a change of a state.
 func isState(k op.Kind) bool { return k == EmailState || k == GroupState }
@@ -53,5 +53,5 @@ func ChannelName(channel byte) string {
 // OfAddress says whether the event is a change of a state that an address itself has, which names no user.
 func (e *Event) OfAddress() bool { return isState(e.Kind) && !e.Resolved }
 
-// isNoted says whether a kind is what the engine notes (shard.Noted).
-func isNoted(k op.Kind) bool { return k >= EmailState }
+// IsNoted says whether a kind is what the engine notes (shard.Noted).
+func IsNoted(k op.Kind) bool { return k >= EmailState }

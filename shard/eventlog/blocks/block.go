@@ -1,4 +1,6 @@
-package eventlog
+// Package blocks is how an event log lies on disk: files of rows, by columns, compressed and checksummed, each written
+// once and read by groups. It knows neither the log that the rows come from nor who asks for them.
+package blocks
 
 import (
 	"encoding/binary"
@@ -9,11 +11,11 @@ import (
 	"slices"
 	"sync"
 
-	"millrace/shard/cursor"
-
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+
+	"millrace/shard/cursor"
 )
 
 // A block file, version 4 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies):
@@ -25,29 +27,34 @@ import (
 // as it lies in the file, so every byte stands under one, and what it says of the whole: all numbers are uvarints,
 // signed ones zigzag.
 //
-//	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (tally.go)
+//	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (counts.go)
 //	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
 const blockMagic = "MREVBLK4" // the last character is the version
 
 const (
-	blockTail   = 4 + 8 + len(blockMagic)
-	maxFooter   = 64 << 20
-	maxChunk    = 1 << 30
-	groupRows   = 1 << 17
-	groupBytes  = 16 << 20
-	rowOverhead = 64 // of a row in memory, beside its bytes, for groupBytes
+	blockTail  = 4 + 8 + len(blockMagic)
+	maxFooter  = 64 << 20
+	maxChunk   = 1 << 30
+	groupRows  = 1 << 17
+	groupBytes = 16 << 20
 )
 
-// blockInfo is what a block's footer says.
-type blockInfo struct {
-	first, last              uint64
-	rows                     int
-	minTime, maxTime         int64 // Unix ms, of the events
-	minAccepted, maxAccepted int64 // Unix µs
+// RowOverhead is what a row takes in memory, about, beside its bytes.
+const RowOverhead = 64
+
+// ErrCorrupt is wrapped by errors of a file that is damaged, or not of this version; they name it.
+var ErrCorrupt = errors.New("event log: damaged file")
+
+// Info is what a block's footer says.
+type Info struct {
+	First, last              uint64
+	Rows                     int
+	MinTime, MaxTime         int64 // Unix ms, of the events
+	MinAccepted, MaxAccepted int64 // Unix µs
 	workspaces               []workspaceRows
-	groups                   []groupInfo
-	counts                   []count
-	bytes                    int64 // of the file
+	Groups                   []GroupInfo
+	Counts                   []Count
+	Bytes                    int64 // of the file
 }
 
 type workspaceRows struct {
@@ -55,10 +62,10 @@ type workspaceRows struct {
 	rows      int
 }
 
-type groupInfo struct {
+type GroupInfo struct {
 	rows                     int
-	minTime, maxTime         int64
-	minAccepted, maxAccepted int64
+	MinTime, MaxTime         int64
+	minAccepted, MaxAccepted int64
 	chunks                   []chunkInfo
 }
 
@@ -70,12 +77,21 @@ type chunkInfo struct {
 	sum    uint64
 }
 
-func (b *blockInfo) hasWorkspace(workspace uint32) bool {
+func (b *Info) HasWorkspace(workspace uint32) bool {
 	return slices.ContainsFunc(b.workspaces, func(w workspaceRows) bool { return w.workspace == workspace })
 }
 
-// blockWriter makes block files. It belongs to one goroutine and keeps its memory.
-type blockWriter struct {
+func (b *Info) RowsOf(workspace uint32) (n int) {
+	for _, w := range b.workspaces {
+		if w.workspace == workspace {
+			n += w.rows
+		}
+	}
+	return n
+}
+
+// Writer makes block files. It belongs to one goroutine and keeps its memory.
+type Writer struct {
 	zstd  *zstd.Encoder
 	group groupWriter
 	buf   []byte
@@ -83,26 +99,26 @@ type blockWriter struct {
 	rest func() error
 }
 
-func newBlockWriter(rest func() error) *blockWriter {
+func NewWriter(rest func() error) *Writer {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithEncoderCRC(false),
 		zstd.WithSingleSegment(true))
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}
-	return &blockWriter{zstd: e, rest: rest}
+	return &Writer{zstd: e, rest: rest}
 }
 
-// write makes a block of rows, which it sorts, and returns the file's bytes, valid until the next call.
-func (w *blockWriter) write(rs *rows, first, last uint64) ([]byte, *blockInfo, error) {
-	rs.sort()
-	info := &blockInfo{first: first, last: last, rows: len(rs.list), minTime: math.MaxInt64, maxTime: math.MinInt64,
-		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+// Write makes a block of rows, which it sorts, and returns the file's bytes, valid until the next call.
+func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
+	rs.Sort()
+	info := &Info{First: first, last: last, Rows: len(rs.List), MinTime: math.MaxInt64, MaxTime: math.MinInt64,
+		MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
 	w.buf = append(w.buf[:0], blockMagic...)
-	for rest := rs.list; len(rest) > 0; {
+	for rest := rs.List; len(rest) > 0; {
 		n, size := 0, 0
 		for n < len(rest) && n < groupRows && size < groupBytes {
-			size += rowOverhead + len(rest[n].key) + len(rest[n].properties)
+			size += RowOverhead + len(rest[n].Key) + len(rest[n].Properties)
 			n++
 		}
 		g, err := w.writeGroup(rest[:n], &rs.names)
@@ -112,21 +128,21 @@ func (w *blockWriter) write(rs *rows, first, last uint64) ([]byte, *blockInfo, e
 		info.add(rest[:n], g)
 		rest = rest[n:]
 	}
-	info.counts = countRows(rs)
+	info.Counts = countRows(rs)
 	footer := len(w.buf)
 	w.buf = info.append(w.buf)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(w.buf)-footer))
 	w.buf = binary.LittleEndian.AppendUint64(w.buf, xxh3.Hash(w.buf[footer:]))
 	w.buf = append(w.buf, blockMagic...)
-	info.bytes = int64(len(w.buf))
+	info.Bytes = int64(len(w.buf))
 	return w.buf, info, nil
 }
 
-func (w *blockWriter) writeGroup(list []row, n *names) (g groupInfo, err error) {
-	g = groupInfo{rows: len(list), minTime: list[0].time, maxTime: list[len(list)-1].time, minAccepted: math.MaxInt64,
-		maxAccepted: math.MinInt64}
+func (w *Writer) writeGroup(list []Row, n *names) (g GroupInfo, err error) {
+	g = GroupInfo{rows: len(list), MinTime: list[0].Time, MaxTime: list[len(list)-1].Time, minAccepted: math.MaxInt64,
+		MaxAccepted: math.MinInt64}
 	for i := range list {
-		g.minAccepted, g.maxAccepted = min(g.minAccepted, list[i].accepted), max(g.maxAccepted, list[i].accepted)
+		g.minAccepted, g.MaxAccepted = min(g.minAccepted, list[i].Accepted), max(g.MaxAccepted, list[i].Accepted)
 	}
 	err = w.group.columns(list, n, func(column uint32, b []byte) error {
 		if len(b) == 0 {
@@ -146,13 +162,13 @@ func (w *blockWriter) writeGroup(list []row, n *names) (g groupInfo, err error) 
 }
 
 // add counts a group in.
-func (b *blockInfo) add(list []row, g groupInfo) {
-	b.groups = append(b.groups, g)
-	b.minTime, b.maxTime = min(b.minTime, g.minTime), max(b.maxTime, g.maxTime)
-	b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
+func (b *Info) add(list []Row, g GroupInfo) {
+	b.Groups = append(b.Groups, g)
+	b.MinTime, b.MaxTime = min(b.MinTime, g.MinTime), max(b.MaxTime, g.MaxTime)
+	b.MinAccepted, b.MaxAccepted = min(b.MinAccepted, g.minAccepted), max(b.MaxAccepted, g.MaxAccepted)
 	at := 0
 	for i := range list {
-		if ws := list[i].workspace; at >= len(b.workspaces) || b.workspaces[at].workspace != ws {
+		if ws := list[i].Workspace; at >= len(b.workspaces) || b.workspaces[at].workspace != ws {
 			if at = slices.IndexFunc(b.workspaces, func(w workspaceRows) bool { return w.workspace == ws }); at < 0 {
 				at = len(b.workspaces)
 				b.workspaces = append(b.workspaces, workspaceRows{workspace: ws})
@@ -162,24 +178,24 @@ func (b *blockInfo) add(list []row, g groupInfo) {
 	}
 }
 
-func (b *blockInfo) append(dst []byte) []byte {
+func (b *Info) append(dst []byte) []byte {
 	u := func(v uint64) { dst = binary.AppendUvarint(dst, v) }
 	i := func(v int64) { dst = binary.AppendVarint(dst, v) }
-	u(b.first)
+	u(b.First)
 	u(b.last)
 	u(uint64(len(b.workspaces)))
 	for _, w := range b.workspaces {
 		u(uint64(w.workspace))
 		u(uint64(w.rows))
 	}
-	u(uint64(len(b.groups)))
-	for k := range b.groups {
-		g := &b.groups[k]
+	u(uint64(len(b.Groups)))
+	for k := range b.Groups {
+		g := &b.Groups[k]
 		u(uint64(g.rows))
-		i(g.minTime)
-		i(g.maxTime)
+		i(g.MinTime)
+		i(g.MaxTime)
 		i(g.minAccepted)
-		i(g.maxAccepted)
+		i(g.MaxAccepted)
 		u(uint64(len(g.chunks)))
 		for _, c := range g.chunks {
 			u(uint64(c.column))
@@ -189,20 +205,20 @@ func (b *blockInfo) append(dst []byte) []byte {
 			dst = binary.LittleEndian.AppendUint64(dst, c.sum)
 		}
 	}
-	return appendCounts(dst, b.counts)
+	return appendCounts(dst, b.Counts)
 }
 
-func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
+func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 	c := cursor.Cursor{Rest: data}
-	b := &blockInfo{first: c.Uvarint(), last: c.Uvarint(), bytes: fileBytes, minTime: math.MaxInt64,
-		maxTime:     math.MinInt64,
-		minAccepted: math.MaxInt64, maxAccepted: math.MinInt64}
+	b := &Info{First: c.Uvarint(), last: c.Uvarint(), Bytes: fileBytes, MinTime: math.MaxInt64,
+		MaxTime:     math.MinInt64,
+		MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
 	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
 		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.Uvarint()), int(c.Uvarint())})
 	}
 	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
-		g := groupInfo{rows: int(c.Uvarint()), minTime: c.Varint(), maxTime: c.Varint(), minAccepted: c.Varint(),
-			maxAccepted: c.Varint()}
+		g := GroupInfo{rows: int(c.Uvarint()), MinTime: c.Varint(), MaxTime: c.Varint(), minAccepted: c.Varint(),
+			MaxAccepted: c.Varint()}
 		for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
 			k := chunkInfo{column: uint32(c.Uvarint()), offset: c.Uvarint(), size: c.Uvarint(),
 				plain: c.Uvarint(), sum: c.U64()}
@@ -215,32 +231,32 @@ func parseFooter(data []byte, fileBytes int64) (*blockInfo, bool) {
 		if g.rows < 1 || g.rows > groupRows {
 			return nil, false
 		}
-		b.rows += g.rows
-		b.minTime, b.maxTime = min(b.minTime, g.minTime), max(b.maxTime, g.maxTime)
-		b.minAccepted, b.maxAccepted = min(b.minAccepted, g.minAccepted), max(b.maxAccepted, g.maxAccepted)
-		b.groups = append(b.groups, g)
+		b.Rows += g.rows
+		b.MinTime, b.MaxTime = min(b.MinTime, g.MinTime), max(b.MaxTime, g.MaxTime)
+		b.MinAccepted, b.MaxAccepted = min(b.MinAccepted, g.minAccepted), max(b.MaxAccepted, g.MaxAccepted)
+		b.Groups = append(b.Groups, g)
 	}
-	b.counts = readCounts(&c)
-	return b, c.Done() && len(b.groups) > 0
+	b.Counts = readCounts(&c)
+	return b, c.Done() && len(b.Groups) > 0
 }
 
-// blockReader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one
+// Reader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one
 // goroutine.
-type blockReader struct {
+type Reader struct {
 	file  vfs.File
 	path  string
-	info  *blockInfo
+	Info  *Info
 	group groupReader
 	raw   []byte
 }
 
-// openBlock opens a block and reads its footer. Errors that wrap ErrCorrupt name the file.
-func openBlock(fs vfs.FS, path string) (*blockReader, error) {
+// Open opens a block and reads its footer. Errors that wrap ErrCorrupt name the file.
+func Open(fs vfs.FS, path string) (*Reader, error) {
 	f, err := fs.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
-	r := &blockReader{file: f, path: path}
+	r := &Reader{file: f, path: path}
 	if err := r.readFooter(); err != nil {
 		_ = f.Close()
 		return nil, err
@@ -248,13 +264,13 @@ func openBlock(fs vfs.FS, path string) (*blockReader, error) {
 	return r, nil
 }
 
-func (r *blockReader) close() error { return r.file.Close() }
+func (r *Reader) Close() error { return r.file.Close() }
 
-func (r *blockReader) corrupt(format string, args ...any) error {
+func (r *Reader) corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: block %q: %s", ErrCorrupt, r.path, fmt.Sprintf(format, args...))
 }
 
-func (r *blockReader) readFooter() error {
+func (r *Reader) readFooter() error {
 	fi, err := r.file.Stat()
 	if err != nil {
 		return fmt.Errorf("stat %q: %w", r.path, err)
@@ -289,8 +305,8 @@ func (r *blockReader) readFooter() error {
 	}
 	// Chunks follow one another from the magic to the footer: no byte is without a checksum.
 	next := uint64(len(blockMagic))
-	for i := range info.groups {
-		for _, c := range info.groups[i].chunks {
+	for i := range info.Groups {
+		for _, c := range info.Groups[i].chunks {
 			if c.offset != next {
 				return r.corrupt("a gap at %d", next)
 			}
@@ -300,11 +316,11 @@ func (r *blockReader) readFooter() error {
 	if next != uint64(at) {
 		return r.corrupt("a gap at %d", next)
 	}
-	r.info = info
+	r.Info = info
 	return nil
 }
 
-func (r *blockReader) readAt(p []byte, offset int64) error {
+func (r *Reader) readAt(p []byte, offset int64) error {
 	if n, err := r.file.ReadAt(p, offset); n < len(p) {
 		if err == nil || errors.Is(err, io.EOF) {
 			return r.corrupt("it ends at %d", offset+int64(n))
@@ -314,27 +330,27 @@ func (r *blockReader) readAt(p []byte, offset int64) error {
 	return nil
 }
 
-// read replaces dst by the rows of a group.
-func (r *blockReader) read(group int, dst *rows) error {
-	g := &r.info.groups[group]
-	dst.reset()
+// Read replaces dst by the rows of a group.
+func (r *Reader) Read(group int, dst *Rows) error {
+	g := &r.Info.Groups[group]
+	dst.Reset()
 	if err := r.load(g, func(uint32) bool { return true }); err != nil {
 		return err
 	}
 	if !r.group.rows(g, dst) {
 		return r.corrupt("group %d makes no sense", group)
 	}
-	for i := range dst.list {
-		if p := dst.list[i].position; p < r.info.first || p > r.info.last {
+	for i := range dst.List {
+		if p := dst.List[i].Position; p < r.Info.First || p > r.Info.last {
 			return r.corrupt("an event of position %d", p)
 		}
 	}
 	return nil
 }
 
-// touches says whether a group has events of a user whom gone names.
-func (r *blockReader) touches(group int, gone func(workspace uint32, number uint64) bool) (bool, error) {
-	g := &r.info.groups[group]
+// Touches says whether a group has events of a user whom gone names.
+func (r *Reader) Touches(group int, gone func(workspace uint32, number uint64) bool) (bool, error) {
+	g := &r.Info.Groups[group]
 	if err := r.load(g, isUserColumn); err != nil {
 		return false, err
 	}
@@ -346,7 +362,7 @@ func (r *blockReader) touches(group int, gone func(workspace uint32, number uint
 }
 
 // load reads and checks those columns of a group that want wants.
-func (r *blockReader) load(g *groupInfo, want func(column uint32) bool) error {
+func (r *Reader) load(g *GroupInfo, want func(column uint32) bool) error {
 	r.group.begin()
 	for _, c := range g.chunks {
 		if !want(c.column) {

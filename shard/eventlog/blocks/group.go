@@ -1,4 +1,4 @@
-package eventlog
+package blocks
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"millrace/shard/cursor"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -98,7 +99,7 @@ type groupWriter struct {
 }
 
 // columns calls emit with each column of the rows, which are sorted. The bytes are valid during the call.
-func (w *groupWriter) columns(list []row, n *names, emit func(column uint32, b []byte) error) error {
+func (w *groupWriter) columns(list []Row, n *names, emit func(column uint32, b []byte) error) error {
 	w.emit, w.err = emit, nil
 	w.collectNames(list, n)
 	w.times(list)
@@ -118,7 +119,7 @@ func (w *groupWriter) put(column uint32, b []byte) {
 }
 
 // putPlanes writes one number for each row.
-func (w *groupWriter) putPlanes(column uint32, list []row, of func(i int) uint32) {
+func (w *groupWriter) putPlanes(column uint32, list []Row, of func(i int) uint32) {
 	w.planes = w.planes[:0]
 	for i := range list {
 		w.planes = append(w.planes, of(i))
@@ -129,28 +130,28 @@ func (w *groupWriter) putPlanes(column uint32, list []row, of func(i int) uint32
 func (w *groupWriter) u(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
 func (w *groupWriter) i(v int64)  { w.buf = binary.AppendVarint(w.buf, v) }
 
-func (w *groupWriter) times(list []row) {
+func (w *groupWriter) times(list []Row) {
 	last := int64(0)
 	for i := range list {
 		if i == 0 {
-			w.i(list[i].time)
+			w.i(list[i].Time)
 		} else {
-			w.u(uint64(list[i].time - last))
+			w.u(uint64(list[i].Time - last))
 		}
-		last = list[i].time
+		last = list[i].Time
 	}
 	w.put(colTime, w.buf)
 }
 
-func (w *groupWriter) records(list []row) {
+func (w *groupWriter) records(list []Row) {
 	type record struct {
 		position uint64
 		stamp    int64
 	}
 	records := make([]record, 0, len(list)/16+1)
 	for i := range list {
-		if i == 0 || list[i].position != list[i-1].position {
-			records = append(records, record{list[i].position, list[i].stamp})
+		if i == 0 || list[i].Position != list[i-1].Position {
+			records = append(records, record{list[i].Position, list[i].Stamp})
 		}
 	}
 	slices.SortFunc(records, func(a, b record) int { return cmp.Compare(a.position, b.position) })
@@ -164,19 +165,19 @@ func (w *groupWriter) records(list []row) {
 	}
 	w.put(colRecords, w.buf)
 	w.putPlanes(colRecord, list, func(i int) uint32 {
-		at, _ := slices.BinarySearchFunc(records, list[i].position,
+		at, _ := slices.BinarySearchFunc(records, list[i].Position,
 			func(r record, p uint64) int { return cmp.Compare(r.position, p) })
 		return uint32(at)
 	})
-	w.putPlanes(colOrdinal, list, func(i int) uint32 { return list[i].ordinal })
-	w.putPlanes(colIndex, list, func(i int) uint32 { return list[i].index })
+	w.putPlanes(colOrdinal, list, func(i int) uint32 { return list[i].Ordinal })
+	w.putPlanes(colIndex, list, func(i int) uint32 { return list[i].Index })
 	for i := range list {
-		w.i(list[i].accepted - list[i].stamp - int64(list[i].ordinal))
+		w.i(list[i].Accepted - list[i].Stamp - int64(list[i].Ordinal))
 	}
 	w.put(colAccepted, w.buf)
 }
 
-func (w *groupWriter) users(list []row) {
+func (w *groupWriter) users(list []Row) {
 	if w.userAt == nil {
 		w.userAt = make(map[string]uint32)
 	}
@@ -186,15 +187,15 @@ func (w *groupWriter) users(list []row) {
 	var key []byte
 	for i := range list {
 		r := &list[i]
-		key = binary.LittleEndian.AppendUint32(key[:0], r.workspace)
-		key = append(key, byte(r.id)|flag(r.resolved)<<7)
-		key = binary.LittleEndian.AppendUint64(key, r.number)
-		key = append(key, r.key...)
+		key = binary.LittleEndian.AppendUint32(key[:0], r.Workspace)
+		key = append(key, byte(r.ID)|flag(r.Resolved)<<7)
+		key = binary.LittleEndian.AppendUint64(key, r.Number)
+		key = append(key, r.Key...)
 		at, ok := w.userAt[string(key)]
 		if !ok {
 			at = uint32(len(users))
 			w.userAt[string(key)] = at
-			users = append(users, user{r.workspace, r.id, r.resolved, r.number, r.key})
+			users = append(users, user{r.Workspace, r.ID, r.Resolved, r.Number, r.Key})
 		}
 		ofRow[i] = at
 	}
@@ -236,15 +237,15 @@ func sharedPrefix(a, b []byte) int {
 }
 
 // collectNames numbers the names that the group uses.
-func (w *groupWriter) collectNames(list []row, n *names) {
+func (w *groupWriter) collectNames(list []Row, n *names) {
 	w.newName = append(w.newName[:0], make([]uint32, len(n.list)+1)...)
 	w.oldName = w.oldName[:0]
 	for i := range list {
-		w.use(list[i].name)
-		if list[i].app > 0 {
-			w.use(list[i].app - 1)
+		w.use(list[i].Name)
+		if list[i].App > 0 {
+			w.use(list[i].App - 1)
 		}
-		op.EachField(list[i].properties, func(name uint32, _ op.Value) { w.use(name) })
+		op.EachField(list[i].Properties, func(name uint32, _ op.Value) { w.use(name) })
 	}
 }
 
@@ -255,7 +256,7 @@ func (w *groupWriter) use(name uint32) {
 	}
 }
 
-func (w *groupWriter) namesAndKinds(list []row, n *names) {
+func (w *groupWriter) namesAndKinds(list []Row, n *names) {
 	var text []byte
 	w.u(uint64(len(w.oldName)))
 	for _, i := range w.oldName {
@@ -264,15 +265,15 @@ func (w *groupWriter) namesAndKinds(list []row, n *names) {
 	}
 	w.put(colNames, w.buf)
 	w.put(colNameText, text)
-	w.putPlanes(colName, list, func(i int) uint32 { return w.newName[list[i].name] - 1 })
+	w.putPlanes(colName, list, func(i int) uint32 { return w.newName[list[i].Name] - 1 })
 	w.putPlanes(colApp, list, func(i int) uint32 {
-		if list[i].app == 0 {
+		if list[i].App == 0 {
 			return 0
 		}
-		return w.newName[list[i].app-1]
+		return w.newName[list[i].App-1]
 	})
 	for i := range list {
-		w.buf = append(w.buf, byte(list[i].kind))
+		w.buf = append(w.buf, byte(list[i].Kind))
 	}
 	w.put(colKind, w.buf)
 }
@@ -286,32 +287,32 @@ const (
 	maxMoneyPower = 4
 )
 
-func (w *groupWriter) purchases(list []row) {
+func (w *groupWriter) purchases(list []Row) {
 	var modes, prices, totals, quantities []byte
 	for i := range list {
 		r := &list[i]
-		if r.kind != op.Purchase {
+		if r.Kind != op.Purchase {
 			continue
 		}
-		w.buf = append(w.buf, r.currency[:]...)
-		quantities = binary.AppendUvarint(quantities, uint64(r.quantity))
-		m, scale, ok := decimal(math.Float64frombits(r.price))
+		w.buf = append(w.buf, r.Currency[:]...)
+		quantities = binary.AppendUvarint(quantities, uint64(r.Quantity))
+		m, scale, ok := decimal(math.Float64frombits(r.Price))
 		if !ok {
 			modes = append(modes, moneyRaw|moneyTotal)
-			prices = binary.LittleEndian.AppendUint64(prices, r.price)
-			totals = binary.AppendVarint(totals, r.total)
+			prices = binary.LittleEndian.AppendUint64(prices, r.Price)
+			totals = binary.AppendVarint(totals, r.Total)
 			continue
 		}
 		prices = binary.AppendVarint(prices, m)
 		mode := byte(moneyTotal)
 		for power := range maxMoneyPower + 1 {
-			if totalOf(m, r.quantity, power) == r.total {
+			if totalOf(m, r.Quantity, power) == r.Total {
 				mode = byte(power) << moneyFactor
 				break
 			}
 		}
 		if mode == moneyTotal {
-			totals = binary.AppendVarint(totals, r.total)
+			totals = binary.AppendVarint(totals, r.Total)
 		}
 		modes = append(modes, mode|byte(scale))
 	}
@@ -331,7 +332,7 @@ func totalOf(mantissa int64, quantity uint32, power int) int64 {
 	return total
 }
 
-func (w *groupWriter) properties(list []row) {
+func (w *groupWriter) properties(list []Row) {
 	if w.shapes == nil {
 		w.shapes = make(map[string]uint32)
 	}
@@ -343,7 +344,7 @@ func (w *groupWriter) properties(list []row) {
 	for i := range list {
 		shape = shape[:0]
 		n := uint64(0)
-		op.EachField(list[i].properties, func(name uint32, _ op.Value) {
+		op.EachField(list[i].Properties, func(name uint32, _ op.Value) {
 			name = w.newName[name] - 1
 			counts[name]++
 			n++
@@ -371,7 +372,7 @@ func (w *groupWriter) properties(list []row) {
 		end += n
 	}
 	for i := range list {
-		op.EachField(list[i].properties, func(name uint32, v op.Value) {
+		op.EachField(list[i].Properties, func(name uint32, v op.Value) {
 			at := &w.nameEnd[w.newName[name]-1]
 			w.byName[*at] = v
 			*at++
@@ -444,10 +445,10 @@ func (r *groupReader) count(c *cursor.Cursor) int {
 }
 
 // rows fills dst; false when the columns make no sense.
-func (r *groupReader) rows(g *groupInfo, dst *rows) bool {
-	dst.list = slices.Grow(dst.list[:0], g.rows)[:g.rows]
-	clear(dst.list)
-	list := dst.list
+func (r *groupReader) rows(g *GroupInfo, dst *Rows) bool {
+	dst.List = slices.Grow(dst.List[:0], g.rows)[:g.rows]
+	clear(dst.List)
+	list := dst.List
 	r.kinds(list)
 	r.times(list)
 	r.records(list)
@@ -457,7 +458,7 @@ func (r *groupReader) rows(g *groupInfo, dst *rows) bool {
 	}
 	for i, at := range r.planes(colUser, len(list), len(users)) {
 		u, w := &users[at], &list[i]
-		w.workspace, w.id, w.resolved, w.number, w.key = u.workspace, u.id, u.resolved, u.number, u.key
+		w.Workspace, w.ID, w.Resolved, w.Number, w.Key = u.workspace, u.id, u.resolved, u.number, u.key
 	}
 	r.names(list, dst)
 	r.purchases(list)
@@ -465,19 +466,19 @@ func (r *groupReader) rows(g *groupInfo, dst *rows) bool {
 	return r.ok
 }
 
-func (r *groupReader) kinds(list []row) {
+func (r *groupReader) kinds(list []Row) {
 	kinds := r.columns[colKind][0]
 	if len(kinds) != len(list) {
 		r.ok = false
 		return
 	}
 	for i, k := range kinds {
-		list[i].kind = op.Kind(k)
-		r.ok = r.ok && kindNames[k] != ""
+		list[i].Kind = op.Kind(k)
+		r.ok = r.ok && event.KindName(op.Kind(k)) != ""
 	}
 }
 
-func (r *groupReader) times(list []row) {
+func (r *groupReader) times(list []Row) {
 	c := r.cursor(colTime)
 	t := int64(0)
 	for i := range list {
@@ -486,12 +487,12 @@ func (r *groupReader) times(list []row) {
 		} else {
 			t += int64(c.Uvarint())
 		}
-		list[i].time = t
+		list[i].Time = t
 	}
 	r.end(&c)
 }
 
-func (r *groupReader) records(list []row) {
+func (r *groupReader) records(list []Row) {
 	c := r.cursor(colRecords)
 	n := r.count(&c)
 	positions, stamps := make([]uint64, n), make([]int64, n)
@@ -511,8 +512,8 @@ func (r *groupReader) records(list []row) {
 	c = r.cursor(colAccepted)
 	for i, at := range r.planes(colRecord, len(list), n) {
 		w := &list[i]
-		w.position, w.stamp, w.ordinal, w.index = positions[at], stamps[at], ordinals[i], indexes[i]
-		w.accepted = w.stamp + int64(w.ordinal) + c.Varint()
+		w.Position, w.Stamp, w.Ordinal, w.Index = positions[at], stamps[at], ordinals[i], indexes[i]
+		w.Accepted = w.Stamp + int64(w.Ordinal) + c.Varint()
 	}
 	r.end(&c)
 }
@@ -541,7 +542,7 @@ func (r *groupReader) users(p *pages) (users []user, ok bool) {
 	return users, r.ok
 }
 
-func (r *groupReader) names(list []row, dst *rows) {
+func (r *groupReader) names(list []Row, dst *Rows) {
 	c, text := r.cursor(colNames), r.cursor(colNameText)
 	n := r.count(&c)
 	for range n {
@@ -551,26 +552,26 @@ func (r *groupReader) names(list []row, dst *rows) {
 	r.end(&text)
 	names, apps := r.planes(colName, len(list), n), r.planes(colApp, len(list), n+1)
 	for i := range list {
-		list[i].name, list[i].app = names[i], apps[i]
+		list[i].Name, list[i].App = names[i], apps[i]
 	}
 }
 
-func (r *groupReader) purchases(list []row) {
+func (r *groupReader) purchases(list []Row) {
 	currencies, modes, prices := r.cursor(colCurrency), r.cursor(colMoney), r.cursor(colPrice)
 	totals, quantities := r.cursor(colTotal), r.cursor(colQuantity)
 	for i := range list {
 		w := &list[i]
-		if w.kind != op.Purchase {
+		if w.Kind != op.Purchase {
 			continue
 		}
-		copy(w.currency[:], currencies.Take(3))
+		copy(w.Currency[:], currencies.Take(3))
 		quantity := quantities.Uvarint()
 		r.ok = r.ok && quantity <= math.MaxUint32
-		w.quantity = uint32(quantity)
+		w.Quantity = uint32(quantity)
 		mode := modes.Byte()
 		if mode&moneyRaw != 0 {
-			w.price = prices.U64()
-			w.total = totals.Varint()
+			w.Price = prices.U64()
+			w.Total = totals.Varint()
 			continue
 		}
 		scale, power := int(mode&7), int(mode>>moneyFactor&7)
@@ -579,11 +580,11 @@ func (r *groupReader) purchases(list []row) {
 			return
 		}
 		m := prices.Varint()
-		w.price = math.Float64bits(float64(m) / powers[scale])
+		w.Price = math.Float64bits(float64(m) / powers[scale])
 		if mode&moneyTotal != 0 {
-			w.total = totals.Varint()
+			w.Total = totals.Varint()
 		} else {
-			w.total = totalOf(m, w.quantity, power)
+			w.Total = totalOf(m, w.Quantity, power)
 		}
 	}
 	for _, c := range [...]*cursor.Cursor{&currencies, &modes, &prices, &totals, &quantities} {
@@ -591,7 +592,7 @@ func (r *groupReader) purchases(list []row) {
 	}
 }
 
-func (r *groupReader) properties(list []row, dst *rows) {
+func (r *groupReader) properties(list []Row, dst *Rows) {
 	names := len(dst.names.list)
 	c := r.cursor(colShapes)
 	shapes := make([][]uint32, r.count(&c))
@@ -635,6 +636,6 @@ func (r *groupReader) properties(list []row, dst *rows) {
 			b = append(b, values[next[name]]...)
 			next[name]++
 		}
-		list[i].properties = dst.pages.keep(b)
+		list[i].Properties = dst.pages.keep(b)
 	}
 }

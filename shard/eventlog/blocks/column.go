@@ -1,4 +1,4 @@
-package eventlog
+package blocks
 
 import (
 	"encoding/binary"

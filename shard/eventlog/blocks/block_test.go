@@ -1,0 +1,206 @@
+package blocks
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/op"
+	"millrace/wal/durable"
+)
+
+func newTestWriter() *Writer { return NewWriter(func() error { return nil }) }
+
+func put(t *testing.T, fs vfs.FS, path string, data []byte) {
+	t.Helper()
+	require.NoError(t, durable.ReplaceFileOn(fs, path, data))
+}
+
+// randomRows are rows that hold whatever the format could stumble over.
+func randomRows(r *rand.Rand, n int) *Rows {
+	rs := &Rows{}
+	text := func() []byte {
+		b := make([]byte, r.IntN(12))
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		return b
+	}
+	number := func() uint64 { return r.Uint64() >> r.IntN(64) }
+	for range n {
+		w := Row{
+			Position: 100 + r.Uint64N(uint64(n)/4+1), Time: int64(number()), Number: number(), Ordinal: uint32(r.IntN(1 << r.IntN(20))), Workspace: uint32(number()),
+			Name: rs.Intern(text()), Kind: op.Event, ID: op.IDKind(r.IntN(6)), Resolved: r.IntN(2) == 0, Key: text(),
+		}
+		w.Stamp = int64(w.Position) * 1000 // one for each position
+		w.Accepted = w.Stamp + int64(w.Ordinal)
+		if r.IntN(4) == 0 {
+			w.Accepted = int64(number())
+		}
+		if r.IntN(2) == 0 {
+			w.App = rs.Intern(text()) + 1
+		}
+		if r.IntN(2) == 0 {
+			w.Kind, w.Price, w.Total, w.Quantity, w.Currency = op.Purchase, number(), int64(number()), uint32(number()), [3]byte{byte(r.Uint32()), 'U', 0}
+			if r.IntN(2) == 0 {
+				w.Price = math.Float64bits(float64(r.IntN(10_000)) / 100)
+			}
+		}
+		for range r.IntN(4) {
+			w.Properties = binary.AppendUvarint(w.Properties, uint64(rs.Intern(fmt.Append(nil, r.IntN(1+r.IntN(50))))))
+			w.Properties = randomValue(r, w.Properties, text)
+		}
+		rs.List = append(rs.List, w)
+	}
+	return rs
+}
+
+func randomValue(r *rand.Rand, dst []byte, text func() []byte) []byte {
+	switch t := op.Tag(r.IntN(int(op.ArrayEdit) + 1)); t {
+	case op.Null, op.False, op.True:
+		return append(dst, byte(t))
+	case op.Int, op.Increment:
+		return binary.AppendVarint(append(dst, byte(t)), int64(r.Uint64()>>r.IntN(64)))
+	case op.Float:
+		special := []float64{0, math.Copysign(0, -1), math.Inf(1), math.NaN(), 0.1, 1e300, 12.34, 5e-324, r.NormFloat64()}
+		return op.AppendFloat(dst, special[r.IntN(len(special))])
+	case op.Time:
+		return op.AppendTime(dst, int64(r.Uint64()))
+	default:
+		return op.AppendBlock(dst, t, text())
+	}
+}
+
+// plainRow is a row without its dictionary.
+type plainRow struct {
+	Row
+	key, name, app, properties string
+}
+
+func plain(rs *Rows) (list []plainRow) {
+	for _, w := range rs.List {
+		p := plainRow{Row: w, key: string(w.Key), name: string(rs.Name(w.Name))}
+		if w.App > 0 {
+			p.app = "+" + string(rs.Name(w.App-1))
+		}
+		op.EachField(w.Properties, func(name uint32, v op.Value) { p.properties += fmt.Sprintf("%q=%x ", rs.Name(name), v) })
+		p.Row.Key, p.Row.Properties, p.Row.Name, p.Row.App = nil, nil, 0, 0
+		list = append(list, p)
+	}
+	return list
+}
+
+func TestBlockGivesBackItsRows(t *testing.T) {
+	seed := testseed.Of(t)
+	fs := vfs.NewMem()
+	w := newTestWriter()
+	for i := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, i))
+		n := 1 + r.IntN(1<<r.IntN(11))
+		rs := randomRows(r, n)
+		data, info, err := w.Write(rs, 100, 100+uint64(n))
+		require.NoError(t, err)
+		want := plain(rs)
+		put(t, fs, "b", data)
+		b, err := Open(fs, "b")
+		require.NoError(t, err)
+		require.Equal(t, info, b.Info)
+		var got []plainRow
+		for g := range b.Info.Groups {
+			var back Rows
+			require.NoError(t, b.Read(g, &back))
+			got = append(got, plain(&back)...)
+		}
+		require.Equal(t, want, got, "case %d", i)
+		require.NoError(t, b.Close())
+	}
+}
+
+// Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
+func TestDamageIsFound(t *testing.T) {
+	testsize.SkipSerial(t)
+	seed := testseed.Of(t)
+	r := rand.New(rand.NewPCG(seed, 0))
+	fs := vfs.NewMem()
+	data, _, err := newTestWriter().Write(randomRows(r, 150), 100, 500)
+	require.NoError(t, err)
+	readAll := func() error {
+		b, err := Open(fs, "the file")
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		for g := range b.Info.Groups {
+			var back Rows
+			if err := b.Read(g, &back); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	put(t, fs, "the file", data)
+	require.NoError(t, readAll())
+	for at := range data {
+		bad := append([]byte{}, data...)
+		bad[at] ^= 1 << r.IntN(8)
+		put(t, fs, "the file", bad)
+		err := readAll()
+		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
+		require.ErrorContains(t, err, `"the file"`)
+	}
+	for n := 0; n < len(data); n += 1 + r.IntN(40) {
+		put(t, fs, "the file", data[:n])
+		require.ErrorIs(t, readAll(), ErrCorrupt, "cut at %d", n)
+	}
+}
+
+// A block that was damaged by one who repairs the checksums is refused or read, but nothing panics.
+func TestForgedBlocks(t *testing.T) {
+	testsize.SkipSerial(t)
+	seed := testseed.Of(t)
+	r := rand.New(rand.NewPCG(seed, 0))
+	rs := randomRows(r, 200)
+	rs.Sort()
+	type column struct {
+		id uint32
+		b  []byte
+	}
+	var columns []column
+	var w groupWriter
+	require.NoError(t, w.columns(rs.List, &rs.names, func(id uint32, b []byte) error {
+		columns = append(columns, column{id, append([]byte{}, b...)})
+		return nil
+	}))
+	refused := 0
+	for range 1500 {
+		var g groupReader
+		g.begin()
+		hit := r.IntN(len(columns))
+		for i, c := range columns {
+			b := append([]byte{}, c.b...)
+			if i == hit {
+				switch r.IntN(3) {
+				case 0:
+					b[r.IntN(len(b))] = byte(r.Uint32())
+				case 1:
+					b = b[:r.IntN(len(b))]
+				default:
+					b = append(b, byte(r.Uint32()))
+				}
+			}
+			g.add(c.id, b)
+		}
+		var back Rows
+		if !g.rows(&GroupInfo{rows: len(rs.List)}, &back) {
+			refused++
+		}
+	}
+	require.Greater(t, refused, 300)
+}

@@ -1,0 +1,103 @@
+package blocks
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+	"unique"
+
+	"millrace/shard/cursor"
+	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
+)
+
+// Each block has counts of its events in its footer, so that nobody has to read events to know how many there were.
+
+// Count is how many events of a name were accepted in an hour.
+type Count struct {
+	Workspace uint32
+	Hour      int32 // since 1970
+	Kind      op.Kind
+	Name      unique.Handle[string] // of the event, or the product; empty: all that have no count of their own
+	N         int
+}
+
+// maxNamedCounts is how many counts with a name a block has: names may be as many as events.
+const maxNamedCounts = 256
+
+const hourMicros = int64(time.Hour / time.Microsecond)
+
+func HourOf(micros int64) int32 {
+	if micros < 0 {
+		return 0 // a clock before 1970: nobody asks for that
+	}
+	return int32(min(micros/hourMicros, 1<<31-1))
+}
+
+// countRows counts rows by workspace, kind, hour and name. Of names there are the most frequent.
+func countRows(rs *Rows) (list []Count) {
+	type key struct {
+		workspace uint32
+		hour      int32
+		kind      op.Kind
+		name      uint32
+	}
+	counts := map[key]int{}
+	for i := range rs.List {
+		if r := &rs.List[i]; event.IsEvent(r.Kind) {
+			counts[key{r.Workspace, HourOf(r.Accepted), r.Kind, r.Name}]++
+		}
+	}
+	for k, n := range counts {
+		list = append(list, Count{k.workspace, k.hour, k.kind, unique.Make(string(rs.Name(k.name))), n})
+	}
+	slices.SortFunc(list, func(a, b Count) int { return cmp.Or(cmp.Compare(b.N, a.N), a.compare(&b)) })
+	for i := maxNamedCounts; i < len(list); i++ {
+		list[i].Name = unique.Make("")
+	}
+	return joinCounts(list)
+}
+
+// joinCounts sorts counts, and adds up those of the same.
+func joinCounts(list []Count) []Count {
+	slices.SortFunc(list, func(a, b Count) int { return a.compare(&b) })
+	joined := list[:0]
+	for _, c := range list {
+		if n := len(joined); n > 0 && joined[n-1].compare(&c) == 0 {
+			joined[n-1].N += c.N
+		} else {
+			joined = append(joined, c)
+		}
+	}
+	return slices.Clip(joined)
+}
+
+func (c *Count) compare(d *Count) int {
+	return cmp.Or(cmp.Compare(c.Workspace, d.Workspace), cmp.Compare(c.Kind, d.Kind), cmp.Compare(c.Hour, d.Hour),
+		cmp.Compare(c.Name.Value(), d.Name.Value()))
+}
+
+// appendCounts writes counts into a footer: n, (workspace, kind, hour, name's length, name, events) …
+func appendCounts(dst []byte, list []Count) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(list)))
+	for _, c := range list {
+		name := c.Name.Value()
+		dst = binary.AppendUvarint(dst, uint64(c.Workspace))
+		dst = binary.AppendUvarint(dst, uint64(c.Kind))
+		dst = binary.AppendUvarint(dst, uint64(c.Hour))
+		dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+		dst = binary.AppendUvarint(dst, uint64(c.N))
+	}
+	return dst
+}
+
+func readCounts(c *cursor.Cursor) (list []Count) {
+	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
+		one := Count{Workspace: uint32(c.Uvarint()), Kind: op.Kind(c.Uvarint()), Hour: int32(min(c.Uvarint(), 1<<31-1))}
+		one.Name = unique.Make(string(c.Sized()))
+		one.N = int(c.Uvarint())
+		list = append(list, one)
+	}
+	return list
+}

@@ -1,0 +1,105 @@
+package eventlog
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
+)
+
+func TestDamagedBlockStopsNobodyElse(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(80, 9)
+	w.pack()
+	require.Greater(t, len(w.l.blocks), 3)
+	for _, damage := range []int64{20, -20} { // in a column; in the footer
+		w.reopen(manual())
+		b := w.l.blocks[1]
+		at := damage
+		if at < 0 {
+			at += b.info.Bytes
+		}
+		flip(t, w.fs, b.path, at)
+		if damage < 0 {
+			w.reopen(manual()) // Open tolerates it
+		}
+		before := 0
+		require.ErrorIs(t, w.l.Export(context.Background(), Query{}, func(*event.Event) error { before++; return nil }), ErrCorrupt)
+		require.Equal(t, w.l.blocks[0].info.Rows, before, "it stops there")
+		all := map[int64]int{}
+		err := w.l.Export(context.Background(), Query{SkipDamaged: true}, func(e *event.Event) error { all[judge(t, e)]++; return nil })
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.ErrorContains(t, err, b.path)
+		missing := 0
+		for n := range w.snapshot() {
+			if all[n] != 1 {
+				require.Zero(t, all[n])
+				missing++
+			}
+		}
+		require.Equal(t, b.info.Rows, missing)
+		err = w.l.Verify(context.Background())
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.ErrorContains(t, err, b.path)
+
+		flip(t, w.fs, b.path, at) // restored
+		w.reopen(manual())
+		w.requireExact()
+		require.NoError(t, w.l.Verify(context.Background()))
+	}
+	// A deletion that concerns a damaged block is kept until that has expired.
+	b := w.l.blocks[1]
+	flip(t, w.fs, b.path, b.info.Bytes-20)
+	w.reopen(manual())
+	w.deleteUser(op.ExternalID, "u7")
+	w.pack()
+	require.ErrorIs(t, w.l.maintain(true), ErrCorrupt)
+	require.Equal(t, 1, w.l.Stats().Deletions)
+	w.reopen(manual())
+	require.Equal(t, 1, w.l.Stats().Deletions)
+	require.Equal(t, 1, w.l.Stats().Damaged)
+	w.clock.move(31 * 24 * time.Hour)
+	require.NoError(t, w.l.maintain(true))
+	require.Zero(t, w.l.Stats().Deletions)
+	require.Zero(t, w.l.Stats().Blocks)
+}
+
+func flip(t *testing.T, fs vfs.FS, path string, at int64) {
+	t.Helper()
+	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	require.NoError(t, err)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], at)
+	require.NoError(t, err)
+	b[0] ^= 0x10
+	_, err = f.WriteAt(b[:], at)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+}
+
+func TestDamagedState(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(30, 9)
+	w.deleteUser(op.ExternalID, "u7")
+	w.pack()
+	require.NoError(t, w.l.Close())
+	info, err := w.fs.Stat("data/events/STATE")
+	require.NoError(t, err)
+	o := manual()
+	o.FS, o.Dir, o.Logger = w.fs, "data/events", quiet()
+	for at := range info.Size() {
+		flip(t, w.fs, "data/events/STATE", at)
+		_, err := Open(w.e.Replica(), o)
+		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
+		flip(t, w.fs, "data/events/STATE", at)
+	}
+	require.NoError(t, w.fs.Remove("data/events/STATE"))
+	_, err = Open(w.e.Replica(), o)
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, "STATE")
+}
