@@ -288,8 +288,6 @@ func (x *exporter) fill(rs *blocks.Rows, r *blocks.Row) {
 	if !event.HasProperties(r.Kind) {
 		fillNoted(&x.event, rs.Fields(r))
 	} else if len(r.Properties) > 0 {
-		x.event.Fields = rs.Fields(r)
-		x.buf = x.event.Fields.AppendJSON(x.buf[:0])
-		x.event.Properties = x.buf
+		x.buf = x.event.SetProperties(x.buf[:0], rs.Fields(r))
 	}
 }

@@ -54,7 +54,13 @@ type Event struct {
 	// Properties is a JSON object, nil for none; of attributes, those that were sent.
 	Properties []byte
 
-	Fields Fields // the same, for columns
+	fields Fields // the properties as the log has them, for columns; only where the log is read
+}
+
+// SetProperties gives an event its properties, as JSON that is appended to dst, and returns that.
+func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
+	e.fields, e.Properties = fields, fields.AppendJSON(dst)
+	return e.Properties
 }
 
 // Fields are names with values, as the log has them.

@@ -87,7 +87,7 @@ func (f parquetField) Value(reflect.Value) reflect.Value { panic("BUG: a row by 
 
 // setOwn sets the properties that have columns of their own.
 func (x *parquetEncoder) setOwn(e *Event) {
-	e.Fields.Each(func(name []byte, v op.Value) {
+	e.fields.Each(func(name []byte, v op.Value) {
 		c, ok := x.own[string(name)]
 		if !ok {
 			return

@@ -51,8 +51,7 @@ func TestParquetColumns(t *testing.T) {
 			for c := range columns {
 				fields = append(append(fields, byte(1+c)), values[i%9].v...)
 			}
-			event.Fields = Fields{fields, names}
-			event.Properties = event.Fields.AppendJSON(nil)
+			event.SetProperties(nil, Fields{fields, names})
 		}
 		require.NoError(t, e.Write(&event))
 	}
