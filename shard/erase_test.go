@@ -19,10 +19,10 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/bodies"
+	"millrace/shard/effect"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
-	"millrace/shard/replica"
 )
 
 // eraseModel is who has which names, and whose the events are.
@@ -249,7 +249,7 @@ func (w *eraseWorld) checkDeletions() (messages int) {
 				isMessage := o.Kind() == op.Message
 				if isMessage {
 					isMessage = w.groupOf(uint64(o.Body()[0])<<56) != group // the sender
-					o = op.Op(replica.MessageRecord(o.Body())[op.HeaderBytes:])
+					o = op.Op(effect.MessageRecord(o.Body())[op.HeaderBytes:])
 				}
 				if o.Kind() != op.Delete {
 					continue

@@ -19,6 +19,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -87,7 +88,7 @@ func finished(b *Batch) []byte {
 // messageBody is the body of a message with an op that changes nothing.
 func messageBody(sender uint8, seq, number uint64) []byte {
 	var b op.Builder
-	b.Reset(replica.MessageHeadroom)
+	b.Reset(effect.MessageHeadroom)
 	b.Append(op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil)
 	body := append([]byte{}, b.Finish(1, 0, 1)...)
 	body[0] = sender

@@ -7,10 +7,10 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
-	"millrace/shard/replica"
 )
 
 // stretch is a part of the log that has been read.
@@ -111,7 +111,7 @@ func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
 	if len(body) < 9 {
 		return rec, nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
 	}
-	if rec, err = op.ParseRecord(replica.MessageRecord(body), names); err != nil {
+	if rec, err = op.ParseRecord(effect.MessageRecord(body), names); err != nil {
 		return rec, nil, err
 	}
 	if rec.Count != 1 {

@@ -6,6 +6,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -118,13 +119,13 @@ func (w *worker) relay(p *partition, o op.Op) error {
 	}
 	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindAnswer &&
 		profile.Created(w.entryOf(s)) >= rec.Stamp-AnswerLife.Microseconds() {
-		w.applying.future.report(ref, Taken)
+		w.applying.future.Report(ref, effect.Taken)
 		return nil
 	}
 	if err := w.putAnswer(p, s, number, o.Key(), answer); err != nil {
 		return err
 	}
-	w.applying.future.report(ref, Done)
+	w.applying.future.Report(ref, effect.Done)
 	inner.Stamp = rec.Stamp // the leader may have given a later one
 	w.applying.owner = o.Number()
 	w.sendAll(p, &inner)

@@ -9,6 +9,7 @@ import (
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -23,16 +24,16 @@ var errTooLarge = errors.New("entry is too large")
 // with the same sequences.
 type applying struct {
 	position uint64
-	ordinal  uint32     // of the op within its record
-	rec      *op.Record // its Stamp is the op's
-	live     bool       // not a replay: messages are sent
-	future   *future    // who waits for the op and its effects; may be nobody
-	owner    uint64     // of a request with an Idempotency-Key, in a cluster: the key's home number; else 0
-	dropped  bool       // the op at hand had no effect
-	noted    uint32     // changes of states that the op at hand has made
-	watcher  Watcher    // who looks on; nil: nobody
-	user     uint64     // of the object at hand, when it was there or made
-	echoes   bool       // the op at hand brings states to an address that were shown of its user
+	ordinal  uint32         // of the op within its record
+	rec      *op.Record     // its Stamp is the op's
+	live     bool           // not a replay: messages are sent
+	future   *effect.Future // who waits for the op and its effects; may be nobody
+	owner    uint64         // of a request with an Idempotency-Key, in a cluster: the key's home number; else 0
+	dropped  bool           // the op at hand had no effect
+	noted    uint32         // changes of states that the op at hand has made
+	watcher  Watcher        // who looks on; nil: nobody
+	user     uint64         // of the object at hand, when it was there or made
+	echoes   bool           // the op at hand brings states to an address that were shown of its user
 }
 
 // apply does all ops of a record that are addressed to this worker's partitions. The caller holds w.mu.
@@ -55,7 +56,7 @@ func (w *worker) apply(c *commit) error {
 		a.dropped, a.noted, a.owner = false, 0, 0
 		w.rec.Stamp = stamp + int64(a.ordinal)
 		if c.messages != nil {
-			a.future = c.messages[a.ordinal].future
+			a.future = c.messages[a.ordinal].Future
 		}
 		if err := w.applyOp(p, o); err != nil {
 			return fmt.Errorf("apply position %d op %d: %w", c.Position, a.ordinal, err)
@@ -64,8 +65,8 @@ func (w *worker) apply(c *commit) error {
 			p.Dropped.Add(books.DroppedEvent{Position: c.Position, Ordinal: a.ordinal})
 		}
 		if c.messages != nil {
-			c.messages[a.ordinal].applied.Store(true)
-			c.messages[a.ordinal].future.finish()
+			c.messages[a.ordinal].Applied.Store(true)
+			c.messages[a.ordinal].Future.Finish()
 		}
 	}
 	return nil
@@ -75,7 +76,7 @@ func (w *worker) apply(c *commit) error {
 // also those that a message brings.
 func isLogged(o op.Op) bool {
 	if o.Kind() == op.Message {
-		o = op.Op(MessageRecord(o.Body())[op.HeaderBytes:])
+		o = op.Op(effect.MessageRecord(o.Body())[op.HeaderBytes:])
 	}
 	return o.Kind() == op.Event || o.Kind() == op.Purchase || o.Kind() == op.Attributes && o.Flags().Has(op.Streamed)
 }
@@ -328,7 +329,7 @@ func (w *worker) limit() *profile.Limits {
 // judge takes note of what the editor says about the op that it has applied.
 func (w *worker) judge(number uint64, v profile.Verdict) {
 	for _, u := range w.ed.Unmet {
-		w.applying.future.report(u.Ref, OutOfRange+Outcome(u.Why-profile.OutOfRange))
+		w.applying.future.Report(u.Ref, effect.OutOfRange+effect.Outcome(u.Why-profile.OutOfRange))
 	}
 	switch v {
 	case profile.JustBlocked:
@@ -476,22 +477,22 @@ func (w *worker) putImported(
 func (w *worker) send(p *partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.LastMessage++
 	p.forgetApplied()
-	m := newMessage(&w.message, p.ID, p.LastMessage, w.applying.owner, w.applying.rec, kind, flags, number, body, key,
-		names)
+	m := effect.NewMessage(&w.message, p.ID, p.LastMessage, w.applying.owner, w.applying.rec, kind, flags, number, body,
+		key, names)
 	p.outbox = append(p.outbox, m)
-	if m.token {
+	if m.Token {
 		p.tokens.Add(1)
 	}
 	if !w.applying.live {
 		if t := w.applying.future; t != nil { // of a leader that is none any more: another one sends it
-			t.spoil(ErrUnknown)
+			t.Spoil(effect.ErrUnknown)
 		}
 		return
 	}
 	w.sent = append(w.sent, m)
 	if t := w.applying.future; t != nil {
-		m.future = t
-		t.pending.Add(1)
+		m.Future = t
+		t.Expect(1)
 	}
 }
 
@@ -502,12 +503,12 @@ func (w *worker) receive(p *partition, o op.Op) error {
 	if p.HasTaken(sender, seq) {
 		w.applying.dropped = true
 		if t := w.applying.future; t != nil { // what it has caused, who came first with it knows
-			t.spoil(ErrUnknown)
+			t.Spoil(effect.ErrUnknown)
 		}
 		return nil
 	}
 	p.Take(sender, seq)
-	rec, err := op.ParseRecord(MessageRecord(body), nil)
+	rec, err := op.ParseRecord(effect.MessageRecord(body), nil)
 	if err != nil {
 		return err
 	}
@@ -526,10 +527,10 @@ func (w *worker) wait(p *partition, record []byte) {
 	seq := p.LastDeferred
 	p.Deferred.Add(seq, w.applying.owner, record)
 	switch t := w.applying.future; {
-	case t != nil && t.lead == w.lead:
-		t.deferTo(p.ID, seq)
+	case t != nil && t.IsOf(w.lead):
+		t.DeferTo(p.ID, seq)
 	case w.lead != nil: // who would release it is gone
-		w.lead.keep(deferredRef{p.ID, seq})
+		w.lead.Keep(effect.DeferredRef{Partition: p.ID, Seq: seq})
 	}
 }
 

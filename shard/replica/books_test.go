@@ -10,6 +10,7 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/store"
@@ -50,7 +51,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	p := &partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}
 	p.Take(3, 9)
 	rec := op.Record{Workspace: 1, Stamp: 2}
-	p.outbox = []*message{newMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
+	p.outbox = []*effect.Message{effect.NewMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
 	p.Deferred.Add(7, 0, []byte("record"))
 	p.Dropped.Add(books.DroppedEvent{Position: 1, Ordinal: 2})
 	p.Blocked.Set(1, 1, true)
@@ -63,8 +64,8 @@ func TestBooksAreLoaded(t *testing.T) {
 	require.Equal(t, p.Positions, q.Positions)
 	require.Equal(t, p.Taken(), q.Taken())
 	require.Len(t, q.outbox, 1)
-	require.Equal(t, p.outbox[0].body, q.outbox[0].body)
-	require.True(t, q.outbox[0].stored)
+	require.Equal(t, p.outbox[0].Body, q.outbox[0].Body)
+	require.True(t, q.outbox[0].Stored)
 	require.Equal(t, p.Deferred.All(), q.Deferred.All())
 	require.Empty(t, q.Dropped)
 	require.NoError(t, e.Store().Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {

@@ -7,6 +7,7 @@ import (
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -25,26 +26,6 @@ import (
 // the name is about to hear of it.
 //
 // What became of a claim is known where it ends, and reported through the future.
-
-// Outcome says what became of an element of a request whose fate is known only where it is applied.
-type Outcome uint8
-
-const (
-	// Done: it took effect, or was so already.
-	Done Outcome = iota
-	// Nobody: the user that it is about is not there, or not any more.
-	Nobody
-	// Taken: the alias or external id is another profile's, and stays there.
-	Taken
-	// LabelTaken: the profile has another name under this label.
-	LabelTaken
-	// Identified: the user has an external id already, another one.
-	Identified
-	// OutOfRange, TooLarge, NotArray: an operator was not possible (profile.Impossible).
-	OutOfRange
-	TooLarge
-	NotArray
-)
 
 // claim decides who gets a name.
 func (w *worker) claim(p *partition, o op.Op) error {
@@ -67,7 +48,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 	}
 	switch {
 	case c.Profile == 0 && c.Kind != bodies.ClaimAlias:
-		w.applying.future.report(c.Ref, Nobody)
+		w.applying.future.Report(c.Ref, effect.Nobody)
 		return nil
 	case holder == 0 && c.Profile == 0:
 		return w.createNamed(p, row, o, c)
@@ -81,7 +62,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 		w.mergeInto(p, o, c, holder)
 		return nil
 	case c.Profile == 0:
-		w.applying.future.report(c.Ref, Taken)
+		w.applying.future.Report(c.Ref, effect.Taken)
 		return nil
 	default:
 		c.Row = bodies.RowDenies
@@ -103,7 +84,7 @@ func (w *worker) createNamed(p *partition, row uint64, o op.Op, c bodies.Claim) 
 		return err
 	}
 	profilesCreated.Inc()
-	w.applying.future.report(c.Ref, Done)
+	w.applying.future.Report(c.Ref, effect.Done)
 	return w.addToRow(p, row, id, o.Key(), number)
 }
 
@@ -135,19 +116,19 @@ func (w *worker) grant(p *partition, o op.Op) error {
 		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil
 	}
-	outcome := Nobody
+	outcome := effect.Nobody
 	switch {
 	case c.Row == bodies.RowDenies && !has: // also when the claimant is gone
-		outcome = Taken
+		outcome = effect.Taken
 	case isUser:
 		if outcome, err = w.take(p, s, id, key, c); err != nil {
 			return err
 		}
 	}
-	w.applying.future.report(c.Ref, outcome)
+	w.applying.future.Report(c.Ref, outcome)
 	switch {
 	case c.Row != bodies.RowPromises:
-	case outcome != Done && !has:
+	case outcome != effect.Done && !has:
 		w.tellRow(p, op.RowRemove, 0, id, key, c.Profile, nil)
 	case c.Profile != o.Number():
 		w.moveRow(p, id, key, c.Profile, o.Number())
@@ -158,32 +139,32 @@ func (w *worker) grant(p *partition, o op.Op) error {
 // take changes the profile in s as a claim wants, if that can be.
 func (w *worker) take(
 	p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
-) (outcome Outcome, err error) {
+) (outcome effect.Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
 	has := entries.IsNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {
 		entries.Overgrown.Inc()
-		return Nobody, nil
+		return effect.Nobody, nil
 	}
 	var out []byte
 	switch c.Kind {
 	case bodies.ClaimAlias:
 		label, name, ok := op.SplitAliasKey(key)
 		if has || !ok {
-			return Done, nil
+			return effect.Done, nil
 		}
 		if out, ok = w.ed.AddAlias(blob, label, name); !ok {
-			return LabelTaken, nil
+			return effect.LabelTaken, nil
 		}
 	case bodies.ClaimAliasRename:
 		label, old, ok := op.SplitAliasKey(c.Old)
 		if !ok || !profile.HasAlias(blob, label, old) {
-			return Nobody, nil
+			return effect.Nobody, nil
 		}
 		_, name, ok := op.SplitAliasKey(key)
 		switch {
 		case !ok || bytes.Equal(c.Old, key):
-			return Done, nil
+			return effect.Done, nil
 		case has: // a merge has left it several names under the label
 			out = w.ed.RemoveAlias(blob, label, old)
 		default:
@@ -192,29 +173,29 @@ func (w *worker) take(
 		lost = c.Old
 	case bodies.ClaimIdentify:
 		if has {
-			return Done, nil
+			return effect.Done, nil
 		}
 		if profile.Identified(blob) {
-			return Identified, nil
+			return effect.Identified, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
 		w.noteIdentify(p, s.Number, key)
 	case bodies.ClaimExternalID:
 		if len(c.Old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.Old) {
-			return Nobody, nil
+			return effect.Nobody, nil
 		}
 		if bytes.Equal(c.Old, key) {
-			return Done, nil
+			return effect.Done, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
 	default:
-		return Nobody, op.ErrMalformed
+		return effect.Nobody, op.ErrMalformed
 	}
 	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
 	if lost != nil {
 		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
 	}
-	return Done, w.update(s, out)
+	return effect.Done, w.update(s, out)
 }
 
 // unname takes a deprecated external id away.
@@ -227,13 +208,13 @@ func (w *worker) unname(p *partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	outcome := Nobody
+	outcome := effect.Nobody
 	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser && profile.Workspace(w.entryOf(s)) == rec.Workspace {
 		blob := w.entryOf(s)
 		since, _ := profile.Born(blob)
 		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
 		if ok {
-			outcome = Done
+			outcome = effect.Done
 			home := w.e.hasher.Number(rec.Workspace, op.ExternalID, key)
 			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
 				w.setApart(p, home, books.ApartElsewhere)
@@ -247,7 +228,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 			}
 		}
 	}
-	w.applying.future.report(ref, outcome)
+	w.applying.future.Report(ref, outcome)
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"millrace/shard/books"
-	"millrace/shard/identity"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/store"
 	"millrace/wal"
@@ -19,36 +19,16 @@ import (
 // A deferred record waits in the partition of its first op. The request's coordinator has it released when what it
 // waits for is visible (Release), and when nobody asks, the leader releases it all the same.
 
-// deferredRef names a deferred record.
-type deferredRef struct {
-	partition uint8
-	seq       uint64
-}
-
-// number is the reference in one number, as it travels; refOf is the reverse.
-func (r deferredRef) number() uint64 { return uint64(r.partition)<<56 | r.seq }
-
-func refOf(number uint64) deferredRef {
-	return deferredRef{identity.Partition(number), number & (1<<56 - 1)}
-}
-
-func refsOf(numbers []uint64) (refs []deferredRef) {
-	for _, number := range numbers {
-		refs = append(refs, refOf(number))
-	}
-	return refs
-}
-
 // deferredAt is the deferred record that a reference is of, nil when it is gone.
-func (e *Replica) deferredAt(ref deferredRef) *books.DeferredRecord {
-	p, w := e.partitions[ref.partition], e.owner[ref.partition]
+func (e *Replica) deferredAt(ref effect.DeferredRef) *books.DeferredRecord {
+	p, w := e.partitions[ref.Partition], e.owner[ref.Partition]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return p.Deferred.Find(ref.seq)
+	return p.Deferred.Find(ref.Seq)
 }
 
 // resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
-func (e *Replica) resumption(ref deferredRef, d *books.DeferredRecord) (data []byte, err error) {
+func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (data []byte, err error) {
 	rec, err := op.ParseRecord(d.Record, nil)
 	if err != nil {
 		return nil, err
@@ -57,17 +37,17 @@ func (e *Replica) resumption(ref deferredRef, d *books.DeferredRecord) (data []b
 	if err != nil {
 		return nil, err
 	}
-	body := append(binary.LittleEndian.AppendUint64(nil, ref.seq), routed...)
+	body := append(binary.LittleEndian.AppendUint64(nil, ref.Seq), routed...)
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
-	out.Append(op.Resume, 0, uint64(ref.partition)<<56|1, body, nil)
+	out.Append(op.Resume, 0, uint64(ref.Partition)<<56|1, body, nil)
 	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
 }
 
-// keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
+// Keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
 // that knew of it is lost, it is released all the same.
-func (l *leadership) keep(ref deferredRef) {
-	if l.e.owner[ref.partition] == nil {
+func (l *leadership) Keep(ref effect.DeferredRef) {
+	if l.e.owner[ref.Partition] == nil {
 		return
 	}
 	l.mu.Lock()
@@ -76,7 +56,7 @@ func (l *leadership) keep(ref deferredRef) {
 }
 
 // claim says that the caller, and nobody else, releases a deferred record.
-func (l *leadership) claim(ref deferredRef) bool {
+func (l *leadership) claim(ref effect.DeferredRef) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, ok := l.kept[ref]
@@ -85,7 +65,7 @@ func (l *leadership) claim(ref deferredRef) bool {
 }
 
 // release lets a record go that the caller has claimed.
-func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, err error) {
+func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x Effects, err error) {
 	e := l.e
 	d := e.deferredAt(ref)
 	if d == nil {
@@ -93,8 +73,8 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 	}
 	p := &Pending{wanted: math.MaxInt}
 	p.init(e)
-	p.future.begin(l)
-	p.future.pending.Add(1)
+	p.future.Begin(l)
+	p.future.Expect(1)
 	p.commit.Urgent, p.commit.lead = true, l
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		var data []byte
@@ -104,7 +84,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		}
 		switch {
 		case err == nil:
-			p.future.finish()
+			p.future.Finish()
 			return p.Wait(end)
 		case errors.Is(err, store.ErrStore):
 			e.fail(err)
@@ -114,7 +94,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 		}
 		select {
 		case <-end:
-			l.keep(ref)
+			l.Keep(ref)
 			return x, ErrUnknown
 		default:
 		}
@@ -126,7 +106,7 @@ func (l *leadership) release(ref deferredRef, end <-chan struct{}) (x Effects, e
 
 // due are the deferred records that nobody has asked for until now, those of one partition in their order. They are not
 // due again for a while.
-func (l *leadership) due(now time.Time) (due []deferredRef) {
+func (l *leadership) due(now time.Time) (due []effect.DeferredRef) {
 	l.mu.Lock()
 	for ref, until := range l.kept {
 		if now.After(until) {
@@ -135,15 +115,15 @@ func (l *leadership) due(now time.Time) (due []deferredRef) {
 		}
 	}
 	l.mu.Unlock()
-	slices.SortFunc(due, func(a, b deferredRef) int {
-		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.partition, b.partition))
+	slices.SortFunc(due, func(a, b effect.DeferredRef) int {
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Partition, b.Partition))
 	})
 	return due
 }
 
 // releaseDue releases the deferred records that nobody has asked for meanwhile, behind all that came before them. When
 // that can't come to where it goes, they wait on.
-func (l *leadership) releaseDue(due []deferredRef) {
+func (l *leadership) releaseDue(due []effect.DeferredRef) {
 	if err := l.e.opts.FlushAll(); err != nil {
 		l.e.opts.Logger.Debug("deferred requests wait for what came before them", "error", err)
 		return
@@ -152,7 +132,7 @@ func (l *leadership) releaseDue(due []deferredRef) {
 }
 
 // releaseAll releases deferred records that are claimed, one after the other, and what they defer in turn.
-func (l *leadership) releaseAll(due []deferredRef) {
+func (l *leadership) releaseAll(due []effect.DeferredRef) {
 	if len(due) == 0 {
 		return
 	}
@@ -162,14 +142,14 @@ func (l *leadership) releaseAll(due []deferredRef) {
 		if err != nil { // it is kept, or somebody else's
 			continue
 		}
-		due = append(due, l.claimAll(refsOf(x.Deferred))...)
+		due = append(due, l.claimAll(effect.RefsOf(x.Deferred))...)
 	}
 }
 
 // claimAll are those of the deferred records that the caller, and nobody else, releases.
-func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
-	return slices.DeleteFunc(refs, func(ref deferredRef) bool {
-		return l.e.owner[ref.partition] == nil || !l.claim(ref)
+func (l *leadership) claimAll(refs []effect.DeferredRef) []effect.DeferredRef {
+	return slices.DeleteFunc(refs, func(ref effect.DeferredRef) bool {
+		return l.e.owner[ref.Partition] == nil || !l.claim(ref)
 	})
 }
 
@@ -178,10 +158,10 @@ func (l *leadership) claimAll(refs []deferredRef) []deferredRef {
 // releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do); ErrUnknown as in Wait, and when
 // the record is gone already: somebody else has released it, and whether all of it is visible is not known.
 func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
-	r := refOf(ref)
-	if e.owner[r.partition] == nil {
+	r := effect.RefOf(ref)
+	if e.owner[r.Partition] == nil {
 		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed,
-			r.partition)
+			r.Partition)
 	}
 	l := e.lead.Load()
 	if l == nil || !l.takes(false) {

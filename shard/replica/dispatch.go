@@ -195,7 +195,7 @@ func (e *Replica) Lost(records []*wal.Record) {
 		if c.left.Swap(0) > 0 && c.finished != nil {
 			c.finished()
 		}
-		c.future.lose(int32(popcount(c.workers)))
+		c.future.Lose(int32(popcount(c.workers)))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
@@ -38,7 +39,7 @@ func (w *worker) putDocuments(o op.Op) error {
 	}
 	e := w.e
 	if !e.documentsAre(changes) {
-		w.applying.future.report(0, Taken)
+		w.applying.future.Report(0, effect.Taken)
 		return nil
 	}
 	e.documentsMu.Lock()
@@ -60,7 +61,7 @@ func (w *worker) putDocuments(o op.Op) error {
 		e.opts.OnDocument(string(c.Key), c.Doc)
 	}
 	if len(changes) > 0 { // the entry of Batch.Audit stands in a record with ops that have their own outcomes
-		w.applying.future.report(0, Done)
+		w.applying.future.Report(0, effect.Done)
 	}
 	return nil
 }

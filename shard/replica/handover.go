@@ -3,6 +3,8 @@ package replica
 import (
 	"errors"
 	"time"
+
+	"millrace/shard/effect"
 )
 
 // inFlight is what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so a leader that
@@ -95,7 +97,7 @@ func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, er
 	}
 	under, waiting := e.underWay(owner)
 	for _, m := range under {
-		if err := l.awaits(m.applied.Load, end); err != nil {
+		if err := l.awaits(m.Applied.Load, end); err != nil {
 			return nil, err
 		}
 	}
@@ -103,18 +105,18 @@ func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, er
 }
 
 // underWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
-func (e *Replica) underWay(owner uint64) (messages []*message, waiting []uint64) {
+func (e *Replica) underWay(owner uint64) (messages []*effect.Message, waiting []uint64) {
 	for _, p := range e.held {
 		w := e.owner[p.ID]
 		w.mu.Lock()
 		for _, m := range p.outbox {
-			if !m.token && !m.applied.Load() {
+			if !m.Token && !m.Applied.Load() {
 				messages = append(messages, m)
 			}
 		}
 		for _, d := range p.Deferred.All() {
 			if owner != 0 && d.Owner == owner {
-				waiting = append(waiting, deferredRef{p.ID, d.Seq}.number())
+				waiting = append(waiting, effect.DeferredRef{Partition: p.ID, Seq: d.Seq}.Number())
 			}
 		}
 		w.mu.Unlock()

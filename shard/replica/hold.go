@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"millrace/shard/bodies"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
@@ -25,7 +26,7 @@ type held struct {
 // turn.
 type waiter struct {
 	record []byte
-	future *future // nil for /users/merge and after a restart
+	future *effect.Future // nil for /users/merge and after a restart
 }
 
 func (p *partition) isPinned(number uint64) bool {
@@ -111,7 +112,7 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m bodies.Merge,
 	x := &waiter{record: b.Finish(rec.Workspace, rec.Actor, rec.Stamp)}
 	if t := w.applying.future; t != nil {
 		x.future = t
-		t.pending.Add(1)
+		t.Expect(1)
 	}
 	h := p.holdOf(number)
 	h.waiting = append(h.waiting, x)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -34,8 +35,8 @@ type leadership struct {
 	mu       sync.Mutex // guards what follows
 	senders  map[int]*sender
 	inFlight inFlight
-	received map[*future]struct{}      // of messages of other groups that are applied, with effects on their way
-	kept     map[deferredRef]time.Time // deferred records that wait to be asked for, and until when
+	received map[*effect.Future]struct{}      // of messages of other groups that are applied, with effects on their way
+	kept     map[effect.DeferredRef]time.Time // deferred records that wait to be asked for, and until when
 	outgoing [identity.Partitions]outgoing
 	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
 	rows     int                // so many of them
@@ -43,15 +44,15 @@ type leadership struct {
 
 // outgoing is what a partition of the group has under way.
 type outgoing struct {
-	flying int        // messages on their way
-	far    int        // so many of them to other groups
-	held   []*message // those that wait: the first of them until no others are on their way
+	flying int               // messages on their way
+	far    int               // so many of them to other groups
+	held   []*effect.Message // those that wait: the first of them until no others are on their way
 }
 
 func newLeadership(e *Replica) *leadership {
 	l := &leadership{
-		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*future]struct{}),
-		kept: make(map[deferredRef]time.Time), arrived: make(map[arrival]uint64),
+		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*effect.Future]struct{}),
+		kept: make(map[effect.DeferredRef]time.Time), arrived: make(map[arrival]uint64),
 	}
 	l.relay.init()
 	l.relay.lead = l
@@ -72,16 +73,16 @@ func (e *Replica) Lead() { e.begin(nil) }
 // Resume is Lead where no coordinator outlives its process, so that nobody will ask: what is deferred is released as
 // soon as all is visible that was sent before. Then resumed is closed.
 func (e *Replica) Resume() (resumed <-chan struct{}) {
-	t, done := &future{}, make(chan struct{})
+	t, done := &effect.Future{}, make(chan struct{})
 	l := e.begin(t)
 	e.background.Go(func() {
 		select {
-		case <-t.done:
+		case <-t.Done:
 		case <-l.ended:
 			return
 		}
-		x, _ := t.effects()
-		l.releaseAll(l.claimAll(refsOf(x.Deferred)))
+		x, _ := t.Effects()
+		l.releaseAll(l.claimAll(effect.RefsOf(x.Deferred)))
 		close(done)
 	})
 	return done
@@ -89,7 +90,7 @@ func (e *Replica) Resume() (resumed <-chan struct{}) {
 
 // begin begins a leadership. t, when it isn't nil, counts what is sent on, but merges, which may have to wait for one
 // another.
-func (e *Replica) begin(t *future) *leadership {
+func (e *Replica) begin(t *effect.Future) *leadership {
 	e.leading.Lock()
 	defer e.leading.Unlock()
 	l := newLeadership(e)
@@ -98,8 +99,8 @@ func (e *Replica) begin(t *future) *leadership {
 		return l
 	}
 	if t != nil {
-		t.begin(l)
-		t.pending.Add(1)
+		t.Begin(l)
+		t.Expect(1)
 	}
 	e.forgetOwn()
 	resent := 0
@@ -109,9 +110,9 @@ func (e *Replica) begin(t *future) *leadership {
 			resent += l.resend(p, t)
 			for _, d := range p.Deferred.All() {
 				if t != nil {
-					t.deferTo(p.ID, d.Seq)
+					t.DeferTo(p.ID, d.Seq)
 				} else {
-					l.keep(deferredRef{p.ID, d.Seq})
+					l.Keep(effect.DeferredRef{Partition: p.ID, Seq: d.Seq})
 				}
 			}
 		}
@@ -126,26 +127,26 @@ func (e *Replica) begin(t *future) *leadership {
 	if e.Failed() != nil {
 		l.end()
 	}
-	t.finish()
+	t.Finish()
 	return l
 }
 
 // resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
-func (l *leadership) resend(p *partition, t *future) (resent int) {
+func (l *leadership) resend(p *partition, t *effect.Future) (resent int) {
 	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
-		m = &message{sender: m.sender, seq: m.seq, number: m.number, body: m.body, stored: m.stored, token: m.token,
-			last: m.last}
-		if p.outbox[i].applied.Load() {
-			m.applied.Store(true)
+		m = &effect.Message{Sender: m.Sender, Seq: m.Seq, Number: m.Number, Body: m.Body, Stored: m.Stored,
+			Token: m.Token, Last: m.Last}
+		if p.outbox[i].Applied.Load() {
+			m.Applied.Store(true)
 			if p.isFar(m) { // no replica has been told
 				l.noteApplied(m)
 			}
 		} else {
-			if o := op.Op(MessageRecord(m.body)[op.HeaderBytes:]); t != nil && !m.token && o.Kind() != op.Unpin {
-				m.future = t
-				t.pending.Add(1)
+			if o := op.Op(effect.MessageRecord(m.Body)[op.HeaderBytes:]); t != nil && !m.Token && o.Kind() != op.Unpin {
+				m.Future = t
+				t.Expect(1)
 			}
-			l.send([]*message{m})
+			l.Send([]*effect.Message{m})
 			resent++
 		}
 		p.outbox[i] = m
@@ -155,11 +156,11 @@ func (l *leadership) resend(p *partition, t *future) (resent int) {
 
 // noteApplied: a message of an earlier leadership is applied in its group. Senders of this one may be under way
 // already.
-func (l *leadership) noteApplied(m *message) {
-	at := arrival{m.sender, l.groupOf[identity.Partition(m.number)]}
+func (l *leadership) noteApplied(m *effect.Message) {
+	at := arrival{m.Sender, l.groupOf[identity.Partition(m.Number)]}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.arrived[at] = max(l.arrived[at], m.seq)
+	l.arrived[at] = max(l.arrived[at], m.Seq)
 	l.rows++
 }
 
@@ -192,8 +193,8 @@ func (l *leadership) end() {
 			c.cond.Broadcast()
 		}
 		for t := range l.received {
-			replies = append(replies, t.reply)
-			t.reply = nil
+			replies = append(replies, t.Reply)
+			t.Reply = nil
 		}
 		clear(l.received)
 		l.mu.Unlock()
@@ -204,39 +205,35 @@ func (l *leadership) end() {
 }
 
 // newFuture is a future of a replica.
-func (l *leadership) newFuture() *future {
-	t := &future{}
-	t.begin(l)
+func (l *leadership) newFuture() *effect.Future {
+	t := &effect.Future{}
+	t.Begin(l)
 	return t
 }
 
-// complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
+// Complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
 // no future counts.
-func (l *leadership) complete(t *future) {
+func (l *leadership) Complete(t *effect.Future) {
 	if l.hasEnded() {
 		return
 	}
-	t.mu.Lock()
-	for _, ref := range t.deferred {
-		l.keep(ref)
-	}
-	t.mu.Unlock()
-	if !t.isMessage {
+	t.EachDeferred(l.Keep)
+	if !t.IsMessage {
 		select {
-		case t.done <- struct{}{}:
+		case t.Done <- struct{}{}:
 		default:
 		}
 		return
 	}
 	l.mu.Lock()
-	reply := t.reply
-	t.reply = nil
+	reply := t.Reply
+	t.Reply = nil
 	delete(l.received, t)
 	l.inFlight.open++
 	l.mu.Unlock()
 	defer l.answered()
 	if reply != nil {
-		reply(t.effects())
+		reply(t.Effects())
 	}
 }
 
@@ -252,18 +249,18 @@ func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
 	return e.submit(c, data)
 }
 
-// send queues messages, each sender's in order. It never waits.
-func (l *leadership) send(messages []*message) {
+// Send queues messages, each sender's in order. It never waits.
+func (l *leadership) Send(messages []*effect.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hasEnded() {
 		return
 	}
 	for _, m := range messages {
-		if l.e.owner[identity.Partition(m.number)] == nil {
-			l.backlog.Add(int64(len(m.body)))
+		if l.e.owner[identity.Partition(m.Number)] == nil {
+			l.backlog.Add(int64(len(m.Body)))
 		}
-		if s := &l.outgoing[m.sender]; len(s.held) > 0 || l.isHeld(m) {
+		if s := &l.outgoing[m.Sender]; len(s.held) > 0 || l.isHeld(m) {
 			s.held = append(s.held, m)
 		} else {
 			l.queue(m)
@@ -273,20 +270,20 @@ func (l *leadership) send(messages []*message) {
 
 // isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
 // caller holds mu.
-func (l *leadership) isHeld(m *message) bool {
-	s := &l.outgoing[m.sender]
-	return m.last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.number)] == nil)
+func (l *leadership) isHeld(m *effect.Message) bool {
+	s := &l.outgoing[m.Sender]
+	return m.Last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.Number)] == nil)
 }
 
 // queue puts a message on its way. The caller holds mu.
-func (l *leadership) queue(m *message) {
-	l.outgoing[m.sender].flying++
-	to := identity.Partition(m.number)
+func (l *leadership) queue(m *effect.Message) {
+	l.outgoing[m.Sender].flying++
+	to := identity.Partition(m.Number)
 	if l.e.owner[to] != nil {
 		l.relay.send(m)
 		return
 	}
-	l.outgoing[m.sender].far++
+	l.outgoing[m.Sender].far++
 	group := l.groupOf[to]
 	c := l.senders[group]
 	if c == nil {
@@ -300,11 +297,11 @@ func (l *leadership) queue(m *message) {
 }
 
 // landed: messages are applied. Who waits for them goes. The caller holds mu.
-func (l *leadership) landed(messages []*message) {
+func (l *leadership) landed(messages []*effect.Message) {
 	for _, m := range messages {
-		s := &l.outgoing[m.sender]
+		s := &l.outgoing[m.Sender]
 		s.flying--
-		if l.e.owner[identity.Partition(m.number)] == nil {
+		if l.e.owner[identity.Partition(m.Number)] == nil {
 			s.far--
 		}
 		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
@@ -316,7 +313,7 @@ func (l *leadership) landed(messages []*message) {
 }
 
 // landedHere: messages to partitions of this engine are applied.
-func (l *leadership) landedHere(messages []*message) {
+func (l *leadership) landedHere(messages []*effect.Message) {
 	l.mu.Lock()
 	l.landed(messages)
 	l.mu.Unlock()
@@ -379,9 +376,9 @@ func (e *Replica) forgetOwn() {
 	for _, p := range full {
 		w := e.owner[p.ID]
 		w.mu.Lock()
-		p.forgetRows(func(m *message) bool {
-			inbox := inboxes[identity.Partition(m.number)]
-			return p.isForgotten(m) || inbox != nil && m.seq <= inbox[m.sender]
+		p.forgetRows(func(m *effect.Message) bool {
+			inbox := inboxes[identity.Partition(m.Number)]
+			return p.isForgotten(m) || inbox != nil && m.Seq <= inbox[m.Sender]
 		})
 		w.mu.Unlock()
 	}

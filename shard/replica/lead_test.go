@@ -7,6 +7,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/effect"
 )
 
 // What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
@@ -15,19 +17,19 @@ func TestAppliedAfterTheEnd(t *testing.T) { synctest.Test(t, testAppliedAfterThe
 func testAppliedAfterTheEnd(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	l := e.lead.Load()
-	var futures [3]*future
+	var futures [3]*effect.Future
 	for i := range futures {
 		futures[i] = l.newFuture()
-		futures[i].pending.Add(1)
+		futures[i].Expect(1)
 	}
-	futures[1].isMessage = true
-	futures[1].reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // it is not among l.received yet
-	futures[2].finish()
-	require.Len(t, futures[2].done, 1)
+	futures[1].IsMessage = true
+	futures[1].Reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // it is not among l.received yet
+	futures[2].Finish()
+	require.Len(t, futures[2].Done, 1)
 	e.Follow()
-	futures[0].finish()
-	futures[1].finish()
-	require.Empty(t, futures[0].done)
+	futures[0].Finish()
+	futures[1].Finish()
+	require.Empty(t, futures[0].Done)
 	require.NoError(t, e.Close())
 }
 
@@ -39,9 +41,9 @@ func testHandOverWaitsForMessages(t *testing.T) {
 	l := e.lead.Load()
 	told := make(chan struct{})
 	message := l.newFuture()
-	message.pending.Add(1)
-	message.isMessage = true
-	message.reply = func(Effects, error) { <-told }
+	message.Expect(1)
+	message.IsMessage = true
+	message.Reply = func(Effects, error) { <-told }
 	l.mu.Lock()
 	l.received[message] = struct{}{}
 	l.mu.Unlock()
@@ -52,7 +54,7 @@ func testHandOverWaitsForMessages(t *testing.T) {
 		close(handedOver)
 	}()
 	notYet(t, handedOver, "who sent the message waits")
-	go message.finish()
+	go message.Finish()
 	notYet(t, handedOver, "it is being told")
 	close(told)
 	<-handedOver

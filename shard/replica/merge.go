@@ -6,6 +6,7 @@ import (
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -30,11 +31,11 @@ import (
 // follows it, behind all that the profile had sent before it left.
 
 // ended: the token is no more.
-func (w *worker) ended(m *bodies.Merge, outcome Outcome, counter *metrics.Counter) {
+func (w *worker) ended(m *bodies.Merge, outcome effect.Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
-	w.applying.future.report(m.Ref, outcome) // nobody waits for /users/merge: there is no future
+	w.applying.future.Report(m.Ref, outcome) // nobody waits for /users/merge: there is no future
 }
 
 // sendMerge sends the token on.
@@ -97,11 +98,11 @@ func (w *worker) merge(p *partition, o op.Op) error {
 	case to != 0 && identify:
 		w.sendMerge(p, op.Merge, to, m, o.Key())
 	case gone == m.Other:
-		w.ended(&m, Done, mergesIdle)
+		w.ended(&m, effect.Done, mergesIdle)
 	case !isUser:
-		w.ended(&m, Nobody, mergesIdle)
+		w.ended(&m, effect.Nobody, mergesIdle)
 	case identify && profile.Identified(w.entryOf(s)):
-		w.ended(&m, Identified, mergesIdle)
+		w.ended(&m, effect.Identified, mergesIdle)
 	case p.isPinned(gone):
 		w.park(p, op.Merge, gone, m, o.Key())
 	default:
@@ -140,17 +141,17 @@ func (w *worker) pin(p *partition, o op.Op) error {
 	case identify && !(isUser && profile.HasExternalID(w.entryOf(s), o.Key())):
 		w.claimAgain(p, o, &m, gone)
 	case to == gone && to != 0:
-		w.ended(&m, Done, mergesIdle)
+		w.ended(&m, effect.Done, mergesIdle)
 	case to != 0:
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
-		w.ended(&m, Nobody, mergesIdle)
+		w.ended(&m, effect.Nobody, mergesIdle)
 	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
 			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect",
 				"gone_bytes", m.Room, "keep_bytes", s.Size())
 		}
-		w.ended(&m, Taken, mergesTooLarge)
+		w.ended(&m, effect.Taken, mergesTooLarge)
 	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
 		w.park(p, op.Pin, keep, m, o.Key())
 	default:
@@ -185,9 +186,9 @@ func (w *worker) seal(p *partition, o op.Op) error {
 	case to != 0 && identify:
 		w.sendMerge(p, op.Merge, to, m, o.Key())
 	case !isUser:
-		w.ended(&m, Nobody, mergesIdle)
+		w.ended(&m, effect.Nobody, mergesIdle)
 	case identify && profile.Identified(w.entryOf(s)):
-		w.ended(&m, Identified, mergesIdle)
+		w.ended(&m, effect.Identified, mergesIdle)
 	case pinned:
 		w.park(p, op.Merge, gone, m, o.Key())
 	default: // it has grown
@@ -249,7 +250,7 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 		w.eraseFormers(p, gone, theirs)
 		w.forgetMerged(p, theirs)
 	}
-	w.ended(&m, Done, mergesDone)
+	w.ended(&m, effect.Done, mergesDone)
 	return w.proceed(p, keep)
 }
 
@@ -327,7 +328,7 @@ func (w *worker) proceed(p *partition, number uint64) error {
 				return err
 			}
 			p.tokens.Add(-1) // it has parked again, or gone on
-			x.future.finish()
+			x.future.Finish()
 		}
 	}
 	return nil

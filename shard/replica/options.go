@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/shard/arena"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/profile"
@@ -34,9 +35,31 @@ var (
 	ErrUnavailable = errors.New("too few nodes of the cluster can be reached")
 	// ErrUnknown is returned in a cluster when a node was lost while the request was under way: some of it may have
 	// been done.
-	ErrUnknown = errors.New("a node was lost meanwhile; whether the request was done is unknown")
+	ErrUnknown = effect.ErrUnknown
 	// ErrClosed is returned after Close has begun.
 	ErrClosed = errors.New("the engine is closed")
+)
+
+// What of the packages below concerns who calls a replica.
+type (
+	// Effects are what has come of a record, or of a message, besides what is visible.
+	Effects = effect.Effects
+	// ReportedOutcome is an Outcome by the reference that the batch knows it by.
+	ReportedOutcome = effect.ReportedOutcome
+	// Outcome says what became of an element of a request whose fate is known only where it is applied.
+	Outcome = effect.Outcome
+)
+
+// Outcomes, see package effect.
+const (
+	Done       = effect.Done
+	Nobody     = effect.Nobody
+	Taken      = effect.Taken
+	LabelTaken = effect.LabelTaken
+	Identified = effect.Identified
+	OutOfRange = effect.OutOfRange
+	TooLarge   = effect.TooLarge
+	NotArray   = effect.NotArray
 )
 
 // Options configure a node that is alone (Open), and bound a replica. The zero value of a field means its default.

@@ -10,6 +10,7 @@ import (
 
 	"millrace/shard/arena"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -32,7 +33,7 @@ type partition struct {
 	deleted  map[uint64]struct{} // erased entries that the store still has
 	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
 	// in order of seq; applied ones leave from the front, and now and then from between others
-	outbox      []*message
+	outbox      []*effect.Message
 	first, last uint8            // the engine's partitions
 	tokens      *atomic.Int64    // the engine's count of merges: here those in the outbox and those that wait
 	sent        []uint64         // stored outbox rows to delete
@@ -319,13 +320,13 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 		}
 	}
 	for _, m := range p.outbox {
-		if m.stored {
+		if m.Stored {
 			continue
 		}
-		if err := set(store.AppendBookKey(nil, p.ID, store.BookOutbox, m.seq), m.body); err != nil {
+		if err := set(store.AppendBookKey(nil, p.ID, store.BookOutbox, m.Seq), m.Body); err != nil {
 			return err
 		}
-		m.stored = true
+		m.Stored = true
 	}
 	p.sent = p.sent[:0]
 	if p.heldNew {
@@ -353,17 +354,17 @@ func (p *partition) forgetApplied() {
 // isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group
 // leaves it when all replicas are told (Delivered): should one of them lead that has not been told, it sends the
 // message again, and knows that it has to tell.
-func (p *partition) isForgotten(m *message) bool { return m.applied.Load() && !p.isFar(m) }
+func (p *partition) isForgotten(m *effect.Message) bool { return m.Applied.Load() && !p.isFar(m) }
 
 // isFar says whether a message goes to another group.
-func (p *partition) isFar(m *message) bool {
-	to := identity.Partition(m.number)
+func (p *partition) isFar(m *effect.Message) bool {
+	to := identity.Partition(m.Number)
 	return to < p.first || to > p.last
 }
 
 // forgetRows drops the messages of which gone says so, wherever they stand.
-func (p *partition) forgetRows(gone func(m *message) bool) {
-	p.outbox = slices.DeleteFunc(p.outbox, func(m *message) bool {
+func (p *partition) forgetRows(gone func(m *effect.Message) bool) {
+	p.outbox = slices.DeleteFunc(p.outbox, func(m *effect.Message) bool {
 		if !gone(m) {
 			return false
 		}
@@ -373,11 +374,11 @@ func (p *partition) forgetRows(gone func(m *message) bool) {
 }
 
 // drop: a message leaves the outbox.
-func (p *partition) drop(m *message) {
-	if m.stored {
-		p.sent = append(p.sent, m.seq)
+func (p *partition) drop(m *effect.Message) {
+	if m.Stored {
+		p.sent = append(p.sent, m.Seq)
 	}
-	if m.token {
+	if m.Token {
 		p.tokens.Add(-1)
 	}
 }
@@ -396,13 +397,13 @@ func (p *partition) load(s *store.Store, entry func(number uint64, blob []byte) 
 func (p *partition) loadBook(k, v []byte) error {
 	switch kind, ids := k[9], k[10:]; {
 	case kind == store.BookOutbox && len(ids) == 8:
-		m, err := parseMessage(bytes.Clone(v))
+		m, err := effect.ParseMessage(bytes.Clone(v))
 		if err != nil {
 			return err
 		}
-		m.stored = true
+		m.Stored = true
 		p.outbox = append(p.outbox, m)
-		if m.token {
+		if m.Token {
 			p.tokens.Add(1)
 		}
 	case kind == store.BookMerges:

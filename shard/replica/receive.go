@@ -3,6 +3,7 @@ package replica
 import (
 	"fmt"
 
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -16,21 +17,6 @@ type Message struct {
 	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or leads no
 	// more: they come, nobody knows when. Only the first call counts.
 	Done func(effects Effects, err error)
-}
-
-// Effects are what has come of a record, or of a message, besides what is visible.
-type Effects struct {
-	// Deferred are references to records that wait (Replica.Release) in the partitions of their highest byte: ops of
-	// the request that need to see all of the others' effects.
-	Deferred []uint64
-	// Outcomes are on their way back to the batch that wants them.
-	Outcomes []ReportedOutcome
-}
-
-// ReportedOutcome is an Outcome by the reference that the batch knows it by.
-type ReportedOutcome struct {
-	Ref     uint16
-	Outcome Outcome
 }
 
 // Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. Those
@@ -53,28 +39,28 @@ func (e *Replica) Receive(messages []Message) error {
 	var again []Message
 	latest := int64(0)
 	for _, message := range messages {
-		m, err := parseMessage(message.Body)
+		m, err := effect.ParseMessage(message.Body)
 		if err != nil {
 			return err
 		}
-		w := e.owner[identity.Partition(m.number)]
-		if w == nil || e.owner[m.sender] != nil {
-			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.sender,
-				identity.Partition(m.number))
+		w := e.owner[identity.Partition(m.Number)]
+		if w == nil || e.owner[m.Sender] != nil {
+			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.Sender,
+				identity.Partition(m.Number))
 		}
-		latest = max(latest, op.StampOf(MessageRecord(message.Body)))
+		latest = max(latest, op.StampOf(effect.MessageRecord(message.Body)))
 		w.mu.Lock()
-		had := e.partitions[identity.Partition(m.number)].HasTaken(m.sender, m.seq)
+		had := e.partitions[identity.Partition(m.Number)].HasTaken(m.Sender, m.Seq)
 		w.mu.Unlock()
 		if had {
 			again = append(again, message)
 			continue
 		}
-		b.Append(op.Message, 0, m.number, m.body, nil)
+		b.Append(op.Message, 0, m.Number, m.Body, nil)
 		if message.Done != nil {
-			m.future = l.newFuture()
-			m.future.isMessage, m.future.reply = true, message.Done
-			m.future.pending.Add(1)
+			m.Future = l.newFuture()
+			m.Future.IsMessage, m.Future.Reply = true, message.Done
+			m.Future.Expect(1)
 		}
 		c.messages = append(c.messages, m)
 	}
@@ -101,8 +87,8 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {
 		select {
-		case <-c.future.done:
-			_, err = c.future.effects()
+		case <-c.future.Done:
+			_, err = c.future.Effects()
 		case <-l.ended:
 			if err = e.Failed(); err == nil {
 				err = ErrUnknown
@@ -112,13 +98,13 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	var replies []func(Effects, error)
 	l.mu.Lock()
 	for _, m := range c.messages {
-		switch t := m.future; {
-		case t == nil || t.reply == nil:
+		switch t := m.Future; {
+		case t == nil || t.Reply == nil:
 		case err != nil:
-			t.reply = nil
+			t.Reply = nil
 		case l.hasEnded():
-			replies = append(replies, t.reply)
-			t.reply = nil
+			replies = append(replies, t.Reply)
+			t.Reply = nil
 		default:
 			l.received[t] = struct{}{}
 		}

@@ -386,7 +386,7 @@ func (e *Replica) Stats() (s Stats) {
 			s.Entries += p.Count
 			s.TableBytes += p.Bytes()
 			for _, m := range p.outbox {
-				if !m.applied.Load() {
+				if !m.Applied.Load() {
 					s.Outbox++
 				}
 			}

@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -31,10 +31,10 @@ type sender struct {
 	group   int
 	mu      sync.Mutex
 	cond    sync.Cond
-	waiting []*message
+	waiting []*effect.Message
 }
 
-func (s *sender) send(m *message) {
+func (s *sender) send(m *effect.Message) {
 	s.mu.Lock()
 	s.waiting = append(s.waiting, m)
 	s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *sender) send(m *message) {
 
 func (s *sender) run() {
 	defer s.l.e.background.Done()
-	var rest []*message
+	var rest []*effect.Message
 	for {
 		if len(rest) == 0 {
 			s.mu.Lock()
@@ -68,16 +68,16 @@ func (s *sender) run() {
 const maxMessages = 4096
 
 // deliver carries the first messages and says how many; 0 when leadership has ended.
-func (s *sender) deliver(messages []*message) (n int) {
+func (s *sender) deliver(messages []*effect.Message) (n int) {
 	e, size := s.l.e, 0
 	var call []Message
 	for _, m := range messages {
-		carried := Message{Number: m.number, Body: m.body}
-		if m.future != nil {
-			carried.Done = m.future.expectReply()
+		carried := Message{Number: m.Number, Body: m.Body}
+		if m.Future != nil {
+			carried.Done = m.Future.ExpectReply()
 		}
 		call = append(call, carried)
-		if size += len(m.body); size > maxRelayBytes || len(call) == maxMessages {
+		if size += len(m.Body); size > maxRelayBytes || len(call) == maxMessages {
 			break
 		}
 	}
@@ -101,22 +101,6 @@ func (s *sender) deliver(messages []*message) (n int) {
 // anything.
 const maxDeliveryPause = 100 * time.Millisecond
 
-// expectReply is the Done of a message that the future counts: the first call is what counts.
-func (t *future) expectReply() func(Effects, error) {
-	var called atomic.Bool
-	return func(x Effects, err error) {
-		if called.Swap(true) {
-			return
-		}
-		if err != nil {
-			t.spoil(err)
-		} else {
-			t.add(x)
-		}
-		t.finish()
-	}
-}
-
 // arrival is by whom messages were sent, and to which group.
 type arrival struct {
 	sender uint8
@@ -124,12 +108,12 @@ type arrival struct {
 }
 
 // noteArrived: messages are applied in their group.
-func (l *leadership) noteArrived(group int, messages []*message) {
+func (l *leadership) noteArrived(group int, messages []*effect.Message) {
 	l.mu.Lock()
 	for _, m := range messages {
-		m.applied.Store(true)
-		at := arrival{m.sender, group}
-		l.arrived[at] = max(l.arrived[at], m.seq)
+		m.Applied.Store(true)
+		at := arrival{m.Sender, group}
+		l.arrived[at] = max(l.arrived[at], m.Seq)
 	}
 	l.landed(messages)
 	l.rows += len(messages)
@@ -198,10 +182,10 @@ func (w *worker) forgetArrived(p *partition, body []byte) error {
 	if len(body)%deliveredRow != 0 {
 		return op.ErrMalformed
 	}
-	p.forgetRows(func(m *message) bool {
-		to := identity.Partition(m.number)
+	p.forgetRows(func(m *effect.Message) bool {
+		to := identity.Partition(m.Number)
 		for row := body; len(row) > 0; row = row[deliveredRow:] {
-			if to >= row[0] && to <= row[1] && m.seq <= binary.LittleEndian.Uint64(row[2:]) {
+			if to >= row[0] && to <= row[1] && m.Seq <= binary.LittleEndian.Uint64(row[2:]) {
 				return true
 			}
 		}

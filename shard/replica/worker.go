@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/arena"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -24,12 +25,12 @@ type commit struct {
 	rec      op.Record
 	workers  uint64 // bit i: worker i has ops in it
 	left     atomic.Int32
-	future   *future
-	messages []*message  // of a record that the relay has sent, or of another group: one for each op
-	lead     *leadership // of a replica's own record: in which it was appended
-	finished func()      // called once by the last worker; may be nil
-	copied   []byte      // the record, while the log is replayed
-	size     int64       // what it counts of the window
+	future   *effect.Future
+	messages []*effect.Message // of a record that the relay has sent, or of another group: one for each op
+	lead     *leadership       // of a replica's own record: in which it was appended
+	finished func()            // called once by the last worker; may be nil
+	copied   []byte            // the record, while the log is replayed
+	size     int64             // what it counts of the window
 }
 
 // worker owns some partitions and the arena that their entries lie in. Its goroutine applies what OnDurable hands over,
@@ -55,8 +56,8 @@ type worker struct {
 	evictAt    evictAt
 	applying   applying
 	rec        op.Record
-	sent       []*message  // by the record at hand, for the relay
-	lead       *leadership // while the engine leads: who carries messages; nil otherwise
+	sent       []*effect.Message // by the record at hand, for the relay
+	lead       effect.Lead       // while the engine leads: who carries messages; nil otherwise
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -194,7 +195,7 @@ func (w *worker) doLocked(items []*commit) (isCrowded bool, err error) {
 		return isCrowded, err
 	}
 	if len(sent) > 0 {
-		lead.send(sent)
+		lead.Send(sent)
 	}
 	for _, c := range items {
 		future, finished := c.future, c.finished // c is its owner's again as soon as it is counted down
@@ -202,7 +203,7 @@ func (w *worker) doLocked(items []*commit) (isCrowded bool, err error) {
 			finished()
 		}
 		if future != nil {
-			future.finish()
+			future.Finish()
 		}
 	}
 	return isCrowded, nil

@@ -1,0 +1,94 @@
+package effect
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"millrace/shard/bodies"
+	"millrace/shard/op"
+)
+
+// Message is one effect on another partition, as a replica has it: a row of the sender's outbox, written with its
+// cause, carried to the receiver in a record of its own and applied there exactly once. The receiver keeps the last
+// sequence per sender next to its state and skips what it has had; that works because one relay sends each partition's
+// messages in order.
+type Message struct {
+	Sender  uint8
+	Seq     uint64
+	Number  uint64 // where it goes
+	Body    []byte // sender, seq, owner, a record of one op; the body of the Message op that delivers it
+	Stored  bool   // a checkpoint has written it
+	Token   bool   // it is a merge on its way
+	Last    bool   // it goes when all that its partition has sent before is applied; see leadership
+	Applied atomic.Bool
+	Future  *Future // who waits for it; nil after a restart
+}
+
+// MessageHeadroom is what a message has before its record.
+const MessageHeadroom = 17 // sender u8, seq u64, owner u64 (applying.owner)
+
+// NewMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of
+// rec's names in it.
+func NewMessage(
+	scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64,
+	body, key []byte, withNames bool,
+) *Message {
+	scratch.Reset(MessageHeadroom)
+	scratch.MaxArray, scratch.Source = rec.MaxArray, rec.Source
+	if withNames {
+		addNames(scratch, rec.Names, kind, body)
+	}
+	scratch.Append(kind, flags, number, body, key)
+	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
+	data[0] = sender
+	binary.LittleEndian.PutUint64(data[1:], seq)
+	binary.LittleEndian.PutUint64(data[9:], owner)
+	return &Message{Sender: sender, Seq: seq, Number: number, Body: data, Token: bodies.IsToken(kind),
+		Last: kind == op.Absorb}
+}
+
+// addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are
+// empty: many messages may come of one record, and its dictionary is large.
+func addNames(b *op.Builder, names op.Names, kind op.Kind, body []byte) {
+	var used [maxNamesMarked / 64]uint64
+	last := len(names) - 1
+	if len(names) <= maxNamesMarked {
+		last = -1
+		op.EachName(kind, body, func(i uint32) {
+			if int(i) < len(names) {
+				used[i/64] |= 1 << (i % 64)
+				last = max(last, int(i))
+			}
+		})
+	}
+	for i, name := range names[:last+1] {
+		if len(names) <= maxNamesMarked && used[i/64]&(1<<(i%64)) == 0 {
+			name = nil
+		}
+		b.Name(name)
+	}
+}
+
+// maxNamesMarked is how large a dictionary may be of which messages get a part; of a larger one they get all.
+const maxNamesMarked = 4096
+
+// ParseMessage reads the body of a Message op. The message keeps it.
+func ParseMessage(body []byte) (*Message, error) {
+	if len(body) < MessageHeadroom+op.HeaderBytes {
+		return nil, fmt.Errorf("%w: message of %d bytes", op.ErrMalformed, len(body))
+	}
+	rec, err := op.ParseRecord(body[MessageHeadroom:], nil)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Count != 1 {
+		return nil, fmt.Errorf("%w: message of %d ops", op.ErrMalformed, rec.Count)
+	}
+	o, _ := op.Next(rec.Ops)
+	return &Message{Sender: body[0], Seq: binary.LittleEndian.Uint64(body[1:]), Number: o.Number(), Body: body,
+		Token: bodies.IsToken(o.Kind()), Last: o.Kind() == op.Absorb}, nil
+}
+
+// MessageRecord is the record inside the body of a Message op.
+func MessageRecord(body []byte) []byte { return body[MessageHeadroom:] }
