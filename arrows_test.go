@@ -45,7 +45,8 @@ var arrows = map[string][]string{
 	"ingest/files": {},
 
 	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/replica", "shard/stamp", "wal"},
-	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/stamp", "shard/store", "wal"},
+	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/profile", "shard/stamp", "shard/store", "wal"},
+	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/store"},
 	"shard/arena":             {},
 	"shard/bodies":            {"shard/identity", "shard/op", "shard/profile"},
 	"shard/books":             {"shard/bodies", "shard/identity", "shard/op", "shard/profile", "shard/store"},
@@ -89,6 +90,7 @@ var testArrows = map[string][]string{
 	"ingest":                  {"loadtest/body"},
 	"shard":                   {"ingest", "loadtest/body", "shard/effect", "shard/store", "wal/memlog"},
 	"shard/replica":           {"shard", "wal/memlog"},
+	"shard/machine":           {"shard", "shard/replica", "wal"},
 	"shard/cluster/placement": {"shard/replica"},
 	"shard/backup":            {"shard", "shard/bodies", "shard/eventlog/event", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
 	"shard/cluster":           {"shard/profile"},

@@ -3,7 +3,7 @@
 //
 // This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts
 // to who leads, waits, and answers (commit.go tells the way). Below it is package replica: a range of partitions on one
-// node, which knows no coordinator.
+// node, which knows no coordinator. What its records do to them is package machine.
 //
 // Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a
 // cluster (package cluster) each node has a coordinator, and some replicas of some groups of partitions, on logs that a

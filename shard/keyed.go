@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -73,7 +74,7 @@ func (b *Batch) finish() []byte {
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
 	out.MaxArray, out.Source = b.MaxArray, b.Source
-	out.Append(op.Relay, 0, a.home, replica.AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
+	out.Append(op.Relay, 0, a.home, bodies.AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
 	return out.Finish(b.workspace, b.actor, stamp)
 }
 

@@ -70,13 +70,3 @@ func RefsOf(numbers []uint64) (refs []DeferredRef) {
 	}
 	return refs
 }
-
-// Lead is a leadership of a replica, as far as apply knows it.
-type Lead interface {
-	// Send carries messages on, each sender's in order. It never waits.
-	Send(messages []*Message)
-	// Complete is told that all that a future has counted is visible.
-	Complete(t *Future)
-	// Keep is told of a deferred record whose release nobody of this leadership waits for.
-	Keep(ref DeferredRef)
-}

@@ -5,6 +5,14 @@ import (
 	"sync/atomic"
 )
 
+// Lead is a leadership of a replica, as far as apply knows it.
+type Lead interface {
+	// Complete is told that all that a future has counted is visible.
+	Complete(t *Future)
+	// Keep is told of a deferred record that nobody of this leadership waits for.
+	Keep(ref DeferredRef)
+}
+
 // Future counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
 // for each message on its way. At zero it is visible everywhere, apart from what was deferred; then whoever waits in
 // its leadership is told, and sees to the rest.

@@ -123,10 +123,10 @@ func (e *Replica) checkpointAll() error {
 	}
 	start := time.Now()
 	applied := uint64(math.MaxUint64)
-	for i := 0; i < len(e.held); {
+	for i := 0; i < len(e.Held()); {
 		next, at, err := e.checkpointSome(i)
 		if err != nil {
-			return fmt.Errorf("checkpoint from partition %d on: %w", e.held[i].ID, err)
+			return fmt.Errorf("checkpoint from partition %d on: %w", e.Held()[i].ID, err)
 		}
 		i, applied = next, min(applied, at)
 	}
@@ -134,7 +134,7 @@ func (e *Replica) checkpointAll() error {
 		return err
 	}
 	e.checkpointed.Store(applied)
-	if err := e.trimAll(); err != nil { // what was dirty can be evicted now; who waits for it may get nothing to do
+	if err := e.TrimAll(); err != nil { // what was dirty can be evicted now; who waits for it may get nothing to do
 		return err
 	}
 	if e.recovering.Load() { // replay is reading the log
@@ -157,20 +157,17 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	before := e.store.View()
 	defer before.Close()
 	applied = math.MaxUint64
-	for next = first; next < len(e.held) && batch.Len() < enough; next++ {
-		p := e.held[next]
-		w := e.owner[p.ID]
-		w.mu.Lock()
+	for next = first; next < len(e.Held()) && batch.Len() < enough; next++ {
+		p := e.Held()[next]
+		w := e.workers[e.Owner(p.ID).ID]
+		w.Lock()
 		w.catchUp()
-		err = w.save(p, batch, before)
+		err = w.Save(p, batch, before)
 		applied = min(applied, p.Applied)
 		if next == 0 && err == nil {
 			err = e.saveStamp(batch)
 		}
-		if p.ID == 0 && err == nil {
-			err = errors.Join(e.saveDocuments(batch), e.audit.Save(batch))
-		}
-		w.mu.Unlock()
+		w.Unlock()
 		if err != nil {
 			return 0, 0, err
 		}
@@ -178,14 +175,11 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	for _, p := range e.held[first:next] {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		err = errors.Join(err, w.saved(p))
-		if p.ID == 0 {
-			e.audit.Saved()
-		}
-		w.mu.Unlock()
+	for _, p := range e.Held()[first:next] {
+		w := e.Owner(p.ID)
+		w.Lock()
+		err = errors.Join(err, w.Saved(p))
+		w.Unlock()
 	}
 	checkpointBytes.Add(batch.Len())
 	return next, applied, err

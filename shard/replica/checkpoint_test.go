@@ -39,7 +39,7 @@ func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 	e.Advance(end)
 	require.NoError(t, e.WaitApplied(end))
 
-	w.mu.Lock()
+	w.Lock()
 	dispatch(2)
 	require.Eventually(t, func() bool { // the worker has the second record, and waits for its lock
 		w.queue.mu.Lock()
@@ -47,8 +47,8 @@ func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 		return w.queue.busy
 	}, time.Minute, time.Millisecond)
 	w.catchUp()
-	applied := w.applied
-	w.mu.Unlock()
+	applied := w.Applied
+	w.Unlock()
 	require.Equal(t, end, applied)
 }
 

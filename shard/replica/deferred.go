@@ -21,9 +21,9 @@ import (
 
 // deferredAt is the deferred record that a reference is of, nil when it is gone.
 func (e *Replica) deferredAt(ref effect.DeferredRef) *books.DeferredRecord {
-	p, w := e.partitions[ref.Partition], e.owner[ref.Partition]
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	p, w := e.Partition(ref.Partition), e.Owner(ref.Partition)
+	w.Lock()
+	defer w.Unlock()
 	return p.Deferred.Find(ref.Seq)
 }
 
@@ -47,7 +47,7 @@ func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (d
 // Keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
 // that knew of it is lost, it is released all the same.
 func (l *leadership) Keep(ref effect.DeferredRef) {
-	if l.e.owner[ref.Partition] == nil {
+	if l.e.Owner(ref.Partition) == nil {
 		return
 	}
 	l.mu.Lock()
@@ -149,7 +149,7 @@ func (l *leadership) releaseAll(due []effect.DeferredRef) {
 // claimAll are those of the deferred records that the caller, and nobody else, releases.
 func (l *leadership) claimAll(refs []effect.DeferredRef) []effect.DeferredRef {
 	return slices.DeleteFunc(refs, func(ref effect.DeferredRef) bool {
-		return l.e.owner[ref.Partition] == nil || !l.claim(ref)
+		return l.e.Owner(ref.Partition) == nil || !l.claim(ref)
 	})
 }
 
@@ -159,7 +159,7 @@ func (l *leadership) claimAll(refs []effect.DeferredRef) []effect.DeferredRef {
 // the record is gone already: somebody else has released it, and whether all of it is visible is not known.
 func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
 	r := effect.RefOf(ref)
-	if e.owner[r.Partition] == nil {
+	if e.Owner(r.Partition) == nil {
 		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed,
 			r.Partition)
 	}

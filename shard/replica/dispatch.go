@@ -3,12 +3,12 @@ package replica
 import (
 	"fmt"
 	"math/bits"
-	"runtime"
-	"runtime/debug"
 	"sync"
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/bodies"
+	"millrace/shard/machine"
 	"millrace/shard/op"
 	"millrace/wal"
 )
@@ -64,9 +64,10 @@ func (e *Replica) Dispatch(records []*wal.Record) {
 func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 	for _, r := range records {
 		c := r.Context.(*commit)
-		for set := c.workers; set != 0; set &= set - 1 {
+		c.At = r.Position
+		for set := c.Workers; set != 0; set &= set - 1 {
 			w := e.workers[bits.TrailingZeros64(set)]
-			w.sorted = append(w.sorted, c)
+			w.sorted = append(w.sorted, &c.Commit)
 		}
 	}
 	for _, w := range e.workers {
@@ -98,15 +99,15 @@ const atOnceOps = 64
 // worker has nothing else to do: small requests then wait for one switch of goroutines less. It says false, with
 // nothing done, when the worker's goroutine is to do it. It never waits, neither for the store nor for a lock.
 func (w *worker) takeOver(last uint64) bool {
-	if ops := opsOf(w.sorted); ops == 0 || ops > atOnceOps || !w.complete.Load() || !w.claimQueue() {
+	if ops := opsOf(w.sorted); ops == 0 || ops > atOnceOps || !w.IsComplete() || !w.claimQueue() {
 		return false
 	}
-	if !w.mu.TryLock() {
+	if !w.TryLock() {
 		w.releaseQueue(0)
 		return false
 	}
-	if w.isCrowded() {
-		w.mu.Unlock()
+	if w.IsCrowded() {
+		w.Unlock()
 		w.releaseQueue(0)
 		return false
 	}
@@ -121,9 +122,9 @@ func (w *worker) takeOver(last uint64) bool {
 
 var appliedAtOnce = metrics.NewCounter("millrace_records_applied_at_once_total")
 
-func opsOf(items []*commit) (n int) {
+func opsOf(items []*machine.Commit) (n int) {
 	for _, c := range items {
-		n += c.rec.Count
+		n += c.Rec.Count
 	}
 	return n
 }
@@ -164,25 +165,25 @@ func (e *Replica) dispatched() uint64 {
 // adopt makes c the commit of a record that was not made here, or not by this process.
 func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) {
 	c.Position = position
-	if c.rec, err = op.ParseRecord(payload, c.rec.Names); err != nil {
+	if c.Rec, err = op.ParseRecord(payload, c.Rec.Names); err != nil {
 		return fmt.Errorf("position %d: %w", position, err)
 	}
-	c.workers = 0
-	for rest := c.rec.Ops; len(rest) > 0; {
+	c.Workers = 0
+	for rest := c.Rec.Ops; len(rest) > 0; {
 		var o op.Op
 		o, rest = op.Next(rest)
-		w := e.owner[o.Partition()]
+		w := e.Owner(o.Partition())
 		if w == nil {
 			return fmt.Errorf("position %d: %w: an op for partition %d, which is not of this group",
 				position, op.ErrMalformed, o.Partition())
 		}
-		c.workers |= 1 << w.id
+		c.Workers |= 1 << w.ID
 	}
-	if c.rec.Count == 0 {
+	if c.Rec.Count == 0 {
 		return fmt.Errorf("position %d: %w: no ops", position, op.ErrMalformed)
 	}
-	c.left.Store(int32(popcount(c.workers)))
-	e.observe(c.rec.Stamp + stampsOf(&c.rec)) // each op has one of its own
+	c.Left.Store(int32(popcount(c.Workers)))
+	e.observe(c.Rec.Stamp + bodies.StampsOf(&c.Rec)) // each op has one of its own
 	return nil
 }
 
@@ -192,28 +193,11 @@ func (e *Replica) Lost(records []*wal.Record) {
 	for _, r := range records {
 		c := r.Context.(*commit)
 		c.lead.end()
-		if c.left.Swap(0) > 0 && c.finished != nil {
-			c.finished()
+		if c.Left.Swap(0) > 0 && c.Finished != nil {
+			c.Finished()
 		}
-		c.future.Lose(int32(popcount(c.workers)))
+		c.Future.Lose(int32(popcount(c.Workers)))
 	}
-}
-
-// applyOther is apply for a record that was not made here. What its bytes make of apply is no reason to end the
-// process.
-func (w *worker) applyOther(c *commit) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case runtime.Error:
-			w.e.opts.Logger.Error("a record can't be applied", "position", c.Position, "error", p,
-				"stack", string(debug.Stack()))
-			err = fmt.Errorf("apply position %d op %d: %w: %w", c.Position, w.applying.ordinal, op.ErrMalformed, p)
-		default:
-			panic(p)
-		}
-	}()
-	return w.apply(c)
 }
 
 // Advance says that all records up to a position have been dispatched: the log has none between the last of them and
@@ -319,7 +303,7 @@ func (v *window) next(size int) (c *commit) {
 		c, v.idle = v.idle[n-1], v.idle[:n-1]
 	} else {
 		c = &commit{}
-		c.Context, c.finished = c, func() { v.give(c) }
+		c.IsOther, c.Context, c.Finished = true, c, func() { v.give(c) }
 	}
 	v.out++
 	v.bytes += int64(size)
@@ -331,8 +315,8 @@ func (v *window) give(c *commit) {
 	v.mu.Lock()
 	v.out--
 	v.bytes -= c.size
-	c.rec.Ops = nil // the record's owner may let its memory go
-	clear(c.rec.Names)
+	c.Rec.Ops = nil // the record's owner may let its memory go
+	clear(c.Rec.Names)
 	v.idle = append(v.idle, c)
 	v.mu.Unlock()
 	v.cond.Signal()

@@ -21,12 +21,12 @@ func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 	require.GreaterOrEqual(t, appliedAtOnce.Get()-before, uint64(20))
 
 	held := e.workers[0]
-	held.mu.Lock()
+	held.Lock()
 	var of [2][]string // users, by whether their worker is held up
 	for i := 0; len(of[0]) == 0 || len(of[1]) == 0; i++ {
 		id := fmt.Sprint("v", i)
 		k := 0
-		if e.owner[e.hasher.Number(1, op.ExternalID, []byte(id))>>56] == held {
+		if e.Owner(uint8(e.Hasher().Number(1, op.ExternalID, []byte(id))>>56)) == held.Worker {
 			k = 1
 		}
 		of[k] = append(of[k], id)
@@ -43,7 +43,7 @@ func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 		commitEvent(t, e, op.ExternalID, of[0][0], "bought", 0)
 	}
 	require.Empty(t, waiting)
-	held.mu.Unlock()
+	held.Unlock()
 	require.NoError(t, <-waiting)
 	require.Equal(t, 3, eventCount(t, e, op.ExternalID, of[0][0], "bought"))
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, of[1][0], "bought"))

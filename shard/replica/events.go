@@ -7,11 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"millrace/shard/bodies"
 	"millrace/shard/books"
-	"millrace/shard/identity"
-	"millrace/shard/op"
-	"millrace/shard/profile"
 	"millrace/shard/store"
 )
 
@@ -40,10 +36,10 @@ func (e *Replica) logPosition() uint64 { return max(e.log.DurablePosition(), e.a
 func (e *Replica) AppliedPosition() uint64 {
 	applied := e.logPosition()
 	for _, w := range e.workers {
-		w.mu.Lock()
+		w.Lock()
 		w.catchUp()
-		applied = min(applied, w.applied)
-		w.mu.Unlock()
+		applied = min(applied, w.Applied)
+		w.Unlock()
 	}
 	return applied
 }
@@ -52,11 +48,11 @@ func (e *Replica) AppliedPosition() uint64 {
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
-	for _, p := range e.held {
-		w := e.owner[p.ID]
-		w.mu.Lock()
+	for _, p := range e.Held() {
+		w := e.Owner(p.ID)
+		w.Lock()
 		all = p.Dropped.AppendPending(all, from, to)
-		w.mu.Unlock()
+		w.Unlock()
 		all, err = books.AppendStored(all, e.store, p.ID, from, to)
 		if err != nil {
 			return nil, err
@@ -76,8 +72,8 @@ func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error)
 func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
-	for _, p := range e.held {
-		if all, to, err = p.Trail.AppendNoted(all, e.store, p.ID, from, to, &e.owner[p.ID].mu); err != nil {
+	for _, p := range e.Held() {
+		if all, to, err = p.Trail.AppendNoted(all, e.store, p.ID, from, to, &e.Owner(p.ID).Mutex); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -98,7 +94,7 @@ func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err
 func (e *Replica) ForgetDropped(to uint64) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
-	for _, p := range e.held {
+	for _, p := range e.Held() {
 		if err := books.ForgetLogged(batch, p.ID, to); err != nil {
 			return fmt.Errorf("%w: %w", store.ErrStore, err)
 		}
@@ -108,36 +104,3 @@ func (e *Replica) ForgetDropped(to uint64) error {
 	}
 	return nil
 }
-
-func (w *worker) appendErased(blob []byte, number uint64, until profile.Place) []byte {
-	return bodies.AppendErased(nil, blob, number, until, w.e.hasher, w.e.opts.Carrier)
-}
-
-// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody
-// is.
-func (w *worker) eraseEvents(p *partition, number uint64, body []byte) {
-	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
-}
-
-// eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its
-// formers.
-func (w *worker) eraseElsewhere(p *partition, blob []byte) {
-	var partitions []uint8
-	deletes := make(map[uint8][]byte)
-	bodies.EachFormer(blob, func(x bodies.Erased) {
-		if bodies.OneLog(nobodyIn(p.ID), x.Number, w.e.opts.Carrier) {
-			return
-		}
-		to := identity.Partition(x.Number)
-		if deletes[to] == nil {
-			partitions = append(partitions, to)
-		}
-		deletes[to] = x.Append(deletes[to])
-	})
-	for _, to := range partitions {
-		w.eraseEvents(p, nobodyIn(to), deletes[to])
-	}
-}
-
-// nobodyIn is a number in a partition that is never anybody's.
-func nobodyIn(partition uint8) uint64 { return uint64(partition) << 56 }

@@ -144,9 +144,9 @@ func TestFaultMemoryBudget(t *testing.T) {
 			require.NoError(t, b.Commit())
 			b.Release()
 			for _, w := range e.workers {
-				w.mu.Lock()
-				most = max(most, w.arena.Used)
-				w.mu.Unlock()
+				w.Lock()
+				most = max(most, w.Used())
+				w.Unlock()
 			}
 			if i := r.IntN(users); r.IntN(4) == 0 {
 				n, err := countOf(e, op.ExternalID, fmt.Sprint("user", i), "e")

@@ -3,8 +3,6 @@ package replica
 import (
 	"errors"
 	"time"
-
-	"millrace/shard/effect"
 )
 
 // inFlight is what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so a leader that
@@ -95,33 +93,13 @@ func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, er
 	if l == nil {
 		return nil, ErrNotLeader
 	}
-	under, waiting := e.underWay(owner)
+	under, waiting := e.UnderWay(owner)
 	for _, m := range under {
 		if err := l.awaits(m.Applied.Load, end); err != nil {
 			return nil, err
 		}
 	}
 	return waiting, nil
-}
-
-// underWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
-func (e *Replica) underWay(owner uint64) (messages []*effect.Message, waiting []uint64) {
-	for _, p := range e.held {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		for _, m := range p.outbox {
-			if !m.Token && !m.Applied.Load() {
-				messages = append(messages, m)
-			}
-		}
-		for _, d := range p.Deferred.All() {
-			if owner != 0 && d.Owner == owner {
-				waiting = append(waiting, effect.DeferredRef{Partition: p.ID, Seq: d.Seq}.Number())
-			}
-		}
-		w.mu.Unlock()
-	}
-	return messages, waiting
 }
 
 // awaits returns when something is done. Errors: as those of Flush.

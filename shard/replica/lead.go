@@ -7,6 +7,7 @@ import (
 
 	"millrace/shard/effect"
 	"millrace/shard/identity"
+	"millrace/shard/machine"
 	"millrace/shard/op"
 )
 
@@ -102,11 +103,11 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 		t.Begin(l)
 		t.Expect(1)
 	}
-	e.forgetOwn()
+	e.ForgetOwn()
 	resent := 0
 	for _, w := range e.workers {
-		w.mu.Lock()
-		for _, p := range w.parts {
+		w.Lock()
+		for _, p := range w.Parts() {
 			resent += l.resend(p, t)
 			for _, d := range p.Deferred.All() {
 				if t != nil {
@@ -117,7 +118,8 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 			}
 		}
 		w.lead = l
-		w.mu.Unlock()
+		w.SetLead(l)
+		w.Unlock()
 	}
 	if resent > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", resent)
@@ -132,13 +134,13 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 }
 
 // resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
-func (l *leadership) resend(p *partition, t *effect.Future) (resent int) {
-	for i, m := range p.outbox { // anew: what an earlier leadership has queued knows those that waited then
+func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int) {
+	for i, m := range p.Outbox { // anew: what an earlier leadership has queued knows those that waited then
 		m = &effect.Message{Sender: m.Sender, Seq: m.Seq, Number: m.Number, Body: m.Body, Stored: m.Stored,
 			Token: m.Token, Last: m.Last}
-		if p.outbox[i].Applied.Load() {
+		if p.Outbox[i].Applied.Load() {
 			m.Applied.Store(true)
-			if p.isFar(m) { // no replica has been told
+			if p.IsFar(m) { // no replica has been told
 				l.noteApplied(m)
 			}
 		} else {
@@ -146,10 +148,10 @@ func (l *leadership) resend(p *partition, t *effect.Future) (resent int) {
 				m.Future = t
 				t.Expect(1)
 			}
-			l.Send([]*effect.Message{m})
+			l.send([]*effect.Message{m})
 			resent++
 		}
-		p.outbox[i] = m
+		p.Outbox[i] = m
 	}
 	return resent
 }
@@ -174,9 +176,10 @@ func (e *Replica) Follow() {
 	}
 	l.end()
 	for _, w := range e.workers {
-		w.mu.Lock()
+		w.Lock()
 		w.lead = nil
-		w.mu.Unlock()
+		w.SetLead(nil)
+		w.Unlock()
 	}
 }
 
@@ -249,15 +252,15 @@ func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
 	return e.submit(c, data)
 }
 
-// Send queues messages, each sender's in order. It never waits.
-func (l *leadership) Send(messages []*effect.Message) {
+// send queues messages, each sender's in order. It never waits.
+func (l *leadership) send(messages []*effect.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hasEnded() {
 		return
 	}
 	for _, m := range messages {
-		if l.e.owner[identity.Partition(m.Number)] == nil {
+		if l.e.Owner(identity.Partition(m.Number)) == nil {
 			l.backlog.Add(int64(len(m.Body)))
 		}
 		if s := &l.outgoing[m.Sender]; len(s.held) > 0 || l.isHeld(m) {
@@ -272,14 +275,14 @@ func (l *leadership) Send(messages []*effect.Message) {
 // caller holds mu.
 func (l *leadership) isHeld(m *effect.Message) bool {
 	s := &l.outgoing[m.Sender]
-	return m.Last && (s.far > 0 || s.flying > 0 && l.e.owner[identity.Partition(m.Number)] == nil)
+	return m.Last && (s.far > 0 || s.flying > 0 && l.e.Owner(identity.Partition(m.Number)) == nil)
 }
 
 // queue puts a message on its way. The caller holds mu.
 func (l *leadership) queue(m *effect.Message) {
 	l.outgoing[m.Sender].flying++
 	to := identity.Partition(m.Number)
-	if l.e.owner[to] != nil {
+	if l.e.Owner(to) != nil {
 		l.relay.send(m)
 		return
 	}
@@ -301,7 +304,7 @@ func (l *leadership) landed(messages []*effect.Message) {
 	for _, m := range messages {
 		s := &l.outgoing[m.Sender]
 		s.flying--
-		if l.e.owner[identity.Partition(m.Number)] == nil {
+		if l.e.Owner(identity.Partition(m.Number)) == nil {
 			s.far--
 		}
 		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
@@ -339,7 +342,7 @@ func (e *Replica) tend() {
 			return
 		case <-e.tending:
 		case <-tick.C:
-			e.forgetOwn()
+			e.ForgetOwn()
 		}
 		if l := e.lead.Load(); l != nil {
 			l.tellArrived()
@@ -347,39 +350,5 @@ func (e *Replica) tend() {
 				e.background.Go(func() { l.releaseDue(due) })
 			}
 		}
-	}
-}
-
-// forgetOwn drops the messages that partitions of this engine have had from the outboxes. On a replica that follows
-// only the receivers' inboxes tell.
-func (e *Replica) forgetOwn() {
-	var full []*partition
-	for _, p := range e.held {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		if len(p.outbox) > 0 {
-			full = append(full, p)
-		}
-		w.mu.Unlock()
-	}
-	if len(full) == 0 {
-		return
-	}
-	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(e.held))
-	for _, p := range e.held {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		inbox := p.Taken()
-		w.mu.Unlock()
-		inboxes[p.ID] = &inbox
-	}
-	for _, p := range full {
-		w := e.owner[p.ID]
-		w.mu.Lock()
-		p.forgetRows(func(m *effect.Message) bool {
-			inbox := inboxes[identity.Partition(m.Number)]
-			return p.isForgotten(m) || inbox != nil && m.Seq <= inbox[m.Sender]
-		})
-		w.mu.Unlock()
 	}
 }

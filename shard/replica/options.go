@@ -14,6 +14,7 @@ import (
 	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
+	"millrace/shard/machine"
 	"millrace/shard/profile"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
@@ -48,6 +49,12 @@ type (
 	ReportedOutcome = effect.ReportedOutcome
 	// Outcome says what became of an element of a request whose fate is known only where it is applied.
 	Outcome = effect.Outcome
+	// Lent is an entry in the hands of a reader, who gives it back.
+	Lent = machine.Lent
+	// Tap looks on while replicas that lead apply what is new.
+	Tap = machine.Tap
+	// Watcher is shown the changes of one record.
+	Watcher = machine.Watcher
 )
 
 // Outcomes, see package effect.
@@ -61,6 +68,9 @@ const (
 	TooLarge   = effect.TooLarge
 	NotArray   = effect.NotArray
 )
+
+// AnswerLife is how long an answer is kept (decisions.md D3).
+const AnswerLife = machine.AnswerLife
 
 // Options configure a node that is alone (Open), and bound a replica. The zero value of a field means its default.
 type EngineOptions struct {

@@ -5,6 +5,7 @@ import (
 
 	"millrace/shard/effect"
 	"millrace/shard/identity"
+	"millrace/shard/machine"
 	"millrace/shard/op"
 	"millrace/wal"
 )
@@ -34,7 +35,7 @@ func (e *Replica) Receive(messages []Message) error {
 	}
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
-	c := &commit{lead: l, future: l.newFuture()}
+	c := &commit{lead: l, Commit: machine.Commit{Future: l.newFuture()}}
 	c.Context, c.Urgent = c, true
 	var again []Message
 	latest := int64(0)
@@ -43,15 +44,15 @@ func (e *Replica) Receive(messages []Message) error {
 		if err != nil {
 			return err
 		}
-		w := e.owner[identity.Partition(m.Number)]
-		if w == nil || e.owner[m.Sender] != nil {
+		w := e.Owner(identity.Partition(m.Number))
+		if w == nil || e.Owner(m.Sender) != nil {
 			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.Sender,
 				identity.Partition(m.Number))
 		}
 		latest = max(latest, op.StampOf(effect.MessageRecord(message.Body)))
-		w.mu.Lock()
-		had := e.partitions[identity.Partition(m.Number)].HasTaken(m.Sender, m.Seq)
-		w.mu.Unlock()
+		w.Lock()
+		had := e.Partition(identity.Partition(m.Number)).HasTaken(m.Sender, m.Seq)
+		w.Unlock()
 		if had {
 			again = append(again, message)
 			continue
@@ -62,10 +63,10 @@ func (e *Replica) Receive(messages []Message) error {
 			m.Future.IsMessage, m.Future.Reply = true, message.Done
 			m.Future.Expect(1)
 		}
-		c.messages = append(c.messages, m)
+		c.Messages = append(c.Messages, m)
 	}
 	e.clock.Observe(latest)
-	if len(c.messages) > 0 {
+	if len(c.Messages) > 0 {
 		if err := e.receive(l, c, &b); err != nil {
 			return err
 		}
@@ -82,13 +83,13 @@ func (e *Replica) Receive(messages []Message) error {
 // receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
 // messages answer when leadership ends; before, who sends them tries again.
 func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
-	stamp := e.now(len(c.messages))
-	c.finished = func() { e.observe(stamp + int64(len(c.messages))) }
+	stamp := e.now(len(c.Messages))
+	c.Finished = func() { e.observe(stamp + int64(len(c.Messages))) }
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {
 		select {
-		case <-c.future.Done:
-			_, err = c.future.Effects()
+		case <-c.Future.Done:
+			_, err = c.Future.Effects()
 		case <-l.ended:
 			if err = e.Failed(); err == nil {
 				err = ErrUnknown
@@ -97,7 +98,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	}
 	var replies []func(Effects, error)
 	l.mu.Lock()
-	for _, m := range c.messages {
+	for _, m := range c.Messages {
 		switch t := m.Future; {
 		case t == nil || t.Reply == nil:
 		case err != nil:

@@ -1,17 +1,11 @@
 package replica
 
 import (
-	"errors"
-	"fmt"
 	"math"
-	"slices"
-	"sync"
 	"time"
 
-	"millrace/shard/entries"
+	"millrace/shard/machine"
 	"millrace/shard/op"
-	"millrace/shard/profile"
-	"millrace/shard/store"
 	"millrace/wal"
 )
 
@@ -19,13 +13,7 @@ import (
 // memory, all entries.
 func (e *Replica) loadStore() error {
 	start := time.Now()
-	if err := e.store.Documents(func(key string, doc []byte) {
-		e.documents[key] = doc
-		e.opts.OnDocument(key, doc)
-	}); err != nil {
-		return err
-	}
-	if err := errors.Join(e.loadPartitions(), e.audit.Load(e.store)); err != nil {
+	if err := e.Load(e.store); err != nil {
 		return err
 	}
 	stamp, err := e.store.Stamp()
@@ -37,7 +25,7 @@ func (e *Replica) loadStore() error {
 		return err
 	}
 	from := uint64(math.MaxUint64)
-	for _, p := range e.held {
+	for _, p := range e.Held() {
 		from = min(from, p.Applied)
 	}
 	e.checkpointed.Store(from)
@@ -51,8 +39,8 @@ func (e *Replica) recover() error {
 	start := time.Now()
 	from := e.checkpointed.Load()
 	for _, w := range e.workers {
-		w.applied, w.queue.upTo, w.queue.done = from, from, from
-		w.complete.Store(!slices.ContainsFunc(w.parts, func(p *partition) bool { return !p.complete }))
+		w.Begin(from)
+		w.queue.upTo, w.queue.done = from, from
 		go w.run()
 	}
 	e.recovering.Store(true)
@@ -75,79 +63,6 @@ func (e *Replica) recover() error {
 	return nil
 }
 
-// loadPartitions reads the books of all partitions and, when the store fits the memory budget, all entries.
-func (e *Replica) loadPartitions() error {
-	// Blocks are compressed on disk: about half of what they hold.
-	fits := e.store.Size()*3 < e.opts.MemoryBytes
-	errs := make([]error, len(e.workers))
-	var wg sync.WaitGroup
-	for i, w := range e.workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for _, p := range w.parts {
-				if errs[i] = w.loadPartition(p, fits); errs[i] != nil {
-					return
-				}
-			}
-		}()
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *worker) loadPartition(p *partition, whole bool) error {
-	p.complete = whole
-	var load func(number uint64, value []byte) error
-	var mixed []uint64
-	if whole {
-		load = func(number uint64, value []byte) error {
-			if w.used() > w.budget()*7/8 {
-				p.complete = false
-				return nil
-			}
-			if profile.Kind(value) == entries.KindMixed {
-				mixed = append(mixed, number)
-				return nil
-			}
-			if len(value) < profile.HeaderBytes {
-				return fmt.Errorf("%w: entry of %d bytes", store.ErrStore, len(value))
-			}
-			if profile.Kind(value) == profile.KindUser && profile.Blocked(value) {
-				w.e.block(number)
-			}
-			_, err := w.admit(p, number, value)
-			return err
-		}
-	}
-	if err := p.load(w.e.store, load); err != nil {
-		return err
-	}
-	w.apart += p.Apart.Bytes()
-	for _, number := range p.Apart.TakeDummies() {
-		w.e.block(number)
-	}
-	return w.loadMixed(p, mixed)
-}
-
-// loadMixed makes mixed values resident, once all else is that is to be.
-func (w *worker) loadMixed(p *partition, numbers []uint64) error {
-	complete := p.complete
-	p.complete = false // they aren't there yet
-	for _, number := range numbers {
-		if _, err := w.lookup(p, number); err != nil {
-			return err
-		}
-	}
-	p.complete = complete
-	return nil
-}
-
 // replay applies the records from position from on.
 func (e *Replica) replay(from uint64) (records int, err error) {
 	undelivered := 0
@@ -165,7 +80,7 @@ func (e *Replica) replay(from uint64) (records int, err error) {
 		if undelivered += len(payload); undelivered > replayStretch {
 			undelivered = 0
 			e.drain()
-			e.forgetOwn()
+			e.ForgetOwn()
 		}
 		return nil
 	})
@@ -173,7 +88,7 @@ func (e *Replica) replay(from uint64) (records int, err error) {
 		return records, err
 	}
 	e.drain()
-	e.forgetOwn()
+	e.ForgetOwn()
 	e.window.forget()
 	return records, e.Failed()
 }
@@ -212,19 +127,19 @@ func (e *Replica) runSweeps() {
 
 // Sweep forgets what has expired now, in all partitions, rather than at the next SweepInterval. The replica must lead.
 func (e *Replica) Sweep() error {
-	due := e.held
+	due := e.Held()
 	for len(due) > 0 {
 		if err := e.sweep(due); err != nil {
 			return err
 		}
-		var more []*partition
+		var more []*machine.Partition
 		for _, p := range due {
-			w := e.owner[p.ID]
-			w.mu.Lock()
+			w := e.Owner(p.ID)
+			w.Lock()
 			if p.Answers.More {
 				more = append(more, p)
 			}
-			w.mu.Unlock()
+			w.Unlock()
 		}
 		due = more
 	}
@@ -232,7 +147,7 @@ func (e *Replica) Sweep() error {
 }
 
 // sweep puts a Sweep for each of some partitions into the log, and returns when they are applied.
-func (e *Replica) sweep(partitions []*partition) error {
+func (e *Replica) sweep(partitions []*machine.Partition) error {
 	var b op.Builder
 	b.Reset(0)
 	for _, p := range partitions {

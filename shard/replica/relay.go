@@ -7,6 +7,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/effect"
+	"millrace/shard/machine"
 	"millrace/shard/op"
 	"millrace/wal"
 )
@@ -76,9 +77,9 @@ func (e *Replica) deliver(lead *leadership, messages []*effect.Message) (n int) 
 			break
 		}
 	}
-	c := &commit{messages: messages[:n:n]}
+	c := &commit{Commit: machine.Commit{Messages: messages[:n:n]}}
 	c.Context, c.Urgent = c, true
-	c.finished = func() { lead.landedHere(c.messages) }
+	c.Finished = func() { lead.landedHere(c.Messages) }
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := lead.submit(e, c, data)

@@ -6,14 +6,8 @@
 // It leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of them comes
 // by its Options.
 //
-// Invariants, besides those of package shard:
-//   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's mutex;
-//     the worker takes it per record, readers and checkpoints in between. Partitions touch one another through messages
-//     only (outbox.go).
-//   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was
-//     answered from.
-//   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be
-//     read back.
+// What is applied, and how, is package machine's. This one has all that goes on around it: goroutines, log, checkpoints
+// and recovery; leadership, and messages on their way.
 package replica
 
 import (
@@ -23,13 +17,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/puzpuzpuz/xsync/v3"
-
-	"millrace/shard/books"
-	"millrace/shard/identity"
-	"millrace/shard/profile"
+	"millrace/shard/machine"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
@@ -37,31 +26,20 @@ import (
 
 const maxWorkers = 64
 
-// AnswerLife is how long an answer is kept (decisions.md D3).
-const AnswerLife = 24 * time.Hour
-
 // Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
 // knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
 type Replica struct {
-	opts       Options
-	limits     profile.Limits
-	log        Log
-	store      *store.Store
-	hasher     *identity.Hasher
-	partitions [identity.Partitions]*partition // nil: not held by this engine
-	owner      [identity.Partitions]*worker    // of each partition that is held
-	held       []*partition                    // those that are, in order
-	workers    []*worker
-	window     window
+	*machine.Machine
+	opts    Options
+	log     Log
+	store   *store.Store
+	workers []*worker // of the machine's, each with its goroutine
+	window  window
 
 	clock      *stamp.Clock
 	ready      []*wal.Record // Dispatch's own
-	memory     atomic.Int64  // Options.MemoryBytes, or what SetMemoryBytes has said since
 	inflight   atomic.Int64  // bytes between Commit and applied
 	logged     atomic.Int64  // bytes given to the log since Open
-	merges     atomic.Int64  // begun and not ended
-	blocked    *xsync.MapOf[uint64, struct{}]
-	anyBlock   atomic.Bool
 	closing    atomic.Bool
 	imaging    atomic.Bool // an Image is there
 	recovering atomic.Bool
@@ -74,11 +52,6 @@ type Replica struct {
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
 	advanced     atomic.Uint64 // what Advance has said
-
-	documentsMu sync.Mutex
-	documents   map[string][]byte
-	unsavedDocs map[string]struct{}
-	audit       books.Audit // partition 0's
 
 	checkpoints checkpoints
 	failure     failure
@@ -109,11 +82,17 @@ func Open(o Options) (*Replica, error) {
 
 func newReplica(o Options) *Replica {
 	e := &Replica{
-		opts: o, limits: o.Limits, clock: o.Clock, blocked: xsync.NewMapOf[uint64, struct{}](),
-		documents: make(map[string][]byte), unsavedDocs: make(map[string]struct{}),
+		opts: o, clock: o.Clock,
 		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
 	}
-	e.memory.Store(o.MemoryBytes)
+	e.Machine = machine.New(machine.Options{
+		First: o.First, Count: o.Count, Workers: o.Workers, MemoryBytes: o.MemoryBytes, Addressable: o.addressable,
+		MaxDeltaChanges: o.MaxDeltaChanges, Limits: o.Limits, Groups: o.Carrier, Tap: o.Tap, OnDocument: o.OnDocument,
+		Failed: e.Failed, Logger: o.Logger,
+	})
+	for i := range o.Workers {
+		e.workers = append(e.workers, newWorker(e, i))
+	}
 	e.window.init(o.MaxInflightBytes)
 	e.checkpoints.init()
 	return e
@@ -149,8 +128,6 @@ func (e *Replica) openState() (err error) {
 	if !isOwn && e.store.Secret != secret {
 		return fmt.Errorf("%w: %q is of another cluster", store.ErrStore, e.opts.Dir)
 	}
-	e.hasher = identity.NewHasher(e.store.Secret)
-	e.hire()
 	return e.loadStore()
 }
 
@@ -158,24 +135,8 @@ func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
 	o := &e.opts
 	return store.Options{
 		FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "state"), Logger: o.Logger, New: isNew, Secret: secret, Limits: &o.Limits,
-		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.note,
+		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.Note,
 		OnFailure: e.fail,
-	}
-}
-
-// hire makes the workers and shares the partitions out among them.
-func (e *Replica) hire() {
-	for i := range e.opts.Workers {
-		e.workers = append(e.workers, newWorker(e, i))
-	}
-	first, count := e.opts.First, e.opts.Count
-	for i := range count {
-		p, w := &partition{Books: books.Books{ID: uint8(first + i)}}, e.workers[i%len(e.workers)]
-		p.first, p.last = uint8(first), uint8(first+count-1)
-		p.tokens = &e.merges
-		e.partitions[p.ID], e.owner[p.ID] = p, w
-		e.held = append(e.held, p)
-		w.parts = append(w.parts, p)
 	}
 }
 
@@ -235,9 +196,7 @@ func (e *Replica) letGo() error {
 		return nil
 	}
 	var err error
-	for _, w := range e.workers {
-		w.free()
-	}
+	e.Free()
 	if e.store != nil {
 		err = e.store.Close()
 	}
@@ -275,9 +234,6 @@ func (e *Replica) Await(done <-chan struct{}) error {
 	}
 }
 
-// Hasher makes the numbers of this store.
-func (e *Replica) Hasher() *identity.Hasher { return e.hasher }
-
 // Clock makes the stamps of this node.
 func (e *Replica) Clock() *stamp.Clock { return e.clock }
 
@@ -290,9 +246,6 @@ func (e *Replica) Store() *store.Store { return e.store }
 
 // Logger is the replica's log for operators.
 func (e *Replica) Logger() *slog.Logger { return e.opts.Logger }
-
-// MergesWaiting is how many merges have begun here and not ended.
-func (e *Replica) MergesWaiting() int64 { return e.merges.Load() }
 
 // Failed is nil, or why the engine has failed.
 func (e *Replica) Failed() error {
@@ -325,85 +278,44 @@ func (e *Replica) Ready() error {
 // now is a stamp for a record of n ops; see Clock.
 func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
 
-// note: the user with this number is better read from now on.
-func (e *Replica) note(number uint64) {
-	if w := e.owner[identity.Partition(number)]; w != nil {
-		w.noted.add(number)
+// SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
+func (e *Replica) SetMemoryBytes(n int64) {
+	if err := e.Machine.SetMemoryBytes(n); err != nil {
+		e.fail(err)
 	}
 }
 
-func (e *Replica) block(number uint64) {
-	e.blocked.Store(number, struct{}{})
-	e.anyBlock.Store(true)
-}
-
-// unblock: the number is nobody's any more. Who comes to its identifier next is not to be blamed.
-func (e *Replica) unblock(number uint64) {
-	if e.anyBlock.Load() {
-		e.blocked.Delete(number)
-	}
-}
-
-// IsBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
-func (e *Replica) IsBlocked(number uint64) bool {
-	if !e.anyBlock.Load() {
+// Enter says whether the replica can be read from outside, and keeps it so until Leave.
+func (e *Replica) Enter() bool {
+	e.usable.RLock()
+	if e.closing.Load() {
+		e.usable.RUnlock()
 		return false
 	}
-	_, ok := e.blocked.Load(number)
-	return ok
+	return true
 }
+
+// Leave ends what Enter has begun.
+func (e *Replica) Leave() { e.usable.RUnlock() }
 
 // Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
 type Stats struct {
-	Entries              int   // resident: profiles, directory rows, tombstones, kept answers
-	EntryBytes           int64 // their blocks
-	EntryMemoryBytes     int64 // what the memory takes that the blocks lie in, free ones included
-	TableBytes           int64 // the tables that find them
+	machine.Stats
 	InflightBytes        int64 // records between Commit and applied
 	LogBytes             int64
 	DurablePosition      uint64
 	AppliedPosition      uint64
 	CheckpointedPosition uint64
-	LoggedBytes          int64  // of records given to the log since Open
-	Outbox               int    // messages that are not known to be applied
-	OutboxKept           int    // messages in outboxes, those that are known to be applied included
-	Sent                 uint64 // messages that there ever were
-	UndeliveredBytes     int64  // of messages on their way to other groups
-	Deferred             int    // records that wait for earlier ones
-	MergesWaiting        int    // merges of users that have begun and not ended
-	Held                 int    // users who are being merged, or wait for one who is
-	ReservedBytes        int64  // room that is kept in profiles for who is on the way to them
+	LoggedBytes          int64 // of records given to the log since Open
+	UndeliveredBytes     int64 // of messages on their way to other groups
 }
 
 // Stats takes each worker's lock in turn; once a second is often enough.
 func (e *Replica) Stats() (s Stats) {
-	for _, w := range e.workers {
-		w.mu.Lock()
-		s.EntryBytes += w.arena.Used
-		s.EntryMemoryBytes += w.arena.Resident()
-		for _, p := range w.parts {
-			p.forgetApplied()
-			s.Entries += p.Count
-			s.TableBytes += p.Bytes()
-			for _, m := range p.outbox {
-				if !m.Applied.Load() {
-					s.Outbox++
-				}
-			}
-			s.OutboxKept += len(p.outbox)
-			s.Sent += p.LastMessage
-			s.Deferred += p.Deferred.Len()
-			s.Held += len(p.held)
-			for _, h := range p.held {
-				s.ReservedBytes += h.room
-			}
-		}
-		w.mu.Unlock()
-	}
+	s.Stats = e.Machine.Stats()
 	if l := e.lead.Load(); l != nil {
 		s.UndeliveredBytes = l.backlog.Load()
 	}
-	s.MergesWaiting = int(e.merges.Load())
 	s.InflightBytes, s.LogBytes, s.LoggedBytes = e.inflight.Load(), e.log.Bytes(), e.logged.Load()
 	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),
 		e.CheckpointedPosition()

@@ -139,7 +139,7 @@ func (l *leadership) tellArrived() {
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
 	var body []byte
-	for _, p := range l.e.held {
+	for _, p := range l.e.Held() {
 		body = body[:0]
 		for _, at := range slices.SortedFunc(maps.Keys(arrived), func(a, b arrival) int { return a.group - b.group }) {
 			if at.sender != p.ID {
@@ -172,24 +172,4 @@ func (l *leadership) tellArrived() {
 		l.rows += rows
 		l.mu.Unlock()
 	}
-}
-
-// deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
-const deliveredRow = 1 + 1 + 8
-
-// forgetArrived drops what has arrived in other groups.
-func (w *worker) forgetArrived(p *partition, body []byte) error {
-	if len(body)%deliveredRow != 0 {
-		return op.ErrMalformed
-	}
-	p.forgetRows(func(m *effect.Message) bool {
-		to := identity.Partition(m.Number)
-		for row := body; len(row) > 0; row = row[deliveredRow:] {
-			if to >= row[0] && to <= row[1] && m.Seq <= binary.LittleEndian.Uint64(row[2:]) {
-				return true
-			}
-		}
-		return false
-	})
-	return nil
 }

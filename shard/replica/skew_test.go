@@ -54,9 +54,9 @@ func TestSkewedBeyondMemory(t *testing.T) {
 			delete(want, "churned")
 		}
 		for _, w := range e.workers {
-			w.mu.Lock()
-			most = max(most, w.used())
-			w.mu.Unlock()
+			w.Lock()
+			most = max(most, w.Used())
+			w.Unlock()
 		}
 		if i%(requests/3) == requests/6 {
 			crashed := fs.CrashClone(vfs.CrashCloneCfg{})

@@ -19,7 +19,7 @@ func TestSweepIsBounded(t *testing.T) {
 	o.Now = func() time.Time { return now }
 	e := openTest(t, o)
 	const each = 30
-	h := e.hasher
+	h := e.Hasher()
 	var keys [][]byte
 	for i := 0; len(keys) < 3*books.MaxSwept; i++ {
 		if key := fmt.Append(nil, "k", i); h.Number(1, op.NoID, key)>>56 == 7 {
@@ -38,16 +38,16 @@ func TestSweepIsBounded(t *testing.T) {
 		}
 	}
 	left := func() (n int) {
-		e.owner[7].mu.Lock()
-		defer e.owner[7].mu.Unlock()
-		return e.partitions[7].Count
+		e.Owner(7).Lock()
+		defer e.Owner(7).Unlock()
+		return e.Partition(7).Count
 	}
 	require.Equal(t, len(keys), left())
 	now = now.Add(25 * time.Hour)
 	for swept := books.MaxSwept; swept <= len(keys); swept += books.MaxSwept {
-		require.NoError(t, e.sweep(e.held[7:8]))
+		require.NoError(t, e.sweep(e.Held()[7:8]))
 		require.Equal(t, len(keys)-swept, left())
-		require.Equal(t, swept < len(keys), e.partitions[7].Answers.More)
+		require.Equal(t, swept < len(keys), e.Partition(7).Answers.More)
 		if swept == 2*books.MaxSwept {
 			require.NoError(t, e.Checkpoint())
 		}

@@ -27,7 +27,7 @@ type Pending struct {
 
 func (p *Pending) init(e *Replica) {
 	p.engine = e
-	p.commit.Context, p.commit.future, p.commit.finished = &p.commit, &p.future, p.applied
+	p.commit.Context, p.commit.Future, p.commit.Finished = &p.commit, &p.future, p.applied
 }
 
 // Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and
@@ -39,11 +39,11 @@ func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
 	p.init(e)
 	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
 	var err error
-	if p.commit.rec, err = op.ParseRecord(data[wal.HeaderBytes:], nil); err != nil {
+	if p.commit.Rec, err = op.ParseRecord(data[wal.HeaderBytes:], nil); err != nil {
 		return nil, err
 	}
 	merges := 0
-	if merges, p.commit.Urgent, err = e.checkTaken(&p.commit.rec); err != nil {
+	if merges, p.commit.Urgent, err = e.checkTaken(&p.commit.Rec); err != nil {
 		return nil, err
 	}
 	return p, e.take(p, data, merges)
@@ -57,7 +57,7 @@ func (e *Replica) TakeOwn(p *Pending, data []byte, wanted, merges int, urgent bo
 	}
 	c := &p.commit
 	p.wanted = wanted
-	if c.rec, err = op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names); err != nil {
+	if c.Rec, err = op.ParseRecord(data[wal.HeaderBytes:], c.Rec.Names); err != nil {
 		panic("BUG: made a bad record: " + err.Error())
 	}
 	c.Urgent, c.Waits = urgent, true
@@ -97,15 +97,15 @@ func (e *Replica) admit(l *leadership, merges, bytes int) error {
 	}
 	err := e.reserve(bytes)
 	if err != nil {
-		e.merges.Add(-int64(merges))
+		e.Merges.Add(-int64(merges))
 	}
 	return err
 }
 
 // stamp sees to it that the record's stamps are later than those that the group has had.
 func (p *Pending) stamp(data []byte) {
-	e, rec := p.engine, &p.commit.rec
-	stamps := stampsOf(rec)
+	e, rec := p.engine, &p.commit.Rec
+	stamps := bodies.StampsOf(rec)
 	if rec.Stamp <= e.seen.Load() {
 		rec.Stamp = e.clock.Next(int(stamps))
 		op.PutStamp(data[wal.HeaderBytes:], rec.Stamp)
@@ -118,7 +118,7 @@ func (p *Pending) stamp(data []byte) {
 func (p *Pending) giveBack() {
 	p.engine.inflight.Add(-p.bytes)
 	if p.merges > 0 {
-		p.engine.merges.Add(-p.merges)
+		p.engine.Merges.Add(-p.merges)
 	}
 }
 
@@ -164,29 +164,29 @@ func translate(err error) error {
 	return err
 }
 
-// submit gives a finished record to the log. c.future (when set) gets one count for each worker that the record
+// submit gives a finished record to the log. c.Future (when set) gets one count for each worker that the record
 // concerns.
 func (e *Replica) submit(c *commit, data []byte) error {
-	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.rec.Names)
+	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.Rec.Names)
 	if err != nil {
 		panic("BUG: made a bad record: " + err.Error())
 	}
-	c.rec = rec
+	c.Rec = rec
 	return e.give(c, data)
 }
 
 // give is submit for a record that is parsed already.
 func (e *Replica) give(c *commit, data []byte) error {
-	c.Data, c.Count, c.workers = data, uint32(c.rec.Count), e.concerned(&c.rec)
-	n := int32(popcount(c.workers))
-	c.left.Store(n)
-	if c.future != nil {
-		c.future.Expect(n)
+	c.Data, c.Count, c.Workers = data, uint32(c.Rec.Count), e.concerned(&c.Rec)
+	n := int32(popcount(c.Workers))
+	c.Left.Store(n)
+	if c.Future != nil {
+		c.Future.Expect(n)
 	}
 	if err := e.log.Append(&c.Record); err != nil {
-		c.left.Store(0)
-		if c.future != nil {
-			c.future.Expect(-n)
+		c.Left.Store(0)
+		if c.Future != nil {
+			c.Future.Expect(-n)
 		}
 		return err
 	}
@@ -200,8 +200,8 @@ func (e *Replica) concerned(rec *op.Record) (workers uint64) {
 	for rest := rec.Ops; len(rest) > 0 && workers != all; {
 		var o op.Op
 		o, rest = op.Next(rest)
-		if w := e.owner[o.Partition()]; w != nil {
-			workers |= 1 << w.id
+		if w := e.Owner(o.Partition()); w != nil {
+			workers |= 1 << w.ID
 		}
 	}
 	return workers
@@ -217,7 +217,7 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 	for rest := rec.Ops; len(rest) > 0; {
 		var o op.Op
 		o, rest = op.Next(rest)
-		if e.owner[o.Partition()] == nil {
+		if e.Owner(o.Partition()) == nil {
 			return 0, false, fmt.Errorf("%w: an op for partition %d, which is not of this group",
 				op.ErrMalformed, o.Partition())
 		}
@@ -271,8 +271,12 @@ func (e *Replica) ended() error {
 	return e.Failed()
 }
 
-// RefusedBusy counts what is refused because as much is under way as may be: here, and above.
-var RefusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
+var (
+	// RefusedBusy counts what is refused because as much is under way as may be: here, and above.
+	RefusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
+	// RefusedMerges counts what is refused because too many merges wait: here, and above.
+	RefusedMerges = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
+)
 
 // reserveMerges counts n merges as begun, or refuses.
 func (e *Replica) reserveMerges(n int) error {
@@ -280,14 +284,14 @@ func (e *Replica) reserveMerges(n int) error {
 		return nil
 	}
 	for again := false; ; again = true {
-		if e.merges.Add(int64(n)) <= e.opts.MaxMergesWaiting {
+		if e.Merges.Add(int64(n)) <= e.opts.MaxMergesWaiting {
 			return nil
 		}
-		e.merges.Add(-int64(n))
+		e.Merges.Add(-int64(n))
 		if again {
 			RefusedMerges.Inc()
 			return ErrBusy
 		}
-		e.forgetOwn() // some may have come to an end
+		e.ForgetOwn() // some may have come to an end
 	}
 }

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"fmt"
@@ -34,41 +34,41 @@ func TestTrailIsBounded(t *testing.T) {
 		}
 		require.NoError(t, b.Commit())
 		b.Release()
-		w.mu.Lock()
+		w.Lock()
 		most = max(most, w.arena.Used+w.unwritten)
-		w.mu.Unlock()
+		w.Unlock()
 	}
 	require.Less(t, most, 2*o.MemoryBytes)
 	require.NoError(t, e.Checkpoint())
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	require.Zero(t, w.unwritten)
 }
 
 // A start reads the books that are held in memory, all of them, and none of the others.
 func TestBooksAreLoaded(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
-	p := &partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}
+	p := &Partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}
 	p.Take(3, 9)
 	rec := op.Record{Workspace: 1, Stamp: 2}
-	p.outbox = []*effect.Message{effect.NewMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
+	p.Outbox = []*effect.Message{effect.NewMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
 	p.Deferred.Add(7, 0, []byte("record"))
 	p.Dropped.Add(books.DroppedEvent{Position: 1, Ordinal: 2})
 	p.Blocked.Set(1, 1, true)
-	batch := e.Store().DB.NewBatch()
+	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	require.NoError(t, p.saveBooks(batch))
 	require.NoError(t, batch.Commit(pebble.NoSync))
-	q := &partition{Books: books.Books{ID: p.ID}}
+	q := &Partition{Books: books.Books{ID: p.ID}}
 	require.NoError(t, q.load(e.store, nil))
 	require.Equal(t, p.Positions, q.Positions)
 	require.Equal(t, p.Taken(), q.Taken())
-	require.Len(t, q.outbox, 1)
-	require.Equal(t, p.outbox[0].Body, q.outbox[0].Body)
-	require.True(t, q.outbox[0].Stored)
+	require.Len(t, q.Outbox, 1)
+	require.Equal(t, p.Outbox[0].Body, q.Outbox[0].Body)
+	require.True(t, q.Outbox[0].Stored)
 	require.Equal(t, p.Deferred.All(), q.Deferred.All())
 	require.Empty(t, q.Dropped)
-	require.NoError(t, e.Store().Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {
+	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {
 		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped, store.BookNoted}, k[9])
 		return nil
 	}))

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 )
 
 // setStates makes changes of an address, those that are later than what it has.
-func (w *worker) setStates(p *partition, s *arena.Slot, changes []profile.StateChange) error {
+func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange) error {
 	for _, c := range changes {
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
@@ -41,16 +41,16 @@ func (w *worker) setStates(p *partition, s *arena.Slot, changes []profile.StateC
 const stateSlack = 1 << 10
 
 // TrailOf reads the trail of the entry at number.
-func (e *Replica) TrailOf(number uint64) (books.History, error) {
-	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
-	w.mu.Lock()
+func (m *Machine) TrailOf(number uint64) (books.History, error) {
+	p, w := m.partitions[identity.Partition(number)], m.owner[identity.Partition(number)]
+	w.Lock()
 	pending := p.Trail.Pending(number)
-	w.mu.Unlock()
-	return books.HistoryOf(e.store, number, pending)
+	w.Unlock()
+	return books.HistoryOf(m.store, number, pending)
 }
 
 // nextNote is the place of the next entry that the op at hand makes.
-func (w *worker) nextNote() books.Place {
+func (w *Worker) nextNote() books.Place {
 	a := &w.applying
 	a.noted++
 	return books.Place{Position: a.position, Index: uint64(a.ordinal)<<32 | uint64(a.noted-1)}
@@ -58,16 +58,16 @@ func (w *worker) nextNote() books.Place {
 
 // noteMerge tells readers of the log that a user has come to the one at number, noteIdentify that this one has got an
 // external id.
-func (w *worker) noteMerge(p *partition, number, gone uint64, externalID []byte) {
+func (w *Worker) noteMerge(p *Partition, number, gone uint64, externalID []byte) {
 	w.unwritten += p.Trail.AddMerge(w.nextNote(), number, w.rec.Stamp, gone, externalID)
 }
 
-func (w *worker) noteIdentify(p *partition, number uint64, externalID []byte) {
+func (w *Worker) noteIdentify(p *Partition, number uint64, externalID []byte) {
 	w.unwritten += p.Trail.AddIdentify(w.nextNote(), number, w.rec.Stamp, externalID)
 }
 
 // note adds a change of a state of the entry at number to the trail.
-func (w *worker) note(p *partition, number uint64, c profile.StateChange) {
+func (w *Worker) note(p *Partition, number uint64, c profile.StateChange) {
 	w.unwritten += p.Trail.AddChange(w.nextNote(), number, c, w.rec.Stamp)
 	trailEntries.Inc()
 	if w.applying.watcher != nil {
@@ -76,12 +76,12 @@ func (w *worker) note(p *partition, number uint64, c profile.StateChange) {
 }
 
 // noteStay adds that the profile at number has left an address.
-func (w *worker) noteStay(p *partition, number uint64, s books.Stay) {
+func (w *Worker) noteStay(p *Partition, number uint64, s books.Stay) {
 	w.unwritten += p.Trail.AddStay(w.nextNote(), number, s)
 }
 
 // noteAll adds what has become of the states of the entry at number, which were before, to the trail.
-func (w *worker) noteAll(p *partition, number uint64, before []profile.StateChange, blob []byte) {
+func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChange, blob []byte) {
 	rec := w.applying.rec
 	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
 	after := w.contact.now
@@ -113,13 +113,13 @@ func differs(was profile.StateChange, known bool, now profile.State) bool {
 }
 
 // forgetMerged has the trails erased of profiles that were merged into one that is gone for good.
-func (w *worker) forgetMerged(p *partition, blob []byte) {
+func (w *Worker) forgetMerged(p *Partition, blob []byte) {
 	profile.Merged(blob, func(number, _ uint64) {
 		w.send(p, op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil, false)
 	})
 }
 
-func (w *worker) forget(p *partition, o op.Op) error {
+func (w *Worker) forget(p *Partition, o op.Op) error {
 	if _, isUser, err := w.entryAt(p, o.Number()); err != nil || isUser {
 		return err
 	}
@@ -128,15 +128,15 @@ func (w *worker) forget(p *partition, o op.Op) error {
 }
 
 // BlockedPage are some numbers of a partition's block list behind after, in order, and whether there may be more.
-func (e *Replica) BlockedPage(
+func (m *Machine) BlockedPage(
 	workspace uint32, partition uint8, after uint64,
 ) (numbers []uint64, more bool, err error) {
 	if after == ^uint64(0) {
 		return nil, false, nil
 	}
-	p, w := e.partitions[partition], e.owner[partition]
-	w.mu.Lock()
+	p, w := m.partitions[partition], m.owner[partition]
+	w.Lock()
 	pending := p.Blocked.Pending(workspace, after)
-	w.mu.Unlock()
-	return books.BlockedPage(e.store, partition, workspace, after, pending)
+	w.Unlock()
+	return books.BlockedPage(m.store, partition, workspace, after, pending)
 }

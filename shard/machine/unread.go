@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"bytes"
@@ -46,16 +46,16 @@ func needsProfile(o op.Op) bool {
 }
 
 // goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
-// holds w.mu.
-func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
-	if p.complete || !w.isTight || w.e.opts.MaxDeltaChanges < 0 || needsProfile(o) {
+// holds the lock.
+func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
+	if p.complete || !w.isTight || w.m.opts.MaxDeltaChanges < 0 || needsProfile(o) {
 		return false
 	}
 	number := o.Number()
 	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
 		// who has many is read
-		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.e.opts.MaxDeltaChanges &&
+		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.m.opts.MaxDeltaChanges &&
 			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
 	}
 	switch {
@@ -72,7 +72,7 @@ func (w *worker) goesUnread(p *partition, workspace uint32, o op.Op) bool {
 }
 
 // keepUnread keeps an op that goes unread; false: it has to be read after all.
-func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
+func (w *Worker) keepUnread(p *Partition, o op.Op) (kept bool, err error) {
 	rec, before := w.applying.rec, w.arena.Used
 	w.applying.user = o.Number()
 	defer func() { w.deltas += w.arena.Used - before }()
@@ -104,9 +104,9 @@ func (w *worker) keepUnread(p *partition, o op.Op) (kept bool, err error) {
 
 // read makes the entry at number resident: value is what the store has, nil for nothing, s the delta that is in memory,
 // nil for none.
-func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
+func (w *Worker) read(p *Partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
 	f := &w.folder
-	if err := f.Begin(value, &w.e.limits); err != nil {
+	if err := f.Begin(value, &w.m.limits); err != nil {
 		return nil, err
 	}
 	if s != nil {
@@ -134,7 +134,7 @@ func (w *worker) read(p *partition, s *arena.Slot, number uint64, value []byte) 
 }
 
 // consider takes note of a profile that has grown while nobody looked.
-func (w *worker) consider(p *partition, number uint64, entry []byte) {
+func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
 	if len(entry) > entries.LargeBytes {
 		w.setApart(p, number, books.ApartLarge)
 	}
@@ -144,13 +144,13 @@ func (w *worker) consider(p *partition, number uint64, entry []byte) {
 }
 
 // markDummy: the profile is a dummy user's.
-func (w *worker) markDummy(p *partition, number uint64) {
-	w.e.block(number)
+func (w *Worker) markDummy(p *Partition, number uint64) {
+	w.m.block(number)
 	w.setApart(p, number, books.ApartDummy)
 }
 
 // dropDelta takes a delta out of memory.
-func (w *worker) dropDelta(p *partition, s *arena.Slot) {
+func (w *Worker) dropDelta(p *Partition, s *arena.Slot) {
 	w.deltas -= arena.BlockBytes(s.Class())
 	w.arena.Release(s.Off, s.Class())
 	p.Remove(s)
@@ -159,7 +159,7 @@ func (w *worker) dropDelta(p *partition, s *arena.Slot) {
 // settle gives changes to those whose external ids have a home number that something else lies at, which nobody knew
 // when the changes were kept: hashes of 64 bits that are the same. They go where apply would have sent them: to the
 // next number that is theirs, or free.
-func (w *worker) settle(p *partition, home uint64, strays []byte) error {
+func (w *Worker) settle(p *Partition, home uint64, strays []byte) error {
 	w.setApart(p, home, books.ApartElsewhere)
 	for len(strays) > 0 {
 		d, rest, err := entries.NextDelta(strays)
@@ -179,7 +179,7 @@ func (w *worker) settle(p *partition, home uint64, strays []byte) error {
 			}
 		}
 		f := &w.folder
-		if err = f.Begin(entry, &w.e.limits); err == nil {
+		if err = f.Begin(entry, &w.m.limits); err == nil {
 			err = f.AddAll(d, true)
 		}
 		if err != nil {
@@ -199,17 +199,17 @@ func (w *worker) settle(p *partition, home uint64, strays []byte) error {
 }
 
 // settleAt settles what a reader has found at a number.
-func (w *worker) settleAt(number uint64) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, err := w.lookup(w.e.partitions[identity.Partition(number)], number)
+func (w *Worker) settleAt(number uint64) error {
+	w.Lock()
+	defer w.Unlock()
+	_, err := w.lookup(w.m.partitions[identity.Partition(number)], number)
 	return err
 }
 
-// takeNoted sets apart what the store has come across. The caller holds w.mu.
-func (w *worker) takeNoted() {
+// takeNoted sets apart what the store has come across. The caller holds the lock.
+func (w *Worker) takeNoted() {
 	for _, number := range w.noted.take() {
-		w.setApart(w.e.partitions[identity.Partition(number)], number, books.ApartLarge)
+		w.setApart(w.m.partitions[identity.Partition(number)], number, books.ApartLarge)
 	}
 }
 
@@ -226,26 +226,26 @@ var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
 const knownShare = 4
 
 // mark tells whom a number is of, of those who may have the same: a hash apart from the number's own.
-func (w *worker) mark(workspace uint32, key []byte) uint64 {
-	return w.e.hasher.Number(workspace, op.NoID, key)
+func (w *Worker) mark(workspace uint32, key []byte) uint64 {
+	return w.m.hasher.Number(workspace, op.NoID, key)
 }
 
-// isKnown says whether the user whom an op names by external id is known to be there. The caller holds w.mu, and has
-// found that the number isn't set apart.
-func (w *worker) isKnown(workspace uint32, o op.Op) bool {
+// isKnown says whether the user whom an op names by external id is known to be there. The caller holds the lock, and
+// has found that the number isn't set apart.
+func (w *Worker) isKnown(workspace uint32, o op.Op) bool {
 	w.isAsked = true
 	return w.known.Has(o.Number(), w.mark(workspace, o.Key()))
 }
 
 // know takes note that a user is there, whose external id has this home number.
-func (w *worker) know(number uint64, workspace uint32, key []byte) {
+func (w *Worker) know(number uint64, workspace uint32, key []byte) {
 	if w.known.Bytes() > 0 {
 		w.known.Add(number, w.mark(workspace, key))
 	}
 }
 
 // knowEvicted takes note of a user who is about to leave the memory.
-func (w *worker) knowEvicted(s *arena.Slot) {
+func (w *Worker) knowEvicted(s *arena.Slot) {
 	if w.known.Bytes() == 0 {
 		return
 	}
@@ -255,8 +255,8 @@ func (w *worker) knowEvicted(s *arena.Slot) {
 	}
 }
 
-// makeKnown gives what is known its room; none when too many numbers are set apart. The caller holds w.mu.
-func (w *worker) makeKnown() error {
+// makeKnown gives what is known its room; none when too many numbers are set apart. The caller holds the lock.
+func (w *Worker) makeKnown() error {
 	if !w.isAsked {
 		return nil
 	}
@@ -267,8 +267,8 @@ func (w *worker) makeKnown() error {
 	return w.known.Resize(room)
 }
 
-// setApart sets a number of the partition apart. The caller holds w.mu.
-func (w *worker) setApart(p *partition, number uint64, why books.ApartReason) {
+// setApart sets a number of the partition apart. The caller holds the lock.
+func (w *Worker) setApart(p *Partition, number uint64, why books.ApartReason) {
 	if why != books.ApartLarge || !p.Apart.Has(number) {
 		w.apart += p.Apart.Add(number, why)
 	}

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"encoding/binary"
@@ -29,19 +29,19 @@ type waiter struct {
 	future *effect.Future // nil for /users/merge and after a restart
 }
 
-func (p *partition) isPinned(number uint64) bool {
+func (p *Partition) isPinned(number uint64) bool {
 	h := p.held[number]
 	return h != nil && h.pins > 0
 }
 
 // waits says whether somebody waits to leave with, or to come to, the profile.
-func (p *partition) waits(number uint64) bool {
+func (p *Partition) waits(number uint64) bool {
 	h := p.held[number]
 	return h != nil && len(h.waiting) > 0
 }
 
 // reserved is how many bytes the profile must leave free for who is on the way to it.
-func (p *partition) reserved(number uint64) int {
+func (p *Partition) reserved(number uint64) int {
 	if len(p.held) == 0 {
 		return 0
 	}
@@ -51,7 +51,7 @@ func (p *partition) reserved(number uint64) int {
 	return 0
 }
 
-func (p *partition) holdOf(number uint64) *held {
+func (p *Partition) holdOf(number uint64) *held {
 	p.heldNew = true
 	h := p.held[number]
 	if h == nil {
@@ -65,14 +65,14 @@ func (p *partition) holdOf(number uint64) *held {
 }
 
 // hold pins a profile for one who comes with so many bytes.
-func (p *partition) hold(number uint64, room int) {
+func (p *Partition) hold(number uint64, room int) {
 	h := p.holdOf(number)
 	h.pins++
 	h.room += int64(room)
 }
 
 // unhold takes a pin off.
-func (p *partition) unhold(number uint64, room int) {
+func (p *Partition) unhold(number uint64, room int) {
 	h := p.holdOf(number)
 	if h.pins == 0 {
 		panic("BUG: a profile that is not pinned is unpinned")
@@ -82,7 +82,7 @@ func (p *partition) unhold(number uint64, room int) {
 	p.forgetHeld(number, h)
 }
 
-func (p *partition) forgetHeld(number uint64, h *held) {
+func (p *Partition) forgetHeld(number uint64, h *held) {
 	if h.pins == 0 && len(h.waiting) == 0 {
 		delete(p.held, number)
 	}
@@ -90,7 +90,7 @@ func (p *partition) forgetHeld(number uint64, h *held) {
 
 // takeWaiting takes those who wait off the list, when the profile is pinned no more. They count as merges until the
 // caller has seen to each: who reads the count meanwhile must not take them for ended.
-func (p *partition) takeWaiting(number uint64) []*waiter {
+func (p *Partition) takeWaiting(number uint64) []*waiter {
 	h := p.held[number]
 	if h == nil || h.pins > 0 {
 		return nil
@@ -103,7 +103,7 @@ func (p *partition) takeWaiting(number uint64) []*waiter {
 }
 
 // park makes a merge wait for the profile with this number, which is pinned.
-func (w *worker) park(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+func (w *Worker) park(p *Partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
 	rec := w.applying.rec
 	var b op.Builder
 	b.Reset(0)
@@ -121,7 +121,7 @@ func (w *worker) park(p *partition, kind op.Kind, number uint64, m bodies.Merge,
 
 // encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who
 // waits, their records with sizes.
-func (p *partition) encodeHeld() (v []byte) {
+func (p *Partition) encodeHeld() (v []byte) {
 	for _, number := range slices.Sorted(maps.Keys(p.held)) {
 		h := p.held[number]
 		v = binary.LittleEndian.AppendUint64(v, number)
@@ -138,7 +138,7 @@ func (p *partition) encodeHeld() (v []byte) {
 
 const heldHeader = 8 + 4 + 8 + 4
 
-func (p *partition) decodeHeld(v []byte) error {
+func (p *Partition) decodeHeld(v []byte) error {
 	short := fmt.Errorf("%w: the book of merges is cut short", store.ErrStore)
 	for len(v) > 0 {
 		if len(v) < heldHeader {

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"fmt"
@@ -25,8 +25,8 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 	b.Release()
 	require.NoError(t, e.Checkpoint())
 	w := e.workers[0]
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	entries := func() (n int) {
 		for _, p := range w.parts {
 			for i := range p.Slots {

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"bytes"
@@ -18,13 +18,13 @@ import (
 // Lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
 type Lent struct {
 	Blob []byte  // nil: there is none, and nothing to give back
-	w    *worker // whose mutex is held; nil when blob is a copy
+	w    *Worker // whose mutex is held; nil when blob is a copy
 }
 
 // Back gives it back.
 func (l Lent) Back() {
 	if l.w != nil {
-		l.w.mu.Unlock()
+		l.w.Unlock()
 	}
 }
 
@@ -35,27 +35,27 @@ func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
 }
 
 // Lend lends the entry at number, which is of one of the replica's partitions.
-func (e *Replica) Lend(number uint64) (l Lent, err error) {
+func (m *Machine) Lend(number uint64) (l Lent, err error) {
 	if number == 0 { // nobody's
 		return Lent{}, nil
 	}
-	p, w := e.partitions[identity.Partition(number)], e.owner[identity.Partition(number)]
+	p, w := m.partitions[identity.Partition(number)], m.owner[identity.Partition(number)]
 	if w == nil {
 		panic("BUG: a replica without its partition")
 	}
 	for {
-		w.mu.Lock()
+		w.Lock()
 		s := p.Find(number)
 		if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
 			s.Meta |= arena.Referenced
 			return Lent{w.entryOf(s), w}, nil
 		}
 		if s == nil && (p.complete || p.isDeleted(number)) {
-			w.mu.Unlock()
+			w.Unlock()
 			return Lent{}, nil
 		}
 		x := w.seek(p, s, number)
-		w.mu.Unlock()
+		w.Unlock()
 		l, again, err := w.lendSought(p, x)
 		if err != nil || !again {
 			return l, err
@@ -73,8 +73,8 @@ type sought struct {
 	evicted, turn uint64
 }
 
-// seek begins to read an entry; s has its delta, if there is one. The caller holds w.mu.
-func (w *worker) seek(p *partition, s *arena.Slot, number uint64) sought {
+// seek begins to read an entry; s has its delta, if there is one. The caller holds the lock.
+func (w *Worker) seek(p *Partition, s *arena.Slot, number uint64) sought {
 	x := sought{number: number, evicted: p.evicted, turn: p.turn}
 	if s != nil {
 		x.delta, x.before = bytes.Clone(w.entryOf(s)), p.view
@@ -83,9 +83,9 @@ func (w *worker) seek(p *partition, s *arena.Slot, number uint64) sought {
 }
 
 // isOld says whether what was read meanwhile may not fit what was in memory.
-func (w *worker) isOld(p *partition, x *sought) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (w *Worker) isOld(p *Partition, x *sought) bool {
+	w.Lock()
+	defer w.Unlock()
 	if p.isDeleted(x.number) || p.evicted != x.evicted {
 		return true
 	}
@@ -98,11 +98,11 @@ func (w *worker) isOld(p *partition, x *sought) bool {
 var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry outside of the lock. again: it is to be looked for anew.
-func (w *worker) lendSought(p *partition, x sought) (l Lent, again bool, err error) {
-	value, err := w.e.store.Entry(x.before, nil, x.number)
+func (w *Worker) lendSought(p *Partition, x sought) (l Lent, again bool, err error) {
+	value, err := w.m.store.Entry(x.before, nil, x.number)
 	switch {
 	case errors.Is(err, store.ErrViewClosed):
-		return Lent{}, true, w.e.Failed()
+		return Lent{}, true, w.m.opts.Failed()
 	case err != nil:
 		return Lent{}, false, err
 	case w.isOld(p, &x):
@@ -112,7 +112,7 @@ func (w *worker) lendSought(p *partition, x sought) (l Lent, again bool, err err
 	}
 	f := folders.Get().(*entries.Folder)
 	defer folders.Put(f)
-	if err = f.Begin(value, &w.e.limits); err == nil {
+	if err = f.Begin(value, &w.m.limits); err == nil {
 		err = f.Add(x.delta)
 	}
 	if err != nil {
@@ -124,22 +124,9 @@ func (w *worker) lendSought(p *partition, x sought) (l Lent, again bool, err err
 	return Lent{Blob: bytes.Clone(f.Entry)}, false, nil
 }
 
-// Enter says whether the replica can be read from outside, and keeps it so until Leave.
-func (e *Replica) Enter() bool {
-	e.usable.RLock()
-	if e.closing.Load() {
-		e.usable.RUnlock()
-		return false
-	}
-	return true
-}
-
-// Leave ends what Enter has begun.
-func (e *Replica) Leave() { e.usable.RUnlock() }
-
 // Entry is a copy of the entry at number, which is of one of this engine's partitions. nil: there is none.
-func (e *Replica) Entry(number uint64) ([]byte, error) {
-	l, err := e.Lend(number)
+func (m *Machine) Entry(number uint64) ([]byte, error) {
+	l, err := m.Lend(number)
 	if err != nil || l.Blob == nil {
 		return nil, err
 	}
@@ -148,15 +135,15 @@ func (e *Replica) Entry(number uint64) ([]byte, error) {
 }
 
 // AllResident says whether all entries are in this engine's memory.
-func (e *Replica) AllResident() bool {
-	return len(e.workers) > 0 && !slices.ContainsFunc(e.workers, func(w *worker) bool { return !w.complete.Load() })
+func (m *Machine) AllResident() bool {
+	return len(m.workers) > 0 && !slices.ContainsFunc(m.workers, func(w *Worker) bool { return !w.complete.Load() })
 }
 
 // Numbers are those of a partition's entries behind after, in order, at most so many of them: users, rows, tombstones,
 // whatever is there. One that comes or goes meanwhile may be among them.
-func (e *Replica) Numbers(partition uint8, after uint64, most int) (numbers []uint64, err error) {
-	p, w := e.partitions[partition], e.owner[partition]
-	w.mu.Lock()
+func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []uint64, err error) {
+	p, w := m.partitions[partition], m.owner[partition]
+	w.Lock()
 	numbers = make([]uint64, 0, p.Count)
 	for i := range p.Slots {
 		if number := p.Slots[i].Number; number > after { // 0: an empty slot
@@ -164,9 +151,9 @@ func (e *Replica) Numbers(partition uint8, after uint64, most int) (numbers []ui
 		}
 	}
 	complete := p.complete
-	w.mu.Unlock()
+	w.Unlock()
 	if !complete {
-		if numbers, err = e.storedNumbers(numbers, partition, after, most); err != nil {
+		if numbers, err = m.storedNumbers(numbers, partition, after, most); err != nil {
 			return nil, err
 		}
 	}
@@ -176,14 +163,14 @@ func (e *Replica) Numbers(partition uint8, after uint64, most int) (numbers []ui
 }
 
 // storedNumbers appends those of the store: the lowest, as many as wanted.
-func (e *Replica) storedNumbers(numbers []uint64, partition uint8, after uint64, most int) ([]uint64, error) {
+func (m *Machine) storedNumbers(numbers []uint64, partition uint8, after uint64, most int) ([]uint64, error) {
 	first := max(after, uint64(partition)<<56) + 1 // before it are books
 	if identity.Partition(first) != partition {
 		return numbers, nil
 	}
 	_, upper := store.Bounds(partition)
 	stored := 0
-	err := e.store.Scan(store.AppendEntryKey(nil, first), upper, func(k, _ []byte) error {
+	err := m.store.Scan(store.AppendEntryKey(nil, first), upper, func(k, _ []byte) error {
 		if len(k) != store.EntryKeyBytes {
 			return nil
 		}

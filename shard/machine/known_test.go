@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"testing"
@@ -11,14 +11,14 @@ import (
 )
 
 // openAsked is an engine whose worker has room for who is there.
-func openAsked(t *testing.T) (*Engine, *worker) {
+func openAsked(t *testing.T) (*Engine, *Worker) {
 	t.Helper()
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1
 	e := openTest(t, o)
 	w := e.workers[0]
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	w.isAsked = true
 	require.NoError(t, w.makeKnown())
 	return e, w
@@ -70,9 +70,9 @@ func TestWhoHasLeftIsNotThere(t *testing.T) {
 	settle(t, e)
 	evictAll(t, e)
 	for _, user := range users {
-		w.mu.Lock()
+		w.Lock()
 		isKnown := w.known.Has(home(user), w.mark(1, []byte(user)))
-		w.mu.Unlock()
+		w.Unlock()
 		require.True(t, isKnown, user)
 		unread := changesUnread.Get()
 		commitEvent(t, e, op.ExternalID, user, "again", op.UpdateOnly)

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 
 // changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
 // said himself, and goes to the addresses that he has behind it, too.
-func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
+func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 	w.contact.set = bodies.AppendStatesSet(w.contact.set[:0], o.Body(), w.applying.rec)
 	number, set := s.Number, w.contact.set
 	email, phone := profile.Addresses(w.entryOf(s))
@@ -61,7 +61,7 @@ func (w *worker) changeContact(p *partition, s *arena.Slot, o op.Op) error {
 
 // echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that was had,
 // else 0.
-func (w *worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
+func (w *Worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
 	for _, c := range set {
 		if !c.ForAddress(id) || c.Kind == profile.StateBounce || c.Kind == profile.StateSpam {
 			continue
@@ -75,7 +75,7 @@ func (w *worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
 }
 
 // moveAddresses notes in a profile since when it has an address that it did not have before, and which one it leaves.
-func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, after *entries.Keys, at int64) []byte {
+func (w *Worker) moveAddresses(p *Partition, number uint64, out []byte, before, after *entries.Keys, at int64) []byte {
 	for _, id := range entries.Addresses {
 		old, now := before.Of(id), after.Of(id)
 		if bytes.Equal(old, now) {
@@ -96,7 +96,7 @@ func (w *worker) moveAddresses(p *partition, number uint64, out []byte, before, 
 
 // tellRows tells the directory which identifiers a profile has no more, and which it has now. Of an address that it
 // leaves it wants to know what held for it there.
-func (w *worker) tellRows(p *partition, number uint64, before, after *entries.Keys) {
+func (w *Worker) tellRows(p *Partition, number uint64, before, after *entries.Keys) {
 	for _, k := range before.List {
 		if !after.Has(k) {
 			var until []byte
@@ -114,16 +114,16 @@ func (w *worker) tellRows(p *partition, number uint64, before, after *entries.Ke
 }
 
 // tellRow sends a change to a directory row: the profile's number, then what is said.
-func (w *worker) tellRow(
-	p *partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
+func (w *Worker) tellRow(
+	p *Partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
 ) {
-	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
+	home := w.m.hasher.Number(w.applying.rec.Workspace, id, key)
 	w.contact.body = append(binary.LittleEndian.AppendUint64(w.contact.body[:0], number), what...)
 	w.send(p, kind, op.MakeFlags(flags, id), home, w.contact.body, key, false)
 }
 
 // addMember: a profile has got this address.
-func (w *worker) addMember(p *partition, o op.Op) error {
+func (w *Worker) addMember(p *Partition, o op.Op) error {
 	id := o.Flags().ID()
 	s, row, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, id, o.Key())
 	if err != nil {
@@ -136,7 +136,7 @@ func (w *worker) addMember(p *partition, o op.Op) error {
 }
 
 // addToRow adds a profile's number to the row at number row, making the row when it isn't there.
-func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, number uint64) error {
+func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, number uint64) error {
 	rec := w.applying.rec
 	s, err := w.lookup(p, row)
 	if err != nil {
@@ -144,7 +144,7 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 	}
 	if s == nil {
 		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
-			w.setApart(p, w.e.hasher.Number(rec.Workspace, id, key), books.ApartElsewhere)
+			w.setApart(p, w.m.hasher.Number(rec.Workspace, id, key), books.ApartElsewhere)
 		}
 		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, key, rec.Workspace, rec.Stamp)
 		if s, err = w.insert(p, row, w.row); err != nil {
@@ -173,7 +173,7 @@ func (w *worker) addToRow(p *partition, row uint64, id op.IDKind, key []byte, nu
 // maxMembers bounds how many profiles share one address; later ones keep the address but are not found by it.
 const maxMembers = 100_000
 
-func (w *worker) setMembers(s *arena.Slot, m []byte) error {
+func (w *Worker) setMembers(s *arena.Slot, m []byte) error {
 	w.members = m
 	w.value = op.AppendString(w.value[:0], m)
 	return w.update(s, w.ed.SetAttr(w.entryOf(s), entries.AttrMembers, op.Value(w.value)))
@@ -181,7 +181,7 @@ func (w *worker) setMembers(s *arena.Slot, m []byte) error {
 
 // removeMember: a profile has lost this address or is gone. A row without profiles and states goes too. Who left, and
 // is there still, gets to know what the address has.
-func (w *worker) removeMember(p *partition, o op.Op) error {
+func (w *Worker) removeMember(p *Partition, o op.Op) error {
 	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (w *worker) removeMember(p *partition, o op.Op) error {
 
 // left: a profile gets to know what an address has that it has left. One that was merged meanwhile has nothing to keep
 // (decisions.md D5).
-func (w *worker) left(p *partition, o op.Op) error {
+func (w *Worker) left(p *Partition, o op.Op) error {
 	if len(o.Body()) < 8 {
 		return op.ErrMalformed
 	}
@@ -230,7 +230,7 @@ func (w *worker) left(p *partition, o op.Op) error {
 
 // setRowState: states were set for this address, by a profile that has it or for the address itself. What an import
 // offers is taken of what the address has nothing of, and of who is alone there.
-func (w *worker) setRowState(p *partition, o op.Op) error {
+func (w *Worker) setRowState(p *Partition, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
 	s, row, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	if err != nil {
@@ -268,8 +268,8 @@ func isAlone(row []byte, number uint64) bool {
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
 // row. Without one, s is nil and free the number where it would go.
-func (w *worker) findHome(
-	p *partition, home uint64, workspace uint32, id op.IDKind, key []byte,
+func (w *Worker) findHome(
+	p *Partition, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (s *arena.Slot, free uint64, err error) {
 	for n := home; ; n = identity.Next(n) {
 		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
@@ -282,7 +282,7 @@ func (w *worker) findHome(
 }
 
 // passTombstones goes from n on to the first number that has no tombstone, and to the entry there, if there is one.
-func (w *worker) passTombstones(p *partition, n uint64) (s *arena.Slot, at uint64, err error) {
+func (w *Worker) passTombstones(p *Partition, n uint64) (s *arena.Slot, at uint64, err error) {
 	for at = n; ; {
 		if s, err = w.lookup(p, at); err != nil {
 			return nil, at, err
@@ -299,7 +299,7 @@ func (w *worker) passTombstones(p *partition, n uint64) (s *arena.Slot, at uint6
 }
 
 // shorten makes the tombstone at n remember that only tombstones are there before to. Slots stay where they are.
-func (w *worker) shorten(p *partition, n, to uint64) error {
+func (w *Worker) shorten(p *Partition, n, to uint64) error {
 	s := p.Find(n)
 	tombstone := w.entryOf(s)
 	if entries.Behind(tombstone, n) == to {

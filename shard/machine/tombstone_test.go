@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"fmt"
@@ -89,8 +89,8 @@ func TestTombstonesOfManyNames(t *testing.T) {
 	const homes = 5 // next to one another, so that the rows of tombstones cross
 	users := map[string]uint64{}
 	seen := map[uint64]bool{}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	w.applying.rec = &op.Record{Workspace: 1, Stamp: 1}
 	for step := range 4000 {
 		name := fmt.Sprint("user", r.IntN(12))
@@ -152,15 +152,15 @@ func TestPrefetchGoesBehindTombstones(t *testing.T) {
 		addEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
 	}
 	b.Append(op.Document, 0, 0, nil, nil) // nobody's
-	c := &commit{}
+	c := &Commit{}
 	var err error
-	c.rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
+	c.Rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
 	require.NoError(t, err)
 	w := e.workers[0]
-	require.NoError(t, w.prefetch([]*commit{c}))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for rest := c.rec.Ops; len(rest) > 0; {
+	require.NoError(t, w.Prefetch([]*Commit{c}))
+	w.Lock()
+	defer w.Unlock()
+	for rest := c.Rec.Ops; len(rest) > 0; {
 		var o op.Op
 		o, rest = op.Next(rest)
 		p, n := e.partitions[o.Partition()], o.Number()

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"github.com/VictoriaMetrics/metrics"
@@ -31,7 +31,7 @@ import (
 // follows it, behind all that the profile had sent before it left.
 
 // ended: the token is no more.
-func (w *worker) ended(m *bodies.Merge, outcome effect.Outcome, counter *metrics.Counter) {
+func (w *Worker) ended(m *bodies.Merge, outcome effect.Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
@@ -39,25 +39,25 @@ func (w *worker) ended(m *bodies.Merge, outcome effect.Outcome, counter *metrics
 }
 
 // sendMerge sends the token on.
-func (w *worker) sendMerge(p *partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+func (w *Worker) sendMerge(p *Partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
 	w.send(p, kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key, false)
 }
 
 // mergeInto begins the merge of an identify: holder has the external id.
-func (w *worker) mergeInto(p *partition, o op.Op, c bodies.Claim, holder uint64) {
+func (w *Worker) mergeInto(p *Partition, o op.Op, c bodies.Claim, holder uint64) {
 	w.sendMerge(p, op.Merge, c.Profile, bodies.Merge{Other: holder, Mode: c.Mode, Ref: c.Ref}, o.Key())
 }
 
 // claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is
 // next.
-func (w *worker) claimAgain(p *partition, o op.Op, m *bodies.Merge, gone uint64) {
+func (w *Worker) claimAgain(p *Partition, o op.Op, m *bodies.Merge, gone uint64) {
 	c := bodies.Claim{Profile: gone, Kind: bodies.ClaimIdentify, Mode: m.Mode, Ref: m.Ref}
-	home := w.e.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
+	home := w.m.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
 	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.Append(nil), o.Key(), false)
 }
 
 // entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
-func (w *worker) entryAt(p *partition, number uint64) (s *arena.Slot, isUser bool, err error) {
+func (w *Worker) entryAt(p *Partition, number uint64) (s *arena.Slot, isUser bool, err error) {
 	s, err = w.lookup(p, number)
 	if s == nil || err != nil {
 		return nil, false, err
@@ -70,7 +70,7 @@ func (w *worker) entryAt(p *partition, number uint64) (s *arena.Slot, isUser boo
 }
 
 // forwardOf is where the profile in s has gone, 0 when it has not.
-func (w *worker) forwardOf(s *arena.Slot) uint64 {
+func (w *Worker) forwardOf(s *arena.Slot) uint64 {
 	if s == nil {
 		return 0
 	}
@@ -79,7 +79,7 @@ func (w *worker) forwardOf(s *arena.Slot) uint64 {
 }
 
 // merge: the profile at this number is to leave.
-func (w *worker) merge(p *partition, o op.Op) error {
+func (w *Worker) merge(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (w *worker) merge(p *partition, o op.Op) error {
 }
 
 // askFor sends the Pin for the profile in s.
-func (w *worker) askFor(p *partition, s *arena.Slot, m bodies.Merge, key []byte) {
+func (w *Worker) askFor(p *Partition, s *arena.Slot, m bodies.Merge, key []byte) {
 	keep := m.Other
 	m.Other, m.Room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
 	w.sendMerge(p, op.Pin, keep, m, key)
@@ -126,7 +126,7 @@ const mergeSlack = 1 << 10
 const mergeSpare = 1 << 20
 
 // pin: the profile at this number is to take another one in.
-func (w *worker) pin(p *partition, o op.Op) error {
+func (w *Worker) pin(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (w *worker) pin(p *partition, o op.Op) error {
 		w.ended(&m, effect.Nobody, mergesIdle)
 	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
 		if w.applying.live {
-			w.e.opts.Logger.Warn("a merge of two profiles that are too large together has no effect",
+			w.m.opts.Logger.Warn("a merge of two profiles that are too large together has no effect",
 				"gone_bytes", m.Room, "keep_bytes", s.Size())
 		}
 		w.ended(&m, effect.Taken, mergesTooLarge)
@@ -163,7 +163,7 @@ func (w *worker) pin(p *partition, o op.Op) error {
 }
 
 // seal: the profile at this number leaves for the one that is pinned for it, if it still can.
-func (w *worker) seal(p *partition, o op.Op) error {
+func (w *Worker) seal(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (w *worker) seal(p *partition, o op.Op) error {
 
 // depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
 // all but the external ids: those are free from now on.
-func (w *worker) depart(p *partition, s *arena.Slot, m bodies.Merge, key []byte) error {
+func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte) error {
 	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.Other
 	var keys entries.Keys
 	keys.Read(blob)
@@ -218,13 +218,13 @@ func (w *worker) depart(p *partition, s *arena.Slot, m bodies.Merge, key []byte)
 	m.Other = gone
 	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.Append(nil), w.fresh...), key, false)
 	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
-	w.e.unblock(gone)
+	w.m.unblock(gone)
 	w.setApart(p, gone, books.ApartElsewhere)
 	return w.update(s, w.fresh)
 }
 
 // absorb: a profile comes to the one at this number.
-func (w *worker) absorb(p *partition, o op.Op) error {
+func (w *Worker) absorb(p *Partition, o op.Op) error {
 	m, theirs, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
@@ -256,18 +256,18 @@ func (w *worker) absorb(p *partition, o op.Op) error {
 
 // eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
 // merged into it.
-func (w *worker) eraseFormers(p *partition, gone uint64, blob []byte) {
-	if bodies.OneLog(gone, nobodyIn(p.ID), w.e.opts.Carrier) {
-		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.e.opts.Carrier))
-	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.ID), w.e.opts.Carrier); len(own) > 0 {
+func (w *Worker) eraseFormers(p *Partition, gone uint64, blob []byte) {
+	if bodies.OneLog(gone, nobodyIn(p.ID), w.m.opts.Groups) {
+		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.m.opts.Groups))
+	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.ID), w.m.opts.Groups); len(own) > 0 {
 		w.eraseEvents(p, nobodyIn(p.ID), own)
 	}
 	w.eraseElsewhere(p, blob)
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
-func (w *worker) takeIn(
-	p *partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
+func (w *Worker) takeIn(
+	p *Partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
 ) error {
 	keep, mine := s.Number, w.entryOf(s)
 	var before, after entries.Keys
@@ -298,7 +298,7 @@ func (w *worker) takeIn(
 }
 
 // unpin: a profile does not come to the one at this number.
-func (w *worker) unpin(p *partition, o op.Op) error {
+func (w *Worker) unpin(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
@@ -309,7 +309,7 @@ func (w *worker) unpin(p *partition, o op.Op) error {
 
 // proceed lets go on who waits for a profile that is pinned no more: first who leaves with it, whom the others then
 // follow.
-func (w *worker) proceed(p *partition, number uint64) error {
+func (w *Worker) proceed(p *Partition, number uint64) error {
 	list := p.takeWaiting(number)
 	outer, future := w.applying.rec, w.applying.future
 	defer func() { w.applying.rec, w.applying.future = outer, future }()
@@ -335,7 +335,7 @@ func (w *worker) proceed(p *partition, number uint64) error {
 }
 
 // formerOf is where the log has the events of a profile that is about to leave.
-func (w *worker) formerOf(blob []byte, number uint64) profile.Former {
+func (w *Worker) formerOf(blob []byte, number uint64) profile.Former {
 	f := profile.Former{Number: number, Until: w.place()}
 	id, key := profile.HomeID(blob)
 	since, ok := profile.Born(blob)
@@ -346,7 +346,7 @@ func (w *worker) formerOf(blob []byte, number uint64) profile.Former {
 	case ok && id != op.ExternalID:
 		f.Until = since.Next()
 	}
-	f.Home = w.e.hasher.Number(profile.Workspace(blob), id, key)
+	f.Home = w.m.hasher.Number(profile.Workspace(blob), id, key)
 	return f
 }
 
@@ -354,6 +354,4 @@ var (
 	mergesDone     = metrics.NewCounter(`millrace_merges_total{result="merged"}`)
 	mergesIdle     = metrics.NewCounter(`millrace_merges_total{result="no effect"}`)
 	mergesTooLarge = metrics.NewCounter(`millrace_merges_total{result="too large"}`)
-	// RefusedMerges counts what is refused because too many merges wait: here, and above.
-	RefusedMerges = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
 )

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"fmt"
@@ -17,7 +17,6 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/wal"
 )
 
 // While changes are on their way from memory to the store, each counts once: for readers, for ops that need the
@@ -133,15 +132,15 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				commit(0)
 				require.EqualValues(t, users, changesUnread.Get()-before)
 				pass("kept")
-				view, batch := e.Store().View(), e.Store().DB.NewBatch()
-				each := func(f func(p *partition) error) {
-					w.mu.Lock()
-					defer w.mu.Unlock()
+				view, batch := e.store.View(), e.store.DB.NewBatch()
+				each := func(f func(p *Partition) error) {
+					w.Lock()
+					defer w.Unlock()
 					for _, p := range w.parts {
 						require.NoError(t, f(p))
 					}
 				}
-				each(func(p *partition) error { return w.save(p, batch, view) })
+				each(func(p *Partition) error { return w.save(p, batch, view) })
 				pass("in a batch")
 				commit(0)
 				pass("in a batch, and more")
@@ -162,7 +161,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 
 // A checkpoint between looking what has to be read and reading it.
 func TestCheckpointWhileReading(t *testing.T) {
-	open := func() (*Engine, *worker) {
+	open := func() (*Engine, *Worker) {
 		o := testOptions(vfs.NewMem())
 		o.Workers = 1
 		e := openTest(t, o)
@@ -187,7 +186,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		}
 		rec, err := op.ParseRecord(b.Finish(1, 0, 1), nil)
 		require.NoError(t, err)
-		w.findMissing([]*commit{{rec: rec}})
+		w.findMissing([]*Commit{{Rec: rec}})
 		require.Len(t, w.missing, 2)
 		require.NoError(t, e.Checkpoint())
 		_, err = w.readMissing()
@@ -200,9 +199,9 @@ func TestCheckpointWhileReading(t *testing.T) {
 		e, w := open()
 		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
 		p := e.partitions[identity.Partition(number)]
-		w.mu.Lock()
+		w.Lock()
 		x := w.seek(p, p.Find(number), number)
-		w.mu.Unlock()
+		w.Unlock()
 		require.NoError(t, e.Checkpoint())
 		_, again, err := w.lendSought(p, x)
 		require.NoError(t, err)
@@ -227,8 +226,8 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 	commitEvent(t, e, op.ExternalID, "ann", "e", 0)
 	evictAll(t, e)
 	isDelta := func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		w.Lock()
+		defer w.Unlock()
 		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
 		s := e.partitions[identity.Partition(number)].Find(number)
 		return profile.Kind(w.entryOf(s)) == entries.KindDelta
@@ -245,7 +244,7 @@ func evictAll(t *testing.T, e *Engine) {
 	t.Helper()
 	require.NoError(t, e.Checkpoint())
 	for _, w := range e.workers {
-		w.mu.Lock()
+		w.Lock()
 		w.isTight = true
 		for range 2 * len(w.parts) {
 			_, _, err := w.evict(1 << 30)
@@ -256,7 +255,7 @@ func evictAll(t *testing.T, e *Engine) {
 			p.complete = false
 		}
 		w.complete.Store(false)
-		w.mu.Unlock()
+		w.Unlock()
 	}
 }
 
@@ -314,7 +313,7 @@ func TestDummyUsersAreKnownUnread(t *testing.T) {
 	e = openTest(t, o)
 	require.False(t, commitEventIfTaken(t, e, "dummy", "e"))
 	require.True(t, commitEventIfTaken(t, e, "other", "e"))
-	require.Negative(t, e.Replica.opts.MaxDeltaChanges, "changes that go unread might pass so low a limit")
+	require.Negative(t, e.opts.MaxDeltaChanges, "changes that go unread might pass so low a limit")
 	b := e.NewBatch(1, 0)
 	b.Delete(e.hasher.Number(1, op.ExternalID, []byte("dummy")))
 	require.NoError(t, b.Commit())
@@ -339,7 +338,7 @@ func commitEventIfTaken(t *testing.T, e *Engine, user, name string) bool {
 func TestUnreadChangesAreBounded(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MemoryBytes = 1, 1<<20
-	o.Log = wal.Options{SegmentBytes: 8 << 20, MinFreeBytes: -1, MinFreePercent: -1}
+	o.SegmentBytes = 8 << 20
 	e := openTest(t, o)
 	w := e.workers[0]
 	before, most := changesUnread.Get(), int64(0)
@@ -350,15 +349,15 @@ func TestUnreadChangesAreBounded(t *testing.T) {
 		}
 		require.NoError(t, b.Commit())
 		b.Release()
-		w.mu.Lock()
-		most = max(most, w.used())
-		w.mu.Unlock()
+		w.Lock()
+		most = max(most, w.Used())
+		w.Unlock()
 	}
 	require.Greater(t, changesUnread.Get(), before+5_000)
 	require.LessOrEqual(t, most, o.MemoryBytes*5/4)
 	require.NoError(t, e.Checkpoint())
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Lock()
+	defer w.Unlock()
 	require.Zero(t, w.deltas)
 	checkArena(t, w)
 }

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"sync/atomic"
@@ -13,9 +13,9 @@ import (
 
 // The book of merges: what is held is counted, comes back from the store as it was, and is gone when nobody is held.
 func TestHeld(t *testing.T) {
-	var w worker
+	var w Worker
 	w.applying.rec = &op.Record{Workspace: 3, Actor: 4, Stamp: 5, Source: op.SourceMerge}
-	p := &partition{tokens: new(atomic.Int64)}
+	p := &Partition{tokens: new(atomic.Int64)}
 	p.hold(7, 100)
 	p.hold(7, 50)
 	p.hold(9, 1)
@@ -27,14 +27,14 @@ func TestHeld(t *testing.T) {
 
 	book := p.encodeHeld()
 	for n := range book {
-		cut := &partition{tokens: new(atomic.Int64)}
+		cut := &Partition{tokens: new(atomic.Int64)}
 		if err := cut.decodeHeld(book[:n]); err != nil {
 			require.ErrorIs(t, err, store.ErrStore)
 		} else {
 			require.Less(t, len(cut.held), 2)
 		}
 	}
-	again := &partition{tokens: new(atomic.Int64)}
+	again := &Partition{tokens: new(atomic.Int64)}
 	require.NoError(t, again.decodeHeld(book))
 	require.Equal(t, p.held, again.held)
 	require.Equal(t, book, again.encodeHeld())

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"encoding/binary"
@@ -12,7 +12,6 @@ import (
 
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/wal"
 )
 
 // benchShape is what the profiles of a benchmark hold: as many names as there are, and as many ops as made them.
@@ -24,27 +23,33 @@ type benchShape struct {
 // BenchmarkApplyRecords is touching and applying records of 225 objects for random users, whose profiles don't fit the
 // caches together, without log and look-ups.
 //
-//	go test ./shard -run '^$' -bench ApplyRecords -cpu 1 -benchtime 1000x
+//	go test ./shard/machine -run '^$' -bench ApplyRecords -cpu 1 -benchtime 1000x
 func BenchmarkApplyRecords(b *testing.B) {
 	for _, shape := range []benchShape{{4, 4, 6, 12}, {24, 200, 12, 120}, {24, 200, 12, 400}, {24, 16, 12, 360}} {
 		b.Run(fmt.Sprintf("%dproducts%dops", shape.products, shape.ops), func(b *testing.B) {
 			const users, records, objects = 40_000, 200, 225
 			w := benchWorker(b)
 			size := fill(b, w, &shape, users)
-			commits := make([]*commit, records)
+			commits := make([]*Commit, records)
 			rng := rand.New(rand.NewPCG(1, 2))
 			at := benchNow
 			for i := range commits {
 				commits[i] = shape.record(b, rng, objects, users, &at)
 			}
 			position := uint64(1)
-			do := func(c *commit) {
+			do := func(c *Commit) {
 				position++
 				at += 1000
 				postpone(c, at)
-				c.Position = position
-				c.left.Store(1)
-				if err := w.do([]*commit{c}); err != nil {
+				c.At = position
+				items := []*Commit{c}
+				if err := w.Prefetch(items); err != nil {
+					b.Fatal(err)
+				}
+				w.Lock()
+				err := w.Apply(items)
+				w.Unlock()
+				if err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -66,8 +71,8 @@ func BenchmarkApplyRecords(b *testing.B) {
 }
 
 // postpone makes it at of all that happens in a record.
-func postpone(c *commit, at int64) {
-	for rest := c.rec.Ops; len(rest) > 0; {
+func postpone(c *Commit, at int64) {
+	for rest := c.Rec.Ops; len(rest) > 0; {
 		var o op.Op
 		if o, rest = op.Next(rest); o.Kind() != op.Attributes {
 			binary.LittleEndian.PutUint64(o.Body(), uint64(at)) // both bodies begin with the time
@@ -85,33 +90,28 @@ func cpuNanos(b *testing.B) int64 {
 const benchNow = int64(1_793_000_000_000)
 
 // benchWorker is a worker that has partition 0 and all of its entries.
-func benchWorker(b *testing.B) *worker {
-	e := &Replica{opts: Options{EngineOptions: EngineOptions{MemoryBytes: 8 << 30, Workers: 1}}, limits: *profile.DefaultLimits()}
-	e.opts.addressable = 48 << 30
-	e.memory.Store(8 << 30)
-	w := newWorker(e, 0)
-	b.Cleanup(w.free)
-	e.workers = []*worker{w}
-	p := &partition{complete: true}
-	w.parts, e.owner[0], e.partitions[0] = []*partition{p}, w, p
-	w.complete.Store(true)
-	return w
+func benchWorker(b *testing.B) *Worker {
+	m := New(Options{Count: 1, Workers: 1, MemoryBytes: 8 << 30, Addressable: 48 << 30, Limits: *profile.DefaultLimits()})
+	b.Cleanup(m.Free)
+	m.workers[0].parts[0].complete = true
+	m.workers[0].complete.Store(true)
+	return m.workers[0]
 }
 
 func benchNumber(user int) uint64 { return uint64(user)*0x9E3779B97F4A7C15>>8 | 1 }
 
 // fill makes the users, and returns how large their profiles are. What they hold was made a few times only.
-func fill(b *testing.B, w *worker, shape *benchShape, users int) (size int) {
+func fill(b *testing.B, w *Worker, shape *benchShape, users int) (size int) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var made [64][]byte
 	for i := range made {
 		blob := profile.New(nil, 3, op.ExternalID, benchKey(i), benchNow)
 		at := benchNow - 1_000_000_000
 		c := shape.record(b, rng, shape.ops, 1, &at)
-		for rest := c.rec.Ops; len(rest) > 0; {
+		for rest := c.Rec.Ops; len(rest) > 0; {
 			var o op.Op
 			o, rest = op.Next(rest)
-			out, _ := w.ed.Apply(blob, o, &c.rec, &w.e.limits)
+			out, _ := w.ed.Apply(blob, o, &c.Rec, &w.m.limits)
 			blob = slices.Clone(out)
 		}
 		made[i] = blob
@@ -129,7 +129,7 @@ func fill(b *testing.B, w *worker, shape *benchShape, users int) (size int) {
 func benchKey(user int) []byte { return fmt.Appendf(nil, "user-%09d", user) }
 
 // record makes a record of n objects, a third of each kind, a ms after one another.
-func (x *benchShape) record(b *testing.B, rng *rand.Rand, n, users int, at *int64) *commit {
+func (x *benchShape) record(b *testing.B, rng *rand.Rand, n, users int, at *int64) *Commit {
 	var build op.Builder
 	build.Reset(0)
 	for i := range n {
@@ -161,5 +161,5 @@ func (x *benchShape) record(b *testing.B, rng *rand.Rand, n, users int, at *int6
 	}
 	rec, err := op.ParseRecord(build.Finish(3, 1, *at*1000), nil)
 	require.NoError(b, err)
-	return &commit{Record: wal.Record{}, rec: rec}
+	return &Commit{Rec: rec}
 }

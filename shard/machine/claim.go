@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ import (
 // What became of a claim is known where it ends, and reported through the future.
 
 // claim decides who gets a name.
-func (w *worker) claim(p *partition, o op.Op) error {
+func (w *Worker) claim(p *Partition, o op.Op) error {
 	c, err := bodies.ParseClaim(o.Body())
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (w *worker) claim(p *partition, o op.Op) error {
 }
 
 // createNamed makes an alias-only user.
-func (w *worker) createNamed(p *partition, row uint64, o op.Op, c bodies.Claim) error {
+func (w *Worker) createNamed(p *Partition, row uint64, o op.Op, c bodies.Claim) error {
 	rec, id := w.applying.rec, o.Flags().ID()
 	number, err := w.freeProfile(p, row)
 	if err != nil {
@@ -89,7 +89,7 @@ func (w *worker) createNamed(p *partition, row uint64, o op.Op, c bodies.Claim) 
 }
 
 // grant: the profile takes the name that the directory has promised it, or says why not.
-func (w *worker) grant(p *partition, o op.Op) error {
+func (w *Worker) grant(p *Partition, o op.Op) error {
 	c, err := bodies.ParseClaim(o.Body())
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (w *worker) grant(p *partition, o op.Op) error {
 	// It has lost the name since, and has told the row: the row is free by then.
 	if isUser && c.Row == bodies.RowConfirms && !has {
 		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
-		w.send(p, op.Claim, o.Flags(), w.e.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
+		w.send(p, op.Claim, o.Flags(), w.m.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil
 	}
 	outcome := effect.Nobody
@@ -137,8 +137,8 @@ func (w *worker) grant(p *partition, o op.Op) error {
 }
 
 // take changes the profile in s as a claim wants, if that can be.
-func (w *worker) take(
-	p *partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
+func (w *Worker) take(
+	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
 ) (outcome effect.Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
 	has := entries.IsNamed(blob, id, key)
@@ -199,7 +199,7 @@ func (w *worker) take(
 }
 
 // unname takes a deprecated external id away.
-func (w *worker) unname(p *partition, o op.Op) error {
+func (w *Worker) unname(p *Partition, o op.Op) error {
 	if len(o.Body()) < 2 {
 		return op.ErrMalformed
 	}
@@ -215,7 +215,7 @@ func (w *worker) unname(p *partition, o op.Op) error {
 		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
 		if ok {
 			outcome = effect.Done
-			home := w.e.hasher.Number(rec.Workspace, op.ExternalID, key)
+			home := w.m.hasher.Number(rec.Workspace, op.ExternalID, key)
 			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
 				w.setApart(p, home, books.ApartElsewhere)
 				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
@@ -233,14 +233,14 @@ func (w *worker) unname(p *partition, o op.Op) error {
 }
 
 // moveRow tells the row of a name that it leads to another profile now.
-func (w *worker) moveRow(p *partition, id op.IDKind, key []byte, from, to uint64) {
-	home := w.e.hasher.Number(w.applying.rec.Workspace, id, key)
+func (w *Worker) moveRow(p *Partition, id op.IDKind, key []byte, from, to uint64) {
+	home := w.m.hasher.Number(w.applying.rec.Workspace, id, key)
 	body := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, from), to)
 	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
 }
 
 // moveMember: a name leads to another profile now. One that doesn't lead to the first any more stays as it is.
-func (w *worker) moveMember(p *partition, o op.Op) error {
+func (w *Worker) moveMember(p *Partition, o op.Op) error {
 	if len(o.Body()) < 16 {
 		return op.ErrMalformed
 	}
@@ -271,12 +271,12 @@ func (w *worker) moveMember(p *partition, o op.Op) error {
 }
 
 // place is where in the log the op at hand stands.
-func (w *worker) place() profile.Place {
+func (w *Worker) place() profile.Place {
 	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
 }
 
 // hasRoom says whether the profile in s may grow by an op of n bytes.
-func (w *worker) hasRoom(p *partition, s *arena.Slot, n int) bool {
+func (w *Worker) hasRoom(p *Partition, s *arena.Slot, n int) bool {
 	need := s.Size() + 2*n + entries.ProfileSlack
 	return need <= arena.MaxBlockBytes && need+p.reserved(s.Number) <= arena.MaxBlockBytes
 }

@@ -1,8 +1,9 @@
-package replica
+package machine
 
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"sync/atomic"
 
@@ -18,9 +19,9 @@ import (
 	"millrace/shard/store"
 )
 
-// partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
-// holds the worker's mutex.
-type partition struct {
+// Partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
+// holds the worker's lock.
+type Partition struct {
 	arena.Table
 	books.Books
 	complete bool   // all entries are resident: a miss means absent
@@ -33,32 +34,32 @@ type partition struct {
 	deleted  map[uint64]struct{} // erased entries that the store still has
 	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
 	// in order of seq; applied ones leave from the front, and now and then from between others
-	outbox      []*effect.Message
-	first, last uint8            // the engine's partitions
-	tokens      *atomic.Int64    // the engine's count of merges: here those in the outbox and those that wait
+	Outbox      []*effect.Message
+	first, last uint8            // the machine's partitions
+	tokens      *atomic.Int64    // the machine's count of merges: here those in the outbox and those that wait
 	sent        []uint64         // stored outbox rows to delete
 	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
 	heldNew     bool
 }
 
 // isDeleted says whether number was erased since the store was last written.
-func (p *partition) isDeleted(number uint64) bool {
+func (p *Partition) isDeleted(number uint64) bool {
 	_, now := p.deleted[number]
 	_, before := p.deleting[number]
 	return now || before
 }
 
 // entryOf is the entry in s: its length is what is used, its capacity what its block holds besides an index's books.
-func (w *worker) entryOf(s *arena.Slot) []byte {
+func (w *Worker) entryOf(s *arena.Slot) []byte {
 	block := w.block(s)
 	return block[:s.Size():profile.Usable(block)]
 }
 
 // block is the block of an entry: the entry, what is unused, and the index of a large profile (profile.ApplyIn).
-func (w *worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
+func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
 
 // lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
-func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
+func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
 	if number == 0 { // nobody's; of the table it is an empty slot's
 		return nil, nil
 	}
@@ -75,7 +76,7 @@ func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 			return nil, nil
 		}
 	}
-	value, err := w.e.store.Entry(p.view, w.readBack[:0], number)
+	value, err := w.m.store.Entry(p.view, w.readBack[:0], number)
 	if err != nil || value == nil && s == nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (w *worker) lookup(p *partition, number uint64) (*arena.Slot, error) {
 
 // admit makes what the store has at a number resident, as it is there; nil when there is a delta in memory alone. With
 // the delta, it differs from the store.
-func (w *worker) admit(p *partition, number uint64, value []byte) (*arena.Slot, error) {
+func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, error) {
 	s := p.Find(number)
 	if s != nil || profile.Kind(value) == entries.KindMixed {
 		return w.read(p, s, number, value)
@@ -99,7 +100,7 @@ func (w *worker) admit(p *partition, number uint64, value []byte) (*arena.Slot, 
 }
 
 // insert makes a new entry. blob is copied.
-func (w *worker) insert(p *partition, number uint64, blob []byte) (*arena.Slot, error) {
+func (w *Worker) insert(p *Partition, number uint64, blob []byte) (*arena.Slot, error) {
 	if len(blob) > arena.MaxBlockBytes {
 		return nil, errTooLarge
 	}
@@ -124,7 +125,7 @@ func (w *worker) insert(p *partition, number uint64, blob []byte) (*arena.Slot, 
 }
 
 // update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere.
-func (w *worker) update(s *arena.Slot, blob []byte) error {
+func (w *Worker) update(s *arena.Slot, blob []byte) error {
 	old := w.entryOf(s)
 	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] {
 		s.Meta |= arena.Dirty
@@ -136,7 +137,7 @@ func (w *worker) update(s *arena.Slot, blob []byte) error {
 }
 
 // applyIn changes the profile in s by a user op.
-func (w *worker) applyIn(s *arena.Slot, o op.Op) error {
+func (w *Worker) applyIn(s *arena.Slot, o op.Op) error {
 	out, inPlace, verdict := w.ed.ApplyIn(w.block(s), s.Size(), o, w.applying.rec, w.limit())
 	w.judge(s.Number, verdict)
 	if !inPlace {
@@ -152,7 +153,7 @@ const growth = 4
 
 // rehouse puts blob in the place of an entry, into another block with so much room. What has outgrown the largest block
 // keeps its old state; the counter tells.
-func (w *worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
+func (w *Worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
 	s.Meta |= arena.Dirty
 	if len(blob) > arena.MaxBlockBytes {
 		entries.Overgrown.Inc()
@@ -172,7 +173,7 @@ func (w *worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, b
 
 // erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of
 // findHome: then a tombstone fills the gap.
-func (w *worker) erase(p *partition, s *arena.Slot) error {
+func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 	number := s.Number
 	behind, err := w.lookup(p, identity.Next(number))
 	if err != nil {
@@ -194,7 +195,7 @@ func (w *worker) erase(p *partition, s *arena.Slot) error {
 
 // evict makes room: it drops entries that the store has as they are and nobody has used since it last came by. It goes
 // on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a partition.
-func (w *worker) evict(most int) (freed int64, ended bool, err error) {
+func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	p := w.parts[w.evictAt.part%len(w.parts)]
 	i := w.evictAt.slot
 	for looks := 0; i < len(p.Slots) && !p.saving; looks++ {
@@ -238,10 +239,19 @@ type evictAt struct{ part, slot int }
 // maxLooks is how many slots are looked at in one hold of a worker's mutex: readers wait meanwhile.
 const maxLooks = 4096
 
-// save writes what is dirty into batch and takes it for clean. Until saved is called, nothing of the partition is
-// evicted: what the batch holds can't be read back yet.
-func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) error {
-	p.Applied = max(p.Applied, w.applied)
+// Save writes what is dirty of a partition into batch and takes it for clean; of partition 0 the control documents and
+// the audit log, too. Until Saved is called, nothing of the partition is evicted: what the batch holds can't be read
+// back yet. before is the store without the batch. The caller holds the lock.
+func (w *Worker) Save(p *Partition, batch *pebble.Batch, before *store.View) error {
+	err := w.save(p, batch, before)
+	if p.ID == 0 && err == nil {
+		err = errors.Join(w.m.saveDocuments(batch), w.m.audit.Save(batch))
+	}
+	return err
+}
+
+func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) error {
+	p.Applied = max(p.Applied, w.Applied)
 	w.takeNoted()
 	if err := p.saveBooks(batch); err != nil {
 		return err
@@ -281,8 +291,16 @@ func (w *worker) save(p *partition, batch *pebble.Batch, before *store.View) err
 	return nil
 }
 
-// saved: the batch that save filled is in the store.
-func (w *worker) saved(p *partition) error {
+// Saved: the batch that Save has filled is in the store. The caller holds the lock.
+func (w *Worker) Saved(p *Partition) error {
+	err := w.saved(p)
+	if p.ID == 0 {
+		w.m.audit.Saved()
+	}
+	return err
+}
+
+func (w *Worker) saved(p *Partition) error {
 	p.saving, p.view, p.deleting = false, nil, nil
 	p.turn++
 	w.unwritten -= p.Saved()
@@ -290,7 +308,7 @@ func (w *worker) saved(p *partition) error {
 }
 
 // forgetDeltas lets go of the changes that are in the store by now.
-func (w *worker) forgetDeltas(p *partition) error {
+func (w *Worker) forgetDeltas(p *Partition) error {
 	for i := 0; i < len(p.Slots); {
 		s := &p.Slots[i]
 		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta ||
@@ -311,7 +329,7 @@ func (w *worker) forgetDeltas(p *partition) error {
 	return err
 }
 
-func (p *partition) saveBooks(batch *pebble.Batch) error {
+func (p *Partition) saveBooks(batch *pebble.Batch) error {
 	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
 	p.forgetApplied()
 	for _, seq := range p.sent {
@@ -319,7 +337,7 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 			return err
 		}
 	}
-	for _, m := range p.outbox {
+	for _, m := range p.Outbox {
 		if m.Stored {
 			continue
 		}
@@ -338,53 +356,8 @@ func (p *partition) saveBooks(batch *pebble.Batch) error {
 	return p.Save(batch)
 }
 
-// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a
-// receiver's checkpoint may be older: the record that delivered them stays in the log until the receiver's state is
-// stored.
-func (p *partition) forgetApplied() {
-	n := 0
-	for n < len(p.outbox) && p.isForgotten(p.outbox[n]) {
-		p.drop(p.outbox[n])
-		p.outbox[n] = nil
-		n++
-	}
-	p.outbox = p.outbox[n:]
-}
-
-// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group
-// leaves it when all replicas are told (Delivered): should one of them lead that has not been told, it sends the
-// message again, and knows that it has to tell.
-func (p *partition) isForgotten(m *effect.Message) bool { return m.Applied.Load() && !p.isFar(m) }
-
-// isFar says whether a message goes to another group.
-func (p *partition) isFar(m *effect.Message) bool {
-	to := identity.Partition(m.Number)
-	return to < p.first || to > p.last
-}
-
-// forgetRows drops the messages of which gone says so, wherever they stand.
-func (p *partition) forgetRows(gone func(m *effect.Message) bool) {
-	p.outbox = slices.DeleteFunc(p.outbox, func(m *effect.Message) bool {
-		if !gone(m) {
-			return false
-		}
-		p.drop(m)
-		return true
-	})
-}
-
-// drop: a message leaves the outbox.
-func (p *partition) drop(m *effect.Message) {
-	if m.Stored {
-		p.sent = append(p.sent, m.Seq)
-	}
-	if m.Token {
-		p.tokens.Add(-1)
-	}
-}
-
 // load reads a whole partition: the books that are held in memory always, its entries when entry is given.
-func (p *partition) load(s *store.Store, entry func(number uint64, blob []byte) error) error {
+func (p *Partition) load(s *store.Store, entry func(number uint64, blob []byte) error) error {
 	lower, upper := store.Bounds(p.ID)
 	if err := s.Scan(lower, store.AppendBookKey(nil, p.ID, store.BookLazy), p.loadBook); err != nil || entry == nil {
 		return err
@@ -394,7 +367,7 @@ func (p *partition) load(s *store.Store, entry func(number uint64, blob []byte) 
 	})
 }
 
-func (p *partition) loadBook(k, v []byte) error {
+func (p *Partition) loadBook(k, v []byte) error {
 	switch kind, ids := k[9], k[10:]; {
 	case kind == store.BookOutbox && len(ids) == 8:
 		m, err := effect.ParseMessage(bytes.Clone(v))
@@ -402,7 +375,7 @@ func (p *partition) loadBook(k, v []byte) error {
 			return err
 		}
 		m.Stored = true
-		p.outbox = append(p.outbox, m)
+		p.Outbox = append(p.Outbox, m)
 		if m.Token {
 			p.tokens.Add(1)
 		}

@@ -1,4 +1,4 @@
-package replica
+package machine
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 func TestIndexesGoWithTheirBlocks(t *testing.T) {
 	rng := testseed.Rand(t)
 	w := bareWorker(t, 1, 1<<30)
-	w.e.limits.EnsureDefaults()
+	w.m.limits.EnsureDefaults()
 	p := w.parts[0]
 	var plain profile.Editor
 	want := map[uint64][]byte{}
@@ -45,7 +45,7 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 			_, err := w.admit(p, number, blob)
 			require.NoError(t, err)
 		default:
-			blob, _ = plain.Apply(blob, o, rec, &w.e.limits)
+			blob, _ = plain.Apply(blob, o, rec, &w.m.limits)
 			w.applying = applying{rec: rec}
 			require.NoError(t, w.change(p, s, o))
 		}
@@ -60,7 +60,6 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 func TestTouchOfNobody(t *testing.T) {
 	w := bareWorker(t, 1, 1<<30)
 	p := w.parts[0]
-	w.e.owner[0], w.e.partitions[0] = w, p
 	s, err := w.insert(p, 7, profile.New(nil, 3, op.ExternalID, []byte("u"), 1))
 	require.NoError(t, err)
 	w.arena.Release(s.Off, s.Class())
@@ -72,7 +71,7 @@ func TestTouchOfNobody(t *testing.T) {
 	}
 	rec, err := op.ParseRecord(b.Finish(3, 1, 1), nil)
 	require.NoError(t, err)
-	w.touch([]*commit{{rec: rec}})
+	w.touch([]*Commit{{Rec: rec}})
 }
 
 // randomUserOp is an op of a record of its own.

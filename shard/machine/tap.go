@@ -1,6 +1,8 @@
-package replica
+package machine
 
 import (
+	"math/bits"
+
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -23,14 +25,15 @@ type Watcher interface {
 }
 
 // watch begins to show a record, when it is new and somebody looks.
-func (w *worker) watch(c *commit) {
-	if a := &w.applying; w.e.opts.Tap != nil && a.live {
-		a.watcher = w.e.opts.Tap.Look(a.rec, (c.rec.Count+popcount(c.workers)-1)/max(popcount(c.workers), 1))
+func (w *Worker) watch(c *Commit) {
+	if a := &w.applying; w.m.opts.Tap != nil && a.live {
+		workers := bits.OnesCount64(c.Workers)
+		a.watcher = w.m.opts.Tap.Look(a.rec, (c.Rec.Count+workers-1)/max(workers, 1))
 	}
 }
 
 // applyObject applies an object of a request, and shows it.
-func (w *worker) applyObject(p *partition, o op.Op) error {
+func (w *Worker) applyObject(p *Partition, o op.Op) error {
 	a := &w.applying
 	a.user = 0
 	err := w.applyToUser(p, o)
@@ -41,7 +44,7 @@ func (w *worker) applyObject(p *partition, o op.Op) error {
 }
 
 // showChange shows a change of a state of the entry at number.
-func (w *worker) showChange(p *partition, number uint64, c profile.StateChange) {
+func (w *Worker) showChange(p *Partition, number uint64, c profile.StateChange) {
 	a := &w.applying
 	s := p.Find(number)
 	if a.echoes || s == nil {

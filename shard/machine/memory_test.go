@@ -1,0 +1,107 @@
+package machine
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/arena"
+	"millrace/shard/op"
+)
+
+// bareWorker is a worker of some partitions without an engine around it.
+func bareWorker(t *testing.T, partitions int, memory int64) *Worker {
+	m := New(Options{Count: partitions, Workers: 1, MemoryBytes: memory})
+	t.Cleanup(m.Free)
+	return m.workers[0]
+}
+
+// checkArena counts anew what the arena has in its books.
+func checkArena(t *testing.T, w *Worker) {
+	t.Helper()
+	var tables []*arena.Table
+	for _, p := range w.parts {
+		tables = append(tables, &p.Table)
+	}
+	require.NoError(t, w.arena.Check(tables...))
+}
+
+// Entries that grow in step leave one class after the other: what they leave is used again, and beyond the budget it is
+// given back.
+func TestArenaFollowsGrowth(t *testing.T) {
+	const n, memory = 10_000, 24 << 20
+	w := bareWorker(t, 8, memory)
+	for i := range n {
+		_, err := w.insert(w.parts[i%8], uint64(i+1), make([]byte, 200))
+		require.NoError(t, err)
+	}
+	var most int64
+	for size := 200; size < 1700; size += size / 4 {
+		for i := range n {
+			require.NoError(t, w.update(w.parts[i%8].Find(uint64(i+1)), make([]byte, size)))
+			_, err := w.compact()
+			require.NoError(t, err)
+			most = max(most, w.Resident())
+		}
+	}
+	require.Greater(t, w.Used(), int64(memory/2))
+	require.LessOrEqual(t, most, int64(memory+2*spareBytes))
+	checkArena(t, w)
+}
+
+// What is moved while others read, checkpoint and evict stays what it is.
+func TestMovingRacesWithReaders(t *testing.T) {
+	seed := testseed.Of(t)
+	r := rand.New(rand.NewPCG(seed, 23))
+	o := testOptions(vfs.NewMem())
+	o.Workers, o.MemoryBytes = 2, 6<<20
+	e := openTest(t, o)
+	stop := make(chan struct{})
+	gone := make(chan struct{})
+	users := testsize.Short(4000, 1000)
+	go func() {
+		defer close(gone)
+		r := rand.New(rand.NewPCG(seed, 24))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			name := fmt.Sprint("user-", r.IntN(users))
+			_ = e.View(1, op.ExternalID, []byte(name), func(_ uint64, blob []byte) {
+				if !bytes.Contains(blob, []byte(name)) {
+					t.Errorf("%s is somebody else", name)
+				}
+			})
+			if r.IntN(100) == 0 {
+				e.SetMemoryBytes(int64(1+r.IntN(6)) << 20)
+			}
+			if r.IntN(500) == 0 {
+				_ = e.Checkpoint()
+			}
+		}
+	}()
+	for range testsize.Short(250, 40) {
+		b := e.NewBatch(1, 0)
+		for range 100 {
+			addAttributes(b, op.ExternalID, fmt.Sprint("user-", r.IntN(users)), 0, longField(1+r.IntN(1500)))
+		}
+		require.NoError(t, b.Commit())
+		b.Release()
+	}
+	close(stop)
+	<-gone
+	require.NoError(t, e.Failed())
+	for _, w := range e.workers {
+		w.Lock()
+		checkArena(t, w)
+		w.Unlock()
+	}
+}

@@ -1,0 +1,129 @@
+package machine
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"millrace/shard/effect"
+	"millrace/shard/identity"
+	"millrace/shard/op"
+)
+
+// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a
+// receiver's checkpoint may be older: the record that delivered them stays in the log until the receiver's state is
+// stored.
+func (p *Partition) forgetApplied() {
+	n := 0
+	for n < len(p.Outbox) && p.isForgotten(p.Outbox[n]) {
+		p.drop(p.Outbox[n])
+		p.Outbox[n] = nil
+		n++
+	}
+	p.Outbox = p.Outbox[n:]
+}
+
+// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group
+// leaves it when all replicas are told (Delivered): should one of them lead that has not been told, it sends the
+// message again, and knows that it has to tell.
+func (p *Partition) isForgotten(m *effect.Message) bool { return m.Applied.Load() && !p.IsFar(m) }
+
+// IsFar says whether a message goes to another group.
+func (p *Partition) IsFar(m *effect.Message) bool {
+	to := identity.Partition(m.Number)
+	return to < p.first || to > p.last
+}
+
+// forgetRows drops the messages of which gone says so, wherever they stand.
+func (p *Partition) forgetRows(gone func(m *effect.Message) bool) {
+	p.Outbox = slices.DeleteFunc(p.Outbox, func(m *effect.Message) bool {
+		if !gone(m) {
+			return false
+		}
+		p.drop(m)
+		return true
+	})
+}
+
+// drop: a message leaves the outbox.
+func (p *Partition) drop(m *effect.Message) {
+	if m.Stored {
+		p.sent = append(p.sent, m.Seq)
+	}
+	if m.Token {
+		p.tokens.Add(-1)
+	}
+}
+
+// deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
+const deliveredRow = 1 + 1 + 8
+
+// forgetArrived drops what has arrived in other groups.
+func (w *Worker) forgetArrived(p *Partition, body []byte) error {
+	if len(body)%deliveredRow != 0 {
+		return op.ErrMalformed
+	}
+	p.forgetRows(func(m *effect.Message) bool {
+		to := identity.Partition(m.Number)
+		for row := body; len(row) > 0; row = row[deliveredRow:] {
+			if to >= row[0] && to <= row[1] && m.Seq <= binary.LittleEndian.Uint64(row[2:]) {
+				return true
+			}
+		}
+		return false
+	})
+	return nil
+}
+
+// ForgetOwn drops the messages that partitions of this machine have had from the outboxes. On a replica that follows
+// only the receivers' inboxes tell.
+func (m *Machine) ForgetOwn() {
+	var full []*Partition
+	for _, p := range m.held {
+		w := m.owner[p.ID]
+		w.Lock()
+		if len(p.Outbox) > 0 {
+			full = append(full, p)
+		}
+		w.Unlock()
+	}
+	if len(full) == 0 {
+		return
+	}
+	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(m.held))
+	for _, p := range m.held {
+		w := m.owner[p.ID]
+		w.Lock()
+		inbox := p.Taken()
+		w.Unlock()
+		inboxes[p.ID] = &inbox
+	}
+	for _, p := range full {
+		w := m.owner[p.ID]
+		w.Lock()
+		p.forgetRows(func(row *effect.Message) bool {
+			inbox := inboxes[identity.Partition(row.Number)]
+			return p.isForgotten(row) || inbox != nil && row.Seq <= inbox[row.Sender]
+		})
+		w.Unlock()
+	}
+}
+
+// UnderWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
+func (m *Machine) UnderWay(owner uint64) (messages []*effect.Message, waiting []uint64) {
+	for _, p := range m.held {
+		w := m.owner[p.ID]
+		w.Lock()
+		for _, row := range p.Outbox {
+			if !row.Token && !row.Applied.Load() {
+				messages = append(messages, row)
+			}
+		}
+		for _, d := range p.Deferred.All() {
+			if owner != 0 && d.Owner == owner {
+				waiting = append(waiting, effect.DeferredRef{Partition: p.ID, Seq: d.Seq}.Number())
+			}
+		}
+		w.Unlock()
+	}
+	return messages, waiting
+}
