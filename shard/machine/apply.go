@@ -1,9 +1,9 @@
 package machine
 
 import (
-	"bytes"
-	"errors"
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"runtime"
 	"runtime/debug"
 
@@ -11,30 +11,9 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/effect"
 	"millrace/shard/entries"
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
-
-// errTooLarge: an entry would outgrow the largest block.
-var errTooLarge = errors.New("entry is too large")
-
-// applying is the record that a worker has in hand. Apply is a pure function of the partition's state and the record:
-// no clock, no randomness, no map order; replay, and every replica, come to the same state and emit the same messages
-// with the same sequences.
-type applying struct {
-	position uint64
-	ordinal  uint32         // of the op within its record
-	rec      *op.Record     // its Stamp is the op's
-	live     bool           // not a replay: messages are sent
-	future   *effect.Future // who waits for the op and its effects; may be nobody
-	owner    uint64         // of a request with an Idempotency-Key, in a cluster: the key's home number; else 0
-	dropped  bool           // the op at hand had no effect
-	noted    uint32         // changes of states that the op at hand has made
-	watcher  Watcher        // who looks on; nil: nobody
-	user     uint64         // of the object at hand, when it was there or made
-	echoes   bool           // the op at hand brings states to an address that were shown of its user
-}
 
 // apply does all ops of a record that are addressed to this worker's partitions. The caller holds the lock.
 func (w *Worker) apply(c *Commit) error {
@@ -87,6 +66,14 @@ func (w *Worker) applyOther(c *Commit) (err error) {
 		}
 	}()
 	return w.apply(c)
+}
+
+// watch begins to show a record, when it is new and somebody looks.
+func (w *Worker) watch(c *Commit) {
+	if a := &w.applying; w.m.opts.Tap != nil && a.live {
+		workers := bits.OnesCount64(c.Workers)
+		a.watcher = w.m.opts.Tap.Look(a.rec, (c.Rec.Count+workers-1)/max(workers, 1))
+	}
 }
 
 // isLogged says whether the event log would hold the op: an event or purchase, or attributes that a stream carries out;
@@ -153,6 +140,17 @@ func (w *Worker) applyOp(p *Partition, o op.Op) error {
 		return w.putDocuments(o)
 	}
 	return fmt.Errorf("%w: kind %d", op.ErrMalformed, o.Kind())
+}
+
+// applyObject applies an object of a request, and shows it.
+func (w *Worker) applyObject(p *Partition, o op.Op) error {
+	a := &w.applying
+	a.user = 0
+	err := w.applyToUser(p, o)
+	if a.watcher != nil && a.user != 0 && !a.dropped && err == nil {
+		a.watcher.Applied(a.rec, o, a.user)
+	}
+	return err
 }
 
 // applyToUser finds the profile that the op is for, creates it where the contract says so, and changes it.
@@ -299,23 +297,6 @@ func (w *Worker) createWithRow(p *Partition, row uint64, o op.Op) error {
 	return w.change(p, s, o)
 }
 
-// freeProfile is the number for a profile beside the directory row with number row.
-func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
-	for n := w.m.hasher.Profile(row); ; n = identity.Next(n) {
-		s, at, err := w.passTombstones(p, n)
-		if s == nil || err != nil {
-			return at, err
-		}
-		n = at
-	}
-}
-
-// keep moves what the editor returned into the worker's own scratch.
-func (w *Worker) keep(b []byte) []byte {
-	w.fresh = append(w.fresh[:0], b...)
-	return w.fresh
-}
-
 // change applies a user op to the profile in s.
 func (w *Worker) change(p *Partition, s *arena.Slot, o op.Op) error {
 	if !w.hasRoom(p, s, len(o)) {
@@ -330,70 +311,68 @@ func (w *Worker) change(p *Partition, s *arena.Slot, o op.Op) error {
 	return w.applyIn(s, o)
 }
 
-// limit is what bounds a profile for the record at hand.
-func (w *Worker) limit() *profile.Limits {
-	n := int(w.applying.rec.MaxArray)
-	if n == 0 {
-		return &w.m.limits
-	}
-	if w.limits.MaxArray != n {
-		w.limits = w.m.limits
-		w.limits.MaxArray = n
-	}
-	return &w.limits
-}
-
-// judge takes note of what the editor says about the op that it has applied.
-func (w *Worker) judge(number uint64, v profile.Verdict) {
-	for _, u := range w.ed.Unmet {
-		w.applying.future.Report(u.Ref, effect.OutOfRange+effect.Outcome(u.Why-profile.OutOfRange))
-	}
-	switch v {
-	case profile.JustBlocked:
-		w.markDummy(w.m.partitions[identity.Partition(number)], number)
-	case profile.Ignored:
+// receive applies a message once: its sequence is kept next to the state it changes.
+func (w *Worker) receive(p *Partition, o op.Op) error {
+	body := o.Body()
+	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
+	if p.HasTaken(sender, seq) {
 		w.applying.dropped = true
-	}
-}
-
-// deleteUser removes a profile and leaves a tombstone, so that its number is never given again; its directory rows are
-// told.
-func (w *Worker) deleteUser(p *Partition, o op.Op) error {
-	s, err := w.lookup(p, o.Number())
-	if s == nil || err != nil {
-		return err
-	}
-	b := w.entryOf(s)
-	if profile.Kind(b) != profile.KindUser || profile.Workspace(b) != w.applying.rec.Workspace {
+		if t := w.applying.future; t != nil { // what it has caused, who came first with it knows
+			t.Spoil(effect.ErrUnknown)
+		}
 		return nil
 	}
-	rec := w.applying.rec
-	p.Trail.Erase(s.Number)
-	w.forgetMerged(p, b)
-	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
-		// It has changed since the op was made: the event log must know of more.
-		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place()))
-	}
-	w.eraseElsewhere(p, b)
-	w.m.unblock(s.Number)
-	w.eachRow(b, func(id op.IDKind, key []byte) {
-		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
-	})
-	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
-	// A row of this partition may have gone and moved slots.
-	if s, err = w.lookup(p, o.Number()); err != nil || s == nil {
+	p.Take(sender, seq)
+	rec, err := op.ParseRecord(effect.MessageRecord(body), nil)
+	if err != nil {
 		return err
 	}
-	profilesDeleted.Inc()
-	w.setApart(p, s.Number, books.ApartElsewhere)
-	return w.update(s, w.fresh)
+	outer := w.applying.rec
+	w.applying.rec = &rec
+	w.applying.owner = binary.LittleEndian.Uint64(body[9:])
+	inner, _ := op.Next(rec.Ops)
+	err = w.applyOp(p, inner)
+	w.applying.rec = outer
+	return err
 }
 
-// eachRow calls f for every directory row that a profile stands in.
-func (w *Worker) eachRow(b []byte, f func(id op.IDKind, key []byte)) {
-	var keys entries.Keys
-	keys.Read(b)
-	for _, k := range keys.List {
-		f(k.ID, k.Key)
+// wait keeps a record until all effects of the ops before it are visible.
+func (w *Worker) wait(p *Partition, record []byte) {
+	p.LastDeferred++
+	seq := p.LastDeferred
+	p.Deferred.Add(seq, w.applying.owner, record)
+	switch t := w.applying.future; {
+	case t != nil && t.IsOf(w.lead):
+		t.DeferTo(p.ID, seq)
+	case w.lead != nil: // who would release it is gone
+		w.lead.Keep(effect.DeferredRef{Partition: p.ID, Seq: seq})
 	}
+}
+
+// resume takes a waiting record out and sends its ops, which have been addressed anew, on their way.
+func (w *Worker) resume(p *Partition, body []byte) error {
+	seq := binary.LittleEndian.Uint64(body)
+	d := p.Deferred.Remove(seq)
+	if d == nil { // released before
+		return nil
+	}
+	rec, err := op.ParseRecord(body[8:], nil)
+	if err != nil {
+		return err
+	}
+	w.applying.owner = d.Owner
+	w.sendAll(p, &rec)
+	return nil
+}
+
+// singleOp is a record of one op of rec.
+func singleOp(rec *op.Record, o op.Op, flags op.Flags, number uint64) []byte {
+	var b op.Builder
+	b.Reset(0)
+	b.MaxArray, b.Source = rec.MaxArray, rec.Source
+	for _, n := range rec.Names {
+		b.Name(n)
+	}
+	b.Append(o.Kind(), flags, number, o.Body(), o.Key())
+	return b.Finish(rec.Workspace, rec.Actor, rec.Stamp)
 }

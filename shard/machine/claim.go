@@ -232,13 +232,6 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 	return nil
 }
 
-// moveRow tells the row of a name that it leads to another profile now.
-func (w *Worker) moveRow(p *Partition, id op.IDKind, key []byte, from, to uint64) {
-	home := w.m.hasher.Number(w.applying.rec.Workspace, id, key)
-	body := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, from), to)
-	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
-}
-
 // moveMember: a name leads to another profile now. One that doesn't lead to the first any more stays as it is.
 func (w *Worker) moveMember(p *Partition, o op.Op) error {
 	if len(o.Body()) < 16 {
@@ -268,11 +261,6 @@ func (w *Worker) moveMember(p *Partition, o op.Op) error {
 		binary.LittleEndian.PutUint64(m[8*at:], to)
 	}
 	return w.setMembers(s, m)
-}
-
-// place is where in the log the op at hand stands.
-func (w *Worker) place() profile.Place {
-	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
 }
 
 // hasRoom says whether the profile in s may grow by an op of n bytes.

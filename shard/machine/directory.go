@@ -122,6 +122,13 @@ func (w *Worker) tellRow(
 	w.send(p, kind, op.MakeFlags(flags, id), home, w.contact.body, key, false)
 }
 
+// moveRow tells the row of a name that it leads to another profile now.
+func (w *Worker) moveRow(p *Partition, id op.IDKind, key []byte, from, to uint64) {
+	home := w.m.hasher.Number(w.applying.rec.Workspace, id, key)
+	body := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, from), to)
+	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
+}
+
 // addMember: a profile has got this address.
 func (w *Worker) addMember(p *Partition, o op.Op) error {
 	id := o.Flags().ID()
@@ -309,4 +316,15 @@ func (w *Worker) shorten(p *Partition, n, to uint64) error {
 	copy(longer[:profile.HeaderBytes+8], tombstone)
 	binary.LittleEndian.PutUint64(longer[profile.HeaderBytes+8:], to)
 	return w.update(s, longer[:])
+}
+
+// freeProfile is the number for a profile beside the directory row with number row.
+func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
+	for n := w.m.hasher.Profile(row); ; n = identity.Next(n) {
+		s, at, err := w.passTombstones(p, n)
+		if s == nil || err != nil {
+			return at, err
+		}
+		n = at
+	}
 }

@@ -7,27 +7,11 @@ import (
 	"slices"
 
 	"millrace/shard/bodies"
-	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
 
-// held is what merges know of one profile (merge.go): how many are on their way to it, and who waits until they have
-// come.
-type held struct {
-	pins    uint32
-	room    int64 // bytes set apart for who is on the way, so that together they fit an entry
-	waiting []*waiter
-}
-
-// Who waits, waits for pins: without any there is no list.
-
-// waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in
-// turn.
-type waiter struct {
-	record []byte
-	future *effect.Future // nil for /users/merge and after a restart
-}
+// Who is held, and for what, is a book of its partition (held). Who waits, waits for pins: without any there is no list.
 
 func (p *Partition) isPinned(number uint64) bool {
 	h := p.held[number]

@@ -56,19 +56,6 @@ func (w *Worker) claimAgain(p *Partition, o op.Op, m *bodies.Merge, gone uint64)
 	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.Append(nil), o.Key(), false)
 }
 
-// entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
-func (w *Worker) entryAt(p *Partition, number uint64) (s *arena.Slot, isUser bool, err error) {
-	s, err = w.lookup(p, number)
-	if s == nil || err != nil {
-		return nil, false, err
-	}
-	b := w.entryOf(s)
-	if profile.Workspace(b) != w.applying.rec.Workspace {
-		return nil, false, nil
-	}
-	return s, profile.Kind(b) == profile.KindUser, nil
-}
-
 // forwardOf is where the profile in s has gone, 0 when it has not.
 func (w *Worker) forwardOf(s *arena.Slot) uint64 {
 	if s == nil {

@@ -9,6 +9,43 @@ import (
 	"millrace/shard/op"
 )
 
+// send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road
+// when the caller doesn't do them at once.
+func (w *Worker) send(p *Partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
+	p.LastMessage++
+	p.forgetApplied()
+	m := effect.NewMessage(&w.message, p.ID, p.LastMessage, w.applying.owner, w.applying.rec, kind, flags, number, body,
+		key, names)
+	p.Outbox = append(p.Outbox, m)
+	if m.Token {
+		p.tokens.Add(1)
+	}
+	if !w.applying.live {
+		if t := w.applying.future; t != nil { // of a leader that is none any more: another one sends it
+			t.Spoil(effect.ErrUnknown)
+		}
+		return
+	}
+	w.sent = append(w.sent, m)
+	if t := w.applying.future; t != nil {
+		m.Future = t
+		t.Expect(1)
+	}
+}
+
+// sendAll sends the ops of a record that was waiting, or that was relayed, on their way.
+func (w *Worker) sendAll(p *Partition, rec *op.Record) {
+	outer := w.applying.rec
+	w.applying.rec = rec
+	for rest := rec.Ops; len(rest) > 0; {
+		var o op.Op
+		o, rest = op.Next(rest)
+		w.send(p, o.Kind(), o.Flags(), o.Number(), o.Body(), o.Key(), true)
+		rec.Stamp++
+	}
+	w.applying.rec = outer
+}
+
 // forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a
 // receiver's checkpoint may be older: the record that delivered them stays in the log until the receiver's state is
 // stored.

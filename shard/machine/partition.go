@@ -1,13 +1,8 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"slices"
-	"sync/atomic"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/arena"
 	"millrace/shard/books"
@@ -16,31 +11,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/shard/store"
 )
-
-// Partition is a deterministic state machine over its own range of keys. It belongs to one worker: whoever touches it
-// holds the worker's lock.
-type Partition struct {
-	arena.Table
-	books.Books
-	complete bool   // all entries are resident: a miss means absent
-	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
-	evicted  uint64 // how many times something was
-	// while saving, the store without what is being written: deltas are in memory until that is over
-	view *store.View
-	turn uint64 // how many times saving has changed
-
-	deleted  map[uint64]struct{} // erased entries that the store still has
-	deleting map[uint64]struct{} // the same, while a checkpoint deletes them
-	// in order of seq; applied ones leave from the front, and now and then from between others
-	Outbox      []*effect.Message
-	first, last uint8            // the machine's partitions
-	tokens      *atomic.Int64    // the machine's count of merges: here those in the outbox and those that wait
-	sent        []uint64         // stored outbox rows to delete
-	held        map[uint64]*held // profiles that are merged into, or wait until they are; see hold.go
-	heldNew     bool
-}
 
 // isDeleted says whether number was erased since the store was last written.
 func (p *Partition) isDeleted(number uint64) bool {
@@ -97,6 +68,19 @@ func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, 
 		s.Meta &^= arena.Dirty
 	}
 	return s, err
+}
+
+// entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
+func (w *Worker) entryAt(p *Partition, number uint64) (s *arena.Slot, isUser bool, err error) {
+	s, err = w.lookup(p, number)
+	if s == nil || err != nil {
+		return nil, false, err
+	}
+	b := w.entryOf(s)
+	if profile.Workspace(b) != w.applying.rec.Workspace {
+		return nil, false, nil
+	}
+	return s, profile.Kind(b) == profile.KindUser, nil
 }
 
 // insert makes a new entry. blob is copied.
@@ -233,157 +217,45 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	return freed + before - p.Mapped(), true, nil
 }
 
-// evictAt is where evict goes on: a worker's partition, and a slot in its table.
-type evictAt struct{ part, slot int }
-
 // maxLooks is how many slots are looked at in one hold of a worker's mutex: readers wait meanwhile.
 const maxLooks = 4096
 
-// Save writes what is dirty of a partition into batch and takes it for clean; of partition 0 the control documents and
-// the audit log, too. Until Saved is called, nothing of the partition is evicted: what the batch holds can't be read
-// back yet. before is the store without the batch. The caller holds the lock.
-func (w *Worker) Save(p *Partition, batch *pebble.Batch, before *store.View) error {
-	err := w.save(p, batch, before)
-	if p.ID == 0 && err == nil {
-		err = errors.Join(w.m.saveDocuments(batch), w.m.audit.Save(batch))
-	}
-	return err
+// errTooLarge: an entry would outgrow the largest block.
+var errTooLarge = errors.New("entry is too large")
+
+// place is where in the log the op at hand stands.
+func (w *Worker) place() profile.Place {
+	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
 }
 
-func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) error {
-	p.Applied = max(p.Applied, w.Applied)
-	w.takeNoted()
-	if err := p.saveBooks(batch); err != nil {
-		return err
-	}
-	w.dirty = w.dirty[:0]
-	for i := range p.Slots {
-		if s := &p.Slots[i]; s.Number != 0 && s.Meta&arena.Dirty != 0 {
-			w.dirty = append(w.dirty, s.Number)
-		}
-	}
-	slices.Sort(w.dirty)
-	var key [9]byte
-	for _, number := range w.dirty {
-		s := p.Find(number)
-		entry, write := w.entryOf(s), batch.Set
-		if profile.Kind(entry) == entries.KindDelta {
-			write = batch.Merge
-		} else if len(entry) > entries.LargeBytes {
-			w.setApart(p, number, books.ApartLarge)
-		}
-		if err := write(store.AppendEntryKey(key[:0], number), entry, nil); err != nil {
-			return err
-		}
-		if d := entries.Delta(entry); profile.Kind(entry) == entries.KindDelta {
-			d.SetSaving(d.Changes(), len(d))
-		}
-		s.Meta &^= arena.Dirty
-	}
-	for number := range p.deleted { // order doesn't matter: the keys differ
-		if err := batch.Delete(store.AppendEntryKey(key[:0], number), nil); err != nil {
-			return err
-		}
-	}
-	p.deleting, p.deleted = p.deleted, nil
-	p.saving, p.view = true, before
-	p.turn++
-	return nil
+// keep moves what the editor returned into the worker's own scratch.
+func (w *Worker) keep(b []byte) []byte {
+	w.fresh = append(w.fresh[:0], b...)
+	return w.fresh
 }
 
-// Saved: the batch that Save has filled is in the store. The caller holds the lock.
-func (w *Worker) Saved(p *Partition) error {
-	err := w.saved(p)
-	if p.ID == 0 {
-		w.m.audit.Saved()
+// limit is what bounds a profile for the record at hand.
+func (w *Worker) limit() *profile.Limits {
+	n := int(w.applying.rec.MaxArray)
+	if n == 0 {
+		return &w.m.limits
 	}
-	return err
+	if w.limits.MaxArray != n {
+		w.limits = w.m.limits
+		w.limits.MaxArray = n
+	}
+	return &w.limits
 }
 
-func (w *Worker) saved(p *Partition) error {
-	p.saving, p.view, p.deleting = false, nil, nil
-	p.turn++
-	w.unwritten -= p.Saved()
-	return w.forgetDeltas(p)
-}
-
-// forgetDeltas lets go of the changes that are in the store by now.
-func (w *Worker) forgetDeltas(p *Partition) error {
-	for i := 0; i < len(p.Slots); {
-		s := &p.Slots[i]
-		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta ||
-			entries.Delta(w.entryOf(s)).Saving() == 0 {
-			i++
-			continue
-		}
-		if d := entries.Delta(w.entryOf(s)); d.SavedUpTo() < len(d) {
-			s.SetSize(len(d.Saved()), s.Class())
-			i++
-			continue
-		}
-		w.dropDelta(p, s) // may move another entry here: look again
+// judge takes note of what the editor says about the op that it has applied.
+func (w *Worker) judge(number uint64, v profile.Verdict) {
+	for _, u := range w.ed.Unmet {
+		w.applying.future.Report(u.Ref, effect.OutOfRange+effect.Outcome(u.Why-profile.OutOfRange))
 	}
-	before := p.Mapped()
-	err := p.Shrink()
-	w.tables += p.Mapped() - before
-	return err
-}
-
-func (p *Partition) saveBooks(batch *pebble.Batch) error {
-	set := func(key, v []byte) error { return batch.Set(key, v, nil) }
-	p.forgetApplied()
-	for _, seq := range p.sent {
-		if err := batch.Delete(store.AppendBookKey(nil, p.ID, store.BookOutbox, seq), nil); err != nil {
-			return err
-		}
+	switch v {
+	case profile.JustBlocked:
+		w.markDummy(w.m.partitions[identity.Partition(number)], number)
+	case profile.Ignored:
+		w.applying.dropped = true
 	}
-	for _, m := range p.Outbox {
-		if m.Stored {
-			continue
-		}
-		if err := set(store.AppendBookKey(nil, p.ID, store.BookOutbox, m.Seq), m.Body); err != nil {
-			return err
-		}
-		m.Stored = true
-	}
-	p.sent = p.sent[:0]
-	if p.heldNew {
-		p.heldNew = false
-		if err := set(store.AppendBookKey(nil, p.ID, store.BookMerges), p.encodeHeld()); err != nil {
-			return err
-		}
-	}
-	return p.Save(batch)
-}
-
-// load reads a whole partition: the books that are held in memory always, its entries when entry is given.
-func (p *Partition) load(s *store.Store, entry func(number uint64, blob []byte) error) error {
-	lower, upper := store.Bounds(p.ID)
-	if err := s.Scan(lower, store.AppendBookKey(nil, p.ID, store.BookLazy), p.loadBook); err != nil || entry == nil {
-		return err
-	}
-	return s.Scan(store.AppendEntryKey(nil, uint64(p.ID)<<56|1), upper, func(k, v []byte) error {
-		return entry(binary.BigEndian.Uint64(k[1:]), v)
-	})
-}
-
-func (p *Partition) loadBook(k, v []byte) error {
-	switch kind, ids := k[9], k[10:]; {
-	case kind == store.BookOutbox && len(ids) == 8:
-		m, err := effect.ParseMessage(bytes.Clone(v))
-		if err != nil {
-			return err
-		}
-		m.Stored = true
-		p.Outbox = append(p.Outbox, m)
-		if m.Token {
-			p.tokens.Add(1)
-		}
-	case kind == store.BookMerges:
-		return p.decodeHeld(v)
-	default:
-		_, err := p.Load(kind, ids, v)
-		return err
-	}
-	return nil
 }

@@ -132,15 +132,6 @@ func (m *Machine) SetMemoryBytes(n int64) error {
 
 var moved = metrics.NewCounter("millrace_moved_bytes_total")
 
-// compaction empties pages that have few blocks left into others of their class, so that other classes, or the system,
-// get them: profiles that grow leave the classes that they were in. Blocks are found through their slots, a partition
-// at a time; in between, readers, checkpoints and the next records have their turn.
-type compaction struct {
-	under bool  // pages are being emptied
-	at    int   // index of the partition that is next
-	above int64 // there was nothing to empty: it is tried again when more than this is taken
-}
-
 // compact does a step, when pages take too much, and says whether more are to come. The caller holds the lock.
 func (w *Worker) compact() (more bool, err error) {
 	c := &w.compaction

@@ -140,3 +140,15 @@ func (m *Machine) BlockedPage(
 	w.Unlock()
 	return books.BlockedPage(m.store, partition, workspace, after, pending)
 }
+
+// showChange shows a change of a state of the entry at number.
+func (w *Worker) showChange(p *Partition, number uint64, c profile.StateChange) {
+	a := &w.applying
+	s := p.Find(number)
+	if a.echoes || s == nil {
+		return
+	}
+	b := w.entryOf(s)
+	id, key := profile.HomeID(b)
+	a.watcher.Changed(a.rec, profile.Kind(b) == profile.KindUser, number, id, key, c)
+}

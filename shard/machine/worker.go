@@ -4,13 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
 
-	"github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sync/errgroup"
 
-	"millrace/shard/arena"
 	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
@@ -18,97 +14,17 @@ import (
 	"millrace/shard/store"
 )
 
-// Commit is a record as workers apply it.
-type Commit struct {
-	At       uint64 // its position
-	Rec      op.Record
-	IsOther  bool   // it was not made here, or not by this process
-	Workers  uint64 // bit i: worker i has ops in it
-	Left     atomic.Int32
-	Future   *effect.Future
-	Messages []*effect.Message // of a record that the relay has sent, or of another group: one for each op
-	Finished func()            // called once by the last worker; may be nil
-}
-
-// Worker owns some partitions and the arena that their entries lie in. Who has it apply records does so in log order.
-type Worker struct {
-	m  *Machine
-	ID int // its index among the machine's
-
-	sync.Mutex // guards what follows
-	parts      []*Partition
-	arena      arena.Arena
-	// unwritten is what the trails of parts hold until the next checkpoint, in bytes; they count to the memory budget.
-	unwritten  int64
-	deltas     int64       // bytes of blocks that hold deltas
-	isTight    bool        // something had to be evicted: from now on, who isn't in memory isn't read without need
-	apart      int64       // bytes of the numbers that parts have set apart; the budget is less by them
-	known      arena.Marks // of users who are there, as far as it goes
-	isAsked    bool        // whether somebody is there: then known gets its room
-	noted      noted
-	tables     int64 // bytes of parts' tables that are mapped; they count, too
-	compaction compaction
-	Applied    uint64 // position up to which this worker has applied everything that concerns it
-	evictAt    evictAt
-	applying   applying
-	rec        op.Record
-	sent       []*effect.Message // by the record at hand, for the relay
-	lead       effect.Lead       // while the replica leads; nil otherwise
-
-	// Scratch, kept from op to op.
-	ed                                   profile.Editor
-	fresh, row, members, value, readBack []byte
-	missing                              []missed
-	folder                               entries.Folder
-	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
-
-	contact contactChange
-
-	dirty    []uint64       // numbers, of the partition that is being saved
-	message  op.Builder     // of the message at hand
-	limits   profile.Limits // of the last record with a limit of its own
-	complete atomic.Bool    // all partitions are: nothing is to be read back
-
-	touching [GroupOps]profile.Touching
-	sink     uint64 // what touching adds up, so that the compiler keeps the loads
-}
-
-// contactChange is scratch for a change of what a profile says of addresses and states.
-type contactChange struct {
-	before, after entries.Keys          // addresses
-	set, had, now []profile.StateChange // states: those that are set, all before, all after
-	what, body    []byte                // what a row is told of it
-}
-
-func newWorker(m *Machine, id int) *Worker {
-	w := &Worker{m: m, ID: id}
-	w.arena = arena.New(m.opts.MemoryBytes/int64(m.opts.Workers), m.opts.Addressable)
-	return w
-}
-
 // Begin says that the partitions are loaded, and that all up to a position is applied.
 func (w *Worker) Begin(applied uint64) {
 	w.Applied = applied
 	w.complete.Store(!slices.ContainsFunc(w.parts, func(p *Partition) bool { return !p.complete }))
 }
 
-// Parts are the partitions that the worker owns.
-func (w *Worker) Parts() []*Partition { return w.parts }
-
-// IsComplete says whether all entries are resident: nothing is to be read back.
-func (w *Worker) IsComplete() bool { return w.complete.Load() }
-
-// SetLead says that the replica leads from now on; nil: that it doesn't. The caller holds the lock.
-func (w *Worker) SetLead(l effect.Lead) { w.lead = l }
-
 // TakeSent are the messages of what was applied since. The caller holds the lock.
 func (w *Worker) TakeSent() (sent []*effect.Message) {
 	sent, w.sent = w.sent, nil
 	return sent
 }
-
-// GroupOps is how many ops touch loads for at once: records with no more of them together are best applied in one turn.
-const GroupOps = 256
 
 // Apply applies records, in order, those of one turn. The caller holds the lock, and has called Prefetch for them.
 func (w *Worker) Apply(items []*Commit) (err error) {
@@ -182,16 +98,6 @@ func (w *Worker) Prefetch(items []*Commit) error {
 		}
 	}
 	return nil
-}
-
-// missed is an entry that may have to be read. When a delta of it is in memory, that may come to the store meanwhile:
-// what was read is good only while the partition's turn is the same.
-type missed struct {
-	number  uint64
-	isDelta bool
-	before  *store.View
-	turn    uint64
-	value   []byte
 }
 
 // findMissing lists what may have to be read back.
@@ -288,6 +194,13 @@ const prefetchRounds = 3
 // maxReaders is how many reads of one worker the disk gets at once.
 const maxReaders = 8
 
+// Free gives back the memory of all workers. Nothing is read or applied any more.
+func (m *Machine) Free() {
+	for _, w := range m.workers {
+		w.free()
+	}
+}
+
 func (w *Worker) free() {
 	w.Lock() // a reader of another engine may have an entry in hand
 	defer w.Unlock()
@@ -298,10 +211,46 @@ func (w *Worker) free() {
 	w.known.Close()
 }
 
-var (
-	profilesCreated = metrics.NewCounter("millrace_profiles_created_total")
-	profilesDeleted = metrics.NewCounter("millrace_profiles_deleted_total")
-	readBacks       = metrics.NewCounter("millrace_entries_read_back_total")
-	evictions       = metrics.NewCounter("millrace_evicted_bytes_total")
-	trailEntries    = metrics.NewCounter("millrace_state_changes_total")
-)
+// Stats is what an operator watches of what the machine has. Bytes are bytes.
+type Stats struct {
+	Entries          int    // resident: profiles, directory rows, tombstones, kept answers
+	EntryBytes       int64  // their blocks
+	EntryMemoryBytes int64  // what the memory takes that the blocks lie in, free ones included
+	TableBytes       int64  // the tables that find them
+	Outbox           int    // messages that are not known to be applied
+	OutboxKept       int    // messages in outboxes, those that are known to be applied included
+	Sent             uint64 // messages that there ever were
+	Deferred         int    // records that wait for earlier ones
+	MergesWaiting    int    // merges of users that have begun and not ended
+	Held             int    // users who are being merged, or wait for one who is
+	ReservedBytes    int64  // room that is kept in profiles for who is on the way to them
+}
+
+// Stats takes each worker's lock in turn; once a second is often enough.
+func (m *Machine) Stats() (s Stats) {
+	for _, w := range m.workers {
+		w.Lock()
+		s.EntryBytes += w.arena.Used
+		s.EntryMemoryBytes += w.arena.Resident()
+		for _, p := range w.parts {
+			p.forgetApplied()
+			s.Entries += p.Count
+			s.TableBytes += p.Bytes()
+			for _, row := range p.Outbox {
+				if !row.Applied.Load() {
+					s.Outbox++
+				}
+			}
+			s.OutboxKept += len(p.Outbox)
+			s.Sent += p.LastMessage
+			s.Deferred += p.Deferred.Len()
+			s.Held += len(p.held)
+			for _, h := range p.held {
+				s.ReservedBytes += h.room
+			}
+		}
+		w.Unlock()
+	}
+	s.MergesWaiting = int(m.Merges.Load())
+	return s
+}

@@ -44,17 +44,6 @@ func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (d
 	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
 }
 
-// Keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
-// that knew of it is lost, it is released all the same.
-func (l *leadership) Keep(ref effect.DeferredRef) {
-	if l.e.Owner(ref.Partition) == nil {
-		return
-	}
-	l.mu.Lock()
-	l.kept[ref] = time.Now().Add(l.e.opts.Patience)
-	l.mu.Unlock()
-}
-
 // claim says that the caller, and nobody else, releases a deferred record.
 func (l *leadership) claim(ref effect.DeferredRef) bool {
 	l.mu.Lock()

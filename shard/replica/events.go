@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/books"
+	"millrace/shard/machine"
 	"millrace/shard/store"
 )
 
@@ -103,4 +104,28 @@ func (e *Replica) ForgetDropped(to uint64) error {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return nil
+}
+
+// Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
+type Stats struct {
+	machine.Stats
+	InflightBytes        int64 // records between Commit and applied
+	LogBytes             int64
+	DurablePosition      uint64
+	AppliedPosition      uint64
+	CheckpointedPosition uint64
+	LoggedBytes          int64 // of records given to the log since Open
+	UndeliveredBytes     int64 // of messages on their way to other groups
+}
+
+// Stats takes each worker's lock in turn; once a second is often enough.
+func (e *Replica) Stats() (s Stats) {
+	s.Stats = e.Machine.Stats()
+	if l := e.lead.Load(); l != nil {
+		s.UndeliveredBytes = l.backlog.Load()
+	}
+	s.InflightBytes, s.LogBytes, s.LoggedBytes = e.inflight.Load(), e.log.Bytes(), e.logged.Load()
+	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),
+		e.CheckpointedPosition()
+	return s
 }

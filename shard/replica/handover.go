@@ -5,16 +5,6 @@ import (
 	"time"
 )
 
-// inFlight is what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so a leader that
-// hands over on purpose waits for it.
-type inFlight struct {
-	// requests (Take until Wait), releases and calls with messages; those whose effects are on their way are counted by
-	// leadership.received
-	open        int
-	handingOver bool          // no requests are taken, so that the rest comes to an end
-	settled     chan struct{} // during a hand-over: closed when nothing is in flight; from then on nothing is taken
-}
-
 // ErrHandingOver is returned by HandOver when another one is under way.
 var ErrHandingOver = errors.New("shard: the leadership is being handed over already")
 
@@ -48,40 +38,6 @@ func (e *Replica) HandOver(timeout time.Duration) (resume func(), err error) {
 		l.inFlight.handingOver, l.inFlight.settled = false, nil
 		l.mu.Unlock()
 	}, nil
-}
-
-// takes says whether something may be taken, and counts it until answered.
-func (l *leadership) takes(request bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if d := &l.inFlight; l.hasEnded() || d.handingOver && (request || isClosed(d.settled)) {
-		return false
-	}
-	l.inFlight.open++
-	return true
-}
-
-func (l *leadership) answered() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inFlight.open--
-	l.settle()
-}
-
-// settle wakes HandOver when nothing is in flight. The caller holds mu.
-func (l *leadership) settle() {
-	if d := &l.inFlight; d.handingOver && d.open == 0 && len(l.received) == 0 && !isClosed(d.settled) {
-		close(d.settled)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // Flush returns when all messages have been applied that this group had under way at the call, but those of merges,

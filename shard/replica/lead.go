@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"millrace/shard/effect"
@@ -10,62 +8,6 @@ import (
 	"millrace/shard/machine"
 	"millrace/shard/op"
 )
-
-// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
-// those to the group itself through the log, by a relay, the others by a sender for each group. What waits in it is
-// told when it ends.
-//
-// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever
-// be overtaken. Therefore: everything in an outbox is queued in order, by Lead before any worker sends by itself; a
-// sender goes on only when it knows that its messages are applied; and after end nothing is appended any more.
-//
-// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of
-// two messages of one partition, the later may arrive first, and what it causes may come to where the earlier is still
-// to come. Where that would matter is where a profile leaves for another one, which from then on speaks of the same
-// names and addresses: so an Absorb waits until all that its partition has sent before is applied.
-type leadership struct {
-	e       *Replica
-	relay   relay
-	ended   chan struct{}
-	ending  sync.Once
-	groupOf [identity.Partitions]int
-	backlog atomic.Int64 // bytes of messages on their way to other groups
-
-	appending sync.Mutex // held while a record of the engine's own is appended
-
-	mu       sync.Mutex // guards what follows
-	senders  map[int]*sender
-	inFlight inFlight
-	received map[*effect.Future]struct{}      // of messages of other groups that are applied, with effects on their way
-	kept     map[effect.DeferredRef]time.Time // deferred records that wait to be asked for, and until when
-	outgoing [identity.Partitions]outgoing
-	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
-	rows     int                // so many of them
-}
-
-// outgoing is what a partition of the group has under way.
-type outgoing struct {
-	flying int               // messages on their way
-	far    int               // so many of them to other groups
-	held   []*effect.Message // those that wait: the first of them until no others are on their way
-}
-
-func newLeadership(e *Replica) *leadership {
-	l := &leadership{
-		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*effect.Future]struct{}),
-		kept: make(map[effect.DeferredRef]time.Time), arrived: make(map[arrival]uint64),
-	}
-	l.relay.init()
-	l.relay.lead = l
-	for p := range l.groupOf {
-		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
-	}
-	return l
-}
-
-func (l *leadership) hasEnded() bool {
-	return isClosed(l.ended)
-}
 
 // Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on
 // what is in its outboxes, and releases what is deferred when nobody asks for it in time.
@@ -183,152 +125,6 @@ func (e *Replica) Follow() {
 	}
 }
 
-// end may be called again.
-func (l *leadership) end() {
-	l.ending.Do(func() {
-		close(l.ended)
-		l.appending.Lock() // who was about to append has, or sees the end
-		l.appending.Unlock()
-		l.relay.close()
-		var replies []func(Effects, error)
-		l.mu.Lock()
-		for _, c := range l.senders {
-			c.cond.Broadcast()
-		}
-		for t := range l.received {
-			replies = append(replies, t.Reply)
-			t.Reply = nil
-		}
-		clear(l.received)
-		l.mu.Unlock()
-		for _, reply := range replies {
-			reply(Effects{}, ErrUnknown)
-		}
-	})
-}
-
-// newFuture is a future of a replica.
-func (l *leadership) newFuture() *effect.Future {
-	t := &effect.Future{}
-	t.Begin(l)
-	return t
-}
-
-// Complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
-// no future counts.
-func (l *leadership) Complete(t *effect.Future) {
-	if l.hasEnded() {
-		return
-	}
-	t.EachDeferred(l.Keep)
-	if !t.IsMessage {
-		select {
-		case t.Done <- struct{}{}:
-		default:
-		}
-		return
-	}
-	l.mu.Lock()
-	reply := t.Reply
-	t.Reply = nil
-	delete(l.received, t)
-	l.inFlight.open++
-	l.mu.Unlock()
-	defer l.answered()
-	if reply != nil {
-		reply(t.Effects())
-	}
-}
-
-// submit is Replica.submit for a record of the engine's own: none is appended when leadership has ended, although the
-// log may take records again.
-func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
-	l.appending.Lock()
-	defer l.appending.Unlock()
-	if l.hasEnded() {
-		return ErrNotLeader
-	}
-	c.lead = l
-	return e.submit(c, data)
-}
-
-// send queues messages, each sender's in order. It never waits.
-func (l *leadership) send(messages []*effect.Message) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hasEnded() {
-		return
-	}
-	for _, m := range messages {
-		if l.e.Owner(identity.Partition(m.Number)) == nil {
-			l.backlog.Add(int64(len(m.Body)))
-		}
-		if s := &l.outgoing[m.Sender]; len(s.held) > 0 || l.isHeld(m) {
-			s.held = append(s.held, m)
-		} else {
-			l.queue(m)
-		}
-	}
-}
-
-// isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
-// caller holds mu.
-func (l *leadership) isHeld(m *effect.Message) bool {
-	s := &l.outgoing[m.Sender]
-	return m.Last && (s.far > 0 || s.flying > 0 && l.e.Owner(identity.Partition(m.Number)) == nil)
-}
-
-// queue puts a message on its way. The caller holds mu.
-func (l *leadership) queue(m *effect.Message) {
-	l.outgoing[m.Sender].flying++
-	to := identity.Partition(m.Number)
-	if l.e.Owner(to) != nil {
-		l.relay.send(m)
-		return
-	}
-	l.outgoing[m.Sender].far++
-	group := l.groupOf[to]
-	c := l.senders[group]
-	if c == nil {
-		c = &sender{l: l, group: group}
-		c.cond.L = &c.mu
-		l.senders[group] = c
-		l.e.background.Add(1)
-		go c.run()
-	}
-	c.send(m)
-}
-
-// landed: messages are applied. Who waits for them goes. The caller holds mu.
-func (l *leadership) landed(messages []*effect.Message) {
-	for _, m := range messages {
-		s := &l.outgoing[m.Sender]
-		s.flying--
-		if l.e.Owner(identity.Partition(m.Number)) == nil {
-			s.far--
-		}
-		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
-			next := s.held[0]
-			s.held = s.held[1:]
-			l.queue(next)
-		}
-	}
-}
-
-// landedHere: messages to partitions of this engine are applied.
-func (l *leadership) landedHere(messages []*effect.Message) {
-	l.mu.Lock()
-	l.landed(messages)
-	l.mu.Unlock()
-}
-
-func (e *Replica) requestTending() {
-	select {
-	case e.tending <- struct{}{}:
-	default:
-	}
-}
-
 // tend is the goroutine that looks after outboxes and deferred records.
 func (e *Replica) tend() {
 	defer e.background.Done()
@@ -351,4 +147,61 @@ func (e *Replica) tend() {
 			}
 		}
 	}
+}
+
+// runSweeps forgets what has expired, partition by partition, through the log like every change. Who leads does.
+func (e *Replica) runSweeps() {
+	defer e.background.Done()
+	tick := time.NewTicker(e.opts.SweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.stop:
+			return
+		case <-e.failure.failed:
+			return
+		case <-tick.C:
+		}
+		if e.lead.Load() == nil {
+			continue
+		}
+		if err := e.Sweep(); err != nil {
+			e.opts.Logger.Warn("sweep", "error", err)
+		}
+	}
+}
+
+// Sweep forgets what has expired now, in all partitions, rather than at the next SweepInterval. The replica must lead.
+func (e *Replica) Sweep() error {
+	due := e.Held()
+	for len(due) > 0 {
+		if err := e.sweep(due); err != nil {
+			return err
+		}
+		var more []*machine.Partition
+		for _, p := range due {
+			w := e.Owner(p.ID)
+			w.Lock()
+			if p.Answers.More {
+				more = append(more, p)
+			}
+			w.Unlock()
+		}
+		due = more
+	}
+	return nil
+}
+
+// sweep puts a Sweep for each of some partitions into the log, and returns when they are applied.
+func (e *Replica) sweep(partitions []*machine.Partition) error {
+	var b op.Builder
+	b.Reset(0)
+	for _, p := range partitions {
+		b.Append(op.Sweep, 0, uint64(p.ID)<<56|1, nil, nil)
+	}
+	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count())), 0)
+	if err == nil {
+		_, err = pending.Wait(e.stop)
+	}
+	return err
 }

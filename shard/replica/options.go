@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/bits"
 	"runtime"
 	"time"
 
@@ -236,4 +235,26 @@ func preset[T ~int64](field *T, value T) {
 	}
 }
 
-func popcount(x uint64) int { return bits.OnesCount64(x) }
+const maxWorkers = 64
+
+// Carrier is the way out of a replica.
+type Carrier interface {
+	// GroupOf is the number of the group that holds a partition: messages are put together by it. It is the same for
+	// ever.
+	GroupOf(partition uint8) int
+	// Deliver carries messages from this group to the partitions of one other group (Replica.Receive), in their order,
+	// and returns when all are applied there, or an error: then some may be. The sender delivers to each group one call
+	// after the other, and tries the same messages again until it is told that they are applied. What several senders
+	// deliver may go together. Bodies are the callee's for the call only.
+	Deliver(messages []Message) error
+}
+
+// Message is a message between groups, as it is carried.
+type Message struct {
+	Number uint64 // of whom it goes to; the highest byte is the partition
+	Body   []byte // of the Message op
+	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
+	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or leads no
+	// more: they come, nobody knows when. Only the first call counts.
+	Done func(effects Effects, err error)
+}

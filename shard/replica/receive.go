@@ -10,16 +10,6 @@ import (
 	"millrace/wal"
 )
 
-// Message is a message between groups, as it is carried.
-type Message struct {
-	Number uint64 // of whom it goes to; the highest byte is the partition
-	Body   []byte // of the Message op
-	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
-	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or leads no
-	// more: they come, nobody knows when. Only the first call counts.
-	Done func(effects Effects, err error)
-}
-
 // Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. Those
 // with effects that are still on their way call Done later; one that the group has had before, with ErrUnknown: who
 // came first with it sees to its effects. Only the leader receives. Errors: those of Log.Append; ErrUnknown when

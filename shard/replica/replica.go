@@ -11,7 +11,6 @@
 package replica
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,8 +22,6 @@ import (
 	"millrace/shard/store"
 	"millrace/wal"
 )
-
-const maxWorkers = 64
 
 // Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
 // knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
@@ -64,143 +61,6 @@ type failure struct {
 	once   sync.Once
 	failed chan struct{}
 	err    error
-}
-
-// Open opens a replica on what Options.Dir holds, and recovers: the store, then the log behind it.
-func Open(o Options) (*Replica, error) {
-	o.EnsureDefaults()
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	e := newReplica(o)
-	if err := e.open(); err != nil {
-		e.abandon()
-		return nil, err
-	}
-	return e, nil
-}
-
-func newReplica(o Options) *Replica {
-	e := &Replica{
-		opts: o, clock: o.Clock,
-		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
-	}
-	e.Machine = machine.New(machine.Options{
-		First: o.First, Count: o.Count, Workers: o.Workers, MemoryBytes: o.MemoryBytes, Addressable: o.addressable,
-		MaxDeltaChanges: o.MaxDeltaChanges, Limits: o.Limits, Groups: o.Carrier, Tap: o.Tap, OnDocument: o.OnDocument,
-		Failed: e.Failed, Logger: o.Logger,
-	})
-	for i := range o.Workers {
-		e.workers = append(e.workers, newWorker(e, i))
-	}
-	e.window.init(o.MaxInflightBytes)
-	e.checkpoints.init()
-	return e
-}
-
-func (e *Replica) open() (err error) {
-	if err := errors.Join(CheckRestored(e.opts.FS, e.opts.Dir), e.removeImage()); err != nil {
-		return err
-	}
-	if err := wal.MakeDir(e.opts.FS, e.opts.FS.PathJoin(e.opts.Dir, "state")); err != nil {
-		return err
-	}
-	if err := e.openState(); err != nil {
-		return err
-	}
-	if e.log, err = e.opts.OpenLog(e); err != nil {
-		return err
-	}
-	return e.recover()
-}
-
-// openState opens the store, or makes it, and reads what it has.
-func (e *Replica) openState() (err error) {
-	secret, isOwn := e.opts.Secret, e.opts.Secret == [32]byte{}
-	if isOwn {
-		if _, err := rand.Read(secret[:]); err != nil {
-			return err
-		}
-	}
-	if e.store, err = store.Open(e.storeOptions(e.opts.MayMake, secret)); err != nil {
-		return err
-	}
-	if !isOwn && e.store.Secret != secret {
-		return fmt.Errorf("%w: %q is of another cluster", store.ErrStore, e.opts.Dir)
-	}
-	return e.loadStore()
-}
-
-func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
-	o := &e.opts
-	return store.Options{
-		FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "state"), Logger: o.Logger, New: isNew, Secret: secret, Limits: &o.Limits,
-		Cache: o.StoreCache, CacheBytes: o.StoreCacheBytes, MemTableBytes: o.StoreMemTableBytes, Note: e.Note,
-		OnFailure: e.fail,
-	}
-}
-
-// Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Who comes later
-// gets ErrClosed.
-func (e *Replica) Close() error {
-	if e.closing.Swap(true) {
-		return nil
-	}
-	// Who waits for records that come no more may be of the engine's own, whom Close waits for.
-	for _, w := range e.workers {
-		w.queue.mu.Lock()
-		w.queue.cond.Broadcast()
-		w.queue.mu.Unlock()
-	}
-	e.Follow()
-	if e.opts.ownsLog {
-		e.endOwnLog()
-	}
-	close(e.stop)
-	e.window.end()
-	e.background.Wait()
-	e.usable.Lock() // who reads has gone, who comes finds it closing
-	e.usable.Unlock()
-	err := e.Failed()
-	if err == nil {
-		e.drain()
-		err = e.checkpoint()
-	}
-	err = errors.Join(err, e.log.Close())
-	for _, w := range e.workers {
-		w.retire()
-	}
-	return errors.Join(err, e.letGo())
-}
-
-// abandon ends what a failed Open has begun.
-func (e *Replica) abandon() {
-	close(e.stop)
-	e.window.end()
-	e.background.Wait()
-	if e.recovering.Load() {
-		for _, w := range e.workers {
-			w.retire()
-		}
-	}
-	if e.log != nil {
-		_ = e.log.Close() // nothing was appended
-	}
-	_ = e.letGo()
-}
-
-// letGo gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
-// middle of it.
-func (e *Replica) letGo() error {
-	if e.store != nil && isClosed(e.store.Dead()) {
-		return nil
-	}
-	var err error
-	e.Free()
-	if e.store != nil {
-		err = e.store.Close()
-	}
-	return err
 }
 
 // fail makes the first error final.
@@ -298,26 +158,11 @@ func (e *Replica) Enter() bool {
 // Leave ends what Enter has begun.
 func (e *Replica) Leave() { e.usable.RUnlock() }
 
-// Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
-type Stats struct {
-	machine.Stats
-	InflightBytes        int64 // records between Commit and applied
-	LogBytes             int64
-	DurablePosition      uint64
-	AppliedPosition      uint64
-	CheckpointedPosition uint64
-	LoggedBytes          int64 // of records given to the log since Open
-	UndeliveredBytes     int64 // of messages on their way to other groups
-}
-
-// Stats takes each worker's lock in turn; once a second is often enough.
-func (e *Replica) Stats() (s Stats) {
-	s.Stats = e.Machine.Stats()
-	if l := e.lead.Load(); l != nil {
-		s.UndeliveredBytes = l.backlog.Load()
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
-	s.InflightBytes, s.LogBytes, s.LoggedBytes = e.inflight.Load(), e.log.Bytes(), e.logged.Load()
-	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),
-		e.CheckpointedPosition()
-	return s
 }

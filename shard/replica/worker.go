@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"math/bits"
 	"sync"
 
 	"millrace/shard/machine"
@@ -207,3 +208,5 @@ func (w *worker) retire() {
 	w.queue.mu.Unlock()
 	<-w.gone
 }
+
+func popcount(x uint64) int { return bits.OnesCount64(x) }

@@ -7,9 +7,85 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/books"
 	"millrace/shard/entries"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
+
+// deleteUser removes a profile and leaves a tombstone, so that its number is never given again; its directory rows are
+// told.
+func (w *Worker) deleteUser(p *Partition, o op.Op) error {
+	s, err := w.lookup(p, o.Number())
+	if s == nil || err != nil {
+		return err
+	}
+	b := w.entryOf(s)
+	if profile.Kind(b) != profile.KindUser || profile.Workspace(b) != w.applying.rec.Workspace {
+		return nil
+	}
+	rec := w.applying.rec
+	p.Trail.Erase(s.Number)
+	w.forgetMerged(p, b)
+	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
+		// It has changed since the op was made: the event log must know of more.
+		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place()))
+	}
+	w.eraseElsewhere(p, b)
+	w.m.unblock(s.Number)
+	w.eachRow(b, func(id op.IDKind, key []byte) {
+		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
+	})
+	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
+	// A row of this partition may have gone and moved slots.
+	if s, err = w.lookup(p, o.Number()); err != nil || s == nil {
+		return err
+	}
+	profilesDeleted.Inc()
+	w.setApart(p, s.Number, books.ApartElsewhere)
+	return w.update(s, w.fresh)
+}
+
+// eachRow calls f for every directory row that a profile stands in.
+func (w *Worker) eachRow(b []byte, f func(id op.IDKind, key []byte)) {
+	var keys entries.Keys
+	keys.Read(b)
+	for _, k := range keys.List {
+		f(k.ID, k.Key)
+	}
+}
+
+func (w *Worker) appendErased(blob []byte, number uint64, until profile.Place) []byte {
+	return bodies.AppendErased(nil, blob, number, until, w.m.hasher, w.m.opts.Groups)
+}
+
+// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody
+// is.
+func (w *Worker) eraseEvents(p *Partition, number uint64, body []byte) {
+	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
+}
+
+// eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its
+// formers.
+func (w *Worker) eraseElsewhere(p *Partition, blob []byte) {
+	var partitions []uint8
+	deletes := make(map[uint8][]byte)
+	bodies.EachFormer(blob, func(x bodies.Erased) {
+		if bodies.OneLog(nobodyIn(p.ID), x.Number, w.m.opts.Groups) {
+			return
+		}
+		to := identity.Partition(x.Number)
+		if deletes[to] == nil {
+			partitions = append(partitions, to)
+		}
+		deletes[to] = x.Append(deletes[to])
+	})
+	for _, to := range partitions {
+		w.eraseEvents(p, nobodyIn(to), deletes[to])
+	}
+}
+
+// nobodyIn is a number in a partition that is never anybody's.
+func nobodyIn(partition uint8) uint64 { return uint64(partition) << 56 }
 
 // importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).
 func (w *Worker) importUser(p *Partition, o op.Op) error {

@@ -1,0 +1,128 @@
+package millrace
+
+import (
+	"cmp"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// filesUp is how many arrows between the files of a package run back up, when its files stand in their best order: an
+// arrow is that a file uses functions, methods or types of another. A package below shard that is not here has none, so
+// its files can be read from top to bottom. A number may fall, and is lowered here then; none rises.
+var filesUp = map[string]int{
+	"shard":                   14,
+	"shard/backup":            1,
+	"shard/books":             1,
+	"shard/cluster":           35,
+	"shard/cluster/placement": 7,
+	"shard/eventlog":          17,
+	"shard/machine":           4,
+	"shard/profile":           5,
+	"shard/replica":           9,
+	"shard/store":             2,
+}
+
+func TestFilesPointDown(t *testing.T) {
+	packages := importsOf(t, false)
+	for pkg := range filesUp {
+		require.Contains(t, packages, pkg)
+	}
+	std := generics{importer.ForCompiler(token.NewFileSet(), "source", nil)}
+	for pkg := range packages {
+		if matches([]string{"shard/..."}, pkg) {
+			uses := usesOfFiles(t, pkg, std)
+			order := bestOrder(uses)
+			if up := arrowsUp(uses, order); len(up) != filesUp[pkg] {
+				t.Errorf("package %q: %d arrows between files run back up, filesUp says %d\n\tin the order %v:\n\t%v",
+					pkg, len(up), filesUp[pkg], order, strings.Join(up, ", "))
+			}
+		}
+	}
+}
+
+// usesOfFiles reads a package, and says of each file which others have what it uses.
+func usesOfFiles(t *testing.T, pkg string, imports types.Importer) map[string]map[string]bool {
+	set, uses := token.NewFileSet(), map[string]map[string]bool{}
+	names, err := filepath.Glob(filepath.FromSlash(pkg + "/*.go"))
+	require.NoError(t, err)
+	var files []*ast.File
+	for _, name := range names {
+		if !strings.HasSuffix(name, "_test.go") {
+			f, err := parser.ParseFile(set, name, nil, 0)
+			require.NoError(t, err)
+			files, uses[filepath.Base(name)] = append(files, f), map[string]bool{}
+		}
+	}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	conf := types.Config{Importer: imports, Error: func(error) {}}
+	p, _ := conf.Check(pkg, set, files, info) // it finds much undefined: what other packages have
+	file := func(at token.Pos) string { return filepath.Base(set.Position(at).Filename) }
+	for ident, used := range info.Uses {
+		f, isFunc := used.(*types.Func)
+		isMethod := isFunc && f.Signature().Recv() != nil
+		if used.Pkg() == p && (used.Parent() == p.Scope() || isMethod) && file(ident.Pos()) != file(used.Pos()) {
+			uses[file(ident.Pos())][file(used.Pos())] = true
+		}
+	}
+	return uses
+}
+
+// generics imports the packages whose generic types and functions give a package its own types back; of all others,
+// which can't use it, it has the names alone.
+type generics struct{ types.Importer }
+
+func (g generics) Import(name string) (*types.Package, error) {
+	if slices.Contains([]string{"cmp", "iter", "maps", "slices", "sync", "sync/atomic"}, name) {
+		return g.Importer.Import(name)
+	}
+	base := path.Base(name)
+	if strings.Trim(base, "v0123456789") == "" {
+		base = path.Base(path.Dir(name))
+	}
+	p := types.NewPackage(name, base)
+	p.MarkComplete()
+	return p, nil
+}
+
+// bestOrder is one of which no file can be moved so that fewer arrows run back up: always the same, if not the best.
+func bestOrder(uses map[string]map[string]bool) []string {
+	order := slices.SortedFunc(maps.Keys(uses), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(uses[b]), len(uses[a])), cmp.Compare(a, b))
+	})
+	for fewest, before := len(arrowsUp(uses, order)), -1; fewest != before; {
+		before = fewest
+		for _, file := range slices.Sorted(maps.Keys(uses)) {
+			rest := slices.DeleteFunc(slices.Clone(order), func(f string) bool { return f == file })
+			for at := range order {
+				moved := slices.Insert(slices.Clone(rest), at, file)
+				if n := len(arrowsUp(uses, moved)); n < fewest {
+					order, fewest = moved, n
+				}
+			}
+		}
+	}
+	return order
+}
+
+// arrowsUp are the arrows to files that stand before those that use them.
+func arrowsUp(uses map[string]map[string]bool, order []string) (up []string) {
+	for at, from := range order {
+		for _, to := range order[:at] {
+			if uses[from][to] {
+				up = append(up, from+" ▸ "+to)
+			}
+		}
+	}
+	return up
+}
