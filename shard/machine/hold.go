@@ -11,7 +11,8 @@ import (
 	"millrace/shard/store"
 )
 
-// Who is held, and for what, is a book of its partition (held). Who waits, waits for pins: without any there is no list.
+// Who is held, and for what, is a book of its partition (held). Who waits, waits for pins: without any there is no
+// list.
 
 func (p *Partition) isPinned(number uint64) bool {
 	h := p.held[number]

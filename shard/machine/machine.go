@@ -1,9 +1,9 @@
 // Package machine is the state machine of a replica: a range of partitions, with their entries, books and outboxes, and
 // what each kind of op does to them.
 //
-// It has no log and no leadership, and no goroutine outlives a call. Who has it apply (package replica) gives each worker
-// the records that concern it, in log order, carries the messages that come of them (package effect), and has what is
-// dirty saved. All else reads.
+// It has no log and no leadership, and no goroutine outlives a call. Who has it apply (package replica) gives each
+// worker the records that concern it, in log order, carries the messages that come of them (package effect), and has
+// what is dirty saved. All else reads.
 //
 // Invariants, besides those of package shard:
 //   - A partition belongs to one worker. Whoever touches a partition, or the worker's arena, holds the worker's lock:
