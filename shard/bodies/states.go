@@ -46,8 +46,8 @@ func AppendStatesFor(dst []byte, changes []profile.StateChange, id op.IDKind) []
 	return dst
 }
 
-// ParseStates reads what AppendStates has written.
-func ParseStates(b []byte) (changes []profile.StateChange) {
+// ParseStates appends what AppendStates has written in b.
+func ParseStates(changes []profile.StateChange, b []byte) []profile.StateChange {
 	for len(b) > 0 {
 		var c profile.StateChange
 		c, b = NextState(b)

@@ -3,6 +3,8 @@ package effect
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
+	"slices"
 	"sync/atomic"
 
 	"millrace/shard/bodies"
@@ -23,6 +25,36 @@ type Message struct {
 	Last    bool   // it goes when all that its partition has sent before is applied; see leadership
 	Applied atomic.Bool
 	Future  *Future // who waits for it; nil after a restart
+	next    *Message
+}
+
+// List is messages on their way from a worker to its leadership, in order. The zero List is empty.
+type List struct{ first, last *Message }
+
+// Add puts a message at the end. It may be in one list only.
+func (l *List) Add(m *Message) {
+	if l.first == nil {
+		l.first = m
+	} else {
+		l.last.next = m
+	}
+	l.last = m
+}
+
+// IsEmpty says whether there is no message.
+func (l *List) IsEmpty() bool { return l.first == nil }
+
+// All takes the messages out, one after the other.
+func (l *List) All() iter.Seq[*Message] {
+	return func(yield func(*Message) bool) {
+		for l.first != nil {
+			m := l.first
+			l.first, m.next = m.next, nil
+			if !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // MessageHeadroom is what a message has before its record.
@@ -40,12 +72,27 @@ func NewMessage(
 		addNames(scratch, rec.Names, kind, body)
 	}
 	scratch.Append(kind, flags, number, body, key)
-	data := append([]byte{}, scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp)...)
+	m := withBody(scratch.Finish(rec.Workspace, rec.Actor, rec.Stamp))
+	data := m.Body
 	data[0] = sender
 	binary.LittleEndian.PutUint64(data[1:], seq)
 	binary.LittleEndian.PutUint64(data[9:], owner)
-	return &Message{Sender: sender, Seq: seq, Number: number, Body: data, Token: bodies.IsToken(kind),
-		Last: kind == op.Absorb}
+	m.Sender, m.Seq, m.Number, m.Token, m.Last = sender, seq, number, bodies.IsToken(kind), kind == op.Absorb
+	return m
+}
+
+// withBody makes a message with a copy of its body, both in one object when that is as small as most.
+func withBody(body []byte) *Message {
+	const small = 128
+	if len(body) > small {
+		return &Message{Body: slices.Clone(body)}
+	}
+	m := &struct {
+		Message
+		body [small]byte
+	}{}
+	m.Body = append(m.body[:0], body...)
+	return &m.Message
 }
 
 // addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are

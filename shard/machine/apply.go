@@ -327,10 +327,14 @@ func (w *Worker) receive(p *Partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	outer := w.applying.rec
-	w.applying.rec = &rec
-	w.applying.owner = binary.LittleEndian.Uint64(body[9:])
 	inner, _ := op.Next(rec.Ops)
+	if inner.Kind() == op.Message {
+		return fmt.Errorf("%w: a message in a message", op.ErrMalformed)
+	}
+	outer := w.applying.rec
+	w.carried = rec
+	w.applying.rec = &w.carried
+	w.applying.owner = binary.LittleEndian.Uint64(body[9:])
 	err = w.applyOp(p, inner)
 	w.applying.rec = outer
 	return err

@@ -229,8 +229,9 @@ func (w *Worker) left(p *Partition, o op.Op) error {
 		return err
 	}
 	had := bodies.StatesOf(w.entryOf(s))
-	until, states := int64(binary.LittleEndian.Uint64(o.Body())), bodies.ParseStates(o.Body()[8:])
-	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, states)
+	until := int64(binary.LittleEndian.Uint64(o.Body()))
+	w.states = bodies.ParseStates(w.states[:0], o.Body()[8:])
+	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, w.states)
 	w.noteAll(p, s.Number, had, out)
 	return w.update(s, out)
 }
@@ -243,7 +244,9 @@ func (w *Worker) setRowState(p *Partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	number, changes := binary.LittleEndian.Uint64(o.Body()), bodies.ParseStates(o.Body()[8:])
+	number := binary.LittleEndian.Uint64(o.Body())
+	w.states = bodies.ParseStates(w.states[:0], o.Body()[8:])
+	changes := w.states
 	if o.Flags().Has(op.Offer) {
 		if s == nil || !isAlone(w.entryOf(s), number) {
 			return nil

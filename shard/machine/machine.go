@@ -115,8 +115,8 @@ type Worker struct {
 	evictAt    evictAt
 	applying   applying
 	rec        op.Record
-	sent       []*effect.Message // by the record at hand, for the relay
-	lead       effect.Lead       // while the replica leads; nil otherwise
+	sent       effect.List // by the records at hand, for the leadership
+	lead       effect.Lead // while the replica leads; nil otherwise
 
 	// Scratch, kept from op to op.
 	ed                                   profile.Editor
@@ -126,6 +126,8 @@ type Worker struct {
 	absent                               []uint64 // sorted: what prefetch has not found for the records at hand
 
 	contact contactChange
+	states  []profile.StateChange // that a message brings
+	carried op.Record             // the record in a message
 
 	dirty    []uint64       // numbers, of the partition that is being saved
 	message  op.Builder     // of the message at hand

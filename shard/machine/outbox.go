@@ -26,7 +26,7 @@ func (w *Worker) send(p *Partition, kind op.Kind, flags op.Flags, number uint64,
 		}
 		return
 	}
-	w.sent = append(w.sent, m)
+	w.sent.Add(m)
 	if t := w.applying.future; t != nil {
 		m.Future = t
 		t.Expect(1)
@@ -56,7 +56,11 @@ func (p *Partition) forgetApplied() {
 		p.Outbox[n] = nil
 		n++
 	}
-	p.Outbox = p.Outbox[n:]
+	if n < len(p.Outbox) {
+		p.Outbox = p.Outbox[n:]
+	} else {
+		p.Outbox = p.Outbox[:0] // mostly, and then its memory is good for the next
+	}
 }
 
 // isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group

@@ -21,8 +21,8 @@ func (w *Worker) Begin(applied uint64) {
 }
 
 // TakeSent are the messages of what was applied since. The caller holds the lock.
-func (w *Worker) TakeSent() (sent []*effect.Message) {
-	sent, w.sent = w.sent, nil
+func (w *Worker) TakeSent() (sent effect.List) {
+	sent, w.sent = w.sent, effect.List{}
 	return sent
 }
 

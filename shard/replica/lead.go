@@ -90,7 +90,9 @@ func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int)
 				m.Future = t
 				t.Expect(1)
 			}
-			l.send([]*effect.Message{m})
+			var one effect.List
+			one.Add(m)
+			l.send(one)
 			resent++
 		}
 		p.Outbox[i] = m

@@ -187,13 +187,13 @@ func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
 }
 
 // send queues messages, each sender's in order. It never waits.
-func (l *leadership) send(messages []*effect.Message) {
+func (l *leadership) send(messages effect.List) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hasEnded() {
 		return
 	}
-	for _, m := range messages {
+	for m := range messages.All() {
 		if l.e.Owner(identity.Partition(m.Number)) == nil {
 			l.backlog.Add(int64(len(m.Body)))
 		}

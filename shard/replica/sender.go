@@ -34,9 +34,9 @@ func (p *relay) init() {
 
 // send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
 // the effect of requests that are bounded themselves.
-func (p *relay) send(m ...*effect.Message) {
+func (p *relay) send(m *effect.Message) {
 	p.mu.Lock()
-	p.waiting = append(p.waiting, m...)
+	p.waiting = append(p.waiting, m)
 	p.mu.Unlock()
 	p.cond.Signal()
 }
@@ -49,14 +49,16 @@ func (p *relay) close() {
 }
 
 func (e *Replica) runRelay(p *relay) {
-	var rest []*effect.Message
+	var taken, rest []*effect.Message
 	for {
 		if len(rest) == 0 {
+			clear(taken)
 			p.mu.Lock()
 			for len(p.waiting) == 0 && !p.closed {
 				p.cond.Wait()
 			}
-			rest, p.waiting = p.waiting, nil
+			taken, p.waiting = p.waiting, taken[:0]
+			rest = taken
 			p.mu.Unlock()
 			if len(rest) == 0 {
 				return
@@ -81,7 +83,7 @@ func (e *Replica) deliver(lead *leadership, messages []*effect.Message) (n int) 
 			break
 		}
 	}
-	c := &commit{Commit: machine.Commit{Messages: messages[:n:n]}}
+	c := &commit{Commit: machine.Commit{Messages: slices.Clone(messages[:n])}}
 	c.Context, c.Urgent = c, true
 	c.Finished = func() { lead.landedHere(c.Messages) }
 	data := b.Finish(0, 0, e.now(1))

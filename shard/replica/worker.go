@@ -119,7 +119,7 @@ func (w *worker) doLocked(items []*machine.Commit) (isCrowded bool, err error) {
 	if err != nil {
 		return isCrowded, err
 	}
-	if len(sent) > 0 {
+	if !sent.IsEmpty() {
 		lead.send(sent)
 	}
 	for _, c := range items {
