@@ -37,7 +37,7 @@ func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 	}
 	parts := make([]Part, len(s.parts))
 	for i := range s.parts {
-		s.parts[i].begin(record)
+		s.parts[i].begin(record, rec.Names)
 	}
 	for rest := rec.Ops; len(rest) > 0; of = of[1:] {
 		var o Op
@@ -93,8 +93,16 @@ func (p *splitPart) measure(o Op, at int64) {
 
 func (p *splitPart) uses(i int) bool { return p.used[i/64]&(1<<(i%64)) != 0 }
 
-func (p *splitPart) begin(whole []byte) {
-	p.record = append(make([]byte, 0, HeaderBytes+p.bytes+len(p.gaps)+64), whole[:HeaderBytes]...)
+// begin makes room for all that comes: the dictionary has no more than a name and its length, or a mark of others that
+// are left out, for each name.
+func (p *splitPart) begin(whole []byte, names Names) {
+	room := HeaderBytes + p.bytes + len(p.gaps) + binary.MaxVarintLen64
+	for i, name := range names {
+		if room += 2; i < 64*len(p.used) && p.uses(i) {
+			room += binary.MaxVarintLen16 + len(name)
+		}
+	}
+	p.record = append(make([]byte, 0, room), whole[:HeaderBytes]...)
 	binary.LittleEndian.PutUint32(p.record[20:], uint32(p.bytes))
 	binary.LittleEndian.PutUint32(p.record[28:], p.count)
 }

@@ -62,8 +62,8 @@ func sealEntry(b []byte) []byte {
 	return b
 }
 
-// openEntry checks an entry and calls f, unless it is nil, for its records. payload is a part of data.
-func openEntry(data []byte, f func(i int, count uint32, payload []byte) error) (h entryHeader, err error) {
+// openEntry reads the header of an entry, which it checks: its records are as they were proposed.
+func openEntry(data []byte) (h entryHeader, err error) {
 	if len(data) < entryHeaderBytes || binary.LittleEndian.Uint32(data) != entryVersion {
 		return h, fmt.Errorf("%w: %d bytes that aren't an entry of format %d", wal.ErrCorrupt, len(data), entryVersion)
 	}
@@ -79,45 +79,41 @@ func openEntry(data []byte, f func(i int, count uint32, payload []byte) error) (
 		return h, fmt.Errorf("%w: %d bytes behind an entry without records", wal.ErrCorrupt, len(data)-entryHeaderBytes)
 	}
 	h.records = int(records)
-	if f == nil {
-		return h, nil
-	}
-	rest := data[entryHeaderBytes:]
-	for i := range h.records {
-		if len(rest) < recordHeaderBytes ||
-			uint64(binary.LittleEndian.Uint32(rest)) > uint64(len(rest)-recordHeaderBytes) {
-			return h, fmt.Errorf("%w: an entry ends within record %d", wal.ErrCorrupt, i)
-		}
-		size, count := int(binary.LittleEndian.Uint32(rest)), binary.LittleEndian.Uint32(rest[4:])
-		end := recordHeaderBytes + size
-		if err := f(i, count, rest[recordHeaderBytes:end:end]); err != nil {
-			return h, err
-		}
-		rest = rest[end:]
-	}
-	if len(rest) > 0 {
-		return h, fmt.Errorf("%w: %d bytes behind an entry's records", wal.ErrCorrupt, len(rest))
-	}
 	return h, nil
 }
 
-// copyRecords appends the records of an entry at index, as copies with room for a header in front.
-func copyRecords(dst []*wal.Record, index uint64, data []byte) ([]*wal.Record, error) {
-	h, err := openEntry(data, nil)
-	if err != nil || h.records == 0 {
-		return dst, err
-	}
-	// One allocation for all: of each record's header here, 8 bytes are there already.
-	room := make([]byte, 0, len(data)-entryHeaderBytes+h.records*(wal.HeaderBytes-recordHeaderBytes))
-	records := make([]wal.Record, h.records)
-	_, err = openEntry(data, func(i int, count uint32, payload []byte) error {
-		start := len(room)
-		if start+wal.HeaderBytes+len(payload) > cap(room) {
-			return fmt.Errorf("%w: the records of an entry are larger than the entry", wal.ErrCorrupt)
+// each calls f for the records of an entry that was opened. The payload is what is left of record from wal.HeaderBytes
+// on, which is a part of data; before that is whatever lies there.
+func (h entryHeader) each(data []byte, f func(i int, count uint32, record []byte) error) error {
+	at := entryHeaderBytes
+	for i := range h.records {
+		rest := data[at:]
+		if len(rest) < recordHeaderBytes ||
+			uint64(binary.LittleEndian.Uint32(rest)) > uint64(len(rest)-recordHeaderBytes) {
+			return fmt.Errorf("%w: an entry ends within record %d", wal.ErrCorrupt, i)
 		}
-		room = room[:start+wal.HeaderBytes]
-		room = append(room, payload...)
-		records[i] = wal.Record{Data: room[start:len(room):len(room)], Count: count, Position: position(index, i)}
+		size, count := int(binary.LittleEndian.Uint32(rest)), binary.LittleEndian.Uint32(rest[4:])
+		begin := at + recordHeaderBytes
+		at = begin + size
+		if err := f(i, count, data[begin-wal.HeaderBytes:at:at]); err != nil {
+			return err
+		}
+	}
+	if at < len(data) {
+		return fmt.Errorf("%w: %d bytes behind an entry's records", wal.ErrCorrupt, len(data)-at)
+	}
+	return nil
+}
+
+// An entry has as much before its first payload as a record.
+const _ = uint(entryHeaderBytes + recordHeaderBytes - wal.HeaderBytes)
+
+// appendRecords appends the records of an entry at index. They are parts of data, in which nobody may write: raft has
+// it, too.
+func (h entryHeader) appendRecords(dst []*wal.Record, index uint64, data []byte) ([]*wal.Record, error) {
+	records := make([]wal.Record, h.records)
+	err := h.each(data, func(i int, count uint32, record []byte) error {
+		records[i] = wal.Record{Data: record, Count: count, Position: position(index, i)}
 		dst = append(dst, &records[i])
 		return nil
 	})

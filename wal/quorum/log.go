@@ -298,7 +298,7 @@ func (l *Log) recordsOf(index uint64) (int, error) {
 	if err := l.store.GetLog(index, &e); err != nil || e.Type != raft.LogCommand {
 		return 0, err
 	}
-	h, err := openEntry(e.Data, nil)
+	h, err := openEntry(e.Data)
 	return h.records, err
 }
 

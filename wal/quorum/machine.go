@@ -72,9 +72,9 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return make([]any, len(logs))
 }
 
-// take collects the records of an entry: those that were appended here, or copies.
+// take collects the records of an entry: those that were appended here, or parts of it.
 func (m *machine) take(e *raft.Log) error {
-	h, err := openEntry(e.Data, nil)
+	h, err := openEntry(e.Data)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (m *machine) take(e *raft.Log) error {
 			return nil
 		}
 	}
-	m.records, err = copyRecords(m.records, e.Index, e.Data)
+	m.records, err = h.appendRecords(m.records, e.Index, e.Data)
 	return err
 }
 

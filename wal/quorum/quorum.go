@@ -89,8 +89,8 @@ type Options struct {
 	Base  uint64
 	State State
 	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others
-	// without one. The slice is lent for the call, the records are the caller's. Nothing is handed back while it runs:
-	// it should hand over and return. Required.
+	// without one. The slice is lent for the call, the records are the caller's, who may keep Data of others' but not
+	// write to it. Nothing is handed back while it runs: it should hand over and return. Required.
 	OnDurable func([]*wal.Record)
 	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost,
 	// or the log was closed or has failed. They are the caller's again; should they be in the log, OnDurable gets them

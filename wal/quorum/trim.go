@@ -45,12 +45,17 @@ func (l *Log) walk(from, to uint64, f func(position uint64, count uint32, payloa
 		case e.Type != raft.LogCommand:
 			continue
 		}
-		if _, err := openEntry(e.Data, func(i int, count uint32, payload []byte) error {
+		h, err := openEntry(e.Data)
+		if err != nil {
+			return err
+		}
+		err = h.each(e.Data, func(i int, count uint32, record []byte) error {
 			if p := position(index, i); p >= from && p <= to {
-				return f(p, count, payload)
+				return f(p, count, record[wal.HeaderBytes:])
 			}
 			return nil
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 	}
