@@ -7,7 +7,7 @@ BIN     := bin/millrace
 AT_ONCE := -p 3 -parallel 4
 
 # The packages where goroutines meet. Those whose tests run the server as a process of its own (cmd, loadtest) are under the race detector in `make stress`.
-RACE_PACKAGES ?= ./wal/... ./shard ./shard/machine ./shard/replica ./shard/backup ./shard/eventlog/... ./shard/cluster ./api ./api/console ./api/control ./api/keys ./api/ratelimit
+RACE_PACKAGES ?= ./wal/... ./shard ./shard/machine ./shard/replica ./shard/backup ./shard/eventlog/... ./shard/cluster/... ./api ./api/console ./api/control ./api/keys ./api/ratelimit
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters, when it is there: it builds everything anew for that, so that tests go without.

@@ -55,8 +55,15 @@ var arrows = map[string][]string{
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard/eventlog", "shard/replica", "wal"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/quorum"},
+	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
+	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
+	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
+	"shard/cluster/founding":  {"shard", "shard/backup", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/replica", "shard/stamp", "wal/durable", "wal/quorum"},
+	"shard/cluster/image":     {"shard/cluster/calls", "shard/replica", "wal", "wal/quorum"},
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
-	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/placement", "shard/eventlog", "shard/eventlog/event", "shard/identity", "shard/op", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/durable", "wal/quorum"},
+	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/quorum"},
+	"shard/cluster/routes":    {"shard/cluster/facts", "shard/cluster/placement", "shard/replica", "wal/quorum"},
 	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/cursor", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/event", "shard/op", "shard/profile", "wal", "wal/durable"},
 	"shard/eventlog/blocks":   {"shard/cursor", "shard/eventlog/event", "shard/op"},
 	"shard/eventlog/event":    {"shard/op", "shard/profile"},
@@ -83,7 +90,7 @@ var arrows = map[string][]string{
 // loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "ingest", "ingest/field", "shard", "shard/op"},
-	"api":                     {"api/admin", "api/census", "api/live", "ingest", "shard/cluster", "shard/cluster/placement", "wal", "wal/quorum"},
+	"api":                     {"api/admin", "api/census", "api/live", "ingest", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":              {"ingest", "shard/bodies", "shard/identity", "wal"},
 	"api/census":              {"shard/op"},
 	"api/live":                {"ingest"},
@@ -93,7 +100,7 @@ var testArrows = map[string][]string{
 	"shard/machine":           {"shard", "shard/replica", "wal"},
 	"shard/cluster/placement": {"shard/replica"},
 	"shard/backup":            {"shard", "shard/bodies", "shard/eventlog/event", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
-	"shard/cluster":           {"shard/profile"},
+	"shard/cluster":           {"shard/cluster/founding", "shard/identity", "shard/op", "shard/profile"},
 	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/identity", "shard/replica"},
 	"shard/eventlog/blocks":   {"wal/durable"},
 	"loadtest":                {"..."},
@@ -101,7 +108,7 @@ var testArrows = map[string][]string{
 
 // libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
 var libraries = map[string][]string{
-	"github.com/valyala/fasthttp":       {"api/...", "cmd/millrace/importer", "shard/cluster", "loadtest/...", "bench/..."},
+	"github.com/valyala/fasthttp":       {"api/...", "cmd/millrace/importer", "shard/cluster/calls", "loadtest/...", "bench/..."},
 	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
 	"github.com/cockroachdb/pebble/v2":  {"wal", "wal/durable", "shard/...", "bench/..."},
 	"github.com/alecthomas/kong":        {"cmd/..."},

@@ -24,7 +24,7 @@ var filesUp = map[string]int{
 	"shard":                   14,
 	"shard/backup":            1,
 	"shard/books":             1,
-	"shard/cluster":           35,
+	"shard/cluster":           4,
 	"shard/cluster/placement": 7,
 	"shard/eventlog":          7,
 	"shard/eventlog/blocks":   1,

@@ -20,6 +20,7 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/cluster"
+	"millrace/shard/cluster/facts"
 	"millrace/wal/quorum"
 )
 
@@ -115,7 +116,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		var limiter atomic.Pointer[ratelimit.Limiter]
 		var counter atomic.Pointer[census.Counter]
 		o := cluster.Options{
-			Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Listen: addresses[self], Members: addresses, Groups: 3, Replicas: 2,
+			Plan: facts.Plan{Node: self, Dir: filepath.Join(dir, fmt.Sprint(self)), Members: addresses, Groups: 3, Replicas: 2}, Listen: addresses[self],
 			Quorum: quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 			Engine: shard.Options{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20, Tap: d.live}, PingInterval: 100 * time.Millisecond,
 			// A busy machine is no reason to give up.

@@ -22,7 +22,7 @@ import (
 	"millrace/api/control"
 	"millrace/shard"
 	"millrace/shard/backup"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/founding"
 	"millrace/shard/eventlog"
 )
 
@@ -211,10 +211,10 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 
 // restoreCommand is `millrace restore`.
 type restoreCommand struct {
-	File           string `arg:"" help:"What millrace backup has written; - reads standard input."`
-	Data           string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
-	VerifyOnly     bool   `help:"Read all of it and check every byte; write nothing."`
-	bootstrapFlags `group:"Of the backup of a cluster:"`
+	File          string `arg:"" help:"What millrace backup has written; - reads standard input."`
+	Data          string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
+	VerifyOnly    bool   `help:"Read all of it and check every byte; write nothing."`
+	foundingFlags `group:"Of the backup of a cluster:"`
 }
 
 // Run makes a data directory, or none.
@@ -231,14 +231,14 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	defer stop()
 	var about backup.About
 	what := "intact"
-	var founded *cluster.Founded
+	var founded *founding.Founded
 	switch {
 	case c.VerifyOnly:
 		about, err = backup.Verify(ctx, archive)
 	case len(c.Members) > 0:
 		what = "restored to " + c.Data
 		err = inEmptyDir(c.Data, func() (err error) {
-			founded, about, err = cluster.RestoreBackup(ctx, archive, c.bootstrap(c.Data))
+			founded, about, err = founding.RestoreBackup(ctx, archive, c.options(c.Data))
 			return err
 		})
 	default:

@@ -11,23 +11,24 @@ import (
 	"slices"
 	"strings"
 
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/founding"
 	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
-// bootstrapFlags is what a cluster needs to be told that is made of data that are there.
-type bootstrapFlags struct {
+// foundingFlags is what a cluster needs to be told that is made of data that are there.
+type foundingFlags struct {
 	Node     uint32            `default:"1" env:"-" help:"The node that will have the directory."`
 	Members  map[uint32]string `mapsep:"," env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
 	Groups   int               `default:"0" env:"-" help:"Raft groups, fixed for ever. 0: two for each of --members and six at least, or as many as the backup has."`
 	Replicas int               `default:"0" env:"-" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
 }
 
-func (n *bootstrapFlags) bootstrap(dir string) cluster.Bootstrap {
-	f := cluster.Bootstrap{
+func (n *foundingFlags) options(dir string) founding.Options {
+	f := founding.Options{Plan: facts.Plan{
 		Dir: dir, Node: quorum.Node(n.Node), Members: map[quorum.Node]string{}, Groups: n.Groups, Replicas: n.Replicas,
-	}
+	}}
 	for node, address := range n.Members {
 		f.Members[quorum.Node(node)] = address
 	}
@@ -36,7 +37,7 @@ func (n *bootstrapFlags) bootstrap(dir string) cluster.Bootstrap {
 }
 
 // next says what is to be done now.
-func (n *bootstrapFlags) next(stdout io.Writer, dir string, f *cluster.Founded) error {
+func (n *foundingFlags) next(stdout io.Writer, dir string, f *founding.Founded) error {
 	nodes := slices.Sorted(maps.Keys(n.Members))
 	var list []string
 	for _, node := range nodes {
@@ -64,7 +65,7 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 type clusterImport struct {
 	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
 	To   string `arg:"" help:"Data directory of the first node of the new cluster; absent, or empty."`
-	bootstrapFlags
+	foundingFlags
 }
 
 // Run makes the directory, or nothing.
@@ -91,14 +92,14 @@ func (c *clusterImport) Run(s *session) error {
 		return err
 	}
 	defer unlock()
-	f := c.bootstrap(c.To)
+	f := c.options(c.To)
 	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must come to its end
 	show, stop := progress("import")
 	defer stop()
 	f.Progress = show
-	var founded *cluster.Founded
+	var founded *founding.Founded
 	if err := inEmptyDir(c.To, func() (err error) {
-		founded, err = cluster.Import(s.ctx, c.From, f)
+		founded, err = founding.Import(s.ctx, c.From, f)
 		return err
 	}); err != nil {
 		return err

@@ -27,7 +27,7 @@ import (
 	"millrace/api/control"
 	"millrace/ingest"
 	"millrace/shard"
-	"millrace/shard/cluster"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/eventlog"
 	"millrace/wal"
 )
@@ -217,7 +217,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		}
 		reload = append(reload, link)
 		o.cluster = c.clusterOptions(config, o, logger)
-	} else if err := cluster.CheckAlone(c.Data); err != nil {
+	} else if err := facts.CheckAlone(c.Data); err != nil {
 		return err
 	}
 	hup := make(chan os.Signal, 1) // from before the first answer on: whoever has had one may send it

@@ -24,6 +24,7 @@ import (
 	"millrace/api/ratelimit"
 	"millrace/shard"
 	"millrace/shard/cluster"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
@@ -144,8 +145,10 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 		admin = ""
 	}
 	return &cluster.Options{
-		Node: quorum.Node(c.Node), Dir: c.Data, Listen: c.Raft, Members: members, TLS: link,
-		API: c.Listen, Admin: admin, Groups: c.Groups, Replicas: c.Replicas, Pace: placement.Pace{Moves: c.MaxMoves},
+		Plan: facts.Plan{
+			Node: quorum.Node(c.Node), Dir: c.Data, Members: members, Groups: c.Groups, Replicas: c.Replicas,
+		},
+		Listen: c.Raft, TLS: link, API: c.Listen, Admin: admin, Pace: placement.Pace{Moves: c.MaxMoves},
 		Quorum: quorum.Options{
 			HeartbeatTimeout: c.RaftTimeout, DiskTimeout: orNone(c.DiskTimeout),
 			MinFreeBytes:   orNone(int64(c.MinFreeBytes)),

@@ -5,12 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"time"
 
+	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster/calls"
+	"millrace/shard/cluster/cut"
+	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/image"
 	"millrace/shard/replica"
+	"millrace/wal/quorum"
 )
 
 // Backup is what a backup has of a cluster: an image of each group, all at one cut. Release it.
@@ -18,22 +26,14 @@ type Backup struct {
 	About backup.About
 	Bytes int64 // of all files
 	n     *Node
-	parts []groupPart // by group
-	files [][]imageFile
-}
-
-// groupPart is the image of one group, here or on another node.
-type groupPart interface {
-	end(position uint64) error
-	open(file int) (io.ReadCloser, error)
-	release() error
+	parts []image.Image // by group
 }
 
 // Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, else on the node
 // that leads the group. All that is acknowledged before the call is in them. program is the version of the program, for
 // About. Errors: replica.ErrUnavailable, replica.ErrImage, errors of the disks.
 func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Backup, error) {
-	f := n.facts.Load()
+	f := n.facts.Get()
 	b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
 		Cluster: &backup.AboutCluster{Groups: f.Groups, Replicas: f.Replicas, Secret: f.Secret}}}
 	if err := b.take(ctx); err != nil {
@@ -54,43 +54,36 @@ func (b *Backup) take(ctx context.Context) error {
 		}
 		b.parts = append(b.parts, p)
 	}
-	positions, err := n.cut(ctx)
+	positions, err := n.cuts.Take(ctx, len(n.replicas))
 	if err != nil {
 		return err
 	}
 	for group, p := range b.parts {
-		if err := p.end(positions[group]); err != nil {
+		if err := p.End(positions[group]); err != nil {
 			return fmt.Errorf("group %d: %w", group, err)
 		}
-		files := filesOf(p)
-		b.files = append(b.files, files)
-		for _, f := range files {
-			b.Bytes += f.size
+		for _, f := range p.Files() {
+			b.Bytes += f.Size
 		}
 		b.About.Position = max(b.About.Position, positions[group])
 	}
 	return ctx.Err()
 }
 
-func filesOf(p groupPart) []imageFile {
-	if own, ok := p.(*groupImage); ok {
-		return own.files
-	}
-	return p.(*farImage).files
-}
-
-func (n *Node) imageOf(ctx context.Context, group uint32) (groupPart, error) {
+func (n *Node) imageOf(ctx context.Context, group uint32) (image.Image, error) {
 	if g := n.group(group); g != nil && g.phase.Load() == current {
 		return n.beginImage(ctx, group)
 	}
-	leader, err := n.await(group, time.Now().Add(n.opts.LeaderWait))
+	leader, err := n.routes.Soon(group, time.Time{})
 	if err != nil {
 		return nil, err
 	}
 	if leader == n.self {
 		return n.beginImage(ctx, group)
 	}
-	return n.remote(leader).beginImage(group)
+	return image.BeginFar(func(body calls.Body, deadline time.Time) ([]byte, error) {
+		return n.remote(leader).Ask(callImage, body, deadline)
+	}, group)
 }
 
 // Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when a node is
@@ -101,14 +94,14 @@ func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 		return a.Written(), err
 	}
 	for group, p := range b.parts {
-		for i, f := range b.files[group] {
-			name := path.Join(groupsDir, strconv.Itoa(group), f.name)
-			if err := b.writeFile(ctx, a, p, i, name, f.size); err != nil {
+		for i, f := range p.Files() {
+			name := path.Join(facts.GroupsDir, strconv.Itoa(group), f.Name)
+			if err := b.writeFile(ctx, a, p, i, name, f.Size); err != nil {
 				return a.Written(), fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		b.parts[group] = nil
-		if err := p.release(); err != nil {
+		if err := p.Release(); err != nil {
 			return a.Written(), fmt.Errorf("group %d: %w", group, err)
 		}
 	}
@@ -117,9 +110,9 @@ func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 }
 
 func (b *Backup) writeFile(
-	ctx context.Context, a *backup.Writer, p groupPart, file int, name string, size int64,
+	ctx context.Context, a *backup.Writer, p image.Image, file int, name string, size int64,
 ) error {
-	r, err := p.open(file)
+	r, err := p.Open(file)
 	if err != nil {
 		return err
 	}
@@ -131,7 +124,7 @@ func (b *Backup) Release() error {
 	var errs []error
 	for i, p := range b.parts {
 		if p != nil {
-			errs = append(errs, p.release())
+			errs = append(errs, p.Release())
 		}
 		b.parts[i] = nil
 	}
@@ -154,4 +147,112 @@ func (r attentive) Read(p []byte) (int, error) {
 		return 0, replica.ErrClosed
 	}
 	return r.Reader.Read(p)
+}
+
+// groupImage is an image of a group on this node.
+type groupImage struct {
+	g     *group
+	image *replica.Image // nil once it has ended
+	e     *replica.Replica
+	from  uint64 // the tail begins here
+	files []image.File
+}
+
+// beginImage copies what a replica of this node has. End or Release follows.
+func (n *Node) beginImage(ctx context.Context, id uint32) (_ image.Image, err error) {
+	g := n.group(id)
+	if g == nil {
+		return nil, fmt.Errorf("%w: group %d has no replica here", replica.ErrUnavailable, id)
+	}
+	e, events := g.replica.Load(), g.events.Load()
+	if e == nil || events == nil && id != shard.ControlGroup {
+		return nil, fmt.Errorf("%w: the replica of group %d is just being replaced", replica.ErrUnavailable, id)
+	}
+	i := &groupImage{g: g, e: e}
+	if err := os.RemoveAll(i.dir()); err != nil {
+		return nil, err
+	}
+	if i.image, err = e.BeginImage(ctx); err != nil {
+		return nil, err
+	}
+	i.from = i.image.Checkpointed() + 1
+	if events != nil {
+		var packed uint64
+		if err = events.PackTo(ctx, i.image.Checkpointed()); err == nil { // so that the tail is short
+			packed, err = events.Image(i.image.Path("events"))
+			i.from = min(i.from, packed+1)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, i.Release())
+	}
+	return i, nil
+}
+
+func (i *groupImage) dir() string { return filepath.Join(i.g.dir, "backup") }
+
+// End fixes the position. The replica's log is not held from then on.
+func (i *groupImage) End(position uint64) error {
+	if i.image == nil {
+		return image.ErrGone
+	}
+	deadline := time.Now().Add(cutWait)
+	if _, err := i.g.n.barrierOne(i.g.id, deadline); err != nil { // so that the replica here need not wait to be told
+		return err
+	}
+	if err := i.g.wait(position, deadline); err != nil {
+		return err
+	}
+	if err := image.WriteTail(i.image.Path("log"), i.from, position, i.e.ReadLog); err != nil {
+		return fmt.Errorf("write the tail of group %d: %w", i.g.id, err)
+	}
+	if err := os.Rename(filepath.Dir(i.image.Path("state")), i.dir()); err != nil {
+		return err
+	}
+	own := i.image
+	i.image = nil
+	if err := own.Release(); err != nil {
+		return err
+	}
+	var err error
+	i.files, err = image.FilesOf(i.dir())
+	return err
+}
+
+// Files are those of the image.
+func (i *groupImage) Files() []image.File { return i.files }
+
+// Open opens a file. Errors say, too, when the node is better off without the image.
+func (i *groupImage) Open(file int) (io.ReadCloser, error) {
+	if err := i.e.Ready(); err != nil {
+		return nil, err
+	}
+	return os.Open(filepath.Join(i.dir(), filepath.FromSlash(i.files[file].Name)))
+}
+
+// Release removes the image.
+func (i *groupImage) Release() error {
+	var err error
+	if i.image != nil {
+		err = i.image.Release()
+		i.image = nil
+	}
+	return errors.Join(err, os.RemoveAll(i.dir()))
+}
+
+// cutWait bounds how long a replica may need to have what is in a cut.
+const cutWait = time.Minute
+
+// gateOf is what a cut needs of a group that has a replica here, else nil.
+func (n *Node) gateOf(group uint32) (*cut.Gate, *quorum.Log) {
+	if g := n.group(group); g != nil {
+		return &g.gate, g.log
+	}
+	return nil, nil
+}
+
+func (n *Node) askCut(
+	to quorum.Node, body calls.Body, deadline time.Time, answer func(*calls.Reader) error,
+) error {
+	return n.remote(to).Post(calls.Services, callCut, body, deadline, answer)
 }

@@ -17,6 +17,8 @@ import (
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/bodies"
+	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/founding"
 	"millrace/wal/quorum"
 )
 
@@ -31,7 +33,7 @@ func (c *testCluster) takeBackup(node quorum.Node) []byte {
 	require.NoError(c.t, b.Release())
 	require.EqualValues(c.t, out.Len(), size)
 	require.Greater(c.t, size, b.Bytes)
-	left, err := filepath.Glob(filepath.Join(c.dir, "*", groupsDir, "*", "{backup,image}"))
+	left, err := filepath.Glob(filepath.Join(c.dir, "*", facts.GroupsDir, "*", "{backup,image}"))
 	require.NoError(c.t, err)
 	require.Empty(c.t, left)
 	return out.Bytes()
@@ -93,11 +95,11 @@ func TestBackupUnderLoad(t *testing.T) {
 				restored := newTestCluster(t, 2, nil)
 				f := restored.bootstrap()
 				f.Groups, f.Replicas = 0, 2
-				founded, about, err := RestoreBackup(context.Background(), bytes.NewReader(x.archive), f)
+				founded, about, err := founding.RestoreBackup(context.Background(), bytes.NewReader(x.archive), f)
 				require.NoError(t, err)
 				require.Equal(t, "test", about.Program)
 				require.Equal(t, 4, founded.Groups)
-				require.NotEqual(t, c.node(1).facts.Load().Cluster, founded.Cluster)
+				require.NotEqual(t, c.node(1).facts.Get().Cluster, founded.Cluster)
 				restored.start(1)
 				if i == 0 { // others join
 					restored.start(2)
@@ -151,13 +153,13 @@ func TestRestoreBackupRefuses(t *testing.T) {
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(seed, 1))
 	restored := newTestCluster(t, 1, nil)
-	restore := func(archive []byte, change func(*Bootstrap)) error {
+	restore := func(archive []byte, change func(*founding.Options)) error {
 		f := restored.bootstrap()
 		f.Groups = 0
 		if change != nil {
 			change(&f)
 		}
-		_, _, err := RestoreBackup(context.Background(), bytes.NewReader(archive), f)
+		_, _, err := founding.RestoreBackup(context.Background(), bytes.NewReader(archive), f)
 		if err != nil {
 			requireNothing(t, f.Dir)
 		}
@@ -171,7 +173,7 @@ func TestRestoreBackupRefuses(t *testing.T) {
 		flipped[at] ^= 1 << r.IntN(8)
 		require.Error(t, restore(flipped, nil), "byte %d", at)
 	}
-	require.ErrorContains(t, restore(archive, func(f *Bootstrap) { f.Groups = 8 }), "it is of 4 groups")
+	require.ErrorContains(t, restore(archive, func(f *founding.Options) { f.Groups = 8 }), "it is of 4 groups")
 	_, err = backup.Restore(context.Background(), nil, filepath.Join(t.TempDir(), "alone"), bytes.NewReader(archive))
 	require.ErrorContains(t, err, "it is the backup of a cluster")
 
@@ -190,6 +192,6 @@ func TestRestoreBackupRefuses(t *testing.T) {
 	n, err := events(restored.node(1).Coordinator(), 1, "u3", "bought")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	_, err = os.Stat(filepath.Join(restored.bootstrap().Dir, groupsDir, "1", "log", tailName))
+	_, err = os.Stat(filepath.Join(restored.bootstrap().Dir, facts.GroupsDir, "1", "log", "TAIL"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

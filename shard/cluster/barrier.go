@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
-	"golang.org/x/sync/errgroup"
 
+	"millrace/shard"
+	"millrace/shard/cluster/calls"
+	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
@@ -49,7 +51,7 @@ type barrierRound struct {
 // Barrier returns when what was acknowledged anywhere before the call is visible here; see shard.Nodes.
 func (m mesh) Barrier() error {
 	return m.barrierTogether(&m.barriers, func() error {
-		all := make([]uint32, len(m.routes.leaders))
+		all := make([]uint32, len(m.replicas))
 		for g := range all {
 			all[g] = uint32(g)
 		}
@@ -62,18 +64,17 @@ func (m mesh) Barrier() error {
 func (m mesh) BarrierOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
 	for _, p := range partitions {
-		if g := m.routes.groupOf[p]; !slices.Contains(groups, g) {
+		if g := m.routes.GroupOf(p); !slices.Contains(groups, g) {
 			groups = append(groups, g)
 		}
 	}
 	if len(groups) > fewGroups {
 		return m.barrier(groups...)
 	}
-	var asking errgroup.Group
-	for _, g := range groups[1:] {
-		asking.Go(func() error { return m.barrierGroup(g) })
+	if len(groups) == 1 {
+		return m.barrierGroup(groups[0])
 	}
-	return errors.Join(m.barrierGroup(groups[0]), asking.Wait())
+	return together(groups, m.barrierGroup)
 }
 
 const fewGroups = 4
@@ -112,6 +113,16 @@ func (m mesh) BarrierControl() error {
 	return nil
 }
 
+// barrierControl returns when what was acknowledged in the control group before the call is applied here.
+func (n *Node) barrierControl(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	mark, err := n.barrierOne(shard.ControlGroup, deadline)
+	if err != nil {
+		return err
+	}
+	return n.group(shard.ControlGroup).wait(mark.position, deadline)
+}
+
 func (f *barriers) run(ask func() error) {
 	for {
 		f.mu.Lock()
@@ -132,7 +143,7 @@ func (f *barriers) run(ask func() error) {
 type readIndex struct {
 	group    uint32
 	position uint64
-	code     errCode
+	code     calls.Code
 	hint     uint64
 	// index and term of an entry at the position or behind it that is committed (quorum.Log.Learn)
 	index, term uint64
@@ -150,7 +161,7 @@ func (n *Node) barrier(groups ...uint32) (err error) {
 	marks := make([]readIndex, len(groups))
 	for i, id := range groups {
 		g := n.group(id)
-		marks[i] = readIndex{group: id, code: codeNotLeader, waits: g != nil && g.phase.Load() != behind}
+		marks[i] = readIndex{group: id, code: calls.NotLeader, waits: g != nil && g.phase.Load() != behind}
 	}
 	deadline := time.Now().Add(n.opts.BarrierTimeout)
 	if err := n.askMarks(marks, deadline); err != nil {
@@ -175,7 +186,7 @@ func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 	if g == nil {
 		return nil
 	}
-	if m.group == controlGroup { // is nowhere else
+	if m.group == shard.ControlGroup { // is nowhere else
 		return g.wait(m.position, deadline)
 	}
 	err := g.wait(m.position, lag)
@@ -191,63 +202,43 @@ func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 
 // askMarks fills in all marks that are not there yet, by one call to each leader at a time.
 func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
-	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
+	for wait := time.Millisecond; ; wait = min(2*wait, routes.MaxPause) {
 		byLeader := map[quorum.Node][]*readIndex{}
 		for i := range marks {
 			m := &marks[i]
-			if m.code == codeOK {
+			if m.code == calls.OK {
 				continue
 			}
-			wait := time.Now().Add(n.opts.LeaderWait)
-			if wait.After(deadline) {
-				wait = deadline
-			}
-			leader, err := n.await(m.group, wait)
+			leader, err := n.routes.Soon(m.group, deadline)
 			if err != nil {
 				return err
 			}
 			byLeader[leader] = append(byLeader[leader], m)
 		}
-		if len(byLeader) == 0 {
-			return nil
-		}
 		var asking sync.WaitGroup
 		for leader, list := range byLeader {
-			asking.Add(1)
-			go func() {
-				defer asking.Done()
-				if leader == n.self {
-					n.markHere(list, deadline)
-				} else {
-					n.remote(leader).mark(list, deadline)
-				}
-				for _, m := range list {
-					if m.code != codeOK {
-						n.routes.put(m.group, m.hint)
-						n.routes.resign(m.group, leader)
-					}
-				}
-			}()
+			asking.Go(func() { n.askLeader(leader, list, deadline) })
 		}
 		asking.Wait()
-		if time.Now().After(deadline) {
-			for i := range marks {
-				if marks[i].code != codeOK {
-					return replica.ErrUnavailable
-				}
-			}
+		if !slices.ContainsFunc(marks, func(m readIndex) bool { return m.code != calls.OK }) {
 			return nil
 		}
-		for i := range marks {
-			if marks[i].code == codeOK {
-				continue
-			}
-			select {
-			case <-time.After(pause):
-			case <-n.stop:
-				return replica.ErrUnavailable
-			}
-			break
+		if time.Now().After(deadline) || !pause(n.context, wait) {
+			return replica.ErrUnavailable
+		}
+	}
+}
+
+func (n *Node) askLeader(leader quorum.Node, marks []*readIndex, deadline time.Time) {
+	if leader == n.self {
+		n.markHere(marks, deadline)
+	} else {
+		n.remote(leader).mark(marks, deadline)
+	}
+	for _, m := range marks {
+		if m.code != calls.OK {
+			n.routes.Put(m.group, m.hint)
+			n.routes.Resign(m.group, leader)
 		}
 	}
 }
@@ -256,24 +247,19 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()
-	var asking sync.WaitGroup
-	for _, m := range marks {
+	_ = together(marks, func(m *readIndex) error {
 		g := n.group(m.group)
-		if m.code, m.hint = codeNotLeader, 0; g == nil {
-			continue
+		if m.code, m.hint = calls.NotLeader, 0; g == nil {
+			return nil
 		}
-		asking.Add(1)
-		go func() {
-			defer asking.Done()
-			position, err := g.log.Barrier(ctx)
-			m.index, m.term = g.log.Committed()
-			if m.position, m.code = position, codeOf(err); m.code == codeNotLeader {
-				n.lookAt(m.group)
-				m.hint = n.routes.hint(m.group)
-			}
-		}()
-	}
-	asking.Wait()
+		position, err := g.log.Barrier(ctx)
+		m.index, m.term = g.log.Committed()
+		if m.position, m.code = position, calls.CodeOf(err); m.code == calls.NotLeader {
+			n.routes.LookAt(m.group)
+			m.hint = n.routes.Hint(m.group)
+		}
+		return nil
+	})
 }
 
 // mark asks another node.
@@ -281,20 +267,19 @@ func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 //	body    timeout ms u32, groups u32 each
 //	answer  for each group: code u8, hint u64, position u64, the last committed entry's index u64 and term u64
 func (r *remote) mark(marks []*readIndex, deadline time.Time) {
-	body := appendU32(make([]byte, headerBytes, headerBytes+4+4*len(marks)),
-		uint32(max(time.Until(deadline), 0).Milliseconds()))
+	body := calls.NewBody(4 + 4*len(marks)).Millis(deadline)
 	for _, m := range marks {
-		body = appendU32(body, m.group)
+		body = body.U32(m.group)
 	}
-	err := r.post(r.services, callBarrier, body, deadline.Add(answerTime), func(x *reader) error {
+	err := r.Post(calls.Services, callBarrier, body, deadline.Add(answerTime), func(x *calls.Reader) error {
 		for _, m := range marks {
-			code := errCode(x.u8())
-			m.hint, m.position, m.index, m.term = x.u64(), x.u64(), x.u64(), x.u64()
-			if x.short {
+			code := calls.Code(x.Byte())
+			m.hint, m.position, m.index, m.term = x.U64(), x.U64(), x.U64(), x.U64()
+			if x.Bad {
 				continue
 			}
 			m.code = code
-			if g := r.n.group(m.group); g != nil && code == codeOK {
+			if g := r.n.group(m.group); g != nil && code == calls.OK {
 				g.log.Learn(m.index, m.term)
 			}
 		}
@@ -302,36 +287,34 @@ func (r *remote) mark(marks []*readIndex, deadline time.Time) {
 	})
 	if err != nil {
 		for _, m := range marks {
-			m.code, m.hint = codeUnavailable, 0
+			m.code, m.hint = calls.Unavailable, 0
 		}
 	}
 }
 
-func (n *Node) serveBarrier(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
-	x := &reader{rest: body}
-	timeout := time.Duration(x.u32()) * time.Millisecond
+func (n *Node) serveBarrier(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	timeout := x.Millis()
 	var marks []*readIndex
-	for len(x.rest) > 0 && !x.short {
-		m := &readIndex{group: x.u32()}
-		if int(m.group) >= len(n.routes.leaders) {
-			return dst, errMalformed
+	for len(x.Rest) > 0 {
+		m := &readIndex{group: x.U32()}
+		if !n.routes.Has(m.group) {
+			return dst, calls.ErrMalformed
 		}
 		marks = append(marks, m)
 	}
-	if err := x.err(); err != nil {
+	if err := x.Err(); err != nil {
 		return dst, err
 	}
-	n.markHere(marks, time.Now().Add(min(timeout, maxWait)))
+	n.markHere(marks, time.Now().Add(timeout))
 	for _, m := range marks {
-		dst = appendU64(appendU64(append(dst, byte(m.code)), m.hint), m.position)
-		dst = appendU64(appendU64(dst, m.index), m.term)
+		dst = dst.Byte(byte(m.code)).U64(m.hint).U64(m.position).U64(m.index).U64(m.term)
 	}
 	return dst, nil
 }
 
 // barrierOne is a barrier of one group.
 func (n *Node) barrierOne(group uint32, deadline time.Time) (readIndex, error) {
-	marks := []readIndex{{group: group, code: codeNotLeader}}
+	marks := []readIndex{{group: group, code: calls.NotLeader}}
 	err := n.askMarks(marks, deadline)
 	return marks[0], err
 }
@@ -389,9 +372,7 @@ func (g *group) catchUp() {
 		if g.tryCatchUp() == nil {
 			return
 		}
-		select {
-		case <-time.After(maxRoutePause):
-		case <-g.context.Done():
+		if !pause(g.context, routes.MaxPause) {
 			return
 		}
 	}

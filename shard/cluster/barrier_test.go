@@ -26,14 +26,14 @@ type asker struct {
 
 func (c *testCluster) asker(node quorum.Node) *asker {
 	n := c.node(node)
-	secret, err := n.facts.Load().secret()
+	secret, err := n.facts.Get().SecretKey()
 	require.NoError(c.t, err)
 	return &asker{c, n, identity.NewHasher(secret)}
 }
 
 // group is the group that an identifier lies in.
 func (a *asker) group(id op.IDKind, key string) uint32 {
-	return a.n.routes.groupOf[identity.Partition(a.hasher.Number(testWorkspace, id, []byte(key)))]
+	return a.n.routes.GroupOf(identity.Partition(a.hasher.Number(testWorkspace, id, []byte(key))))
 }
 
 // name finds an identifier that lies in one of these groups.
@@ -48,7 +48,7 @@ func (a *asker) name(id op.IDKind, format string, groups ...uint32) string {
 // without are the user groups that have no replica on a node, and those that have.
 func (a *asker) without(node quorum.Node) (without, with []uint32) {
 	d, _ := a.n.documents.Get()
-	for id := uint32(1); int(id) < len(a.n.routes.leaders); id++ {
+	for id := uint32(1); int(id) < len(a.n.replicas); id++ {
 		if p := d.Groups[id]; p.Holds(node) {
 			with = append(with, id)
 		} else {
@@ -200,7 +200,7 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 	others := slices.DeleteFunc([]uint32{1, 2, 3, 4}, func(g uint32) bool { return g == at })
 	externalID := a.name(op.ExternalID, "user-%d", others...)
 	reader := quorum.Node(1) // who leads neither group, so what it has comes later
-	for reader == a.n.routes.leader(at) || reader == a.n.routes.leader(a.group(op.ExternalID, externalID)) {
+	for reader == a.n.routes.Leader(at) || reader == a.n.routes.Leader(a.group(op.ExternalID, externalID)) {
 		reader++
 	}
 	r, w := c.asker(reader), c.asker(reader%3+1)

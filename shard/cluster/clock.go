@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"millrace/shard/stamp"
@@ -53,26 +51,29 @@ func (r *remote) compareClocks(begun, said, ended time.Time) {
 	}
 }
 
-// checkClock is shard.ErrClock when this node's clock is too far from those of most of the nodes that it reaches. When
-// there is only one other, the one that is ahead is taken for wrong: the other one refuses its calls as well.
+// checkClock is judgeClock, of this node's clock and those of the nodes that it reaches.
 func (n *Node) checkClock() error {
-	bound := int64(n.opts.Engine.MaxClockOffset)
-	reached, behind, far := 0, 0, int64(0) // behind: this node is ahead of them
-	ahead := 0
+	var others []time.Duration
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
-		if !r.up.Load() {
-			return true
-		}
-		reached++
-		switch by := r.ahead.Load(); {
-		case by < -bound:
-			behind, far = behind+1, by
-		case by > bound:
-			ahead, far = ahead+1, by
+		if r.Up() {
+			others = append(others, time.Duration(r.ahead.Load()))
 		}
 		return true
 	})
-	if wrong := behind + ahead; 2*wrong <= reached || reached == 1 && ahead == 1 {
+	return judgeClock(others, n.opts.Engine.MaxClockOffset)
+}
+
+// judgeClock is stamp.ErrClock when this node's clock is too far from most of the others, which are ahead of it by so
+// much. When there is only one other, the one that is ahead is taken for wrong: the other one refuses its calls as
+// well.
+func judgeClock(others []time.Duration, bound time.Duration) error {
+	wrong, far := 0, time.Duration(0)
+	for _, ahead := range others {
+		if ahead.Abs() > bound {
+			wrong, far = wrong+1, ahead
+		}
+	}
+	if 2*wrong <= len(others) || len(others) == 1 && far > 0 {
 		return nil
 	}
 	where := "ahead of"
@@ -81,19 +82,5 @@ func (n *Node) checkClock() error {
 	}
 	return fmt.Errorf("%w: this node's clock is %v %s those of most of the nodes that it reaches, and %v are "+
 		"permitted (--max-clock-offset): set it right",
-		stamp.ErrClock, time.Duration(far).Abs().Truncate(time.Millisecond), where, time.Duration(bound))
-}
-
-// greet asks each of the others once how it is, before this node takes part in any group: so one with a wrong clock
-// never leads.
-func (n *Node) greet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
-	defer cancel()
-	var asking sync.WaitGroup
-	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
-		asking.Go(func() { _ = r.ping(ctx) }) // who doesn't answer now says later what time it is
-		return true
-	})
-	asking.Wait()
-	return n.checkClock()
+		stamp.ErrClock, far.Abs().Truncate(time.Millisecond), where, bound)
 }

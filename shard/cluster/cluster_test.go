@@ -16,6 +16,7 @@ import (
 
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -65,7 +66,7 @@ func (c *testCluster) options(node quorum.Node) Options {
 		out = os.Stderr
 	}
 	o := Options{
-		Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Listen: c.members[node], Members: c.members, Groups: 4,
+		Plan: facts.Plan{Node: node, Dir: filepath.Join(c.dir, fmt.Sprint(node)), Members: c.members, Groups: 4}, Listen: c.members[node],
 		Quorum:       quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 		Engine:       replica.EngineOptions{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
 		PingInterval: 100 * time.Millisecond, PingTimeout: calm, CommitTimeout: patience, BarrierTimeout: patience, LeaderWait: patience, DialTimeout: calm,

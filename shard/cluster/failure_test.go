@@ -15,6 +15,9 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard"
+	"millrace/shard/cluster/cut"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
@@ -56,14 +59,14 @@ func TestHandOverAnswersFirst(t *testing.T) {
 	c := startCluster(t, 3, func(o *Options) { o.HandOverTimeout = patience })
 	c.whole()
 	const requests, token = 60, 7
-	var gates []*gate
+	var gates []*cut.Gate
 	for _, n := range c.all() {
 		for i := range n.replicas {
 			gates = append(gates, &n.group(uint32(i)).gate)
 		}
 	}
 	for _, g := range gates { // what has an effect in another group waits
-		require.NoError(t, g.hold(context.Background(), token))
+		require.NoError(t, g.Hold(context.Background(), token))
 	}
 	answers := make(chan error, 2*requests)
 	ask := func(user string) {
@@ -102,7 +105,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 	}
 	time.Sleep(100 * time.Millisecond)
 	for _, g := range gates {
-		g.letGo(token)
+		g.LetGo(token)
 	}
 	require.NoError(t, steps.Wait())
 	for range 2 * requests {
@@ -138,9 +141,9 @@ func TestRollingRestart(t *testing.T) {
 	n := c.node(1)
 	c.eventually(func() error {
 		for _, other := range c.all() {
-			_ = other.group(controlGroup).log.Transfer(n.self) // whoever leads it
+			_ = other.group(shard.ControlGroup).log.Transfer(n.self) // whoever leads it
 		}
-		if !n.group(controlGroup).leads.Load() {
+		if !n.group(shard.ControlGroup).leads.Load() {
 			return errors.New("node 1 does not lead the control group yet")
 		}
 		return nil
@@ -247,18 +250,18 @@ func TestFirstStart(t *testing.T) {
 	defer cancel()
 	_, err := Open(ctx, c.options(1))
 	require.ErrorContains(t, err, "nodes [2 3] do not answer")
-	_, err = os.Stat(c.options(1).Dir + "/" + clusterFile)
+	_, err = os.Stat(c.options(1).Dir + "/" + facts.File)
 	require.NoError(t, err, "the disk has its name from the beginning")
 	c.start(1, 2, 3)
-	id := c.node(1).facts.Load().Cluster
+	id := c.node(1).facts.Get().Cluster
 	for _, n := range c.all() {
-		f := n.facts.Load()
+		f := n.facts.Get()
 		require.Equal(t, id, f.Cluster)
-		require.Equal(t, c.node(1).facts.Load().Secret, f.Secret)
+		require.Equal(t, c.node(1).facts.Get().Secret, f.Secret)
 		require.Len(t, f.Disks, 3)
 	}
-	require.ErrorContains(t, CheckAlone(c.options(1).Dir), "node 1 of a cluster")
-	require.NoError(t, CheckAlone(t.TempDir()))
+	require.ErrorContains(t, facts.CheckAlone(c.options(1).Dir), "node 1 of a cluster")
+	require.NoError(t, facts.CheckAlone(t.TempDir()))
 }
 
 func TestFirstStartWithDifferentMembers(t *testing.T) {

@@ -135,8 +135,8 @@ func (c *testCluster) another() (found quorum.Node) {
 	routes := c.node(1).routes
 	c.eventually(func() error {
 		one := false
-		for i := 1; i < len(routes.leaders); i++ {
-			switch leader := routes.leader(uint32(i)); leader {
+		for i := 1; i < len(c.node(1).replicas); i++ {
+			switch leader := routes.Leader(uint32(i)); leader {
 			case 0:
 			case 1:
 				one = true
@@ -166,8 +166,8 @@ func TestBarrierOfOneGroup(t *testing.T) {
 	n, lost := c.node(1), c.another()
 	require.NoError(t, n.Coordinator().Barrier()) // so that the replicas here are current, and there are connections
 	f.hide(lost)
-	for partition, group := range n.routes.groupOf {
-		if n.routes.leader(group) == 1 {
+	for partition := range identity.Partitions {
+		if n.routes.Leader(n.routes.GroupOf(uint8(partition))) == 1 {
 			require.NoError(t, mesh{n}.BarrierOf(uint8(partition)))
 		}
 	}

@@ -178,5 +178,5 @@ func vanish(n *Node) {
 
 // leaders are the nodes that lead groups, as a node knows.
 func (c *testCluster) leader(on quorum.Node, group uint32) quorum.Node {
-	return c.node(on).routes.leader(group)
+	return c.node(on).routes.Leader(group)
 }

@@ -2,11 +2,10 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
-	"strings"
 	"time"
 
 	"millrace/shard/bodies"
+	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
 )
@@ -18,38 +17,6 @@ func (n *Node) Operator() *placement.Operator { return n.operator }
 type peers struct{ *Node }
 
 var _ placement.Peers = peers{}
-
-func isClusterDocument(key string) bool { return strings.HasPrefix(key, placement.DocumentPrefix) }
-
-// report is what this node says of itself.
-func (n *Node) report() placement.Report {
-	report := placement.Report{
-		Node: n.self, Disk: n.facts.Load().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program,
-		Now: n.clock.Time(), Started: n.started,
-		Heard: map[quorum.Node]time.Time{},
-	}
-	for i := range n.replicas {
-		g := n.group(uint32(i))
-		if g == nil {
-			continue
-		}
-		r := placement.ReplicaReport{Status: g.log.Status()}
-		if e := g.replica.Load(); e != nil {
-			r.Applied = indexOf(e.AppliedPosition())
-		}
-		report.Replicas = append(report.Replicas, r)
-	}
-	n.remotes.Range(func(node quorum.Node, r *remote) bool {
-		if seen := r.seen.Load(); seen != 0 {
-			report.Heard[node] = time.Unix(0, seen)
-		}
-		return true
-	})
-	return report
-}
-
-// indexOf is the index of the entry that a position is in; see quorum.Log.
-func indexOf(position uint64) uint64 { return position >> 16 }
 
 // Report asks a node how it is.
 func (c peers) Report(ctx context.Context, node quorum.Node) (report placement.Report, err error) {
@@ -68,16 +35,11 @@ func (c peers) Step(ctx context.Context, node quorum.Node, s placement.Step) err
 	if node == c.self {
 		return c.step(s)
 	}
-	body, err := json.Marshal(s)
+	body, err := calls.NewBody(0).JSON(s)
 	if err != nil {
 		return err
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(c.opts.CommitTimeout)
-	}
-	_, err = c.remote(node).ask(callStep, body, deadline)
-	return err
+	return c.remote(node).Post(calls.Services, callStep, body, c.deadline(ctx), nil)
 }
 
 func (n *Node) step(s placement.Step) error {
@@ -95,9 +57,9 @@ func (n *Node) step(s placement.Step) error {
 	return s.Do(gently{g.log, g})
 }
 
-func (n *Node) serveStep(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
+func (n *Node) serveStep(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	var s placement.Step
-	if err := json.Unmarshal(body, &s); err != nil {
+	if err := x.JSON(&s); err != nil {
 		return dst, err
 	}
 	return dst, n.step(s)
@@ -125,7 +87,7 @@ func (n *Node) reconcile() {
 	ctx, cancel := context.WithCancel(n.context)
 	n.leading = cancel
 	n.background.start(func() {
-		placement.NewReconciler(n.operator, n.facts.Load().Members, n.opts.Audit).Run(ctx)
+		placement.NewReconciler(n.operator, n.facts.Get().Members, n.opts.Audit).Run(ctx)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/shard"
 	"millrace/shard/books"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -268,7 +269,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		return err
 	})
 	c.eventually(func() error {
-		left, err := os.ReadDir(filepath.Join(dir, groupsDir))
+		left, err := os.ReadDir(filepath.Join(dir, facts.GroupsDir))
 		if err == nil && len(left) != 1 {
 			err = fmt.Errorf("node 4 has %d directories of groups still", len(left))
 		}

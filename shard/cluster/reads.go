@@ -2,11 +2,12 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
 	"millrace/shard/books"
+	"millrace/shard/cluster/calls"
+	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
@@ -24,10 +25,10 @@ const (
 
 // Entry is the entry at number; see shard.Nodes.
 func (m mesh) Entry(number uint64) (blob []byte, err error) {
-	err = m.read(readEntry, uint8(number>>56), 0, number, func(x *reader) error {
-		if len(x.rest) > 0 {
-			x.u8()
-			blob = append([]byte{}, x.rest...)
+	err = m.read(readEntry, uint8(number>>56), 0, number, func(x *calls.Reader) error {
+		if len(x.Rest) > 0 {
+			x.Byte()
+			blob = append([]byte{}, x.Rest...)
 		}
 		return nil
 	})
@@ -36,20 +37,17 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 
 // TrailOf is the trail of the entry at number; see shard.Nodes.
 func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
-	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *reader) error {
+	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *calls.Reader) error {
 		trail = books.History{}
-		return json.Unmarshal(x.rest, &trail)
+		return x.JSON(&trail)
 	})
 	return trail, err
 }
 
 // BlockedPage is some of the block list; see shard.Nodes.
 func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
-	err = m.read(readPage, partition, workspace, after, func(x *reader) error {
-		numbers = nil
-		for more = x.u8() == 1; len(x.rest) > 0 && !x.short; {
-			numbers = append(numbers, x.u64())
-		}
+	err = m.read(readPage, partition, workspace, after, func(x *calls.Reader) error {
+		more, numbers = x.Bool(), x.U64s()
 		return nil
 	})
 	return numbers, more, err
@@ -57,64 +55,52 @@ func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numb
 
 // Flush returns when what the group of a partition had under way has arrived; see shard.Nodes.
 func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
-	err = m.read(readFlush, partition, 0, owner, func(x *reader) error {
-		for waiting = nil; len(x.rest) > 0 && !x.short; {
-			waiting = append(waiting, x.u64())
-		}
+	err = m.read(readFlush, partition, 0, owner, func(x *calls.Reader) error {
+		waiting = x.U64s()
 		return nil
 	})
 	return waiting, err
 }
 
 // read asks the leader of a partition's group, and the next one when that has changed.
-func (n *Node) read(what byte, partition uint8, workspace uint32, number uint64, answer func(*reader) error) error {
-	group := n.routes.groupOf[partition]
-	now := time.Now()
-	deadline := now.Add(n.opts.BarrierTimeout)
-	for pause := time.Millisecond; ; pause = min(2*pause, maxRoutePause) {
-		wait := time.Now().Add(n.opts.LeaderWait)
-		if wait.After(deadline) {
-			wait = deadline
-		}
-		leader, err := n.await(group, wait)
+func (n *Node) read(
+	what byte, partition uint8, workspace uint32, number uint64, answer func(*calls.Reader) error,
+) error {
+	group := n.routes.GroupOf(partition)
+	deadline := time.Now().Add(n.opts.BarrierTimeout)
+	for wait := time.Millisecond; ; wait = min(2*wait, routes.MaxPause) {
+		leader, err := n.routes.Soon(group, deadline)
 		if err != nil {
 			return err
 		}
 		if leader == n.self {
 			var out []byte
 			if out, err = n.readHere(nil, what, partition, workspace, number, deadline); err == nil {
-				return answer(&reader{rest: out})
+				return answer(calls.NewReader(out))
 			}
 		} else {
-			body := append(make([]byte, headerBytes, 32), what)
-			body = append(appendU32(body, uint32(max(time.Until(deadline), 0).Milliseconds())), partition)
-			body = appendU64(appendU32(body, workspace), number)
+			body := calls.NewBody(32).Byte(what).Millis(deadline).Byte(partition).U32(workspace).U64(number)
 			r := n.remote(leader)
-			if err = r.post(r.services, callEntry, body, deadline.Add(answerTime), answer); err == nil {
+			if err = r.Post(calls.Services, callEntry, body, deadline.Add(answerTime), answer); err == nil {
 				return nil
 			}
 		}
 		// Reading twice does no harm.
 		if !errors.Is(err, replica.ErrNotLeader) && !errors.Is(err, replica.ErrUnknown) &&
-			!errors.Is(err, replica.ErrUnavailable) && !wasNotSent(err) {
+			!errors.Is(err, replica.ErrUnavailable) && !calls.WasNotSent(err) {
 			return err
 		}
-		n.routes.resign(group, leader)
-		select {
-		case <-time.After(pause):
-		case <-n.stop:
-			return replica.ErrUnavailable
-		}
-		if time.Now().After(deadline) {
+		n.routes.Resign(group, leader)
+		if !pause(n.context, wait) || time.Now().After(deadline) {
 			return replica.ErrUnavailable
 		}
 	}
 }
 
 func (n *Node) readHere(
-	dst []byte, what byte, partition uint8, workspace uint32, number uint64, deadline time.Time,
-) ([]byte, error) {
-	g := n.group(n.routes.groupOf[partition])
+	dst calls.Body, what byte, partition uint8, workspace uint32, number uint64, deadline time.Time,
+) (calls.Body, error) {
+	g := n.group(n.routes.GroupOf(partition))
 	if g == nil {
 		return dst, replica.ErrNotLeader
 	}
@@ -130,10 +116,7 @@ func (n *Node) readHere(
 	switch what {
 	case readFlush:
 		waiting, err := e.Flush(number, ctx.Done())
-		for _, ref := range waiting {
-			dst = appendU64(dst, ref)
-		}
-		return dst, err
+		return dst.U64s(waiting), err
 	case readEntry:
 		blob, err := e.Entry(number)
 		if blob != nil {
@@ -145,29 +128,19 @@ func (n *Node) readHere(
 		if err != nil {
 			return dst, err
 		}
-		text, err := json.Marshal(trail)
-		return append(dst, text...), err
+		return dst.JSON(trail)
 	case readPage:
 		numbers, more, err := e.BlockedPage(workspace, partition, number)
-		first := byte(0)
-		if more {
-			first = 1
-		}
-		dst = append(dst, first)
-		for _, n := range numbers {
-			dst = appendU64(dst, n)
-		}
-		return dst, err
+		return dst.Bool(more).U64s(numbers), err
 	}
-	return dst, errMalformed
+	return dst, calls.ErrMalformed
 }
 
-func (n *Node) serveEntry(_ *quorum.Conn, dst, body []byte) ([]byte, error) {
-	x := &reader{rest: body}
-	what, timeout := x.u8(), time.Duration(x.u32())*time.Millisecond
-	partition, workspace, number := x.u8(), x.u32(), x.u64()
-	if err := x.err(); err != nil {
+func (n *Node) serveEntry(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	what, timeout := x.Byte(), x.Millis()
+	partition, workspace, number := x.Byte(), x.U32(), x.U64()
+	if err := x.Err(); err != nil {
 		return dst, err
 	}
-	return n.readHere(dst, what, partition, workspace, number, time.Now().Add(min(timeout, maxWait)))
+	return n.readHere(dst, what, partition, workspace, number, time.Now().Add(timeout))
 }

@@ -2,25 +2,83 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"millrace/shard"
+	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
+	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
-// What the rest of the process needs of a node besides its coordinator.
+// What the rest of the process needs of a node.
+
+// Coordinator is the coordinator that requests go to.
+func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
+
+// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says
+// what is the matter.
+func (n *Node) Ready() error {
+	if n.closing.Load() {
+		return replica.ErrClosed
+	}
+	d, _ := n.documents.Get()
+	if len(d.Groups) < len(n.replicas)-1 {
+		return errors.New("the cluster's groups are not placed yet")
+	}
+	for _, r := range n.Replicas() {
+		if err := r.Engine.Ready(); err != nil {
+			return fmt.Errorf("group %d: %w", r.Group, err)
+		}
+	}
+	var missing []uint32
+	for i := range n.replicas {
+		if n.routes.Reachable(uint32(i)) == 0 {
+			missing = append(missing, uint32(i))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: no leader is reached of the groups %v", replica.ErrUnavailable, missing)
+	}
+	return nil
+}
+
+// Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or
+// after a while.
+func (n *Node) Spread() {
+	deadline := time.Now().Add(n.opts.SpreadTimeout)
+	mark, err := n.barrierOne(shard.ControlGroup, deadline)
+	if err != nil {
+		return
+	}
+	n.askAll(func(r *remote) error {
+		body := calls.NewBody(28).U64(mark.position).U64(mark.index).U64(mark.term).Millis(deadline)
+		return r.Post(calls.Services, callSpread, body, deadline, nil) // it has all the time that there is
+	})
+	_ = n.group(shard.ControlGroup).wait(mark.position, deadline)
+}
+
+// serveSpread waits for control documents.
+//
+//	body    position u64, index and term of an entry that is committed u64 each, timeout ms u32
+func (n *Node) serveSpread(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	position, index, term, timeout := x.U64(), x.U64(), x.U64(), x.Millis()
+	g := n.group(shard.ControlGroup)
+	if x.Bad || g == nil {
+		return dst, calls.ErrMalformed
+	}
+	g.log.Learn(index, term)
+	return dst, g.wait(position, time.Now().Add(timeout))
+}
 
 // Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means
 // that nobody knows whether the service was called; a service's own error comes as text.
 func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []byte) (answer []byte, err error) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(n.opts.CommitTimeout)
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -32,7 +90,7 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 		answer, err := serve(n.self, body)
 		return append([]byte{}, answer...), err
 	}
-	return n.remote(to).ask(callService+service, body, deadline)
+	return n.remote(to).Ask(callService+service, append(calls.NewBody(len(body)), body...), n.deadline(ctx))
 }
 
 // Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the
@@ -53,18 +111,17 @@ func (n *Node) Nodes() []quorum.Node {
 // Leader is who leads the group of a partition, and the term that it leads in; 0: there is no leader, or this node
 // doesn't reach it.
 func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
-	group := n.routes.groupOf[partition]
+	group := n.routes.GroupOf(partition)
 	if g := n.group(group); g != nil && g.log.Leads() {
 		return n.self, g.log.Term()
 	}
-	if leader = n.routes.leader(group); leader == 0 || leader == n.self {
-		n.lookAt(group)
+	if leader = n.routes.Leader(group); leader == 0 || leader == n.self {
+		n.routes.LookAt(group)
 	}
-	hint := n.routes.hint(group)
-	if leader = quorum.Node(hint & nodeMask); leader == 0 || leader == n.self || !n.remote(leader).up.Load() {
+	if leader, term = routes.Leads(n.routes.Hint(group)); leader == 0 || leader == n.self || !n.reaches(leader) {
 		return 0, 0
 	}
-	return leader, hint >> nodeBits
+	return leader, term
 }
 
 // Replica is this node's part of a group.
@@ -78,14 +135,47 @@ type Replica struct {
 // Replicas are this node's, in order of their groups: for metrics. One that is just taking in the state of another node
 // is left out.
 func (n *Node) Replicas() (list []Replica) {
-	for i := range n.replicas {
-		g := n.group(uint32(i))
-		if g == nil {
-			continue
-		}
+	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
 			list = append(list, Replica{g.id, g.log.Status(), e, g.events.Load()})
 		}
 	}
 	return list
+}
+
+// newServer serves what other nodes ask for. Requests may wait for services.
+func (n *Node) newServer() *calls.Server {
+	s := &calls.Server{
+		Requests: map[string]calls.Handler{callCommit: n.serveCommit, callRelease: n.serveRelease},
+		Services: map[string]calls.Handler{
+			callFacts: n.facts.Serve, callPing: n.servePing, callLost: n.serveLost, callMessages: n.serveMessages,
+			callEffects: n.owed.Serve, callBarrier: n.serveBarrier, callEntry: n.serveEntry, callSpread: n.serveSpread,
+			callStep: n.serveStep, callBye: n.serveBye, callCut: n.cuts.Serve, callImage: n.images.Serve,
+		},
+		Streams: map[string]calls.StreamHandler{callEvents: n.serveEvents},
+		Admit:   n.admit,
+		Failed: func(err error) {
+			if n.context.Err() == nil {
+				n.fail(fmt.Errorf("calls between nodes are not served: %w", err))
+			}
+		},
+	}
+	for name, service := range n.opts.Services {
+		s.Services[callService+name] = func(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+			answer, err := service(from.Node, x.Rest)
+			return append(dst, answer...), err
+		}
+	}
+	return s
+}
+
+// admit turns calls away that this node can't serve yet, or no more.
+func (n *Node) admit(from *quorum.Conn, path string) (status int) {
+	switch {
+	case (from.Cluster == "" || !n.furnished.Load()) && path != callFacts:
+		return calls.Forbidden
+	case n.closing.Load() && path == callPing:
+		return calls.Closing
+	}
+	return 0
 }

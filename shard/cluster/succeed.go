@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
+	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
@@ -33,107 +35,78 @@ func (n *Node) seekLeaders() {
 	}
 }
 
-// findLeaders has groups led that nobody leads. By the time it gives up the timers have run.
+// findLeaders has groups led that nobody leads.
 func (n *Node) findLeaders() {
 	defer n.leaderless.Store(false)
-	for end := time.Now().Add(2 * max(n.opts.PingTimeout, n.opts.Quorum.HeartbeatTimeout)); time.Now().Before(end); {
-		groups := n.followed(0)
-		if len(groups) == 0 {
-			return
-		}
-		n.standFor(0, groups)
-		select {
-		case <-time.After(succeedPause):
-		case <-n.stop:
-			return
-		}
-	}
+	n.stand(0, max(n.opts.PingTimeout, n.opts.Quorum.HeartbeatTimeout), func() bool { return true })
 }
 
 // succeed has the groups of a node led by others, as long as it is not reached.
 func (r *remote) succeed() {
 	defer r.succeeding.Store(false)
-	n := r.n
-	for end := time.Now().Add(2 * n.opts.PingTimeout); !r.up.Load() && time.Now().Before(end); {
-		groups := n.followed(r.node)
+	r.n.stand(r.Node, r.n.opts.PingTimeout, func() bool { return !r.Up() })
+}
+
+// stand has the groups of a lost leader led, while it is lost. By the time it gives up the timers have run.
+func (n *Node) stand(lost quorum.Node, timer time.Duration, isLost func() bool) {
+	for end := time.Now().Add(2 * timer); isLost() && time.Now().Before(end); {
+		groups := n.followed(lost)
 		if len(groups) == 0 {
 			return
 		}
-		n.standFor(r.node, groups)
-		select {
-		case <-time.After(succeedPause):
-		case <-n.stop:
+		n.standFor(lost, groups)
+		if !pause(n.context, succeedPause) {
 			return
 		}
 	}
 }
 
 // followed are the groups that a node leads, as far as this one knows, which has a vote in them.
-func (n *Node) followed(leader quorum.Node) (groups []uint32) {
-	for i := range n.replicas {
-		g := n.group(uint32(i))
-		if g == nil || g.leader() != leader {
-			continue
-		}
-		for _, m := range g.log.Status().Members {
-			if m.Node == n.self && m.Voter {
-				groups = append(groups, uint32(i))
-			}
+func (n *Node) followed(leader quorum.Node) (groups []*group) {
+	for g := range n.groups() {
+		if g.leader() == leader && g.votes() {
+			groups = append(groups, g)
 		}
 	}
 	return groups
 }
 
-// lastIndex is that of this node's replica.
-func (n *Node) lastIndex(group uint32) uint64 {
-	if g := n.group(group); g != nil {
-		return g.log.Status().LastIndex
-	}
-	return 0
+// votes says whether this node has a vote.
+func (g *group) votes() bool {
+	return slices.ContainsFunc(g.log.Status().Members, func(m quorum.Member) bool {
+		return m.Node == g.n.self && m.Voter
+	})
 }
 
 // standFor stands for election in those of a lost leader's groups where this node is the one to do so.
-func (n *Node) standFor(lost quorum.Node, groups []uint32) {
+func (n *Node) standFor(lost quorum.Node, groups []*group) {
 	var mu sync.Mutex
 	indexes := make([]map[quorum.Node]uint64, len(groups)) // of voters that don't reach it either
-	for i, group := range groups {
-		indexes[i] = map[quorum.Node]uint64{n.self: n.lastIndex(group)}
+	body := calls.NewBody(4 + 12*len(groups)).U32(uint32(lost))
+	for i, g := range groups {
+		indexes[i] = map[quorum.Node]uint64{n.self: g.log.Status().LastIndex}
+		body = body.U32(g.id).U64(g.log.Term())
 	}
-	body := appendU32(nil, uint32(lost))
-	for _, group := range groups {
-		term := uint64(0)
-		if g := n.group(group); g != nil {
-			term = g.log.Term()
-		}
-		body = appendU64(appendU32(body, group), term)
-	}
-	var asking sync.WaitGroup
-	n.remotes.Range(func(node quorum.Node, r *remote) bool {
-		if node != lost && r.up.Load() {
-			asking.Go(func() {
-				answer, err := r.ask(callLost, body, time.Now().Add(succeedAsk))
-				x := &reader{rest: answer}
-				if err != nil || x.u8() == 1 {
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for i := range groups {
-					if index := x.u64(); index > 0 {
-						indexes[i][node] = index
-					}
-				}
-			})
-		}
-		return true
-	})
-	asking.Wait()
-	for i, group := range groups {
-		if g := n.group(group); g != nil && g.leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) {
-			if g.log.Stand() {
-				n.log.Info("this node stands for election: no leader is reached by a majority",
-					"group", group, "leader", lost)
+	n.askAll(func(r *remote) error { // who doesn't answer doesn't agree
+		end := time.Now().Add(succeedAsk)
+		return r.Post(calls.Services, callLost, slices.Clone(body), end, func(x *calls.Reader) error {
+			if x.Bool() {
+				return nil
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range groups {
+				if index := x.U64(); index > 0 {
+					indexes[i][r.Node] = index
+				}
+			}
+			return nil
+		})
+	})
+	for i, g := range groups {
+		if g.leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) && g.log.Stand() {
+			n.log.Info("this node stands for election: no leader is reached by a majority",
+				"group", g.id, "leader", lost)
 		}
 	}
 }
@@ -160,27 +133,26 @@ func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) b
 	return 2*agree > voters
 }
 
-func (n *Node) serveLost(conn *quorum.Conn, dst, body []byte) ([]byte, error) {
-	x := &reader{rest: body}
-	lost := quorum.Node(x.u32())
-	if x.short || lost == n.self {
+func (n *Node) serveLost(conn *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	lost := quorum.Node(x.U32())
+	if x.Bad || lost == n.self {
 		return dst, replica.ErrUnavailable
 	}
 	if lost != 0 {
 		r, known := n.remotes.Load(lost)
-		if reached := known && r.up.Load(); reached || !known {
+		if reached := known && r.Up(); reached || !known {
 			return append(dst, 1), nil
 		}
 	}
 	dst = append(dst, 0)
-	for len(x.rest) > 0 && !x.short {
-		group, term := x.u32(), x.u64()
+	for len(x.Rest) > 0 {
+		group, term := x.U32(), x.U64()
 		if g := n.group(group); lost == 0 && g != nil && g.disown(conn.Node, term) {
 			n.seekLeaders()
 		}
-		dst = appendU64(dst, n.voterIndex(group, lost))
+		dst = dst.U64(n.voterIndex(group, lost))
 	}
-	return dst, x.err()
+	return dst, x.Err()
 }
 
 // disowned is a leadership that its node doesn't know of any more: it was started again.
@@ -207,7 +179,8 @@ func (g *group) leader() quorum.Node {
 	return leader
 }
 
-// voterIndex is lastIndex where this node has a vote, else 0; led where another one than the lost node leads.
+// voterIndex is that of the last entry where this node has a vote, else 0; led where another one than the lost node
+// leads.
 func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	g := n.group(group)
 	if g == nil {
@@ -216,10 +189,8 @@ func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	if leader := g.leader(); leader != 0 && leader != lost {
 		return led
 	}
-	for _, m := range g.log.Status().Members {
-		if m.Node == n.self && m.Voter {
-			return n.lastIndex(group)
-		}
+	if !g.votes() {
+		return 0
 	}
-	return 0
+	return g.log.Status().LastIndex
 }

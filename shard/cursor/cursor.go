@@ -35,6 +35,14 @@ func (c *Cursor) Byte() byte {
 	return 0
 }
 
+// U16 reads 2 bytes.
+func (c *Cursor) U16() uint16 {
+	if v := c.Take(2); v != nil {
+		return binary.LittleEndian.Uint16(v)
+	}
+	return 0
+}
+
 // U32 reads 4 bytes.
 func (c *Cursor) U32() uint32 {
 	if v := c.Take(4); v != nil {

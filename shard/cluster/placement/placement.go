@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"slices"
 
+	"millrace/shard"
 	"millrace/wal/quorum"
 )
 
-// PartitionsOf are the partitions of a user group, of so many groups: count of them, from first on.
+// PartitionsOf are the partitions of a group, of so many user groups: count of them, from first on. The control group
+// has one of its own, which no user's data is in.
 func PartitionsOf(group uint32, groups int) (first, count int) {
+	if group == shard.ControlGroup {
+		return 0, 1
+	}
 	start := func(g int) int { return (g*allPartitions + groups - 1) / groups }
 	first = start(int(group) - 1)
 	return first, start(int(group)) - first

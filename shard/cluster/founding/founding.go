@@ -1,24 +1,29 @@
-package cluster
+// Package founding makes a cluster of data that are there already: those of a node that was alone (Import), or a backup
+// of another cluster (RestoreBackup). Either makes the data directory of one node. It has all groups, each with this
+// node as its only voter, and their logs begin behind the positions that the data know. The others begin with empty
+// directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are
+// added, and the reconciler spreads the groups over them.
+package founding
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"millrace/shard"
 	"millrace/shard/backup"
+	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/image"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
@@ -28,20 +33,11 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A cluster can be founded on data that are there already: those of a node that was alone (Import), or a backup of
-// another cluster (RestoreBackup). Either makes the data directory of one node. It has all groups, each with this node
-// as its only voter, and their logs begin behind the positions that the data know. The others begin with empty
-// directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are
-// added, and the reconciler spreads the groups over them.
-
-// Bootstrap is a cluster to be made.
-type Bootstrap struct {
-	Dir  string      // of the first node: absent or empty
-	Node quorum.Node // the first node
-	// Members is where the nodes will be, the first node among them.
-	Members map[quorum.Node]string
-	// Groups and Replicas are fixed with that. Defaults as in Options; of a backup, what the cluster had.
-	Groups, Replicas int
+// Options are a cluster to be made.
+type Options struct {
+	// Plan is of the first node: its directory is absent or empty, and Members are where the nodes will be, itself
+	// among them. The defaults of Groups and Replicas for a backup are what the cluster had.
+	facts.Plan
 	// Engine and Events open what the data are in: memory and bounds. Their directories are set.
 	Engine replica.EngineOptions
 	Events eventlog.Options
@@ -51,10 +47,8 @@ type Bootstrap struct {
 }
 
 // EnsureDefaults fills in what is not set.
-func (f *Bootstrap) EnsureDefaults() {
-	o := Options{Groups: f.Groups, Replicas: f.Replicas}
-	o.EnsureDefaults()
-	f.Groups, f.Replicas = o.Groups, o.Replicas
+func (f *Options) EnsureDefaults() {
+	f.Plan.EnsureDefaults()
 	if f.Progress == nil {
 		f.Progress = func(int64, int64) {}
 	}
@@ -64,16 +58,15 @@ func (f *Bootstrap) EnsureDefaults() {
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
-func (f *Bootstrap) Validate() error {
-	o := Options{Node: f.Node, Dir: f.Dir, Members: f.Members, Groups: f.Groups, Replicas: f.Replicas}
-	if err := o.Validate(); err != nil {
+func (f *Options) Validate() error {
+	if err := f.Plan.Validate(); err != nil {
 		return err
 	}
 	if _, ok := f.Members[f.Node]; !ok {
 		return fmt.Errorf("cluster: node %d, which is to have the data, is none of the members", f.Node)
 	}
 	at := map[string]quorum.Node{}
-	for _, node := range sortedNodes(f.Members) {
+	for _, node := range slices.Sorted(maps.Keys(f.Members)) {
 		address := f.Members[node]
 		if host, _, _ := net.SplitHostPort(address); host == "" {
 			return fmt.Errorf("cluster: member %d at %q: want HOST:PORT, as the others reach it", node, address)
@@ -95,31 +88,20 @@ type Founded struct {
 
 // founding is one that is under way.
 type founding struct {
-	*Bootstrap
-	facts       *facts
+	*Options
+	facts       *facts.Facts
 	done, total int64
 }
 
-func (f *Bootstrap) begin(secret [32]byte) (*founding, error) {
-	var id [8]byte
-	var disk [16]byte
-	for _, b := range [][]byte{id[:], disk[:]} {
-		if _, err := rand.Read(b); err != nil {
-			return nil, err
-		}
-	}
-	x := &founding{Bootstrap: f, facts: &facts{
-		Version: clusterVersion, Node: f.Node, Disk: hex.EncodeToString(disk[:]),
-		Cluster: hex.EncodeToString(id[:]), Secret: hex.EncodeToString(secret[:]), Groups: f.Groups,
-		Replicas: f.Replicas,
-		// The others did not make it: they join.
-		Members: map[quorum.Node]string{f.Node: f.Members[f.Node]},
-		Disks:   map[quorum.Node]string{f.Node: hex.EncodeToString(disk[:])},
-	}}
+func (f *Options) begin(secret [32]byte) *founding {
+	x := &founding{Options: f, facts: facts.Begin(f.Node)}
+	alone := f.Plan // the others did not make it: they join
+	alone.Members = map[quorum.Node]string{f.Node: f.Members[f.Node]}
+	x.facts.Make(secret[:], &alone)
 	for group := range f.Groups + 1 {
 		x.facts.Here = append(x.facts.Here, uint32(group))
 	}
-	return x, nil
+	return x
 }
 
 // documents are the first ones of the cluster.
@@ -145,9 +127,7 @@ func (x *founding) documents() map[string][]byte {
 	return all
 }
 
-func (x *founding) groupDir(group int) string {
-	return filepath.Join(x.Dir, groupsDir, strconv.Itoa(group))
-}
+func (x *founding) groupDir(group int) string { return facts.GroupDir(x.Dir, uint32(group)) }
 
 // seed makes the log of a group, and returns the position that it begins behind.
 func (x *founding) seed(group int, base uint64) (begin uint64, err error) {
@@ -160,14 +140,14 @@ func (x *founding) step(n int64) {
 }
 
 // owned is what a founding makes in the directory.
-var owned = []string{groupsDir, clusterFile}
+var owned = []string{facts.GroupsDir, facts.File}
 
 // Import founds a cluster on the data directory of a node that was alone and has been stopped. The caller keeps servers
 // off both directories. What was under way there is finished first, so the old directory is written to; it stays that
 // of a node that is alone, with all its data. When Import returns nil, the new one has everything that was
 // acknowledged, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, those of shard.Open and
 // eventlog.Open; eventlog.ErrCorrupt for a block of events that can't be read.
-func Import(ctx context.Context, from string, f Bootstrap) (*Founded, error) {
+func Import(ctx context.Context, from string, f Options) (*Founded, error) {
 	f.EnsureDefaults()
 	if err := errors.Join(f.Validate(), checkSource(from)); err != nil {
 		return nil, err
@@ -182,7 +162,7 @@ func Import(ctx context.Context, from string, f Bootstrap) (*Founded, error) {
 
 // checkSource returns an error when dir is not the data directory of a node that is alone.
 func checkSource(dir string) error {
-	if err := CheckAlone(dir); err != nil {
+	if err := facts.CheckAlone(dir); err != nil {
 		return err
 	}
 	for _, name := range []string{"state", "log"} {
@@ -194,7 +174,7 @@ func checkSource(dir string) error {
 }
 
 // take opens what is there and makes the groups of it.
-func (f *Bootstrap) take(ctx context.Context, from string) (founded *Founded, err error) {
+func (f *Options) take(ctx context.Context, from string) (founded *Founded, err error) {
 	o := f.Engine
 	o.Dir, o.Readers, o.SweepInterval, o.Logger = from, []string{eventlog.HoldName}, keepAll, f.Logger
 	c, err := shard.Open(o)
@@ -221,14 +201,11 @@ func (f *Bootstrap) take(ctx context.Context, from string) (founded *Founded, er
 	if err := events.PackTo(ctx, position); err != nil {
 		return nil, fmt.Errorf("pack the events: %w", err)
 	}
-	x, err := f.begin(e.Secret())
-	if err != nil {
-		return nil, err
-	}
+	x := f.begin(e.Secret())
 	if err := x.divide(ctx, e, events, position); err != nil {
 		return nil, err
 	}
-	return &Founded{x.facts.Cluster, f.Groups, f.Replicas, position}, x.facts.write(f.Dir)
+	return &Founded{x.facts.Cluster, f.Groups, f.Replicas, position}, x.facts.Write(f.Dir)
 }
 
 const keepAll = 100 * 365 * 24 * time.Hour
@@ -251,12 +228,12 @@ func (x *founding) divide(ctx context.Context, e *replica.Replica, events *event
 		if begin, err = x.seed(group, position); err != nil {
 			return err
 		}
-		part := replica.Extract{Dir: x.groupDir(group), Count: 1, Position: begin, Logger: x.Logger}
-		if group == controlGroup {
+		part := replica.Extract{Dir: x.groupDir(group), Position: begin, Logger: x.Logger}
+		part.First, part.Count = placement.PartitionsOf(uint32(group), x.Groups)
+		if group == shard.ControlGroup {
 			part.Control, part.WithoutDocuments, part.Documents = true, placement.DocumentPrefix, x.documents()
 		} else {
 			dirs[group-1] = filepath.Join(x.groupDir(group), "events")
-			part.First, part.Count = placement.PartitionsOf(uint32(group), x.Groups)
 			part.Progress = func(partition uint8) { x.step(sizes[partition]) }
 		}
 		if err := e.Extract(ctx, part); err != nil {
@@ -271,20 +248,11 @@ func (x *founding) divide(ctx context.Context, e *replica.Replica, events *event
 	return nil
 }
 
-func sortedNodes(members map[quorum.Node]string) []quorum.Node {
-	nodes := make([]quorum.Node, 0, len(members))
-	for n := range members {
-		nodes = append(nodes, n)
-	}
-	slices.Sort(nodes)
-	return nodes
-}
-
 // RestoreBackup founds a cluster on the backup of another one, which it reads from r. Groups and Replicas may be 0:
 // those of the backup; the number of groups can't be another one. When it returns nil, the new directory has everything
 // that the backup has, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, backup.ErrArchive,
 // backup.ErrFormat, those of r and of the file system.
-func RestoreBackup(ctx context.Context, r io.Reader, f Bootstrap) (*Founded, backup.About, error) {
+func RestoreBackup(ctx context.Context, r io.Reader, f Options) (*Founded, backup.About, error) {
 	groups, replicas := f.Groups, f.Replicas
 	f.EnsureDefaults()
 	if err := f.Validate(); err != nil {
@@ -313,16 +281,13 @@ func RestoreBackup(ctx context.Context, r io.Reader, f Bootstrap) (*Founded, bac
 }
 
 // restore makes groups of what the archive had.
-func (f *Bootstrap) restore(ctx context.Context, about *backup.About) (*Founded, error) {
-	old := facts{Secret: about.Cluster.Secret}
-	secret, err := old.secret()
+func (f *Options) restore(ctx context.Context, about *backup.About) (*Founded, error) {
+	old := facts.Facts{Secret: about.Cluster.Secret}
+	secret, err := old.SecretKey()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", backup.ErrFormat, err)
 	}
-	x, err := f.begin(secret)
-	if err != nil {
-		return nil, err
-	}
+	x := f.begin(secret)
 	x.total = int64(x.Groups) + 1
 	for group := range x.Groups + 1 {
 		if err := x.restoreGroup(ctx, uint32(group), secret); err != nil {
@@ -330,21 +295,20 @@ func (f *Bootstrap) restore(ctx context.Context, about *backup.About) (*Founded,
 		}
 		x.step(1)
 	}
-	return &Founded{x.facts.Cluster, f.Groups, f.Replicas, about.Position}, x.facts.write(f.Dir)
+	return &Founded{x.facts.Cluster, f.Groups, f.Replicas, about.Position}, x.facts.Write(f.Dir)
 }
 
 // restoreGroup brings a group's state to the position of the backup, and makes a log that begins there.
 func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]byte) (err error) {
 	dir := x.groupDir(int(group))
-	path := filepath.Join(dir, "log", tailName)
-	t, err := openTail(path)
+	t, err := image.OpenTail(filepath.Join(dir, "log"))
 	if err != nil {
 		return err
 	}
 	defer t.Close()
 	// Beside the tail; the two meet when that is done with.
 	seeded := filepath.Join(dir, "log.new")
-	begin, err := quorum.Seed(seeded, group, x.Node, t.last, x.Logger)
+	begin, err := quorum.Seed(seeded, group, x.Node, t.LastPosition(), x.Logger)
 	if err != nil {
 		return err
 	}
@@ -362,15 +326,14 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 
 // replay applies the tail, and says in store and event log that they have all up to begin.
 func (x *founding) replay(
-	ctx context.Context, group uint32, dir string, t *tail, begin uint64, secret [32]byte,
+	ctx context.Context, group uint32, dir string, t *image.Tail, begin uint64, secret [32]byte,
 ) (err error) {
-	routes := newRoutes(x.Node, x.Groups)
 	o := x.Engine
 	o.Dir, o.Workers, o.SweepInterval, o.Logger, o.Readers = dir, 1, keepAll, x.Logger, nil
-	first, count := routes.partitions(group)
+	first, count := placement.PartitionsOf(group, x.Groups)
 	e, err := replica.Open(replica.Options{
 		EngineOptions: o, First: first, Count: count, Secret: secret, MayMake: true,
-		Clock: &stamp.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{routes},
+		Clock: &stamp.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{x.Groups},
 		OpenLog:   func(*replica.Replica) (replica.Log, error) { return t, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, replica.ErrUnavailable },
 		FlushAll:  func() error { return replica.ErrUnavailable },
@@ -384,7 +347,7 @@ func (x *founding) replay(
 	if err := errors.Join(e.WaitApplied(begin), e.Checkpoint()); err != nil {
 		return err
 	}
-	if group != controlGroup {
+	if group != shard.ControlGroup {
 		return x.pack(ctx, e, filepath.Join(dir, "events"), begin)
 	}
 	// The control group gets the documents of the new cluster.
@@ -420,10 +383,10 @@ func (x *founding) pack(ctx context.Context, e *replica.Replica, dir string, beg
 }
 
 // unconnected is the carrier of a replica that only replays: it asks which group has what, and nothing else.
-type unconnected struct{ *routes }
+type unconnected struct{ groups int }
 
 // GroupOf is the group that holds a partition.
-func (u unconnected) GroupOf(partition uint8) int { return int(u.groupOf[partition]) }
+func (u unconnected) GroupOf(partition uint8) int { return placement.GroupOf(partition, u.groups) }
 
 // Deliver does nothing.
 func (u unconnected) Deliver([]replica.Message) error { return replica.ErrUnavailable }

@@ -25,6 +25,8 @@ import (
 	"millrace/shard/backup"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/founding"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -351,9 +353,9 @@ func killedAlone(t *testing.T, seed uint64) (dir string, c *crowd) {
 }
 
 // bootstrap is that of a test cluster.
-func (c *testCluster) bootstrap() Bootstrap {
+func (c *testCluster) bootstrap() founding.Options {
 	eo, lo := aloneOptions(nil, "")
-	return Bootstrap{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
+	return founding.Options{Plan: facts.Plan{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4}, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // spread waits until all members are there and each group has three replicas. Between looks it does what it is told to.
@@ -416,13 +418,13 @@ func TestImport(t *testing.T) {
 	var done, total int64
 	f := c.bootstrap()
 	f.Progress = func(d, of int64) { done, total = d, of }
-	founded, err := Import(context.Background(), dir, f)
+	founded, err := founding.Import(context.Background(), dir, f)
 	require.NoError(t, err)
 	require.Equal(t, 4, founded.Groups)
 	require.Equal(t, 3, founded.Replicas)
 	require.NotZero(t, done)
 	require.Equal(t, total, done)
-	_, err = Import(context.Background(), dir, f)
+	_, err = founding.Import(context.Background(), dir, f)
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
 
 	// The old directory says what must be there: the import has only finished what was under way in it.
@@ -459,7 +461,7 @@ func TestImport(t *testing.T) {
 	restored := newTestCluster(t, 1, nil)
 	f = restored.bootstrap()
 	f.Groups = 0
-	_, _, err = RestoreBackup(context.Background(), bytes.NewReader(c.takeBackup(2)), f)
+	_, _, err = founding.RestoreBackup(context.Background(), bytes.NewReader(c.takeBackup(2)), f)
 	require.NoError(t, err)
 	restored.start(1)
 	require.Equal(t, want, crowd.view(restored.node(1).Coordinator(), restored.node(1)))
@@ -549,19 +551,19 @@ func TestImportRefuses(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 2, nil)
 	empty := t.TempDir()
-	_, err := Import(context.Background(), empty, c.bootstrap())
+	_, err := founding.Import(context.Background(), empty, c.bootstrap())
 	require.ErrorContains(t, err, "is not the data directory of a node")
-	for name, change := range map[string]func(f *Bootstrap){
-		"is none of the members": func(f *Bootstrap) { f.Node = 9 },
-		"groups: must be":        func(f *Bootstrap) { f.Groups = 257 },
-		"replicas: must be":      func(f *Bootstrap) { f.Replicas = 8 },
-		"are both at":            func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: "a:1", 2: "a:1"} },
-		"as the others reach it": func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: ":1"} },
-		"want a number from":     func(f *Bootstrap) { f.Members = map[quorum.Node]string{1: "a"} },
+	for name, change := range map[string]func(f *founding.Options){
+		"is none of the members": func(f *founding.Options) { f.Node = 9 },
+		"groups: must be":        func(f *founding.Options) { f.Groups = 257 },
+		"replicas: must be":      func(f *founding.Options) { f.Replicas = 8 },
+		"are both at":            func(f *founding.Options) { f.Members = map[quorum.Node]string{1: "a:1", 2: "a:1"} },
+		"as the others reach it": func(f *founding.Options) { f.Members = map[quorum.Node]string{1: ":1"} },
+		"want a number from":     func(f *founding.Options) { f.Members = map[quorum.Node]string{1: "a"} },
 	} {
 		f := c.bootstrap()
 		change(&f)
-		_, err := Import(context.Background(), empty, f)
+		_, err := founding.Import(context.Background(), empty, f)
 		require.ErrorContains(t, err, name)
 	}
 	dir, _ := killedAlone(t, 1)
@@ -573,7 +575,7 @@ func TestImportRefuses(t *testing.T) {
 	flipped := slices.Clone(whole)
 	flipped[len(flipped)/2] ^= 1
 	require.NoError(t, os.WriteFile(blocks[0], flipped, 0o600))
-	_, err = Import(context.Background(), dir, c.bootstrap())
+	_, err = founding.Import(context.Background(), dir, c.bootstrap())
 	require.ErrorIs(t, err, eventlog.ErrCorrupt)
 	require.ErrorContains(t, err, blocks[0])
 	requireNothing(t, c.bootstrap().Dir)
@@ -582,13 +584,13 @@ func TestImportRefuses(t *testing.T) {
 	f := c.bootstrap()
 	f.Progress = func(int64, int64) { cancel() }
 	require.NoError(t, os.WriteFile(blocks[0], whole, 0o600))
-	_, err = Import(ctx, dir, f)
+	_, err = founding.Import(ctx, dir, f)
 	require.ErrorIs(t, err, context.Canceled)
 	requireNothing(t, f.Dir)
 
-	_, err = Import(context.Background(), dir, c.bootstrap()) // as if nothing had been
+	_, err = founding.Import(context.Background(), dir, c.bootstrap()) // as if nothing had been
 	require.NoError(t, err)
-	_, err = Import(context.Background(), f.Dir, c.bootstrap())
+	_, err = founding.Import(context.Background(), f.Dir, c.bootstrap())
 	require.ErrorContains(t, err, "belongs to node 1 of a cluster")
 	require.NoError(t, os.WriteFile(filepath.Join(f.Dir, replica.RestoreMarker), nil, 0o600))
 	_, err = c.open(1)

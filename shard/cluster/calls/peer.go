@@ -1,0 +1,240 @@
+package calls
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"millrace/shard/replica"
+	"millrace/wal/quorum"
+)
+
+// Peer is another node, as its callers know it.
+//
+// It has two pools of connections. Calls of requests may last until what they have caused on other groups is visible,
+// and so wait for messages of the node that is called, and for its reads. Those go through the second pool, whose calls
+// wait for nobody but a group's own log. With one pool, two nodes full of each other's requests would stand still. A
+// third has the ping alone: it waits for nothing at all, so that it isn't answered means something.
+//
+// There is one verdict for all calls. A node that hasn't answered a ping, nor anything else since, in PingTimeout, is
+// silent: it is paused, or its link is cut, perhaps in one direction. Then all calls of it that are under way end at
+// once, and further ones are not made until it has answered a ping. Who called turns to whoever leads now. A call that
+// comes to its own, shorter end says nothing of the node.
+type Peer struct {
+	Node quorum.Node
+	// Kick gets something when a ping is to be said now. Of capacity 1.
+	Kick chan struct{}
+
+	o     *Options
+	pools [kinds]*fasthttp.HostClient
+	lost  func() // it is not reached any more
+
+	linesMu sync.Mutex
+	lines   map[*line]struct{} // of the first two pools
+
+	up     atomic.Bool  // the last call was answered
+	silent atomic.Bool  // it has not answered a ping, nor anything since
+	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
+	answer atomic.Int64 // when an answer of it last came, Unix ns
+}
+
+// Kind is of calls: by which connections they go.
+type Kind int
+
+// The kinds of calls.
+const (
+	Requests Kind = iota // may wait for Services
+	Services
+	Pings
+	kinds
+)
+
+// maxPings are under way to a node at once: this node's, and one of its reconciler.
+const maxPings = 2
+
+// NewPeer makes one. lost is called when the node was reached and is no longer.
+func (o *Options) NewPeer(node quorum.Node, lost func()) *Peer {
+	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{}}
+	p.pools = [kinds]*fasthttp.HostClient{
+		Requests: client(p.lineOf(o.Host.DialRequests), o.MaxCalls, o.MaxBytes),
+		Services: client(p.lineOf(o.Host.DialCalls), o.MaxCalls, o.MaxBytes),
+		Pings:    client(p.dialBy(o.Host.DialCalls), maxPings, o.MaxBytes),
+	}
+	return p
+}
+
+// dialBy connects as dial does. left of the call, 0: it has no end.
+func (p *Peer) dialBy(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+	return func(_ string, left time.Duration) (net.Conn, error) {
+		limit := p.o.DialTimeout
+		if left > 0 {
+			limit = min(limit, left)
+		}
+		c, err := dial(p.Node, limit)
+		if err != nil {
+			return nil, notSent{err}
+		}
+		return c, nil
+	}
+}
+
+// line is a connection that ends when the node is silent.
+type line struct {
+	net.Conn
+	p *Peer
+}
+
+// Close closes the connection.
+func (l *line) Close() error {
+	l.p.linesMu.Lock()
+	delete(l.p.lines, l)
+	l.p.linesMu.Unlock()
+	return l.Conn.Close()
+}
+
+// lineOf is dialBy, of lines.
+func (p *Peer) lineOf(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+	connect := p.dialBy(dial)
+	return func(address string, left time.Duration) (net.Conn, error) {
+		c, err := connect(address, left)
+		if err != nil {
+			return nil, err
+		}
+		l := &line{c, p}
+		p.linesMu.Lock()
+		defer p.linesMu.Unlock()
+		if p.silent.Load() { // since a moment ago: nobody would end what goes by it
+			_ = c.Close()
+			return nil, notSent{errSilent}
+		}
+		p.lines[l] = struct{}{}
+		return l, nil
+	}
+}
+
+// endCalls ends all calls that are under way.
+func (p *Peer) endCalls() {
+	p.linesMu.Lock()
+	defer p.linesMu.Unlock()
+	for l := range p.lines {
+		_ = l.Conn.Close()
+	}
+	clear(p.lines)
+}
+
+// errSilent ends calls of a node that doesn't answer.
+var errSilent = errors.New("cluster: the node does not answer")
+
+// Post makes a call. answer gets what was asked for, lent for the call; it may be nil. Errors: what the other node says
+// (Code), one for which WasNotSent, or replica.ErrUnknown.
+func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answer func(*Reader) error) error {
+	begun := time.Now()
+	if kind != Pings && p.silent.Load() {
+		return notSent{errSilent}
+	}
+	err := p.o.exchange(p.pools[kind], path, body, deadline, answer)
+	switch {
+	case err == nil || errors.As(err, &answered{}):
+		p.heard()
+	case errors.Is(err, fasthttp.ErrNoFreeConns):
+		return notSent{replica.ErrBusy}
+	case kind != Pings && p.silent.Load(): // remembered
+	default:
+		p.failed(begun, err)
+	}
+	if err == nil || WasNotSent(err) || errors.As(err, &answered{}) {
+		return err
+	}
+	return fmt.Errorf("%w: call of node %d: %w", replica.ErrUnknown, p.Node, err)
+}
+
+// Ask is Post, of Services, and returns a copy of the answer.
+func (p *Peer) Ask(path string, body Body, deadline time.Time) (out []byte, err error) {
+	err = p.Post(Services, path, body, deadline, func(x *Reader) error {
+		out = append([]byte{}, x.Rest...)
+		return nil
+	})
+	return out, err
+}
+
+// Up says whether the last call was answered.
+func (p *Peer) Up() bool { return p.up.Load() }
+
+// See notes that a call of the node has come.
+func (p *Peer) See() { p.seen.Store(time.Now().UnixNano()) }
+
+// Seen is when a call or an answer of the node last came; the zero time: never.
+func (p *Peer) Seen() (at time.Time) {
+	if ns := p.seen.Load(); ns != 0 {
+		at = time.Unix(0, ns)
+	}
+	return at
+}
+
+func (p *Peer) heard() {
+	now := time.Now().UnixNano()
+	p.seen.Store(now)
+	p.answer.Store(now)
+	p.silent.Store(false)
+	if !p.up.Load() && !p.up.Swap(true) {
+		p.o.Logger.Info("node is reached", "node", p.Node)
+	}
+}
+
+// failed: a call that began then did not come through. Connections that were open are not trusted any more. A call from
+// before the last answer shows nothing: those that a node was paused under come to their deadlines one by one, long
+// after it goes on. Nor does one that had less time than a ping has.
+func (p *Peer) failed(begun time.Time, err error) {
+	if begun.UnixNano() < p.answer.Load() {
+		return
+	}
+	late := isLate(err)
+	if late && time.Since(begun) < p.o.PingTimeout*7/8 { // a ping's own deadline was set a moment before
+		p.ring()
+		return
+	}
+	if late && !p.silent.Swap(true) {
+		silences.Inc()
+		p.endCalls()
+	}
+	if !p.up.Swap(false) {
+		return
+	}
+	p.o.Logger.Warn("node is not reached", "node", p.Node, "error", err)
+	p.lost()
+	p.CloseIdle()
+	p.ring()
+}
+
+// Leave notes that the node is about to close, so that it is sent nothing any more over connections that it closes. It
+// says whether it was reached until now.
+func (p *Peer) Leave() bool {
+	was := p.up.Swap(false)
+	if was {
+		p.CloseIdle()
+	}
+	return was
+}
+
+// ring has a ping said now.
+func (p *Peer) ring() {
+	select {
+	case p.Kick <- struct{}{}:
+	default:
+	}
+}
+
+// CloseIdle closes the connections that no call uses.
+func (p *Peer) CloseIdle() {
+	for _, pool := range p.pools {
+		pool.CloseIdleConnections()
+	}
+}
+
+var silences = metrics.NewCounter("millrace_cluster_silences_total")

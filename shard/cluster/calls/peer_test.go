@@ -1,0 +1,170 @@
+package calls
+
+import (
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
+
+	"millrace/loadtest/testaddr"
+	"millrace/shard/replica"
+	"millrace/wal/quorum"
+)
+
+// patience is how long tests wait for what must come.
+const patience = 4 * time.Minute
+
+func testOptions(h *quorum.Host) *Options {
+	return &Options{
+		Host: h, Stamp: func() int64 { return 0 }, Observe: func(int64) error { return nil }, DialTimeout: patience, PingTimeout: patience,
+		MaxCalls: 8, MaxCallsServed: 8 * 14, MaxBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// testPeer is a node that nobody reaches.
+func testPeer() *Peer {
+	var nowhere *quorum.Host
+	return testOptions(nowhere).NewPeer(2, func() {})
+}
+
+// caller makes and serves calls.
+func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, requests, services map[string]Handler) *Options {
+	h, err := quorum.Listen(quorum.HostOptions{Node: node, Listen: addresses[node], Logger: slog.New(slog.DiscardHandler),
+		Resolve: func(to quorum.Node) (string, bool) { return addresses[to], true }})
+	require.NoError(t, err)
+	h.SetCluster("c")
+	s := &Server{Requests: requests, Services: services, Admit: func(*quorum.Conn, string) int { return 0 }, Failed: func(error) {}}
+	s.Serve(testOptions(h))
+	t.Cleanup(func() {
+		require.NoError(t, h.Close())
+		s.Wait()
+	})
+	return s.Options
+}
+
+// Of fifteen nodes, fourteen have as many requests under way at one as they may, and all of these wait. Messages and
+// barriers come through all the same: the requests wait for them.
+func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
+	t.Parallel()
+	const nodes = 15
+	addresses := map[quorum.Node]string{}
+	for i := range nodes {
+		addresses[quorum.Node(i+1)] = testaddr.Free(t)
+	}
+	open, parked := make(chan struct{}), make(chan struct{})
+	wait := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+		parked <- struct{}{}
+		<-open
+		return dst, nil
+	}
+	answer := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }
+	one := caller(t, 1, addresses, map[string]Handler{"/commit": wait}, map[string]Handler{"/barrier": answer, "/messages": answer})
+	var calling sync.WaitGroup
+	var others []*Peer
+	for node := quorum.Node(2); node <= nodes; node++ {
+		r := caller(t, node, addresses, nil, nil).NewPeer(1, func() {})
+		others = append(others, r)
+		for range one.MaxCalls {
+			calling.Go(func() {
+				assert.NoError(t, r.Post(Requests, "/commit", NewBody(0), time.Now().Add(patience), nil))
+			})
+			<-parked
+		}
+	}
+	for _, r := range others {
+		for _, call := range []string{"/barrier", "/messages"} {
+			require.NoError(t, r.Post(Services, call, NewBody(0), time.Now().Add(patience), nil))
+		}
+	}
+	r := others[0]
+	err := r.Post(Services, "/commit", NewBody(0), time.Now().Add(patience), nil)
+	require.ErrorContains(t, err, "status 404", "a request does not come in by the other door")
+	close(open)
+	calling.Wait()
+}
+
+// A node that answers nothing ends all calls of it that are under way, once a ping has been in vain, and further ones
+// fail at once, until it answers.
+func TestSilentNodeEndsCalls(t *testing.T) {
+	t.Parallel()
+	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	paused := make(chan struct{})
+	var parked sync.WaitGroup
+	wait := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+		parked.Done()
+		<-paused
+		return dst, nil
+	}
+	pong := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+		<-paused
+		return append(dst, "{}"...), nil
+	}
+	caller(t, 2, addresses, map[string]Handler{"/commit": wait}, map[string]Handler{"/barrier": wait, "/ping": pong})
+	n := caller(t, 1, addresses, nil, nil)
+	n.PingTimeout = 50 * time.Millisecond
+	r := n.NewPeer(2, func() {})
+	ping := func() error { return r.Post(Pings, "/ping", NewBody(0), time.Now().Add(n.PingTimeout), nil) }
+	r.heard()
+	parked.Add(2)
+	errs := make(chan error, 2)
+	go func() {
+		errs <- r.Post(Requests, "/commit", NewBody(0), time.Now().Add(time.Hour), nil)
+	}()
+	go func() {
+		errs <- r.Post(Services, "/barrier", NewBody(0), time.Now().Add(time.Hour), nil)
+	}()
+	parked.Wait()
+	require.Error(t, ping())
+	require.False(t, r.up.Load())
+	for range 2 {
+		require.ErrorIs(t, <-errs, replica.ErrUnknown, "nobody knows what it has done")
+	}
+	err := r.Post(Requests, "/commit", NewBody(0), time.Now().Add(time.Hour), nil)
+	require.True(t, WasNotSent(err), "%v", err)
+	close(paused)
+	n.PingTimeout = patience
+	require.NoError(t, ping())
+	require.True(t, r.up.Load())
+	parked.Add(1)
+	require.NoError(t, r.Post(Requests, "/commit", NewBody(0), time.Now().Add(patience), nil))
+}
+
+// A call that had less time than a ping has says nothing of the node.
+func TestShortCallIsNoVerdict(t *testing.T) {
+	t.Parallel()
+	r := testPeer()
+	r.heard()
+	time.Sleep(time.Millisecond)
+	r.failed(time.Now(), fasthttp.ErrTimeout)
+	require.True(t, r.up.Load())
+	require.Len(t, r.Kick, 1, "but a ping is said now")
+	r.failed(time.Now().Add(-2*patience), fasthttp.ErrTimeout)
+	require.True(t, r.up.Load(), "it has answered since")
+	r.answer.Store(0)
+	r.failed(time.Now().Add(-2*patience), fasthttp.ErrTimeout)
+	require.False(t, r.up.Load())
+	require.True(t, r.silent.Load())
+	r.heard()
+	require.False(t, r.silent.Load())
+}
+
+// A call that was under way when a node was paused does not come through, but the node has been heard since: it is
+// there. One that began later counts.
+func TestCallsFromBeforeAPause(t *testing.T) {
+	p := testPeer()
+	paused := time.Now()
+	time.Sleep(time.Millisecond)
+	p.heard()
+	p.failed(paused, io.EOF)
+	require.True(t, p.up.Load())
+	time.Sleep(time.Millisecond)
+	p.failed(time.Now(), io.EOF)
+	require.False(t, p.up.Load())
+	p.heard()
+	require.True(t, p.up.Load())
+}

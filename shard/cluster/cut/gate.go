@@ -1,0 +1,87 @@
+package cut
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Gate is where messages from other groups come into a group.
+type Gate struct {
+	mu     sync.Mutex
+	inside int
+	token  uint64 // who holds it; 0: nobody
+	until  time.Time
+	empty  chan struct{} // closed when nothing is inside; nil: nobody waits for that
+}
+
+const holdTime = 5 * time.Second
+
+func (g *Gate) held() bool { return g.token != 0 && time.Now().Before(g.until) }
+
+// Enter says whether messages may be taken now; then Leave follows.
+func (g *Gate) Enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held() {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+// Leave says that they are taken, or not.
+func (g *Gate) Leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.empty != nil {
+		close(g.empty)
+		g.empty = nil
+	}
+}
+
+// Hold closes the gate for a while, and returns when nothing is inside.
+func (g *Gate) Hold(ctx context.Context, token uint64) error {
+	g.mu.Lock()
+	if g.held() {
+		g.mu.Unlock()
+		return fmt.Errorf("%w: somebody else takes them", ErrApart)
+	}
+	g.token, g.until = token, time.Now().Add(holdTime)
+	if g.inside == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	if g.empty == nil {
+		g.empty = make(chan struct{})
+	}
+	empty := g.empty
+	g.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: messages are under way: %w", ErrApart, ctx.Err())
+	}
+}
+
+// holds says whether the gate has been closed since Hold.
+func (g *Gate) holds(token uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.token == token && g.held()
+}
+
+// LetGo opens the gate, unless somebody else holds it.
+func (g *Gate) LetGo(token uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.token == token {
+		g.token = 0
+	}
+}
+
+// ErrApart is wrapped by errors of a cut that came to nothing; another try may do better.
+var ErrApart = errors.New("cluster: the groups' positions could not be taken together")

@@ -1,0 +1,31 @@
+package cut
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who holds a gate has waited for those inside, is the only one, and holds it no longer than it may.
+func TestGate(t *testing.T) {
+	var g Gate
+	require.True(t, g.Enter())
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, g.Hold(short, 7), ErrApart, "one is inside")
+	require.ErrorIs(t, g.Hold(context.Background(), 8), ErrApart, "held by another")
+	require.False(t, g.Enter())
+	g.Leave()
+	g.LetGo(8)
+	require.True(t, g.holds(7), "another's")
+	g.LetGo(7)
+	require.False(t, g.holds(7))
+	require.NoError(t, g.Hold(context.Background(), 9))
+	require.True(t, g.holds(9))
+	g.until = time.Now()
+	require.False(t, g.holds(9), "it has lapsed")
+	require.True(t, g.Enter())
+	g.Leave()
+}

@@ -1,0 +1,179 @@
+// Package facts is what a node must know to be of a cluster: a file in its data directory.
+//
+//	DIR/CLUSTER                                        facts, and which disk this is
+//	DIR/groups/<group>/{log,state,events,incoming}     the node's replicas; group 0 is the control group
+//
+// A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a
+// number that comes with another one is refused (placement.ErrReplaced), since it may have voted for what its new disk
+// doesn't know of. So is a node whose replicas are not all there.
+package facts
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"millrace/shard/identity"
+	"millrace/wal/durable"
+	"millrace/wal/quorum"
+)
+
+const (
+	version = 1
+	// File and GroupsDir are what a node's data directory has.
+	File      = "CLUSTER"
+	GroupsDir = "groups"
+
+	// MaxNode is the largest number of a node.
+	MaxNode          = 1<<24 - 1
+	maxReplicas      = 7
+	maxControlVoters = 5
+)
+
+// GroupDir is where the replica of a group is in a node's data directory.
+func GroupDir(dir string, group uint32) string {
+	return filepath.Join(dir, GroupsDir, strconv.FormatUint(uint64(group), 10))
+}
+
+// Facts are what the file holds, as JSON. They are made once, by the lowest of the nodes that are to make the cluster;
+// the others, and nodes that join later, ask for them.
+type Facts struct {
+	Version int         `json:"version"`
+	Node    quorum.Node `json:"node"`
+	Disk    string      `json:"disk"`
+	// What follows is empty until the node is of a cluster, and the same on all of its nodes, apart from Here.
+	Cluster  string `json:"cluster,omitempty"`
+	Secret   string `json:"secret,omitempty"` // that numbers are made with, hexadecimal
+	Groups   int    `json:"groups,omitempty"`
+	Replicas int    `json:"replicas,omitempty"`
+	// the nodes that have made the cluster, and where they were
+	Members map[quorum.Node]string `json:"members,omitempty"`
+	Disks   map[quorum.Node]string `json:"disks,omitempty"` // theirs
+	// Here are the groups that this node has replicas of.
+	Here []uint32 `json:"here,omitempty"`
+}
+
+// Begin are the facts of a node that is of no cluster yet, on a new disk.
+func Begin(node quorum.Node) *Facts { return &Facts{Version: version, Node: node, Disk: random(16)} }
+
+// Make has the facts be those of a new cluster; nil: it gets a secret of its own.
+func (f *Facts) Make(secret []byte, p *Plan) {
+	f.Cluster, f.Secret, f.Groups, f.Replicas = random(8), hex.EncodeToString(secret), p.Groups, p.Replicas
+	if secret == nil {
+		f.Secret = random(secretBytes)
+	}
+	f.Members, f.Disks = maps.Clone(p.Members), map[quorum.Node]string{f.Node: f.Disk}
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
+const secretBytes = 32
+
+// SecretKey is what numbers are made with.
+func (f *Facts) SecretKey() (secret [secretBytes]byte, err error) {
+	raw, err := hex.DecodeString(f.Secret)
+	if err != nil || len(raw) != len(secret) {
+		return secret, errors.New("the cluster's secret is damaged")
+	}
+	return [secretBytes]byte(raw), nil
+}
+
+// ControlVoters are the nodes that the control group is made of.
+func (f *Facts) ControlVoters() []quorum.Node {
+	nodes := slices.Sorted(maps.Keys(f.Members))
+	return nodes[:min(len(nodes), maxControlVoters)]
+}
+
+// CheckAlone returns an error when dir is the data directory of a node of a cluster: it can't be served alone.
+func CheckAlone(dir string) error {
+	f, err := read(dir)
+	if err != nil {
+		return err
+	}
+	if f != nil {
+		return fmt.Errorf("%q belongs to node %d of a cluster: serve it with --node %d", dir, f.Node, f.Node)
+	}
+	return nil
+}
+
+// read returns nil when there are none.
+func read(dir string) (*Facts, error) {
+	path := filepath.Join(dir, File)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &Facts{}
+	if err := durable.UnsealText(text, f); err != nil {
+		return nil, fmt.Errorf("%q is damaged: %w", path, err)
+	}
+	if f.Version != version {
+		return nil, fmt.Errorf("%q has version %d, this program reads %d", path, f.Version, version)
+	}
+	return f, nil
+}
+
+// Write puts the facts on disk.
+func (f *Facts) Write(dir string) error {
+	return durable.ReplaceFile(filepath.Join(dir, File), durable.SealText(f), 0o600)
+}
+
+// Plan is what a cluster is to be made of, and which of its nodes this one is.
+type Plan struct {
+	Node    quorum.Node
+	Dir     string                 // of this node
+	Members map[quorum.Node]string // where nodes are
+	// Groups and Replicas are fixed when the cluster is made. Defaults: two for each of Members and six at least, and
+	// 3 (or as many as there are nodes).
+	Groups, Replicas int
+}
+
+// EnsureDefaults fills in what is not set.
+func (p *Plan) EnsureDefaults() {
+	p.Groups = cmp.Or(max(p.Groups, 0), defaultGroups(len(p.Members)))
+	p.Replicas = cmp.Or(max(p.Replicas, 0), 3)
+}
+
+// defaultGroups is how many groups a cluster of so many nodes gets. A request costs an entry in the log of each group
+// that it has a user in, on each of its disks, so few are best; and what a node that fails has led is to be shared out
+// among the others.
+func defaultGroups(members int) int { return min(max(6, 2*members), identity.Partitions) }
+
+// Validate reports the first setting that cannot work. It expects the defaults to be set.
+func (p *Plan) Validate() error {
+	switch {
+	case p.Node == 0 || p.Node > MaxNode:
+		return fmt.Errorf("cluster: node %d: must be 1 to %d", p.Node, MaxNode)
+	case p.Dir == "":
+		return errors.New("cluster: Dir is not set")
+	case len(p.Members) == 0:
+		return errors.New("cluster: no members")
+	case p.Groups > identity.Partitions:
+		return fmt.Errorf("cluster: %d groups: must be 1 to %d", p.Groups, identity.Partitions)
+	case p.Replicas > maxReplicas:
+		return fmt.Errorf("cluster: %d replicas: must be 1 to %d", p.Replicas, maxReplicas)
+	}
+	for node, address := range p.Members {
+		if _, _, err := net.SplitHostPort(address); err != nil || node == 0 || node > MaxNode {
+			return fmt.Errorf("cluster: member %d at %q: want a number from 1 to %d and HOST:PORT",
+				node, address, MaxNode)
+		}
+	}
+	return nil
+}

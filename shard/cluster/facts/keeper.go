@@ -1,0 +1,277 @@
+package facts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"millrace/shard/cluster/calls"
+	"millrace/shard/cluster/placement"
+	"millrace/shard/replica"
+	"millrace/wal/quorum"
+)
+
+// Keeper has the facts of a node: it finds them out, or makes them, and tells them to others.
+type Keeper struct {
+	Plan   *Plan
+	Logger *slog.Logger
+	// Claim has the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrNotFound,
+	// placement.ErrRefused, or why it can't now.
+	Claim func(node quorum.Node, disk string) error
+
+	mu    sync.Mutex // held by who replaces the facts
+	facts atomic.Pointer[Facts]
+}
+
+// Get are the facts, which are not to be changed.
+func (k *Keeper) Get() *Facts { return k.facts.Load() }
+
+// Open reads what the node knows of itself, or begins it.
+func (k *Keeper) Open() error {
+	dir := k.Plan.Dir
+	if _, err := os.Stat(filepath.Join(dir, replica.RestoreMarker)); err == nil {
+		return fmt.Errorf("%q has the file %s: what was to make this directory has not ended; begin it again", dir,
+			replica.RestoreMarker)
+	}
+	f, err := read(dir)
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		for _, name := range []string{"state", "log"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return fmt.Errorf("%q has the data of a node that was served alone: take it into a new cluster with "+
+					"`millrace cluster import`", dir)
+			}
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		f = Begin(k.Plan.Node)
+		if err := f.Write(dir); err != nil {
+			return err
+		}
+	}
+	if f.Node != k.Plan.Node {
+		return fmt.Errorf("%q belongs to node %d, not to node %d", dir, f.Node, k.Plan.Node)
+	}
+	for _, group := range f.Here {
+		if _, err := os.Stat(GroupDir(dir, group)); err != nil {
+			return fmt.Errorf("%w: the replica of group %d: %w", placement.ErrReplaced, group, err)
+		}
+	}
+	k.facts.Store(f)
+	return nil
+}
+
+// replace puts facts on disk, and then in the place of those that there are.
+func (k *Keeper) replace(f *Facts) error {
+	if err := f.Write(k.Plan.Dir); err != nil {
+		return err
+	}
+	k.facts.Store(f)
+	return nil
+}
+
+// Note keeps in mind whether this node has a replica of a group: one that has gone missing must not be taken for a new
+// one.
+func (k *Keeper) Note(group uint32, here bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := *k.Get()
+	if slices.Contains(f.Here, group) == here {
+		return nil
+	}
+	f.Here = slices.DeleteFunc(slices.Clone(f.Here), func(g uint32) bool { return g == group })
+	if here {
+		f.Here = append(f.Here, group)
+		slices.Sort(f.Here)
+	}
+	return k.replace(&f)
+}
+
+// question and answer are the bodies of the call, as JSON.
+type question struct {
+	Disk    string                 `json:"disk"`
+	Members map[quorum.Node]string `json:"members"`
+}
+
+type answer struct {
+	Node    quorum.Node            `json:"node"`
+	Disk    string                 `json:"disk"`
+	Members map[quorum.Node]string `json:"members"` // that it was started with
+	Facts   *Facts                 `json:"facts,omitempty"`
+	Wait    string                 `json:"wait,omitempty"` // why there are none yet, although there is a cluster
+}
+
+const (
+	joinPause      = 300 * time.Millisecond
+	askTime        = 2 * time.Second
+	maxAnswerBytes = 1 << 20
+)
+
+// Join finds out the facts, or makes them, by calls that Serve answers under that path. It returns when they are on
+// disk.
+func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error {
+	for said := ""; k.Get().Cluster == ""; {
+		found, wait, err := k.askAll(ctx, path, o)
+		if err != nil {
+			return err
+		}
+		if found != nil {
+			return k.take(found)
+		}
+		if wait != said {
+			k.Logger.Info("waiting: " + wait)
+			said = wait
+		}
+		select {
+		case <-time.After(joinPause):
+		case <-ctx.Done():
+			return fmt.Errorf("not of a cluster yet: %s: %w", wait, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// take has those of the cluster be the facts of this node, on its own disk.
+func (k *Keeper) take(told *Facts) error {
+	own := *told
+	own.Version, own.Node, own.Disk, own.Here = version, k.Plan.Node, k.Get().Disk, nil
+	if _, err := own.SecretKey(); err != nil {
+		return err
+	}
+	if err := k.replace(&own); err != nil {
+		return err
+	}
+	k.Logger.Info("this node is of the cluster", "cluster", own.Cluster)
+	return nil
+}
+
+// askAll asks all others once. wait says what is missing.
+func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (found *Facts, wait string, err error) {
+	answers := map[quorum.Node]*answer{}
+	var silent, differ []quorum.Node
+	nodes := slices.Sorted(maps.Keys(k.Plan.Members))
+	for _, node := range nodes {
+		if node == k.Plan.Node {
+			continue
+		}
+		a, err := k.ask(ctx, path, o, k.Plan.Members[node])
+		switch {
+		case errors.Is(err, placement.ErrReplaced):
+			return nil, "", err
+		case err != nil:
+			k.Logger.Debug("a node does not answer", "node", node, "error", err)
+			silent = append(silent, node)
+			continue
+		case a.Node != node:
+			return nil, "", fmt.Errorf("at %s is node %d, not node %d", k.Plan.Members[node], a.Node, node)
+		case a.Facts != nil:
+			return a.Facts, "", nil
+		case a.Wait != "":
+			wait = a.Wait
+		case !maps.Equal(a.Members, k.Plan.Members):
+			differ = append(differ, node)
+		}
+		answers[node] = a
+	}
+	switch {
+	case wait != "":
+		return nil, wait, nil
+	case len(silent) > 0:
+		return nil, fmt.Sprintf("nodes %v do not answer; the first start of a cluster needs all of its members",
+			silent), nil
+	case len(differ) > 0:
+		return nil, fmt.Sprintf("nodes %v were started with other --members than this one; "+
+			"the first start needs the same everywhere", differ), nil
+	case !slices.Contains(nodes, k.Plan.Node):
+		return nil, "the nodes of --members are of no cluster yet, and this node is none of them", nil
+	case k.Plan.Node != nodes[0]:
+		return nil, "the lowest of the members is about to make the cluster", nil
+	}
+	return k.mint(answers), "", nil
+}
+
+// mint makes the facts.
+func (k *Keeper) mint(answers map[quorum.Node]*answer) *Facts {
+	f := *k.Get()
+	f.Make(nil, k.Plan)
+	for node, a := range answers {
+		f.Disks[node] = a.Disk
+	}
+	k.Logger.Info("cluster made", "cluster", f.Cluster, "nodes", len(f.Members), "groups", f.Groups,
+		"replicas", f.Replicas)
+	return &f
+}
+
+// ask asks the node at an address.
+func (k *Keeper) ask(ctx context.Context, path string, o *calls.Options, address string) (*answer, error) {
+	c, err := o.Host.DialAddress(address, o.DialTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
+	body, err := calls.NewBody(0).JSON(question{k.Get().Disk, k.Plan.Members})
+	if err != nil {
+		return nil, err
+	}
+	var a answer
+	err = o.Once(c, path, body, time.Now().Add(askTime), maxAnswerBytes,
+		func(x *calls.Reader) error { return x.JSON(&a) })
+	return &a, err
+}
+
+// Serve answers what others ask when they Join.
+func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	var q question
+	if err := x.JSON(&q); err != nil {
+		return dst, err
+	}
+	f := k.Get()
+	a := answer{Node: k.Plan.Node, Disk: f.Disk, Members: k.Plan.Members}
+	if f.Cluster == "" {
+		return dst.JSON(a)
+	}
+	wait, err := k.admit(f, from.Node, q.Disk)
+	if errors.Is(err, placement.ErrReplaced) {
+		k.Logger.Warn("a node was refused: its number belongs to another disk", "node", from.Node)
+	}
+	if err != nil {
+		return dst, err
+	}
+	if a.Wait = wait; wait == "" {
+		a.Facts = f
+	}
+	return dst.JSON(a)
+}
+
+// admit says whether a node may have the facts, and else what it waits for.
+func (k *Keeper) admit(f *Facts, node quorum.Node, disk string) (wait string, err error) {
+	if known, ok := f.Disks[node]; ok {
+		if known != disk {
+			return "", placement.ErrReplaced
+		}
+		return "", nil
+	}
+	switch err := k.Claim(node, disk); {
+	case err == nil:
+		return "", nil
+	case errors.Is(err, placement.ErrReplaced), errors.Is(err, placement.ErrRefused):
+		return "", err
+	case errors.Is(err, placement.ErrNotFound):
+		return fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d "+
+			"HOST:PORT", node, node), nil
+	default:
+		return fmt.Sprintf("the cluster can't take the node in now: %v", err), nil
+	}
+}

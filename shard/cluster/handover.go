@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+
+	"millrace/shard/cluster/routes"
+	"millrace/wal/quorum"
+)
+
+// handOver gives the leaderships of this node to others, as far as that can be done in time.
+func (n *Node) handOver() {
+	deadline := time.Now().Add(n.opts.CloseTimeout)
+	_ = together(slices.Collect(n.groups()), func(g *group) error {
+		g.handOver(deadline)
+		return nil
+	})
+}
+
+func (g *group) handOver(deadline time.Time) {
+	for g.leads.Load() && time.Now().Before(deadline) {
+		s := g.log.Status()
+		var best quorum.Node
+		var most uint64
+		for _, m := range s.Members {
+			if m.Node == g.n.self || !m.Voter || !g.n.reaches(m.Node) {
+				continue
+			}
+			if index, ok := g.log.Progress(m.Node); ok && (best == 0 || index > most) {
+				best, most = m.Node, index
+			}
+		}
+		if s.Role != quorum.Leader || best == 0 {
+			return
+		}
+		if err := g.transfer(best); err != nil {
+			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
+			time.Sleep(routes.MaxPause)
+		}
+	}
+}
+
+// transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for
+// the next leader.
+func (g *group) transfer(to quorum.Node) error {
+	e := g.replica.Load()
+	if e == nil {
+		return g.log.Transfer(to)
+	}
+	resume, err := e.HandOver(g.n.opts.HandOverTimeout)
+	if err != nil {
+		return err
+	}
+	if err := g.log.Transfer(to); err != nil {
+		resume()
+		return err
+	}
+	return nil
+}
+
+// gently is the log of a group, with leaderships handed over as transfer does it.
+type gently struct {
+	*quorum.Log
+	g *group
+}
+
+// Transfer hands the leadership to another node.
+func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(to) }

@@ -1,0 +1,196 @@
+// Package promise is what becomes of messages that were delivered to another node: the effects that somebody waits for.
+// What is known when the message is taken goes with the answer; of the rest the node gives a promise, by an id, and
+// whoever has sent the message asks what has become of it. Promises are kept in memory: when either node starts anew,
+// or the other one is silent for long, they are void.
+package promise
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/cluster/calls"
+	"millrace/shard/replica"
+	"millrace/wal/quorum"
+)
+
+const (
+	// voidAfter is how long promises stand that nobody asks for.
+	voidAfter = time.Minute
+	// questionTime is how long a question stays open; page how many an answer has; patience is how long a node may not
+	// be reached before its promises are taken for lost, since another one leads its groups by then, or soon.
+	questionTime = 10 * time.Second
+	page         = 4096
+	patience     = 300 * time.Millisecond
+)
+
+// Owed are the promises of this node to others.
+type Owed struct {
+	epoch    uint64
+	draining <-chan struct{}
+	accounts *xsync.MapOf[quorum.Node, *Account]
+}
+
+// NewOwed has none yet. epoch is of this process, among all that have been this node; questions end when draining is
+// closed.
+func NewOwed(epoch uint64, draining <-chan struct{}) *Owed {
+	return &Owed{epoch: epoch, draining: draining, accounts: xsync.NewMapOf[quorum.Node, *Account]()}
+}
+
+// Account is what this node owes another one.
+type Account struct {
+	own   uint64 // epoch of this node
+	epoch uint64 // of the other one
+
+	mu   sync.Mutex
+	last uint64 // id
+	// given are those that the other node knows by an id. ready are ids of those that are kept and that it has not said
+	// that it was told of.
+	given map[uint64]*Promise
+	ready []uint64
+	wake  chan struct{} // of capacity 1
+	asked time.Time
+}
+
+// Promise is guarded by the mutex of its account.
+type Promise struct {
+	id      uint64 // 0: not given yet
+	kept    bool
+	code    calls.Code
+	effects replica.Effects
+}
+
+// To is the account of another node, in that epoch of it.
+func (o *Owed) To(node quorum.Node, epoch uint64) *Account {
+	a, _ := o.accounts.Compute(node, func(old *Account, loaded bool) (*Account, bool) {
+		if loaded && old.epoch == epoch {
+			return old, false
+		}
+		return &Account{own: o.epoch, epoch: epoch, given: map[uint64]*Promise{}, wake: make(chan struct{}, 1)}, false
+	})
+	return a
+}
+
+// Keep is replica.Message.Done.
+func (a *Account) Keep(p *Promise, e replica.Effects, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.kept {
+		return
+	}
+	p.kept, p.effects, p.code = true, e, calls.CodeOf(err)
+	if p.id == 0 {
+		return
+	}
+	if time.Since(a.asked) > voidAfter {
+		delete(a.given, p.id)
+		return
+	}
+	a.ready = append(a.ready, p.id)
+	a.signal()
+}
+
+func (a *Account) signal() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Give appends epoch u64, then for each promise: 0 u8, effects, when it is kept already; else 1 u8, id u64.
+func (a *Account) Give(dst calls.Body, list []*Promise) calls.Body {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = time.Now()
+	dst = dst.U64(a.own)
+	for _, p := range list {
+		if p.kept && p.code == calls.OK {
+			dst = dst.Byte(0).Effects(p.effects)
+			continue
+		}
+		a.last++
+		p.id = a.last
+		a.given[p.id] = p
+		if p.kept {
+			a.ready = append(a.ready, p.id)
+		}
+		dst = dst.Byte(1).U64(p.id)
+	}
+	if len(a.ready) > 0 {
+		a.signal()
+	}
+	return dst
+}
+
+// Serve waits until some promises are kept.
+//
+//	body    epoch of who asks u64, then ids u64 of those that it was told of
+//	answer  epoch u64, then for each that is kept: id u64, code u8, effects
+func (o *Owed) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	epoch, told := x.U64(), x.U64s()
+	if err := x.Err(); err != nil {
+		return dst, err
+	}
+	a := o.To(from.Node, epoch)
+	a.told(told)
+	timeout := time.NewTimer(questionTime)
+	defer timeout.Stop()
+	dst = dst.U64(o.epoch)
+	for {
+		var any bool
+		if dst, any = a.kept(dst); any {
+			return dst, nil
+		}
+		select {
+		case <-a.wake:
+			// There may be an older question, of a connection that was lost: who is asked last must not sleep on
+			// because that one was woken.
+			defer a.signal()
+		case <-timeout.C:
+			return dst, nil
+		case <-o.draining:
+			return dst, nil
+		}
+	}
+}
+
+func (a *Account) told(ids []uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = time.Now()
+	for _, id := range ids {
+		delete(a.given, id)
+	}
+	a.ready = slices.DeleteFunc(a.ready, func(id uint64) bool { return a.given[id] == nil })
+}
+
+func (a *Account) kept(dst calls.Body) (calls.Body, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range a.ready[:min(len(a.ready), page)] {
+		p := a.given[id]
+		dst = dst.U64(id).Byte(byte(p.code)).Effects(p.effects)
+	}
+	return dst, len(a.ready) > 0
+}
+
+// WaitUntilTold waits until nodes that are reached have said that they were told what has become of their messages: of
+// those that are handed over nothing more will. After a while it doesn't.
+func (o *Owed) WaitUntilTold(patience time.Duration, reached func(quorum.Node) bool) {
+	for deadline := time.Now().Add(patience); o.any(reached) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// any says whether nodes that are reached have yet to say that they were told of promises that are kept.
+func (o *Owed) any(reached func(quorum.Node) bool) (any bool) {
+	o.accounts.Range(func(to quorum.Node, a *Account) bool {
+		a.mu.Lock()
+		any = len(a.ready) > 0 && reached(to)
+		a.mu.Unlock()
+		return !any
+	})
+	return any
+}
