@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/parquet-go/parquet-go"
@@ -352,4 +354,44 @@ func TestPositions(t *testing.T) {
 			require.NoError(t, r.Next(new(Row)))
 		}
 	}
+}
+
+// TestCheck is the check of lines in pieces: faults where a reader finds them, the first one first, and what the file
+// answers.
+func TestCheck(t *testing.T) {
+	line := `{"external_id":"a","text":"` + strings.Repeat("x", 50) + `"}` + "\n"
+	for _, text := range []string{
+		"", "\n\n", line, strings.Repeat(line, 20), strings.Repeat(line+"\r\n", 20) + "{}", "\xef\xbb\xbf" + line + "{",
+		strings.Repeat(line, 5) + "{\"a\":\n" + strings.Repeat(line, 5) + "\xff\n", line + "\n" + strings.Repeat("x", 200) + "\n" + line,
+		strings.Repeat(line, 3) + strings.Repeat("x", 200), line + line[:100-40] + "\xff" + line, "\xff\xfea",
+	} {
+		for _, strict := range []bool{true, false} {
+			requireCheck(t, text, Options{MaxRowBytes: 100, Strict: strict})
+		}
+	}
+
+	text := strings.Repeat(line, 20)
+	check := func(r io.Reader, onWay func(int64) error) (int64, error) {
+		l := &lines{o: Options{MaxRowBytes: 100}, window: window{r: r, max: 100}}
+		return l.checkAll(300, onWay)
+	}
+	var offsets []int64
+	rows, err := check(strings.NewReader(text), func(at int64) error { offsets = append(offsets, at); return nil })
+	require.NoError(t, err)
+	require.EqualValues(t, 20, rows)
+	require.True(t, slices.IsSorted(offsets))
+	require.EqualValues(t, len(text), offsets[len(offsets)-1])
+
+	gone := errors.New("gone")
+	failing := func(text string) io.Reader { return io.MultiReader(strings.NewReader(text), iotest.ErrReader(gone)) }
+	rows, err = check(failing(text), func(int64) error { return nil })
+	require.Equal(t, gone, err)
+	require.EqualValues(t, 20, rows)
+	var fault *Fault
+	_, err = check(failing(text+"\xff\n"), func(int64) error { return nil })
+	require.ErrorAs(t, err, &fault)
+	require.EqualValues(t, 21, fault.Line)
+
+	_, err = check(strings.NewReader(text), func(int64) error { return gone })
+	require.Equal(t, gone, err)
 }

@@ -31,6 +31,7 @@ func FuzzRows(f *testing.F) {
 		for _, format := range []Format{NDJSON, CSV} {
 			fuzzRows(t, text, format, o)
 		}
+		requireCheck(t, text, o)
 	})
 }
 
@@ -64,6 +65,31 @@ func fuzzRows(t *testing.T, text string, format Format, o Options) {
 			continue
 		}
 		requireOneValue(t, object.Text)
+	}
+}
+
+// requireCheck holds the check of lines in pieces, of whatever size, against a Reader.
+func requireCheck(t *testing.T, text string, o Options) {
+	t.Helper()
+	r, err := NewReader(strings.NewReader(text), int64(len(text)), NDJSON, Position{}, o)
+	rows := int64(-1)
+	for row := new(Row); err == nil; rows++ {
+		err = r.Next(row)
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	for _, size := range []int{1, 7, 64, pieceBytes} {
+		l, openErr := NewReader(strings.NewReader(text), int64(len(text)), NDJSON, Position{}, o)
+		if openErr != nil {
+			require.Equal(t, err, openErr)
+			return
+		}
+		n, checkErr := l.(*lines).checkAll(size, func(int64) error { return nil })
+		require.Equal(t, err, checkErr, "%q in pieces of %d", text, size)
+		if err == nil {
+			require.Equal(t, rows, n, "%q in pieces of %d", text, size)
+		}
 	}
 }
 

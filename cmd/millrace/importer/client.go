@@ -33,12 +33,16 @@ func newClient(o *Options) *client {
 		c.urls = append(c.urls, strings.TrimSuffix(u, "/"))
 	}
 	c.http = &fasthttp.Client{Name: "millrace import", MaxConnsPerHost: o.Connections, MaxIdemponentCallAttempts: 1,
-		ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, MaxConnWaitTimeout: o.Timeout, MaxResponseBodySize: 64 << 20}
+		ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, MaxConnWaitTimeout: o.Timeout, MaxResponseBodySize: 64 << 20,
+		WriteBufferSize: writeBytes}
 	if o.dial != nil {
 		c.http.Dial = func(string) (net.Conn, error) { return o.dial() }
 	}
 	return c
 }
+
+// writeBytes is what is written at once: most requests as a whole, so that neither side is woken up for parts of one.
+const writeBytes = 128 << 10
 
 // call is one request and its answer.
 type call struct {

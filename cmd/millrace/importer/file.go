@@ -198,23 +198,16 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 		}
 		return fmt.Errorf("%s: %w", j.path, err)
 	}
-	r, err := files.NewReader(h, j.size, j.format, files.Position{}, j.rowOptions(j.o.strict(j.format)))
-	if err != nil {
-		return "", bad(err)
-	}
 	j.bar.begin("checking "+j.name(), j.size, "bytes")
-	for row := new(files.Row); ; j.total++ {
-		if err := r.Next(row); err == io.EOF {
-			break
-		} else if err != nil {
-			return "", bad(err)
-		}
-		if j.total%1024 == 0 {
-			if ctx.Err() != nil {
-				return "", ctx.Err()
-			}
-			j.bar.set(r.Position().Offset)
-		}
+	j.total, err = files.Check(h, j.size, j.format, j.rowOptions(j.o.strict(j.format)), func(at int64) error {
+		j.bar.set(at)
+		return ctx.Err()
+	})
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		return "", bad(err)
 	}
 	if hash, err = h.sum(j.size); err != nil {
 		return "", bad(err)

@@ -1,0 +1,137 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// Check reads a file from its beginning to its end and returns how many rows it has. Its errors are those of a Reader.
+// onWay hears now and then how many bytes are behind it; an error of onWay ends it.
+func Check(f Source, size int64, format Format, o Options, onWay func(offset int64) error) (rows int64, err error) {
+	r, err := NewReader(f, size, format, Position{}, o)
+	if err != nil {
+		return 0, err
+	}
+	if l, ok := r.(*lines); ok {
+		return l.checkAll(pieceBytes, onWay)
+	}
+	for row := new(Row); ; rows++ {
+		if err := r.Next(row); err == io.EOF {
+			return rows, nil
+		} else if err != nil {
+			return rows, err
+		}
+		if rows%1024 == 0 {
+			if err := onWay(r.Position().Offset); err != nil {
+				return rows, err
+			}
+		}
+	}
+}
+
+// pieceBytes is how much of a file is checked by one goroutine at a time. A piece grows until it has a whole line.
+const pieceBytes = 256 << 10
+
+// checkAll checks the lines that are left, in pieces: they are read one after the other, and several are checked at a
+// time. What is said of them is said in the order of the file.
+func (l *lines) checkAll(size int, onWay func(offset int64) error) (rows int64, err error) {
+	checkers := runtime.GOMAXPROCS(0)
+	given := make(chan *piece)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(given)
+	for range checkers {
+		all.Go(func() {
+			for p := range given {
+				p.check(l.o)
+				p.checked <- struct{}{}
+			}
+		})
+	}
+	behind := Position{Offset: l.at} // rows, lines and bytes that are known to be good
+	know := func(p *piece) error {
+		<-p.checked
+		if fault := (*Fault)(nil); errors.As(p.err, &fault) && fault.Line > 0 {
+			fault.Line += behind.Line
+		}
+		behind.Row += p.rows
+		behind.Line += p.lines
+		behind.Offset += int64(len(p.text))
+		if p.err != nil {
+			return p.err
+		}
+		return onWay(behind.Offset)
+	}
+	var underWay []*piece // in the order of the file
+	for rest, more := l.rest(), true; more; {
+		p := &piece{checked: make(chan struct{}, 1)}
+		if len(underWay) > checkers {
+			p, underWay = underWay[0], underWay[1:]
+			if err := know(p); err != nil {
+				return behind.Row, err
+			}
+		}
+		rest, more = p.fill(l.r, rest, size, l.max)
+		underWay = append(underWay, p)
+		given <- p
+	}
+	for _, p := range underWay {
+		if err := know(p); err != nil {
+			return behind.Row, err
+		}
+	}
+	return behind.Row, nil
+}
+
+// piece is a run of whole lines. It is its checker's from when it is given until checked says that this is over.
+type piece struct {
+	text    []byte
+	checked chan struct{}
+
+	rows, lines int64
+	err         error // the first fault, or what kept the text from being read on
+}
+
+// fill reads a piece, which begins with the rest of the one before. rest is the line behind it, or what was read of
+// that; more is false when there is nothing to be read any more.
+func (p *piece) fill(r io.Reader, before []byte, size, maxRow int) (rest []byte, more bool) {
+	p.text, p.err = append(p.text[:0], before...), nil
+	for {
+		from := len(p.text)
+		p.text = slices.Grow(p.text, max(size, from))
+		n, err := io.ReadFull(r, p.text[from:cap(p.text)])
+		p.text = p.text[:from+n]
+		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, false
+		}
+		end := bytes.LastIndexByte(p.text, '\n') + 1
+		switch {
+		case err != nil:
+			p.text, p.err = p.text[:end], err
+			return nil, false
+		case end > 0:
+			p.text, rest = p.text[:end], p.text[end:]
+			return rest, true
+		case len(p.text) > maxRow:
+			return nil, true // the check says so
+		}
+	}
+}
+
+// check finds the first fault of a piece.
+func (p *piece) check(o Options) {
+	l := &lines{o: o, row: 1}
+	l.window = window{max: o.MaxRowBytes, buf: p.text, to: len(p.text), line: 1, ended: true}
+	var err error
+	for row := new(Row); err == nil; {
+		err = l.Next(row)
+	}
+	p.rows, p.lines = l.row-1, l.line-1
+	if err != io.EOF {
+		p.err = err
+	}
+}
