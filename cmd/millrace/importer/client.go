@@ -47,13 +47,17 @@ const writeBytes = 128 << 10
 // call is one request and its answer.
 type call struct {
 	path, key string
-	body      []byte
+	body      net.Buffers // in parts, which are put together in the connection's buffer alone
+	unsent    net.Buffers // what is left of it, of the try under way
 
 	status   int
 	answer   []byte
 	replayed bool
 	after    time.Duration // Retry-After
 }
+
+// reset makes a call a new one, which keeps the memory.
+func (c *call) reset() { *c = call{body: c.body[:0], unsent: c.unsent, answer: c.answer[:0]} }
 
 // message is what the answer says.
 func (c *call) message() string {
@@ -124,7 +128,12 @@ func (c *client) once(call *call) error {
 	if call.key != "" {
 		request.Header.Set("Idempotency-Key", call.key)
 	}
-	request.SetBodyRaw(call.body)
+	size := 0
+	for _, part := range call.body {
+		size += len(part)
+	}
+	call.unsent = append(call.unsent[:0], call.body...)
+	request.SetBodyStream(&call.unsent, size)
 	call.status, call.after = 0, 0
 	if err := c.http.DoTimeout(request, response, c.timeout); err != nil {
 		return err

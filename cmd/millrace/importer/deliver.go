@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -35,24 +36,23 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 		return nil
 	}
 	deletes := rows[0].kind == deletions
-	c, scratch := call{path: "/users/track"}, o.request.body[:0]
-	if deletes {
-		c.path, c.body = "/users/delete", appendDelete(scratch, rows, o)
+	c := &o.request.call
+	if c.reset(); deletes {
+		c.path, c.body = "/users/delete", o.appendDelete(c.body, rows)
 	} else {
-		c.body = appendTrack(scratch, rows, o)
+		c.path, c.body = "/users/track", o.appendTrack(c.body, rows)
 		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" +
 			strconv.Itoa(len(rows))
 	}
-	o.request.body = c.body
-	if err := j.client.do(ctx, &c, len(rows)); err != nil {
+	if err := j.client.do(ctx, c, len(rows)); err != nil {
 		return err
 	}
 	switch {
 	case c.status == http.StatusCreated && deletes:
-		return o.noteDeleted(&c)
+		return o.noteDeleted(c)
 	case c.status == http.StatusCreated:
-		return o.noteTaken(&c, rows)
-	case c.status == http.StatusBadRequest && !deletes && o.noteRefused(&c, rows):
+		return o.noteTaken(c, rows)
+	case c.status == http.StatusBadRequest && !deletes && o.noteRefused(c, rows):
 		return nil
 	}
 	return j.deliverParts(ctx, lane, rows, o, c.message())
@@ -82,36 +82,48 @@ func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcom
 	return j.deliver(ctx, lane, rows[len(rows)/2:], o)
 }
 
-// appendTrack appends the body of /users/track that has the rows.
-func appendTrack(dst []byte, rows []sent, o *outcome) []byte {
-	separator := byte('{')
+// The parts of bodies that are no rows.
+var (
+	brace, comma, next, end = []byte("{"), []byte(","), []byte("],"), []byte("]}")
+	// opening is of the kinds, by their numbers.
+	opening = [...][]byte{[]byte(`"attributes":[`), []byte(`"events":[`), []byte(`"purchases":[`)}
+)
+
+// appendTrack appends the parts of a body of /users/track that has the rows.
+func (o *outcome) appendTrack(dst net.Buffers, rows []sent) net.Buffers {
+	separator := brace
 	for k := range uint8(deletions) {
-		if !slices.ContainsFunc(rows, func(s sent) bool { return s.kind == k }) {
-			continue
+		if slices.ContainsFunc(rows, func(s sent) bool { return s.kind == k }) {
+			dst = append(dst, separator, opening[k])
+			dst = o.appendRows(dst, rows, k)
+			separator = next
 		}
-		dst = append(append(append(dst, separator, '"'), files.Kinds[k]...), `":`...)
-		separator = '['
-		for _, s := range rows {
-			if s.kind == k {
-				dst = append(append(dst, separator), o.text(s)...)
-				separator = ','
-			}
-		}
-		dst = append(dst, ']')
 	}
-	return append(dst, '}')
+	return append(dst, end)
 }
 
-// appendDelete appends the body of /users/delete.
-func appendDelete(dst []byte, rows []sent, o *outcome) []byte {
-	dst = append(append(append(dst, `{"`...), rows[0].identifiers...), `":[`...)
-	for k, s := range rows {
-		if k > 0 {
-			dst = append(dst, ',')
+// appendRows appends those of a kind with commas between them. Rows that follow one another are one part.
+func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffers {
+	from, to := -1, 0
+	for _, s := range rows {
+		switch {
+		case s.kind != kind:
+			continue
+		case from < 0:
+			from = s.from
+		case s.from != to+len(comma):
+			dst = append(dst, o.request.text[from:to], comma)
+			from = s.from
 		}
-		dst = append(dst, o.text(s)...)
+		to = s.to
 	}
-	return append(dst, `]}`...)
+	return append(dst, o.request.text[from:to])
+}
+
+// appendDelete appends the parts of a body of /users/delete.
+func (o *outcome) appendDelete(dst net.Buffers, rows []sent) net.Buffers {
+	dst = append(dst, []byte(`{"`+o.request.identifiers+`":[`))
+	return append(o.appendRows(dst, rows, deletions), end)
 }
 
 // answer is what of an answer matters.

@@ -21,7 +21,7 @@ type lane struct {
 func (l *lane) newRequest() *request {
 	select {
 	case r := <-l.free:
-		*r = request{text: r.text[:0], rows: r.rows[:0], body: r.body}
+		*r = request{text: r.text[:0], rows: r.rows[:0], call: r.call}
 		return r
 	default:
 		return new(request)
@@ -41,11 +41,12 @@ func (l *lane) flush(ctx context.Context) error {
 
 // request is a run of a lane's rows.
 type request struct {
-	text   []byte // the objects, one behind the other
-	rows   []sent
-	body   []byte // what is sent of them; its sender's
-	counts [4]int // by the number of the kind
-	faults int
+	text        []byte // the objects, each with a comma behind it
+	rows        []sent
+	call        call   // its sender's
+	counts      [4]int // by the number of the kind
+	faults      int
+	identifiers string // of deletions
 	// conditional: one of the rows is.
 	conditional bool
 }
@@ -53,9 +54,8 @@ type request struct {
 // sent is a row on its way.
 type sent struct {
 	row, line   int64
-	kind        uint8  // its number in files.Kinds
-	identifiers string // of deletions
-	from, to    int    // in text
+	kind        uint8 // its number in files.Kinds
+	from, to    int   // in text
 	user        uint64
 	conditional bool   // it takes effect if its user is there
 	fault       string // it isn't sent
@@ -76,7 +76,7 @@ func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 	}
 	n := kindNumber(o.Kind)
 	switch {
-	case len(r.text)+len(o.Text) > s.RequestBytes:
+	case len(r.text)-len(r.rows)+len(o.Text) > s.RequestBytes: // without commas
 		return false
 	case o.Kind == files.Deletions:
 		return r.takesDeletion(o, min(s.Objects, maxDeletions))
@@ -95,26 +95,26 @@ func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
 }
 
 func (r *request) takesDeletion(o *files.Object, most int) bool {
-	if r.counts[deletions] == most {
-		return false
+	if r.counts[deletions] == 0 {
+		return len(r.rows) == r.faults
 	}
-	return !slices.ContainsFunc(r.rows,
-		func(other sent) bool { return other.fault == "" && other.identifiers != o.Identifiers })
+	return r.counts[deletions] < most && r.identifiers == o.Identifiers
 }
 
 func (r *request) add(row *files.Row, o *files.Object, fault string) {
-	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), identifiers: o.Identifiers, from: len(r.text),
-		user: o.User, fault: fault}
+	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), from: len(r.text), user: o.User, fault: fault}
 	if fault != "" {
 		r.text = append(r.text, row.Text...)
 		r.faults++
 	} else {
 		r.text = append(r.text, o.Text...)
+		r.identifiers = o.Identifiers
 		r.counts[one.kind]++
 		one.conditional = o.IsConditional
 		r.conditional = r.conditional || one.conditional
 	}
 	one.to = len(r.text)
+	r.text = append(r.text, ',')
 	r.rows = append(r.rows, one)
 }
 

@@ -71,11 +71,11 @@ func lineOf(o *outcome, s *refusal) line {
 	switch text := o.text(s.sent); {
 	case s.fault != "" || !json.Valid(text):
 		l.Text = string(text)
-	case s.identifiers == "external_ids":
+	case o.request.identifiers == "external_ids":
 		l.ExternalID = text
-	case s.identifiers == "svc_ids":
+	case o.request.identifiers == "svc_ids":
 		l.SvcID = text
-	case s.identifiers == "user_aliases":
+	case o.request.identifiers == "user_aliases":
 		_ = json.Unmarshal(text, &l)
 	default:
 		l.Payload = text
