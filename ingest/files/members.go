@@ -136,32 +136,36 @@ func quotesOrSlashes(v uint64) uint64 {
 
 // skipValue passes over a value.
 func (w *walk) skipValue() bool {
-	for depth := 0; w.at < len(w.text); {
-		switch marks[w.text[w.at]] {
+	text, i := w.text, w.at
+	for depth := 0; i < len(text); {
+		switch marks[text[i]] {
 		case markQuote:
-			if !w.skipString() {
+			if w.at = i; !w.skipString() {
 				return false
 			}
 			if depth == 0 {
 				return true
 			}
+			i = w.at
 			continue
 		case markOpen:
 			depth++
 		case markClose:
 			if depth == 0 { // the end of the object around it
+				w.at = i
 				return true
 			}
 			if depth--; depth == 0 {
-				w.at++
+				w.at = i + 1
 				return true
 			}
 		case markBetween:
 			if depth == 0 {
+				w.at = i
 				return true
 			}
 		}
-		w.at++
+		i++
 	}
 	w.err = errOpen
 	return false

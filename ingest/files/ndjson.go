@@ -50,7 +50,7 @@ func (l *lines) Next(r *Row) error {
 		if line := bytes.TrimSpace(text); len(line) > 0 {
 			l.row++
 			r.reset(at, line)
-			return l.read(r, bytes.Index(text, line[:1]))
+			return l.read(r, text)
 		}
 	}
 }
@@ -63,13 +63,13 @@ func (l *lines) checkLine(text []byte) error {
 }
 
 // read leaves it to AppendObject to take a line apart: who only checks a file needn't.
-func (l *lines) read(r *Row, blanks int) error {
+func (l *lines) read(r *Row, text []byte) error {
 	r.line = r.Text
 	if !l.o.Strict {
 		return nil
 	}
 	if r.Text[0] != '{' || !l.grammar.valid(r.Text) {
-		return lineFault(r, blanks)
+		return lineFault(r, bytes.Index(text, r.Text[:1]))
 	}
 	return nil
 }
