@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"millrace/ingest/files"
@@ -93,10 +92,9 @@ var (
 func (o *outcome) appendTrack(dst net.Buffers, rows []sent) net.Buffers {
 	separator := brace
 	for k := range uint8(deletions) {
-		if slices.ContainsFunc(rows, func(s sent) bool { return s.kind == k }) {
-			dst = append(dst, separator, opening[k])
-			dst = o.appendRows(dst, rows, k)
-			separator = next
+		with := o.appendRows(append(dst, separator, opening[k]), rows, k)
+		if len(with) > len(dst)+2 { // there are some
+			dst, separator = with, next
 		}
 	}
 	return append(dst, end)
@@ -105,7 +103,8 @@ func (o *outcome) appendTrack(dst net.Buffers, rows []sent) net.Buffers {
 // appendRows appends those of a kind with commas between them. Rows that follow one another are one part.
 func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffers {
 	from, to := -1, 0
-	for _, s := range rows {
+	for i := range rows {
+		s := &rows[i]
 		switch {
 		case s.kind != kind:
 			continue
@@ -116,6 +115,9 @@ func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffe
 			from = s.from
 		}
 		to = s.to
+	}
+	if from < 0 {
+		return dst
 	}
 	return append(dst, o.request.text[from:to])
 }
