@@ -546,3 +546,39 @@ func TestLate(t *testing.T) {
 		require.NoError(t, s.resume(&o))
 	}
 }
+
+// TestRequestTakes: which rows are in a request decides its Idempotency-Key. When that changes, so does stateVersion.
+func TestRequestTakes(t *testing.T) {
+	s := &state{Objects: 3, RequestBytes: 20}
+	object := func(kind files.Kind, text string) *files.Object { return &files.Object{Kind: kind, Text: []byte(text)} }
+	deletion := func(identifiers string) *files.Object {
+		return &files.Object{Kind: files.Deletions, Text: []byte(`"a"`), Identifiers: identifiers}
+	}
+	f := func(want bool, o *files.Object, there ...*files.Object) {
+		t.Helper()
+		r := new(request)
+		for _, other := range there {
+			if other == nil {
+				r.add(new(files.Row), new(files.Object), "a fault")
+			} else {
+				r.add(new(files.Row), other, "")
+			}
+		}
+		require.Equal(t, want, r.takes(o, false, s))
+	}
+	ten, event := object(files.Events, "0123456789"), object(files.Events, "{}")
+	f(true, ten, ten)
+	f(false, object(files.Events, "{}"), ten, ten)
+	f(false, object(files.Attributes, "0"), ten, ten)
+	f(true, object(files.Attributes, "01"), ten, object(files.Purchases, "01234567"))
+	f(false, object(files.Attributes, "012"), ten, object(files.Purchases, "01234567"))
+	f(true, event, event, event)
+	f(false, event, event, event, event)
+	f(true, object(files.Attributes, "{}"), event, event, event)
+	f(false, deletion("svc_ids"), event)
+	f(true, deletion("svc_ids"), nil, nil)
+	f(true, deletion("svc_ids"), nil, deletion("svc_ids"))
+	f(false, deletion("svc_ids"), deletion("external_ids"))
+	f(false, deletion("svc_ids"), deletion("svc_ids"), deletion("svc_ids"), deletion("svc_ids"))
+	f(false, event, deletion("svc_ids"))
+}
