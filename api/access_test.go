@@ -252,19 +252,6 @@ func TestTrustedProxies(t *testing.T) {
 	require.Equal(t, 403, untrusting.track(key, "a", "X-Forwarded-For", "10.1.2.3").status)
 }
 
-func TestBadKeyTable(t *testing.T) {
-	var b minuteCounts
-	b.init()
-	a6 := netip.MustParseAddr("2001:db8::1")
-	for i := range 3 {
-		require.Equal(t, i < 2, b.allow(a6, 0, 2))
-	}
-	require.False(t, b.allow(netip.MustParseAddr("2001:db8::2"), 0, 2), "one /64 is one caller")
-	require.False(t, b.allow(a6, 59_999, 2))
-	require.True(t, b.allow(a6, 60_000, 2))
-	require.True(t, b.allow(a6, 0, 2), "a clock that goes back blocks nobody")
-}
-
 // A key is in no answer and no log, whatever it is; ids and bodies are in no log.
 func TestNothingPrivateIsLogged(t *testing.T) {
 	d := open(t, nil)

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/bodies"
 )
 
 // clusterStub notes what it is asked to do, and stores it with its entry of the audit log as a cluster does.
 type clusterStub struct {
-	store Store
+	store store.Store
 	did   []string
 	err   error
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard"
 )
 
@@ -414,7 +415,7 @@ func TestAuditLog(t *testing.T) {
 
 // brokenAudit is a store whose audit log was changed behind its back, or can't be read.
 type brokenAudit struct {
-	Store
+	store.Store
 	err error
 }
 

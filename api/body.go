@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"millrace/api/call"
+
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 )
@@ -17,6 +19,8 @@ import (
 const (
 	// anonymousBodyBytes is what a request without a valid key may send.
 	anonymousBodyBytes = 16 << 10
+	// maxFormBytes bounds a form. Who has no key may not send more anyway; see bodyLimit.
+	maxFormBytes = anonymousBodyBytes
 	// firstWireBytes is the memory that a body begins with which is longer; it doubles from there on.
 	firstWireBytes = 32 << 10
 )
@@ -46,7 +50,7 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) int {
 
 // receive reads the body as it comes. After an error the connection must be closed: what follows on it is no request.
 func (x *exchange) receive() error {
-	request := &x.ctx.Request
+	request := &x.Ctx.Request
 	length := request.Header.ContentLength()
 	if length == 0 && len(request.Header.PeekBytes(headerOversize)) > 0 {
 		return fasthttp.ErrBodyTooLarge
@@ -106,18 +110,18 @@ func (x *exchange) growWire(length int) {
 // as everywhere, or keys could be tried without end: see bodyLimit.
 func (x *exchange) refuseTooLarge() {
 	rejectedMalformed.Inc()
-	x.ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
-	token := bearerToken(&x.ctx.Request.Header)
+	x.Ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
+	token := bearerToken(&x.Ctx.Request.Header)
 	switch {
 	case bytes.HasPrefix(x.path, pagePrefix), x.s.knows(token):
-		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
+		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
 	case bytes.HasPrefix(x.path, scimPrefix):
 		x.deny(textSCIMTooMany, textSCIMUnauthorized)
 	default:
 		x.denyKey(token)
 	}
-	x.ctx.SetConnectionClose()
-	if c, ok := x.ctx.Conn().(interface{ linger(time.Duration) }); ok {
+	x.Ctx.SetConnectionClose()
+	if c, ok := x.Ctx.Conn().(interface{ linger(time.Duration) }); ok {
 		c.linger(x.s.options.ReadTimeout)
 	}
 }
@@ -125,37 +129,50 @@ func (x *exchange) refuseTooLarge() {
 // cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk
 // is there and when it never comes.
 func (x *exchange) cutOff() bool {
-	c, ok := x.ctx.Conn().(interface{ hasEnded() bool })
+	c, ok := x.Ctx.Conn().(interface{ hasEnded() bool })
 	return ok && c.hasEnded()
 }
 
 // readBody checks the media type and undoes the content coding, within the limit.
 func (x *exchange) readBody() bool {
-	if x.ctx.IsGet() || x.ctx.IsHead() {
+	if x.Ctx.IsGet() || x.Ctx.IsHead() {
 		return true
 	}
 	if x.route.page {
 		return x.readForm()
 	}
-	if !isJSON(x.ctx.Request.Header.ContentType()) {
-		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")
+	if !isJSON(x.Ctx.Request.Header.ContentType()) {
+		x.Fail(fasthttp.StatusUnsupportedMediaType, "The Content-Type must be application/json")
 		return false
 	}
 	var err error
-	x.body, err = x.decompress()
+	x.Body, err = x.decompress()
 	switch {
 	case err == nil:
 		return true
 	case errors.Is(err, fasthttp.ErrContentEncodingUnsupported):
-		x.fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
+		x.Fail(fasthttp.StatusUnsupportedMediaType, "The Content-Encoding must be gzip, deflate, br or zstd")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge), errors.Is(err, zstd.ErrDecoderSizeExceeded),
 		errors.Is(err, zstd.ErrWindowSizeExceeded):
-		x.fail(fasthttp.StatusRequestEntityTooLarge, textTooLarge)
-		x.ctx.SetConnectionClose()
+		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
+		x.Ctx.SetConnectionClose()
 	default:
-		x.fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
+		x.Fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
 	}
 	return false
+}
+
+// readForm takes the body of a form as it is: browsers and mail programs don't compress them.
+func (x *exchange) readForm() bool {
+	if coding := x.Ctx.Request.Header.ContentEncoding(); len(coding) > 0 && string(coding) != "identity" {
+		x.Fail(fasthttp.StatusUnsupportedMediaType, "The form must not be compressed.")
+		return false
+	}
+	if x.Body = x.Ctx.Request.Body(); len(x.Body) > maxFormBytes {
+		x.Fail(fasthttp.StatusRequestEntityTooLarge, "")
+		return false
+	}
+	return true
 }
 
 // isJSON: application/json, application/*+json, or none (D1). Parameters don't matter.
@@ -173,17 +190,17 @@ func isJSON(contentType []byte) bool {
 }
 
 func (x *exchange) decompress() ([]byte, error) {
-	coding := x.ctx.Request.Header.ContentEncoding()
+	coding := x.Ctx.Request.Header.ContentEncoding()
 	limit := x.s.options.MaxBodyBytes
 	switch {
 	case len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")):
-		return x.ctx.Request.Body(), nil
+		return x.Ctx.Request.Body(), nil
 	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
-		return x.ctx.Request.BodyGunzipWithLimit(limit)
+		return x.Ctx.Request.BodyGunzipWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("deflate")):
-		return x.ctx.Request.BodyInflateWithLimit(limit)
+		return x.Ctx.Request.BodyInflateWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("br")):
-		return x.ctx.Request.BodyUnbrotliWithLimit(limit)
+		return x.Ctx.Request.BodyUnbrotliWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("zstd")):
 		return x.unzstd(limit)
 	}
@@ -193,7 +210,7 @@ func (x *exchange) decompress() ([]byte, error) {
 // unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that
 // declares a window of a gigabyte makes its streaming decoder allocate that. DecodeAll keeps no window.
 func (x *exchange) unzstd(limit int) ([]byte, error) {
-	plain, err := x.s.zstd.DecodeAll(x.ctx.Request.Body(), x.plain[:0])
+	plain, err := x.s.zstd.DecodeAll(x.Ctx.Request.Body(), x.plain[:0])
 	x.plain = plain
 	if err == nil && len(plain) > limit {
 		err = zstd.ErrDecoderSizeExceeded

@@ -26,9 +26,11 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/census"
+	"millrace/api/consent"
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/refused"
+	"millrace/api/store"
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -48,12 +50,12 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Tap: d.live,
 		Logger: d.logger()})
 	require.NoError(t, err)
-	d.control.Start(ControlStore(engine, nil))
+	d.control.Start(store.Control(engine, nil))
 	require.NoError(t, d.bootstrap())
 	counter, err := census.New(census.Options{Store: engine, Share: 1, Logger: d.logger()})
 	require.NoError(t, err)
 	d.operator.Census = counter
-	served := d.openDoor(Engine(engine), edit)
+	served := d.openDoor(store.Engine(engine), edit)
 	return d, func() {
 		d.closeDoor(served)
 		require.NoError(t, counter.Close())
@@ -79,7 +81,7 @@ func prepare(w *control.Workspace) any {
 	}
 	for id, g := range w.Groups {
 		raw, _ := field.UUID([]byte(id))
-		prepared.Groups[raw] = ingest.Channel(ChannelOf(g))
+		prepared.Groups[raw] = ingest.Channel(consent.ChannelOf(g))
 	}
 	return prepared
 }
@@ -98,11 +100,11 @@ func (d *door) bootstrap() error {
 	return err
 }
 
-// openDoor serves store on a port of its own.
-func (d *door) openDoor(store Store, edit []func(*Options)) (served chan error) {
+// openDoor serves engine on a port of its own.
+func (d *door) openDoor(engine store.Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
-	options := Options{Store: store, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
-		Track: func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
+	options := Options{Store: engine, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
+		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
@@ -259,21 +261,21 @@ func TestIdempotencyOnTheEngine(t *testing.T) {
 }
 
 // nothingStore and nothingBatch cost nothing, so what is measured is the door.
-type nothingStore struct{ Store }
-type nothingBatch struct{ Batch }
+type nothingStore struct{ store.Store }
+type nothingBatch struct{ store.Batch }
 
-func (nothingStore) NewBatch(uint32, uint32) Batch { return nothingBatch{} }
-func (nothingBatch) Count() int                    { return 1 }
-func (nothingBatch) Commit() error                 { return nil }
-func (nothingBatch) Unmet() []shard.UnmetOperator  { return nil }
-func (nothingBatch) Release()                      {}
+func (nothingStore) NewBatch(uint32, uint32) store.Batch { return nothingBatch{} }
+func (nothingBatch) Count() int                          { return 1 }
+func (nothingBatch) Commit() error                       { return nil }
+func (nothingBatch) Unmet() []shard.UnmetOperator        { return nil }
+func (nothingBatch) Release()                            {}
 
 // The track path allocates at most twice per request (corridor), fasthttp included.
 func TestTrackAllocations(t *testing.T) {
 	d := open(t, func(o *Options) {
 		o.AccessLog = false
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64, _ func(Fault)) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *control.Workspace, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})
@@ -301,7 +303,7 @@ func BenchmarkDoor(b *testing.B) {
 	d := open(b, func(o *Options) {
 		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *Workspace, _ Batch, _ int64, _ func(Fault)) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *control.Workspace, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})

@@ -6,105 +6,38 @@ import (
 	"log/slog"
 	"strconv"
 
-	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
-	"millrace/api/control"
+	"millrace/api/call"
+	"millrace/api/center"
 	"millrace/api/scim"
-	"millrace/shard"
-)
-
-// engineAnswer is what an error of the engine is to the caller.
-type engineAnswer struct {
-	err        error
-	status     int
-	retryAfter int // seconds; 0 for no header
-	text       string
-	// done: the request may have been done, in part or whole. Else nothing was.
-	done    bool
-	refused *metrics.Counter // nil: the engine counts it
-}
-
-// answers has all that are known. Everything else is a neutral 500 and a log line.
-var answers = []engineAnswer{
-	{err: shard.ErrBusy, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
-		text: "The service is busy. Please try again later."},
-	{err: control.ErrConflict, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
-		text: "The service is busy. Please try again later.", refused: refusedConflict},
-	{err: shard.ErrDiskFull, status: fasthttp.StatusServiceUnavailable, retryAfter: 30,
-		text:    "The service can't store more data at the moment. Please try again later.",
-		refused: refusedDiskFull},
-	{err: shard.ErrTooLarge, status: fasthttp.StatusRequestEntityTooLarge, text: textTooLarge},
-	{err: shard.ErrClosed, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
-		text: "The service is stopping. Please try again later.", refused: refusedStopping},
-	{err: shard.ErrFailed, status: fasthttp.StatusServiceUnavailable, retryAfter: 5,
-		text: "The service has failed. Whether the data were stored is unknown; please try again later.", done: true,
-		refused: refusedFailed},
-	// Of a cluster.
-	{err: shard.ErrUnknown, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
-		text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; " +
-			"please try again later.", done: true, refused: refusedUnknown},
-	{err: shard.ErrUnavailable, status: fasthttp.StatusServiceUnavailable, retryAfter: 2,
-		text:    "Too much of the service is out of reach at the moment. Nothing was done; please try again later.",
-		refused: refusedUnavailable},
-	{err: shard.ErrNotLeader, status: fasthttp.StatusServiceUnavailable, retryAfter: 1,
-		text:    "A part of the service is being handed over. Nothing was done; please try again later.",
-		refused: refusedNotLeader},
-}
-
-// Requests that were refused for what the engine said; those for its bounds it counts itself.
-var (
-	refusedConflict    = metrics.NewCounter(`millrace_refused_total{reason="conflict"}`)
-	refusedDiskFull    = metrics.NewCounter(`millrace_refused_total{reason="disk full"}`)
-	refusedStopping    = metrics.NewCounter(`millrace_refused_total{reason="stopping"}`)
-	refusedFailed      = metrics.NewCounter(`millrace_refused_total{reason="failed"}`)
-	refusedUnknown     = metrics.NewCounter(`millrace_refused_total{reason="unknown"}`)
-	refusedUnavailable = metrics.NewCounter(`millrace_refused_total{reason="unavailable"}`)
-	refusedNotLeader   = metrics.NewCounter(`millrace_refused_total{reason="not leader"}`)
+	"millrace/api/translation"
+	"millrace/api/value"
 )
 
 // Texts that stand in more than one place.
 const (
 	textNotFound     = "Not Found"
 	textMethod       = "Method Not Allowed"
-	textTooLarge     = "Request Entity Too Large"
 	textHeaders      = "Request Header Fields Too Large"
 	textInternal     = "Internal Server Error"
 	textUnauthorized = "Invalid API key: "
 )
 
-// answerTo is the line of answers for an error of the engine, nil when there is none. Of several, one that leaves open
-// what was done.
-func answerTo(err error) (line *engineAnswer) {
-	for i := range answers {
-		if a := &answers[i]; errors.Is(err, a.err) && (line == nil || a.done && !line.done) {
-			line = a
-		}
-	}
-	return line
-}
-
-// count counts a request that is answered so.
-func (a *engineAnswer) count() {
-	if a.refused != nil {
-		a.refused.Inc()
-	}
-}
-
-// failEngine answers a request that the engine refused.
-func (x *exchange) failEngine(err error) {
-	a := answerTo(err)
-	if a == nil {
+// FailEngine answers a request that the engine refused.
+func (x *exchange) FailEngine(err error) {
+	f := call.FailureOf(err)
+	if f == nil {
 		x.s.options.Logger.Error("request failed", "route", x.routeName(),
 			"request_id", string(x.requestID), "err", err)
-		x.fail(fasthttp.StatusInternalServerError, textInternal)
+		x.Fail(fasthttp.StatusInternalServerError, textInternal)
 		return
 	}
-	a.count()
-	if a.retryAfter > 0 {
-		x.ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(a.retryAfter), 10))
+	f.Count()
+	if f.RetryAfter > 0 {
+		x.Ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(f.RetryAfter), 10))
 	}
-	x.fail(a.status, a.text)
+	x.Fail(f.Status, f.Text)
 }
 
 // refuse answers a request that can't be read.
@@ -151,12 +84,17 @@ var shapes = []struct {
 	shape  *shape
 }{
 	{scimPrefix, &shape{contentType: []byte(scim.ContentType), append: appendSCIMFailure}},
-	{[]byte("/campaigns/translations"), &translationShape},
-	{[]byte("/campaign/translations"), &translationShape},
-	{[]byte("/canvases/translations"), &translationShape},
-	{[]byte("/canvas/translations"), &translationShape},
-	{pagePrefix, &shape{contentHTML, appendNotice, setPageHeaders}},
+	{[]byte("/campaigns/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
+	{[]byte("/campaign/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
+	{[]byte("/canvases/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
+	{[]byte("/canvas/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
+	{pagePrefix, &shape{contentHTML, center.AppendNotice, center.SetHeaders}},
 }
+
+var (
+	pagePrefix  = []byte(center.Path)
+	contentHTML = []byte("text/html; charset=utf-8")
+)
 
 var plainShape = shape{contentType: contentJSON,
 	append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
@@ -172,5 +110,5 @@ func shapeOf(path []byte) *shape {
 
 // appendMessage appends the body of a plain failure: an object with a string message.
 func appendMessage(dst []byte, text string) []byte {
-	return append(appendQuoted(append(dst, `{"message":`...), text), '}')
+	return append(value.AppendQuoted(append(dst, `{"message":`...), text), '}')
 }

@@ -1,12 +1,9 @@
 package api
 
 import (
-	"context"
-
 	"millrace/api/refused"
+	"millrace/api/value"
 	"millrace/shard"
-	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // What was wrong with the objects of a request is noted while it is answered, and kept (package refused) once it is
@@ -29,7 +26,7 @@ func (x *exchange) noteFault(f Fault) {
 		return
 	}
 	x.faults = append(x.faults,
-		refused.Entry{At: x.now, Workspace: x.ws.Number, Key: x.key.Number,
+		refused.Entry{At: x.Now, Workspace: x.Workspace.Number, Key: x.Key.Number,
 			Request: string(x.requestID), Array: f.Array, Index: f.Index,
 			IsRefused: f.IsRefused, Faults: []refused.Fault{fault}, Object: f.Object})
 }
@@ -46,8 +43,8 @@ func (x *exchange) noteUnmet(u shard.UnmetOperator) {
 	if x.note == nil {
 		return
 	}
-	var object value
-	for i, element := range value(x.body).member("attributes").elements() {
+	var object value.Value
+	for i, element := range value.Value(x.Body).Member("attributes").Elements() {
 		if i == u.Index {
 			object = element
 		}
@@ -61,54 +58,5 @@ func (x *exchange) keepFaults() {
 		x.s.options.Refused.Offer(x.faults...)
 		clear(x.faults)
 		x.faults = x.faults[:0]
-	}
-}
-
-// eraseRefused erases what is kept of objects that name users who are about to be deleted, or that somebody wants
-// deleted who isn't there because all his objects were refused. When nothing comes of the deletion, nothing is lost
-// that anybody was promised.
-func (s *Server) eraseRefused(ctx context.Context, ws uint32, reads finder, named []namedUser, numbers []uint64) error {
-	if s.options.Refused == nil {
-		return nil
-	}
-	var ids []uint64
-	add := func(kind op.IDKind, key []byte) {
-		if len(key) > 0 {
-			ids = append(ids, refused.Identifier(ws, kind, key))
-		}
-	}
-	for i := range named {
-		add(named[i].kind, named[i].key)
-		if named[i].kind == op.Phone { // also one that is no number
-			add(op.Phone, []byte(named[i].sent))
-		}
-	}
-	for _, number := range numbers {
-		users, err := reads.FindNumber(ws, number)
-		if err != nil {
-			return err
-		}
-		addNumber := func(number, _ uint64) { add(op.SvcID, s.options.Store.AppendSvcID(nil, ws, number)) }
-		for _, u := range users {
-			eachIdentifier(u.Blob, add)
-			profile.Merged(u.Blob, addNumber)
-		}
-		addNumber(number, 0)
-	}
-	_, err := s.options.Refused.Erase(ctx, ids)
-	return err
-}
-
-// eachIdentifier calls f for all identifiers of a profile but its svc_id.
-func eachIdentifier(blob []byte, f func(kind op.IDKind, key []byte)) {
-	f(op.ExternalID, profile.ExternalID(blob))
-	profile.DeprecatedIDs(blob, func(id []byte) { f(op.ExternalID, id) })
-	profile.Aliases(blob, func(label, name []byte) { f(op.Alias, op.AppendAliasKey(nil, label, name)) })
-	email, phone := profile.Addresses(blob)
-	if email != nil {
-		f(op.Email, op.AppendEmailKey(nil, email.Bytes()))
-	}
-	if phone != nil {
-		f(op.Phone, phone.Bytes())
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -615,20 +616,20 @@ func TestIdentifyWhileTracking(t *testing.T) {
 
 // brokenStore fails to commit, as an engine may.
 type brokenStore struct {
-	Store
+	store.Store
 	armed   bool
 	commits int   // that succeed, when it is armed
 	err     error // of the others
 }
 
 type brokenBatch struct {
-	Batch
+	store.Batch
 	s *brokenStore
 }
 
 func (s *brokenStore) arm(commits int, err error) { s.armed, s.commits, s.err = true, commits, err }
 
-func (s *brokenStore) NewBatch(workspace, actor uint32) Batch {
+func (s *brokenStore) NewBatch(workspace, actor uint32) store.Batch {
 	if !s.armed {
 		return s.Store.NewBatch(workspace, actor)
 	}
@@ -683,14 +684,14 @@ func TestElementsThatTheEngineRefuses(t *testing.T) {
 
 // findingStore counts the users that are looked up.
 type findingStore struct {
-	Store
+	store.Store
 	found int
 }
 
-func (s *findingStore) NewReads() Reads { return findingReads{s.Store.NewReads(), s} }
+func (s *findingStore) NewReads() store.Reads { return findingReads{s.Store.NewReads(), s} }
 
 type findingReads struct {
-	Reads
+	store.Reads
 	store *findingStore
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/api/ratelimit"
+
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
@@ -60,7 +62,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			refuseConn(c, refusedBusy)
 			continue
 		}
-		ip := network(addrOf(c.RemoteAddr()))
+		ip := ratelimit.Network(addrOf(c.RemoteAddr()))
 		if l.maxPerIP > 0 && !l.register(ip) {
 			rejectedIPConns.Inc()
 			refuseConn(c, refusedIP)

@@ -17,6 +17,7 @@ import (
 
 	"millrace/api/census"
 	"millrace/api/ratelimit"
+	"millrace/api/store"
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/cluster"
@@ -149,7 +150,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self)}, systemClock))
 			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: censusPeers{testPeers{n, uint32(self)}}, Logger: d.logger()})
 			counter.Store(c)
-			d.control.Start(ControlStore(n.Coordinator(), n.Spread))
+			d.control.Start(store.Control(n.Coordinator(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
 		})
 		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter, d.operator.Census = limiter.Load(), counter.Load() }}, edit...)
@@ -163,7 +164,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 		if i > 0 { // requests have the first one's Host, whomever they are sent to, so that links do
 			edits[i] = append(edits[i], func(o *Options) { o.PublicHosts = append(slices.Clip(o.PublicHosts), doors[0].addr) })
 		}
-		served[i] = d.openDoor(memberStore{Engine(nodes[i].Coordinator()), nodes[i]}, edits[i])
+		served[i] = d.openDoor(memberStore{store.Engine(nodes[i].Coordinator()), nodes[i]}, edits[i])
 	}
 	first := doors[0]
 	first.others = doors[1:]
@@ -208,7 +209,7 @@ func settled(n *cluster.Node) error {
 
 // memberStore is a node's store: ready when the node is.
 type memberStore struct {
-	Store
+	store.Store
 	node *cluster.Node
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -17,12 +18,12 @@ import (
 // memoryStore is an engine without a disk: what the tests of the door need of one, and hooks to make it slow, full or
 // broken.
 type memoryStore struct {
-	Store   // what is not below: the companion API is tested on the real engine
-	control *control.Control
+	store.Store // what is not below: the companion API is tested on the real engine
+	control     *control.Control
 
 	mu      sync.Mutex
-	users   map[string]User // workspace/kind/key
-	answers map[string]Answer
+	users   map[string]store.User // workspace/kind/key
+	answers map[string]store.Answer
 	next    uint64
 
 	commits  atomic.Int64
@@ -36,18 +37,18 @@ type memoryStore struct {
 }
 
 func newMemoryStore(c *control.Control) *memoryStore {
-	return &memoryStore{control: c, users: map[string]User{}, answers: map[string]Answer{}, docs: map[string][]byte{}}
+	return &memoryStore{control: c, users: map[string]store.User{}, answers: map[string]store.Answer{}, docs: map[string][]byte{}}
 }
 
 func userKey(workspace uint32, id op.IDKind, key []byte) string {
 	return fmt.Sprintf("%d/%d/%s", workspace, id, key)
 }
 
-func (m *memoryStore) NewBatch(workspace, actor uint32) Batch {
+func (m *memoryStore) NewBatch(workspace, actor uint32) store.Batch {
 	return &memoryBatch{store: m, workspace: workspace}
 }
 
-func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []User, err error) {
+func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []store.User, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, u := range m.users {
@@ -59,9 +60,9 @@ func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []
 }
 
 func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
-	find := func() ([]User, error) { return m.Find(workspace, id, key) }
+	find := func() ([]store.User, error) { return m.Find(workspace, id, key) }
 	if id == op.SvcID {
-		find = func() ([]User, error) {
+		find = func() ([]store.User, error) {
 			number, _ := m.ParseSvcID(workspace, key)
 			return m.FindNumber(workspace, number)
 		}
@@ -73,11 +74,11 @@ func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) ([][]User, error) {
-	found := make([][]User, len(list))
+func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) ([][]store.User, error) {
+	found := make([][]store.User, len(list))
 	for i, id := range list {
 		if err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
-			found[i] = append(found[i], User{Number: number, Blob: blob})
+			found[i] = append(found[i], store.User{Number: number, Blob: blob})
 		}); err != nil {
 			return nil, err
 		}
@@ -85,16 +86,16 @@ func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) ([][]U
 	return found, nil
 }
 
-func (m *memoryStore) FindMerged(workspace uint32, number uint64) ([]User, error) {
+func (m *memoryStore) FindMerged(workspace uint32, number uint64) ([]store.User, error) {
 	return m.FindNumber(workspace, number)
 }
 
-func (m *memoryStore) FindNumber(workspace uint32, number uint64) ([]User, error) {
+func (m *memoryStore) FindNumber(workspace uint32, number uint64) ([]store.User, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, u := range m.users {
 		if u.Number == number && profile.Workspace(u.Blob) == workspace {
-			return []User{u}, nil
+			return []store.User{u}, nil
 		}
 	}
 	return nil, nil
@@ -113,7 +114,7 @@ func (m *memoryStore) AppendSvcID(dst []byte, workspace uint32, number uint64) [
 
 func (m *memoryStore) HomeNumber(uint32, op.IDKind, []byte) uint64 { return 0 }
 
-func (m *memoryStore) Answer(workspace uint32, key []byte) (Answer, bool, error) {
+func (m *memoryStore) Answer(workspace uint32, key []byte) (store.Answer, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a, ok := m.answers[fmt.Sprintf("%d/%s", workspace, key)]
@@ -131,7 +132,7 @@ func (m *memoryStore) BarrierAnswer(uint32, []byte) error { return m.Barrier() }
 
 func (m *memoryStore) BarrierControl() error { return m.Barrier() }
 
-func (m *memoryStore) NewReads() Reads { return memoryReads{m} }
+func (m *memoryStore) NewReads() store.Reads { return memoryReads{m} }
 
 type memoryReads struct{ *memoryStore }
 
@@ -196,7 +197,7 @@ func (m *memoryStore) Audit(seq uint64, f func(shard.AuditEntry) bool) error {
 }
 
 type memoryBatch struct {
-	Batch
+	store.Batch
 	store     *memoryStore
 	workspace uint32
 	effects   []func()
@@ -209,7 +210,7 @@ func (b *memoryBatch) add(id op.IDKind, key []byte) {
 		k := userKey(b.workspace, id, key)
 		if _, there := b.store.users[k]; !there {
 			b.store.next++
-			b.store.users[k] = User{Number: b.store.next, Blob: profile.New(nil, b.workspace, id, key, int64(b.store.next))}
+			b.store.users[k] = store.User{Number: b.store.next, Blob: profile.New(nil, b.workspace, id, key, int64(b.store.next))}
 		}
 	})
 }
@@ -225,7 +226,7 @@ func (b *memoryBatch) Delete(number uint64) {
 }
 
 func (b *memoryBatch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
-	k, a := fmt.Sprintf("%d/%s", b.workspace, key), Answer{BodyHash: bodyHash, Status: status, Body: bytes.Clone(answer)}
+	k, a := fmt.Sprintf("%d/%s", b.workspace, key), store.Answer{BodyHash: bodyHash, Status: status, Body: bytes.Clone(answer)}
 	b.effects = append(b.effects, func() { b.store.answers[k] = a })
 }
 
@@ -255,7 +256,7 @@ func (b *memoryBatch) Unmet() []shard.UnmetOperator { return nil }
 func (b *memoryBatch) Release() { b.effects = nil }
 
 // memoryTrack accepts {"attributes":[{"external_id":…}, …]} and panics on {"panic":true}.
-func memoryTrack(dst, body []byte, _ *Workspace, batch Batch, _ int64, _ func(Fault)) ([]byte, int) {
+func memoryTrack(dst, body []byte, _ *control.Workspace, batch store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 	var request struct {
 		Panic      bool `json:"panic"`
 		Attributes []struct {

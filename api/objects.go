@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 
+	"millrace/api/control"
+
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/puzpuzpuz/xsync/v3"
 )
@@ -14,7 +16,7 @@ type objectCounts struct{ accepted, refused, ignored *metrics.Counter }
 // objectsOf has the counts of each workspace, by its id.
 var objectsOf = xsync.NewMapOf[string, *objectCounts]()
 
-func countsOf(ws *Workspace) *objectCounts {
+func countsOf(ws *control.Workspace) *objectCounts {
 	if counts, ok := objectsOf.Load(ws.ID); ok {
 		return counts
 	}

@@ -21,12 +21,12 @@ var (
 // openAPI serves GET /openapi.json.
 func (s *Server) openAPI(x *exchange) {
 	tag := []byte(openapi.ETag())
-	h := &x.ctx.Response.Header
+	h := &x.Ctx.Response.Header
 	h.SetCanonical(headerETag, tag)
 	h.SetCanonical(headerCacheControl, revalidate)
-	if bytes.Contains(x.ctx.Request.Header.PeekBytes(headerNoneMatch), tag) {
-		x.ctx.SetStatusCode(fasthttp.StatusNotModified)
+	if bytes.Contains(x.Ctx.Request.Header.PeekBytes(headerNoneMatch), tag) {
+		x.Ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}
-	x.ctx.Response.SetBodyRaw(openapi.JSON()) // not copied: it never changes
+	x.Ctx.Response.SetBodyRaw(openapi.JSON()) // not copied: it never changes
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/users"
 )
 
 // What the operator's door (package admin) has of the public one.
@@ -27,24 +28,7 @@ func (s *Server) RequestID(id string) string {
 // is one of too many.
 func (s *Server) AllowsBadKey(addr net.Addr) bool {
 	badKeyRequests.Inc()
-	return s.badKeys.allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute)
-}
-
-// Failure is what an error of the engine is to the caller.
-type Failure struct {
-	Status     int
-	Text       string
-	RetryAfter int // seconds; 0 for no header
-}
-
-// FailureOf is the answer to an error of the engine, and counts it; ok is false when there is none but a neutral 500.
-func FailureOf(err error) (f Failure, ok bool) {
-	line := answerTo(err)
-	if line == nil {
-		return Failure{}, false
-	}
-	line.count()
-	return Failure{line.status, line.text, line.retryAfter}, true
+	return s.badKeys.Allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute)
 }
 
 // Operation is the path of the operation that a request with a key is for, as the OpenAPI document has it; empty: there
@@ -70,7 +54,9 @@ func (s *Server) Do(request *fasthttp.Request, from net.Addr) *fasthttp.Response
 }
 
 // TrackAgain sends objects of one array as /users/track does. What is refused again is not kept once more.
-func (s *Server) TrackAgain(w *Workspace, array string, objects ...[]byte) (reply []byte, status int, err error) {
+func (s *Server) TrackAgain(
+	w *control.Workspace, array string, objects ...[]byte,
+) (reply []byte, status int, err error) {
 	body := append(append([]byte(`{"`), array...), `":[`...)
 	body = append(append(body, bytes.Join(objects, []byte(","))...), "]}"...)
 	if err := s.options.Store.Admit(); err != nil {
@@ -98,5 +84,5 @@ func (s *Server) TrackAgain(w *Workspace, array string, objects ...[]byte) (repl
 
 // EraseRefused erases what is kept of refused objects that name a user who is about to be deleted.
 func (s *Server) EraseRefused(ctx context.Context, workspace uint32, number uint64) error {
-	return s.eraseRefused(ctx, workspace, s.options.Store, nil, []uint64{number})
+	return users.EraseRefused(ctx, s.options.Refused, s.options.Store, s.options.Store, workspace, nil, number)
 }

@@ -13,21 +13,19 @@ import (
 	"millrace/api/control"
 	"millrace/api/ratelimit"
 	"millrace/api/refused"
+	"millrace/api/store"
 )
-
-// Workspace is the decoded settings of a workspace; see control.Workspace.
-type Workspace = control.Workspace
 
 // TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
 // With a status other than 201 the batch is dropped. note, unless it is nil, is called for each fault that the answer
 // tells of.
-type TrackFunc func(dst, body []byte, ws *Workspace, batch Batch, nowMillis int64, note func(Fault)) (reply []byte,
-	status int)
+type TrackFunc func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64,
+	note func(Fault)) (reply []byte, status int)
 
 // Options of a Server.
 type Options struct {
 	// Store is the engine. Required.
-	Store Store
+	Store store.Store
 	// Control holds keys and workspaces; started before the Server. Required.
 	Control *control.Control
 	// Track serves /users/track. Required.

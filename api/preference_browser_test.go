@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/center"
 	"millrace/api/control"
 	"millrace/loadtest/testbrowser"
 )
@@ -94,7 +95,7 @@ func TestBrowser(t *testing.T) {
 	require.Equal(t, map[string]string{newsGroup: "Unsubscribed"}, groups)
 
 	// Our own pages.
-	b.open("http://" + h.addr + pagePath + "nothing")
+	b.open("http://" + h.addr + center.Path + "nothing")
 	require.Equal(t, "There is no such page", b.text("h1"))
 	b.shoot("notice")
 }

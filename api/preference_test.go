@@ -3,7 +3,6 @@ package api
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/center"
 	"millrace/api/control"
 )
 
@@ -295,7 +295,7 @@ func TestPreferenceURL(t *testing.T) {
 		a := d.call("GET", strings.TrimPrefix(link, "http://"+d.addr), "", "")
 		require.Equal(t, 200, a.status)
 		require.Contains(t, a.body, "<p>Page</p>")
-		opened, err := d.openText(strings.TrimPrefix(link, "http://"+d.addr+pagePath))
+		opened, err := d.openText(strings.TrimPrefix(link, "http://"+d.addr+center.Path))
 		require.NoError(t, err)
 		require.NotContains(t, seen, fmt.Sprint(opened.User), id)
 		seen[fmt.Sprint(opened.User)] = id
@@ -370,28 +370,8 @@ func TestPreferenceURLHosts(t *testing.T) {
 		require.NotContains(t, a.body, "/preferences/", host)
 		require.NotEmpty(t, a.json(t)["message"], host)
 	}
-	require.Equal(t, `{"message":"`+textForeignHost+`"}`, ask("/preference_center/v1/main/url/ada", "evil.example").body)
+	require.Equal(t, message("No link can be made for the Host of this request. Whoever runs the service can set --public-url, or name the host in --public-hosts"), ask("/preference_center/v1/main/url/ada", "evil.example").body)
 	require.Equal(t, 400, ask("http://evil.example/preference_center/v1/main/url/ada", "links.example.com").status, "which goes before the Host")
 	require.Equal(t, 404, ask("/preference_center/v1/main/url/bob", "links.example.com").status)
 	require.Equal(t, 200, ask("/preference_center/v1/main", "evil.example").status, "no link")
-}
-
-func TestIsLocalHost(t *testing.T) {
-	for _, good := range []struct {
-		host, local string
-		port        uint16
-	}{
-		{"127.0.0.1:8080", "127.0.0.1:8080", 80}, {"127.0.0.1", "127.0.0.1:80", 80}, {"127.0.0.1", "127.0.0.1:443", 443}, {"localhost", "[::1]:443", 443}, {"localhost:8080", "127.1.2.3:8080", 80},
-		{"[::1]:8080", "[::1]:8080", 80}, {"[::1]", "[::1]:80", 80}, {"[::ffff:10.0.0.7]:8080", "10.0.0.7:8080", 80}, {"[2001:DB8::7]:8080", "[2001:db8::7]:8080", 80},
-	} {
-		require.True(t, isLocalHost(good.host, good.port, netip.MustParseAddrPort(good.local)), good)
-	}
-	for _, bad := range [][2]string{
-		{"10.0.0.8:8080", "10.0.0.7:8080"}, {"10.0.0.7:8081", "10.0.0.7:8080"}, {"10.0.0.7", "10.0.0.7:8080"}, {"localhost:8080", "10.0.0.7:8080"}, {"", "10.0.0.7:80"}, {":80", "10.0.0.7:80"},
-		{"::1", "[::1]:80"}, {"localhost:", "127.0.0.1:80"}, {"localhost:08080", "127.0.0.1:8080"},
-		{"[::ffff:10.0.0.7%made-up]:8080", "10.0.0.7:8080"}, {"[fe80::7%made-up]:8080", "[fe80::7]:8080"},
-	} {
-		require.False(t, isLocalHost(bad[0], 80, netip.MustParseAddrPort(bad[1])), bad)
-	}
-	require.False(t, isLocalHost("127.0.0.1:0", 80, netip.AddrPort{}), "not TCP")
 }

@@ -11,11 +11,12 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
 	"millrace/api/control"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
 	"millrace/api/refused"
-	"millrace/shard"
+	"millrace/api/value"
 )
 
 // Names of headers in canonical form, as bytes, so that setting one does not allocate.
@@ -39,28 +40,19 @@ const (
 	maxPooledBytes    = 1 << 20
 )
 
-// exchange is one request and its answer, as handlers see it. It is pooled: a handler keeps neither it nor what it
-// lends.
+// exchange is a call as the door sees it.
 type exchange struct {
+	call.Call
 	s     *Server
-	ctx   *fasthttp.RequestCtx
 	route *route
-	shape *shape     // of failures
-	ws    *Workspace // nil behind the SCIM token, as is key
-	key   *keys.Key
+	shape *shape             // of failures
 	scim  *control.SCIMToken // of a SCIM route
-	now   int64              // Unix ms
 	path  []byte             // as it was sent; lent until the handler returns
-	body  []byte             // decompressed; lent until the handler returns
 
 	requestID []byte
-	reply     []byte             // a handler's scratch
-	lookup    []byte             // a handler's scratch for a key
-	queried   []queried          // memory for readQuery
-	reads     Reads              // of users and addresses
-	expected  []shard.Identifier // memory for expectQueried
-	wire      []byte             // memory for the body as it comes
-	plain     []byte             // memory for decompression
+	lookup    []byte // scratch for a key
+	wire      []byte // memory for the body as it comes
+	plain     []byte // memory for decompression
 	digits    [20]byte
 
 	note   func(Fault)     // noteFault; nil: what is refused is not kept
@@ -68,14 +60,12 @@ type exchange struct {
 }
 
 func (x *exchange) reset() {
-	x.ctx, x.route, x.shape, x.ws, x.key, x.scim, x.path, x.body = nil, nil, nil, nil, nil, nil, nil, nil
+	x.Ctx, x.route, x.shape, x.Workspace, x.Key, x.scim, x.path, x.Body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.requestID = x.requestID[:0]
-	clear(x.queried) // views of the request
-	clear(x.expected)
-	clear(x.faults)
+	clear(x.faults) // views of the request
 	x.faults = x.faults[:0]
-	if cap(x.reply) > maxPooledBytes {
-		x.reply = nil
+	if cap(x.Reply) > maxPooledBytes {
+		x.Reply = nil
 	}
 	if cap(x.wire) > maxPooledBytes {
 		x.wire = nil
@@ -88,12 +78,12 @@ func (x *exchange) reset() {
 // begin reads what every answer needs.
 func (x *exchange) begin() {
 	x.requestID = x.requestID[:0]
-	if id := x.ctx.Request.Header.PeekBytes(headerRequestID); saneRequestID(id) {
+	if id := x.Ctx.Request.Header.PeekBytes(headerRequestID); saneRequestID(id) {
 		x.requestID = append(x.requestID, id...)
 	} else {
 		x.requestID = x.s.appendRequestID(x.requestID)
 	}
-	x.path = pathOf(&x.ctx.Request.Header)
+	x.path = pathOf(&x.Ctx.Request.Header)
 	x.shape = shapeOf(x.path)
 	x.setStandardHeaders()
 }
@@ -103,11 +93,11 @@ func (x *exchange) serve() {
 	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.noBarrier && !x.barrier() {
 		return
 	}
-	x.reads.Begin()
+	x.Reads.Begin()
 	if x.route.handler != nil {
 		x.route.handler(x)
 	} else if body, ok := x.object(); ok {
-		x.route.withBody(x, body)
+		x.route.withBody(&x.Call, body)
 	}
 }
 
@@ -117,12 +107,12 @@ func (x *exchange) serve() {
 // partitions this node may have followers.
 func (x *exchange) barrier() bool {
 	if err := x.s.options.Store.BarrierControl(); err != nil {
-		x.failEngine(err)
+		x.FailEngine(err)
 		return false
 	}
-	if x.ws != nil { // as it is now
-		if ws := x.s.options.Control.Snapshot().Workspace(x.ws.Number); ws != nil {
-			x.ws = ws
+	if x.Workspace != nil { // as it is now
+		if ws := x.s.options.Control.Snapshot().Workspace(x.Workspace.Number); ws != nil {
+			x.Workspace = ws
 		}
 	}
 	return true
@@ -132,7 +122,7 @@ func (x *exchange) barrier() bool {
 func (x *exchange) authorize() bool {
 	switch {
 	case x.route.page:
-		return x.admitPage()
+		return x.s.pages.Admit(&x.Call, x.clientAddr())
 	case x.route.open:
 		return true
 	case x.route.scim:
@@ -142,7 +132,7 @@ func (x *exchange) authorize() bool {
 }
 
 func (x *exchange) setStandardHeaders() {
-	h := &x.ctx.Response.Header
+	h := &x.Ctx.Response.Header
 	x.shape.setHeaders(h)
 	h.SetCanonical(headerRequestID, x.requestID)
 	h.SetCanonical(headerNoSniff, noSniff)
@@ -158,7 +148,7 @@ func saneRequestID(id []byte) bool {
 }
 
 func (x *exchange) checkHeaders() bool {
-	h := &x.ctx.Request.Header
+	h := &x.Ctx.Request.Header
 	text := checkHeaders(h.RawHeaders(), x.s.options.MaxHeaders)
 	switch string(h.Protocol()) {
 	case "HTTP/1.1":
@@ -171,8 +161,8 @@ func (x *exchange) checkHeaders() bool {
 	}
 	if text != "" {
 		rejectedHeaders.Inc()
-		x.fail(fasthttp.StatusBadRequest, text)
-		x.ctx.SetConnectionClose()
+		x.Fail(fasthttp.StatusBadRequest, text)
+		x.Ctx.SetConnectionClose()
 		return false
 	}
 	return true
@@ -285,12 +275,12 @@ func pathOf(h *fasthttp.RequestHeader) []byte {
 func (x *exchange) findRoute() bool {
 	res := x.s.router.find(x.path)
 	if res == nil {
-		x.fail(fasthttp.StatusNotFound, textNotFound)
+		x.Fail(fasthttp.StatusNotFound, textNotFound)
 		return false
 	}
-	if x.route = res.method(x.ctx.Method()); x.route == nil {
-		x.ctx.Response.Header.SetCanonical(headerAllow, []byte(res.allow))
-		x.fail(fasthttp.StatusMethodNotAllowed, textMethod)
+	if x.route = res.method(x.Ctx.Method()); x.route == nil {
+		x.Ctx.Response.Header.SetCanonical(headerAllow, []byte(res.allow))
+		x.Fail(fasthttp.StatusMethodNotAllowed, textMethod)
 		return false
 	}
 	return true
@@ -317,7 +307,7 @@ func (s *Server) knows(token []byte) bool {
 
 // authenticate finds the key, and by it the workspace.
 func (x *exchange) authenticate() bool {
-	token := bearerToken(&x.ctx.Request.Header)
+	token := bearerToken(&x.Ctx.Request.Header)
 	snapshot := x.s.options.Control.Snapshot()
 	key := snapshot.Keys.Find(token)
 	if key == nil {
@@ -327,8 +317,8 @@ func (x *exchange) authenticate() bool {
 	if ws == nil {
 		return x.denyKey(token)
 	}
-	x.key, x.ws = key, ws
-	key.Usage.Touch(x.now)
+	x.Key, x.Workspace = key, ws
+	key.Usage.Touch(x.Now)
 	return true
 }
 
@@ -342,12 +332,12 @@ func (x *exchange) denyKey(token []byte) bool {
 // the address.
 func (x *exchange) deny(tooMany, text string) bool {
 	badKeyRequests.Inc()
-	if !x.s.badKeys.allow(x.clientAddr(), x.now, x.s.options.MaxBadKeysPerMinute) {
-		x.ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
-		x.fail(fasthttp.StatusTooManyRequests, tooMany)
+	if !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
+		x.Ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
+		x.Fail(fasthttp.StatusTooManyRequests, tooMany)
 		return false
 	}
-	x.fail(fasthttp.StatusUnauthorized, text)
+	x.Fail(fasthttp.StatusUnauthorized, text)
 	return false
 }
 
@@ -360,17 +350,17 @@ func firstCharacters(token []byte) string {
 
 // admit checks permission, address and rate limit.
 func (x *exchange) admit() bool {
-	limit, of := x.ws.Limits[x.route.bucket], counted{x.ws.Windows, x.ws.Number}
+	limit, of := x.Workspace.Limits[x.route.bucket], counted{x.Workspace.Windows, x.Workspace.Number}
 	switch {
-	case !x.key.Allows(x.route.permission):
+	case !x.Key.Allows(x.route.permission):
 		deniedPermission.Inc()
 		x.setRate(x.peek(limit, of))
-		x.fail(fasthttp.StatusForbidden, "This API key lacks the permission "+x.route.permission)
+		x.Fail(fasthttp.StatusForbidden, "This API key lacks the permission "+x.route.permission)
 		return false
-	case x.key.Restricted() && !x.key.AllowsAddr(x.clientAddr()):
+	case x.Key.Restricted() && !x.Key.AllowsAddr(x.clientAddr()):
 		deniedAddress.Inc()
 		x.setRate(x.peek(limit, of))
-		x.fail(fasthttp.StatusForbidden, "This API key may not be used from this address")
+		x.Fail(fasthttp.StatusForbidden, "This API key may not be used from this address")
 		return false
 	}
 	return x.take(limit, of)
@@ -386,9 +376,9 @@ type counted struct {
 // peek is how the request's window stands.
 func (x *exchange) peek(limit ratelimit.Limit, of counted) ratelimit.State {
 	if shared := x.s.options.Limiter; shared != nil {
-		return shared.Peek(of.workspace, x.route.bucket, limit, x.now)
+		return shared.Peek(of.workspace, x.route.bucket, limit, x.Now)
 	}
-	return of.windows[x.route.bucket].Peek(limit, x.now)
+	return of.windows[x.route.bucket].Peek(limit, x.Now)
 }
 
 // take counts the request in its window, and tells the caller how that stands.
@@ -396,27 +386,27 @@ func (x *exchange) take(limit ratelimit.Limit, of counted) bool {
 	var state ratelimit.State
 	var ok bool
 	if shared := x.s.options.Limiter; shared != nil {
-		state, ok = shared.Take(of.workspace, x.route.bucket, limit, x.now)
+		state, ok = shared.Take(of.workspace, x.route.bucket, limit, x.Now)
 	} else {
-		state, ok = of.windows[x.route.bucket].Take(limit, x.now)
+		state, ok = of.windows[x.route.bucket].Take(limit, x.Now)
 	}
 	x.setRate(state)
 	if !ok {
 		rejectedRate.Inc()
-		x.ctx.Response.Header.SetCanonical(headerRetryAfter,
-			strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.now), 10))
+		x.Ctx.Response.Header.SetCanonical(headerRetryAfter,
+			strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.Now), 10))
 		name, text := x.route.bucket.String(), limit.String()
 		if state.Burst {
 			name, text = name+" (burst)", limit.BurstString()
 		}
-		x.fail(fasthttp.StatusTooManyRequests,
+		x.Fail(fasthttp.StatusTooManyRequests,
 			"The rate limit of "+name+", "+text+" requests, is exceeded. Please try again later.")
 	}
 	return ok
 }
 
 func (x *exchange) setRate(s ratelimit.State) {
-	h := &x.ctx.Response.Header
+	h := &x.Ctx.Response.Header
 	h.SetCanonical(headerLimit, strconv.AppendUint(x.digits[:0], uint64(s.Limit), 10))
 	h.SetCanonical(headerRemaining, strconv.AppendUint(x.digits[:0], uint64(s.Remaining), 10))
 	h.SetCanonical(headerReset, strconv.AppendInt(x.digits[:0], s.ResetSeconds(), 10))
@@ -425,12 +415,12 @@ func (x *exchange) setRate(s ratelimit.State) {
 // clientAddr is the caller's address: the connection's, or, behind trusted proxies, the right-most one of
 // X-Forwarded-For that is no trusted proxy.
 func (x *exchange) clientAddr() netip.Addr {
-	addr := addrOf(x.ctx.RemoteAddr())
+	addr := addrOf(x.Ctx.RemoteAddr())
 	trusted := x.s.options.TrustedProxies
 	if len(trusted) == 0 || !keys.Contains(trusted, addr) {
 		return addr
 	}
-	hops := x.ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
+	hops := x.Ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
 	for i := len(hops) - 1; i >= 0; i-- {
 		list := strings.Split(string(hops[i]), ",")
 		for j := len(list) - 1; j >= 0; j-- {
@@ -447,22 +437,13 @@ func (x *exchange) clientAddr() netip.Addr {
 	return addr
 }
 
-func addrOf(a net.Addr) netip.Addr { return addrPortOf(a).Addr() }
+func addrOf(a net.Addr) netip.Addr { return call.AddrPort(a).Addr() }
 
-func addrPortOf(a net.Addr) netip.AddrPort {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.AddrPort{}
-	}
-	at := tcp.AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-}
-
-// actor is who makes the change that the request asks for.
-func (x *exchange) actor() control.Actor {
+// Actor is who makes the change that the request asks for.
+func (x *exchange) Actor() control.Actor {
 	by := control.Actor{Address: x.clientAddr().String(), RequestID: string(x.requestID)}
-	if x.key != nil {
-		by.Name, by.Number = fmt.Sprintf("API key %s (%s)", x.key.ID, x.key.Name), x.key.Number
+	if x.Key != nil {
+		by.Name, by.Number = fmt.Sprintf("API key %s (%s)", x.Key.ID, x.Key.Name), x.Key.Number
 	}
 	if x.scim != nil {
 		by.Name, by.Number = "SCIM token "+x.scim.ID, x.scim.Number
@@ -470,52 +451,33 @@ func (x *exchange) actor() control.Actor {
 	return by
 }
 
-// param is a segment of the path, by its name in the route: {id}.
-func (x *exchange) param(name string) string { return x.route.param(string(x.path), name) }
+// Param is a segment of the path, by its name in the route: {id}.
+func (x *exchange) Param(name string) string { return x.route.param(string(x.path), name) }
 
-// lastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes,
+// LastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes,
 // as %2F and as they are.
-func (x *exchange) lastSegment() string {
+func (x *exchange) LastSegment() string {
 	n := strings.Count(x.route.path, "/")
 	// resource.matches has seen that it is one
 	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/"))
 	return segment
 }
 
-// send answers with a body, which handlers build in x.reply.
-func (x *exchange) send(status int, body []byte) {
-	x.ctx.SetStatusCode(status)
-	x.ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns
-}
-
-// succeed answers {"message":"success"}.
-func (x *exchange) succeed(status int) { x.send(status, []byte(`{"message":"success"}`)) }
-
-// fail answers with a message, in the shape of the path.
-func (x *exchange) fail(status int, text string) {
-	x.reply = x.shape.append(x.reply[:0], status, text)
-	x.send(status, x.reply)
-}
-
-// verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the
-// answer.
-type verdict struct{ bad string }
-
-func (v *verdict) fail(text string) {
-	if v.bad == "" {
-		v.bad = text
-	}
+// Fail answers with a message, in the shape of the path.
+func (x *exchange) Fail(status int, text string) {
+	x.Reply = x.shape.append(x.Reply[:0], status, text)
+	x.Send(status, x.Reply)
 }
 
 // object proves that the body is a JSON object that may be walked; else it has answered 400.
-func (x *exchange) object() (value, bool) {
-	v, err := checkJSON(x.body)
+func (x *exchange) object() (value.Value, bool) {
+	v, err := value.Check(x.Body)
 	if err != nil {
-		x.fail(fasthttp.StatusBadRequest, err.Error())
+		x.Fail(fasthttp.StatusBadRequest, err.Error())
 		return nil, false
 	}
-	if what := v.unsafeRequest(); what != "" {
-		x.fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
+	if what := v.UnsafeRequest(); what != "" {
+		x.Fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
 		return nil, false
 	}
 	return v, true

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/control"
+	"millrace/api/users"
 	"millrace/ingest"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -40,7 +42,7 @@ func (d *door) checkTakenBack(request *http.Request, body string, a answer) {
 	}
 }
 
-func (d *door) takenBack(ws *Workspace, user []byte) error {
+func (d *door) takenBack(ws *control.Workspace, user []byte) error {
 	exported := parsed(user)
 	for _, name := range []string{"svc_id", "braze_id", "appboy_id", "random_bucket"} { // the store's
 		delete(exported, name)
@@ -50,12 +52,12 @@ func (d *door) takenBack(ws *Workspace, user []byte) error {
 		return nil // nothing to address it by
 	}
 	var importer profile.Importer
-	options := profile.ImportOptions{Digits: currencyDigits, Currency: [3]byte([]byte(ws.Currency))}
+	options := profile.ImportOptions{Digits: users.ExportOf(ws).Digits, Currency: [3]byte([]byte(ws.Currency))}
 	imported, err := importer.Import(nil, ws.Number, user, 1, options)
 	if err != nil {
 		return err
 	}
-	if again := parsed(profile.AppendJSON(nil, imported, 0, ExportOf(ws))); !equal(again, exported) {
+	if again := parsed(profile.AppendJSON(nil, imported, 0, users.ExportOf(ws))); !equal(again, exported) {
 		return fmt.Errorf("imported, it is %v", again)
 	}
 	if d.store != nil {
@@ -65,7 +67,7 @@ func (d *door) takenBack(ws *Workspace, user []byte) error {
 	if err != nil {
 		return err
 	}
-	again := parsed(profile.AppendJSON(nil, tracked, 0, ExportOf(ws)))
+	again := parsed(profile.AppendJSON(nil, tracked, 0, users.ExportOf(ws)))
 	for name := range exported {
 		if isTracked(name) && !equal(again[name], exported[name]) {
 			return fmt.Errorf("tracked, %s is %v", name, again[name])
@@ -80,7 +82,7 @@ func isTracked(name string) bool {
 }
 
 // trackedUser is the profile that an attributes object makes which has the attributes of an exported user.
-func trackedUser(ws *Workspace, exported map[string]any) ([]byte, error) {
+func trackedUser(ws *control.Workspace, exported map[string]any) ([]byte, error) {
 	object := map[string]any{"external_id": exported["external_id"]}
 	if aliases := exported["user_aliases"].([]any); exported["external_id"] == nil && len(aliases) > 0 {
 		object["user_alias"] = aliases[0]
@@ -112,7 +114,7 @@ func trackedUser(ws *Workspace, exported map[string]any) ([]byte, error) {
 }
 
 // apply is what one attributes object makes of a user who isn't there.
-func apply(ws *Workspace, body []byte) ([]byte, error) {
+func apply(ws *control.Workspace, body []byte) ([]byte, error) {
 	r := &onlyRouter{}
 	r.Reset(0)
 	d := ingest.NewDecoder(ingest.Options{})

@@ -9,7 +9,13 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/api/call"
+	"millrace/api/center"
+	"millrace/api/consent"
 	"millrace/api/ratelimit"
+	"millrace/api/translation"
+	"millrace/api/users"
+	"millrace/api/value"
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a
@@ -28,78 +34,79 @@ type route struct {
 	// whatever node: exchange.barrier
 	noBarrier bool
 	handler   func(*exchange)
-	withBody  func(*exchange, value) // in handler's place: the body is a JSON object
+	withBody  func(*call.Call, value.Value) // in handler's place: the body is a JSON object
 
 	metrics *routeMetrics
 }
 
-// routes is the whole public surface. A resource of the companion API is a file with handlers and its lines here.
+// routes is the whole public surface. A resource of the companion API is a file with handlers, in the
+// package of its family, and its lines here.
 func (s *Server) routes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, noBarrier: true,
 			handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs,
-			noBarrier: true, withBody: s.exportIDs},
+			noBarrier: true, withBody: users.Export},
 		{method: "POST", path: "/users/delete", permission: "users.delete",
-			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.deleteUsers},
+			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: users.Delete},
 		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge,
-			noBarrier: true, withBody: s.newAliases},
+			noBarrier: true, withBody: users.NewAliases},
 		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge,
-			noBarrier: true, withBody: s.updateAliases},
+			noBarrier: true, withBody: users.UpdateAliases},
 		{method: "POST", path: "/users/identify", permission: "users.identify",
-			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: s.identify},
+			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: users.Identify},
 		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, noBarrier: true,
-			withBody: s.merge},
+			withBody: users.Merge},
 		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename",
 			bucket: ratelimit.UsersExternalIDsRename, noBarrier: true,
-			withBody: s.renameExternalIDs},
+			withBody: users.RenameExternalIDs},
 		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove",
 			bucket: ratelimit.UsersExternalIDsRemove, noBarrier: true,
-			withBody: s.removeExternalIDs},
+			withBody: users.RemoveExternalIDs},
 
 		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set",
-			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: s.setStatus},
+			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: consent.SetStatus},
 		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set",
-			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: s.setStatusV2},
+			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: consent.SetStatusV2},
 		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get",
-			bucket: ratelimit.SubscriptionStatusGet, noBarrier: true, handler: s.getStatus},
+			bucket: ratelimit.SubscriptionStatusGet, noBarrier: true, handler: called(consent.Status)},
 		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get",
-			bucket: ratelimit.SubscriptionGroupsGet, noBarrier: true, handler: s.userStatus},
+			bucket: ratelimit.SubscriptionGroupsGet, noBarrier: true, handler: called(consent.UserStatus)},
 		{method: "POST", path: "/email/status", permission: "email.status",
-			bucket: ratelimit.EmailStatus, noBarrier: true, withBody: s.emailStatus},
+			bucket: ratelimit.EmailStatus, noBarrier: true, withBody: consent.EmailStatus},
 		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
-			noBarrier: true, withBody: s.blockEmails},
+			noBarrier: true, withBody: consent.BlockEmails},
 		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
-			noBarrier: true, withBody: s.blockEmails},
+			noBarrier: true, withBody: consent.BlockEmails},
 		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove",
-			bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: s.removeBounces},
+			bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: consent.RemoveBounces},
 		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove,
-			noBarrier: true, withBody: s.removeSpamMarks},
+			noBarrier: true, withBody: consent.RemoveSpamMarks},
 
 		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get",
-			bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
+			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.Campaign)},
 		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get",
-			bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignTranslations},
+			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.Campaign)},
 		{method: "PUT", path: "/campaigns/translations", permission: "campaigns.translations.update",
-			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: s.putCampaignTranslation},
+			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: translation.PutCampaign},
 		{method: "PUT", path: "/campaign/translations", permission: "campaigns.translations.update",
-			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: s.putCampaignTranslation},
+			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: translation.PutCampaign},
 		{method: "GET", path: "/campaigns/translations/source", permission: "campaigns.translations.get",
-			bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
+			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.CampaignSource)},
 		{method: "GET", path: "/campaign/translations/source", permission: "campaigns.translations.get",
-			bucket: ratelimit.CampaignsTranslationsGet, handler: s.campaignSource},
+			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.CampaignSource)},
 		{method: "GET", path: "/canvases/translations", permission: "canvas.translations.get",
-			bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
+			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.Canvas)},
 		{method: "GET", path: "/canvas/translations", permission: "canvas.translations.get",
-			bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasTranslations},
+			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.Canvas)},
 		{method: "PUT", path: "/canvases/translations", permission: "canvas.translations.update",
-			bucket: ratelimit.CanvasTranslationsUpdate, withBody: s.putCanvasTranslation},
+			bucket: ratelimit.CanvasTranslationsUpdate, withBody: translation.PutCanvas},
 		{method: "PUT", path: "/canvas/translations", permission: "canvas.translations.update",
-			bucket: ratelimit.CanvasTranslationsUpdate, withBody: s.putCanvasTranslation},
+			bucket: ratelimit.CanvasTranslationsUpdate, withBody: translation.PutCanvas},
 		{method: "GET", path: "/canvases/translations/source", permission: "canvas.translations.get",
-			bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
+			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.CanvasSource)},
 		{method: "GET", path: "/canvas/translations/source", permission: "canvas.translations.get",
-			bucket: ratelimit.CanvasTranslationsGet, handler: s.canvasSource},
+			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.CanvasSource)},
 
 		{method: "GET", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.listSCIM(s.scim)},
 		{method: "POST", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.createSCIM(s.scim)},
@@ -134,27 +141,32 @@ func (s *Server) routes() []route {
 			handler: s.scimSchema},
 
 		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list",
-			bucket: ratelimit.PreferenceCenterList, handler: s.listPreferenceCenters},
+			bucket: ratelimit.PreferenceCenterList, handler: called(center.List)},
 		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: s.createPreferenceCenter},
+			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Create},
 		{method: "GET", path: "/preference_center/v1/{id}", permission: "preference_center.get",
-			bucket: ratelimit.PreferenceCenterList, handler: s.getPreferenceCenter},
+			bucket: ratelimit.PreferenceCenterList, handler: called(center.Get)},
 		{method: "PUT", path: "/preference_center/v1/{id}", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: s.updatePreferenceCenter},
+			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Update},
 		{method: "POST", path: "/preference_center/v1/{id}", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: s.updatePreferenceCenter},
+			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Update},
 		{method: "GET", path: "/preference_center/v1/{id}/url/{user}", rest: true,
-			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
+			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList,
+			handler: called(s.pages.Link)},
 		{method: "POST", path: "/preference_center/v1/{id}/url/{user}", rest: true,
-			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList, handler: s.preferenceURL},
-		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: s.showPage},
-		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: s.sendForm},
+			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList,
+			handler: called(s.pages.Link)},
+		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.Show)},
+		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.SendForm)},
 
 		{method: "GET", path: "/livez", open: true, noBarrier: true, handler: s.livez},
 		{method: "GET", path: "/readyz", open: true, noBarrier: true, handler: s.readyz},
 		{method: "GET", path: "/openapi.json", open: true, noBarrier: true, handler: s.openAPI},
 	}
 }
+
+// called is a handler that needs no more than the call.
+func called(handler func(*call.Call)) func(*exchange) { return func(x *exchange) { handler(&x.Call) } }
 
 // router finds routes. Immutable.
 type router struct {

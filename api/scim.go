@@ -30,17 +30,17 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 // authorizeSCIM checks the token of the company, where the request says it comes from and where it does come from, and
 // the company's rate limit. All that is wrong gets the same answer: it says nothing about which of them was right.
 func (x *exchange) authorizeSCIM() bool {
-	h := &x.ctx.Request.Header
+	h := &x.Ctx.Request.Header
 	snapshot := x.s.options.Control.Snapshot()
 	access, token := snapshot.SCIM, snapshot.FindSCIMToken(bearerToken(h))
 	origins := h.PeekAll(headerRequestOrigin)
 	if token == nil || !access.AllowsOrigin(origins) || !access.AllowsAddr(x.clientAddr()) {
-		h := &x.ctx.Response.Header
+		h := &x.Ctx.Response.Header
 		h.Set(fasthttp.HeaderWWWAuthenticate, `Bearer realm="scim"`)
 		return x.deny(textSCIMTooMany, textSCIMUnauthorized)
 	}
 	x.scim = token
-	token.Usage.Touch(x.now)
+	token.Usage.Touch(x.Now)
 	return x.take(access.Limits()[x.route.bucket], counted{&x.s.company, 0})
 }
 
@@ -58,7 +58,7 @@ type scimStore interface {
 // scimBody is the request's body when it is a JSON object, sound throughout, of a size that a resource can have; else
 // it has answered.
 func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
-	if len(x.body) > of.MaxBodyBytes() {
+	if len(x.Body) > of.MaxBodyBytes() {
 		x.failSCIM(scim.ErrTooLarge)
 		return nil, false
 	}
@@ -66,8 +66,8 @@ func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
 	if !ok {
 		return nil, false
 	}
-	if what := body.unsafe(); what != "" {
-		x.fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
+	if what := body.Unsafe(); what != "" {
+		x.Fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
 		return nil, false
 	}
 	return body, true
@@ -77,11 +77,11 @@ func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
 func (x *exchange) failSCIM(err error) {
 	var e *scim.Error
 	if !errors.As(err, &e) {
-		x.failEngine(err)
+		x.FailEngine(err)
 		return
 	}
-	x.reply = scim.AppendError(x.reply[:0], e)
-	x.send(e.Status, x.reply)
+	x.Reply = scim.AppendError(x.Reply[:0], e)
+	x.Send(e.Status, x.Reply)
 }
 
 func (s *Server) createSCIM(of scimStore) func(*exchange) {
@@ -90,9 +90,9 @@ func (s *Server) createSCIM(of scimStore) func(*exchange) {
 		if !ok {
 			return
 		}
-		resource, err := of.Create(x.actor(), body)
+		resource, err := of.Create(x.Actor(), body)
 		if err == nil {
-			x.ctx.Response.Header.Set(fasthttp.HeaderLocation, resource.Location)
+			x.Ctx.Response.Header.Set(fasthttp.HeaderLocation, resource.Location)
 		}
 		x.sendSCIM(fasthttp.StatusCreated, resource, err)
 	}
@@ -100,10 +100,10 @@ func (s *Server) createSCIM(of scimStore) func(*exchange) {
 
 func (s *Server) getSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
-		resource, err := of.Get(x.param("{id}"))
-		if have := x.ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 &&
+		resource, err := of.Get(x.Param("{id}"))
+		if have := x.Ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 &&
 			scim.Matches(string(have), resource.Version) {
-			x.ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
+			x.Ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
 			x.sendNothing(fasthttp.StatusNotModified)
 			return
 		}
@@ -122,14 +122,14 @@ func (s *Server) changeSCIM(
 		if !ok {
 			return
 		}
-		resource, err := change(x.actor(), x.param("{id}"), body, x.ifMatch())
+		resource, err := change(x.Actor(), x.Param("{id}"), body, x.ifMatch())
 		x.sendSCIM(fasthttp.StatusOK, resource, err)
 	}
 }
 
 func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
-		if err := of.Delete(x.actor(), x.param("{id}"), x.ifMatch()); err != nil {
+		if err := of.Delete(x.Actor(), x.Param("{id}"), x.ifMatch()); err != nil {
 			x.failSCIM(err)
 			return
 		}
@@ -140,7 +140,7 @@ func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
 // listSCIM serves a page of what a filter describes, of all resources without one.
 func (s *Server) listSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
-		query := x.ctx.QueryArgs()
+		query := x.Ctx.QueryArgs()
 		page := scim.Page{StartIndex: queryInt(query, "startIndex", 1),
 			Count: queryInt(query, "count", scim.DefaultCount)}
 		if filters := query.PeekMulti("filter"); len(filters) > 0 {
@@ -155,8 +155,8 @@ func (s *Server) listSCIM(of scimStore) func(*exchange) {
 			x.failSCIM(err)
 			return
 		}
-		x.reply = list.Append(x.reply[:0], x.projection())
-		x.send(fasthttp.StatusOK, x.reply)
+		x.Reply = list.Append(x.Reply[:0], x.projection())
+		x.Send(fasthttp.StatusOK, x.Reply)
 	}
 }
 
@@ -170,12 +170,12 @@ func queryInt(query *fasthttp.Args, name string, otherwise int) int {
 
 // ifMatch is the ETag that the resource must have, empty for any.
 func (x *exchange) ifMatch() string {
-	return string(x.ctx.Request.Header.Peek(fasthttp.HeaderIfMatch))
+	return string(x.Ctx.Request.Header.Peek(fasthttp.HeaderIfMatch))
 }
 
 // projection says which attributes the request wants to see.
 func (x *exchange) projection() scim.Projection {
-	query := x.ctx.QueryArgs()
+	query := x.Ctx.QueryArgs()
 	return scim.Projection{Attributes: string(query.Peek("attributes")),
 		ExcludedAttributes: string(query.Peek("excludedAttributes"))}
 }
@@ -186,33 +186,33 @@ func (x *exchange) sendSCIM(status int, resource *scim.Resource, err error) {
 		x.failSCIM(err)
 		return
 	}
-	x.ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
-	x.reply = resource.Append(x.reply[:0], x.projection())
-	x.send(status, x.reply)
+	x.Ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
+	x.Reply = resource.Append(x.Reply[:0], x.projection())
+	x.Send(status, x.Reply)
 }
 
 // sendNothing answers without a body.
 func (x *exchange) sendNothing(status int) {
-	x.ctx.Response.ResetBody()
-	x.ctx.Response.Header.SetNoDefaultContentType(true)
-	x.ctx.Response.Header.Del(fasthttp.HeaderContentType)
-	x.ctx.SetStatusCode(status)
+	x.Ctx.Response.ResetBody()
+	x.Ctx.Response.Header.SetNoDefaultContentType(true)
+	x.Ctx.Response.Header.Del(fasthttp.HeaderContentType)
+	x.Ctx.SetStatusCode(status)
 }
 
 func (s *Server) scimConfig(x *exchange)        { x.sendDiscovery(scim.ServiceProviderConfig()) }
 func (s *Server) scimResourceTypes(x *exchange) { x.sendDiscovery(scim.ResourceTypes()) }
-func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceType(x.param("{id}"))) }
+func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceType(x.Param("{id}"))) }
 func (s *Server) scimSchemas(x *exchange)       { x.sendDiscovery(scim.Schemas()) }
-func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.param("{id}"))) }
+func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.Param("{id}"))) }
 
 // sendDiscovery answers with a document; nil is none.
 func (x *exchange) sendDiscovery(document []byte) {
 	switch {
-	case x.ctx.QueryArgs().Has("filter"):
+	case x.Ctx.QueryArgs().Has("filter"):
 		x.failSCIM(scim.ErrDiscoveryFilter)
 	case document == nil:
 		x.failSCIM(scim.ErrResourceNotFound)
 	default:
-		x.send(fasthttp.StatusOK, document)
+		x.Send(fasthttp.StatusOK, document)
 	}
 }

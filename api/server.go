@@ -20,9 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +30,8 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
+	"millrace/api/center"
 	"millrace/api/ratelimit"
 	"millrace/api/scim"
 )
@@ -39,13 +39,11 @@ import (
 // Server serves the public API. Make it with New, give it a listener with Serve.
 type Server struct {
 	options    Options
-	publicPath string // of Options.PublicURL, without a slash at its end
 	router     *router
 	http       *fasthttp.Server
 	inflight   *xsync.MapOf[idempotencyID, chan struct{}]
-	badKeys    minuteCounts      // by address
-	pageVisits minuteCounts      // by address
-	pageForms  minuteCounts      // by user
+	badKeys    *ratelimit.Minutes // by address
+	pages      *center.Pages
 	company    ratelimit.Windows // of the buckets that are counted per company
 	scim       *scim.Users
 	scimGroups *scim.Groups
@@ -70,13 +68,9 @@ func New(options Options) (*Server, error) {
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	s.requestSeed = binary.LittleEndian.Uint64(seed[:])
-	for _, counts := range []*minuteCounts{&s.badKeys, &s.pageVisits, &s.pageForms} {
-		counts.init()
-	}
-	if options.PublicURL != "" {
-		u, _ := url.Parse(options.PublicURL) // Validate has
-		s.publicPath = strings.TrimSuffix(u.Path, "/")
-	}
+	s.badKeys = ratelimit.NewMinutes()
+	s.pages = center.NewPages(center.Options{URL: options.PublicURL, Hosts: options.PublicHosts,
+		LinkLife: options.PreferenceLinkLife, MaxPerMinute: options.MaxPagesPerMinute})
 	s.scim = scim.NewUsers(options.Control, options.Now)
 	s.scimGroups = scim.NewGroups(options.Control)
 	var err error
@@ -85,8 +79,10 @@ func New(options Options) (*Server, error) {
 		return nil, fmt.Errorf("api: zstd: %w", err)
 	}
 	s.exchanges.New = func() any {
-		x := &exchange{s: s, reads: s.options.Store.NewReads()}
-		if s.options.Refused != nil {
+		o, x := &s.options, &exchange{s: s}
+		x.Call = call.Call{Door: x, Store: o.Store, Control: o.Control, Refused: o.Refused,
+			AppendPhoneKey: o.AppendPhoneKey, Reads: o.Store.NewReads()}
+		if o.Refused != nil {
 			x.note = x.noteFault
 		}
 		return x
@@ -151,7 +147,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // process.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.exchanges.Get().(*exchange)
-	x.ctx = ctx
+	x.Ctx = ctx
 	err := x.receive()
 	tooLarge := errors.Is(err, fasthttp.ErrBodyTooLarge)
 	if err != nil && !tooLarge {
@@ -162,7 +158,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 	start := time.Now()
 	requestsInFlight.Add(1)
-	x.now = s.options.Now()
+	x.Now = s.options.Now()
 	defer s.finish(x, start)
 	x.begin()
 	if tooLarge {
@@ -178,10 +174,10 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		handlerPanics.Inc()
 		s.options.Logger.Error("panic in a handler", "route", x.routeName(), "request_id", string(x.requestID),
 			"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-		x.ctx.Response.Reset()
+		x.Ctx.Response.Reset()
 		x.setStandardHeaders()
-		x.fail(fasthttp.StatusInternalServerError, textInternal)
-		x.ctx.SetConnectionClose()
+		x.Fail(fasthttp.StatusInternalServerError, textInternal)
+		x.Ctx.SetConnectionClose()
 		x.record(start)
 		return // not pooled: nobody knows what state it is in
 	}
@@ -196,19 +192,19 @@ func (x *exchange) record(start time.Time) {
 	if x.route != nil {
 		m = x.route.metrics
 	}
-	status := x.ctx.Response.StatusCode()
+	status := x.Ctx.Response.StatusCode()
 	m.count(status)
 	m.latency.Update(elapsed.Seconds())
 	if !x.s.options.AccessLog {
 		return
 	}
 	workspace, key := "", ""
-	if x.ws != nil {
-		workspace, key = x.ws.ID, x.key.ID
+	if x.Workspace != nil {
+		workspace, key = x.Workspace.ID, x.Key.ID
 	}
 	x.s.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "request", slog.String("route", x.routeName()),
 		slog.Int("status", status),
-		slog.Duration("took", elapsed), slog.Int("body", len(x.ctx.Request.Body())),
+		slog.Duration("took", elapsed), slog.Int("body", len(x.Ctx.Request.Body())),
 		slog.String("workspace", workspace), slog.String("key", key),
 		slog.String("request_id", string(x.requestID)))
 }
@@ -227,15 +223,15 @@ func (s *Server) appendRequestID(dst []byte) []byte {
 }
 
 // livez: the process answers.
-func (s *Server) livez(x *exchange) { x.succeed(fasthttp.StatusOK) }
+func (s *Server) livez(x *exchange) { x.Succeed(fasthttp.StatusOK) }
 
 // readyz: requests are served.
 func (s *Server) readyz(x *exchange) {
 	if err := s.Ready(); err != nil {
-		x.fail(fasthttp.StatusServiceUnavailable, err.Error())
+		x.Fail(fasthttp.StatusServiceUnavailable, err.Error())
 		return
 	}
-	x.succeed(fasthttp.StatusOK)
+	x.Succeed(fasthttp.StatusOK)
 }
 
 var errDraining = errors.New("the server is stopping")

@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -579,14 +580,14 @@ func TestSetAndTrackAtOnce(t *testing.T) {
 
 // lentStore lends one profile for every identifier.
 type lentStore struct {
-	Store
+	store.Store
 	blob []byte
 }
 
-func (s lentStore) NewReads() Reads { return lentReads{s.Store.NewReads(), s.blob} }
+func (s lentStore) NewReads() store.Reads { return lentReads{s.Store.NewReads(), s.blob} }
 
 type lentReads struct {
-	Reads
+	store.Reads
 	blob []byte
 }
 

@@ -12,19 +12,20 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/value"
 	"millrace/shard"
 )
 
 // track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the
 // answer, written while parsing, back.
 func (s *Server) track(x *exchange) {
-	key := x.ctx.Request.Header.PeekBytes(headerIdempotency)
+	key := x.Ctx.Request.Header.PeekBytes(headerIdempotency)
 	if len(key) == 0 {
 		x.trackOnce(nil, [32]byte{})
 		return
 	}
 	if len(key) > maxIdempotencyKeyBytes {
-		x.fail(fasthttp.StatusBadRequest, "The Idempotency-Key must be at most 255 bytes")
+		x.Fail(fasthttp.StatusBadRequest, "The Idempotency-Key must be at most 255 bytes")
 		return
 	}
 	s.trackIdempotent(x, x.answerKey(key))
@@ -34,39 +35,39 @@ func (s *Server) track(x *exchange) {
 // or sent, when an answer is kept under that key already: another node of a cluster has had the request, too.
 func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	if err := x.s.options.Store.Admit(); err != nil { // before the work of decoding the body
-		x.failEngine(err)
+		x.FailEngine(err)
 		return true
 	}
-	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+	batch := x.NewBatch()
 	defer batch.Release()
 	x.faults = x.faults[:0]
 	var status int
-	x.reply, status = x.s.options.Track(x.reply[:0], x.body, x.ws, batch, x.now, x.note)
+	x.Reply, status = x.s.options.Track(x.Reply[:0], x.Body, x.Workspace, batch, x.Now, x.note)
 	accepted := batch.Count()
 	// Nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body.
 	if status != fasthttp.StatusCreated {
-		countsOf(x.ws).count(0, x.reply)
+		countsOf(x.Workspace).count(0, x.Reply)
 		x.keepFaults()
-		x.send(status, x.reply)
+		x.Send(status, x.Reply)
 		return true
 	}
 	if key != nil {
-		batch.KeepAnswer(key, bodyHash, status, x.reply)
+		batch.KeepAnswer(key, bodyHash, status, x.Reply)
 	}
 	if batch.Count() > 0 {
 		if err := batch.Commit(); errors.Is(err, shard.ErrKept) {
 			return false
 		} else if err != nil {
-			x.failEngine(err)
+			x.FailEngine(err)
 			return true
 		}
 		if unmet := batch.Unmet(); unmet != nil {
 			x.warnOfUnmet(unmet, key, bodyHash, status)
 		}
 	}
-	countsOf(x.ws).count(accepted, x.reply)
+	countsOf(x.Workspace).count(accepted, x.Reply)
 	x.keepFaults()
-	x.send(status, x.reply)
+	x.Send(status, x.Reply)
 	return true
 }
 
@@ -83,15 +84,15 @@ func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash
 	for _, u := range unmet {
 		x.noteUnmet(u)
 	}
-	reply := appendUnmet(x.reply, unmet)
+	reply := appendUnmet(x.Reply, unmet)
 	if key != nil {
-		again := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+		again := x.NewBatch()
 		defer again.Release()
 		if again.ReplaceAnswer(key, bodyHash, status, reply); again.Commit() != nil {
 			return
 		}
 	}
-	x.reply = reply
+	x.Reply = reply
 }
 
 // appendUnmet returns a copy of an answer with a warning for each operator that was not possible.
@@ -99,7 +100,7 @@ func appendUnmet(answer []byte, unmet []shard.UnmetOperator) []byte {
 	var warnings []byte
 	for _, u := range unmet {
 		warnings = append(warnings, `,{"type":`...)
-		warnings = appendQuoted(warnings, unmetText(u))
+		warnings = value.AppendQuoted(warnings, unmetText(u))
 		warnings = append(warnings, `,"input_array":"attributes","index":`...)
 		warnings = append(strconv.AppendInt(warnings, int64(u.Index), 10), '}')
 	}
@@ -144,7 +145,7 @@ type idempotencyID struct {
 // Idempotency-Key. Each API key has a name space of its own (D3): who holds one can't be told what another one was
 // answered. Valid until the next use of the scratch for keys.
 func (x *exchange) answerKey(sent []byte) []byte {
-	x.lookup = append(binary.BigEndian.AppendUint32(x.lookup[:0], x.key.Number), sent...)
+	x.lookup = append(binary.BigEndian.AppendUint32(x.lookup[:0], x.Key.Number), sent...)
 	return x.lookup
 }
 
@@ -152,8 +153,8 @@ func (x *exchange) answerKey(sent []byte) []byte {
 // so both are there or neither is. Of requests with one key at the same time the first goes on and the others wait for
 // it; when it was refused, the next one goes on.
 func (s *Server) trackIdempotent(x *exchange, key []byte) {
-	bodyHash := sha256.Sum256(x.body)
-	id := idempotencyID{x.ws.Number, string(key)}
+	bodyHash := sha256.Sum256(x.Body)
+	id := idempotencyID{x.Workspace.Number, string(key)}
 	mine := make(chan struct{})
 	timeout := time.NewTimer(maxIdempotencyWait)
 	defer timeout.Stop()
@@ -165,7 +166,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		select {
 		case <-theirs:
 		case <-timeout.C:
-			x.failEngine(shard.ErrBusy)
+			x.FailEngine(shard.ErrBusy)
 			return
 		}
 	}
@@ -174,27 +175,27 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		close(mine)
 	}()
 	// An answer that another node has kept is there, before this body is judged.
-	if err := s.options.Store.BarrierAnswer(x.ws.Number, key); err != nil {
-		x.failEngine(err)
+	if err := s.options.Store.BarrierAnswer(x.Workspace.Number, key); err != nil {
+		x.FailEngine(err)
 		return
 	}
-	kept, ok, err := s.options.Store.Answer(x.ws.Number, key)
+	kept, ok, err := s.options.Store.Answer(x.Workspace.Number, key)
 	if err == nil && !ok {
 		if x.trackOnce(key, bodyHash) {
 			return
 		}
-		kept, ok, err = s.options.Store.Answer(x.ws.Number, key)
+		kept, ok, err = s.options.Store.Answer(x.Workspace.Number, key)
 	}
 	switch {
 	case err != nil:
-		x.failEngine(err)
+		x.FailEngine(err)
 	case !ok: // it has become too old at this very moment
-		x.failEngine(shard.ErrBusy)
+		x.FailEngine(shard.ErrBusy)
 	case !bytes.Equal(kept.BodyHash[:], bodyHash[:]):
-		x.fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
+		x.Fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
-		x.ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
-		x.send(kept.Status, kept.Body)
+		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
+		x.Send(kept.Status, kept.Body)
 	}
 }
 

@@ -299,10 +299,11 @@ func TestTranslationsTooLarge(t *testing.T) {
 	put := func(n int) answer {
 		return d.call("PUT", "/campaigns/translations", demoKey, `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"fr","translation_map":{"a":"`+strings.Repeat("x", n)+`","b":""}}`)
 	}
-	a := put(maxTranslationBytes - 1)
+	const maxBytes = 20 << 20
+	a := put(maxBytes - 1)
 	require.Equal(t, 400, a.status)
 	require.Equal(t, translationFailure("TRANSLATIONS_TOO_LARGE", "The provided translations have exceeded the maximum of 20MB."), a.body)
-	require.Equal(t, 200, put(maxTranslationBytes-2).status)
+	require.Equal(t, 200, put(maxBytes-2).status)
 }
 
 // The door's refusals have the shape too; 429 has the text that clients know.

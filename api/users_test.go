@@ -10,15 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/store"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-func (d *door) put(workspace uint32, id op.IDKind, key string, more string) User {
+func (d *door) put(workspace uint32, id op.IDKind, key string, more string) store.User {
 	d.store.mu.Lock()
 	defer d.store.mu.Unlock()
 	d.store.next++
-	u := User{Number: d.store.next, Blob: profile.New(nil, workspace, id, []byte(key), int64(d.store.next)*1000)}
+	u := store.User{Number: d.store.next, Blob: profile.New(nil, workspace, id, []byte(key), int64(d.store.next)*1000)}
 	d.store.users[userKey(workspace, id, []byte(key))+more] = u
 	return u
 }
@@ -128,14 +129,15 @@ func TestProfileIDName(t *testing.T) {
 
 // An address may be that of very many users: the answer is bounded.
 func TestExportBound(t *testing.T) {
+	const maxExportBytes = 64 << 20
 	d := open(t, nil)
 	blob := profile.New(nil, 1, op.ExternalID, bytes.Repeat([]byte("x"), 60_000), 1)
 	for i := range uint64(maxExportBytes/60_000 + 2) {
-		d.store.users[fmt.Sprint(userKey(1, op.Email, []byte("x@example.com")), "#", i)] = User{Number: 1000 + i, Blob: blob}
+		d.store.users[fmt.Sprint(userKey(1, op.Email, []byte("x@example.com")), "#", i)] = store.User{Number: 1000 + i, Blob: blob}
 	}
 	a := d.call("POST", "/users/export/ids", demoKey, `{"email_address":"x@example.com"}`)
 	require.Equal(t, 400, a.status)
-	require.Equal(t, message(textExportTooLarge), strings.ReplaceAll(a.body, `\u0027`, "'"))
+	require.Equal(t, message("The answer would have more than 64 MiB: name fewer users, or fewer fields in 'fields_to_export'"), strings.ReplaceAll(a.body, `\u0027`, "'"))
 	a = d.call("POST", "/users/export/ids", demoKey, `{"email_address":"x@example.com","fields_to_export":["svc_id"]}`)
 	require.Equal(t, 201, a.status)
 	require.Len(t, a.json(t)["users"], maxExportBytes/60_000+2)
@@ -202,17 +204,4 @@ func TestDelete(t *testing.T) {
 	}
 	require.Equal(t, commits, d.store.commits.Load())
 	require.Equal(t, 1, there(op.ExternalID, "b"))
-}
-
-func TestPrioritize(t *testing.T) {
-	users := func() []person { return []person{{1, "a", 30}, {2, "", 20}, {3, "", 10}} }
-	for rules, want := range map[string]uint64{"": 0, "identified": 1, "unidentified": 0, "most_recently_updated": 1, "least_recently_updated": 3, "unidentified most_recently_updated": 2, "most_recently_updated unidentified": 1} {
-		left := prioritize(users(), rules)
-		if want == 0 {
-			require.Empty(t, left, rules)
-			continue
-		}
-		require.Len(t, left, 1, rules)
-		require.Equal(t, want, left[0].number, rules)
-	}
 }

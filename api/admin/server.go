@@ -27,6 +27,7 @@ import (
 	"github.com/goccy/go-json"
 
 	"millrace/api"
+	"millrace/api/call"
 	"millrace/api/census"
 	"millrace/api/control"
 	"millrace/api/keys"
@@ -331,14 +332,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusPreconditionFailed
 	default:
 		s.common.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
-		a, ok := api.FailureOf(err)
-		if !ok {
+		f := call.FailureOf(err)
+		if f == nil {
 			err = failureOf(status)
 			break
 		}
-		status, err = a.Status, failure{a.Text}
-		if a.RetryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(a.RetryAfter))
+		f.Count()
+		status, err = f.Status, failure{f.Text}
+		if f.RetryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
 		}
 	}
 	writeAnswer(w, status, failure{err.Error()})

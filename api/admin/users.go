@@ -10,8 +10,10 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/google/uuid"
 
-	"millrace/api"
+	"millrace/api/consent"
 	"millrace/api/control"
+	"millrace/api/store"
+	"millrace/api/users"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -50,10 +52,11 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 	case "alias_label alias_name":
 		id, key = op.Alias, op.AppendAliasKey(nil, []byte(query.Get("alias_label")), []byte(query.Get("alias_name")))
 	case "email":
-		id, key = op.Email, op.AppendEmailKey(nil, api.PlusForSpace([]byte(query.Get("email"))))
+		id, key = op.Email, op.AppendEmailKey(nil, consent.PlusForSpace([]byte(query.Get("email"))))
 	case "phone":
 		var ok bool
-		if key, ok = s.public.AppendE164(nil, api.PlusForSpace([]byte(query.Get("phone")))); !ok {
+		phone := consent.PlusForSpace([]byte(query.Get("phone")))
+		if key, ok = consent.AppendE164(nil, phone, s.common.AppendPhoneKey); !ok {
 			return 0, nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
 		}
 		id = op.Phone
@@ -129,15 +132,15 @@ func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
 }
 
 // describeUser is a profile as an export shows it.
-func (s *Server) describeUser(w *control.Workspace, u api.User) json.RawMessage {
-	show := api.ExportOf(w)
+func (s *Server) describeUser(w *control.Workspace, u store.User) json.RawMessage {
+	show := users.ExportOf(w)
 	show.Number, show.SvcID = u.Number, s.common.Store.AppendSvcID(nil, w.Number, u.Number)
 	return profile.AppendJSON(nil, u.Blob, 0, show)
 }
 
 // userAt is the user whom the request's path names by svc_id.
-func (s *Server) userAt(w *control.Workspace, r *http.Request) (u api.User, err error) {
-	var users []api.User
+func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, err error) {
+	var users []store.User
 	if number, ok := s.common.Store.ParseSvcID(w.Number, []byte(r.PathValue("user"))); ok {
 		users, err = s.common.Store.FindNumber(w.Number, number)
 	}
@@ -151,7 +154,7 @@ func (s *Server) userAt(w *control.Workspace, r *http.Request) (u api.User, err 
 }
 
 // ofUser makes a route about the user whom the path names.
-func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace, api.User) (any, error)) handler {
+func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace, store.User) (any, error)) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		w, err := s.workspace(r)
 		if err != nil {
@@ -171,7 +174,7 @@ type shownUser struct {
 	MergedFrom []string        `json:"merged_from,omitempty"`
 }
 
-func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace, u api.User) (any, error) {
+func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace, u store.User) (any, error) {
 	shown := shownUser{User: s.describeUser(w, u)}
 	profile.Merged(u.Blob, func(number, _ uint64) {
 		shown.MergedFrom = append(shown.MergedFrom, string(s.common.Store.AppendSvcID(nil, w.Number, number)))
@@ -180,14 +183,14 @@ func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace
 }
 
 // exportUser is showUser for who takes the answer away, with an entry of the audit log.
-func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
+func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
 	return shownUser{User: s.describeUser(w, u)},
 		s.common.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
 // deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
 // is nobody's from now on.
-func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
+func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
 	if err := s.public.EraseRefused(r.Context(), w.Number, u.Number); err != nil {
 		return nil, err
 	}
@@ -199,7 +202,7 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Worksp
 }
 
 // commitAudited commits a batch with an entry of the audit log, and logs it.
-func (s *Server) commitAudited(batch api.Batch, entry control.Entry) error {
+func (s *Server) commitAudited(batch store.Batch, entry control.Entry) error {
 	batch.Audit(entry.Encode())
 	if err := batch.Commit(); err != nil {
 		return err
@@ -215,7 +218,7 @@ type statesChange struct {
 }
 
 // changeStates sets states of a user.
-func (s *Server) changeStates(by control.Actor, r *http.Request, w *control.Workspace, u api.User) (any, error) {
+func (s *Server) changeStates(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
 	change, err := read[statesChange](s, r)
 	if err != nil {
 		return nil, err
@@ -251,7 +254,7 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 				control.ErrInvalid, id, state)
 		}
 		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID),
-			Channel: api.ChannelOf(g), On: state == "subscribed"})
+			Channel: consent.ChannelOf(g), On: state == "subscribed"})
 	}
 	if len(states) == 0 {
 		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", control.ErrInvalid)

@@ -30,6 +30,7 @@ import (
 	"millrace/api/openapi"
 	"millrace/api/refused"
 	"millrace/api/scim"
+	"millrace/api/store"
 	"millrace/ingest"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -101,9 +102,9 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	h.engine = engine
-	h.control.Start(api.ControlStore(engine, nil))
+	h.control.Start(store.Control(engine, nil))
 	h.bootstrap(demoYAML)
-	h.openAPI(api.Engine(engine), logger)
+	h.openAPI(store.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
 	options := Options{API: h.admin.API(), As: admin.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
 		Figures: func(dst []byte) []byte {
@@ -134,7 +135,7 @@ func (h *house) bootstrap(text string) {
 }
 
 // openAPI serves the public API on a port of its own.
-func (h *house) openAPI(store api.Store, logger *slog.Logger) {
+func (h *house) openAPI(engine store.Store, logger *slog.Logger) {
 	decoders := ingest.NewPool(ingest.Options{})
 	kept, err := refused.Open(refused.Options{Dir: filepath.Join(h.t.TempDir(), "refused"), Logger: logger})
 	require.NoError(h.t, err)
@@ -142,9 +143,9 @@ func (h *house) openAPI(store api.Store, logger *slog.Logger) {
 	counter, err := census.New(census.Options{Store: h.engine, Share: 1, Logger: logger})
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, counter.Close()) })
-	h.api, err = api.New(api.Options{Store: store, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse,
+	h.api, err = api.New(api.Options{Store: engine, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse,
 		Refused: kept,
-		Track: func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
+		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)

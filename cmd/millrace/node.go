@@ -17,6 +17,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/live"
 	refusals "millrace/api/refused" // tests have a function refused
+	"millrace/api/store"
 	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
@@ -108,7 +109,7 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
 	door.Control, door.Refused = n.control, n.refused
-	door.Track = func(dst, body []byte, ws *api.Workspace, batch api.Batch, nowMillis int64,
+	door.Track = func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64,
 		note func(api.Fault)) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
@@ -149,8 +150,8 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	}
 	n.events, n.ends = events, []func() error{events.Close, n.engine.Close}
 	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
-	n.control.Start(api.ControlStore(n.engine, nil))
-	o.door.Store = api.Engine(n.engine)
+	n.control.Start(store.Control(n.engine, nil))
+	o.door.Store = store.Engine(n.engine)
 	n.gauges()
 	return nil
 }

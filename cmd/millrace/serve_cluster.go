@@ -22,6 +22,7 @@ import (
 	"millrace/api"
 	"millrace/api/control"
 	"millrace/api/ratelimit"
+	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/cluster"
 	"millrace/shard/cluster/facts"
@@ -185,8 +186,8 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	n.self = options.Node
 	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
-	n.control.Start(api.ControlStore(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{api.Engine(n.engine), n.cluster}, limiter.Load(),
+	n.control.Start(store.Control(n.engine, n.cluster.Spread))
+	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter.Load(),
 		clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()
@@ -195,7 +196,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 
 // memberStore is the store of a node of a cluster: it serves when all groups do.
 type memberStore struct {
-	api.Store
+	store.Store
 	node *cluster.Node
 }
 

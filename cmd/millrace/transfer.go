@@ -14,8 +14,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"millrace/api"
 	"millrace/api/admin"
+	"millrace/api/control"
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -151,7 +151,9 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phones) (result importAnswer, err error) {
+func (n *node) importLines(
+	ws *control.Workspace, body io.Reader, phones *field.Phones,
+) (result importAnswer, err error) {
 	var importer profile.Importer
 	opt := profile.ImportOptions{Digits: func(currency [3]byte) int {
 		_, digits, _ := field.Currency(currency[:])
@@ -207,7 +209,7 @@ func (n *node) importLines(ws *api.Workspace, body io.Reader, phones *field.Phon
 }
 
 // replaceProfiles makes imported profiles durable and visible.
-func (n *node) replaceProfiles(ws *api.Workspace, blobs [][]byte) error {
+func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte) error {
 	return untilTaken(func() error {
 		b := n.engine.NewBatch(ws.Number, 0)
 		defer b.Release()

@@ -1,4 +1,4 @@
-package api
+package value
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 func TestCheckJSON(t *testing.T) {
 	for _, good := range []string{`{}`, ` { } `, `{"a":[1,-0,0.5,1e9,-1.5E-7,true,false,null,"x",{},[]]}`, "{\"a\":\"\\u00e9\\n\\ud83d\\ude00\u00e9\"}", `{"a":"\ud800"}`,
 		`{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`} {
-		_, err := checkJSON([]byte(good))
+		_, err := Check([]byte(good))
 		require.NoError(t, err, good)
 	}
 	for bad, offset := range map[string]int{
@@ -22,15 +22,15 @@ func TestCheckJSON(t *testing.T) {
 		`{"a":tru}`: 5, `{"a":nul`: 5, `{"a":[1,]}`: 8, `{"a":[1 2]}`: 8, `{"a":"` + "\n" + `"}`: 6, `{"a":"\x"}`: 6, `{"a":"\u12g4"}`: 6, `{"a":"\u12`: 6, "{\"a\":\"\xff\"}": 6, "{\"a\":\"\xed\xa0\x80\"}": 6,
 		"{\"a\":\"x": 7, `{} x`: 3, "{}\x00": 2, `{"a":1}{`: 7, "\ufeff{}": 0, `{"a":NaN}`: 5,
 	} {
-		_, err := checkJSON([]byte(bad))
+		_, err := Check([]byte(bad))
 		require.Error(t, err, bad)
 		require.Equal(t, offset, err.(*badJSON).offset, "%q: %v", bad, err)
 	}
 	for _, other := range []string{`[]`, ` null `, `"x"`, `-1.5`, `[{}]`} {
-		_, err := checkJSON([]byte(other))
+		_, err := Check([]byte(other))
 		require.ErrorIs(t, err, errNoObject, other)
 	}
-	_, err := checkJSON([]byte(`{"a":` + strings.Repeat("[", 2<<20)))
+	_, err := Check([]byte(`{"a":` + strings.Repeat("[", 2<<20)))
 	require.ErrorContains(t, err, "deeply")
 	require.Less(t, err.(*badJSON).offset, 1<<10) // B1: it does not walk on
 }
@@ -41,23 +41,23 @@ func TestUnsafe(t *testing.T) {
 		deep(32): "", deep(33): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "twice", `{"a":1,"\u0061":1}`: "twice", `{"a":[{"b":1,"b":1}]}`: "twice", `{"a":"\ud800"}`: "surrogate",
 		`{"\udc00":1}`: "surrogate", `{"a":"\ud83d\ude00"}`: "", `{"a":"\ud83dx"}`: "surrogate", `{"a":"\ud83d\u0041"}`: "surrogate", `{"\"\\":1,"x":"\""}`: "",
 	} {
-		v, err := checkJSON([]byte(text))
+		v, err := Check([]byte(text))
 		require.NoError(t, err, text)
 		if want == "" {
-			require.Empty(t, v.unsafe(), text)
+			require.Empty(t, v.Unsafe(), text)
 			continue
 		}
-		require.Contains(t, v.unsafe(), want, text)
+		require.Contains(t, v.Unsafe(), want, text)
 	}
-	v, err := checkJSON([]byte(`{"a":[{"b":1,"b":1},{}]}`))
+	v, err := Check([]byte(`{"a":[{"b":1,"b":1},{}]}`))
 	require.NoError(t, err)
-	require.Empty(t, v.unsafeRequest(), "objects in arrays are judged by who reads them")
+	require.Empty(t, v.UnsafeRequest(), "objects in arrays are judged by who reads them")
 	for n, want := range map[int]string{31: "", 32: "nested too deeply"} { // the body counts
 		for _, of := range [][2]string{{"[", "]"}, {`{"a":`, "}"}} {
-			v, err := checkJSON([]byte(`{"a":` + strings.Repeat(of[0], n) + "1" + strings.Repeat(of[1], n) + `}`))
+			v, err := Check([]byte(`{"a":` + strings.Repeat(of[0], n) + "1" + strings.Repeat(of[1], n) + `}`))
 			require.NoError(t, err)
-			require.Equal(t, want, v.unsafeRequest())
-			require.Equal(t, want, v.unsafe())
+			require.Equal(t, want, v.UnsafeRequest())
+			require.Equal(t, want, v.Unsafe())
 		}
 	}
 }
@@ -73,18 +73,18 @@ func TestUnsafeNames(t *testing.T) {
 		object := `"o":{` + strings.Join(inner, ",") + `}`
 		for _, more := range []string{"", object, `"x":1`, `"n":{},"n0":{}`} {
 			text := `{` + strings.Trim(strings.Join(append(slices.Clone(names), more), ","), ",") + `}`
-			v, err := checkJSON([]byte(text))
+			v, err := Check([]byte(text))
 			require.NoError(t, err, text)
-			require.Empty(t, v.unsafe(), text)
-			require.Empty(t, v.unsafeRequest(), text)
+			require.Empty(t, v.Unsafe(), text)
+			require.Empty(t, v.UnsafeRequest(), text)
 		}
 		for i := range n {
 			for _, twice := range []string{fmt.Sprintf(`"n0%d":1`, i), fmt.Sprintf(`"\u006e0%d":1`, i), fmt.Sprintf(`"o":{%s,"\u0069%d":1}`, strings.Join(inner, ","), i)} {
 				text := `{` + strings.Join(append(slices.Clone(names), twice), ",") + `}`
-				v, err := checkJSON([]byte(text))
+				v, err := Check([]byte(text))
 				require.NoError(t, err, text)
-				require.Contains(t, v.unsafe(), "twice", text)
-				require.Contains(t, v.unsafeRequest(), "twice", text)
+				require.Contains(t, v.Unsafe(), "twice", text)
+				require.Contains(t, v.UnsafeRequest(), "twice", text)
 			}
 		}
 	}
@@ -92,9 +92,9 @@ func TestUnsafeNames(t *testing.T) {
 
 // What is read of every request of the companion API is read without a tree of it.
 func TestUnsafeAllocations(t *testing.T) {
-	v, err := checkJSON([]byte(`{"subscription_group_id":"5a3cc8ff","subscription_state":"subscribed","external_id":["ada","bob"],"x":{"a":[[{"b":"c"}]],"d":"e"}}`))
+	v, err := Check([]byte(`{"subscription_group_id":"5a3cc8ff","subscription_state":"subscribed","external_id":["ada","bob"],"x":{"a":[[{"b":"c"}]],"d":"e"}}`))
 	require.NoError(t, err)
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _ = v.unsafeRequest() }), 10.0) // the names, and a function for each level
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _ = v.UnsafeRequest() }), 10.0) // the names, and a function for each level
 }
 
 // The walker agrees with encoding/json about everything that both accept, and neither panics.
@@ -103,7 +103,7 @@ func FuzzJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		v, err := checkJSON(text)
+		v, err := Check(text)
 		if err != nil {
 			if json.Valid(text) && utf8.Valid(text) && strings.HasPrefix(strings.TrimLeft(string(text), " \t\r\n"), "{") && !strings.Contains(err.Error(), "deeply") {
 				t.Fatalf("refused: %v", err)
@@ -111,8 +111,8 @@ func FuzzJSON(f *testing.F) {
 			return
 		}
 		require.True(t, json.Valid(text))
-		_ = v.unsafeRequest()
-		if v.unsafe() != "" {
+		_ = v.UnsafeRequest()
+		if v.Unsafe() != "" {
 			return
 		}
 		var want any
@@ -121,32 +121,32 @@ func FuzzJSON(f *testing.F) {
 		require.NoError(t, d.Decode(&want))
 		require.Equal(t, want, walk(v))
 		var quoted string
-		require.NoError(t, json.Unmarshal(appendQuoted(nil, string(v)), &quoted))
+		require.NoError(t, json.Unmarshal(AppendQuoted(nil, string(v)), &quoted))
 		require.Equal(t, string(v), quoted)
 	})
 }
 
-func walk(v value) any {
+func walk(v Value) any {
 	switch {
-	case v.isObject():
+	case v.IsObject():
 		m := map[string]any{}
-		for name, e := range v.members() {
+		for name, e := range v.Members() {
 			m[name] = walk(e)
 		}
 		return m
-	case v.isArray():
+	case v.IsArray():
 		a := []any{}
-		for _, e := range v.elements() {
+		for _, e := range v.Elements() {
 			a = append(a, walk(e))
 		}
 		return a
-	case v.isString():
-		s, _ := v.str()
+	case v.IsString():
+		s, _ := v.Str()
 		return s
 	case string(v) == "null":
 		return nil
 	}
-	if b, ok := v.bool(); ok {
+	if b, ok := v.Bool(); ok {
 		return b
 	}
 	return json.Number(v)

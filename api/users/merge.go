@@ -1,8 +1,11 @@
-package api
+package users
 
 import (
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -20,46 +23,46 @@ const (
 // maxMergeUpdates is how many merges a request may ask for (service.md 2.9).
 const maxMergeUpdates = 50
 
-// merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the
+// Merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the
 // identifiers name is looked up now, so a merge concerns those who had them when it was accepted, whatever happens
 // until it is applied.
-func (s *Server) merge(x *exchange, body value) {
-	updates, text := x.readMergeUpdates(body)
+func Merge(x *call.Call, body value.Value) {
+	updates, text := readMergeUpdates(x, body)
 	if text != "" {
-		x.fail(fasthttp.StatusBadRequest, text)
+		x.Fail(fasthttp.StatusBadRequest, text)
 		return
 	}
 	var asked []namedUser
 	for _, u := range updates {
 		asked = append(asked, u.gone, u.keep)
 	}
-	if err := x.expect(shard.OfUsers, asked...); err != nil {
-		x.failEngine(err)
+	if err := expect(x, shard.OfUsers, asked...); err != nil {
+		x.FailEngine(err)
 		return
 	}
-	batch := s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+	batch := x.NewBatch()
 	defer batch.Release()
 	batch.SetSource(op.SourceMerge)
 	for i := range updates {
 		if err := updates[i].put(x, batch); err != nil {
-			x.failEngine(err)
+			x.FailEngine(err)
 			return
 		}
 	}
 	if batch.Count() > 0 {
 		if err := batch.Commit(); err != nil {
-			x.failEngine(err)
+			x.FailEngine(err)
 			return
 		}
 	}
-	x.succeed(fasthttp.StatusAccepted)
+	x.Succeed(fasthttp.StatusAccepted)
 }
 
 // mergeUpdate is a merge update object (service.md 2.9).
 type mergeUpdate struct{ gone, keep namedUser }
 
 // put queues the merge, when it is one of two users.
-func (u *mergeUpdate) put(x *exchange, b Batch) error {
+func (u *mergeUpdate) put(x *call.Call, b store.Batch) error {
 	gone, err := u.gone.findOne(x)
 	if err != nil {
 		return err
@@ -76,21 +79,21 @@ func (u *mergeUpdate) put(x *exchange, b Batch) error {
 
 // readMergeUpdates reads the request; text is the first thing that is wrong with it: the array, its length, then one
 // update after the other.
-func (x *exchange) readMergeUpdates(body value) (updates []mergeUpdate, text string) {
-	list := body.member("merge_updates")
-	if !list.isArray() {
+func readMergeUpdates(x *call.Call, body value.Value) (updates []mergeUpdate, text string) {
+	list := body.Member("merge_updates")
+	if !list.IsArray() {
 		return nil, textMergeArray
 	}
-	for _, e := range list.elements() {
-		if !e.isObject() {
+	for _, e := range list.Elements() {
+		if !e.IsObject() {
 			return nil, textMergeArray
 		}
 	}
-	if list.count(maxMergeUpdates) > maxMergeUpdates {
+	if list.Count(maxMergeUpdates) > maxMergeUpdates {
 		return nil, textMergeTooMany
 	}
-	for _, e := range list.elements() {
-		u, text := x.readMergeUpdate(e)
+	for _, e := range list.Elements() {
+		u, text := readMergeUpdate(x, e)
 		if text != "" {
 			return nil, text
 		}
@@ -99,12 +102,12 @@ func (x *exchange) readMergeUpdates(body value) (updates []mergeUpdate, text str
 	return updates, ""
 }
 
-func (x *exchange) readMergeUpdate(v value) (u mergeUpdate, text string) {
-	if what := v.unsafe(); what != "" {
+func readMergeUpdate(x *call.Call, v value.Value) (u mergeUpdate, text string) {
+	if what := v.Unsafe(); what != "" {
 		return u, "Invalid JSON: " + what
 	}
-	var gone, keep value
-	for member, m := range v.members() {
+	var gone, keep value.Value
+	for member, m := range v.Members() {
 		switch member {
 		case "identifier_to_merge":
 			gone = m
@@ -117,25 +120,25 @@ func (x *exchange) readMergeUpdate(v value) (u mergeUpdate, text string) {
 	if gone == nil || keep == nil {
 		return u, textMergeMembers
 	}
-	if u.gone, text = x.readMergeIdentifier(gone); text != "" {
+	if u.gone, text = readMergeIdentifier(x, gone); text != "" {
 		return u, text
 	}
-	u.keep, text = x.readMergeIdentifier(keep)
+	u.keep, text = readMergeIdentifier(x, keep)
 	return u, text
 }
 
 // readMergeIdentifier reads an identifier object: exactly one of external_id, user_alias, phone and email, the last two
 // with a prioritization (D9). Other members are ignored.
-func (x *exchange) readMergeIdentifier(v value) (u namedUser, text string) {
-	if !v.isObject() {
+func readMergeIdentifier(x *call.Call, v value.Value) (u namedUser, text string) {
+	if !v.IsObject() {
 		return u, textMergeIdentifier
 	}
-	var id, prioritization value
+	var id, prioritization value.Value
 	by, n := "", 0
-	for member, m := range v.members() {
+	for member, m := range v.Members() {
 		switch member {
 		case "external_id", "user_alias", "phone", "email":
-			if !m.absent() {
+			if !m.Absent() {
 				id, by = m, member
 				n++
 			}
@@ -147,19 +150,19 @@ func (x *exchange) readMergeIdentifier(v value) (u namedUser, text string) {
 		return u, textMergeIdentifier
 	}
 	if by == "external_id" {
-		text, ok := id.str()
+		text, ok := id.Str()
 		if !ok || !field.ExternalID([]byte(text)) {
 			return u, textMergeIdentifier
 		}
 		return externalIDUser(text), ""
 	}
-	if u, text = x.readNamed(by, id); text != "" {
+	if u, text = readNamed(x, by, id); text != "" {
 		return u, textMergeIdentifier
 	}
 	if by == "user_alias" {
 		return u, ""
 	}
-	if prioritization.absent() {
+	if prioritization.Absent() {
 		return u, textMergeIdentifier
 	}
 	u.prioritization, text = readPrioritization(prioritization)

@@ -1,10 +1,13 @@
-package api
+package users
 
 import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -12,30 +15,30 @@ import (
 // POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4): a user gets another external
 // id, and the old one, which is then deprecated, leads to the user until it is removed.
 
-// renameExternalIDs serves POST /users/external_ids/rename.
-func (s *Server) renameExternalIDs(x *exchange, body value) {
+// RenameExternalIDs serves POST /users/external_ids/rename.
+func RenameExternalIDs(x *call.Call, body value.Value) {
 	l := elements{x: x}
-	l.readObjects("external_id_renames", body.member("external_id_renames"), x.readExternalIDRename)
+	l.readObjects("external_id_renames", body.Member("external_id_renames"), l.readExternalIDRename)
 	if !l.apply("'external_id_renames' is required", op.SourceServer) {
 		return
 	}
-	x.reply = l.appendRefusals(append(x.reply[:0], '{'), "rename_errors")
-	x.reply = append(x.reply, `,"external_ids":[`...)
-	x.reply = l.appendAccepted(x.reply, func(dst []byte, c change) []byte {
+	x.Reply = l.appendRefusals(append(x.Reply[:0], '{'), "rename_errors")
+	x.Reply = append(x.Reply, `,"external_ids":[`...)
+	x.Reply = l.appendAccepted(x.Reply, func(dst []byte, c change) []byte {
 		r := c.(*externalIDRename)
-		dst = appendQuoted(append(dst, `{"current_external_id":`...), r.current)
-		dst = appendQuoted(append(dst, `,"new_external_id":`...), r.id)
+		dst = value.AppendQuoted(append(dst, `{"current_external_id":`...), r.current)
+		dst = value.AppendQuoted(append(dst, `,"new_external_id":`...), r.id)
 		return append(dst, '}')
 	})
-	x.reply = append(x.reply, `],"message":"success"}`...)
-	x.send(fasthttp.StatusCreated, x.reply)
+	x.Reply = append(x.Reply, `],"message":"success"}`...)
+	x.Send(fasthttp.StatusCreated, x.Reply)
 }
 
 // appendAccepted appends the accepted elements, with commas between them.
 func (l *elements) appendAccepted(dst []byte, one func([]byte, change) []byte) []byte {
 	for i := range l.list {
 		if e := &l.list[i]; e.refusal == "" {
-			dst = one(withComma(dst), e.change)
+			dst = one(value.WithComma(dst), e.change)
 		}
 	}
 	return dst
@@ -44,11 +47,11 @@ func (l *elements) appendAccepted(dst []byte, one func([]byte, change) []byte) [
 // appendRefusals appends a member with the refused elements: an array of arrays, each an index in the request and a
 // text.
 func (l *elements) appendRefusals(dst []byte, member string) []byte {
-	dst = append(appendQuoted(dst, member), ':', '[')
+	dst = append(value.AppendQuoted(dst, member), ':', '[')
 	for i := range l.list {
 		if e := &l.list[i]; e.refusal != "" {
-			dst = append(strconv.AppendInt(append(withComma(dst), '['), int64(e.index), 10), ',')
-			dst = append(appendQuoted(dst, e.refusal), ']')
+			dst = append(strconv.AppendInt(append(value.WithComma(dst), '['), int64(e.index), 10), ',')
+			dst = append(value.AppendQuoted(dst, e.refusal), ']')
 		}
 	}
 	return append(dst, ']')
@@ -60,14 +63,14 @@ type externalIDRename struct {
 	number      uint64 // of the user, 0: nobody
 }
 
-func (x *exchange) readExternalIDRename(v value) (change, string) {
-	m := v.pick("current_external_id", "new_external_id")
+func (l *elements) readExternalIDRename(v value.Value) (change, string) {
+	m := v.Pick("current_external_id", "new_external_id")
 	c := &externalIDRename{}
 	var text string
 	if c.current, text = readExternalIDText(m[0], "current_external_id"); text != "" {
 		return nil, text
 	}
-	if c.id, text = x.readExternalID(m[1], "new_external_id"); text != "" {
+	if c.id, text = readExternalID(l.x, m[1], "new_external_id"); text != "" {
 		return nil, text
 	}
 	if c.current == c.id {
@@ -82,7 +85,7 @@ func (c *externalIDRename) names() []subject {
 
 func (c *externalIDRename) asks() []namedUser { return []namedUser{externalIDUser(c.current)} }
 
-func (c *externalIDRename) resolve(x *exchange) ([]subject, error) {
+func (c *externalIDRename) resolve(x *call.Call) ([]subject, error) {
 	c.number = 0
 	u := externalIDUser(c.current)
 	users, err := u.find(x)
@@ -95,7 +98,7 @@ func (c *externalIDRename) resolve(x *exchange) ([]subject, error) {
 	return []subject{{number: users[0].number}}, nil
 }
 
-func (c *externalIDRename) put(b Batch) (ref int, ok bool) {
+func (c *externalIDRename) put(b store.Batch) (ref int, ok bool) {
 	if c.number == 0 {
 		return 0, false
 	}
@@ -112,19 +115,19 @@ func (c *externalIDRename) refusal(o shard.Outcome) string {
 	return "current_external_id is not the primary external_id of a user"
 }
 
-// removeExternalIDs serves POST /users/external_ids/remove.
-func (s *Server) removeExternalIDs(x *exchange, body value) {
+// RemoveExternalIDs serves POST /users/external_ids/remove.
+func RemoveExternalIDs(x *call.Call, body value.Value) {
 	l := elements{x: x}
-	l.read("external_ids", body.member("external_ids"), "strings", readExternalIDRemoval)
+	l.read("external_ids", body.Member("external_ids"), "strings", readExternalIDRemoval)
 	if !l.apply("'external_ids' is required", op.SourceServer) {
 		return
 	}
-	x.reply = append(x.reply[:0], `{"removed_ids":[`...)
-	x.reply = l.appendAccepted(x.reply,
-		func(dst []byte, c change) []byte { return appendQuoted(dst, c.(*externalIDRemoval).id) })
-	x.reply = l.appendRefusals(append(x.reply, ']', ','), "removal_errors")
-	x.reply = append(x.reply, `,"message":"success"}`...)
-	x.send(fasthttp.StatusCreated, x.reply)
+	x.Reply = append(x.Reply[:0], `{"removed_ids":[`...)
+	x.Reply = l.appendAccepted(x.Reply,
+		func(dst []byte, c change) []byte { return value.AppendQuoted(dst, c.(*externalIDRemoval).id) })
+	x.Reply = l.appendRefusals(append(x.Reply, ']', ','), "removal_errors")
+	x.Reply = append(x.Reply, `,"message":"success"}`...)
+	x.Send(fasthttp.StatusCreated, x.Reply)
 }
 
 // externalIDRemoval takes a deprecated external id away.
@@ -134,7 +137,7 @@ type externalIDRemoval struct {
 	primary bool   // it is the user's own, not a deprecated one
 }
 
-func readExternalIDRemoval(v value) (change, string) {
+func readExternalIDRemoval(v value.Value) (change, string) {
 	id, text := readExternalIDText(v, "external_id")
 	return &externalIDRemoval{id: id}, text
 }
@@ -143,7 +146,7 @@ func (c *externalIDRemoval) names() []subject { return []subject{{kind: op.Exter
 
 func (c *externalIDRemoval) asks() []namedUser { return []namedUser{externalIDUser(c.id)} }
 
-func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
+func (c *externalIDRemoval) resolve(x *call.Call) ([]subject, error) {
 	c.number, c.primary = 0, false
 	u := externalIDUser(c.id)
 	users, err := u.find(x)
@@ -155,7 +158,7 @@ func (c *externalIDRemoval) resolve(x *exchange) ([]subject, error) {
 	return nil, err
 }
 
-func (c *externalIDRemoval) put(b Batch) (ref int, ok bool) {
+func (c *externalIDRemoval) put(b store.Batch) (ref int, ok bool) {
 	if c.number == 0 {
 		return 0, false
 	}

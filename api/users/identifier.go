@@ -1,4 +1,5 @@
-package api
+// Package users has the endpoints that say who is who: export, delete, identify, merge, aliases and external ids.
+package users
 
 import (
 	"cmp"
@@ -6,6 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -42,8 +46,8 @@ func emailUser(email string) namedUser {
 	return namedUser{kind: op.Email, key: op.AppendEmailKey(nil, []byte(email)), known: email != "", sent: email}
 }
 
-func (x *exchange) phoneUser(phone string) namedUser {
-	key, ok := x.s.options.AppendPhoneKey(nil, []byte(phone))
+func phoneUser(x *call.Call, phone string) namedUser {
+	key, ok := x.AppendPhoneKey(nil, []byte(phone))
 	return namedUser{kind: op.Phone, key: key, known: ok, sent: phone}
 }
 
@@ -60,25 +64,25 @@ type person struct {
 }
 
 // expect says whom will be asked for, and how much is read of them.
-func (x *exchange) expect(extent shard.Extent, named ...namedUser) error {
+func expect(x *call.Call, extent shard.Extent, named ...namedUser) error {
 	list := make([]shard.Identifier, 0, len(named))
 	for i := range named {
 		if u := &named[i]; u.isSane() {
 			list = append(list, shard.Identifier{ID: u.kind, Key: u.key})
 		}
 	}
-	return x.reads.Expect(x.ws.Number, extent, list...)
+	return x.Reads.Expect(x.Workspace.Number, extent, list...)
 }
 
 // isSane is false for what can't be anybody's.
 func (u *namedUser) isSane() bool { return u.known && len(u.key) <= op.MaxKeyBytes }
 
 // find returns the users that u names, first the one that /users/track would update.
-func (u *namedUser) find(x *exchange) (list []person, err error) {
+func (u *namedUser) find(x *call.Call) (list []person, err error) {
 	if !u.isSane() {
 		return nil, nil
 	}
-	err = x.reads.View(x.ws.Number, u.kind, u.key, func(number uint64, blob []byte) {
+	err = x.Reads.View(x.Workspace.Number, u.kind, u.key, func(number uint64, blob []byte) {
 		list = append(list, person{number, string(profile.ExternalID(blob)), profile.Updated(blob)})
 	})
 	return list, err
@@ -87,9 +91,9 @@ func (u *namedUser) find(x *exchange) (list []person, err error) {
 // lookAhead reads the users whom a request names, some before they are asked for: so it doesn't wait for the disk, or
 // for other nodes, once for each.
 type lookAhead struct {
-	x     *exchange
+	x     *call.Call
 	named []namedUser
-	found [][]User // of the names from first on
+	found [][]store.User // of the names from first on
 	first int
 }
 
@@ -97,14 +101,14 @@ type lookAhead struct {
 const maxAhead = 16
 
 // users yields the users that a name names with a copy of their profiles. Ask for one name after the other.
-func (l *lookAhead) users(i int) iter.Seq2[User, error] {
+func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
 	if l.named[i].isAddress() {
 		return l.named[i].sharers(l.x)
 	}
-	return func(yield func(User, error) bool) {
+	return func(yield func(store.User, error) bool) {
 		if i >= l.first+len(l.found) {
 			if err := l.read(i); err != nil {
-				yield(User{}, err)
+				yield(store.User{}, err)
 				return
 			}
 		}
@@ -127,11 +131,11 @@ func (l *lookAhead) read(first int) error {
 			sane = append(sane, list[i])
 		}
 	}
-	found, err := l.x.reads.FindEach(l.x.ws.Number, sane)
+	found, err := l.x.Reads.FindEach(l.x.Workspace.Number, sane)
 	if err != nil {
 		return err
 	}
-	l.first, l.found = first, make([][]User, len(list))
+	l.first, l.found = first, make([][]store.User, len(list))
 	for i := range list {
 		if list[i].ID != op.NoID {
 			l.found[i], found = found[0], found[1:]
@@ -144,17 +148,17 @@ func (u *namedUser) isAddress() bool { return u.kind == op.Email || u.kind == op
 
 // sharers yields the users who have an address with a copy of their profiles, one at a time. Who was merged away
 // meanwhile comes as whom they were merged into, who may have it now.
-func (u *namedUser) sharers(x *exchange) iter.Seq2[User, error] {
-	return func(yield func(User, error) bool) {
+func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
+	return func(yield func(store.User, error) bool) {
 		list, err := u.find(x)
 		if err != nil {
-			yield(User{}, err)
+			yield(store.User{}, err)
 			return
 		}
 		for _, p := range list {
-			found, err := x.reads.FindMerged(x.ws.Number, p.number)
+			found, err := x.Reads.FindMerged(x.Workspace.Number, p.number)
 			if err != nil {
-				yield(User{}, err)
+				yield(store.User{}, err)
 				return
 			}
 			for _, user := range found {
@@ -167,25 +171,25 @@ func (u *namedUser) sharers(x *exchange) iter.Seq2[User, error] {
 }
 
 // findOne returns the one user that u means, or none: of several the prioritization chooses.
-func (u *namedUser) findOne(x *exchange) ([]person, error) {
+func (u *namedUser) findOne(x *call.Call) ([]person, error) {
 	list, err := u.find(x)
 	return prioritize(list, u.prioritization), err
 }
 
 // readExternalID reads an external_id that a user may have or get; text says what is wrong with it.
-func (x *exchange) readExternalID(v value, member string) (id, text string) {
+func readExternalID(x *call.Call, v value.Value, member string) (id, text string) {
 	id, text = readExternalIDText(v, member)
-	if _, blocked := x.ws.Blocked[id]; blocked {
+	if _, blocked := x.Workspace.Blocked[id]; blocked {
 		return "", "provided external_id is blacklisted and disallowed"
 	}
 	return id, text
 }
 
 // readExternalIDText reads an external_id, blocked or not: a string, or an integer as its digits (D3).
-func readExternalIDText(v value, member string) (id, text string) {
-	id, ok := v.id()
+func readExternalIDText(v value.Value, member string) (id, text string) {
+	id, ok := v.ID()
 	switch {
-	case v.absent():
+	case v.Absent():
 		return "", "'" + member + "' is required"
 	case !ok:
 		return "", "'" + member + "' must be a String"
@@ -198,16 +202,16 @@ func readExternalIDText(v value, member string) (id, text string) {
 }
 
 // readAlias reads a user alias object (service.md 2.2); text says what is wrong with it.
-func readAlias(v value) (label, name, text string) {
+func readAlias(v value.Value) (label, name, text string) {
 	parts, text := readAliasParts(v, "alias_name", "alias_label")
 	return parts[1], parts[0], text
 }
 
 // readAliasParts reads names and labels of aliases; text says what is wrong with the first that is no good.
-func readAliasParts(v value, members ...string) (parts []string, text string) {
+func readAliasParts(v value.Value, members ...string) (parts []string, text string) {
 	parts = make([]string, len(members))
-	for i, m := range v.pick(members...) {
-		part, ok := m.str()
+	for i, m := range v.Pick(members...) {
+		part, ok := m.Str()
 		parts[i] = part
 		switch {
 		case !ok:
@@ -223,17 +227,17 @@ func readAliasParts(v value, members ...string) (parts []string, text string) {
 
 // readPrioritization reads service.md 2.10 (and least_recently_updated, D4) into a text that prioritize understands;
 // text says what is wrong.
-func readPrioritization(v value) (prioritization, text string) {
+func readPrioritization(v value.Value) (prioritization, text string) {
 	const wrong = "'prioritization' is not valid"
-	if v.absent() {
+	if v.Absent() {
 		return "", ""
 	}
-	if !v.isArray() || v.count(4) > 4 {
+	if !v.IsArray() || v.Count(4) > 4 {
 		return "", wrong
 	}
 	var list []string
-	for _, e := range v.elements() {
-		s, _ := e.str()
+	for _, e := range v.Elements() {
+		s, _ := e.Str()
 		switch s {
 		case "identified", "unidentified", "most_recently_updated", "least_recently_updated":
 		default:

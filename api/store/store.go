@@ -1,4 +1,5 @@
-package api
+// Package store is what the doors have of the engine.
+package store
 
 import (
 	"errors"
@@ -11,8 +12,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// finder is what handlers read of users and addresses.
-type finder interface {
+// Finder is what handlers read of users and addresses.
+type Finder interface {
 	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone
 	// all who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
@@ -31,7 +32,7 @@ type finder interface {
 // before Begin, and waits for those parts of the store alone that are looked at. Expect says what will be, which saves
 // rounds. See shard.Reads.
 type Reads interface {
-	finder
+	Finder
 	Begin()
 	Expect(workspace uint32, extent shard.Extent, list ...shard.Identifier) error
 }
@@ -65,7 +66,7 @@ type Store interface {
 
 	// Linearizable behind a Barrier. ViewAddress reads the states of an address; Trail and AddressTrail are the trails
 	// of states. See shard.Coordinator.
-	finder
+	Finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
 	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
@@ -130,10 +131,10 @@ func (e engine) NewBatch(workspace, actor uint32) Batch {
 // NewReads gives the reads as the interface.
 func (e engine) NewReads() Reads { return e.Coordinator.NewReads() }
 
-// ControlStore is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know
+// Control is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know
 // the control documents that are acknowledged by now (cluster.Node.Spread), so that a key works on every node once the
 // answer that shows it is out. nil: alone.
-func ControlStore(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
+func Control(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
 
 type controlStore struct {
 	engine *shard.Coordinator

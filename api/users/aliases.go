@@ -1,16 +1,19 @@
-package api
+package users
 
 import (
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
 )
 
 // POST /users/alias/new and POST /users/alias/update (service.md 4.9, reference.md 4.1 and 4.4).
 
-// newAliases serves POST /users/alias/new.
-func (s *Server) newAliases(x *exchange, body value) {
+// NewAliases serves POST /users/alias/new.
+func NewAliases(x *call.Call, body value.Value) {
 	l := elements{x: x}
-	l.readObjects("user_aliases", body.member("user_aliases"), x.readNewAlias)
+	l.readObjects("user_aliases", body.Member("user_aliases"), l.readNewAlias)
 	if l.apply("'user_aliases' is required", op.SourceServer) {
 		l.succeed()
 	}
@@ -26,14 +29,14 @@ type newAlias struct {
 
 // readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias as a `user_alias` object
 // inside, and the real service takes it.
-func (x *exchange) readNewAlias(v value) (change, string) {
+func (l *elements) readNewAlias(v value.Value) (change, string) {
 	c := &newAlias{}
 	alias := v
-	var externalID, svcID value
+	var externalID, svcID value.Value
 	flat, two := false, false
-	for member, m := range v.members() {
+	for member, m := range v.Members() {
 		switch {
-		case m.absent():
+		case m.Absent():
 		case member == "external_id":
 			externalID = m
 		case member == "svc_id", member == "braze_id":
@@ -41,7 +44,7 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 			svcID = m
 		case member == "alias_name", member == "alias_label":
 			flat = true
-		case member == "user_alias" && m.isObject():
+		case member == "user_alias" && m.IsObject():
 			alias = m
 		}
 	}
@@ -50,18 +53,18 @@ func (x *exchange) readNewAlias(v value) (change, string) {
 	}
 	switch {
 	case two || externalID != nil && svcID != nil:
-		return nil, x.text("You must specify only one of 'external_id' or 'svc_id'")
+		return nil, phrase(l.x, "You must specify only one of 'external_id' or 'svc_id'")
 	case externalID != nil:
-		id, text := x.readExternalID(externalID, "external_id")
+		id, text := readExternalID(l.x, externalID, "external_id")
 		if text != "" {
 			return nil, text
 		}
 		u := externalIDUser(id)
 		c.of = &u
 	case svcID != nil:
-		id, ok := svcID.str()
+		id, ok := svcID.Str()
 		if !ok {
-			return nil, x.text("'svc_id' must be a String")
+			return nil, phrase(l.x, "'svc_id' must be a String")
 		}
 		u := svcIDUser(id)
 		c.of = &u
@@ -80,7 +83,7 @@ func (c *newAlias) asks() []namedUser {
 	return []namedUser{*c.of}
 }
 
-func (c *newAlias) resolve(x *exchange) ([]subject, error) {
+func (c *newAlias) resolve(x *call.Call) ([]subject, error) {
 	if c.of == nil {
 		return nil, nil
 	}
@@ -92,7 +95,7 @@ func (c *newAlias) resolve(x *exchange) ([]subject, error) {
 	return []subject{labelSubject(c.number, c.label)}, nil
 }
 
-func (c *newAlias) put(b Batch) (ref int, ok bool) {
+func (c *newAlias) put(b store.Batch) (ref int, ok bool) {
 	if c.nobody {
 		return 0, false
 	}
@@ -117,10 +120,10 @@ func aliasSubject(label, name string) subject {
 // labelSubject is the name that a user has under a label.
 func labelSubject(number uint64, label string) subject { return subject{number: number, key: label} }
 
-// updateAliases serves POST /users/alias/update.
-func (s *Server) updateAliases(x *exchange, body value) {
+// UpdateAliases serves POST /users/alias/update.
+func UpdateAliases(x *call.Call, body value.Value) {
 	l := elements{x: x}
-	l.readObjects("alias_updates", body.member("alias_updates"), readAliasUpdate)
+	l.readObjects("alias_updates", body.Member("alias_updates"), readAliasUpdate)
 	if l.apply("'alias_updates' is required", op.SourceServer) {
 		l.succeed()
 	}
@@ -132,7 +135,7 @@ type aliasUpdate struct {
 	number               uint64 // of the user, 0: nobody
 }
 
-func readAliasUpdate(v value) (change, string) {
+func readAliasUpdate(v value.Value) (change, string) {
 	parts, text := readAliasParts(v, "alias_label", "old_alias_name", "new_alias_name")
 	return &aliasUpdate{label: parts[0], current: parts[1], name: parts[2]}, text
 }
@@ -143,7 +146,7 @@ func (c *aliasUpdate) names() []subject {
 
 func (c *aliasUpdate) asks() []namedUser { return []namedUser{aliasUser(c.label, c.current)} }
 
-func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
+func (c *aliasUpdate) resolve(x *call.Call) ([]subject, error) {
 	u := aliasUser(c.label, c.current)
 	users, err := u.find(x)
 	c.number = 0
@@ -154,7 +157,7 @@ func (c *aliasUpdate) resolve(x *exchange) ([]subject, error) {
 	return []subject{labelSubject(c.number, c.label)}, nil
 }
 
-func (c *aliasUpdate) put(b Batch) (ref int, ok bool) {
+func (c *aliasUpdate) put(b store.Batch) (ref int, ok bool) {
 	if c.number == 0 {
 		return 0, false
 	}

@@ -1,31 +1,38 @@
-package api
+package users
 
 import (
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-// identify serves POST /users/identify (service.md 4.10, decisions.md D4).
-func (s *Server) identify(x *exchange, body value) {
+// Identify serves POST /users/identify (service.md 4.10, decisions.md D4).
+func Identify(x *call.Call, body value.Value) {
 	mode, ok := readMergeBehavior(body)
 	if !ok {
-		x.fail(fasthttp.StatusBadRequest, "'merge_behavior' must be 'none' or 'merge'")
+		x.Fail(fasthttp.StatusBadRequest, "'merge_behavior' must be 'none' or 'merge'")
 		return
 	}
 	l := elements{x: x}
-	for member, m := range body.members() {
+	for member, m := range body.Members() {
 		switch member {
 		case "aliases_to_identify":
-			l.readObjects(member, m, func(e value) (change, string) {
+			l.readObjects(member, m, func(e value.Value) (change, string) {
 				return l.readIdentification(e, mode, "user_alias")
 			})
 		case "emails_to_identify":
-			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "email") })
+			l.readObjects(member, m, func(e value.Value) (change, string) {
+				return l.readIdentification(e, mode, "email")
+			})
 		case "phone_numbers_to_identify":
-			l.readObjects(member, m, func(e value) (change, string) { return l.readIdentification(e, mode, "phone") })
+			l.readObjects(member, m, func(e value.Value) (change, string) {
+				return l.readIdentification(e, mode, "phone")
+			})
 		}
 	}
 	if l.apply("One of 'aliases_to_identify', 'emails_to_identify' or 'phone_numbers_to_identify' is required",
@@ -34,10 +41,10 @@ func (s *Server) identify(x *exchange, body value) {
 	}
 }
 
-func readMergeBehavior(body value) (mode profile.MergeMode, ok bool) {
-	m := body.member("merge_behavior")
-	switch behavior, _ := m.str(); {
-	case m.absent(), behavior == "merge":
+func readMergeBehavior(body value.Value) (mode profile.MergeMode, ok bool) {
+	m := body.Member("merge_behavior")
+	switch behavior, _ := m.Str(); {
+	case m.Absent(), behavior == "merge":
 		return profile.MergeIdentify, true
 	case behavior == "none":
 		return profile.MergeNone, true
@@ -56,24 +63,24 @@ type identification struct {
 
 // readIdentification reads an alias, email or phone to identify (service.md 2.11); by is the member that names the
 // user. An invalid prioritization spoils the request (D4), a missing one the element (D9).
-func (l *elements) readIdentification(v value, mode profile.MergeMode, by string) (change, string) {
-	m := v.pick("external_id", by, "prioritization")
+func (l *elements) readIdentification(v value.Value, mode profile.MergeMode, by string) (change, string) {
+	m := v.Pick("external_id", by, "prioritization")
 	externalID, named, prioritization := m[0], m[1], m[2]
 	order, wrong := "", ""
 	if by != "user_alias" {
 		if order, wrong = readPrioritization(prioritization); wrong != "" {
-			l.fail(wrong)
+			l.Fail(wrong)
 		}
 	}
 	c := &identification{mode: mode}
 	var text string
-	if c.externalID, text = l.x.readExternalID(externalID, "external_id"); text != "" {
+	if c.externalID, text = readExternalID(l.x, externalID, "external_id"); text != "" {
 		return nil, text
 	}
-	if c.user, text = l.x.readNamed(by, named); text != "" {
+	if c.user, text = readNamed(l.x, by, named); text != "" {
 		return nil, text
 	}
-	if by != "user_alias" && prioritization.absent() {
+	if by != "user_alias" && prioritization.Absent() {
 		return nil, "'prioritization' is required"
 	}
 	c.user.prioritization = order
@@ -81,24 +88,24 @@ func (l *elements) readIdentification(v value, mode profile.MergeMode, by string
 }
 
 // readNamed reads a user_alias, email or phone that names a user; text says what is wrong with it.
-func (x *exchange) readNamed(by string, v value) (u namedUser, text string) {
+func readNamed(x *call.Call, by string, v value.Value) (u namedUser, text string) {
 	if by == "user_alias" {
-		if !v.isObject() {
+		if !v.IsObject() {
 			return u, "'user_alias' must be an object with 'alias_name' and 'alias_label'"
 		}
 		label, name, text := readAlias(v)
 		return aliasUser(label, name), text
 	}
-	id, ok := v.str()
+	id, ok := v.Str()
 	switch {
-	case v.absent() || ok && id == "":
+	case v.Absent() || ok && id == "":
 		return u, "'" + by + "' is required"
 	case !ok:
 		return u, "'" + by + "' must be a String"
 	case by == "email":
 		return emailUser(id), ""
 	}
-	return x.phoneUser(id), ""
+	return phoneUser(x, id), ""
 }
 
 func (c *identification) names() []subject {
@@ -109,7 +116,7 @@ func (c *identification) asks() []namedUser { return []namedUser{externalIDUser(
 
 // resolve looks the user up, and who has the external id. All who share the address count: a change to one may change
 // who is chosen.
-func (c *identification) resolve(x *exchange) ([]subject, error) {
+func (c *identification) resolve(x *call.Call) ([]subject, error) {
 	c.number = 0
 	var subjects []subject
 	holder := externalIDUser(c.externalID)
@@ -130,7 +137,7 @@ func (c *identification) resolve(x *exchange) ([]subject, error) {
 	return subjects, nil
 }
 
-func (c *identification) put(b Batch) (ref int, ok bool) {
+func (c *identification) put(b store.Batch) (ref int, ok bool) {
 	if c.number == 0 {
 		return 0, false
 	}

@@ -1,10 +1,13 @@
-package api
+package users
 
 import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
+	"millrace/api/store"
+	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -34,9 +37,9 @@ type change interface {
 	asks() []namedUser
 	// resolve looks up whom the change is about, as things are now, and lists what it reads or changes besides its
 	// names. It is called again when the change had to wait.
-	resolve(x *exchange) ([]subject, error)
+	resolve(x *call.Call) ([]subject, error)
 	// put adds the change, as it was resolved last, to a batch; ok is false when it is about nobody.
-	put(b Batch) (ref int, ok bool)
+	put(b store.Batch) (ref int, ok bool)
 	// refusal is the text for an outcome, shard.Nobody when put had nothing to do; empty: the element is accepted, with
 	// or without an effect.
 	refusal(o shard.Outcome) string
@@ -52,26 +55,26 @@ type subject struct {
 
 // elements collects the elements of a request; the verdict is what spoils all of it.
 type elements struct {
-	verdict
-	x    *exchange
+	call.Verdict
+	x    *call.Call
 	list []element
 }
 
 // read reads an array of the request. what says what it is an array of; one says what an element wants, or what is
 // wrong with it.
-func (l *elements) read(array string, v value, what string, one func(value) (change, string)) {
-	if v.absent() {
+func (l *elements) read(array string, v value.Value, what string, one func(value.Value) (change, string)) {
+	if v.Absent() {
 		return
 	}
-	if !v.isArray() {
-		l.fail("'" + array + "' must be an array of " + what)
+	if !v.IsArray() {
+		l.Fail("'" + array + "' must be an array of " + what)
 		return
 	}
-	for i, e := range v.elements() {
+	for i, e := range v.Elements() {
 		if len(l.list) == maxIDs {
-			l.fail(textTooMany)
+			l.Fail(textTooMany)
 		}
-		if l.bad != "" {
+		if l.Bad != "" {
 			return
 		}
 		c, text := one(e)
@@ -83,12 +86,12 @@ func (l *elements) read(array string, v value, what string, one func(value) (cha
 }
 
 // readObjects is read for objects.
-func (l *elements) readObjects(array string, v value, one func(value) (change, string)) {
-	l.read(array, v, "objects", func(e value) (change, string) {
-		if !e.isObject() {
+func (l *elements) readObjects(array string, v value.Value, one func(value.Value) (change, string)) {
+	l.read(array, v, "objects", func(e value.Value) (change, string) {
+		if !e.IsObject() {
 			return nil, "must be an object"
 		}
-		if what := e.unsafe(); what != "" {
+		if what := e.Unsafe(); what != "" {
 			return nil, "Invalid JSON: " + what
 		}
 		return one(e)
@@ -98,10 +101,10 @@ func (l *elements) readObjects(array string, v value, one func(value) (change, s
 // apply carries the elements out. When it returns false it has answered: nothing was done, or nobody knows.
 func (l *elements) apply(required string, source op.Source) bool {
 	if len(l.list) == 0 {
-		l.fail(required)
+		l.Fail(required)
 	}
-	if l.bad != "" {
-		l.x.fail(fasthttp.StatusBadRequest, l.bad)
+	if l.Bad != "" {
+		l.x.Fail(fasthttp.StatusBadRequest, l.Bad)
 		return false
 	}
 	var waiting []*element
@@ -118,7 +121,7 @@ func (l *elements) apply(required string, source op.Source) bool {
 			waiting = later
 			continue
 		case first || !known:
-			l.x.failEngine(err)
+			l.x.FailEngine(err)
 			return false
 		}
 		for _, e := range waiting { // those before are done, so this is no failed request
@@ -134,16 +137,16 @@ func (l *elements) apply(required string, source op.Source) bool {
 func (l *elements) wave(waiting []*element, source op.Source, first bool) (later []*element, err error) {
 	x := l.x
 	if !first { // looks at what the wave before has done
-		x.reads.Begin()
+		x.Reads.Begin()
 	}
 	var asked []namedUser
 	for _, e := range waiting {
 		asked = append(asked, e.change.asks()...)
 	}
-	if err := x.expect(shard.OfUsers, asked...); err != nil {
+	if err := expect(x, shard.OfUsers, asked...); err != nil {
 		return nil, err
 	}
-	batch := x.s.options.Store.NewBatch(x.ws.Number, x.key.Number)
+	batch := x.NewBatch()
 	defer batch.Release()
 	batch.SetSource(source)
 	type member struct {
@@ -206,11 +209,11 @@ func refusalOf(err error) (text string, known bool) {
 	if err == nil {
 		return "", false
 	}
-	a := answerTo(err)
-	if a == nil || a.done {
+	f := call.FailureOf(err)
+	if f == nil || f.Done {
 		return "", false
 	}
-	return a.text, true
+	return f.Text, true
 }
 
 // accepted is the number of elements that are not refused.
@@ -225,7 +228,7 @@ func (l *elements) accepted() (n int) {
 
 // succeed answers 201 with the number of accepted elements and an entry for each of the others.
 func (l *elements) succeed() {
-	dst := append(l.x.reply[:0], `{"aliases_processed":`...)
+	dst := append(l.x.Reply[:0], `{"aliases_processed":`...)
 	dst = strconv.AppendInt(dst, int64(l.accepted()), 10)
 	dst = append(dst, `,"message":"success"`...)
 	if l.accepted() < len(l.list) {
@@ -235,13 +238,13 @@ func (l *elements) succeed() {
 			if e.refusal == "" {
 				continue
 			}
-			dst = appendQuoted(append(withComma(dst), `{"type":`...), e.refusal)
-			dst = appendQuoted(append(dst, `,"input_array":`...), e.array)
+			dst = value.AppendQuoted(append(value.WithComma(dst), `{"type":`...), e.refusal)
+			dst = value.AppendQuoted(append(dst, `,"input_array":`...), e.array)
 			dst = strconv.AppendInt(append(dst, `,"index":`...), int64(e.index), 10)
 			dst = append(dst, '}')
 		}
 		dst = append(dst, ']')
 	}
-	l.x.reply = append(dst, '}')
-	l.x.send(fasthttp.StatusCreated, l.x.reply)
+	l.x.Reply = append(dst, '}')
+	l.x.Send(fasthttp.StatusCreated, l.x.Reply)
 }

@@ -1,0 +1,79 @@
+// Package call is a request behind the door and its answer, as handlers see them.
+package call
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/control"
+	"millrace/api/keys"
+	"millrace/api/refused"
+	"millrace/api/store"
+)
+
+// Call is one request. It is pooled: a handler keeps neither it nor what it lends.
+type Call struct {
+	Door
+	Store   store.Store
+	Control *control.Control
+	Refused refused.Feed // nil: nobody keeps what is refused
+	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it; see api.Options.
+	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
+
+	Ctx       *fasthttp.RequestCtx
+	Workspace *control.Workspace // nil behind the SCIM token, as is Key
+	Key       *keys.Key
+	Now       int64       // Unix ms
+	Body      []byte      // decompressed; lent until the handler returns
+	Reply     []byte      // a handler's scratch
+	Reads     store.Reads // of users and addresses
+}
+
+// Door is what the door knows of the request at hand, and how it says that it failed.
+type Door interface {
+	// Fail answers with a message, in the shape of the path.
+	Fail(status int, text string)
+	// FailEngine answers a request that the engine refused.
+	FailEngine(err error)
+	// Actor is who makes the change that the request asks for.
+	Actor() control.Actor
+	// Param is a segment of the path, by its name in the route: {id}.
+	Param(name string) string
+	// LastSegment is the rest of the path that stands where the route's last segment does.
+	LastSegment() string
+}
+
+// NewBatch begins the request's changes. Release it, always.
+func (x *Call) NewBatch() store.Batch { return x.Store.NewBatch(x.Workspace.Number, x.Key.Number) }
+
+// Send answers with a body, which handlers build in Reply.
+func (x *Call) Send(status int, body []byte) {
+	x.Ctx.SetStatusCode(status)
+	x.Ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns
+}
+
+// Succeed answers {"message":"success"}.
+func (x *Call) Succeed(status int) { x.Send(status, []byte(`{"message":"success"}`)) }
+
+// Verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the
+// answer.
+type Verdict struct{ Bad string }
+
+// Fail notes what is wrong.
+func (v *Verdict) Fail(text string) {
+	if v.Bad == "" {
+		v.Bad = text
+	}
+}
+
+// AddrPort is the address of one end of a connection, the zero value when it has none.
+func AddrPort(a net.Addr) netip.AddrPort {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	at := tcp.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}

@@ -1,0 +1,286 @@
+// Package consent has the endpoints that set and show the states of users and addresses: subscription groups
+// (service.md 2.12, 3.1, 4.3–4.6; decisions.md D5, D9; reference.md 5) and the global state of email.
+//
+// A request that sets states is judged as a whole before anything of it is written, and is then one batch: all of it
+// happens or nothing does. What states mean to those who share an address is the engine's to know.
+package consent
+
+import (
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/call"
+	"millrace/api/control"
+	"millrace/api/value"
+	"millrace/ingest/field"
+	"millrace/shard"
+	"millrace/shard/op"
+)
+
+// maxIDs is how many users and addresses a request may name.
+const maxIDs = 50
+
+// Texts of the subscription and email endpoints. The first three are those of the public API.
+const (
+	textInvalidGroup = "Invalid subscription group ID"
+	textBothKinds    = "Either an email address or a phone number should be provided, but not both."
+	textTooManyIDs   = "The max number of ids per request was exceeded" // more than maxIDs
+	textNoTarget     = "One of 'external_id', 'email' or 'phone' is required"
+)
+
+// consent is a request that sets states, as it is read.
+type consent struct {
+	call.Verdict
+	x       *call.Call
+	targets []target
+}
+
+// target is one user or address and what becomes of its states.
+type target struct {
+	kind   op.IDKind // op.ExternalID, op.Email or op.Phone
+	key    []byte    // as the engine wants it
+	states []shard.State
+}
+
+// SetStatus serves POST /subscription/status/set: one group.
+func SetStatus(x *call.Call, body value.Value) {
+	c := consent{x: x}
+	c.group(body)
+	c.commit(op.SourceStatusSet)
+}
+
+// SetStatusV2 serves POST /v2/subscription/status/set: several groups.
+func SetStatusV2(x *call.Call, body value.Value) {
+	c := consent{x: x}
+	c.groups(body.Member("subscription_groups"))
+	c.commit(op.SourceStatusSetV2)
+}
+
+// groups reads subscription_groups. More elements than maxIDs can't be valid, since each names somebody.
+func (c *consent) groups(v value.Value) {
+	const wrong = "'subscription_groups' must be an array of objects"
+	switch n := v.Count(maxIDs); {
+	case v.Absent():
+		c.Fail("'subscription_groups' is required")
+	case !v.IsArray() || n == 0:
+		c.Fail(wrong)
+	case n > maxIDs:
+		c.Fail(textTooManyIDs)
+	}
+	for _, e := range v.Elements() {
+		if c.Bad != "" {
+			return
+		}
+		if !e.IsObject() {
+			c.Fail(wrong)
+			return
+		}
+		if what := e.Unsafe(); what != "" {
+			c.Fail("'subscription_groups' is not valid: " + what)
+			return
+		}
+		c.group(e)
+	}
+}
+
+// group reads a subscription group reference (service.md 2.12). Both endpoints take the members' names of both, and one
+// identifier where an array of them is due: real clients send either.
+func (c *consent) group(v value.Value) {
+	var groupID, stateText, optIn value.Value
+	var targets [len(targetMembers)]value.Value
+	for name, m := range v.Members() {
+		switch name {
+		case "subscription_group_id":
+			groupID = m
+		case "subscription_state":
+			stateText = m
+		case "use_double_opt_in_logic":
+			optIn = m
+		}
+		for i := range targetMembers {
+			if targetMembers[i].name == name {
+				targets[i] = m
+			}
+		}
+	}
+	id, g := findGroup(c.x.Workspace, c.required("subscription_group_id", groupID))
+	if g == nil {
+		c.Fail(textInvalidGroup)
+	}
+	state := shard.State{Kind: shard.GroupState, Group: id}
+	switch text := c.required("subscription_state", stateText); text {
+	case "subscribed", "unsubscribed":
+		state.On = text == "subscribed"
+	default:
+		c.Fail("'subscription_state' must be 'subscribed' or 'unsubscribed'")
+	}
+	// The opt-in by a second message is the sender's business; whoever sets a state here has it set.
+	if _, ok := optIn.Bool(); !ok && !optIn.Absent() {
+		c.Fail("'use_double_opt_in_logic' must be a boolean")
+	}
+	if c.Bad != "" {
+		return
+	}
+	state.Channel = ChannelOf(g)
+	var has [op.Phone + 1]bool
+	for i, m := range targetMembers {
+		if targets[i].Some() {
+			has[m.kind] = true
+		}
+	}
+	switch {
+	case has[op.Email] && has[op.Phone]:
+		c.Fail(textBothKinds)
+	case has[op.Email] && state.Channel != op.ChannelEmail:
+		c.Fail(wrongChannel("email", g))
+	case has[op.Phone] && state.Channel == op.ChannelEmail:
+		c.Fail(wrongChannel("phone", g))
+	case !has[op.ExternalID] && !has[op.Email] && !has[op.Phone]:
+		c.Fail(textNoTarget)
+	}
+	states := []shard.State{state}
+	for i, m := range targetMembers {
+		c.each(m.name, targets[i], m.kind, states)
+	}
+}
+
+// targetMembers are the members that name users and addresses, in the order in which they take effect.
+var targetMembers = [...]struct {
+	name string
+	kind op.IDKind
+}{
+	{"external_id", op.ExternalID}, {"external_ids", op.ExternalID},
+	{"email", op.Email}, {"emails", op.Email},
+	{"phone", op.Phone}, {"phones", op.Phone},
+}
+
+func wrongChannel(field string, g *control.Group) string {
+	return "'" + field + "' can't be used with a subscription group of the channel " + g.Channel
+}
+
+// findGroup returns a workspace's group by its UUID, in either case; nil when there is none.
+func findGroup[T string | []byte](ws *control.Workspace, text T) (id [16]byte, g *control.Group) {
+	var lower [36]byte
+	if len(text) != len(lower) {
+		return id, nil
+	}
+	for i := range lower {
+		lower[i] = text[i]
+		if text[i] >= 'A' && text[i] <= 'F' {
+			lower[i] |= 0x20
+		}
+	}
+	if g = ws.Groups[string(lower[:])]; g != nil {
+		id, _ = uuid.ParseBytes(lower[:]) // those that exist are UUIDs
+	}
+	return id, g
+}
+
+// ChannelOf is a group's channel as ops and profiles have it.
+func ChannelOf(g *control.Group) byte {
+	switch g.Channel {
+	case "email":
+		return op.ChannelEmail
+	case "sms":
+		return op.ChannelSMS
+	}
+	return op.ChannelWhatsApp
+}
+
+// required is the text of a member that must be there. Of another type than a string it is no value that is known.
+func (c *consent) required(name string, m value.Value) string {
+	if m.Absent() {
+		c.Fail("'" + name + "' is required")
+	}
+	text, _ := m.Str()
+	return text
+}
+
+// each reads a member that holds one identifier or an array of them.
+func (c *consent) each(name string, v value.Value, kind op.IDKind, states []shard.State) {
+	if v.Absent() || c.Bad != "" {
+		return
+	}
+	if !v.IsArray() {
+		c.add(name, v, kind, states)
+		return
+	}
+	for _, e := range v.Elements() {
+		if c.add(name, e, kind, states); c.Bad != "" {
+			return
+		}
+	}
+}
+
+// add reads one identifier.
+func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard.State) {
+	text, ok := v.Str()
+	if kind == op.ExternalID {
+		text, ok = v.ID()
+	}
+	if !ok {
+		c.Fail("'" + name + "' must be a string or an array of strings")
+		return
+	}
+	if len(c.targets) == maxIDs {
+		c.Fail(textTooManyIDs)
+		return
+	}
+	t := target{kind: kind, states: states}
+	switch kind {
+	case op.ExternalID:
+		if !field.ExternalID([]byte(text)) {
+			c.Fail("'" + name + "' must have 1 to 987 bytes")
+		}
+		t.key = []byte(text)
+	case op.Email:
+		if !field.Email([]byte(text)) {
+			c.Fail("'" + name + "' is not a valid email address")
+		}
+		t.key = op.AppendEmailKey(nil, []byte(text))
+	case op.Phone:
+		if t.key, ok = AppendE164(nil, []byte(text), c.x.AppendPhoneKey); !ok {
+			c.Fail("'" + name + "' must be a phone number in E.164 format")
+		}
+	}
+	c.targets = append(c.targets, t)
+}
+
+// AppendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else,
+// and a number that can be a user's, as appendKey knows (Options.AppendPhoneKey).
+func AppendE164(
+	dst, phone []byte, appendKey func(dst, phone []byte) (key []byte, ok bool),
+) (key []byte, ok bool) {
+	if len(phone) < 3 || len(phone) > 16 || phone[0] != '+' || phone[1] == '0' {
+		return dst, false
+	}
+	for _, b := range phone[1:] {
+		if b < '0' || b > '9' {
+			return dst, false
+		}
+	}
+	return appendKey(dst, phone)
+}
+
+// commit makes the states durable and answers: 201 also for users and addresses that are nobody's (D5).
+func (c *consent) commit(source op.Source) {
+	if c.Bad != "" {
+		c.x.Fail(fasthttp.StatusBadRequest, c.Bad)
+		return
+	}
+	batch := c.x.NewBatch()
+	defer batch.Release()
+	batch.SetSource(source)
+	for _, t := range c.targets {
+		if t.kind == op.ExternalID {
+			batch.SetUserStates(t.kind, t.key, 0, t.states...)
+		} else {
+			batch.SetAddressStates(t.kind, t.key, t.states...)
+		}
+	}
+	if err := batch.Commit(); err != nil {
+		c.x.FailEngine(err)
+		return
+	}
+	c.x.Succeed(fasthttp.StatusCreated)
+}

@@ -1,0 +1,403 @@
+package consent
+
+import (
+	"bytes"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"millrace/api/call"
+	"millrace/api/control"
+	"millrace/api/value"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// query is the parameters of GET /subscription/status/get and /subscription/user/status: views of the request's memory.
+type query struct {
+	call.Verdict
+	ids                  []queried
+	count                [op.Phone + 1]int
+	group, limit, offset []byte
+
+	expected []shard.Identifier // scratch of expect
+	key      []byte             // scratch for keys
+}
+
+// queries are for one request after the other: what they hold of it goes with it, their memory stays.
+var queries = sync.Pool{New: func() any { return new(query) }}
+
+func (q *query) release() {
+	clear(q.ids)
+	clear(q.expected)
+	*q = query{ids: q.ids[:0], expected: q.expected[:0], key: q.key}
+	queries.Put(q)
+}
+
+// queried is one identifier, as it was queried.
+type queried struct {
+	kind op.IDKind
+	text []byte
+}
+
+// readQuery reads the parameters; when they are wrong it has answered 400. Release the query, always. Arrays come as
+// external_id[]=a&external_id[]=b, with or without an index, or as a parameter that is repeated. Empty parameters count
+// as not sent.
+func readQuery(x *call.Call) (q *query, ok bool) {
+	q = queries.Get().(*query)
+	for name, text := range x.Ctx.QueryArgs().All() {
+		if len(text) == 0 {
+			continue
+		}
+		switch string(withoutIndex(name)) {
+		case "external_id":
+			q.add("external_id", op.ExternalID, text)
+		case "email":
+			q.add("email", op.Email, PlusForSpace(text))
+		case "phone":
+			q.add("phone", op.Phone, PlusForSpace(text))
+		case "subscription_group_id":
+			q.once("subscription_group_id", &q.group, text)
+		case "limit":
+			q.once("limit", &q.limit, text)
+		case "offset":
+			q.once("offset", &q.offset, text)
+		}
+	}
+	if q.Bad != "" {
+		x.Fail(fasthttp.StatusBadRequest, q.Bad)
+	}
+	return q, q.Bad == ""
+}
+
+// withoutIndex is name without [] or [7] at its end.
+func withoutIndex(name []byte) []byte {
+	n := len(name) - 1
+	if n < 0 || name[n] != ']' {
+		return name
+	}
+	for n--; n >= 0 && name[n] >= '0' && name[n] <= '9'; n-- {
+	}
+	if n < 0 || name[n] != '[' {
+		return name
+	}
+	return name[:n]
+}
+
+// PlusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a
+// space.
+func PlusForSpace(text []byte) []byte {
+	for i, b := range text {
+		if b == ' ' {
+			text[i] = '+'
+		}
+	}
+	return text
+}
+
+func (q *query) add(field string, kind op.IDKind, text []byte) {
+	switch {
+	case !utf8.Valid(text): // shown as U+FFFD, two ids would have one name in the answer
+		q.Fail("'" + field + "' is not valid UTF-8")
+	case q.count[kind] == maxIDs:
+		q.Fail(textTooManyIDs)
+	default:
+		q.count[kind]++
+		q.ids = append(q.ids, queried{kind, text})
+	}
+}
+
+func (q *query) once(field string, into *[]byte, text []byte) {
+	if *into != nil {
+		q.Fail("'" + field + "' may be sent once only")
+	}
+	*into = text
+}
+
+// narrow leaves out addresses that stand beside external ids: those alone say whose state is asked for.
+func (q *query) narrow() {
+	if q.count[op.ExternalID] > 0 {
+		q.ids = slices.DeleteFunc(q.ids, func(id queried) bool { return id.kind != op.ExternalID })
+		q.count[op.Email], q.count[op.Phone] = 0, 0
+	}
+}
+
+// Status serves GET /subscription/status/get: the states of up to 50 users or addresses in one group.
+func Status(x *call.Call) {
+	q, ok := readQuery(x)
+	defer q.release()
+	if !ok {
+		return
+	}
+	q.narrow()
+	id, g := findGroup(x.Workspace, q.group)
+	bad := ""
+	switch {
+	case len(q.group) == 0:
+		bad = "'subscription_group_id' is required"
+	case g == nil:
+		bad = textInvalidGroup
+	case q.count[op.Email] > 0 && q.count[op.Phone] > 0:
+		bad = textBothKinds
+	case len(q.ids) == 0:
+		bad = textNoTarget
+	case q.count[op.Email] > 0 && ChannelOf(g) != op.ChannelEmail:
+		bad = wrongChannel("email", g)
+	case q.count[op.Phone] > 0 && ChannelOf(g) == op.ChannelEmail:
+		bad = wrongChannel("phone", g)
+	}
+	if bad != "" {
+		x.Fail(fasthttp.StatusBadRequest, bad)
+		return
+	}
+	q.answerStatus(x, shard.State{Kind: shard.GroupState, Group: id, Channel: ChannelOf(g)})
+}
+
+// answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and
+// allocates next to nothing.
+func (q *query) answerStatus(x *call.Call, group shard.State) {
+	reply := append(x.Reply[:0], `{"status":{`...)
+	var names nameSet
+	if err := q.expectStates(x, group); err != nil {
+		x.FailEngine(err)
+		return
+	}
+	for i, id := range q.ids {
+		if !names.add(q.ids, i) {
+			continue // a name stands in an object once
+		}
+		key, ok := q.keyOf(x, id)
+		if !ok {
+			x.Fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
+			return
+		}
+		state, known, err := x.Reads.HeldState(x.Workspace.Number, id.kind, key, group)
+		if err != nil {
+			x.FailEngine(err)
+			return
+		}
+		reply = value.AppendQuoted(value.WithComma(reply), id.text)
+		reply = append(reply, statusMember(state.On, known)...)
+	}
+	x.Reply = append(reply, `},"message":"success"}`...)
+	x.Send(fasthttp.StatusOK, x.Reply)
+}
+
+// expectStates says whose states will be read: an address has its own, a user's depend on the address that the group is
+// about.
+func (q *query) expectStates(x *call.Call, group shard.State) error {
+	extent := shard.OfUsers | shard.OfPhones
+	switch {
+	case q.ids[0].kind != op.ExternalID: // then all are addresses
+		extent = 0
+	case group.ForAddress(op.Email):
+		extent = shard.OfUsers | shard.OfEmails
+	}
+	return q.expect(x, extent)
+}
+
+// expect says whom will be asked for, and how much is read of them.
+func (q *query) expect(x *call.Call, extent shard.Extent) error {
+	list, phones := q.expected[:0], q.key[:0]
+	for _, id := range q.ids {
+		key, ok := id.text, true
+		if id.kind == op.Phone {
+			start := len(phones)
+			phones, ok = AppendE164(phones, id.text, x.AppendPhoneKey)
+			key = phones[start:]
+		}
+		if ok {
+			list = append(list, shard.Identifier{ID: id.kind, Key: key})
+		}
+	}
+	q.expected, q.key = list, phones
+	return x.Reads.Expect(x.Workspace.Number, extent, list...)
+}
+
+// nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus
+// one.
+type nameSet [128]uint8
+
+var _ [len(nameSet{}) - 2*maxIDs]struct{} // it has room
+
+var nameSeed = maphash.MakeSeed()
+
+// add adds the text of ids[i]; false when it is there.
+func (s *nameSet) add(ids []queried, i int) bool {
+	for h := maphash.Bytes(nameSeed, ids[i].text); ; h++ {
+		switch slot := &s[h%uint64(len(s))]; {
+		case *slot == 0:
+			*slot = uint8(i + 1)
+			return true
+		case bytes.Equal(ids[*slot-1].text, ids[i].text):
+			return false
+		}
+	}
+}
+
+func statusMember(subscribed, known bool) string {
+	switch {
+	case !known:
+		return `:"Unknown"`
+	case subscribed:
+		return `:"Subscribed"`
+	}
+	return `:"Unsubscribed"`
+}
+
+// keyOf is the engine's key of an identifier, until the next call; ok is false for what is no phone number. An email is
+// whatever it is: one that is not valid is nobody's.
+func (q *query) keyOf(x *call.Call, id queried) (key []byte, ok bool) {
+	switch id.kind {
+	case op.Email:
+		q.key = op.AppendEmailKey(q.key[:0], id.text)
+		return q.key, true
+	case op.Phone:
+		q.key, ok = AppendE164(q.key[:0], id.text, x.AppendPhoneKey)
+		return q.key, ok
+	}
+	return id.text, true
+}
+
+// Paging of GET /subscription/user/status (reference.md 5).
+const (
+	maxStatusUsers  = 100 // and the default
+	maxStatusOffset = 1 << 31
+)
+
+// UserStatus serves GET /subscription/user/status: the groups in which users have a state, a user an entry.
+func UserStatus(x *call.Call) {
+	q, ok := readQuery(x)
+	defer q.release()
+	if !ok {
+		return
+	}
+	q.narrow()
+	limit, limitOK := parseBetween(q.limit, 1, maxStatusUsers, maxStatusUsers)
+	offset, offsetOK := parseBetween(q.offset, 0, maxStatusOffset, 0)
+	switch {
+	case len(q.ids) == 0:
+		x.Fail(fasthttp.StatusBadRequest, textNoTarget)
+	case !limitOK:
+		x.Fail(fasthttp.StatusBadRequest, "'limit' must be an integer from 1 to 100")
+	case !offsetOK:
+		x.Fail(fasthttp.StatusBadRequest, "'offset' must be an integer of 0 or more")
+	default:
+		q.answerUsers(x, limit, offset)
+	}
+}
+
+// parseBetween reads a number; absent says what nothing stands for.
+func parseBetween(text []byte, low, high, absent int) (n int, ok bool) {
+	if text == nil {
+		return absent, true
+	}
+	for _, b := range text { // no sign: an unescaped plus has become a space
+		if b < '0' || b > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.Atoi(string(text))
+	return n, err == nil && n >= low && n <= high
+}
+
+// answerUsers answers with a page of the users that the query names. Numbers never change, so users who share an
+// address come in an order that is the same for every page.
+func (q *query) answerUsers(x *call.Call, limit, offset int) {
+	if err := q.expect(x, shard.OfUsers|shard.OfEmails|shard.OfPhones); err != nil {
+		x.FailEngine(err)
+		return
+	}
+	var numbers []uint64
+	seen := map[uint64]struct{}{}
+	collect := func(number uint64, _ []byte) {
+		if _, twice := seen[number]; !twice {
+			seen[number] = struct{}{}
+			numbers = append(numbers, number)
+		}
+	}
+	for _, id := range q.ids {
+		key, ok := q.keyOf(x, id)
+		if !ok {
+			x.Fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
+			return
+		}
+		first := len(numbers)
+		if err := x.Reads.View(x.Workspace.Number, id.kind, key, collect); err != nil {
+			x.FailEngine(err)
+			return
+		}
+		slices.Sort(numbers[first:])
+	}
+	page := numbers[min(offset, len(numbers)):min(offset+limit, len(numbers))]
+	x.Reply = append(x.Reply[:0], `{"users":[`...)
+	for _, number := range page {
+		users, err := x.Reads.FindNumber(x.Workspace.Number, number)
+		if err != nil {
+			x.FailEngine(err)
+			return
+		}
+		for _, u := range users { // none: deleted since
+			x.Reply = appendUserStatus(value.WithComma(x.Reply), x.Workspace, u.Blob)
+		}
+	}
+	x.Reply = append(x.Reply, `],"total_count":`...)
+	x.Reply = strconv.AppendInt(x.Reply, int64(len(numbers)), 10)
+	x.Reply = append(x.Reply, `,"message":"success"}`...)
+	x.Send(fasthttp.StatusOK, x.Reply)
+}
+
+// appendUserStatus appends a user's entry. Members that the user has not are null.
+func appendUserStatus(dst []byte, ws *control.Workspace, blob []byte) []byte {
+	dst = appendText(append(dst, `{"email":`...), attribute(blob, op.AttrEmail))
+	dst = appendText(append(dst, `,"phone":`...), attribute(blob, op.AttrPhone))
+	dst = appendText(append(dst, `,"external_id":`...), profile.ExternalID(blob))
+	dst = append(dst, `,"subscription_groups":[`...)
+	for _, state := range groupStates(ws, blob) {
+		dst = value.AppendQuoted(append(value.WithComma(dst), `{"id":`...), state.group.ID)
+		dst = value.AppendQuoted(append(dst, `,"name":`...), state.group.Name)
+		dst = value.AppendQuoted(append(dst, `,"channel":`...), state.group.Channel)
+		dst = append(append(dst, `,"status"`...), statusMember(state.subscribed, true)...)
+		dst = append(dst, '}')
+	}
+	return append(dst, `]}`...)
+}
+
+type groupState struct {
+	group      *control.Group
+	subscribed bool
+}
+
+// groupStates are the groups in which a user has a state, in the order of their ids: that of the profile is how the
+// states happened to arrive.
+func groupStates(ws *control.Workspace, blob []byte) (states []groupState) {
+	profile.Groups(blob, func(id [16]byte, subscribed bool, _ int64, _ uint32) {
+		if g := ws.Groups[uuid.UUID(id).String()]; g != nil {
+			states = append(states, groupState{g, subscribed})
+		}
+	})
+	slices.SortFunc(states, func(a, b groupState) int { return strings.Compare(a.group.ID, b.group.ID) })
+	return states
+}
+
+func attribute(blob []byte, code uint32) []byte {
+	if v, ok := profile.Attr(blob, code); ok && v.Tag() == op.String {
+		return v.Bytes()
+	}
+	return nil
+}
+
+// appendText appends a JSON string, or null for nothing.
+func appendText(dst, text []byte) []byte {
+	if text == nil {
+		return append(dst, "null"...)
+	}
+	return value.AppendQuoted(dst, text)
+}

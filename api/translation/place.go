@@ -1,0 +1,185 @@
+package translation
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+
+	"millrace/api/call"
+	"millrace/api/control"
+)
+
+// place names a message: in a campaign, or in a step of a canvas. It reads and changes the document that the
+// message is in.
+type place struct {
+	campaign, canvas, step string // ids
+	variation              string // of the message; empty: all of the campaign
+	localeID, localeName   string // of a translation; both empty: all
+}
+
+// queriedPlace reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over:
+// there are no drafts.
+func queriedPlace(x *call.Call) place {
+	query := x.Ctx.QueryArgs()
+	get := func(name string) string { return string(query.Peek(name)) }
+	return place{campaign: get("campaign_id"), canvas: get("workflow_id"), step: get("step_id"),
+		variation: get("message_variation_id"), localeID: get("locale_id")}
+}
+
+// checkCampaign and checkCanvas say which id is missing.
+func (p *place) checkCampaign(needsVariation bool) error {
+	switch {
+	case p.campaign == "":
+		return requiredID(errCampaign.code, "campaign_id")
+	case p.variation == "" && needsVariation:
+		return requiredID(errVariation.code, "message_variation_id")
+	}
+	p.canvas, p.step = "", ""
+	return nil
+}
+
+func (p *place) checkCanvas() error {
+	switch {
+	case p.canvas == "":
+		return requiredID("INVALID_WORKFLOW_ID", "workflow_id")
+	case p.step == "":
+		return requiredID("INVALID_STEP_ID", "step_id")
+	case p.variation == "":
+		return requiredID(errVariation.code, "message_variation_id")
+	}
+	p.campaign = ""
+	return nil
+}
+
+// messages are those of the campaign or of the step, as they are now; not to be changed.
+func (p *place) messages(x *call.Call) ([]control.Message, error) {
+	if !x.Workspace.MultiLanguage {
+		return nil, errMultiLanguage
+	}
+	if p.campaign != "" {
+		return campaignMessages(x.Control.Campaigns.Get(x.Workspace.ID, p.campaign))
+	}
+	return p.canvasMessages(x.Control.Canvases.Get(x.Workspace.ID, p.canvas))
+}
+
+func campaignMessages(c *control.Campaign) ([]control.Message, error) {
+	if c == nil {
+		return nil, errCampaign
+	}
+	return c.Messages, nil
+}
+
+func (p *place) canvasMessages(c *control.Canvas) ([]control.Message, error) {
+	if c == nil {
+		return nil, errCanvas
+	}
+	i := slices.IndexFunc(c.Steps, func(s control.Step) bool { return s.ID == p.step })
+	if i < 0 {
+		return nil, errStep
+	}
+	return c.Steps[i].Messages, nil
+}
+
+// find returns the message of the place among messages.
+func (p *place) find(x *call.Call, messages []control.Message) (*control.Message, error) {
+	i := slices.IndexFunc(messages, func(m control.Message) bool { return m.ID == p.variation })
+	switch {
+	case i >= 0:
+		return &messages[i], translatable(&messages[i])
+	case hasMessage(x, p.variation):
+		return nil, errMessage
+	}
+	return nil, errVariation
+}
+
+func translatable(m *control.Message) error {
+	switch {
+	case m.Channel != "email":
+		return errChannel
+	case !m.MultiLanguage:
+		return errMonolingual
+	}
+	return nil
+}
+
+// hasMessage says whether any campaign or step of the workspace has a message with this id.
+func hasMessage(x *call.Call, id string) bool {
+	found := false
+	eachMessage(x, func(m *control.Message) bool {
+		found = m.ID == id
+		return !found
+	})
+	return found
+}
+
+// eachMessage calls f for the messages of the workspace until it says false.
+func eachMessage(x *call.Call, f func(*control.Message) bool) {
+	each := func(messages []control.Message) bool {
+		for i := range messages {
+			if !f(&messages[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, c := range x.Control.Campaigns.List(x.Workspace.ID) {
+		if !each(c.Messages) {
+			return
+		}
+	}
+	for _, c := range x.Control.Canvases.List(x.Workspace.ID) {
+		for i := range c.Steps {
+			if !each(c.Steps[i].Messages) {
+				return
+			}
+		}
+	}
+}
+
+// locale returns the locale that the request names, one of the workspace: of its settings, or of any translation that
+// it has.
+func (p *place) locale(x *call.Call) (control.Locale, error) {
+	var same func(control.Locale) bool
+	if p.localeID != "" {
+		id, err := uuid.Parse(p.localeID)
+		if err != nil {
+			return control.Locale{}, errLocaleID
+		}
+		same = func(l control.Locale) bool { return localeID(x, l) == id }
+	} else {
+		key, ok := control.LocaleKey(p.localeName)
+		if !ok {
+			return control.Locale{}, errLocale
+		}
+		same = func(l control.Locale) bool { return localeKey(l) == key }
+	}
+	if i := slices.IndexFunc(x.Workspace.Locales, same); i >= 0 {
+		return x.Workspace.Locales[i], nil
+	}
+	var found *control.Locale
+	eachMessage(x, func(m *control.Message) bool {
+		if i := slices.IndexFunc(m.Translations, func(t control.Translation) bool { return same(t.Locale) }); i >= 0 {
+			found = &m.Translations[i].Locale
+		}
+		return found == nil
+	})
+	if found == nil {
+		return control.Locale{}, errLocale
+	}
+	return *found, nil
+}
+
+func localeKey(l control.Locale) string {
+	if key, ok := control.LocaleKey(l.Name); ok {
+		return key
+	}
+	return l.Name // of before names were checked
+}
+
+// localeSpace is the name space of the ids of locales.
+var localeSpace = uuid.MustParse("5b1d5a52-7a3b-4c7e-9a53-0f6d1d7b2e94")
+
+// localeID is made of the workspace and the code, so it is the same whenever and wherever it is asked for.
+func localeID(x *call.Call, l control.Locale) uuid.UUID {
+	return uuid.NewSHA1(localeSpace, []byte(x.Workspace.ID+"/"+localeKey(l)))
+}
