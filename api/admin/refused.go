@@ -183,10 +183,13 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Works
 	}{list}, nil
 }
 
-// refusedAt is the entry that the path names.
-func (s *Server) refusedAt(w *control.Workspace, r *http.Request) (e refused.Entry, err error) {
+// refusedAt is the entry that the path names, and its workspace.
+func (s *Server) refusedAt(r *http.Request) (w *control.Workspace, e refused.Entry, err error) {
+	if w, err = s.workspace(r); err != nil {
+		return nil, e, err
+	}
 	if s.common.Refused == nil {
-		return e, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
+		return nil, e, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
 	}
 	id, ok := refused.ParseID(r.PathValue("id"))
 	if ok {
@@ -195,15 +198,11 @@ func (s *Server) refusedAt(w *control.Workspace, r *http.Request) (e refused.Ent
 	if err == nil && !ok {
 		err = fmt.Errorf("refused object %q %w", r.PathValue("id"), control.ErrNotFound)
 	}
-	return e, err
+	return w, e, err
 }
 
 func (s *Server) showRefused(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.refusedAt(w, r)
+	w, e, err := s.refusedAt(r)
 	if err != nil {
 		return nil, err
 	}
@@ -211,11 +210,7 @@ func (s *Server) showRefused(_ control.Actor, r *http.Request) (any, error) {
 }
 
 func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.refusedAt(w, r)
+	w, e, err := s.refusedAt(r)
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +231,7 @@ type sentAgain struct {
 // sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry
 // goes.
 func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.refusedAt(w, r)
+	w, e, err := s.refusedAt(r)
 	if err != nil {
 		return nil, err
 	}

@@ -132,24 +132,12 @@ func (i *Item) show(each func(member func(name string, v op.Value))) {
 }
 
 func eachProperty(rec *op.Record, properties []byte, f func(name string, v op.Value)) {
-	for len(properties) > 0 {
-		name, v, rest, ok := op.NextField(properties)
-		if !ok {
-			return
-		}
-		f(string(rec.Names.At(name)), v)
-		properties = rest
-	}
+	op.EachField(properties, func(name uint32, v op.Value) { f(string(rec.Names.At(name)), v) })
 }
 
 // eachAttribute calls f for each attribute that has a public name.
 func eachAttribute(rec *op.Record, o op.Op, f func(name string, v op.Value)) {
-	for body := o.Body(); len(body) > 0; {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			return
-		}
-		body = rest
+	op.EachField(o.Body(), func(code uint32, v op.Value) {
 		name := op.AttrName(code)
 		if code >= op.ReservedCodes {
 			name = string(rec.Names.At(code - op.ReservedCodes))
@@ -157,7 +145,7 @@ func eachAttribute(rec *op.Record, o op.Op, f func(name string, v op.Value)) {
 		if name != "" {
 			f(name, v)
 		}
-	}
+	})
 }
 
 // appendGroups appends the value of subscription_groups: pairs of a group and whether it is subscribed to.
