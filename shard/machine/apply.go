@@ -272,24 +272,13 @@ func (w *Worker) create(p *Partition, number uint64, o op.Op) error {
 // createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the
 // profile beside it.
 func (w *Worker) createWithRow(p *Partition, row uint64, o op.Op) error {
-	rec, id := w.applying.rec, o.Flags().ID()
-	number, err := w.freeProfile(p, row)
+	number, err := w.createBeside(p, row, o)
 	if err != nil {
 		return err
 	}
-	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	// This op alone is in the log under the identifier, the later ones are resolved.
-	w.keep(w.ed.SetBorn(w.fresh, w.place()))
-	if id == op.Email || id == op.Phone {
-		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))
-	}
-	if _, err := w.insert(p, number, w.fresh); err != nil {
+	if err := w.addToRow(p, row, o.Flags().ID(), o.Key(), number); err != nil {
 		return err
 	}
-	if err := w.addToRow(p, row, id, o.Key(), number); err != nil {
-		return err
-	}
-	profilesCreated.Inc()
 	s, err := w.lookup(p, number) // inserting the row may have moved it
 	if err != nil {
 		return err

@@ -73,19 +73,12 @@ func (w *Worker) claim(p *Partition, o op.Op) error {
 
 // createNamed makes an alias-only user.
 func (w *Worker) createNamed(p *Partition, row uint64, o op.Op, c bodies.Claim) error {
-	rec, id := w.applying.rec, o.Flags().ID()
-	number, err := w.freeProfile(p, row)
+	number, err := w.createBeside(p, row, o)
 	if err != nil {
 		return err
 	}
-	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	w.keep(w.ed.SetBorn(w.fresh, w.place()))
-	if _, err := w.insert(p, number, w.fresh); err != nil {
-		return err
-	}
-	profilesCreated.Inc()
 	w.applying.future.Report(c.Ref, effect.Done)
-	return w.addToRow(p, row, id, o.Key(), number)
+	return w.addToRow(p, row, o.Flags().ID(), o.Key(), number)
 }
 
 // grant: the profile takes the name that the directory has promised it, or says why not.

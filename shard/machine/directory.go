@@ -331,3 +331,22 @@ func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
 		n = at
 	}
 }
+
+// createBeside makes the profile of an identifier beside its row, which is to lead to it.
+func (w *Worker) createBeside(p *Partition, row uint64, o op.Op) (number uint64, err error) {
+	rec, id := w.applying.rec, o.Flags().ID()
+	if number, err = w.freeProfile(p, row); err != nil {
+		return 0, err
+	}
+	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
+	// This op alone is in the log under the identifier, the later ones are resolved.
+	w.keep(w.ed.SetBorn(w.fresh, w.place()))
+	if id == op.Email || id == op.Phone {
+		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))
+	}
+	if _, err := w.insert(p, number, w.fresh); err != nil {
+		return 0, err
+	}
+	profilesCreated.Inc()
+	return number, nil
+}
