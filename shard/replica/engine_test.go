@@ -157,15 +157,6 @@ func eventCount(t *testing.T, e *Engine, id op.IDKind, key, name string) int {
 	return int(s.Count)
 }
 
-// settle waits until nothing is on its way.
-func settle(t *testing.T, e *Engine) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		s := e.Stats()
-		return s.OutboxKept == 0 && s.Deferred == 0 && s.Held == 0 && s.MergesWaiting == 0
-	}, time.Minute, time.Millisecond)
-}
-
 // within panics when f takes longer: everything that is bounded ends.
 func within(t *testing.T, limit time.Duration, what string, f func()) {
 	t.Helper()
@@ -190,5 +181,3 @@ func notYet[T any](t *testing.T, c <-chan T, why string) {
 	case <-time.After(20 * time.Millisecond):
 	}
 }
-
-func first[T any](x T, _ error) T { return x }

@@ -66,7 +66,7 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 	if resent > 0 {
 		e.opts.Logger.Info("sending again what was under way", "messages", resent)
 	}
-	e.background.Go(func() { e.runRelay(&l.relay) })
+	e.background.Go(func() { l.toLog.run(l.relay) })
 	e.lead.Store(l)
 	if e.Failed() != nil {
 		l.end()

@@ -23,7 +23,7 @@ import (
 // names and addresses: so an Absorb waits until all that its partition has sent before is applied.
 type leadership struct {
 	e       *Replica
-	relay   relay
+	toLog   messageQueue // of the relay
 	ended   chan struct{}
 	ending  sync.Once
 	groupOf [identity.Partitions]int
@@ -69,8 +69,7 @@ func newLeadership(e *Replica) *leadership {
 		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*effect.Future]struct{}),
 		kept: make(map[effect.DeferredRef]time.Time), arrived: make(map[arrival]uint64),
 	}
-	l.relay.init()
-	l.relay.lead = l
+	l.toLog.begin()
 	for p := range l.groupOf {
 		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
 	}
@@ -87,11 +86,11 @@ func (l *leadership) end() {
 		close(l.ended)
 		l.appending.Lock() // who was about to append has, or sees the end
 		l.appending.Unlock()
-		l.relay.close()
+		l.toLog.close()
 		var replies []func(Effects, error)
 		l.mu.Lock()
 		for _, c := range l.senders {
-			c.cond.Broadcast()
+			c.close()
 		}
 		for t := range l.received {
 			replies = append(replies, t.Reply)
@@ -224,7 +223,7 @@ func (l *leadership) queue(m *effect.Message) {
 	l.outgoing[m.Sender].flying++
 	to := identity.Partition(m.Number)
 	if l.e.Owner(to) != nil {
-		l.relay.send(m)
+		l.toLog.send(m)
 		return
 	}
 	l.outgoing[m.Sender].far++
@@ -232,10 +231,9 @@ func (l *leadership) queue(m *effect.Message) {
 	c := l.senders[group]
 	if c == nil {
 		c = &sender{l: l, group: group}
-		c.cond.L = &c.mu
+		c.begin()
 		l.senders[group] = c
-		l.e.background.Add(1)
-		go c.run()
+		l.e.background.Go(func() { c.run(c.deliver) })
 	}
 	c.send(m)
 }

@@ -16,64 +16,72 @@ import (
 	"millrace/wal"
 )
 
-// relay is the outbox relay: it carries messages from outboxes into the log, many in one record. One goroutine, so that
-// each sender's messages stay in order.
-type relay struct {
+// messageQueue is messages that wait to be carried, in the order in which they came.
+type messageQueue struct {
 	mu      sync.Mutex
 	cond    sync.Cond
 	waiting []*effect.Message
+	taken   []*effect.Message // what waited last time: its memory is the next ones'
 	closed  bool
-	lead    *leadership // as long as it lasts
+}
+
+// begin must come before all else.
+func (q *messageQueue) begin() { q.cond.L = &q.mu }
+
+// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
+// the effect of requests that are bounded themselves.
+func (q *messageQueue) send(m *effect.Message) {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, m)
+	q.mu.Unlock()
+	q.cond.Signal()
+}
+
+// close ends run. What waits stays in the outbox.
+func (q *messageQueue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.cond.Signal()
+}
+
+// take waits for messages, and returns all that wait; none when the queue is closed. They are lent until the next call.
+func (q *messageQueue) take() []*effect.Message {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if clear(q.taken); cap(q.taken) > maxMessages {
+		q.taken = nil
+	}
+	for len(q.waiting) == 0 && !q.closed {
+		q.cond.Wait()
+	}
+	if q.closed {
+		return nil
+	}
+	q.taken, q.waiting = q.waiting, q.taken[:0]
+	return q.taken
+}
+
+// run carries what is queued. carry is lent messages, and says how many it has carried, from the first; 0 ends run. One
+// goroutine runs, so that each sender's messages stay in order.
+func (q *messageQueue) run(carry func(messages []*effect.Message) int) {
+	for rest := q.take(); len(rest) > 0; rest = q.take() {
+		for len(rest) > 0 {
+			n := carry(rest)
+			if n == 0 {
+				return
+			}
+			rest = rest[n:]
+		}
+	}
 }
 
 const maxRelayBytes = 4 << 20
 
-func (p *relay) init() {
-	p.cond.L = &p.mu
-}
-
-// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
-// the effect of requests that are bounded themselves.
-func (p *relay) send(m *effect.Message) {
-	p.mu.Lock()
-	p.waiting = append(p.waiting, m)
-	p.mu.Unlock()
-	p.cond.Signal()
-}
-
-func (p *relay) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.cond.Signal()
-}
-
-func (e *Replica) runRelay(p *relay) {
-	var taken, rest []*effect.Message
-	for {
-		if len(rest) == 0 {
-			clear(taken)
-			p.mu.Lock()
-			for len(p.waiting) == 0 && !p.closed {
-				p.cond.Wait()
-			}
-			taken, p.waiting = p.waiting, taken[:0]
-			rest = taken
-			p.mu.Unlock()
-			if len(rest) == 0 {
-				return
-			}
-		}
-		n := e.deliver(p.lead, rest)
-		if n == 0 {
-			return
-		}
-		rest = rest[n:]
-	}
-}
-
-// deliver puts the first messages into one record and says how many; 0 when the engine stops.
-func (e *Replica) deliver(lead *leadership, messages []*effect.Message) (n int) {
+// relay is the outbox relay: it carries the first messages from outboxes into the log, in one record, and says how
+// many; 0 when leadership has ended.
+func (l *leadership) relay(messages []*effect.Message) (n int) {
+	e := l.e
 	var b op.Builder
 	b.Reset(wal.HeaderBytes)
 	for _, m := range messages {
@@ -85,15 +93,15 @@ func (e *Replica) deliver(lead *leadership, messages []*effect.Message) (n int) 
 	}
 	c := &commit{Commit: machine.Commit{Messages: slices.Clone(messages[:n])}}
 	c.Context, c.Urgent = c, true
-	c.Finished = func() { lead.landedHere(c.Messages) }
+	c.Finished = func() { l.landedHere(c.Messages) }
 	data := b.Finish(0, 0, e.now(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := lead.submit(e, c, data)
+		err := l.submit(e, c, data)
 		if err == nil {
 			messagesSent.Add(n)
 			return n
 		}
-		if !e.again(err, pause, lead.ended) {
+		if !e.again(err, pause, l.ended) {
 			return 0
 		}
 	}
@@ -127,41 +135,9 @@ func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) boo
 
 // sender carries messages to one other group, one call of the Carrier after the other.
 type sender struct {
-	l       *leadership
-	group   int
-	mu      sync.Mutex
-	cond    sync.Cond
-	waiting []*effect.Message
-}
-
-func (s *sender) send(m *effect.Message) {
-	s.mu.Lock()
-	s.waiting = append(s.waiting, m)
-	s.mu.Unlock()
-	s.cond.Signal()
-}
-
-func (s *sender) run() {
-	defer s.l.e.background.Done()
-	var rest []*effect.Message
-	for {
-		if len(rest) == 0 {
-			s.mu.Lock()
-			for len(s.waiting) == 0 && !s.l.hasEnded() {
-				s.cond.Wait()
-			}
-			rest, s.waiting = s.waiting, nil
-			s.mu.Unlock()
-			if s.l.hasEnded() {
-				return
-			}
-		}
-		n := s.deliver(rest)
-		if n == 0 {
-			return
-		}
-		rest = rest[n:]
-	}
+	messageQueue
+	l     *leadership
+	group int
 }
 
 // maxMessages is how many messages go by one call, besides maxRelayBytes.
