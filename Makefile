@@ -10,7 +10,7 @@ AT_ONCE := -p 3 -parallel 4
 RACE_PACKAGES ?= ./wal/... ./shard ./shard/machine ./shard/replica ./shard/backup ./shard/eventlog/... ./shard/cluster/... ./api ./api/console ./api/control ./api/keys ./api/ratelimit
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 30m
-# What go build takes for what matters, when it is there: it builds everything anew for that, so that tests go without.
+# What go build takes for what matters: it builds everything anew for that, so that tests go without.
 PGO := cmd/millrace/default.pgo
 test unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
@@ -129,7 +129,7 @@ stress: ## the long versions of the tests that have one (hours)
 
 .PHONY: bench
 bench: ## measure on this machine and print the figures of the README
-	$(GO) run ./bench
+	$(GO) run -pgo=$(PGO) ./bench
 
 .PHONY: pgo
 pgo: ## profile the server under load for half a minute, into the file that go build takes for what matters

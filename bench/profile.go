@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
 	"github.com/valyala/fasthttp"
 
 	"millrace/loadtest"
@@ -68,5 +69,21 @@ func (p *process) profile(ctx context.Context, s *settings, duration time.Durati
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(text), 0o644)
+	return writeProfile(file, text)
+}
+
+// writeProfile writes a profile without what it says of this machine: where the program was, and which build of it.
+func writeProfile(file, text string) error {
+	p, err := pprof.Parse(strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	for _, m := range p.Mapping {
+		m.File, m.BuildID = "", ""
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Write(f), f.Close())
 }
