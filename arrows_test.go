@@ -52,8 +52,8 @@ var arrows = map[string][]string{
 	"ingest/files": {},
 
 	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/replica", "shard/stamp", "wal"},
-	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/profile", "shard/stamp", "shard/store", "wal"},
-	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/store"},
+	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal"},
+	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/store"},
 	"shard/arena":             {},
 	"shard/bodies":            {"shard/identity", "shard/op", "shard/profile"},
 	"shard/books":             {"shard/bodies", "shard/identity", "shard/op", "shard/profile", "shard/store"},
@@ -76,6 +76,7 @@ var arrows = map[string][]string{
 	"shard/eventlog/event":    {"shard/op", "shard/profile"},
 	"shard/identity":          {"shard/op"},
 	"shard/op":                {},
+	"shard/procs":             {},
 	"shard/profile":           {"shard/op"},
 	"shard/stamp":             {},
 	"wal":                     {"wal/durable"},

@@ -15,10 +15,14 @@ import (
 	"millrace/loadtest/body"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/shard/procs"
 )
 
 // coldFactor is how many times larger than the memory budget the state is.
 const coldFactor = 10
+
+// readProcs is the server's --read-procs.
+const readProcs = 16
 
 // coldMixes are the objects of the bounded sides, 225 a request: those that need nothing of a profile, the same with
 // one in ten of another kind, and all that a request has otherwise, operators and addresses included.
@@ -62,7 +66,8 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, resident.Close()) }()
-	bounded, err := openEngine(s, "cold", shard.Options{MemoryBytes: budget, StoreCacheBytes: max(budget/4, 1<<20)})
+	bounded, err := openEngine(s, "cold", shard.Options{MemoryBytes: budget, StoreCacheBytes: max(budget/4, 1<<20),
+		Reading: procs.NewReading(readProcs)})
 	if err != nil {
 		return nil, err
 	}

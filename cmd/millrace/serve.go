@@ -29,6 +29,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/eventlog"
+	"millrace/shard/procs"
 	"millrace/wal"
 )
 
@@ -78,6 +79,7 @@ type serveCommand struct {
 	Memory             byteSize      `default:"4GiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
 	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
 	MaxDeltaChanges    int           `default:"8" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
+	ReadProcs          int           `default:"16" help:"GOMAXPROCS while profiles are read from disk, when it is less: more reads reach the disk at once. 0: it stays as it is."`
 	MaxInflight        byteSize      `default:"0" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
 	MaxMergesWaiting   int64         `default:"100000" help:"Merges of users between accepted and done; beyond it: 503."`
 	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
@@ -463,6 +465,9 @@ func (c *serveCommand) check() error {
 				"before it")
 		}
 	}
+	if c.ReadProcs < 0 || c.ReadProcs > 1024 {
+		return fmt.Errorf("--read-procs: %d: want 0 to 1024", c.ReadProcs)
+	}
 	if c.MaxClockOffset <= 0 {
 		return errors.New("--max-clock-offset: want more than 0")
 	}
@@ -501,6 +506,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
 		MaxClockOffset: c.MaxClockOffset, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
+		Reading: procs.NewReading(c.ReadProcs),
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),

@@ -31,6 +31,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/procs"
 	"millrace/shard/profile"
 	"millrace/shard/store"
 )
@@ -47,6 +48,7 @@ type Options struct {
 	Tap             Tap                          // looks on at what is applied; may be nil
 	OnDocument      func(key string, doc []byte) // called for every control document, and for each that is applied
 	Failed          func() error                 // nil, or why nothing goes on
+	Reading         *procs.Reading               // told of reads that workers wait for; may be nil
 	Logger          *slog.Logger
 }
 
@@ -193,6 +195,7 @@ type missed struct {
 	isDelta bool
 	before  *store.View
 	turn    uint64
+	isRead  bool
 	value   []byte
 }
 

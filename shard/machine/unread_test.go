@@ -2,7 +2,9 @@ package machine
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/wal"
 )
 
 // While changes are on their way from memory to the store, each counts once: for readers, for ops that need the
@@ -189,7 +192,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		w.findMissing([]*Commit{{Rec: rec}})
 		require.Len(t, w.missing, 2)
 		require.NoError(t, e.Checkpoint())
-		_, err = w.readMissing()
+		_, err = w.readMissing(math.MaxInt64)
 		require.NoError(t, err)
 		for _, user := range []string{"ann", "bob"} {
 			require.Equal(t, 3, eventCount(t, e, op.ExternalID, user, "e"))
@@ -208,6 +211,79 @@ func TestCheckpointWhileReading(t *testing.T) {
 		require.True(t, again, "the changes may be in both places")
 		require.Equal(t, 3, eventCount(t, e, op.ExternalID, "ann", "e"))
 	})
+}
+
+// eventsOf is a record of one event for each user.
+func eventsOf(t *testing.T, e *Engine, users ...string) *Commit {
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	for _, user := range users {
+		addEvent(b, op.ExternalID, user, "e", 0)
+	}
+	rec, err := op.ParseRecord(slices.Clone(b.Finish(1, 0, 1)[wal.HeaderBytes:]), nil)
+	require.NoError(t, err)
+	return &Commit{Rec: rec}
+}
+
+// What several turns need is read at once, as much as fits.
+func TestReadAheadReadsForManyRecords(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers, o.MaxDeltaChanges = 1, -1
+	e := openTest(t, o)
+	var users []string
+	var items []*Commit
+	for i := range 64 {
+		users = append(users, fmt.Sprint("user", i))
+		commitEvent(t, e, op.ExternalID, users[i], "e", 0)
+		items = append(items, eventsOf(t, e, users[i]))
+	}
+	w := e.workers[0]
+	resident := func() (n int) {
+		w.Lock()
+		defer w.Unlock()
+		for _, user := range users {
+			number := e.hasher.Number(1, op.ExternalID, []byte(user))
+			if e.partitions[identity.Partition(number)].Find(number) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	evictAll(t, e)
+	require.Zero(t, resident())
+	require.NoError(t, w.ReadAhead(items))
+	require.Equal(t, len(users), resident())
+
+	evictAll(t, e)
+	e.memory.Store(8 * 64) // of which an eighth is little
+	require.NoError(t, w.ReadAhead(items))
+	require.Positive(t, resident())
+	require.Less(t, resident(), len(users)/2)
+}
+
+// Whom reading ahead hasn't found may have come, been saved and left again by the turn that asks for him.
+func TestReadAheadForgetsWhoIsAbsent(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers, o.MaxDeltaChanges = 1, -1
+	e := openTest(t, o)
+	commitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	evictAll(t, e)
+	w := e.workers[0]
+	require.NoError(t, w.ReadAhead([]*Commit{eventsOf(t, e, "bob", "cid")}))
+	ann, err := e.Entry(e.hasher.Number(1, op.ExternalID, []byte("ann")))
+	require.NoError(t, err)
+	number := e.hasher.Number(1, op.ExternalID, []byte("bob"))
+	p := e.partitions[identity.Partition(number)]
+	w.Lock()
+	_, err = w.insert(p, number, ann)
+	w.Unlock()
+	require.NoError(t, err)
+	evictAll(t, e)
+	w.Lock()
+	s, err := w.lookup(p, number)
+	w.Unlock()
+	require.NoError(t, err)
+	require.NotNil(t, s)
 }
 
 func assertNoError(t *testing.T, err error) bool {

@@ -3,8 +3,12 @@ package machine
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
+	"sync/atomic"
+	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/effect"
@@ -92,12 +96,27 @@ func (w *Worker) Prefetch(items []*Commit) error {
 		if len(w.missing) < 2 { // one is as well read by lookup
 			return nil
 		}
-		tombstones, err := w.readMissing()
+		tombstones, err := w.readMissing(math.MaxInt64)
 		if err != nil || tombstones == 0 {
 			return err
 		}
 	}
 	return nil
+}
+
+// ReadAhead reads back what the records of several turns need, AheadOps at most, so that the disk gets more reads at
+// once than a turn has. It is Prefetch that says what apply can count on: some of it may have left again by then.
+func (w *Worker) ReadAhead(items []*Commit) error {
+	if w.complete.Load() {
+		return nil
+	}
+	w.findMissing(items)
+	if len(w.missing) < 2 {
+		return nil
+	}
+	_, err := w.readMissing(min(aheadBytes, w.share()/8))
+	w.absent = w.absent[:0] // it may come, be saved and leave before its turn
+	return err
 }
 
 // findMissing lists what may have to be read back.
@@ -142,22 +161,10 @@ func (w *Worker) addMissing(p *Partition, number uint64) {
 	}
 }
 
-// readMissing reads back what is listed, and says how many tombstones were among it.
-func (w *Worker) readMissing() (tombstones int, err error) {
-	var reading errgroup.Group
-	readers := min(maxReaders, (len(w.missing)+7)/8)
-	for r := range readers {
-		reading.Go(func() (err error) {
-			for i := r; i < len(w.missing) && err == nil; i += readers {
-				m := &w.missing[i]
-				if m.value, err = w.m.store.Entry(m.before, nil, m.number); errors.Is(err, store.ErrViewClosed) {
-					m.turn, err = m.turn-1, nil // it has changed, too
-				}
-			}
-			return err
-		})
-	}
-	if err := reading.Wait(); err != nil {
+// readMissing reads back what is listed, until it has come to so many bytes, and says how many tombstones were among
+// it.
+func (w *Worker) readMissing(most int64) (tombstones int, err error) {
+	if err := w.readStore(most); err != nil {
 		return 0, err
 	}
 	w.Lock()
@@ -167,6 +174,8 @@ func (w *Worker) readMissing() (tombstones int, err error) {
 		p := w.m.partitions[m.number>>56]
 		s := p.Find(m.number)
 		switch {
+		case !m.isRead:
+			continue
 		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta, s == nil &&
 			p.isDeleted(m.number):
 			continue // lookup reads it, if need be
@@ -187,12 +196,47 @@ func (w *Worker) readMissing() (tombstones int, err error) {
 	return tombstones, nil
 }
 
+// readStore has the store read what is listed as missing, until it has come to so many bytes.
+func (w *Worker) readStore(most int64) error {
+	start := time.Now()
+	w.m.opts.Reading.Begin()
+	defer func() {
+		w.m.opts.Reading.End()
+		storeReads.Add(time.Since(start).Seconds())
+	}()
+	var reading errgroup.Group
+	var bytes atomic.Int64
+	readers := min(maxReaders, (len(w.missing)+7)/8)
+	for r := range readers {
+		reading.Go(func() (err error) {
+			for i := r; i < len(w.missing) && err == nil && bytes.Load() < most; i += readers {
+				m := &w.missing[i]
+				if m.value, err = w.m.store.Entry(m.before, nil, m.number); errors.Is(err, store.ErrViewClosed) {
+					m.turn, err = m.turn-1, nil // it has changed, too
+				}
+				m.isRead = true
+				bytes.Add(int64(len(m.value)))
+			}
+			return err
+		})
+	}
+	return reading.Wait()
+}
+
+var storeReads = metrics.NewFloatCounter("millrace_store_read_seconds_total")
+
 // prefetchRounds is how many tombstones behind one another are read ahead; more are between an identifier and its user
 // only when others have the numbers in between.
 const prefetchRounds = 3
 
 // maxReaders is how many reads of one worker the disk gets at once.
 const maxReaders = 8
+
+// AheadOps is how many ops ReadAhead takes; it ends when it has read aheadBytes, or an eighth of the memory.
+const (
+	AheadOps   = 4096
+	aheadBytes = 2 << 20
+)
 
 // Free gives back the memory of all workers. Nothing is read or applied any more.
 func (m *Machine) Free() {

@@ -80,7 +80,7 @@ func newReplica(o Options) *Replica {
 	e.Machine = machine.New(machine.Options{
 		First: o.First, Count: o.Count, Workers: o.Workers, MemoryBytes: o.MemoryBytes, Addressable: o.addressable,
 		MaxDeltaChanges: o.MaxDeltaChanges, Limits: o.Limits, Groups: o.Carrier, Tap: o.Tap, OnDocument: o.OnDocument,
-		Failed: e.Failed, Logger: o.Logger,
+		Failed: e.Failed, Reading: o.Reading, Logger: o.Logger,
 	})
 	for i := range o.Workers {
 		e.workers = append(e.workers, newWorker(e, i))

@@ -14,6 +14,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/machine"
+	"millrace/shard/procs"
 	"millrace/shard/profile"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
@@ -90,6 +91,8 @@ type EngineOptions struct {
 	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
 	// own.
 	StoreCache *store.Cache
+	// Reading is told of reads that workers wait for. Default: nobody is.
+	Reading *procs.Reading
 	// StoreMemTableBytes is how much of what checkpoints write is put together in memory before it becomes a file; up
 	// to four such tables wait to be written. Default 64 MiB, of a replica 16 MiB.
 	StoreMemTableBytes int64

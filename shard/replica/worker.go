@@ -71,13 +71,9 @@ func (w *worker) run() {
 		q.busy = true
 		q.mu.Unlock()
 
-		for rest := items; len(rest) > 0; {
-			n := group(rest)
-			if err := w.do(rest[:n]); err != nil {
-				w.e.fail(err)
-				return
-			}
-			rest = rest[n:]
+		if err := w.doAll(items); err != nil {
+			w.e.fail(err)
+			return
 		}
 		clear(items)
 		w.Lock()
@@ -86,11 +82,30 @@ func (w *worker) run() {
 	}
 }
 
-// group is how many of the commits to do together: small ones share a turn of the lock and of touch, a large one has
-// its own.
-func group(items []*machine.Commit) (n int) {
+// doAll applies records in turns.
+func (w *worker) doAll(items []*machine.Commit) error {
+	for len(items) > 0 {
+		ahead := together(items, machine.AheadOps)
+		if err := w.ReadAhead(items[:ahead]); err != nil {
+			return err
+		}
+		for rest := items[:ahead]; len(rest) > 0; {
+			n := together(rest, machine.GroupOps)
+			if err := w.do(rest[:n]); err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+		items = items[ahead:]
+	}
+	return nil
+}
+
+// together is how many of the commits, one at least, have no more than so many ops. Small ones share a turn of the lock
+// and of touch, a large one has its own.
+func together(items []*machine.Commit, most int) (n int) {
 	ops := 0
-	for n < len(items) && (n == 0 || ops+items[n].Rec.Count <= machine.GroupOps) {
+	for n < len(items) && (n == 0 || ops+items[n].Rec.Count <= most) {
 		ops += items[n].Rec.Count
 		n++
 	}
