@@ -272,6 +272,24 @@ func TestStatesOfDummyUser(t *testing.T) {
 	requireStates(t, e, "d", email("unsubscribed"))
 }
 
+// Each node of a cluster that has a replica of a dummy user refuses what is for him.
+func TestDummyUserOfACluster(t *testing.T) {
+	c := openCluster(t, 1, clusterOptions{nodes: 3, replicas: 3, groups: 2,
+		engine: func(o *replica.EngineOptions) { o.Limits.MaxEventNames = 1 }})
+	commitEvent(t, c.nodes[0].coord, op.ExternalID, "d", "a", 0)
+	commitEvent(t, c.nodes[1].coord, op.ExternalID, "d", "b", 0)
+	for _, n := range c.nodes {
+		require.Eventually(t, func() bool {
+			b := n.coord.NewBatch(1, 0)
+			defer b.Release()
+			return !addEvent(b, op.ExternalID, "d", "c", 0)
+		}, time.Minute, time.Millisecond)
+		b := n.coord.NewBatch(1, 0)
+		require.True(t, addEvent(b, op.ExternalID, "e", "c", 0))
+		b.Release()
+	}
+}
+
 func TestViewIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))

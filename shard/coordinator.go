@@ -206,9 +206,14 @@ func (c *Coordinator) BarrierAnswer(workspace uint32, key []byte) error {
 // now is a stamp for a record of n ops; see Clock.
 func (c *Coordinator) now(n int) int64 { return c.clock.Next(n) }
 
-// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4).
+// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4): to a replica of this
+// node, which in a cluster may be a little behind, or not there.
 func (c *Coordinator) isBlocked(number uint64) bool {
-	return c.sole != nil && c.sole.IsBlocked(number)
+	if c.sole != nil {
+		return c.sole.IsBlocked(number)
+	}
+	r := c.nodes.Local(identity.Partition(number))
+	return r != nil && r.IsBlocked(number)
 }
 
 // lend lends the entry at number, from a replica of this node when there is one that reads may go to.
