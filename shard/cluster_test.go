@@ -79,6 +79,7 @@ type testReplica struct {
 	node *testNode
 	fs   *vfs.MemFS
 	e    atomic.Pointer[replica.Replica] // nil: it is down
+	full atomic.Bool                     // its disk has no room
 
 	// Guarded by g.mu.
 	up     bool
@@ -445,6 +446,9 @@ func (r *testReplica) Append(rec *wal.Record) error {
 	if r.g.leader != r {
 		return wal.ErrNotLeader
 	}
+	if r.full.Load() && !rec.Urgent {
+		return wal.ErrDiskFull
+	}
 	r.g.pending = append(r.g.pending, rec)
 	return nil
 }
@@ -491,7 +495,7 @@ func (r *testReplica) FirstPosition() uint64                            { return
 func (r *testReplica) LastPosition() uint64                             { return r.DurablePosition() }
 func (r *testReplica) Bytes() int64                                     { return 0 }
 func (r *testReplica) Stalled() bool                                    { return false }
-func (r *testReplica) DiskFull() bool                                   { return false }
+func (r *testReplica) DiskFull() bool                                   { return r.full.Load() }
 func (r *testReplica) Close() error                                     { return nil }
 func (r *testReplica) Image(string, uint64, uint64) ([]wal.File, error) { return nil, nil }
 

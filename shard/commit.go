@@ -125,7 +125,7 @@ func (b *Batch) carry() error {
 		if !errors.Is(err, replica.ErrUnknown) {
 			return err
 		}
-		if !b.answer.isRelayed || time.Now().Add(pause).After(until) || !c.sleep(pause) {
+		if !b.answer.isRelayed || time.Now().Add(pause).After(until) || !c.sleep(pause, until) {
 			commitsUnknown.Inc()
 			return err
 		}
@@ -182,8 +182,8 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 			return first.Err
 		}
 		commitRetries.Inc()
-		if !c.sleep(min(pause, time.Until(until))) {
-			until = time.Now()
+		if !c.sleep(pause, until) {
+			return c.giveUp(done > 0)
 		}
 		for i := range parts {
 			if p := &parts[i]; p.Err != nil {
@@ -193,6 +193,18 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 			}
 		}
 	}
+}
+
+// giveUp is what a request gets that is not tried any longer. begun: some of its parts are done.
+func (c *Coordinator) giveUp(begun bool) error {
+	if begun {
+		return replica.ErrUnknown
+	}
+	if err := c.ended(); err != nil {
+		return err
+	}
+	commitsUnavailable.Inc()
+	return replica.ErrUnavailable
 }
 
 // lose: the fate of a part is not known. The log may have the batch's bytes still.
@@ -294,10 +306,14 @@ func (c *Coordinator) end(until time.Time) (end <-chan struct{}, cancel func()) 
 	return ctx.Done(), cancel
 }
 
-// sleep says false when the node ends meanwhile.
-func (c *Coordinator) sleep(pause time.Duration) bool {
+// sleep waits before another try, and says false when there is no time for one, or the node ends meanwhile.
+func (c *Coordinator) sleep(pause time.Duration, until time.Time) bool {
+	left := time.Until(until)
+	if left <= 0 {
+		return false
+	}
 	select {
-	case <-time.After(pause):
+	case <-time.After(min(pause, left)):
 		return true
 	case <-c.opts.Context.Done():
 		return false
@@ -362,7 +378,7 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effe
 			return effects, fmt.Errorf("%w: release: %w", replica.ErrUnknown, err)
 		}
 		c.nodes.Resigned(group, leader, 0)
-		if !c.sleep(min(pause, time.Until(until))) {
+		if !c.sleep(pause, until) {
 			return effects, replica.ErrUnknown
 		}
 	}

@@ -439,6 +439,40 @@ func testBacklogIsBounded(t *testing.T) {
 	w.close()
 }
 
+// While the disk of a group's leader is full, a request that is done in part elsewhere is tried for as long as requests
+// are, and no longer; one that has nothing done is refused at once. When another node leads meanwhile it is done there.
+func TestLeaderWhoseDiskIsFull(t *testing.T) { synctest.Test(t, testLeaderWhoseDiskIsFull) }
+
+func testLeaderWhoseDiskIsFull(t *testing.T) {
+	w := smallCluster(t, nil)
+	coord, g := w.nodes[0].coord, w.groups[1]
+	leader := g.leads(time.Now().Add(patient))
+	require.NotNil(t, leader)
+	commit := func(users ...string) error {
+		b := coord.NewBatch(1, 0)
+		defer b.Release()
+		for _, u := range users {
+			addEvent(b, op.ExternalID, u, "e", 0)
+		}
+		return b.Commit()
+	}
+	leader.full.Store(true)
+	require.ErrorIs(t, commit(userIn(1, 0)), replica.ErrDiskFull)
+
+	begun := time.Now()
+	require.ErrorIs(t, commit(userIn(1, 0), userIn(2, 0)), replica.ErrUnknown)
+	require.InDelta(t, 3*patient, time.Since(begun), float64(patient/2))
+
+	done := make(chan error, 1)
+	go func() { done <- commit(userIn(1, 1), userIn(2, 1)) }()
+	notYet(t, done, "the disk is full")
+	w.move(g, (leader.node.i+1)%3)
+	require.NoError(t, <-done)
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, userIn(1, 1), "e"))
+	require.Equal(t, 1, eventCountBehindBarrier(t, coord, userIn(2, 1), "e"))
+	w.close()
+}
+
 // Of requests with one Idempotency-Key, through several nodes at once, one is done, and the others find its answer.
 func TestOneRequestOfAKey(t *testing.T) { synctest.Test(t, testOneRequestOfAKey) }
 
