@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -19,18 +20,8 @@ func (n *Node) handOver() {
 
 func (g *group) handOver(deadline time.Time) {
 	for g.leads.Load() && time.Now().Before(deadline) {
-		s := g.log.Status()
-		var best quorum.Node
-		var most uint64
-		for _, m := range s.Members {
-			if m.Node == g.n.self || !m.Voter || !g.n.reaches(m.Node) {
-				continue
-			}
-			if index, ok := g.log.Progress(m.Node); ok && (best == 0 || index > most) {
-				best, most = m.Node, index
-			}
-		}
-		if s.Role != quorum.Leader || best == 0 {
+		best := g.heir()
+		if g.log.Status().Role != quorum.Leader || best == 0 {
 			return
 		}
 		if err := g.transfer(best); err != nil {
@@ -38,6 +29,27 @@ func (g *group) handOver(deadline time.Time) {
 			time.Sleep(routes.MaxPause)
 		}
 	}
+}
+
+// heir is who is to lead the group next: of the voters that are reached one that has most of the log, rather one whose
+// disk has room; 0 when there is none.
+func (g *group) heir() (best quorum.Node) {
+	var most uint64
+	full := 1
+	for _, m := range g.log.Status().Members {
+		if m.Node == g.n.self || !m.Voter || !g.n.reaches(m.Node) {
+			continue
+		}
+		index, ok := g.log.Progress(m.Node)
+		isFull := 0
+		if report := g.n.remote(m.Node).report.Load(); report != nil && report.Full {
+			isFull = 1
+		}
+		if ok && (best == 0 || cmp.Or(cmp.Compare(full, isFull), cmp.Compare(index, most)) > 0) {
+			best, most, full = m.Node, index, isFull
+		}
+	}
+	return best
 }
 
 // transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -291,4 +293,58 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	}
 	require.NotContains(t, c.node(1).Nodes(), quorum.Node(4))
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
+}
+
+// A node whose disk is full hands over what it leads, and serves on what others lead. When all are full, writes are
+// refused and reads go on; who has room first takes them again.
+func TestFullDiskIsHandedOver(t *testing.T) {
+	t.Parallel()
+	var full [4]atomic.Bool
+	c := startCluster(t, 3, func(o *Options) {
+		node := o.Node
+		o.Quorum.MinFreeBytes, o.Quorum.MinFreePercent = 0, 0 // the defaults
+		o.Quorum.FreeSpace = func(string) (free, total uint64, err error) {
+			if total = 1 << 40; !full[node].Load() {
+				free = total
+			}
+			return free, total, nil
+		}
+	})
+	c.whole()
+	leaders := func(by func(quorum.Node) bool) error {
+		for _, n := range c.all() {
+			for g := range n.groups() {
+				if g.leads.Load() && !by(n.self) {
+					return fmt.Errorf("node %d leads group %d", n.self, g.id)
+				}
+			}
+		}
+		return nil
+	}
+	all := users("full", 20)
+	full[1].Store(true)
+	c.eventually(func() error { return leaders(func(n quorum.Node) bool { return n != 1 }) })
+	c.ready(1)
+	c.eventually(func() error { return track(c.node(1).Coordinator(), "a", all...) })
+
+	full[2].Store(true)
+	full[3].Store(true)
+	c.eventually(func() error {
+		for _, n := range c.all() {
+			for g := range n.groups() {
+				if !g.log.DiskFull() {
+					return fmt.Errorf("node %d has room", n.self)
+				}
+			}
+		}
+		return nil
+	})
+	require.ErrorIs(t, track(c.node(1).Coordinator(), "b", all...), replica.ErrDiskFull)
+	count, err := events(c.node(1).Coordinator(), op.ExternalID, all[0], "a")
+	require.NoError(t, err)
+	require.Equal(t, 1, count)
+
+	full[1].Store(false)
+	c.eventually(func() error { return leaders(func(n quorum.Node) bool { return n == 1 }) })
+	c.eventually(func() error { return track(c.node(2).Coordinator(), "b", all...) })
 }

@@ -131,6 +131,7 @@ func (n *Node) report() placement.Report {
 		Heard: map[quorum.Node]time.Time{},
 	}
 	for g := range n.groups() {
+		report.Full = report.Full || g.log.DiskFull()
 		r := placement.ReplicaReport{Status: g.log.Status()}
 		if e := g.replica.Load(); e != nil {
 			r.Applied = indexOf(e.AppliedPosition())

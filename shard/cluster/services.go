@@ -21,8 +21,8 @@ import (
 // Coordinator is the coordinator that requests go to.
 func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
 
-// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches. Else it says
-// what is the matter.
+// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches, and what leads
+// here takes writes. Else it says what is the matter.
 func (n *Node) Ready() error {
 	if n.closing.Load() {
 		return replica.ErrClosed
@@ -32,7 +32,11 @@ func (n *Node) Ready() error {
 		return errors.New("the cluster's groups are not placed yet")
 	}
 	for _, r := range n.Replicas() {
-		if err := r.Engine.Ready(); err != nil {
+		err := r.Engine.Ready()
+		if errors.Is(err, replica.ErrDiskFull) && r.Status.Role != quorum.Leader {
+			continue // others take the writes
+		}
+		if err != nil {
 			return fmt.Errorf("group %d: %w", r.Group, err)
 		}
 	}

@@ -32,9 +32,9 @@ type disk struct {
 	logs    map[*Log]struct{}
 	hanging int // writes that take too long
 
-	usage   unix.Statfs_t // as of looked
-	looked  time.Time
-	unknown error
+	free, total uint64 // as of looked
+	looked      time.Time
+	unknown     error
 }
 
 func (d *disk) join(l *Log) {
@@ -74,14 +74,21 @@ func (d *disk) hangs() bool {
 }
 
 // space is how much of the disk is free, and how large it is, as of half a keepInterval ago at most: all groups ask.
-func (d *disk) space(dir string) (free, total uint64, err error) {
+func (d *disk) space(o *Options) (free, total uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now := time.Now(); now.Sub(d.looked) > keepInterval/2 {
-		d.unknown, d.looked = unix.Statfs(dir, &d.usage), now
+		d.looked = now
+		d.free, d.total, d.unknown = o.FreeSpace(o.Dir)
 	}
-	u := &d.usage
-	return u.Bavail * uint64(u.Bsize), u.Blocks * uint64(u.Bsize), d.unknown
+	return d.free, d.total, d.unknown
+}
+
+// freeSpace is the default of Options.FreeSpace.
+func freeSpace(dir string) (free, total uint64, err error) {
+	var u unix.Statfs_t
+	err = unix.Statfs(dir, &u)
+	return u.Bavail * uint64(u.Bsize), u.Blocks * uint64(u.Bsize), err
 }
 
 // deadline watches the writes of one store, which come one after the other.

@@ -537,7 +537,7 @@ func (l *Log) keep() {
 }
 
 func (l *Log) checkDisk() {
-	free, total, err := l.host.disk.space(l.opts.Dir)
+	free, total, err := l.host.disk.space(&l.opts)
 	if err != nil { // unknown is not full; a disk that is gone shows at the next write
 		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
 		return

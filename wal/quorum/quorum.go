@@ -122,6 +122,9 @@ type Options struct {
 	// are not urgent. Defaults 2 GB and 5; negative: no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
+	// FreeSpace says how much of the disk that a directory is on is free, and how large it is. Of all groups of a Host
+	// one is asked for all. Default: what the file system says.
+	FreeSpace func(dir string) (free, total uint64, err error)
 	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
 	StallAfter time.Duration
 	// DiskTimeout: when a write takes longer, all groups that are led on this Host give their leadership up (disk.go).
@@ -158,6 +161,9 @@ func (o *Options) EnsureDefaults() {
 	}
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}
+	}
+	if o.FreeSpace == nil {
+		o.FreeSpace = freeSpace
 	}
 	if o.OnLost == nil {
 		o.OnLost = func([]*wal.Record) {}

@@ -34,6 +34,7 @@ type Report struct {
 	Program    string
 	Now        time.Time // its clock
 	Started    time.Time
+	Full       bool            // less of its disk is free than its floor: where it leads, writes are refused
 	Replicas   []ReplicaReport // those that are open, the control group's too
 	// Heard is when it last got a call or an answer of each other node.
 	Heard map[quorum.Node]time.Time

@@ -295,16 +295,18 @@ func (s *clusterView) unevenness(loads map[quorum.Node]int) (g *groupView, from,
 	return nil, 0, 0
 }
 
-// handOffs are transfers off nodes that are to lead nothing any more: one group a node.
+// handOffs are transfers off nodes that are to lead nothing any more: one group a node of those that drain, and all at
+// once of those whose disk is full, which take no writes. When nobody else can lead they stay.
 func (s *clusterView) handOffs() (steps []*Step) {
 	leads, seen := s.leads(), map[quorum.Node]bool{}
 	for i := range s.groups {
 		g := &s.groups[i]
-		if g.leader == 0 || s.stays(g.leader) || seen[g.leader] || len(g.MadeOf) > 0 {
+		if g.leader == 0 || s.mayLead(g.leader) || seen[g.leader] || len(g.MadeOf) > 0 {
 			continue
 		}
-		if to := s.successor(g, leads); to != 0 && s.stays(to) {
-			seen[g.leader] = true
+		if to := s.successor(g, leads); s.mayLead(to) {
+			seen[g.leader] = !s.nodes[g.leader].full
+			leads[to]++
 			steps = append(steps, g.step(Transfer, to))
 		}
 	}
@@ -312,7 +314,7 @@ func (s *clusterView) handOffs() (steps []*Step) {
 }
 
 // nextTransfer makes the numbers of groups that nodes lead more alike; nil when they are, give or take one, or nothing
-// can be done about it. Nodes that have just come are left alone.
+// can be done about it. Nodes that have just come, or got room, are left alone.
 func (s *clusterView) nextTransfer() *Step {
 	nodes := slices.DeleteFunc(s.usable(), func(n quorum.Node) bool { return !s.nodes[n].settled })
 	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader },

@@ -31,7 +31,7 @@ type Pace struct {
 	Round, Busy time.Duration
 	// Transfer is the time between two changes of leaders that make their numbers even. Default 5 s.
 	Transfer time.Duration
-	// Settle is how long a node must be there before it takes part in that. Default 20 s.
+	// Settle is how long a node must be there, with room on its disk, before it takes part in that. Default 20 s.
 	Settle time.Duration
 	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. What it
 	// has it keeps. Default 1 min.
@@ -159,6 +159,7 @@ func (l *probe) of(group uint32) (leader, latest *ReplicaReport) {
 type memory struct {
 	begun    time.Time
 	answered map[quorum.Node]time.Time
+	full     map[quorum.Node]time.Time // when a node's disk was full last
 	samples  map[uint32]sample
 }
 
@@ -172,7 +173,8 @@ type sample struct {
 }
 
 func newMemory(begun time.Time) *memory {
-	return &memory{begun: begun, answered: map[quorum.Node]time.Time{}, samples: map[uint32]sample{}}
+	return &memory{begun: begun, answered: map[quorum.Node]time.Time{},
+		full: map[quorum.Node]time.Time{}, samples: map[uint32]sample{}}
 }
 
 // view makes of a probe, and of what is remembered, what decisions are made by. Afterwards m remembers this probe, too.
@@ -180,7 +182,11 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 	s := &clusterView{replicas: o.Replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {
 		m.answered[n] = l.at
-		s.nodes[n] = nodeView{here: true, settled: report.Now.Sub(report.Started) >= o.Pace.Settle}
+		if report.Full {
+			m.full[n] = l.at
+		}
+		settled := report.Now.Sub(report.Started) >= o.Pace.Settle && l.at.Sub(m.full[n]) >= o.Pace.Settle
+		s.nodes[n] = nodeView{here: true, full: report.Full, settled: settled}
 	}
 	for _, n := range l.directory.numbers() {
 		silent := l.at.Sub(m.begun)
@@ -190,7 +196,7 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 		}
 		s.nodes[n] = nodeView{NodeDocument: l.directory.Nodes[n], alive: ever && silent < aliveFor,
 			lost: silent >= o.Pace.Lost,
-			here: s.nodes[n].here, settled: s.nodes[n].settled}
+			here: s.nodes[n].here, full: s.nodes[n].full, settled: s.nodes[n].settled}
 	}
 	samples := map[uint32]sample{}
 	s.control = l.group(0, GroupDocument{}, m.samples, samples)

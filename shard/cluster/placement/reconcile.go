@@ -236,7 +236,7 @@ func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bo
 
 // notice makes visible what a probe has shown.
 func (r *Reconciler) notice(l *probe, s *clusterView) {
-	count, silent := map[NodeState]int{}, 0
+	count, silent, full := map[NodeState]int{}, 0, 0
 	leads, loads := s.leads(), s.loads()
 	for _, n := range s.numbers() {
 		d := s.nodes[n]
@@ -246,6 +246,9 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 		}
 		if !d.alive {
 			silent++
+		}
+		if d.full {
+			full++
 		}
 		if r.silent[n] != !d.alive {
 			r.silent[n] = !d.alive
@@ -273,6 +276,7 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 		}
 	}
 	r.gauge("millrace_cluster_nodes_silent").Set(float64(silent))
+	r.gauge("millrace_cluster_nodes_full").Set(float64(full))
 	r.gauge("millrace_cluster_moves").Set(float64(moves))
 	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
 }

@@ -301,6 +301,59 @@ func TestBalanceIsDamped(t *testing.T) {
 	p.until(100)
 }
 
+// A node whose disk is full leads nothing as long as another one can lead, and gets nothing more; when all are full
+// nobody moves. A while after it has room again it has its part.
+func TestFullDisk(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
+	p.until(40)
+	led := func(n quorum.Node) (groups []uint32) {
+		for id, g := range p.world.groups {
+			if g.leader == n {
+				groups = append(groups, id)
+			}
+		}
+		slices.Sort(groups)
+		return groups
+	}
+	fill := func(full bool, nodes ...quorum.Node) {
+		for _, n := range nodes {
+			p.world.nodes[n].full = full
+		}
+	}
+	require.NoError(t, worldLog{p.world, 0, false}.Transfer(1)) // the control group is of those that are handed over
+	fill(true, 1)
+	p.rounds(3)
+	require.Empty(t, led(1), "all at once")
+	p.rounds(100)
+	require.Empty(t, led(1), "nothing comes back")
+	status, err := p.Status(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, "its disk is below the floor of free space", status.Nodes[0].Problem)
+
+	fill(true, 2, 3)
+	p.rounds(2)
+	before := [][]uint32{led(1), led(2), led(3)}
+	p.rounds(100)
+	require.Equal(t, before, [][]uint32{led(1), led(2), led(3)}, "nobody is better")
+
+	fill(false, 1)
+	p.rounds(3)
+	require.Len(t, led(1), 13, "all come to who has room")
+	fill(false, 2, 3)
+	p.rounds(int(p.Pace.Settle/time.Second) - 2)
+	require.Len(t, led(1), 13, "others have had room for a moment only")
+	p.until(200)
+
+	p.join(4)
+	p.world.nodes[4].full = true
+	p.rounds(100)
+	for id, placed := range p.directory().Groups {
+		require.False(t, placed.Holds(4), "group %d", id)
+	}
+	fill(false, 4)
+	p.until(400)
+}
+
 // A move to a node that dies goes elsewhere after a while.
 func TestMoveIsRedirected(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
@@ -348,7 +401,7 @@ func TestRandomLives(t *testing.T) {
 			}
 			p.world.faults = 0
 			for _, node := range p.world.nodes {
-				node.alive = !node.gone
+				node.alive, node.full = !node.gone, false
 			}
 			for p.enough() < p.Operator.Replicas { // nodes for what drains, or has lost a node
 				p.join(p.next())
@@ -406,5 +459,7 @@ func (p *play) happen() {
 		}
 	case 10:
 		p.r = p.world.reconciler(p.Operator) // another node leads the control group
+	case 11:
+		node.full = !node.full
 	}
 }

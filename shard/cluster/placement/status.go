@@ -115,6 +115,8 @@ func (l *probe) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStat
 	case report == nil && d.State == Joining:
 		status.Problem = "has not come yet"
 	case report == nil:
+	case report.Full:
+		status.Problem = "its disk is below the floor of free space"
 	case l.skew[n].Abs() > clockSkewLimit:
 		status.Problem = fmt.Sprintf("its clock is %s off", l.skew[n].Round(time.Millisecond))
 	}

@@ -64,7 +64,8 @@ func (s *clusterView) nextStep(g *groupView) decision {
 
 // firstLeader hands a new group to the node that is to lead it first, and then says that it is made.
 func (s *clusterView) firstLeader(g *groupView) decision {
-	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && g.votes(first) {
+	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && !s.nodes[first].full &&
+		g.votes(first) {
 		if g.fresh[first] {
 			return decision{step: g.step(Transfer, first), doing: fmt.Sprintf("node %d is to lead first", first)}
 		}
@@ -111,12 +112,15 @@ func (s *clusterView) handOver(g *groupView, to quorum.Node) decision {
 }
 
 // successor is who shall lead a group instead: a voter that is as far as the leader and leads the fewest, rather one
-// that stays; 0 when there is none.
+// that stays, and rather still one whose disk has room; 0 when there is none.
 func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
 	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
 		cost := leads[n]
 		if !s.stays(n) {
 			cost += 1 << 20
+		}
+		if s.nodes[n].full {
+			cost += 1 << 21
 		}
 		return cost, n != g.leader && g.votes(n) && g.fresh[n]
 	})
@@ -214,7 +218,7 @@ func (s *clusterView) controlStep() decision {
 			return s.leave(g, n, Remove, to)
 		}
 	}
-	if !s.stays(g.leader) && to != 0 {
+	if !s.mayLead(g.leader) && s.mayLead(to) {
 		return s.handOver(g, to)
 	}
 	for _, n := range g.voters() {
@@ -236,10 +240,13 @@ func WantedVoters(nodes int) int {
 	return min(maxVoters, nodes-1+nodes%2)
 }
 
-// controlSuccessor is who shall lead the control group instead; 0 when there is nobody.
+// controlSuccessor is who shall lead the control group instead, rather one whose disk has room; 0 when there is nobody.
 func (s *clusterView) controlSuccessor(stay []quorum.Node) quorum.Node {
-	return leastOf(stay, func(n quorum.Node) (int, bool) {
-		return 0, n != s.control.leader && s.control.fresh[n]
+	return leastOf(stay, func(n quorum.Node) (cost int, _ bool) {
+		if s.nodes[n].full {
+			cost = 1
+		}
+		return cost, n != s.control.leader && s.control.fresh[n]
 	})
 }
 

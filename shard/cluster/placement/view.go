@@ -23,7 +23,8 @@ type nodeView struct {
 	here    bool // has answered now
 	alive   bool // has answered now, or a moment ago
 	lost    bool // has not answered for so long that new replicas go elsewhere
-	settled bool // has been there for a while: leadership comes and goes
+	full    bool // its disk has no room: it takes no writes where it leads, and gets no more replicas
+	settled bool // has been there for a while, with room on its disk: leadership comes and goes
 }
 
 // groupView is a group of a clusterView.
@@ -90,11 +91,14 @@ func (s *clusterView) usable() []quorum.Node {
 }
 
 func (s *clusterView) isUsable(n quorum.Node) bool {
-	return s.nodes[n].State == Active && s.nodes[n].alive
+	return s.nodes[n].State == Active && s.nodes[n].alive && !s.nodes[n].full
 }
 
 // stays says whether a replica on the node may stay there.
 func (s *clusterView) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
+
+// mayLead says whether the node may go on leading what it leads.
+func (s *clusterView) mayLead(n quorum.Node) bool { return s.stays(n) && !s.nodes[n].full }
 
 // decides says whether so many of these voters answer that they can decide.
 func (s *clusterView) decides(voters []quorum.Node) bool {

@@ -315,7 +315,7 @@ func TestHandOffs(t *testing.T) {
 	for _, step := range s.handOffs() {
 		list = append(list, fmt.Sprintf("%d to %d", step.Group, step.Node))
 	}
-	require.Equal(t, []string{"1 to 3", "3 to 3"}, list, "one of each node that is to lead nothing any more, to who leads fewest")
+	require.Equal(t, []string{"1 to 3", "3 to 2"}, list, "one of each node that is to lead nothing any more, to who leads fewest by then")
 	s = viewOf(3, states("dda"), nodes(1, 2))
 	require.Empty(t, s.handOffs(), "not to one that drains itself")
 }

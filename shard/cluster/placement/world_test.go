@@ -51,6 +51,7 @@ type world struct {
 type worldNode struct {
 	alive   bool
 	gone    bool // for good
+	full    bool // its disk
 	disk    string
 	started time.Time
 	open    map[uint32]*worldReplica
@@ -271,7 +272,7 @@ func (w *world) Report(_ context.Context, n quorum.Node) (Report, error) {
 	if node == nil || !node.alive || w.fate("report", n) < w.faults/2 {
 		return Report{}, errors.New("no answer")
 	}
-	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Heard: map[quorum.Node]time.Time{}}
+	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Heard: map[quorum.Node]time.Time{}}
 	for id, r := range node.open {
 		s := quorum.Status{Group: id, Role: quorum.Learner, LastIndex: r.index, CommitIndex: r.index, HandedBack: r.index}
 		if g := w.groups[id]; g != nil && r.pending <= 0 {
