@@ -31,7 +31,7 @@ type clusterCommand struct {
 }
 
 type clusterStatus struct {
-	Check bool `env:"-" help:"Exit code 1 when a node or a group has a problem."`
+	Check bool `env:"-" help:"Exit code 1 when a node or a group has a problem, or a group lacks a replica; says which."`
 }
 
 // Run prints the status.
@@ -69,12 +69,52 @@ func clusterProblems(status placement.Status) (list []string) {
 		}
 	}
 	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
-		if g.Problem != "" {
-			list = append(list, fmt.Sprintf("group %d: %s", g.Group, g.Problem))
+		problem := g.Problem
+		if problem == "" {
+			problem = missingReplicas(g, status.Replicas)
+		}
+		if problem != "" {
+			list = append(list, fmt.Sprintf("group %d: %s", g.Group, problem))
 		}
 	}
 	return list
 }
+
+// missingReplicas says that a group has fewer replicas that could stand in for the others than are wanted, "" when it
+// has as many. Of the control group each node is to have one, and few of them vote.
+func missingReplicas(g placement.GroupStatus, wanted int) string {
+	isControl := g.Group == 0
+	if isControl {
+		wanted = len(g.Replicas)
+	}
+	var why []string
+	for _, r := range g.Replicas {
+		behind := max(r.CommitLag, r.ApplyLag)
+		switch {
+		case r.Role == "coming":
+			why = append(why, fmt.Sprintf("node %d has none yet", r.Node))
+		case !r.Open:
+			why = append(why, fmt.Sprintf("that of node %d does not answer", r.Node))
+		case !r.Voter && !isControl:
+			why = append(why, fmt.Sprintf("that of node %d has no vote yet", r.Node))
+		case behind > maxLag:
+			why = append(why, fmt.Sprintf("that of node %d is %d entries behind", r.Node, behind))
+		}
+	}
+	have := len(g.Replicas) - len(why)
+	if have >= wanted {
+		return ""
+	}
+	if g.Doing != "" {
+		why = append(why, g.Doing)
+	}
+	problem := fmt.Sprintf("%d of %d replicas are whole: %s", have, wanted, strings.Join(why, ", "))
+	return strings.TrimSuffix(problem, ": ")
+}
+
+// maxLag is how many entries a replica may be behind, and still stand in for the others within moments: some are always
+// under way.
+const maxLag = 1000
 
 type clusterAdd struct {
 	Node    uint32 `arg:"" help:"Its number, from 1 on, which no node has had before."`

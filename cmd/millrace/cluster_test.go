@@ -111,11 +111,40 @@ control  -           1       7     1*                       -
 	require.Len(t, v["groups"], 2)
 
 	out, err = l.run("status", "--check")
-	require.EqualError(t, err, "node 2 does not answer; group 2: has no leader")
+	require.EqualError(t, err, "node 2 does not answer; group 1: 1 of 3 replicas are whole: that of node 2 does not answer, that of node 3 has no vote yet, "+
+		"node 4 has none yet, node 3 catches up; group 2: has no leader")
 	require.Contains(t, out, "GROUP")
-	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], l.status.Groups[:1]
+	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], nil
 	_, err = l.run("status", "--check")
 	require.NoError(t, err)
+}
+
+// A group is whole when so many of its replicas as are wanted could stand in for the others.
+func TestMissingReplicas(t *testing.T) {
+	voter := func(n quorum.Node) placement.ReplicaStatus {
+		return placement.ReplicaStatus{Node: n, Role: "voter", Voter: true, Open: true, CommitLag: 40}
+	}
+	silent, behind, learner := voter(3), voter(3), placement.ReplicaStatus{Node: 4, Role: "learner", Open: true, ApplyLag: 70_000}
+	silent.Open = false
+	behind.ApplyLag = 1001
+	for _, c := range []struct {
+		group    uint32
+		doing    string
+		replicas []placement.ReplicaStatus
+		want     string
+	}{
+		{1, "", []placement.ReplicaStatus{voter(1), voter(2), voter(3)}, ""},
+		{1, "node 4 catches up", []placement.ReplicaStatus{voter(1), voter(2), voter(3), learner}, ""}, // it is moved
+		{1, "", []placement.ReplicaStatus{voter(1), voter(2), silent}, "2 of 3 replicas are whole: that of node 3 does not answer"},
+		{1, "", []placement.ReplicaStatus{voter(1), voter(2), behind}, "2 of 3 replicas are whole: that of node 3 is 1001 entries behind"},
+		{1, "node 4 catches up", []placement.ReplicaStatus{voter(1), voter(2), learner}, "2 of 3 replicas are whole: that of node 4 has no vote yet, node 4 catches up"},
+		{1, "waits for its turn", []placement.ReplicaStatus{voter(1), voter(2)}, "2 of 3 replicas are whole: waits for its turn"},
+		{1, "", nil, "0 of 3 replicas are whole"},
+		{0, "", []placement.ReplicaStatus{voter(1), {Node: 2, Role: "learner", Open: true}}, ""},
+		{0, "", []placement.ReplicaStatus{voter(1), learner}, "1 of 2 replicas are whole: that of node 4 is 70000 entries behind"},
+	} {
+		require.Equal(t, c.want, missingReplicas(placement.GroupStatus{Group: c.group, Doing: c.doing, Replicas: c.replicas}, 3))
+	}
 }
 
 func TestClusterCommands(t *testing.T) {
